@@ -1,0 +1,48 @@
+# Every target sets up .venv first, so that each does everything on a fresh machine.
+SHELL := /bin/bash
+BIN := .venv/bin
+
+.PHONY: help setup demo test test-all lint format bench docs clean
+
+help:
+	@echo "make demo      train a small model on this machine, sample from it, draw its loss"
+	@echo "make test      the quick tests"
+	@echo "make test-all  all tests"
+	@echo "make lint      ruff, mypy, import contracts"
+	@echo "make format    lay out the code as lint wants it"
+	@echo "make bench     the benchmarks that need nothing else"
+	@echo "make docs      write docs/commands.md from the parser"
+	@echo "make setup     .venv with all that is needed; quick when it is there"
+	@echo "make clean     remove what the targets made; runs/ stays"
+
+setup:
+	@bash scripts/setup.sh
+
+demo: setup
+	@bash scripts/demo.sh
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-all: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python benchmarks/help_startup/bench.py
+
+docs: setup
+	$(BIN)/python -m yoked.cli.reference > docs/commands.md.new
+	mv docs/commands.md.new docs/commands.md
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Make .venv hold yoked and all that it needs. Quick when nothing has changed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=.venv
+stamp=$venv/yoked-setup
+
+# What an installation depends on; another interpreter or a moved checkout breaks it too.
+state() {
+    echo "$PWD"
+    cksum pyproject.toml
+    "$venv/bin/python" -c 'import sys; print(sys.version)' 2>/dev/null || echo broken
+}
+
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(state)" ]; then
+    exit 0
+fi
+
+suits() {
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null
+}
+
+# PYTHON names an interpreter; otherwise the first that is new enough and can make a venv.
+python=""
+too_bare=""
+for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+    if suits "$candidate"; then
+        if "$candidate" -c 'import venv, ensurepip' 2>/dev/null; then
+            python=$candidate
+            break
+        fi
+        too_bare=$candidate
+    fi
+done
+
+if [ -z "$python" ]; then
+    if [ -n "$too_bare" ]; then
+        echo "$too_bare cannot make a virtual environment: it has no ensurepip." >&2
+        version=$("$too_bare" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+        echo "fix: sudo apt install python$version-venv (Debian, Ubuntu)" >&2
+    else
+        echo "yoked needs Python 3.11 or newer, and ${PYTHON:-none here} is not." >&2
+        echo "fix: install it, or name it: make PYTHON=/path/to/python3.11 setup" >&2
+    fi
+    exit 1
+fi
+
+echo "setting up $venv with $("$python" -V)"
+rm -f "$stamp"
+"$python" -m venv --clear "$venv"
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check --editable '.[train,dev]'
+state > "$stamp"

@@ -1,0 +1,145 @@
+"""`yoked data`: training data, ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from yoked.cli.output import Output
+from yoked.console import StageProgress
+from yoked.errors import UsageError
+from yoked.train.config import Packing
+from yoked.units import format_bytes, format_count
+
+Json = Annotated[
+    bool,
+    Parameter(name="--json", negative="", help="Print one JSON object instead of text."),
+]
+
+app = App(name="data", help="Prepare and fetch training data.")
+
+
+@app.command
+def prepare(
+    source: Annotated[
+        str,
+        Parameter(
+            help="Name of a data set, or a folder or file of .parquet (column text), .txt, .jsonl."
+        ),
+    ] = "sotu",
+    *,
+    max_seq_len: Annotated[int, Parameter(help="Tokens in a row.")] = 512,
+    vocab_size: Annotated[
+        int, Parameter(help="Tokens in the vocabulary of a tokenizer that is trained.")
+    ] = 32_768,
+    tokenizer: Annotated[
+        Path | None, Parameter(help="Folder of a tokenizer to take instead of training one.")
+    ] = None,
+    packing: Annotated[
+        Packing,
+        Parameter(help="pieces keeps nearly every token, bestfit is nanochat's way."),
+    ] = "pieces",
+    threads: Annotated[int, Parameter(help="Threads that tokenise.")] = 1,
+    json_output: Json = False,
+) -> int:
+    """Train or take a tokenizer and pack documents into rows, once, ahead of training.
+
+    What was prepared before is found again; what was interrupted goes on.
+    """
+    if max_seq_len < 2:
+        raise UsageError(f"--max-seq-len {max_seq_len} is too small", fix="give 2 or more")
+    if threads < 1:
+        raise UsageError(f"--threads {threads} is too small", fix="give 1 or more")
+    from yoked.train.data.prepare import prepare as prepare_rows
+
+    output = Output(json_mode=json_output)
+    progress = StageProgress(output.console)
+    try:
+        dataset = prepare_rows(
+            source,
+            max_seq_len=max_seq_len,
+            vocab_size=vocab_size,
+            tokenizer=tokenizer,
+            packing=packing,
+            progress=progress,
+            threads=threads,
+        )
+    finally:
+        progress.close()
+    report_dataset(dataset.info.to_json() | {"folder": str(dataset.folder)}, output)
+    return 0
+
+
+def report_dataset(payload: Mapping[str, Any], output: Output) -> None:
+    """Say what a prepared data set holds. payload: dataset.json, and its folder."""
+    train, val = payload["train"], payload["val"]
+    tokens = train["tokens_kept"] + train["tokens_dropped"]
+    kept = train["tokens_kept"] / tokens if tokens else 0.0
+    output.result(
+        payload,
+        verdict=f"prepared: {payload['name']}, rows of {payload['max_seq_len']:,} tokens",
+        evidence=[
+            f"folder      {payload['folder']}",
+            f"rows        {train['rows']:,} to train on, {val['rows']:,} to validate",
+            f"tokens      {format_count(train['tokens_kept'])} kept, {kept:.1%} of the text",
+            f"vocabulary  {payload['vocab_size']:,} tokens",
+            *(f"note        {note}" for note in payload["notes"]),
+        ],
+        next_commands=[
+            f"yoked train --data {payload['source']} --max-seq-len {payload['max_seq_len']}"
+        ],
+    )
+
+
+@app.command
+def download(
+    name: Annotated[str, Parameter(help="Data set to fetch: climbmix.")] = "climbmix",
+    *,
+    shards: Annotated[int, Parameter(help="Training shards to fetch, of about 90 MB each.")] = 8,
+    json_output: Json = False,
+) -> int:
+    """Fetch the shards that nanochat trains on; what is there already is not fetched again."""
+    if shards < 1:
+        raise UsageError(f"--shards {shards} fetches nothing", fix="give 1 or more")
+    from yoked.train.data.download import download as fetch
+
+    output = Output(json_mode=json_output)
+    progress = StageProgress(output.console)
+    try:
+        folder = fetch(name, shards=shards, progress=progress)
+    finally:
+        progress.close()
+    output.result(
+        {"name": name, "folder": str(folder), "shards": shards},
+        verdict=f"fetched: {name}, {shards} shards and the one for validation",
+        evidence=[f"folder  {folder}"],
+        next_commands=[f"yoked data prepare {name}"],
+    )
+    return 0
+
+
+@app.command(name="list")
+def list_all(*, json_output: Json = False) -> int:
+    """List the data that is here: embedded, fetched and prepared."""
+    from yoked.train.data.dataset import list_datasets
+
+    report_list([asdict(entry) for entry in list_datasets()], Output(json_mode=json_output))
+    return 0
+
+
+def report_list(entries: list[dict[str, Any]], output: Output) -> None:
+    """Show data sets. entries: [{name, state, folder, size_bytes, detail}]."""
+    evidence = []
+    for entry in entries:
+        size = format_bytes(entry["size_bytes"]) if entry["size_bytes"] else ""
+        evidence.append(f"{entry['name']:<16} {entry['state']:<11} {size:>8}  {entry['detail']}")
+    output.result(
+        {"datasets": entries},
+        verdict=f"{len(entries)} data sets",
+        evidence=evidence,
+        next_commands=["yoked data prepare NAME"],
+    )

@@ -1,0 +1,154 @@
+"""`yoked train`: name the run, start its ranks, say how it went."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from yoked.cli.output import INTERRUPTED_STATUS, Output
+from yoked.errors import YokedError
+from yoked.runs import find_run, new_run_name
+from yoked.train.config import TrainConfig
+from yoked.units import format_bytes, format_count, format_duration
+
+Result = Mapping[str, Any]
+
+
+def command(
+    *,
+    config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig(),  # noqa: B008
+) -> int:
+    """Train a model, on one rank or several of this machine.
+
+    Without flags it trains a small model on the embedded corpus, with settings that fit the
+    device. --dry-run shows every choice and its reason. Ctrl-C saves a checkpoint and says
+    how to go on.
+    """
+    return run_training(config, Output(json_mode=config.json_output))
+
+
+def train_here(config: TrainConfig, output: Output) -> Result:
+    """Train as the only rank, in this process."""
+    from yoked.train.loop import train
+
+    found: dict[str, Any] = train(config, console=output.console).to_dict()
+    return found
+
+
+def train_ranks(config: TrainConfig, output: Output) -> Result:
+    """Train on several ranks of this machine, under torchrun."""
+    del output
+    from yoked.launch.local import LocalLaunch, run_ranks
+
+    assert config.run is not None
+    launch = LocalLaunch(
+        run_dir=config.runs_dir / config.run,
+        ranks=config.local_ranks,
+        config=config.to_dict(),
+        threads=config.thread_count,
+    )
+    return run_ranks(launch)
+
+
+def draw(run_dir: Path) -> Path:
+    """Draw the loss curve of a run; returns the PNG."""
+    from yoked.report.loss_plot import plot_loss
+
+    return plot_loss(run_dir)[0]
+
+
+def run_training(
+    config: TrainConfig,
+    output: Output,
+    *,
+    here: Callable[[TrainConfig, Output], Result] = train_here,
+    ranks: Callable[[TrainConfig, Output], Result] = train_ranks,
+    plot: Callable[[Path], Path] = draw,
+) -> int:
+    """Train as configured and report; returns the exit status."""
+    for note in config.notes:
+        output.note(note)
+    if config.dry_run:
+        _report_plan(here(config, output), output)
+        return 0
+    config = with_run_name(config, datetime.now().astimezone())
+    result = dict((ranks if config.local_ranks > 1 else here)(config, output))
+    run_dir = Path(result["dir"])
+    try:
+        result["plot"] = str(plot(run_dir))
+    except (YokedError, ImportError) as problem:
+        # The training is done and saved; a picture is not worth a failed command.
+        output.note(f"no loss plot: {problem}")
+    return _report_run(result, config, output)
+
+
+def with_run_name(config: TrainConfig, now: datetime) -> TrainConfig:
+    """The configuration with the run named: all ranks must use one folder.
+
+    A resumed run is the one named, or the latest, and must exist.
+    """
+    if config.resume or config.resume_from_step is not None:
+        folder = find_run(config.run, config.runs_dir)
+        return dataclasses.replace(config, run=folder.name, runs_dir=folder.parent)
+    if config.run is None:
+        return dataclasses.replace(config, run=new_run_name(config.runs_dir, now))
+    return config
+
+
+def _report_run(result: Result, config: TrainConfig, output: Output) -> int:
+    interrupted = result.get("state") == "interrupted"
+    steps, tokens = int(result["steps"]), float(result["tokens"])
+    verb = "stopped and saved" if interrupted else "trained"
+    verdict = f"{verb}: run {result['run']}, {steps:,} steps, {format_count(tokens)} tokens"
+    where = _run_flags(str(result["run"]), config)
+    go_on = [f"yoked train --resume --run {where}"]
+    look = [f"yoked sample {where}", f"yoked plot {where}"]
+    output.result(
+        result,
+        verdict=verdict,
+        evidence=_evidence(result),
+        next_commands=go_on if interrupted else look,
+    )
+    return INTERRUPTED_STATUS if interrupted else 0
+
+
+def _run_flags(run: str, config: TrainConfig) -> str:
+    return run if config.runs_dir == Path("runs") else f"{run} --runs-dir {config.runs_dir}"
+
+
+def _evidence(result: Result) -> list[str]:
+    lines = [f"folder      {result['dir']}"]
+    if (loss := result.get("loss")) is not None:
+        lines.append(f"loss        {loss:.4f} nats")
+    if (val_bpb := result.get("val_bpb")) is not None:
+        lines.append(f"validation  {val_bpb:.4f} bits per byte")
+    if (rate := result.get("tokens_per_second")) is not None:
+        lines.append(f"speed       {rate:,.0f} tokens/s")
+    if (first_step_s := result.get("first_step_s")) is not None:
+        lines.append(f"first step  {format_duration(first_step_s)}")
+    if result.get("bytes_sent_per_step"):
+        lines.append(f"sent        {format_bytes(result['bytes_sent_per_step'])} a step")
+    if (plot := result.get("plot")) is not None:
+        lines.append(f"loss curve  {plot}")
+    return lines
+
+
+def _report_plan(plan: Result, output: Output) -> None:
+    """Show a dry run. choices: [{name, value, reason}] of everything that would be used."""
+    evidence = [f"{group:<22}{count:>14,}" for group, count in plan["params"].items()]
+    choices = plan.get("choices", [])
+    widest = max((len(str(choice["name"])) for choice in choices), default=0)
+    evidence += [
+        f"{choice['name']:<{widest}}  {choice['value']}  ({choice['reason']})" for choice in choices
+    ]
+    output.result(
+        plan,
+        verdict=f"would train {plan['params']['total']:,} parameters (nothing was trained)",
+        evidence=evidence,
+        next_commands=["the same command without --dry-run"],
+    )

@@ -1,0 +1,93 @@
+"""The one place where commands speak: to people on both streams, to programs in JSON.
+
+With --json, stdout carries exactly one JSON object, an error too; everything else goes to
+stderr. Without, stdout carries the verdict, the evidence and the next command.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from rich.console import Console
+
+from yoked.console import stderr_console
+from yoked.errors import YokedError
+
+BUG_STATUS = 3
+INTERRUPTED_STATUS = 130
+
+
+class Output:
+    """Where a command's words go. json_mode: exactly one object on stdout, nothing else."""
+
+    def __init__(self, *, json_mode: bool, stdout: TextIO | None = None) -> None:
+        self.json_mode = json_mode
+        self._stdout = stdout or sys.stdout
+        self.console: Console = stderr_console()
+
+    def note(self, line: str) -> None:
+        """Something worth knowing that changes nothing."""
+        self.console.print(f"note: {line}", markup=False)
+
+    def result(
+        self,
+        payload: Mapping[str, Any],
+        *,
+        verdict: str,
+        evidence: Sequence[str] = (),
+        next_commands: Sequence[str] = (),
+    ) -> None:
+        """The end of a command that did what it was asked."""
+        if self.json_mode:
+            self._json(payload)
+            return
+        lines = [verdict, *(f"  {line}" for line in evidence)]
+        lines += [f"next: {command}" for command in next_commands]
+        self.text("\n".join(lines) + "\n")
+
+    def text(self, text: str) -> None:
+        """Text as it is, at once: a stream of words, a document."""
+        self._stdout.write(text)
+        self._stdout.flush()
+
+    def error(self, problem: YokedError) -> int:
+        """An expected failure; returns the exit status."""
+        if self.json_mode:
+            self._json(
+                {
+                    "error": {
+                        "kind": type(problem).__name__,
+                        "what": problem.what,
+                        "fix": list(problem.fix),
+                    }
+                }
+            )
+        else:
+            self.console.print(str(problem), markup=False)
+        return problem.exit_status
+
+    def bug(self, problem: Exception) -> int:
+        """A failure that nobody foresaw: everything that helps to find it."""
+        trace = "".join(traceback.format_exception(problem))
+        self.console.print(trace, markup=False, end="")
+        self.console.print(
+            "This is a bug in yoked. Please report it with the lines above.", markup=False
+        )
+        if self.json_mode:
+            self._json({"error": {"kind": "bug", "what": repr(problem), "fix": []}})
+        return BUG_STATUS
+
+    def interrupted(self) -> int:
+        """The person pressed Ctrl-C."""
+        if self.json_mode:
+            self._json({"error": {"kind": "interrupted", "what": "interrupted", "fix": []}})
+        else:
+            self.console.print("interrupted", markup=False)
+        return INTERRUPTED_STATUS
+
+    def _json(self, payload: Mapping[str, Any]) -> None:
+        self.text(json.dumps(payload, default=str) + "\n")

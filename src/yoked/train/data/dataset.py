@@ -1,0 +1,242 @@
+"""Prepared data: packed rows with their tokenizer, in a folder named by what they are made of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from yoked.errors import DataError
+from yoked.paths import cache_root
+from yoked.train.data.corpus import CLIMBMIX, EMBEDDED, climbmix_folder
+from yoked.train.data.pack import Packing
+from yoked.train.data.rows import RowFile
+
+DATASET_NAME = "dataset.json"
+TOKENIZER_NAME = "tokenizer"
+STAGING_PREFIX = ".staging-"
+# Counts up whenever the same inputs give other files.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class SplitStats:
+    """Counts of one split. Tokens are those of the text, without `<|bos|>`.
+
+    text_bytes: UTF-8 text read. tokens_kept + tokens_dropped: its tokens.
+    bos_tokens: `<|bos|>` in the rows; rows hold tokens_kept + bos_tokens.
+    sha256: of the row file.
+    """
+
+    documents: int
+    text_bytes: int
+    tokens_kept: int
+    tokens_dropped: int
+    bos_tokens: int
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What `dataset.json` holds.
+
+    source: the name or path that was asked for. fingerprint: sha256 of everything that decides
+    the rows: corpus, tokenizer, max_seq_len, packing, format.
+    requested_vocab_size: None for a tokenizer that was given and does not say.
+    unigram_entropy_nats: of the training targets: the loss of the best guess without context.
+    notes: sentences for people about what was decided or lost.
+    """
+
+    name: str
+    source: str
+    fingerprint: str
+    corpus_fingerprint: str
+    tokenizer_fingerprint: str
+    max_seq_len: int
+    packing: Packing
+    vocab_size: int
+    requested_vocab_size: int | None
+    bos_id: int
+    unigram_entropy_nats: float
+    train: SplitStats
+    val: SplitStats
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, with the format's number."""
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> DatasetInfo:
+        """The reverse of `to_json`. Raises KeyError or TypeError for anything else."""
+        fields = {key: value for key, value in form.items() if key != "format"}
+        fields["train"] = SplitStats(**fields["train"])
+        fields["val"] = SplitStats(**fields["val"])
+        fields["notes"] = tuple(fields["notes"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Prepared data, open for reading.
+
+    train, val: rows of max_seq_len + 1 tokens, each beginning with `bos_id`.
+    """
+
+    folder: Path
+    info: DatasetInfo
+    train: RowFile
+    val: RowFile
+
+    @property
+    def name(self) -> str:
+        """Name of the corpus."""
+        return self.info.name
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of everything that decides the rows."""
+        return self.info.fingerprint
+
+    @property
+    def max_seq_len(self) -> int:
+        """T: a row has one token more."""
+        return self.info.max_seq_len
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the tokenizer."""
+        return self.info.vocab_size
+
+    @property
+    def bos_id(self) -> int:
+        """Id of `<|bos|>`."""
+        return self.info.bos_id
+
+    @property
+    def unigram_entropy_nats(self) -> float:
+        """Entropy of the training targets, in nats a token."""
+        return self.info.unigram_entropy_nats
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """Folder for `Tokenizer.load`."""
+        return self.folder / TOKENIZER_NAME
+
+    def require_seq_len(self, max_seq_len: int) -> None:
+        """Raise DataError unless rows have exactly the length that is asked for."""
+        if max_seq_len == self.max_seq_len:
+            return
+        relation = "longer" if max_seq_len > self.max_seq_len else "shorter"
+        raise DataError(
+            f"a sequence of {max_seq_len:,} tokens is {relation} than the data's rows: "
+            f"{self.folder} was packed for {self.max_seq_len:,}",
+            fix=f"yoked data prepare {self.info.source} --max-seq-len {max_seq_len}",
+        )
+
+    def verify(self) -> None:
+        """Read both row files whole and compare their sha256. Raises DataError."""
+        for rows, stats in ((self.train, self.info.train), (self.val, self.info.val)):
+            if rows.sha256() != stats.sha256:
+                raise DataError(
+                    f"{rows.path} is damaged: its sha256 is not the one in {DATASET_NAME}",
+                    fix=_prepare_again(self.folder, self.info),
+                )
+
+
+def load_dataset(folder: Path) -> Dataset:
+    """Open prepared data. Raises DataError when it is missing, incomplete or of another format."""
+    path = folder / DATASET_NAME
+    try:
+        form = json.loads(path.read_bytes())
+        if not isinstance(form, dict):
+            raise TypeError("no object")
+        if form.get("format") != FORMAT:
+            raise DataError(
+                f"{path} has format {form.get('format')}; this yoked reads format {FORMAT}",
+                fix=f"yoked data prepare {form.get('source', 'NAME')}",
+            )
+        info = DatasetInfo.from_json(form)
+    except OSError as error:
+        raise DataError(
+            f"{folder} holds no prepared data: {DATASET_NAME} cannot be read ({error.strerror})",
+            fix="yoked data prepare NAME, or yoked data list for what is there",
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path} is damaged ({type(error).__name__}: {error})",
+            fix=f"remove the folder {folder} and prepare the data again",
+        ) from error
+    train, val = (RowFile(folder / f"{split}.rows") for split in ("train", "val"))
+    for rows, stats in ((train, info.train), (val, info.val)):
+        if (rows.num_rows, rows.row_tokens) != (stats.rows, info.max_seq_len + 1):
+            raise DataError(
+                f"{rows.path} has {rows.num_rows:,} rows of {rows.row_tokens:,} tokens where "
+                f"{DATASET_NAME} says {stats.rows:,} of {info.max_seq_len + 1:,}",
+                fix=_prepare_again(folder, info),
+            )
+    return Dataset(folder, info, train, val)
+
+
+def _prepare_again(folder: Path, info: DatasetInfo) -> tuple[str, str]:
+    return (
+        f"rm -r {folder}",
+        f"yoked data prepare {info.source} --max-seq-len {info.max_seq_len} "
+        f"--packing {info.packing}",
+    )
+
+
+@dataclass(frozen=True)
+class DatasetEntry:
+    """One line of `yoked data list`.
+
+    state: `embedded` (comes with the package), `available` (can be downloaded), `downloaded`,
+    `prepared`, or `unfinished` (a preparation that was interrupted and will go on).
+    """
+
+    name: str
+    state: str
+    folder: Path | None
+    size_bytes: int
+    detail: str
+
+
+def list_datasets(cache: Path | None = None) -> list[DatasetEntry]:
+    """What can be trained on, and what is prepared already."""
+    root = cache or cache_root()
+    entries = [
+        DatasetEntry(EMBEDDED, "embedded", None, 0, "speeches of US presidents, 1790 to now"),
+        _climbmix_entry(root),
+    ]
+    for folder in sorted((root / "data").glob("*/")):
+        if folder.name.startswith(STAGING_PREFIX):
+            name = folder.name.removeprefix(STAGING_PREFIX)
+            detail = "goes on with the next yoked data prepare"
+            entries.append(DatasetEntry(name, "unfinished", folder, _size(folder), detail))
+            continue
+        try:
+            info = load_dataset(folder).info
+        except DataError as error:
+            entries.append(DatasetEntry(folder.name, "damaged", folder, _size(folder), error.what))
+            continue
+        detail = (
+            f"{info.train.rows:,} + {info.val.rows:,} rows of {info.max_seq_len:,} tokens, "
+            f"vocabulary {info.vocab_size:,}, {info.packing}"
+        )
+        entries.append(DatasetEntry(info.name, "prepared", folder, _size(folder), detail))
+    return entries
+
+
+def _climbmix_entry(cache: Path) -> DatasetEntry:
+    folder = climbmix_folder(cache)
+    shards = len(list(folder.glob("shard_*.parquet")))
+    if shards == 0:
+        hint = "web pages; yoked data download climbmix --shards N"
+        return DatasetEntry(CLIMBMIX, "available", None, 0, hint)
+    return DatasetEntry(CLIMBMIX, "downloaded", folder, _size(folder), f"{shards:,} shards")
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,81 @@
+"""sha256 of a corpus's files, remembered so that 100 GB is read for it once."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from yoked.errors import DataError
+from yoked.train.data.files import read_json, sha256_of, write_json, writing_to
+from yoked.train.data.progress import ProgressSink
+from yoked.train.data.readers import unreadable
+
+# A file's time stamps are trusted once they are this old: a second change within the resolution
+# of the file system's clock would leave them as they are.
+_SETTLED_NS = 2 * 10**9
+_SAVE_EVERY_BYTES = 1 << 30
+
+# Size in bytes and the times of the last change of content and of the inode, in nanoseconds.
+_Stamp = tuple[int, int, int]
+
+
+def file_hashes(
+    root: Path, files: Sequence[Path], cache: Path, progress: ProgressSink
+) -> list[str]:
+    """sha256 of each file, from the cache where its size and times are as they were."""
+    name = hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogateescape")).hexdigest()
+    memory = cache / "hashes" / f"{name[:16]}.json"
+    known = read_json(memory) or {}
+    stamps = [_stamp(path) for path in files]
+    total, done, unsaved = sum(stamp[0] for stamp in stamps), 0, 0
+    hashes: list[str] = []
+    for path, stamp in zip(files, stamps, strict=True):
+        key = str(path.absolute())
+        found = known.get(key)
+        if isinstance(found, list) and found[:3] == list(stamp):
+            hashes.append(str(found[3]))
+        else:
+            hashes.append(_hash(path, stamp))
+            if time.time_ns() - max(stamp[1:]) > _SETTLED_NS:
+                known[key] = [*stamp, hashes[-1]]
+                unsaved += stamp[0] or 1
+            done = _tell(progress, done + stamp[0], total)
+        if unsaved >= _SAVE_EVERY_BYTES:
+            _save(memory, known)
+            unsaved = 0
+    if unsaved:
+        _save(memory, known)
+    return hashes
+
+
+def _tell(progress: ProgressSink, done: int, total: int) -> int:
+    progress.update("hashing files", done, total, "bytes")
+    return done
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _hash(path: Path, stamp: _Stamp) -> str:
+    try:
+        digest = sha256_of(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if _stamp(path) != stamp:
+        raise DataError(
+            f"{path} changed while it was read", fix="wait until it is written, then try again"
+        )
+    return digest
+
+
+def _save(memory: Path, known: dict[str, object]) -> None:
+    with writing_to(memory.parent):
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        write_json(memory, known)

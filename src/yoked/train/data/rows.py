@@ -1,0 +1,233 @@
+"""Rows of tokens in a file that is mapped into memory, and the order in which they are seen.
+
+A row file is a header of 64 bytes and the rows, little-endian: uint16 where the vocabulary
+allows, else uint32. It is written once, front to back, and never changed.
+
+The order of training is a stream without end: epoch after epoch, each a permutation of all rows
+that is computed from seed and epoch, place by place. So row i of the stream is the same on every
+machine, for any number of ranks, and after any restart, and nothing has to be stored for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from yoked.errors import DataError
+from yoked.train.data.files import sha256_of
+
+_MAGIC = b"YOKEROWS"
+_VERSION = 1
+# Magic, version, bytes a token, tokens a row, number of rows, size of the vocabulary.
+_HEADER = struct.Struct("<8sIIQQQ")
+_HEADER_BYTES = 64
+_BUFFER_BYTES = 1 << 20
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """The smallest dtype for ids below `vocab_size`: uint16 or uint32, little-endian."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+class RowFile:
+    """Packed rows, read only. Opening maps the file and reads the header alone.
+
+    num_rows: rows in the file. row_tokens: tokens in a row, T+1.
+    Raises DataError when the file is missing, no row file, or not whole.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                header = file.read(_HEADER_BYTES)
+                size_bytes = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise _damaged(path, error.strerror or str(error)) from error
+        if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
+            raise _damaged(path, "it does not begin like a row file")
+        _, version, token_size, row_tokens, num_rows, vocab_size = _HEADER.unpack_from(header)
+        if version != _VERSION or token_size != token_dtype(vocab_size).itemsize:
+            raise _damaged(path, f"format {version} with {token_size} bytes a token is unknown")
+        expected_bytes = _HEADER_BYTES + num_rows * row_tokens * token_size
+        if size_bytes != expected_bytes:
+            raise _damaged(path, f"{size_bytes:,} bytes long where {expected_bytes:,} are expected")
+        self.num_rows = int(num_rows)
+        self.row_tokens = int(row_tokens)
+        self.vocab_size = int(vocab_size)
+        shape = (self.num_rows, self.row_tokens)
+        self._rows: NDArray[Any] = (
+            np.memmap(path, token_dtype(vocab_size), "r", _HEADER_BYTES, shape)
+            if num_rows
+            else np.empty(shape, token_dtype(vocab_size))
+        )
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def rows(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows by number, int64, (len(indices), T+1). Raises IndexError outside 0 to num_rows."""
+        numbers = np.asarray(indices, dtype=np.int64)
+        if numbers.size and (numbers.min() < 0 or numbers.max() >= self.num_rows):
+            raise IndexError(f"rows {numbers.min()} to {numbers.max()} of {self.num_rows}")
+        return self._rows[numbers].astype(np.int64)
+
+    def sha256(self) -> str:
+        """sha256 of the whole file, which reads all of it."""
+        return sha256_of(self.path)
+
+
+def _damaged(path: Path, why: str) -> DataError:
+    return DataError(
+        f"{path} cannot be used: {why}",
+        fix=f"remove the folder {path.parent} and prepare the data again",
+    )
+
+
+class RowWriter:
+    """Writes a row file under a temporary name; it gets its own on a `close` without error.
+
+    Use as a context manager: an exception inside removes what was written.
+    """
+
+    def __init__(self, path: Path, *, row_tokens: int, vocab_size: int) -> None:
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.tmp")
+        self._dtype = token_dtype(vocab_size)
+        self._shape = (row_tokens, vocab_size)
+        self._file = self._temporary.open("wb", buffering=_BUFFER_BYTES)
+        self._file.write(bytes(_HEADER_BYTES))
+        self.num_rows = 0
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Size of a row in the file."""
+        return self._shape[0] * self._dtype.itemsize
+
+    def write(self, row: NDArray[Any]) -> None:
+        """Append a row, (T+1,), of ids below the size of the vocabulary."""
+        assert row.shape == self._shape[:1], (row.shape, self._shape)
+        self._file.write(row.astype(self._dtype, copy=False).tobytes())
+        self.num_rows += 1
+
+    def close(self) -> None:
+        """Write the header, make the file durable, give it its name."""
+        row_tokens, vocab_size = self._shape
+        header = _HEADER.pack(
+            _MAGIC, _VERSION, self._dtype.itemsize, row_tokens, self.num_rows, vocab_size
+        )
+        self._file.seek(0)
+        self._file.write(header)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._temporary.replace(self._path)
+
+    def __enter__(self) -> RowWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            if self._temporary.exists():
+                # Closing flushes, which on a full disk fails once more.
+                with contextlib.suppress(OSError):
+                    self._file.close()
+                self._temporary.unlink()
+
+
+_ROUNDS = 8
+_MIN_HALF_BITS = 2
+
+
+class SampleStream:
+    """The endless stream of training rows: epoch after epoch, reshuffled by seed.
+
+    Place i of the stream belongs to epoch i // num_rows; within an epoch every row comes once.
+    The permutation is a Feistel network of 8 rounds over the next power of four, walked until it
+    lands on a row; keys are BLAKE2b of seed and epoch. No generator of numpy or torch is in it,
+    so that it is the same with every version and on every platform.
+    """
+
+    def __init__(self, rows: RowFile, seed: int) -> None:
+        assert rows.num_rows > 0, f"{rows.path} has no rows"
+        self._rows = rows
+        self.seed = seed
+        self.num_rows = rows.num_rows
+
+    def row_number(self, place: int) -> int:
+        """Number of the row at a place of the stream."""
+        return int(self.row_numbers(place, place + 1)[0])
+
+    def row_numbers(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Numbers of the rows at places start to stop - 1, int64, (stop - start,)."""
+        assert 0 <= start <= stop, (start, stop)
+        numbers = np.empty(stop - start, dtype=np.int64)
+        place = start
+        while place < stop:
+            epoch, offset = divmod(place, self.num_rows)
+            count = min(stop - place, self.num_rows - offset)
+            within = np.arange(offset, offset + count, dtype=np.uint64)
+            shuffled = permute(within, self.num_rows, _round_keys(self.seed, epoch))
+            numbers[place - start : place - start + count] = shuffled
+            place += count
+        return numbers
+
+    def batch(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Rows at places start to stop - 1 of the stream, int64, (stop - start, T+1)."""
+        return self._rows.rows(self.row_numbers(start, stop))
+
+
+@lru_cache(maxsize=8)
+def _round_keys(seed: int, epoch: int) -> tuple[int, ...]:
+    """One key of 64 bits for each round."""
+    digest = hashlib.blake2b(
+        f"{seed} {epoch}".encode(), digest_size=8 * _ROUNDS, person=b"yoked rows"
+    ).digest()
+    return struct.unpack(f"<{_ROUNDS}Q", digest)
+
+
+def permute(places: NDArray[np.uint64], size: int, keys: Sequence[int]) -> NDArray[np.uint64]:
+    """Image of each place under the permutation of 0 to size - 1 that the keys select.
+
+    Time and memory depend on the number of places alone: on average fewer than four walks.
+    """
+    half_bits = max(_MIN_HALF_BITS, ((size - 1).bit_length() + 1) // 2)
+    result = _feistel(places, half_bits, keys)
+    # Values past the end are encrypted again; the cycle they are on leads back to a row.
+    while len(outside := np.flatnonzero(result >= size)):
+        result[outside] = _feistel(result[outside], half_bits, keys)
+    return result
+
+
+def _feistel(values: NDArray[np.uint64], half_bits: int, keys: Sequence[int]) -> NDArray[np.uint64]:
+    """A permutation of 0 to 4^half_bits - 1."""
+    left = values >> np.uint64(half_bits)
+    right = values & np.uint64((1 << half_bits) - 1)
+    for key in keys:
+        left, right = right, left ^ (_mix(right + np.uint64(key)) >> np.uint64(64 - half_bits))
+    return (left << np.uint64(half_bits)) | right
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64 (Steele, Lea, Flood 2014), whose high bits are the best."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

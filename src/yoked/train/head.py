@@ -1,0 +1,165 @@
+"""lm_head, softcap and cross-entropy in one pass that never holds all logits.
+
+The logits of a chunk of rows are made block by block over the vocabulary. While a block is in
+the cache it becomes u = exp(15 t)(1 - t^2), t = tanh(logit / 15), and its row sums of exp(15 t)
+are added to Z. Because the softcap bounds the exponent, no running maximum is needed, and
+because 1/Z is one number a row, the gradient of the hidden states can be summed before Z is
+known: dx = (u W) / Z. The weight's gradient follows when Z is known, u^T (x / Z). What the
+target contributes is one row each. So three matrix products and one elementwise pass do all.
+
+Shape legend: N tokens of a micro-batch, R tokens of a chunk, C n_embd, V padded vocabulary,
+W columns of a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from yoked.train import kernels
+from yoked.train.matmul import Products, multiply, multiply_add
+from yoked.train.model import SOFTCAP
+
+IGNORED = -1
+CHUNK_TOKENS = 512
+BLOCK_COLUMNS = 2048
+DEVICE_CHUNK_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class HeadResult:
+    """nats: summed cross-entropy of the counted tokens, 0-D fp64.
+
+    hidden_grad: (N, C) in the hidden states' dtype, or None in evaluation.
+    token_nats: (N,) fp32, zero where the target is ignored.
+    """
+
+    nats: Tensor
+    token_nats: Tensor
+    hidden_grad: Tensor | None
+
+
+class Head:
+    """The loss of hidden states under one lm_head; keeps its work buffers between calls."""
+
+    def __init__(self, vocab_size: int, products: Products | None = None) -> None:
+        self.vocab_size = vocab_size
+        self.products = products or Products()
+        self._blocks: Tensor | None = None
+
+    def loss(
+        self,
+        hidden_NC: Tensor,
+        weight_VC: Tensor,
+        targets_N: Tensor,
+        *,
+        grad_scale: float | None = None,
+        weight_grad_VC: Tensor | None = None,
+    ) -> HeadResult:
+        """Cross-entropy of softcapped logits; with grad_scale, its gradients too.
+
+        hidden_NC, weight_VC: one dtype. targets_N: int64, -1 where a token does not count.
+        grad_scale: the factor of every token's loss in the objective (1 / tokens of the step);
+        weight_grad_VC: (V, C) fp32, to which the weight's gradient is added.
+        """
+        wants_grad = grad_scale is not None
+        assert wants_grad == (weight_grad_VC is not None), "grad_scale and weight_grad go together"
+        tokens = hidden_NC.size(0)
+        token_nats = hidden_NC.new_zeros(tokens, dtype=torch.float32)
+        hidden_grad = torch.empty_like(hidden_NC) if wants_grad else None
+        chunk = CHUNK_TOKENS if hidden_NC.device.type == "cpu" else DEVICE_CHUNK_TOKENS
+        for start in range(0, tokens, chunk):
+            rows = slice(start, min(start + chunk, tokens))
+            part = _Chunk(self, hidden_NC[rows], weight_VC, targets_N[rows].contiguous())
+            part.forward(wants_grad)
+            token_nats[rows] = part.token_nats()
+            if grad_scale is not None and weight_grad_VC is not None and hidden_grad is not None:
+                hidden_grad[rows] = part.backward(grad_scale, weight_grad_VC)
+        return HeadResult(token_nats.double().sum(), token_nats, hidden_grad)
+
+    def blocks(self, rows: int, like: Tensor) -> list[Tensor]:
+        """Views (R, W) of one buffer, one for each block of the padded vocabulary."""
+        vocab = like.size(0)
+        needed = rows * vocab
+        if self._blocks is None or self._blocks.numel() < needed or (
+            self._blocks.dtype != like.dtype or self._blocks.device != like.device
+        ):
+            self._blocks = torch.empty(needed, dtype=like.dtype, device=like.device)
+        edges = [*range(0, vocab, BLOCK_COLUMNS), vocab]
+        return [
+            self._blocks[rows * a : rows * b].view(rows, b - a)
+            for a, b in zip(edges, edges[1:], strict=False)
+        ]
+
+
+class _Chunk:
+    """One chunk of tokens on its way through the head."""
+
+    def __init__(self, head: Head, hidden_RC: Tensor, weight_VC: Tensor, targets_R: Tensor) -> None:
+        self.head, self.hidden, self.weight, self.targets = head, hidden_RC, weight_VC, targets_R
+        rows = hidden_RC.size(0)
+        fp32 = {"dtype": torch.float32, "device": hidden_RC.device}
+        self.partition_sum = torch.zeros(rows, **fp32)  # type: ignore[call-overload]
+        self.target_logit = torch.zeros(rows, **fp32)  # type: ignore[call-overload]
+        self.hidden_grad = torch.zeros(rows, hidden_RC.size(1), **fp32)  # type: ignore[call-overload]
+        self.gradient_blocks: list[Tensor] = []
+
+    def forward(self, wants_grad: bool) -> None:
+        products = self.head.products
+        blocks = self.head.blocks(self.hidden.size(0), self.weight) if wants_grad else []
+        for number, first in enumerate(range(0, self.weight.size(0), BLOCK_COLUMNS)):
+            weight = self.weight[first : first + BLOCK_COLUMNS]
+            valid = min(self.head.vocab_size - first, weight.size(0))
+            if wants_grad and products.forward == "default":
+                logits = torch.mm(self.hidden, weight.t(), out=blocks[number])
+            else:
+                logits = multiply(self.hidden, weight, products.forward)
+            gradient = blocks[number] if wants_grad else None
+            self._softcap(logits, gradient, first, max(valid, 0))
+            if gradient is not None:
+                multiply_add(self.hidden_grad, gradient, weight.t(), products.grad_input)
+        self.gradient_blocks = blocks
+
+    def _softcap(self, logits: Tensor, gradient: Tensor | None, first: int, valid: int) -> None:
+        if kernels.usable(logits):
+            kernels.softcap_block(
+                logits, gradient, self.partition_sum, self.target_logit, self.targets, first, valid
+            )
+            return
+        here = (self.targets >= first) & (self.targets < first + valid)
+        column = torch.where(here, self.targets - first, 0)
+        mine = logits.gather(1, column[:, None]).squeeze(1).float()
+        self.target_logit = torch.where(here, mine, self.target_logit)
+        t = torch.tanh(logits[:, :valid].float() / SOFTCAP)
+        e = torch.exp(SOFTCAP * t)
+        self.partition_sum += e.sum(dim=1)
+        if gradient is not None:
+            gradient[:, :valid] = e * (1 - t * t)
+            gradient[:, valid:] = 0
+
+    def token_nats(self) -> Tensor:
+        nats = self.partition_sum.log() - SOFTCAP * torch.tanh(self.target_logit / SOFTCAP)
+        return torch.where(self.targets == IGNORED, 0.0, nats)
+
+    def backward(self, grad_scale: float, weight_grad_VC: Tensor) -> Tensor:
+        """Add the weight's gradient; return the hidden states', (R, C)."""
+        counted = self.targets != IGNORED
+        scale = torch.where(counted, grad_scale, 0.0)
+        per_row = (scale / self.partition_sum)[:, None]
+        slope = scale * (1 - torch.tanh(self.target_logit / SOFTCAP).square())
+        target = self.targets.clamp_min(0)
+        hidden_grad = self.hidden_grad * per_row
+        hidden_grad -= slope[:, None] * self.weight[target].float()
+        scaled = (self.hidden.float() * per_row).to(self.hidden.dtype)
+        for number, gradient in enumerate(self.gradient_blocks):
+            first = number * BLOCK_COLUMNS
+            multiply_add(
+                weight_grad_VC[first : first + BLOCK_COLUMNS],
+                gradient.t(),
+                scaled.t(),
+                self.head.products.grad_weight,
+            )
+        weight_grad_VC.index_add_(0, target, self.hidden.float() * slope[:, None], alpha=-1)
+        return hidden_grad.to(self.hidden.dtype)

@@ -1,0 +1,286 @@
+"""Fused elementwise passes in C, compiled at first use; without a compiler, plain PyTorch.
+
+Where the CPU trains, an elementwise chain over tensors larger than the cache costs as many
+trips to memory as it has steps. A handful of such chains is written as single passes in
+`elementwise.c`, which a C compiler turns into a shared library in a second or two (against
+17 s for one block with torch.compile). The library is kept under the cache folder, addressed
+by the hash of its source, the compiler and the CPU's features, so ranks and hosts of one CPU
+type share it. Matrix products stay with the libraries that PyTorch brings.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from filelock import FileLock
+from torch import Tensor
+
+from yoked.paths import cache_root
+
+SOURCE = Path(__file__).with_name("elementwise.c")
+FLAGS = (
+    "-O3",
+    "-shared",
+    "-fPIC",
+    "-fopenmp-simd",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    # The optimizer's bits must not depend on whether this CPU has fused multiply-add.
+    "-ffp-contract=off",
+)
+COMPILE_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Where the fused passes come from: a library, or None and the reason why not."""
+
+    library: ctypes.CDLL | None
+    reason: str
+
+    @property
+    def available(self) -> bool:
+        return self.library is not None
+
+
+_switched_off: str | None = None
+
+
+def switch_off(reason: str) -> None:
+    """Use plain PyTorch from now on (`--compile off`, and tests that compare the two)."""
+    global _switched_off
+    _switched_off = reason
+
+
+def switch_on() -> None:
+    """Undo `switch_off`."""
+    global _switched_off
+    _switched_off = None
+
+
+def kernels() -> Kernels:
+    """The compiled passes, or the reason for their absence."""
+    return Kernels(None, _switched_off) if _switched_off is not None else _load()
+
+
+@functools.cache
+def _load() -> Kernels:
+    compiler = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and _which(c)), None)
+    if compiler is None:
+        return Kernels(None, "no C compiler (cc, gcc or clang) on this host")
+    try:
+        path, fresh = _build(compiler)
+        library = ctypes.CDLL(str(path))
+    except (OSError, subprocess.SubprocessError) as error:
+        return Kernels(None, f"{compiler} could not build them: {_last_line(error)}")
+    return Kernels(library, f"{'compiled now' if fresh else 'compiled before'} with {compiler}")
+
+
+def _which(command: str) -> str | None:
+    return shutil.which(command.split()[0])
+
+
+def _last_line(error: Exception) -> str:
+    output = getattr(error, "stderr", None) or str(error)
+    return str(output).strip().splitlines()[-1] if str(output).strip() else type(error).__name__
+
+
+def cpu_identity() -> str:
+    """What a compiled artefact depends on: architecture and CPU features, as one string."""
+    if platform.system() == "Linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return platform.machine() + " " + line.partition(":")[2].strip()
+    return f"{platform.machine()} {platform.processor()} {platform.platform()}"
+
+
+def _build(compiler: str) -> tuple[Path, bool]:
+    """Compile unless an equal artefact is there; returns its path and whether it is new."""
+    flags = [*FLAGS, *_architecture_flags()]
+    version = subprocess.run(
+        [*compiler.split(), "--version"], capture_output=True, text=True, check=True, timeout=20
+    ).stdout.splitlines()[0]
+    identity = "\0".join([SOURCE.read_text(), version, cpu_identity(), *flags])
+    folder = cache_root() / "kernels" / hashlib.sha256(identity.encode()).hexdigest()[:16]
+    target = folder / "elementwise.so"
+    if target.exists():
+        return target, False
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        if target.exists():
+            return target, False
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            built = Path(scratch) / target.name
+            subprocess.run(
+                [*compiler.split(), *flags, "-o", str(built), str(SOURCE), "-lm"],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=COMPILE_TIMEOUT_S,
+            )
+            built.replace(target)
+    return target, True
+
+
+def _architecture_flags() -> list[str]:
+    # A host held to fewer CPU features (as in tests of older CPUs) holds the passes to them too.
+    if platform.machine() in ("x86_64", "AMD64"):
+        held = os.environ.get("ATEN_CPU_CAPABILITY", "")
+        if held == "avx2":
+            return ["-march=haswell"]
+        if held == "default":
+            return []
+        if "avx512f" in cpu_identity():
+            return ["-march=native", "-mprefer-vector-width=512"]
+    return ["-mcpu=native" if platform.machine() == "arm64" else "-march=native"]
+
+
+_SUFFIX = {torch.float32: "f32", torch.bfloat16: "bf16"}
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Whether the compiled passes can work on these tensors."""
+    return kernels().available and all(
+        t.device.type == "cpu" and t.is_contiguous() and t.dtype in _SUFFIX for t in tensors
+    )
+
+
+def _function(name: str, dtype: torch.dtype) -> ctypes._NamedFuncPointer:
+    library = kernels().library
+    assert library is not None, "call usable() first"
+    return library[name.format(_SUFFIX[dtype])]
+
+
+def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="yoked-kernel")
+
+
+def _parallel(rows: int, run: object, grain: int) -> None:
+    """Call run(start, stop) over [0, rows), on as many threads as PyTorch may use."""
+    assert callable(run)
+    threads = min(torch.get_num_threads(), max(1, rows // max(grain, 1)))
+    if threads <= 1:
+        run(0, rows)
+        return
+    edges = [rows * i // threads for i in range(threads + 1)]
+    # ctypes releases the interpreter's lock during the call, so threads do run side by side.
+    futures = [
+        _pool(threads).submit(run, a, b) for a, b in zip(edges[1:], edges[2:], strict=False)
+    ]
+    run(edges[0], edges[1])
+    for future in futures:
+        future.result()
+
+
+def softcap_block(
+    logits: Tensor,
+    gradient: Tensor | None,
+    row_sum: Tensor,
+    target_logit: Tensor,
+    targets: Tensor,
+    first_column: int,
+    valid_columns: int,
+) -> None:
+    """One block of raw logits (R, W) towards softcapped cross-entropy.
+
+    Adds sum_c exp(15 tanh(x_c/15)) to row_sum (R,) fp32; stores the raw logit of targets (R,)
+    int64 that lie in [first_column, first_column + valid_columns) in target_logit (R,) fp32;
+    writes exp(15t)(1 - t^2) into gradient (R, W), which may be the logits themselves.
+    """
+    rows, width = logits.shape
+    function = _function("yoked_softcap_block_{}", logits.dtype)
+
+    def run(start: int, stop: int) -> None:
+        function(
+            _pointer(logits[start:]),
+            _pointer(None if gradient is None else gradient[start:]),
+            _pointer(row_sum[start:]),
+            _pointer(target_logit[start:]),
+            _pointer(targets[start:]),
+            ctypes.c_int64(first_column),
+            ctypes.c_int64(stop - start),
+            ctypes.c_int64(width),
+            ctypes.c_int64(valid_columns),
+        )
+
+    _parallel(rows, run, grain=16)
+
+
+def adamw_rows(
+    parameter: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
+    slot: Tensor | None,
+    coefficients: Tensor,
+) -> None:
+    """AdamW in place on a (rows, width) parameter.
+
+    gradient: fp32, (rows, width), or (used, width) with slot (rows,) int32 giving each row's
+    place in it or -1 for a gradient of zero. coefficients: fp32 (6,): 1 - lr*decay, 1 - beta1,
+    1 - beta2, 1 - beta2^t, eps, lr / (1 - beta1^t).
+    """
+    rows, width = parameter.shape
+    function = _function("yoked_adamw_{}_rows", parameter.dtype)
+
+    def run(start: int, stop: int) -> None:
+        function(
+            _pointer(parameter),
+            _pointer(gradient),
+            _pointer(first),
+            _pointer(second),
+            _pointer(slot),
+            ctypes.c_int64(start),
+            ctypes.c_int64(stop),
+            ctypes.c_int64(width),
+            _pointer(coefficients),
+        )
+
+    _parallel(rows, run, grain=65_536 // width)
+
+
+def relu_square(x: Tensor) -> Tensor:
+    """relu(x)^2 in one pass; x contiguous."""
+    y = torch.empty_like(x)
+    function = _function("yoked_relu_square_{}", x.dtype)
+    flat_x, flat_y = x.view(-1), y.view(-1)
+
+    def run(start: int, stop: int) -> None:
+        function(_pointer(flat_x[start:]), _pointer(flat_y[start:]), ctypes.c_int64(stop - start))
+
+    _parallel(x.numel(), run, grain=65_536)
+    return y
+
+
+def relu_square_backward(x: Tensor, dy: Tensor) -> Tensor:
+    """2 relu(x) dy in one pass; x and dy contiguous and of one dtype."""
+    dx = torch.empty_like(x)
+    function = _function("yoked_relu_square_backward_{}", x.dtype)
+    flat_x, flat_dy, flat_dx = x.view(-1), dy.view(-1), dx.view(-1)
+
+    def run(start: int, stop: int) -> None:
+        function(
+            _pointer(flat_x[start:]),
+            _pointer(flat_dy[start:]),
+            _pointer(flat_dx[start:]),
+            ctypes.c_int64(stop - start),
+        )
+
+    _parallel(x.numel(), run, grain=65_536)
+    return dx

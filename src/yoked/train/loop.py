@@ -1,0 +1,420 @@
+"""A run from its first step to its last: train, evaluate, save, stop when asked to.
+
+Every rank executes this file alike; what only one may do (printing, writing) is rank 0's.
+A step's figures are exchanged while the next step computes, so a line is written one step
+late, and a wish to stop takes effect on all ranks at the same step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from yoked.console import StageProgress
+from yoked.errors import CheckpointError, DivergedError
+from yoked.train.checkpoint import CheckpointStore
+from yoked.train.config import TrainConfig
+from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
+from yoked.train.progress import TrainProgress
+from yoked.train.result import RunResult, State, Tally, host_table
+from yoked.train.runfolder import RunFolder, write_json
+from yoked.train.session import Place, Session, build_session, join_ranks, on_every, on_first
+from yoked.train.session import parameter_table, require_enough_rows
+from yoked.train.start import Assembled, Origin, assemble, find_origin, load_origin, plan_result
+from yoked.train.sync.agreement import check_weights, same_start, whole_state
+from yoked.train.sync.wire import Pending, Wire
+from yoked.train.trainer import StepStats, evaluate_bpb
+
+CHECK_EVERY_STEPS = 100
+_FIELDS = [field.name for field in dataclasses.fields(StepStats)]
+
+
+def train(config: TrainConfig, *, console: Console) -> RunResult:
+    """Train as one of the ranks that torchrun started, or as the only one.
+
+    Returns when the run is finished, or interrupted and saved. Raises YokedError.
+    """
+    place = Place.from_environment()
+    config.check_world(place.world_size)
+    join_ranks(place)
+    try:
+        origin = on_first(Wire(), lambda: find_origin(config))
+        progress = StageProgress(console)
+        session = build_session(origin.config, place, progress, origin.recorded_dtype)
+        progress.close()
+        on_every(session.wire, lambda: require_enough_rows(session.data, session.rows_per_step))
+        if config.dry_run:
+            return plan_result(session)
+        return Loop(session, origin, console).run()
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+class Loop:
+    """The state of a run while it goes on."""
+
+    def __init__(self, session: Session, origin: Origin, console: Console) -> None:
+        self.session, self.origin = session, origin
+        self.wire, self.horizon = session.wire, session.horizon
+        self.console = console if session.place.rank == 0 else Console(quiet=True)
+        self.folder = RunFolder(origin.folder)
+        self.parts: Assembled = assemble(session)
+        self.store = CheckpointStore(
+            self.folder.checkpoint_folder(session.resolved.model_tag), session.config.keep_last
+        )
+        self.first_step = 0
+        self.tally = Tally()
+        self.val_bpb: float | None = None
+        self.min_val_bpb = math.inf
+        self.training_time_s = 0.0
+        self.stop_asked = False
+        self._late: tuple[int, Tensor, Pending, float] | None = None
+
+    @property
+    def is_first(self) -> bool:
+        return self.session.place.rank == 0
+
+    def run(self) -> RunResult:
+        """Train to the end, or until stopped."""
+        self._start()
+        progress = TrainProgress(self.console, self.horizon.num_iterations, self.first_step)
+        done, state = self.first_step, "interrupted"
+        try:
+            with self._listening(), _without_gc():
+                for step in range(self.first_step, self.horizon.num_iterations):
+                    stop = self._step(step, progress)
+                    done = step + 1
+                    last = done == self.horizon.num_iterations
+                    stop = self._flush(progress) or stop if last else stop
+                    if stop and not last:
+                        break
+                    self._between_steps(done, last, progress)
+                else:
+                    state = "finished"
+                self._flush(progress)
+                self._save(done, background=False)
+        finally:
+            progress.close()
+            self._close()
+        return self._result(done, "finished" if state == "finished" else "interrupted")
+
+    # --- start
+
+    def _start(self) -> None:
+        """Weights from the start's origin, the same on all ranks; the folder; the choices."""
+        session, wire = self.session, self.wire
+        on_every(wire, self._load)
+        self.first_step = on_first(wire, lambda: self.first_step)
+        same_start(self.parts.layout, self.parts.optimizer, wire)
+        self.parts.optimizer.updates = wire.gather_objects(self.parts.optimizer.updates)[0]
+        self._share_muon_state()
+        on_every(wire, self._open_folder)
+        self._print_start()
+        del session
+
+    def _load(self) -> None:
+        """Rank 0 reads the checkpoint that the run starts from, if it does."""
+        if self.is_first:
+            loaded = load_origin(self.origin, self.session, self.parts, self.store)
+            if loaded is None:
+                return
+            for message in loaded.passed_over:
+                self.console.print(f"passed over: {message}", markup=False)
+            if self.origin.resumes:
+                self.first_step = loaded.step
+                state = loaded.meta.get("loop_state") or {}
+                self.training_time_s = float(state.get("total_training_time") or 0.0)
+                self.min_val_bpb = float(state.get("min_val_bpb") or math.inf)
+                self.val_bpb = loaded.meta.get("val_bpb")
+
+    def _share_muon_state(self) -> None:
+        """Give each owner the Muon state that rank 0 has read."""
+        read = self.parts.muon_from_checkpoint
+        if not on_first(self.wire, lambda: read is not None):
+            return
+        optimizer = self.parts.optimizer
+        for stack in self.parts.layout.stacks:
+            for key, mine in (
+                ("momentum_buffer", optimizer.momentum.get(stack)),
+                ("second_momentum_buffer", optimizer.second_moment.get(stack)),
+            ):
+                like = stack.view(self.parts.layout.matrices)
+                buffer = (
+                    torch.empty_like(like)
+                    if key == "momentum_buffer"
+                    else optimizer.empty_second_moment(stack)
+                )
+                if read is not None:
+                    buffer.copy_(torch.stack([read[name][key] for name in stack.names]))
+                self.wire.broadcast(buffer, 0, "the optimizer's state").wait()
+                if mine is not None:
+                    mine.copy_(buffer)
+        self.parts.muon_from_checkpoint = None
+
+    def _open_folder(self) -> None:
+        if not self.is_first:
+            return
+        if not self.origin.resumes:
+            self.folder.claim()
+        self.store.recover()
+        if not (self.folder.checkpoints / "tokenizer" / "token_bytes.pt").exists():
+            export_tokenizer(
+                self.session.data.tokenizer_folder, self.folder.checkpoints / "tokenizer"
+            )
+        self.folder.open(self._describe(), self.origin.attempt)
+        if self.origin.resumes:
+            self.folder.resumed(self.first_step)
+        self.folder.event("start", step=self.first_step, ranks=self.session.place.world_size)
+
+    def _describe(self) -> dict[str, Any]:
+        plan = plan_result(self.session)
+        return {
+            "run": self.folder.name,
+            "config": self.session.config.to_dict(),
+            "params": plan.params,
+            "model": plan.model,
+            "data": plan.data,
+            "horizon": plan.horizon,
+            "choices": plan.choices,
+            "hosts": self.session.hosts,
+            "started_s": time.time(),
+        }
+
+    def _print_start(self) -> None:
+        session, say = self.session, self.console.print
+        counts = parameter_table(self.parts.counts)
+        groups = ", ".join(f"{name} {count:,}" for name, count in counts.items() if name != "total")
+        say(f"model: {counts['total']:,} parameters ({groups})", markup=False)
+        for choice in session.compute.choices:
+            say(str(choice), markup=False)
+        per_step = session.rows_per_step
+        idle = [rank for rank, rows in enumerate(self.parts.trainer.ranges) if not len(rows)]
+        if idle:
+            many = f"rank {idle[0]} has" if len(idle) == 1 else f"{len(idle)} ranks have"
+            rows = "1 row" if per_step == 1 else f"{per_step} rows"
+            say(
+                f"a step has {rows} for {session.place.world_size} ranks: {many} none "
+                f"(a larger --total-batch-size would give them work)",
+                markup=False,
+            )
+        epochs = per_step * self.horizon.num_iterations / session.data.train.num_rows
+        say(
+            f"training: {self.horizon.num_iterations:,} steps of "
+            f"{self.horizon.total_batch_size:,} tokens, {epochs:.2g} epochs of {session.data.name}",
+            markup=False,
+        )
+
+    # --- steps
+
+    def _step(self, step: int, progress: TrainProgress) -> bool:
+        """Take a step; returns whether all ranks stop after it."""
+        started = time.perf_counter()
+        stats = self.parts.trainer.step(step)
+        dt_s = time.perf_counter() - started
+        vector = torch.tensor(
+            [*dataclasses.astuple(stats), float(self.stop_asked)], dtype=torch.float64
+        )
+        gathered, pending = self.wire.gather_all(vector, "a step's figures")
+        stop = self._flush(progress)
+        self._late = (step, gathered, pending, dt_s)
+        # With one rank nobody need be waited for.
+        return stop if self.wire.active else self._flush(progress)
+
+    def _flush(self, progress: TrainProgress) -> bool:
+        """Write the step whose figures are on their way; returns whether a rank wants to stop."""
+        if self._late is None:
+            return False
+        (step, gathered, pending, dt_s), self._late = self._late, None
+        pending.wait()
+        by_rank = [_to_stats(row) for row in gathered.tolist()]
+        self._require_finite(step, by_rank)
+        self.tally.add(dt_s, by_rank)
+        self.training_time_s += dt_s
+        if self.is_first:
+            self.folder.step(step, by_rank, dt_s)
+            loss = sum(s.nats for s in by_rank) / sum(s.tokens for s in by_rank)
+            tokens = sum(s.tokens for s in by_rank)
+            progress.step(step, loss, tokens, dt_s)
+        return bool(gathered[:, -1].any())
+
+    def _require_finite(self, step: int, by_rank: list[StepStats]) -> None:
+        bad = [rank for rank, stats in enumerate(by_rank) if not math.isfinite(stats.nats)]
+        if bad:
+            raise DivergedError(
+                f"the loss is not a finite number in step {step + 1}, first on rank {bad[0]}",
+                fix="go on from the last checkpoint with a lower rate: "
+                "--resume --matrix-lr 0.01 --embedding-lr 0.15",
+            )
+
+    def _between_steps(self, done: int, last: bool, progress: TrainProgress) -> None:
+        """Comparing, evaluating and saving after `done` steps."""
+        if done == self.first_step + 1 or done % CHECK_EVERY_STEPS == 0 or last:
+            check_weights(self.parts.model, self.wire, done)
+        every = self.horizon.eval_every
+        if every is not None and (done % every == 0 or last):
+            self._evaluate(done, progress)
+        save_every = self.horizon.save_every
+        if save_every is not None and done % save_every == 0 and not last:
+            self._save(done, background=True)
+        self._report_failed_save(progress)
+
+    def _evaluate(self, done: int, progress: TrainProgress) -> None:
+        data, session = self.session.data, self.session
+        rows = max(1, min(self.horizon.eval_tokens // data.max_seq_len, data.val.num_rows))
+        self.parts.model.eval()
+        self.val_bpb = evaluate_bpb(
+            self.parts.model,
+            self.parts.head,
+            data.val.rows,
+            rows,
+            self.parts.token_bytes,
+            self.wire,
+            session.resolved.device_batch_size,
+        )
+        self.parts.model.train()
+        self.min_val_bpb = min(self.min_val_bpb, self.val_bpb)
+        if self.is_first:
+            self.folder.evaluation(done, self.val_bpb)
+            progress.say(f"step {done:,}: validation {self.val_bpb:.4f} bits per byte")
+
+    # --- saving
+
+    def _save(self, done: int, *, background: bool) -> None:
+        """Save after `done` steps; collective, because matrices' state lies with their owners."""
+        if not background and done == self.first_step and self.origin.resumes:
+            return
+        state = whole_state(self.parts.optimizer, self.wire)
+        if not self.is_first:
+            return
+        try:
+            self.store.save(
+                done,
+                self.parts.model.state_dict(),
+                state,
+                self._meta(),
+                extra={
+                    "data": self.session.data.fingerprint,
+                    "seed": self.session.config.seed,
+                    "dtype": self.session.compute.dtype,
+                    "run": self.folder.name,
+                },
+                background=background,
+            )
+        except CheckpointError as problem:
+            if not background:
+                raise
+            # The run is worth more than one checkpoint: say so, go on, try again next time.
+            self._save_failed(problem)
+
+    def _report_failed_save(self, progress: TrainProgress) -> None:
+        if self.is_first:
+            try:
+                self.store.poll()
+            except CheckpointError as problem:
+                progress.close()
+                self._save_failed(problem)
+
+    def _save_failed(self, problem: CheckpointError) -> None:
+        self.folder.event("save_failed", what=problem.what)
+        self.console.print(f"NOT SAVED: {problem}\ntraining goes on.", markup=False)
+
+    def _meta(self) -> dict[str, Any]:
+        session = self.session
+        return checkpoint_meta(
+            model_config=dataclasses.asdict(session.model_config),
+            user_config=session.config.to_dict(),
+            device_batch_size=session.resolved.device_batch_size,
+            max_seq_len=session.resolved.max_seq_len,
+            total_batch_size=self.horizon.total_batch_size,
+            val_bpb=self.val_bpb,
+            min_val_bpb=self.min_val_bpb,
+            smooth_train_loss=self.tally.loss or 0.0,
+            total_training_time_s=self.training_time_s,
+        )
+
+    # --- end
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Ctrl-C asks for an orderly stop; a second one stops at once."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            del number, frame
+            if self.stop_asked:
+                raise KeyboardInterrupt
+            self.stop_asked = True
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _close(self) -> None:
+        if self.is_first:
+            try:
+                self.store.close()
+            finally:
+                self.folder.close()
+
+    def _result(self, done: int, state: State) -> RunResult:
+        plan = plan_result(self.session)
+        result = dataclasses.replace(
+            plan,
+            run=self.folder.name,
+            dir=str(self.folder.path),
+            state=state,
+            steps=done,
+            tokens=done * self.horizon.total_batch_size,
+            loss=self.tally.loss,
+            val_bpb=self.val_bpb,
+            tokens_per_second=self.tally.tokens_per_second,
+            first_step_s=self.tally.first_step_s,
+            bytes_sent_per_step=self.tally.bytes_sent_per_step,
+            hosts=host_table(self.session.hosts, self.session.shares, self.tally),
+        )
+        if self.is_first:
+            write_json(self.folder.path / "result.json", result.to_dict())
+        return result
+
+
+def _to_stats(row: list[float]) -> StepStats:
+    values = dict(zip(_FIELDS, row, strict=False))
+    return StepStats(
+        nats=values["nats"],
+        tokens=int(values["tokens"]),
+        compute_s=values["compute_s"],
+        comm_s=values["comm_s"],
+        wait_s=values["wait_s"],
+        bytes_sent=int(values["bytes_sent"]),
+    )
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """Steps make no reference cycles worth a collection, which takes up to 0.5 s here."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()

@@ -1,0 +1,378 @@
+"""The GPT: nanochat's architecture (July 2026), in plain PyTorch.
+
+Linear weights are kept in float32 and cast to the activations' dtype where they are used;
+token and value embeddings are kept in the compute dtype. The lm_head is applied by
+`yoked.train.head`, which never holds the logits of all tokens at once.
+
+Shape legend: B batch rows, T tokens a row, C = n_embd, H heads, D head_dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from yoked.train import kernels
+from yoked.train.attention import AttentionPath, attend
+from yoked.train.matmul import Products, linear
+from yoked.train.tables import RowGradients, lookup
+
+ROTARY_BASE = 100_000
+SOFTCAP = 15.0
+SMEAR_CHANNELS = 24
+VE_GATE_CHANNELS = 12
+QK_SCALE = 1.2
+VOCAB_MULTIPLE = 64
+SHORT_WINDOW_TILE = 128
+NORM_EPS = 2.0**-23
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What fixes the shapes of a model; the keys are those of nanochat's meta files."""
+
+    sequence_len: int
+    vocab_size: int
+    n_layer: int
+    n_head: int
+    n_kv_head: int
+    n_embd: int
+    window_pattern: str = "SSSL"
+
+    @classmethod
+    def from_depth(
+        cls,
+        depth: int,
+        *,
+        aspect_ratio: int = 64,
+        head_dim: int = 128,
+        sequence_len: int = 2048,
+        vocab_size: int = 32_768,
+        window_pattern: str = "SSSL",
+    ) -> ModelConfig:
+        """The width that a depth implies: depth * aspect_ratio, rounded up to whole heads."""
+        n_head = math.ceil(depth * aspect_ratio / head_dim)
+        return cls(
+            sequence_len=sequence_len,
+            vocab_size=vocab_size,
+            n_layer=depth,
+            n_head=n_head,
+            n_kv_head=n_head,
+            n_embd=n_head * head_dim,
+            window_pattern=window_pattern,
+        )
+
+    @property
+    def head_dim(self) -> int:
+        return self.n_embd // self.n_head
+
+    @property
+    def padded_vocab_size(self) -> int:
+        return math.ceil(self.vocab_size / VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+    def has_value_embedding(self, layer: int) -> bool:
+        """Every second layer, counted so that the last one has it."""
+        return layer % 2 == (self.n_layer - 1) % 2
+
+    def window(self, layer: int) -> int:
+        """How many tokens back the layer attends to (its own not counted); a full layer: all."""
+        letter = self.window_pattern.upper()[layer % len(self.window_pattern)]
+        if letter == "L" or layer == self.n_layer - 1:
+            return self.sequence_len
+        return math.ceil(self.sequence_len / 4 / SHORT_WINDOW_TILE) * SHORT_WINDOW_TILE
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Numbers of parameters by group; their sum is the size that a model's name should say."""
+
+    wte: int
+    value_embeds: int
+    lm_head: int
+    transformer_matrices: int
+    scalars: int
+
+    @property
+    def total(self) -> int:
+        return (
+            self.wte + self.value_embeds + self.lm_head + self.transformer_matrices + self.scalars
+        )
+
+    @property
+    def scaling(self) -> int:
+        """The parameters that the training horizon is computed from."""
+        return self.transformer_matrices + self.lm_head
+
+
+def count_parameters(config: ModelConfig) -> ParameterCounts:
+    """Parameter counts from the shapes alone, without building the model."""
+    width, layers, vocab = config.n_embd, config.n_layer, config.padded_vocab_size
+    kv_width = config.n_kv_head * config.head_dim
+    with_ve = sum(config.has_value_embedding(layer) for layer in range(layers))
+    per_layer = 2 * width * width + 2 * width * kv_width + 8 * width * width
+    return ParameterCounts(
+        wte=vocab * width,
+        value_embeds=with_ve * vocab * kv_width,
+        lm_head=vocab * width,
+        transformer_matrices=layers * per_layer + with_ve * VE_GATE_CHANNELS * config.n_kv_head,
+        scalars=2 * layers + SMEAR_CHANNELS + 2,
+    )
+
+
+def flops_per_token(config: ModelConfig) -> float:
+    """Forward and backward FLOPs a token: 6 a matmul parameter, 12*H*D*window a layer (PaLM)."""
+    counts = count_parameters(config)
+    matmul_parameters = counts.transformer_matrices + counts.lm_head + SMEAR_CHANNELS
+    attention = sum(
+        12 * config.n_head * config.head_dim * min(config.window(layer), config.sequence_len)
+        for layer in range(config.n_layer)
+    )
+    return float(6 * matmul_parameters + attention)
+
+
+def norm(x: Tensor) -> Tensor:
+    """RMS norm over the last dimension, without a weight."""
+    return F.rms_norm(x, (x.size(-1),), eps=NORM_EPS)
+
+
+def rotary_tables(length: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """cos and sin, each (length, 1, head_dim / 2) float32."""
+    channel = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
+    inverse_frequency = 1.0 / (ROTARY_BASE ** (channel / head_dim))
+    position = torch.arange(length, dtype=torch.float32, device=device)
+    angle = torch.outer(position, inverse_frequency)[:, None, :]
+    return angle.cos(), angle.sin()
+
+
+def rotate(x_BTHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding on halves (not interleaved pairs)."""
+    first, second = x_BTHD.chunk(2, dim=-1)
+    return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)
+
+
+class _ReluSquare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return kernels.relu_square(x)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return kernels.relu_square_backward(x, upstream[0].contiguous())
+
+
+def relu_square(x: Tensor) -> Tensor:
+    """relu(x)^2, in one pass where the compiled kernels are there."""
+    if kernels.usable(x):
+        out: Tensor = _ReluSquare.apply(x)  # type: ignore[no-untyped-call]
+        return out
+    return F.relu(x).square()
+
+
+class Linear(nn.Module):
+    """A linear layer without bias whose weight is cast to the activations' dtype."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.products = Products()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight.to(x.dtype), self.products)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        width, kv_width = config.n_embd, config.n_kv_head * config.head_dim
+        self.n_head, self.n_kv_head, self.head_dim = (
+            config.n_head,
+            config.n_kv_head,
+            config.head_dim,
+        )
+        self.window = config.window(layer)
+        self.path: AttentionPath = "sdpa"
+        self.c_q = Linear(width, width)
+        self.c_k = Linear(width, kv_width)
+        self.c_v = Linear(width, kv_width)
+        self.c_proj = Linear(width, width)
+        self.ve_gate = (
+            Linear(VE_GATE_CHANNELS, config.n_kv_head)
+            if config.has_value_embedding(layer)
+            else None
+        )
+
+    def project(
+        self, x_BTC: Tensor, ve_BTC: Tensor | None, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys (rotated, normed, scaled) and values, each (B, T, heads, D)."""
+        B, T, _ = x_BTC.shape
+        q = self.c_q(x_BTC).view(B, T, self.n_head, self.head_dim)
+        k = self.c_k(x_BTC).view(B, T, self.n_kv_head, self.head_dim)
+        v = self.c_v(x_BTC).view(B, T, self.n_kv_head, self.head_dim)
+        if self.ve_gate is not None:
+            assert ve_BTC is not None
+            gate = 3 * torch.sigmoid(self.ve_gate(x_BTC[..., :VE_GATE_CHANNELS]))
+            v = v + gate[..., None] * ve_BTC.view_as(v)
+        q = norm(rotate(q, cos, sin)) * QK_SCALE
+        k = norm(rotate(k, cos, sin)) * QK_SCALE
+        return q, k, v
+
+    def forward(self, x_BTC: Tensor, ve_BTC: Tensor | None, cos: Tensor, sin: Tensor) -> Tensor:
+        q, k, v = self.project(x_BTC, ve_BTC, cos, sin)
+        y = attend(q, k, v, self.window, self.path)
+        out: Tensor = self.c_proj(y.reshape(x_BTC.shape))
+        return out
+
+
+class MLP(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.c_fc = Linear(config.n_embd, 4 * config.n_embd)
+        self.c_proj = Linear(4 * config.n_embd, config.n_embd)
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        out: Tensor = self.c_proj(relu_square(self.c_fc(x_BTC)))
+        return out
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.attn = Attention(config, layer)
+        self.mlp = MLP(config)
+
+    def forward(self, x_BTC: Tensor, ve_BTC: Tensor | None, cos: Tensor, sin: Tensor) -> Tensor:
+        x_BTC = x_BTC + self.attn(norm(x_BTC), ve_BTC, cos, sin)
+        out: Tensor = x_BTC + self.mlp(norm(x_BTC))
+        return out
+
+
+class GPT(nn.Module):
+    """The model; parameter names are nanochat's, so that state dicts load both ways."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig, compute_dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.config = config
+        self.compute_dtype = compute_dtype
+        width, vocab = config.n_embd, config.padded_vocab_size
+        kv_width = config.n_kv_head * config.head_dim
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(vocab, width),
+                "h": nn.ModuleList(Block(config, layer) for layer in range(config.n_layer)),
+            }
+        )
+        self.lm_head = Linear(width, vocab)
+        self.resid_lambdas = nn.Parameter(torch.empty(config.n_layer))
+        self.x0_lambdas = nn.Parameter(torch.empty(config.n_layer))
+        self.smear_gate = Linear(SMEAR_CHANNELS, 1)
+        self.smear_lambda = nn.Parameter(torch.empty(1))
+        self.backout_lambda = nn.Parameter(torch.empty(1))
+        self.value_embeds = nn.ModuleDict(
+            {
+                str(layer): nn.Embedding(vocab, kv_width)
+                for layer in range(config.n_layer)
+                if config.has_value_embedding(layer)
+            }
+        )
+        self.register_buffer("cos", torch.empty(0), persistent=False)
+        self.register_buffer("sin", torch.empty(0), persistent=False)
+
+    @property
+    def blocks(self) -> list[Block]:
+        return list(self.transformer["h"])  # type: ignore[arg-type]
+
+    @property
+    def device(self) -> torch.device:
+        return self.lm_head.weight.device
+
+    def tables(self) -> Iterator[tuple[str, nn.Embedding]]:
+        """The embedding tables with their parameter names: most of a small model."""
+        yield "transformer.wte.weight", self.transformer["wte"]  # type: ignore[misc]
+        for key, table in self.value_embeds.items():
+            yield f"value_embeds.{key}.weight", table  # type: ignore[misc]
+
+    @torch.no_grad()
+    def init_weights(self, seed: int = 42) -> None:
+        """Draw the weights in nanochat's order, so that one seed gives one model in both."""
+        torch.manual_seed(seed)
+        bound = math.sqrt(3.0 / self.config.n_embd)
+        wte = self.transformer["wte"].weight
+        assert isinstance(wte, Tensor)
+        nn.init.normal_(wte, 0.0, 0.8)
+        nn.init.normal_(self.lm_head.weight, 0.0, 0.001)
+        for block in self.blocks:
+            for matrix in (block.attn.c_q, block.attn.c_k, block.attn.c_v):
+                nn.init.uniform_(matrix.weight, -bound, bound)
+            nn.init.zeros_(block.attn.c_proj.weight)
+            nn.init.uniform_(block.mlp.c_fc.weight, -bound * 0.4, bound * 0.4)
+            nn.init.zeros_(block.mlp.c_proj.weight)
+        last = max(self.config.n_layer - 1, 1)
+        for layer in range(self.config.n_layer):
+            self.resid_lambdas[layer] = 1.15 - 0.10 * layer / last
+            self.x0_lambdas[layer] = 0.20 - 0.15 * layer / last
+        nn.init.zeros_(self.smear_lambda)
+        nn.init.constant_(self.backout_lambda, 0.2)
+        nn.init.uniform_(self.smear_gate.weight, 0.0, 0.02)
+        for table in self.value_embeds.values():
+            nn.init.uniform_(table.weight, -bound, bound)  # type: ignore[arg-type]
+        for block in self.blocks:
+            if block.attn.ve_gate is not None:
+                nn.init.uniform_(block.attn.ve_gate.weight, 0.0, 0.02)
+        self.finish()
+
+    def finish(self) -> None:
+        """Cast the tables to their storage dtype and compute the rotary tables."""
+        storage = torch.float32 if self.compute_dtype == torch.float16 else self.compute_dtype
+        for _, table in self.tables():
+            table.to(storage)
+        length = self.config.sequence_len
+        cos, sin = rotary_tables(length, self.config.head_dim, self.device)
+        self.cos, self.sin = cos.to(self.compute_dtype), sin.to(self.compute_dtype)
+
+    def embed(self, ids_BT: Tensor, gradients: RowGradients | None = None) -> Tensor:
+        """Token embeddings, normed, each with a learnt part of the one before it added."""
+        wte = self.transformer["wte"].weight
+        assert isinstance(wte, Tensor)
+        looked_up = lookup(wte, ids_BT, "transformer.wte.weight", gradients)
+        x = norm(looked_up.to(self.compute_dtype))
+        gate = torch.sigmoid(self.smear_gate(x[:, 1:, :SMEAR_CHANNELS]))
+        smeared = x[:, 1:] + self.smear_lambda.to(x.dtype) * gate * x[:, :-1]
+        return torch.cat((x[:, :1], smeared), dim=1)
+
+    def forward(self, ids_BT: Tensor, gradients: RowGradients | None = None) -> Tensor:
+        """Normed hidden states (B, T, C), ready for the lm_head.
+
+        gradients: where the tables' row gradients of the backward pass go; None: to `.grad`.
+        """
+        T = ids_BT.size(1)
+        assert T <= self.cos.size(0), f"{T} tokens, rotary tables for {self.cos.size(0)}"
+        cos, sin = self.cos[:T], self.sin[:T]
+        x0 = x = self.embed(ids_BT, gradients)
+        kept = x
+        for layer, block in enumerate(self.blocks):
+            x = self.resid_lambdas[layer] * x + self.x0_lambdas[layer] * x0
+            ve = None
+            if block.attn.ve_gate is not None:
+                name = f"value_embeds.{layer}.weight"
+                ve = lookup(self.get_parameter(name), ids_BT, name, gradients).to(x.dtype)
+            x = block(x, ve, cos, sin)
+            if layer == self.config.n_layer // 2:
+                kept = x
+        return norm(x - self.backout_lambda.to(x.dtype) * kept)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Softcapped float32 logits (..., V) for hidden states (..., C)."""
+        raw: Tensor = self.lm_head(hidden)[..., : self.config.vocab_size].float()
+        return SOFTCAP * torch.tanh(raw / SOFTCAP)

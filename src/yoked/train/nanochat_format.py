@@ -1,0 +1,339 @@
+"""nanochat's checkpoint format: what its tools read and write, to and from our own terms.
+
+Facts about the format (July 2026): the optimizer's state is `torch.optim.Optimizer.state_dict()`,
+where parameters are numbered in the order of their groups. Six AdamW groups come first, then one
+Muon group for each matrix shape, in the order of the shapes. The Muon state of a whole group is
+stacked and lies under its first parameter.
+
+Our own optimizer state knows parameters by name:
+
+    {"adamw": {name: {"step": int, "exp_avg": like the parameter, "exp_avg_sq": likewise}},
+     "muon": {name: {"momentum_buffer": (rows, cols),
+                     "second_momentum_buffer": (rows, 1) if rows >= cols else (1, cols)}},
+     "settings": {group: {"lr": ..., "initial_lr": ..., ...}}}    # optional, for nanochat only
+
+The groups' names are the keys of `ADAMW_GROUPS`, and "muon".
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from yoked.errors import CheckpointError
+from yoked.train.data.files import write_atomically
+from yoked.train.tokenizer import Tokenizer
+
+OptimState = dict[str, dict[str, dict[str, Any]]]
+Shapes = Mapping[str, tuple[int, ...]]
+
+REFERENCE_WIDTH = 768
+REFERENCE_BATCH_TOKENS = 524_288
+_MATRICES = (
+    "attn.c_q",
+    "attn.c_k",
+    "attn.c_v",
+    "attn.c_proj",
+    "attn.ve_gate",
+    "mlp.c_fc",
+    "mlp.c_proj",
+)
+_VALUE_EMBED = re.compile(r"value_embeds\.(\d+)\.weight")
+_LAYER = re.compile(r"transformer\.h\.(\d+)\.(.+)\.weight")
+
+
+@dataclass(frozen=True)
+class _AdamW:
+    """An AdamW group's reference settings; `lr` holds for width 768 and 524,288 tokens a step."""
+
+    lr: float
+    betas: tuple[float, float]
+    weight_decay: float
+    scales_with_width: bool = False
+    scales_with_batch: bool = True
+
+
+ADAMW_GROUPS: dict[str, _AdamW] = {
+    "lm_head": _AdamW(0.008, (0.8, 0.96), 0.01, scales_with_width=True),
+    "wte": _AdamW(0.3, (0.8, 0.995), 0.001, scales_with_width=True),
+    "value_embeds": _AdamW(0.15, (0.8, 0.995), 0.01, scales_with_width=True),
+    "resid_lambdas": _AdamW(0.005, (0.8, 0.95), 0.05),
+    "x0_lambdas": _AdamW(0.5, (0.96, 0.95), 0.0),
+    "smear": _AdamW(0.2, (0.8, 0.95), 0.0, scales_with_batch=False),
+}
+MUON = "muon"
+
+
+@dataclass(frozen=True)
+class Group:
+    """A parameter group of nanochat's: its name in our settings, and its parameters in order."""
+
+    name: str
+    params: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """Which rule updates the group: `adamw` or `muon`."""
+        return MUON if self.name == MUON else "adamw"
+
+
+def parameter_groups(shapes: Shapes) -> list[Group]:
+    """The groups in nanochat's order for a model with these parameters.
+
+    shapes: every parameter of the model by its state-dict name.
+    Raises CheckpointError for a name that nanochat's model does not have.
+    """
+    tables = sorted((int(m[1]), name) for name in shapes if (m := _VALUE_EMBED.fullmatch(name)))
+    fixed = {
+        "lm_head": ("lm_head.weight",),
+        "wte": ("transformer.wte.weight",),
+        "value_embeds": tuple(name for _, name in tables),
+        "resid_lambdas": ("resid_lambdas",),
+        "x0_lambdas": ("x0_lambdas",),
+        "smear": ("smear_gate.weight", "smear_lambda", "backout_lambda"),
+    }
+    matrices = _matrices_in_module_order(shapes)
+    known = {name for names in fixed.values() for name in names} | set(matrices)
+    if known != set(shapes):
+        raise CheckpointError(
+            "the model's parameters are not those of nanochat's model: "
+            f"missing {sorted(known - set(shapes))}, unknown {sorted(set(shapes) - known)}."
+        )
+    groups = [Group(name, params) for name, params in fixed.items()]
+    for shape in sorted({tuple(shapes[name]) for name in matrices}):
+        same = tuple(name for name in matrices if tuple(shapes[name]) == shape)
+        groups.append(Group(MUON, same))
+    return groups
+
+
+def _matrices_in_module_order(shapes: Shapes) -> list[str]:
+    found = []
+    for name in shapes:
+        match = _LAYER.fullmatch(name)
+        if match and match[2] in _MATRICES:
+            found.append((int(match[1]), _MATRICES.index(match[2]), name))
+    return [name for _, _, name in sorted(found)]
+
+
+def reference_settings(n_embd: int, total_batch_tokens: int) -> dict[str, dict[str, Any]]:
+    """Each group's settings for a model of this width and batch, as nanochat would set them.
+
+    Muon's weight decay and momentum are those before their schedules; nanochat computes both
+    anew at every step. Source: the reference optimizer's scaling rules, by width ** -0.5 and by
+    the square root of the batch.
+    """
+    width_scale = (n_embd / REFERENCE_WIDTH) ** -0.5
+    batch_scale = math.sqrt(total_batch_tokens / REFERENCE_BATCH_TOKENS)
+    settings: dict[str, dict[str, Any]] = {}
+    for name, group in ADAMW_GROUPS.items():
+        lr = group.lr
+        lr *= width_scale if group.scales_with_width else 1.0
+        lr *= batch_scale if group.scales_with_batch else 1.0
+        settings[name] = {
+            "lr": lr,
+            "betas": group.betas,
+            "eps": 1e-10,
+            "weight_decay": group.weight_decay,
+            "initial_lr": lr,
+        }
+    lr = 0.02 * batch_scale
+    settings[MUON] = {
+        "lr": lr,
+        "momentum": 0.95,
+        "ns_steps": 5,
+        "beta2": 0.9,
+        "weight_decay": 0.28,
+        "initial_lr": lr,
+    }
+    return settings
+
+
+class Snapshot(Protocol):
+    """How tensors are taken over into a state that is to be written."""
+
+    def keep(self, key: str, tensor: Tensor, /) -> Tensor:
+        """The tensor on the host, in a storage of its own size."""
+
+    def stack(self, key: str, tensors: Sequence[Tensor], /) -> Tensor:
+        """The tensors stacked along a new first dimension, on the host."""
+
+
+class Live:
+    """Takes tensors as they are, copying only what could not be written as it is."""
+
+    def keep(self, _key: str, tensor: Tensor, /) -> Tensor:
+        """The tensor itself, unless it is a view of something larger or on a device."""
+        tensor = tensor.detach().cpu()
+        # torch.save writes the whole storage behind a view.
+        whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+        return tensor if whole else tensor.clone()
+
+    def stack(self, _key: str, tensors: Sequence[Tensor], /) -> Tensor:
+        """A new tensor: nothing else holds the stack."""
+        return torch.stack([tensor.detach().cpu() for tensor in tensors])
+
+
+def to_nanochat(
+    state: OptimState,
+    shapes: Shapes,
+    *,
+    settings: Mapping[str, Mapping[str, Any]],
+    snapshot: Snapshot | None = None,
+) -> dict[str, Any]:
+    """nanochat's optimizer state dict at one rank.
+
+    state: ours, whole (all owners' parts merged); parameters never updated yet may be absent.
+    settings: overrides `reference_settings`' keys group by group.
+    """
+    snapshot = snapshot or Live()
+    tensors: dict[int, dict[str, Any]] = {}
+    param_groups: list[dict[str, Any]] = []
+    first = 0
+    for group in parameter_groups(shapes):
+        if group.kind == "adamw":
+            for index, name in enumerate(group.params, start=first):
+                if name in state["adamw"]:
+                    tensors[index] = {
+                        key: snapshot.keep(f"{name}:{key}", v) if isinstance(v, Tensor) else v
+                        for key, v in state["adamw"][name].items()
+                    }
+        elif stacked := _stack_group(group, state["muon"], snapshot):
+            tensors[first] = stacked
+        indices = list(range(first, first + len(group.params)))
+        first += len(indices)
+        param_groups.append({"kind": group.kind, **settings[group.name], "params": indices})
+    return {"state": tensors, "param_groups": param_groups}
+
+
+def _stack_group(
+    group: Group, state: Mapping[str, Mapping[str, Tensor]], snapshot: Snapshot
+) -> dict[str, Tensor]:
+    present = [name for name in group.params if name in state]
+    if not present:
+        return {}
+    assert len(present) == len(group.params), (
+        f"Muon state of {set(group.params) - set(present)} is missing: were all owners merged?"
+    )
+    return {
+        key: snapshot.stack(f"{present[0]}:{key}", [state[name][key] for name in present])
+        for key in ("momentum_buffer", "second_momentum_buffer")
+    }
+
+
+def from_nanochat(state_dict: Mapping[str, Any], shapes: Shapes) -> OptimState:
+    """Our optimizer state from nanochat's state dict of one rank; tensors are shared, not copied.
+
+    Raises CheckpointError when it is of another model, or a part that one of several ranks wrote.
+    """
+    groups = parameter_groups(shapes)
+    try:
+        found = [(g["kind"], list(g["params"])) for g in state_dict["param_groups"]]
+        tensors = state_dict["state"]
+        expected = [(group.kind, len(group.params)) for group in groups]
+        if [(kind, len(params)) for kind, params in found] != expected:
+            raise CheckpointError(
+                f"the optimizer state has other parameter groups than the model: {found}."
+            )
+        state: OptimState = {"adamw": {}, "muon": {}}
+        for group, (_, indices) in zip(groups, found, strict=True):
+            if group.kind == "adamw":
+                for name, index in zip(group.params, indices, strict=True):
+                    if index in tensors:
+                        state["adamw"][name] = _adamw_entry(name, tensors[index], shapes)
+            elif indices[0] in tensors:
+                state["muon"].update(_unstack_group(group, tensors[indices[0]], shapes))
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise CheckpointError(f"it is not an optimizer state of nanochat's ({error!r}).") from error
+    return state
+
+
+def _adamw_entry(name: str, entry: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
+    for key in ("exp_avg", "exp_avg_sq"):
+        _require_shape(f"{key} of {name}", entry[key], tuple(shapes[name]))
+    step = entry["step"]
+    return {
+        "step": int(step),
+        "exp_avg": entry["exp_avg"],
+        "exp_avg_sq": entry["exp_avg_sq"],
+    }
+
+
+def _unstack_group(
+    group: Group, entry: Mapping[str, Tensor], shapes: Shapes
+) -> dict[str, dict[str, Tensor]]:
+    rows, cols = shapes[group.params[0]]
+    count = len(group.params)
+    second_shape = (count, rows, 1) if rows >= cols else (count, 1, cols)
+    momentum, second = entry["momentum_buffer"], entry["second_momentum_buffer"]
+    what = f"of the {rows} x {cols} matrices"
+    _require_shape(f"momentum_buffer {what}", momentum, (count, rows, cols))
+    _require_shape(f"second_momentum_buffer {what}", second, second_shape)
+    return {
+        name: {"momentum_buffer": momentum[i], "second_momentum_buffer": second[i]}
+        for i, name in enumerate(group.params)
+    }
+
+
+def _require_shape(what: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != expected:
+        raise CheckpointError(
+            f"{what} has shape {tuple(tensor.shape)}, not {expected}: the optimizer state is of "
+            "another model, or one of several ranks wrote it and it holds only that rank's part.",
+            fix="take a checkpoint of a run with one rank, or begin with a new optimizer",
+        )
+
+
+def checkpoint_meta(
+    *,
+    model_config: Mapping[str, Any],
+    user_config: Mapping[str, Any],
+    device_batch_size: int,
+    max_seq_len: int,
+    total_batch_size: int,
+    val_bpb: float | None,
+    min_val_bpb: float = math.inf,
+    smooth_train_loss: float = 0.0,
+    total_training_time_s: float = 0.0,
+    dataloader_state: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """The keys of a meta file without which nanochat does not resume, bar the step.
+
+    total_batch_size in tokens, device_batch_size in rows. dataloader_state is nanochat's place in
+    its own parquet files (pq_idx, rg_idx, epoch); rows that were packed ahead have no such place,
+    so by default nanochat would begin with the first file.
+    """
+    return {
+        "val_bpb": val_bpb,
+        "model_config": dict(model_config),
+        "user_config": dict(user_config),
+        "device_batch_size": device_batch_size,
+        "max_seq_len": max_seq_len,
+        "total_batch_size": total_batch_size,
+        "dataloader_state_dict": dict(dataloader_state or {"pq_idx": 0, "rg_idx": 0, "epoch": 1}),
+        "loop_state": {
+            "min_val_bpb": min_val_bpb,
+            "smooth_train_loss": smooth_train_loss,
+            "total_training_time": total_training_time_s,
+        },
+    }
+
+
+def export_tokenizer(tokenizer_folder: Path, target: Path) -> None:
+    """Write a tokenizer to `target` as nanochat wants it there: tokenizer.pkl, token_bytes.pt.
+
+    Our own file of the tokenizer lies beside them. token_bytes is int32, (vocab_size,): the bytes
+    of each token's text, 0 for special tokens. Raises DataError when the tokenizer cannot be read.
+    """
+    tokenizer = Tokenizer.load(tokenizer_folder)
+    tokenizer.save(target)
+    content = io.BytesIO()
+    torch.save(torch.from_numpy(tokenizer.token_bytes().copy()), content)
+    write_atomically(target / "token_bytes.pt", content.getvalue())

@@ -1,0 +1,84 @@
+"""AdamW (Loshchilov and Hutter 2017) in arithmetic that is equal on all hosts.
+
+Every step is an IEEE addition, subtraction, multiplication, division or square root of fp32
+numbers in a fixed order, whether the compiled kernel or PyTorch executes it, so ranks on
+unlike CPUs that hold the same gradient compute the same bits and none needs to send weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from yoked.train import kernels
+
+EPS = 1e-10
+ROWS_AT_ONCE = 2048
+
+
+def coefficients(
+    step: int, lr: float, betas: tuple[float, float], weight_decay: float, eps: float = EPS
+) -> Tensor:
+    """The scalars of one update, (6,) fp32, rounded once and for all; step counts from 1."""
+    beta1, beta2 = (np.float32(beta) for beta in betas)
+    one = np.float32(1)
+    bias1, bias2 = one - beta1 ** np.float32(step), one - beta2 ** np.float32(step)
+    lr32 = np.float32(lr)
+    values = [
+        one - lr32 * np.float32(weight_decay),
+        one - beta1,
+        one - beta2,
+        bias2,
+        np.float32(eps),
+        lr32 / bias1,
+    ]
+    return torch.tensor(np.array(values, dtype=np.float32))
+
+
+@torch.no_grad()
+def adamw_update(
+    parameter: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
+    scalars: Tensor,
+    slot: Tensor | None = None,
+) -> None:
+    """One step in place. parameter, first, second: one shape and dtype (fp32 or bf16).
+
+    gradient: fp32 of that shape; or, with slot (rows,) int32, the rows (used, C) that have one:
+    the other rows' gradient is zero, and they go on moving with their momentum.
+    scalars: from `coefficients`.
+    """
+    if parameter.dim() != 2:
+        parameter, gradient, first, second = (
+            x.view(1, -1) for x in (parameter, gradient, first, second)
+        )
+    if kernels.usable(parameter, gradient, first, second):
+        kernels.adamw_rows(parameter, gradient, first, second, slot, scalars)
+        return
+    for start in range(0, parameter.size(0), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        part = gradient[rows] if slot is None else _dense_rows(gradient, slot[rows])
+        _update(parameter[rows], part, first[rows], second[rows], scalars.tolist())
+
+
+def _dense_rows(gradient: Tensor, slot: Tensor) -> Tensor:
+    dense = gradient.new_zeros(len(slot), gradient.size(1))
+    used = slot >= 0
+    dense[used] = gradient[slot[used].long()]
+    return dense
+
+
+def _update(p: Tensor, g: Tensor, first: Tensor, second: Tensor, scalars: list[float]) -> None:
+    keep, one_minus_beta1, one_minus_beta2, bias2, eps, step_size = scalars
+    # Each operation stands alone: lerp and addcdiv may fuse multiply and add, which rounds once
+    # instead of twice, on some CPUs and in some lanes only.
+    m, v = first.float(), second.float()
+    m = m + (g - m) * one_minus_beta1
+    v = v + (g * g - v) * one_minus_beta2
+    update = m / ((v / bias2).sqrt() + eps)
+    p.copy_(p.float() * keep - update * step_size)
+    first.copy_(m)
+    second.copy_(v)

@@ -1,0 +1,139 @@
+"""Where parameters and gradients lie in memory: flat buffers that travel without copies.
+
+Matrices (Muon's) have one owner among the ranks: its update contains matrix products, which
+unlike CPUs round differently, so one rank computes it and all take over the same bytes. They
+lie in one flat buffer ordered by owner, then by shape, so that an owner's part is one message
+and the matrices of one shape are one stack. The lm_head and the scalars have buffers of their
+own; embedding tables have row gradients instead (`yoked.train.tables`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from yoked.train.model import GPT
+from yoked.train.optim.groups import Groups
+
+HEAD = "lm_head.weight"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """K matrices of one shape with one owner, consecutive in the flat buffer."""
+
+    owner: int
+    names: tuple[str, ...]
+    shape: tuple[int, int]
+    offset: int
+
+    @property
+    def numel(self) -> int:
+        return len(self.names) * self.shape[0] * self.shape[1]
+
+    def view(self, flat: Tensor) -> Tensor:
+        """(K, R, C) of the flat buffer."""
+        return flat[self.offset : self.offset + self.numel].view(len(self.names), *self.shape)
+
+
+def update_cost(shape: tuple[int, int]) -> int:
+    """FLOPs of one orthogonalisation: per Polar Express step two products with the small side."""
+    small, large = sorted(shape)
+    return 5 * (4 * small * small * large + 2 * small**3)
+
+
+def assign_owners(groups: Groups, speeds: Sequence[float]) -> dict[str, int]:
+    """An owner for each matrix: the rank that would be done first, largest matrices first.
+
+    speeds: relative speed by rank; a rank with none owns nothing. The same on all ranks.
+    """
+    names = [
+        (-update_cost(group.shape), name, group.shape)
+        for group in groups.muon
+        for name in group.names
+    ]
+    busy = [0.0] * len(speeds)
+    owners: dict[str, int] = {}
+    able = [rank for rank, speed in enumerate(speeds) if speed > 0]
+    for _, name, shape in sorted(names):
+        owner = min(able, key=lambda rank: (busy[rank] + update_cost(shape)) / speeds[rank])
+        busy[owner] += update_cost(shape)
+        owners[name] = owner
+    return owners
+
+
+class Layout:
+    """The flat buffers of one model; after construction its parameters are views of them."""
+
+    def __init__(self, model: GPT, groups: Groups, speeds: Sequence[float]) -> None:
+        self.model = model
+        self.groups = groups
+        self.parameters = dict(model.named_parameters())
+        self.owners = assign_owners(groups, speeds)
+        self.stacks = self._stack()
+        device = model.device
+        total = sum(stack.numel for stack in self.stacks)
+        self.matrices = torch.empty(total, device=device)
+        self.matrix_grads = torch.zeros(total, device=device)
+        self.head_grad = torch.zeros_like(self.parameters[HEAD], dtype=torch.float32)
+        self.scalar_names = [
+            name for group in groups.adamw for name in group.names if self._is_scalar(name)
+        ]
+        sizes = [self.parameters[name].numel() for name in self.scalar_names]
+        self.scalar_grads = torch.zeros(sum(sizes), device=device)
+        self._attach_matrices()
+        self._attach_scalars(sizes)
+        self.table_widths = {name: table.weight.size(1) for name, table in model.tables()}
+
+    def _is_scalar(self, name: str) -> bool:
+        return name != HEAD and name not in dict(self.model.tables())
+
+    def _stack(self) -> list[Stack]:
+        stacks: list[Stack] = []
+        offset = 0
+        for owner in sorted(set(self.owners.values())):
+            for group in self.groups.muon:
+                names = tuple(name for name in group.names if self.owners[name] == owner)
+                if names:
+                    stacks.append(Stack(owner, names, group.shape, offset))
+                    offset += stacks[-1].numel
+        return stacks
+
+    def _attach_matrices(self) -> None:
+        for stack in self.stacks:
+            values, grads = stack.view(self.matrices), stack.view(self.matrix_grads)
+            for index, name in enumerate(stack.names):
+                parameter = self.parameters[name]
+                values[index].copy_(parameter.data)
+                parameter.data = values[index]
+                parameter.grad = grads[index]
+
+    def _attach_scalars(self, sizes: list[int]) -> None:
+        parts = torch.split(self.scalar_grads, sizes)
+        for name, part in zip(self.scalar_names, parts, strict=True):
+            parameter = self.parameters[name]
+            parameter.grad = part.view_as(parameter)
+
+    def owner_slices(self) -> list[tuple[int, slice]]:
+        """Each owner with its part of the flat matrix buffers."""
+        edges: dict[int, tuple[int, int]] = {}
+        for stack in self.stacks:
+            start, _ = edges.get(stack.owner, (stack.offset, 0))
+            edges[stack.owner] = (start, stack.offset + stack.numel)
+        return [(owner, slice(*edge)) for owner, edge in sorted(edges.items())]
+
+    def zero_gradients(self) -> None:
+        """Forget the last step's gradients; the tables' go with their RowGradients."""
+        for buffer in (self.head_grad, self.matrix_grads, self.scalar_grads):
+            buffer.zero_()
+
+    def gradient(self, name: str) -> Tensor:
+        """The dense gradient of a parameter other than a table, fp32."""
+        if name == HEAD:
+            return self.head_grad
+        gradient = self.parameters[name].grad
+        assert gradient is not None, name
+        return gradient

@@ -1,0 +1,135 @@
+"""MuonAdamW: one optimizer of two rules over the flat buffers of a `Layout`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from yoked.errors import CheckpointError
+from yoked.train.matmul import Library
+from yoked.train.optim.adamw import adamw_update, coefficients
+from yoked.train.optim.layout import Layout, Stack
+from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
+from yoked.train.optim.schedule import Schedule
+from yoked.train.tables import RowGradients
+
+OptimizerState = dict[str, dict[str, dict[str, Any]]]
+
+
+class MuonAdamW:
+    """AdamW for tables, lm_head and scalars on every rank; Muon for the matrices that it owns.
+
+    After `step_muon`, a rank's own matrices are new and the others' are not: they come from their
+    owners (`yoked.train.sync`).
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        schedule: Schedule,
+        rank: int,
+        *,
+        library: Library = "default",
+        low_precision: bool = False,
+    ) -> None:
+        self.layout, self.schedule, self.rank = layout, schedule, rank
+        self.library, self.low_precision = library, low_precision
+        self.updates = 0
+        self.first = {n: torch.zeros_like(layout.parameters[n].data) for n in self.adamw_names}
+        self.second = {n: torch.zeros_like(layout.parameters[n].data) for n in self.adamw_names}
+        self.owned = [stack for stack in layout.stacks if stack.owner == rank]
+        self.momentum = {stack: torch.zeros_like(stack.view(layout.matrices)) for stack in self.owned}
+        self.second_moment = {stack: self.empty_second_moment(stack) for stack in self.owned}
+
+    @property
+    def adamw_names(self) -> list[str]:
+        return [name for group in self.layout.groups.adamw for name in group.names]
+
+    @torch.no_grad()
+    def step_adamw(self, step: int, rows: RowGradients) -> None:
+        """Update all but the matrices; step counts from 0, `rows` has the tables' gradients."""
+        self.updates += 1
+        lr_factor = self.schedule.learning_rate(step)
+        for group in self.layout.groups.adamw:
+            scalars = coefficients(
+                self.updates, group.lr * lr_factor, group.betas, group.weight_decay
+            )
+            for name in group.names:
+                table = rows.tables.get(name)
+                gradient = self.layout.gradient(name) if table is None else table
+                adamw_update(
+                    self.layout.parameters[name].data,
+                    gradient,
+                    self.first[name],
+                    self.second[name],
+                    scalars,
+                    None if table is None else rows.slot,
+                )
+
+    @torch.no_grad()
+    def step_muon(self, step: int) -> None:
+        """Update this rank's own matrices."""
+        lr_factor = self.schedule.learning_rate(step)
+        groups = {group.shape: group for group in self.layout.groups.muon}
+        for stack in self.owned:
+            group = groups[stack.shape]
+            muon_update(
+                stack.view(self.layout.matrices),
+                stack.view(self.layout.matrix_grads),
+                self.momentum[stack],
+                self.second_moment[stack],
+                MuonStep(
+                    lr=group.lr * lr_factor,
+                    momentum=self.schedule.muon_momentum(step),
+                    weight_decay=group.weight_decay * self.schedule.weight_decay(step),
+                    library=self.library,
+                    low_precision=self.low_precision,
+                ),
+            )
+
+    def adamw_state(self) -> dict[str, dict[str, Any]]:
+        """AdamW's state by parameter name; every rank has it whole."""
+        return {
+            name: {
+                "step": self.updates,
+                "exp_avg": self.first[name],
+                "exp_avg_sq": self.second[name],
+            }
+            for name in self.adamw_names
+        }
+
+    def muon_state(self) -> dict[str, dict[str, Tensor]]:
+        """Muon's state by matrix name, of this rank's matrices."""
+        return {
+            name: {
+                "momentum_buffer": self.momentum[stack][index],
+                "second_momentum_buffer": self.second_moment[stack][index],
+            }
+            for stack in self.owned
+            for index, name in enumerate(stack.names)
+        }
+
+    def load(self, state: OptimizerState) -> None:
+        """Take over a whole state (of all ranks), as saved at any number of ranks."""
+        try:
+            for name in self.adamw_names:
+                entry = state["adamw"][name]
+                self.first[name].copy_(entry["exp_avg"])
+                self.second[name].copy_(entry["exp_avg_sq"])
+                self.updates = int(entry["step"])
+            for name, mine in self.muon_state().items():
+                for key, tensor in mine.items():
+                    tensor.copy_(state["muon"][name][key])
+        except (KeyError, RuntimeError) as error:
+            raise CheckpointError(
+                f"the optimizer state does not fit the model: {error}",
+                fix="start from the weights alone with --from FOLDER",
+            ) from error
+
+    def empty_second_moment(self, stack: Stack) -> Tensor:
+        """Zeros (K, R, 1) or (K, 1, C), as NorMuon reduces a matrix of this shape."""
+        rows, columns = stack.shape
+        reduced = (rows, 1) if reduced_dimension(rows, columns) == -1 else (1, columns)
+        return self.layout.matrices.new_zeros(len(stack.names), *reduced)

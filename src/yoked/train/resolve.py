@@ -1,0 +1,226 @@
+"""Fill in what the configuration leaves to the device, each choice with its reason.
+
+Two pure steps, because the second needs the model's size, which needs the vocabulary that
+the data gave: `resolve` fixes shapes and rows, `fix_horizon` fixes batch, steps and
+evaluation. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from yoked.errors import UsageError
+from yoked.train.config import TrainConfig, require_whole_rows
+
+# Reference point of nanochat's hyperparameters: its depth-12 model.
+REFERENCE_DEPTH = 12
+REFERENCE_BATCH_TOKENS = 524_288
+# Optimal batch grows with the training tokens to this power (arXiv 2505.13738).
+BATCH_EXPONENT = 0.383
+DEFAULT_DATA_RATIO = 12.0
+NANOCHAT_EVAL_EVERY = 250
+NANOCHAT_EVAL_TOKENS = 80 * 524_288
+SMALL_DEVICE_STEPS = 500
+SMALL_DEVICE_BATCH_TOKENS = 4096
+# A token costs at most half as much to evaluate as to train (forward alone, against forward
+# and backward at twice its price), so a tenth of the tokens is a twentieth of the time.
+EVAL_TOKEN_FRACTION = 0.1
+FEWEST_STEPS_BETWEEN_SAVES = 50
+# The smear gate reads this many channels of the embedding.
+NARROWEST = 24
+
+
+class _Defaults(NamedTuple):
+    depth: int
+    head_dim: int
+    max_seq_len: int
+    window_pattern: str
+    device_batch_size: int
+
+
+_SMALL = _Defaults(4, 64, 512, "L", 2)
+_DEFAULTS = {
+    "cpu": _SMALL,
+    "mps": _SMALL._replace(device_batch_size=8),
+    "cuda": _Defaults(20, 128, 2048, "SSSL", 32),
+}
+
+
+@dataclass(frozen=True)
+class ResolvedConfig:
+    """Shapes and rows of a run, concrete; reasons: by field, why it is what it is."""
+
+    config: TrainConfig
+    device_type: str
+    depth: int
+    aspect_ratio: int
+    head_dim: int
+    max_seq_len: int
+    window_pattern: str
+    device_batch_size: int
+    reasons: dict[str, str]
+
+    @property
+    def model_tag(self) -> str:
+        """Name of the checkpoints' folder."""
+        return self.config.model_tag or f"d{self.depth}"
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What the horizon depends on. scaling: parameters of matrices and lm_head; reference:
+    the same for depth 12 with the run's other shapes; flops_per_token: forward and backward.
+    """
+
+    scaling: int
+    reference: int
+    flops_per_token: float
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """How long a run is and how often it stops to look. eval_every and save_every: None never
+    (but a checkpoint is always saved at the end); reasons as in ResolvedConfig.
+    """
+
+    total_batch_size: int
+    num_iterations: int
+    eval_every: int | None
+    eval_tokens: int
+    save_every: int | None
+    reasons: dict[str, str]
+
+
+def resolve(config: TrainConfig, device_type: str) -> ResolvedConfig:
+    """Shapes and rows for a device type: cpu, cuda or mps. What is given is used as it is."""
+    values: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    for name, default in _DEFAULTS[device_type]._asdict().items():
+        given = getattr(config, name)
+        values[name] = default if given is None else given
+        reasons[name] = f"fits a {device_type} device" if given is None else "given"
+    _require_width(config.aspect_ratio, **{key: values[key] for key in ("depth", "head_dim")})
+    if config.total_batch_size is not None:
+        require_whole_rows(config.total_batch_size, values["max_seq_len"])
+    reasons["aspect_ratio"] = "given" if "aspect_ratio" in config.given() else "nanochat's default"
+    return ResolvedConfig(
+        config=config,
+        device_type=device_type,
+        aspect_ratio=config.aspect_ratio,
+        reasons=reasons,
+        **values,
+    )
+
+
+def _require_width(aspect_ratio: int, depth: int, head_dim: int) -> None:
+    width = math.ceil(depth * aspect_ratio / head_dim) * head_dim
+    if width < NARROWEST:
+        raise UsageError(
+            f"--depth {depth}, --aspect-ratio {aspect_ratio} and --head-dim {head_dim} make a "
+            f"model {width} wide; its gates read {NARROWEST} channels",
+            fix=f"give a --head-dim or an --aspect-ratio of {NARROWEST} or more",
+        )
+
+
+def fix_horizon(resolved: ResolvedConfig, size: ModelSize) -> Horizon:
+    """Batch, steps, evaluation and saving of a run whose model is known."""
+    reasons: dict[str, str] = {}
+    batch = _total_batch(resolved, size, reasons)
+    steps = _steps(resolved, size, batch, reasons)
+    eval_every, eval_tokens = _evaluation(resolved, batch, steps, reasons)
+    return Horizon(
+        total_batch_size=batch,
+        num_iterations=steps,
+        eval_every=eval_every,
+        eval_tokens=eval_tokens,
+        save_every=_save_every(resolved.config, steps, reasons),
+        reasons=reasons,
+    )
+
+
+def _total_batch(resolved: ResolvedConfig, size: ModelSize, reasons: dict[str, str]) -> int:
+    """Tokens of a step."""
+    given, row = resolved.config.total_batch_size, resolved.max_seq_len
+    if given is not None:
+        reasons["total_batch_size"] = "given"
+        return given
+    if resolved.device_type == "cuda":
+        ratio = size.scaling / size.reference
+        wanted = 1 << round(math.log2(REFERENCE_BATCH_TOKENS * ratio**BATCH_EXPONENT))
+        reasons["total_batch_size"] = "grows with the model: 524288 * (D/D_ref)^0.383"
+    else:
+        wanted = SMALL_DEVICE_BATCH_TOKENS
+        reasons["total_batch_size"] = f"fits a {resolved.device_type} device"
+    return math.ceil(wanted / row) * row
+
+
+def _steps(resolved: ResolvedConfig, size: ModelSize, batch: int, reasons: dict[str, str]) -> int:
+    config, ratio = resolved.config, resolved.config.target_param_data_ratio
+    if config.num_iterations is not None:
+        reasons["num_iterations"] = "given"
+        return config.num_iterations
+    if config.target_flops is not None:
+        reasons["num_iterations"] = f"--target-flops {config.target_flops:g}"
+        steps = round(config.target_flops / (size.flops_per_token * batch))
+    elif ratio is None and resolved.device_type != "cuda":
+        reasons["num_iterations"] = f"a first look on a {resolved.device_type} device"
+        return SMALL_DEVICE_STEPS
+    else:
+        ratio = DEFAULT_DATA_RATIO if ratio is None else ratio
+        if not ratio > 0:
+            raise UsageError(
+                "no length of the run is given: --target-param-data-ratio is switched off",
+                fix="give --num-iterations, --target-flops or a ratio above 0",
+            )
+        reasons["num_iterations"] = f"{ratio:g} tokens for each of {size.scaling:,} parameters"
+        steps = int(ratio * size.scaling) // batch
+    if steps < 1:
+        raise UsageError(
+            f"the run would have no step: {reasons['num_iterations']} "
+            f"is less than one step of {batch} tokens",
+            fix="give a smaller --total-batch-size, or --num-iterations",
+        )
+    return steps
+
+
+def evaluations(steps: int, eval_every: int) -> int:
+    """How often a run evaluates: after every `eval_every` steps and at the end."""
+    return math.ceil(steps / eval_every)
+
+
+def _evaluation(
+    resolved: ResolvedConfig, batch: int, steps: int, reasons: dict[str, str]
+) -> tuple[int | None, int]:
+    """Steps between evaluations, and tokens of one: whole rows, at least one row."""
+    config, row = resolved.config, resolved.max_seq_len
+    budget = int(steps * batch * EVAL_TOKEN_FRACTION)
+    every = config.eval_every
+    reasons["eval_every"] = "given"
+    if every is None:
+        # A short run shows four points of its curve, where the budget has a row for each.
+        count = max(1, min(4, budget // (config.eval_tokens or row)))
+        every = min(NANOCHAT_EVAL_EVERY, math.ceil(steps / count))
+        reasons["eval_every"] = (
+            "nanochat's default"
+            if every == NANOCHAT_EVAL_EVERY
+            else (f"{evaluations(steps, every)} in {steps} steps")
+        )
+    if every < 0:
+        reasons["eval_tokens"] = "no evaluation"
+        return None, config.eval_tokens or row
+    if config.eval_tokens is not None:
+        reasons["eval_tokens"] = "given"
+        return every, config.eval_tokens
+    tokens = min(NANOCHAT_EVAL_TOKENS, budget // evaluations(steps, every))
+    reasons["eval_tokens"] = "at most a twentieth of the run's time"
+    return every, max(tokens // row, 1) * row
+
+
+def _save_every(config: TrainConfig, steps: int, reasons: dict[str, str]) -> int | None:
+    if config.save_every is not None:
+        reasons["save_every"] = "given"
+        return config.save_every if config.save_every > 0 else None
+    reasons["save_every"] = "a tenth of the run, and at the end"
+    return max(FEWEST_STEPS_BETWEEN_SAVES, math.ceil(steps / 10))

@@ -1,0 +1,132 @@
+"""A run's folder: runs/<run>/ with run.json, metrics.jsonl, events.jsonl, checkpoints/."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from yoked.errors import UsageError, YokedError
+from yoked.journal import Journal
+from yoked.train.trainer import StepStats
+
+
+class RunFolder:
+    """What rank 0 writes about a run. attempt: counts the starts of the run from 1."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.attempt = 1
+        self._metrics: Journal | None = None
+        self._events: Journal | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def checkpoints(self) -> Path:
+        """Usable as nanochat's base directory: base_checkpoints/<tag>/ and tokenizer/ in it."""
+        return self.path / "checkpoints"
+
+    def checkpoint_folder(self, model_tag: str) -> Path:
+        return self.checkpoints / "base_checkpoints" / model_tag
+
+    def read(self) -> dict[str, Any]:
+        """run.json; raises UsageError when the run has not got so far as to write it."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / "run.json").read_text())
+            return found
+        except FileNotFoundError as problem:
+            raise UsageError(
+                f"{self.path} is not a run that can be resumed: it has no run.json",
+                fix="start it anew: the same command without --resume",
+            ) from problem
+        except (OSError, ValueError) as problem:
+            raise YokedError(f"{self.path / 'run.json'} cannot be read: {problem}") from problem
+
+    def claim(self) -> None:
+        """Make the folder of a new run; raises UsageError if a run of that name is there."""
+        if (self.path / "run.json").exists():
+            raise UsageError(
+                f"there is a run named {self.name} in {self.path.parent} already",
+                fix=(f"--run NAME with another name, or go on with it: --resume --run {self.name}"),
+            )
+        self._make()
+
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise YokedError(
+                f"{self.path} cannot be made: {problem.strerror}",
+                fix="name a folder that can be written with --runs-dir",
+            ) from problem
+
+    def open(self, content: Mapping[str, Any], attempt: int) -> None:
+        """Write run.json and open the journals for appending."""
+        self.attempt = attempt
+        write_json(self.path / "run.json", {**content, "attempt": attempt})
+        self._metrics = Journal(self.path / "metrics.jsonl")
+        self._events = Journal(self.path / "events.jsonl", fsync=True)
+
+    def close(self) -> None:
+        for journal in (self._metrics, self._events):
+            if journal is not None:
+                journal.close()
+
+    def event(self, kind: str, **content: Any) -> None:
+        """One line in events.jsonl."""
+        if self._events is not None:
+            self._events.append(
+                {"time_s": time.time(), "attempt": self.attempt, "event": kind, **content}
+            )
+
+    def step(self, step: int, by_rank: Sequence[StepStats], dt_s: float) -> None:
+        """One line in metrics.jsonl for a training step, with arrays by rank."""
+        assert self._metrics is not None, "open() comes first"
+        tokens = sum(stats.tokens for stats in by_rank)
+        self._metrics.append(
+            {
+                "attempt": self.attempt,
+                "step": step,
+                "loss": sum(stats.nats for stats in by_rank) / tokens,
+                "dt_s": dt_s,
+                "tokens": [stats.tokens for stats in by_rank],
+                "compute_s": [stats.compute_s for stats in by_rank],
+                "comm_s": [stats.comm_s for stats in by_rank],
+                "wait_s": [stats.wait_s for stats in by_rank],
+                "bytes_sent": [stats.bytes_sent for stats in by_rank],
+            }
+        )
+
+    def evaluation(self, step: int, val_bpb: float) -> None:
+        """One line in metrics.jsonl for an evaluation after `step` steps."""
+        assert self._metrics is not None, "open() comes first"
+        self._metrics.append({"attempt": self.attempt, "step": step, "val_bpb": val_bpb})
+
+    def resumed(self, step: int) -> None:
+        """One line in metrics.jsonl: earlier attempts' lines from this step on are superseded."""
+        assert self._metrics is not None, "open() comes first"
+        self._metrics.append({"attempt": self.attempt, "resumed_at": step})
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON so that the file is whole at every instant."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with staged.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(path)
+    except OSError as problem:
+        staged.unlink(missing_ok=True)
+        raise YokedError(
+            f"{path} cannot be written: {problem.strerror}",
+            fix=f"free space on the disk of {path.parent}, or name another --runs-dir",
+        ) from problem

@@ -1,0 +1,280 @@
+"""Writing text with a trained model, one token at a time.
+
+Keys and values of the tokens so far are kept, so a token costs one pass over one position. The
+passes use the model's own modules and leave its training forward alone; what differs is only
+that positions come in two portions, the prompt and then each token.
+
+Shape legend: T new tokens, K kept and new keys, C = n_embd, H heads, D head_dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from yoked.errors import CheckpointError, UsageError
+from yoked.train.checkpoint import CheckpointStore
+from yoked.train.model import (
+    GPT,
+    SMEAR_CHANNELS,
+    Attention,
+    ModelConfig,
+    norm,
+    rotary_tables,
+)
+from yoked.train.tokenizer import Tokenizer
+
+_DEPTH_TAG = re.compile(r"d(\d+)")
+
+
+class CachedDecoder:
+    """A model and what it has read: feed it tokens, get the logits of the next one.
+
+    Memory: keys and values of at most a layer's window, 2*window*n_kv_head*D numbers a layer.
+    """
+
+    def __init__(self, model: GPT) -> None:
+        self._model = model
+        self._length = 0
+        self._embedding: Tensor | None = None  # of the last token, before smearing: (1, 1, C)
+        self._keys: dict[int, Tensor] = {}  # by layer: (1, K, H, D)
+        self._values: dict[int, Tensor] = {}
+        self._cos, self._sin = model.cos, model.sin
+
+    @torch.inference_mode()
+    def advance(self, ids: Sequence[int]) -> Tensor:
+        """Read more tokens; returns the logits after the last, float32 (V,)."""
+        model, config = self._model, self._model.config
+        ids_1T = torch.tensor([ids], device=model.device)
+        cos, sin = self._rotary(len(ids))
+        x0 = x = kept = self._embed(ids_1T)
+        for layer, block in enumerate(model.blocks):
+            x = model.resid_lambdas[layer] * x + model.x0_lambdas[layer] * x0
+            ve = None
+            if block.attn.ve_gate is not None:
+                ve = model.value_embeds[str(layer)](ids_1T).to(x.dtype)
+            q, k, v = block.attn.project(norm(x), ve, cos, sin)
+            y = self._attend(layer, block.attn, q, k, v)
+            x = x + block.attn.c_proj(y.reshape(x.shape))
+            x = x + block.mlp(norm(x))
+            if layer == config.n_layer // 2:
+                kept = x
+        self._length += len(ids)
+        last = norm(x[:, -1] - model.backout_lambda.to(x.dtype) * kept[:, -1])
+        return model.logits(last)[0]
+
+    def _embed(self, ids_1T: Tensor) -> Tensor:
+        """As the model's own, but a portion's first token is smeared with the last of before."""
+        model = self._model
+        x = norm(model.transformer["wte"](ids_1T).to(model.compute_dtype))
+        # Nothing precedes the very first token, and nothing is added to it.
+        before = torch.zeros_like(x[:, :1]) if self._embedding is None else self._embedding
+        self._embedding = x[:, -1:]
+        gate = torch.sigmoid(model.smear_gate(x[..., :SMEAR_CHANNELS]))
+        previous = torch.cat((before, x[:, :-1]), dim=1)
+        smeared: Tensor = x + model.smear_lambda.to(x.dtype) * gate * previous
+        return smeared
+
+    def _rotary(self, count: int) -> tuple[Tensor, Tensor]:
+        """cos and sin of the next `count` positions, each (T, 1, D/2)."""
+        stop = self._length + count
+        if stop > self._cos.size(0):
+            dtype, device = self._model.compute_dtype, self._model.device
+            cos, sin = rotary_tables(2 * stop, self._model.config.head_dim, device)
+            self._cos, self._sin = cos.to(dtype), sin.to(dtype)
+        return self._cos[self._length : stop], self._sin[self._length : stop]
+
+    def _attend(self, layer: int, attn: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention of the new queries to kept and new keys; returns (1, T, H, D)."""
+        if layer in self._keys:
+            k = torch.cat((self._keys[layer], k), dim=1)
+            v = torch.cat((self._values[layer], v), dim=1)
+        # The next token sees `window` tokens back, and its own, which is not here yet.
+        self._keys[layer], self._values[layer] = k[:, -attn.window :], v[:, -attn.window :]
+        new, keys = q.size(1), k.size(1)
+        mask = None
+        if new > 1:
+            query = torch.arange(keys - new, keys, device=q.device)[:, None]
+            back = query - torch.arange(keys, device=q.device)[None, :]
+            mask = (back >= 0) & (back <= attn.window)
+        y = F.scaled_dot_product_attention(
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            attn_mask=mask,
+            enable_gqa=q.size(2) != k.size(2),
+        )
+        return y.transpose(1, 2)
+
+
+def generate(
+    model: GPT,
+    prompt_ids: Sequence[int],
+    *,
+    max_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    seed: int = 42,
+    stop_ids: Collection[int] = (),
+) -> Iterator[int]:
+    """Token ids that follow the prompt, as they are drawn; ends before one of `stop_ids`.
+
+    temperature: 0 takes the likeliest token. top_k: draw among the likeliest k only.
+    One seed draws the same tokens for the same logits on every device. Raises UsageError.
+    """
+    vocab_size = model.config.vocab_size
+    if not prompt_ids:
+        raise UsageError("there is no token to go on from", fix="begin the prompt with <|bos|>")
+    if not all(0 <= token < vocab_size for token in prompt_ids):
+        raise UsageError(f"a token of the prompt is outside the model's {vocab_size} tokens")
+    if temperature < 0 or max_tokens < 0 or (top_k is not None and top_k < 1):
+        raise UsageError(
+            f"cannot draw with temperature {temperature}, max_tokens {max_tokens}, top_k {top_k}",
+            fix="give temperature and max_tokens of 0 or more, top_k of 1 or more",
+        )
+    return _generate(model, prompt_ids, max_tokens, temperature, top_k, seed, stop_ids)
+
+
+def _generate(
+    model: GPT,
+    prompt_ids: Sequence[int],
+    max_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    seed: int,
+    stop_ids: Collection[int],
+) -> Iterator[int]:
+    decoder = CachedDecoder(model)
+    dice = torch.Generator().manual_seed(seed)
+    unread = prompt_ids
+    for _ in range(max_tokens):
+        logits = decoder.advance(unread)
+        token = _draw(logits.cpu(), temperature, top_k, dice)
+        if token in stop_ids:
+            return
+        yield token
+        unread = [token]
+
+
+def _draw(logits_V: Tensor, temperature: float, top_k: int | None, dice: torch.Generator) -> int:
+    if temperature == 0:
+        return int(logits_V.argmax())
+    if top_k is None:
+        top_k = len(logits_V)
+    likeliest, ids = logits_V.topk(min(top_k, len(logits_V)))
+    chances = torch.softmax(likeliest / temperature, dim=-1)
+    return int(ids[torch.multinomial(chances, 1, generator=dice)])
+
+
+def decode_stream(ids: Iterator[int], tokenizer: Tokenizer) -> Iterator[str]:
+    """Text of tokens as they come; a character that spans tokens appears when it is whole."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for token in ids:
+        if piece := decoder.decode(tokenizer.decode_bytes([token])):
+            yield piece
+    if rest := decoder.decode(b"", final=True):
+        yield rest
+
+
+def stream(
+    path: Path,
+    prompt: str = "",
+    *,
+    max_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    seed: int = 42,
+) -> Iterator[str]:
+    """What the model writes after the prompt, in pieces; ends where it would end the document.
+
+    path: see `load_for_sampling`. Raises CheckpointError, DataError or UsageError at once, not
+    when the first piece is asked for.
+    """
+    model, tokenizer, _ = load_for_sampling(path)
+    ids = generate(
+        model,
+        [tokenizer.bos_id, *tokenizer.encode(prompt)],
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        seed=seed,
+        stop_ids={tokenizer.bos_id},
+    )
+    return decode_stream(ids, tokenizer)
+
+
+def load_for_sampling(
+    path: Path,
+    *,
+    step: int | None = None,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> tuple[GPT, Tokenizer, dict[str, Any]]:
+    """A model, its tokenizer and its meta data, from a run of ours or nanochat's.
+
+    path: a run's folder, a folder that has base_checkpoints/ (nanochat's base folder), or the
+    folder of the model_*.pt files. Of several models the deepest is taken, as nanochat does.
+    step: by default the newest checkpoint's. Raises CheckpointError or DataError.
+    """
+    folder = find_checkpoints(path)
+    loaded = CheckpointStore(folder).load(step, optimizer=False)
+    config = _config_of(loaded.meta, folder)
+    tokenizer = Tokenizer.load(_find_tokenizer(folder))
+    if tokenizer.vocab_size != config.vocab_size:
+        raise CheckpointError(
+            f"the model in {folder} has {config.vocab_size} tokens, the tokenizer beside it "
+            f"{tokenizer.vocab_size}: they do not belong together.",
+            fix=f"put the tokenizer it was trained with into {_find_tokenizer(folder)}",
+        )
+    with torch.device("meta"):
+        model = GPT(config, dtype)
+    model.to_empty(device=device)
+    try:
+        model.load_state_dict(loaded.model_state)
+    except RuntimeError as error:
+        raise CheckpointError(f"the checkpoint in {folder} does not fit: {error}") from error
+    model.finish()
+    return model.eval(), tokenizer, loaded.meta
+
+
+def find_checkpoints(path: Path) -> Path:
+    """The folder of the model_*.pt files that a path means. Raises CheckpointError."""
+    if any(path.glob("model_*.pt")):
+        return path
+    for base in (path / "checkpoints" / "base_checkpoints", path / "base_checkpoints", path):
+        models = [f for f in base.glob("*/") if any(f.glob("model_*.pt"))]
+        if models:
+            return max(models, key=_depth_and_age)
+    raise CheckpointError(
+        f"there is no checkpoint in {path}.",
+        fix="name a run's folder, one with base_checkpoints/, or that of the model_*.pt files",
+    )
+
+
+def _depth_and_age(folder: Path) -> tuple[int, int]:
+    match = _DEPTH_TAG.match(folder.name)
+    return int(match[1]) if match else -1, folder.stat().st_mtime_ns
+
+
+def _find_tokenizer(folder: Path) -> Path:
+    beside = folder / "tokenizer"
+    return beside if beside.is_dir() else folder.parent.parent / "tokenizer"
+
+
+def _config_of(meta: Mapping[str, Any], folder: Path) -> ModelConfig:
+    try:
+        # Models from before nanochat had windows attend to everything.
+        given = {"window_pattern": "L", **meta["model_config"]}
+        return ModelConfig(**{f.name: given[f.name] for f in dataclasses.fields(ModelConfig)})
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"the meta file in {folder} does not describe a model (no {error})."
+        ) from error

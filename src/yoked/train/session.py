@@ -1,0 +1,305 @@
+"""What a run stands on: ranks, device, data, shapes and compute choices, each with its reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from yoked.errors import DataError, UsageError, YokedError
+from yoked.train import choose, kernels
+from yoked.train.attention import AttentionPath
+from yoked.train.choose import Choice
+from yoked.train.config import TrainConfig
+from yoked.train.data.prepare import Dataset, prepare
+from yoked.train.data.progress import ProgressSink, Silent
+from yoked.train.matmul import Products
+from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
+from yoked.train.resolve import (
+    REFERENCE_DEPTH,
+    Horizon,
+    ModelSize,
+    ResolvedConfig,
+    fix_horizon,
+    resolve,
+)
+from yoked.train.sync.wire import Wire
+from yoked.train.threads import plan_threads, read_cores
+
+# Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
+COLLECTIVE_TIMEOUT_S = 600
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands among the ranks, as torchrun tells it."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+
+    @classmethod
+    def from_environment(cls) -> Place:
+        read = {
+            name: int(os.environ.get(name, default))
+            for name, default in (
+                ("RANK", "0"),
+                ("LOCAL_RANK", "0"),
+                ("WORLD_SIZE", "1"),
+                ("LOCAL_WORLD_SIZE", "1"),
+            )
+        }
+        return cls(
+            read["RANK"], read["LOCAL_RANK"], read["WORLD_SIZE"], read["LOCAL_WORLD_SIZE"]
+        )
+
+
+@dataclass(frozen=True)
+class ComputeChoices:
+    """How this rank computes. choices: everything that was chosen, for people and run.json."""
+
+    dtype: str
+    layers: Products
+    head: Products
+    attention: AttentionPath
+    compile_blocks: bool
+    threads: int
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True)
+class Session:
+    """All that is settled before the first weight is drawn."""
+
+    config: TrainConfig
+    place: Place
+    wire: Wire
+    device: torch.device
+    data: Dataset
+    resolved: ResolvedConfig
+    model_config: ModelConfig
+    horizon: Horizon
+    compute: ComputeChoices
+    hosts: list[dict[str, Any]]
+
+    @property
+    def rows_per_step(self) -> int:
+        return self.horizon.total_batch_size // self.resolved.max_seq_len
+
+    @property
+    def shares(self) -> list[float]:
+        weights = self.config.share_weights
+        return [float(w) for w in weights] if weights else [1.0] * self.place.world_size
+
+
+def join_ranks(place: Place) -> None:
+    """Start the process group when there is more than one rank."""
+    if place.world_size > 1 and not dist.is_initialized():
+        dist.init_process_group("gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S))
+
+
+def wire_for(device: torch.device) -> Wire:
+    """The run's collectives: NCCL where every rank has a CUDA device, else Gloo."""
+    wire = Wire()
+    if not wire.active:
+        return wire
+    kinds = wire.gather_objects(device.type)
+    if set(kinds) == {"cuda"}:
+        return Wire(dist.new_group(backend="nccl"))
+    return wire
+
+
+def on_every(wire: Wire, act: Callable[[], T]) -> T:
+    """Act on all ranks; where one fails, all raise its error instead of waiting for it."""
+    failure: YokedError | None = None
+    result: T | None = None
+    try:
+        result = act()
+    except YokedError as problem:
+        failure = problem
+    failures = [problem for problem in wire.gather_objects(failure) if problem is not None]
+    if failures:
+        raise failures[0] if failure is None else failure
+    return result  # type: ignore[return-value]
+
+
+def on_first(wire: Wire, act: Callable[[], T]) -> T:
+    """Act on rank 0 alone and give every rank its result, or its error."""
+    result = on_every(wire, lambda: act() if wire.rank == 0 else None)
+    return wire.gather_objects(result)[0]  # type: ignore[no-any-return]
+
+
+def load_data(
+    config: TrainConfig, max_seq_len: int, wire: Wire, place: Place, progress: ProgressSink
+) -> Dataset:
+    """The packed rows, prepared first where they are missing: once a host, by its first rank."""
+
+    def get() -> Dataset:
+        return prepare(
+            config.data,
+            max_seq_len=max_seq_len,
+            vocab_size=config.vocab_size,
+            tokenizer=config.tokenizer,
+            packing=config.packing,
+            progress=progress if wire.rank == 0 else Silent(),
+            threads=len(read_cores().allowed),
+        )
+
+    first = on_every(wire, lambda: get() if place.local_rank == 0 else None)
+    data = on_every(wire, get) if first is None else on_every(wire, lambda: first)
+    prints = wire.gather_objects((socket.gethostname(), data.fingerprint))
+    other = next((host for host, print_ in prints if print_ != prints[0][1]), None)
+    if other is not None:
+        raise DataError(
+            f"{other} holds other data for {config.data!r} than {prints[0][0]}",
+            fix=f"copy the folder {data.folder} from {prints[0][0]} to {other}",
+        )
+    return data
+
+
+def settle_threads(config: TrainConfig, place: Place) -> tuple[int, Choice]:
+    """Set the number of threads of this rank, and pin it where that helps."""
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    outside = int(text) if text.isdecimal() and int(text) > 0 else None
+    # torchrun sets 1 when nobody said anything: that is not a choice.
+    if outside == 1 and place.local_world_size > 1:
+        outside = None
+    plan = plan_threads(
+        read_cores(),
+        place.local_rank,
+        place.local_world_size,
+        config.thread_count,
+        chosen_outside=outside,
+    )
+    if plan.cores is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, plan.cores)
+    torch.set_num_threads(plan.threads)
+    pinned = f", pinned to CPUs {', '.join(map(str, plan.cores))}" if plan.cores else ""
+    return plan.threads, Choice("threads", str(plan.threads), plan.reason + pinned)
+
+
+def choose_compute(
+    config: TrainConfig,
+    model_config: ModelConfig,
+    device: torch.device,
+    wire: Wire,
+    threads: tuple[int, Choice],
+    recorded_dtype: str | None,
+) -> ComputeChoices:
+    """Measure and choose on this rank; the dtype is one for all ranks. Collective."""
+    asked = recorded_dtype or config.dtype
+    measured = on_every(
+        wire,
+        lambda: choose.measure_dtypes(model_config, device, dtype=asked, matmul=config.matmul),
+    )
+    dtype = choose.choose_dtype(wire.gather_objects(measured.best_s), asked)
+    if recorded_dtype is not None and config.dtype == "auto":
+        dtype = dataclasses.replace(dtype, reason="as recorded with the run")
+
+    def rest() -> ComputeChoices:
+        layers, head, matmul = choose.choose_products(measured.times[dtype.value], config.matmul)
+        compiled = choose.choose_compile(config.compile, device)
+        path, attention = choose.choose_attention(
+            model_config, device, choose.DTYPES[dtype.value], model_config.sequence_len
+        )
+        return ComputeChoices(
+            dtype=dtype.value,
+            layers=layers,
+            head=head,
+            attention=path,
+            compile_blocks=compiled.value == "blocks",
+            threads=threads[0],
+            choices=(dtype, matmul, threads[1], attention, compiled),
+        )
+
+    return on_every(wire, rest)
+
+
+def build_session(
+    config: TrainConfig, place: Place, progress: ProgressSink, recorded_dtype: str | None
+) -> Session:
+    """Settle everything; collective. Raises YokedError on all ranks when one cannot."""
+    device = on_every(
+        Wire(), lambda: choose.pick_device(config.device_type, place.local_rank)
+    )
+    wire = wire_for(device)
+    if device.type == "cpu":
+        choose.release_freed_memory_slowly()
+    threads = on_every(wire, lambda: settle_threads(config, place))
+    resolved = on_every(wire, lambda: resolve(config, device.type))
+    data = load_data(config, resolved.max_seq_len, wire, place, progress)
+    model_config = _model_config(resolved, resolved.depth, data.vocab_size)
+    reference = _model_config(resolved, REFERENCE_DEPTH, data.vocab_size)
+    size = ModelSize(
+        scaling=count_parameters(model_config).scaling,
+        reference=count_parameters(reference).scaling,
+        flops_per_token=flops_per_token(model_config),
+    )
+    horizon = on_every(wire, lambda: fix_horizon(resolved, size))
+    compute = choose_compute(config, model_config, device, wire, threads, recorded_dtype)
+    hosts = wire.gather_objects(_describe(place, device, compute))
+    return Session(
+        config, place, wire, device, data, resolved, model_config, horizon, compute, hosts
+    )
+
+
+def _model_config(resolved: ResolvedConfig, depth: int, vocab_size: int) -> ModelConfig:
+    return ModelConfig.from_depth(
+        depth,
+        aspect_ratio=resolved.aspect_ratio,
+        head_dim=resolved.head_dim,
+        sequence_len=resolved.max_seq_len,
+        vocab_size=vocab_size,
+        window_pattern=resolved.window_pattern,
+    )
+
+
+def _describe(place: Place, device: torch.device, compute: ComputeChoices) -> dict[str, Any]:
+    """One rank, as run.json and the result have it."""
+    return {
+        "name": socket.gethostname(),
+        "rank": place.rank,
+        "device": str(device),
+        "device_name": _device_name(device),
+        "dtype": compute.dtype,
+        "threads": compute.threads,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "choices": [dataclasses.asdict(choice) for choice in compute.choices],
+        "kernels": kernels.kernels().reason,
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    if platform.system() == "Linux":
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def parameter_table(counts: ParameterCounts) -> dict[str, int]:
+    """Counts by group, and their total, in the order in which people read them."""
+    return {**dataclasses.asdict(counts), "total": counts.total}
+
+
+def require_enough_rows(data: Dataset, rows_per_step: int) -> None:
+    """Raise UsageError when a step is larger than an epoch."""
+    if data.train.num_rows < rows_per_step:
+        raise UsageError(
+            f"a step has {rows_per_step} rows, but {data.name} has only {data.train.num_rows}",
+            fix="a smaller --total-batch-size, or more text",
+        )

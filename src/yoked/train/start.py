@@ -1,0 +1,280 @@
+"""Where a run begins: anew, from its own checkpoint, or from another run's; and its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from yoked.errors import CheckpointError, UsageError
+from yoked.runs import find_run, new_run_name
+from yoked.train.checkpoint import CheckpointStore, LoadedCheckpoint, check_matches
+from yoked.train.choose import DTYPES, apply_choices
+from yoked.train.config import TrainConfig
+from yoked.train.data.rows import SampleStream
+from yoked.train.head import Head
+from yoked.train.model import GPT, ModelConfig, ParameterCounts, count_parameters
+from yoked.train.optim.groups import LearningRates, build_groups
+from yoked.train.optim.layout import Layout
+from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.schedule import Schedule, batch_lr_scale, scaled_weight_decay
+from yoked.train.resolve import REFERENCE_DEPTH
+from yoked.train.result import RunResult, Tally, host_table
+from yoked.train.runfolder import RunFolder
+from yoked.train.session import Session, parameter_table
+from yoked.train.tokenizer import Tokenizer
+from yoked.train.trainer import Trainer
+
+MODEL_FOLDERS = "base_checkpoints"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """config: as the run goes on with it; recorded_dtype: what an earlier attempt used."""
+
+    config: TrainConfig
+    folder: Path
+    resumes: bool
+    attempt: int = 1
+    recorded_dtype: str | None = None
+
+
+def find_origin(config: TrainConfig) -> Origin:
+    """The folder and configuration of the run; rank 0 alone decides."""
+    if not config.resume and config.resume_from_step is None:
+        name = config.run or new_run_name(config.runs_dir, datetime.now().astimezone())
+        return Origin(
+            dataclasses.replace(config, run=name), config.runs_dir / name, resumes=False
+        )
+    folder = find_run(config.run, config.runs_dir)
+    recorded = RunFolder(folder).read()
+    saved = TrainConfig.from_dict(recorded["config"])
+    # Where it begins is a matter of this start, not of the run.
+    saved = dataclasses.replace(saved, resume=False, resume_from_step=None, start_from=None)
+    resumed = dataclasses.replace(
+        config.on_top_of(saved), run=folder.name, runs_dir=folder.parent
+    )
+    return Origin(
+        resumed,
+        folder,
+        resumes=True,
+        attempt=int(recorded["attempt"]) + 1,
+        recorded_dtype=recorded["hosts"][0]["dtype"],
+    )
+
+
+@dataclass
+class Assembled:
+    """The live parts of a run on this rank."""
+
+    model: GPT
+    layout: Layout
+    optimizer: MuonAdamW
+    head: Head
+    trainer: Trainer
+    token_bytes: Tensor
+    counts: ParameterCounts
+    muon_from_checkpoint: dict[str, dict[str, Tensor]] | None = None
+
+
+def assemble(session: Session) -> Assembled:
+    """Build model, optimizer and trainer with a fresh model's weights."""
+    config, compute = session.config, session.compute
+    model = GPT(session.model_config, DTYPES[compute.dtype])
+    # On the CPU whatever trains, so that one seed is one model on every device.
+    model.init_weights(config.seed)
+    model.to(session.device)
+    groups = build_groups(
+        model,
+        LearningRates(
+            embedding=config.embedding_lr,
+            unembedding=config.unembedding_lr,
+            matrix=config.matrix_lr,
+            scalar=config.scalar_lr,
+            weight_decay=config.weight_decay,
+        ),
+        batch_lr_scale=batch_lr_scale(session.horizon.total_batch_size),
+        muon_weight_decay=_muon_weight_decay(session),
+    )
+    layout = Layout(model, groups, session.shares)
+    apply_choices(
+        model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks
+    )
+    optimizer = MuonAdamW(
+        layout,
+        Schedule(
+            session.horizon.num_iterations,
+            config.warmup_steps,
+            config.warmdown_ratio,
+            config.final_lr_frac,
+        ),
+        session.place.rank,
+        library=compute.layers.forward,
+        low_precision=compute.dtype == "bfloat16",
+    )
+    head = Head(session.model_config.vocab_size, compute.head)
+    trainer = Trainer(
+        model,
+        layout,
+        optimizer,
+        head,
+        session.wire,
+        SampleStream(session.data.train, config.seed),
+        rows_per_step=session.rows_per_step,
+        device_batch_size=session.resolved.device_batch_size,
+        shares=session.shares,
+    )
+    token_bytes = Tokenizer.load(session.data.tokenizer_folder).token_bytes()
+    return Assembled(
+        model,
+        layout,
+        optimizer,
+        head,
+        trainer,
+        torch.from_numpy(token_bytes.copy()).to(session.device),
+        count_parameters(session.model_config),
+    )
+
+
+def _muon_weight_decay(session: Session) -> float:
+    shape = session.resolved
+    reference = ModelConfig.from_depth(
+        REFERENCE_DEPTH,
+        aspect_ratio=shape.aspect_ratio,
+        head_dim=shape.head_dim,
+        vocab_size=session.data.vocab_size,
+    )
+    return scaled_weight_decay(
+        session.config.weight_decay,
+        session.horizon.total_batch_size,
+        count_parameters(session.model_config).scaling,
+        count_parameters(reference).scaling,
+    )
+
+
+def load_origin(
+    origin: Origin, session: Session, parts: Assembled, store: CheckpointStore
+) -> LoadedCheckpoint | None:
+    """Load what the run starts from into this rank's parts; None: it starts anew."""
+    config = session.config
+    if origin.resumes:
+        loaded = (
+            store.load(config.resume_from_step)
+            if config.resume_from_step is not None
+            else store.load_newest_good()
+        )
+        if loaded is None:
+            # Stopped before its first checkpoint: the beginning is where it goes on.
+            return None
+        _check_same_run(loaded, session)
+    elif config.start_from is not None:
+        loaded = CheckpointStore(checkpoint_folder_of(config.start_from)).load()
+    else:
+        return None
+    check_matches(loaded.meta, dataclasses.asdict(session.model_config))
+    _take_over(loaded, parts, optimizer=origin.resumes or loaded.optim_state is not None)
+    return loaded
+
+
+def _check_same_run(loaded: LoadedCheckpoint, session: Session) -> None:
+    ours = loaded.meta.get("yoked") or {}
+    data = ours.get("data")
+    if data is not None and data != session.data.fingerprint:
+        raise CheckpointError(
+            f"the run was trained on other data: its rows are {data[:12]}, "
+            f"those of {session.config.data!r} are now {session.data.fingerprint[:12]}",
+            fix="restore the data, or start a new run from its weights with --from FOLDER",
+        )
+    if loaded.step >= session.horizon.num_iterations:
+        raise UsageError(
+            f"the run has taken all its {session.horizon.num_iterations:,} steps already",
+            fix=f"--num-iterations {session.horizon.num_iterations * 2} to train it further",
+        )
+
+
+def _take_over(loaded: LoadedCheckpoint, parts: Assembled, *, optimizer: bool) -> None:
+    with torch.no_grad():
+        for name, parameter in parts.layout.parameters.items():
+            parameter.copy_(loaded.model_state[name])
+    if not optimizer:
+        return
+    if loaded.optim_state is None:
+        raise CheckpointError(
+            f"the checkpoint of step {loaded.step} has no optimizer state",
+            fix="start a new run from its weights with --from FOLDER",
+        )
+    parts.optimizer.load(loaded.optim_state)
+    parts.muon_from_checkpoint = {
+        name: dict(entry) for name, entry in loaded.optim_state["muon"].items()
+    }
+
+
+def checkpoint_folder_of(path: Path) -> Path:
+    """The folder with model_*.pt that a path means: itself, or in a run, or in a base directory.
+
+    Of several models, the one that was saved last.
+    """
+    for base in (path, path / "checkpoints"):
+        if any(base.glob("model_*.pt")):
+            return base
+        found = [
+            folder for folder in base.glob(f"{MODEL_FOLDERS}/*") if any(folder.glob("model_*.pt"))
+        ]
+        if found:
+            return max(found, key=lambda folder: folder.stat().st_mtime_ns)
+    raise CheckpointError(
+        f"there is no checkpoint in {path}",
+        fix="name a run's folder, a nanochat base directory, or the folder of model_*.pt",
+    )
+
+
+def plan_result(session: Session) -> RunResult:
+    """Everything that would be used, before a step is taken: the result of `--dry-run`."""
+    counts = count_parameters(session.model_config)
+    resolved, horizon, data = session.resolved, session.horizon, session.data
+    choices = [dataclasses.asdict(choice) for choice in session.compute.choices]
+    for source in (resolved, horizon):
+        for name, reason in source.reasons.items():
+            choices.append({"name": name, "value": str(getattr(source, name)), "reason": reason})
+    return RunResult(
+        run=session.config.run or "",
+        dir=str(session.config.runs_dir / (session.config.run or "")),
+        state="planned",
+        steps=0,
+        tokens=0,
+        loss=None,
+        val_bpb=None,
+        tokens_per_second=None,
+        first_step_s=None,
+        bytes_sent_per_step=0,
+        params=parameter_table(counts),
+        hosts=host_table(session.hosts, session.shares, Tally()),
+        choices=choices,
+        model=_model_facts(session),
+        data={
+            "name": data.name,
+            "folder": str(data.folder),
+            "fingerprint": data.fingerprint,
+            "vocab_size": data.vocab_size,
+            "train_rows": data.train.num_rows,
+            "val_rows": data.val.num_rows,
+            "unigram_entropy_nats": data.unigram_entropy_nats,
+        },
+        horizon={
+            key: value for key, value in dataclasses.asdict(horizon).items() if key != "reasons"
+        },
+    )
+
+
+def _model_facts(session: Session) -> dict[str, Any]:
+    from yoked.train.model import flops_per_token
+
+    return {
+        **dataclasses.asdict(session.model_config),
+        "flops_per_token": flops_per_token(session.model_config),
+    }

@@ -1,0 +1,1 @@
+"""How ranks combine what they computed."""

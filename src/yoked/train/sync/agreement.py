@@ -1,0 +1,89 @@
+"""What all ranks must agree on: the weights, and the state that goes into a checkpoint."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import Tensor
+
+from yoked.errors import DivergedError
+from yoked.train.model import GPT
+from yoked.train.optim.layout import Layout, Stack
+from yoked.train.optim.optimizer import MuonAdamW, OptimizerState
+from yoked.train.sync.wire import Wire
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def checksum(tensor: Tensor) -> int:
+    """The sum of a tensor's bit patterns: any one difference changes it. Reads it once."""
+    bits = tensor.detach().contiguous().view(_BITS[tensor.element_size()])
+    return int(bits.sum(dtype=torch.int64))
+
+
+def check_weights(model: GPT, wire: Wire, step: int) -> None:
+    """Raise DivergedError, naming rank and parameter, unless all ranks hold the same weights.
+
+    Collective. Traffic a rank: 8 bytes a parameter tensor.
+    """
+    if not wire.active:
+        return
+    names = [name for name, _ in model.named_parameters()]
+    mine = torch.tensor([checksum(p) for p in model.parameters()], dtype=torch.int64)
+    gathered, pending = wire.gather_all(mine, "comparing weights")
+    pending.wait()
+    by_rank = [tuple(row) for row in gathered.tolist()]
+    if len(set(by_rank)) == 1:
+        return
+    common = Counter(by_rank).most_common(1)[0][0]
+    odd = [rank for rank, sums in enumerate(by_rank) if sums != common]
+    first = next(i for i in range(len(names)) if by_rank[odd[0]][i] != common[i])
+    who = f"rank {odd[0]}" if len(odd) == 1 else f"ranks {', '.join(map(str, odd))}"
+    # With two ranks no majority says which one is wrong.
+    versus = "the other" if wire.world_size == 2 else "the others"
+    raise DivergedError(
+        f"after step {step}, {who} holds other weights than {versus}, "
+        f"first in {names[first]}: ranks have stopped learning the same thing",
+        fix="go on from the last checkpoint with --resume; "
+        "if it comes back, test that host's memory",
+    )
+
+
+def same_start(layout: Layout, optimizer: MuonAdamW, wire: Wire) -> None:
+    """Every rank takes over rank 0's weights and AdamW state. Collective, once a start.
+
+    Random numbers and saved files are rank 0's alone: other hosts may draw or hold others.
+    """
+    tensors = [
+        *(parameter.data for parameter in layout.parameters.values()),
+        *optimizer.first.values(),
+        *optimizer.second.values(),
+    ]
+    # Matrices are views of one buffer; contiguous views travel in place.
+    for pending in [wire.broadcast(tensor, 0, "the first weights") for tensor in tensors]:
+        pending.wait()
+
+
+def whole_state(optimizer: MuonAdamW, wire: Wire) -> OptimizerState:
+    """The optimizer's state with the matrices of all owners, on every rank. Collective."""
+    layout = optimizer.layout
+    muon: dict[str, dict[str, Tensor]] = {}
+    for stack in layout.stacks:
+        momentum, second = _stack_state(optimizer, stack)
+        for tensor in (momentum, second):
+            wire.broadcast(tensor, stack.owner, "the optimizer's state").wait()
+        for index, name in enumerate(stack.names):
+            muon[name] = {
+                "momentum_buffer": momentum[index],
+                "second_momentum_buffer": second[index],
+            }
+    return {"adamw": optimizer.adamw_state(), "muon": muon}
+
+
+def _stack_state(optimizer: MuonAdamW, stack: Stack) -> tuple[Tensor, Tensor]:
+    """The owner's own tensors; elsewhere room for them."""
+    if stack in optimizer.momentum:
+        return optimizer.momentum[stack], optimizer.second_moment[stack]
+    momentum = torch.empty_like(stack.view(optimizer.layout.matrices))
+    return momentum, optimizer.empty_second_moment(stack)

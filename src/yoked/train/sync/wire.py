@@ -1,0 +1,161 @@
+"""Collectives with what the training needs around them: staging, byte counts, clear errors.
+
+Gloo takes tensors in host memory; where the model lives on a GPU and the group is Gloo (mixed
+device types), payloads are staged through the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from yoked.errors import YokedError
+
+
+class LostPeerError(YokedError):
+    """A collective failed: another rank died, was cut off, or did something else."""
+
+
+class Pending:
+    """A collective on its way. `wait` blocks until its result is in the caller's tensor."""
+
+    def __init__(self, work: Any, finish: Callable[[], None] | None, what: str) -> None:
+        self._work, self._finish, self._what = work, finish, what
+
+    def wait(self) -> None:
+        """Raises LostPeerError if the collective failed or passed the group's deadline."""
+        if self._work is not None:
+            try:
+                self._work.wait()
+            except RuntimeError as error:
+                raise _lost(self._what, error) from error
+            self._work = None
+        if self._finish is not None:
+            self._finish()
+            self._finish = None
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._work is None or bool(self._work.is_completed())
+
+
+def _lost(what: str, error: RuntimeError) -> LostPeerError:
+    first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return LostPeerError(
+        f"a peer was lost in {what}: {first_line}",
+        fix="look at the logs of the other ranks for the first failure, then go on with --resume",
+    )
+
+
+class Wire:
+    """The collectives of a run; with one rank, nothing happens and nothing is sent.
+
+    The default process group is Gloo's. device_group: NCCL's, where every rank has a CUDA
+    device; without it, tensors on a device are staged through host memory.
+    """
+
+    def __init__(self, device_group: dist.ProcessGroup | None = None) -> None:
+        self.active = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        self.rank = dist.get_rank() if self.active else 0
+        self.world_size = dist.get_world_size() if self.active else 1
+        self.device_group = device_group
+        self.bytes_sent = 0
+
+    def _group_for(self, tensor: Tensor) -> dist.ProcessGroup | None:
+        """None: the default group."""
+        return None if tensor.device.type == "cpu" else self.device_group
+
+    def _staging(self, tensor: Tensor) -> Tensor:
+        """The tensor itself where a group can take it, else a copy in host memory."""
+        direct = tensor.device.type == "cpu" or self.device_group is not None
+        return tensor if direct else tensor.cpu()
+
+    def _run(
+        self, what: str, tensor: Tensor, sent_bytes: float, start: Callable[[Tensor], Any]
+    ) -> Pending:
+        """Start a collective that works in place on `tensor`, through the host if need be."""
+        self.bytes_sent += round(sent_bytes)
+        staging = self._staging(tensor)
+        try:
+            work = start(staging)
+        except RuntimeError as error:
+            raise _lost(what, error) from error
+        moved = staging is not tensor
+        return Pending(work, (lambda: _copy_back(tensor, staging)) if moved else None, what)
+
+    def all_reduce(self, tensor: Tensor, what: str) -> Pending:
+        """Sum in place over all ranks. Traffic a rank: 2(N-1)/N of the payload."""
+        if not self.active:
+            return Pending(None, None, what)
+        n = self.world_size
+        return self._run(
+            what,
+            tensor,
+            2 * (n - 1) / n * tensor.nbytes,
+            lambda t: dist.all_reduce(t, group=self._group_for(t), async_op=True),
+        )
+
+    def reduce_to(self, tensor: Tensor, owner: int, what: str) -> Pending:
+        """Sum over all ranks into the owner's tensor; the others' is left in any state.
+
+        Traffic a rank: the payload, but for the owner (ring: (N-1)/N of it).
+        """
+        if not self.active:
+            return Pending(None, None, what)
+        n = self.world_size
+        sent = (n - 1) / n * tensor.nbytes if self.rank == owner and n > 2 else tensor.nbytes
+        return self._run(
+            what,
+            tensor,
+            0 if self.rank == owner and n == 2 else sent,
+            lambda t: dist.reduce(t, dst=owner, group=self._group_for(t), async_op=True),
+        )
+
+    def broadcast(self, tensor: Tensor, owner: int, what: str) -> Pending:
+        """Overwrite all ranks' tensor with the owner's."""
+        if not self.active:
+            return Pending(None, None, what)
+        sent = tensor.nbytes if self.rank == owner else 0
+        return self._run(
+            what, tensor, sent, lambda t: dist.broadcast(t, src=owner, group=self._group_for(t), async_op=True)
+        )
+
+    def gather_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
+        """(world, *shape): every rank's tensor, all of one shape, once the Pending is done."""
+        if not self.active:
+            return tensor[None], Pending(None, None, what)
+        gathered = tensor.new_empty(self.world_size, *tensor.shape)
+        source = tensor.contiguous()
+        source = self._staging(source)
+        target = gathered if source.device == gathered.device else gathered.cpu()
+        self.bytes_sent += (self.world_size - 1) * tensor.nbytes
+        try:
+            work = dist.all_gather(
+                list(target.unbind(0)), source, group=self._group_for(source), async_op=True
+            )
+        except RuntimeError as error:
+            raise _lost(what, error) from error
+        moved = target is not gathered
+        return gathered, Pending(
+            work, (lambda: _copy_back(gathered, target)) if moved else None, what
+        )
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Every rank's picklable value, for set-up and rare events."""
+        if not self.active:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        try:
+            dist.all_gather_object(values, value)
+        except RuntimeError as error:
+            raise _lost("an exchange of settings", error) from error
+        return values
+
+
+def _copy_back(target: Tensor, source: Tensor) -> None:
+    with torch.no_grad():
+        target.copy_(source)

@@ -1,0 +1,77 @@
+"""Gradients of embedding tables, kept as the rows that a step touches.
+
+Most parameters of a small model sit in its tables (token and value embeddings), and a step of
+a few thousand tokens touches a few hundred of their rows. A dense gradient would be filled,
+carried over the wire and read whole for those few. All tables are read with the same ids, so
+one list of rows serves all.
+
+Shape legend: U distinct rows of a step, E sum of the tables' widths.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class RowGradients:
+    """Row gradients of all tables for one step: `rows` (U,) int64 sorted, and per table (U, C)."""
+
+    def __init__(self, rows: Tensor, widths: dict[str, int], vocab_size: int) -> None:
+        self.rows = rows
+        self.widths = widths
+        self.slot = torch.full((vocab_size,), -1, dtype=torch.int32, device=rows.device)
+        self.slot[rows] = torch.arange(len(rows), dtype=torch.int32, device=rows.device)
+        # One allocation, so that all tables travel in one message.
+        self.flat = torch.zeros(len(rows) * sum(widths.values()), device=rows.device)
+        self.tables = split_tables(self.flat, len(rows), widths)
+
+    @classmethod
+    def for_ids(cls, ids: Tensor, widths: dict[str, int], vocab_size: int) -> RowGradients:
+        """Zero gradients for the rows that occur in ids (any shape, int64)."""
+        return cls(torch.unique(ids), widths, vocab_size)
+
+    def add(self, table: str, ids: Tensor, gradient: Tensor) -> None:
+        """Add gradient (..., C) of the looked-up ids (...)."""
+        slots = self.slot[ids.reshape(-1)]
+        self.tables[table].index_add_(0, slots, gradient.reshape(len(slots), -1).float())
+
+    def add_rows(self, rows: Tensor, flat: Tensor) -> None:
+        """Add another rank's gradients: rows (u,) distinct, flat laid out as our own."""
+        slots = self.slot[rows]
+        for table, part in split_tables(flat, len(rows), self.widths).items():
+            self.tables[table].index_add_(0, slots, part)
+
+
+def split_tables(flat: Tensor, count: int, widths: dict[str, int]) -> dict[str, Tensor]:
+    """Views (count, C) of a flat buffer, one for each table."""
+    sizes = [count * width for width in widths.values()]
+    parts = torch.split(flat, sizes)
+    return {name: part.view(count, -1) for name, part in zip(widths, parts, strict=True)}
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, weight: Tensor, ids: Tensor, table: str, gradients: RowGradients
+    ) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.table, ctx.gradients = table, gradients
+        return F.embedding(ids, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[None, None, None, None]:
+        (ids,) = ctx.saved_tensors
+        ctx.gradients.add(ctx.table, ids, upstream[0])
+        return None, None, None, None
+
+
+def lookup(weight: Tensor, ids: Tensor, table: str, gradients: RowGradients | None) -> Tensor:
+    """Rows of a table; their gradient goes to `gradients`, or to autograd where that is None."""
+    if gradients is None or not torch.is_grad_enabled():
+        return F.embedding(ids, weight)
+    out: Tensor = _Lookup.apply(weight, ids, table, gradients)  # type: ignore[no-untyped-call]
+    return out

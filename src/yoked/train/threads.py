@@ -1,0 +1,99 @@
+"""How many threads a rank uses, and on which cores."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from yoked.errors import UsageError
+
+CPUS = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Logical CPUs that this process may use: one of each fast physical core, and the rest.
+
+    fast: by number; hybrid: whether slower cores (efficiency cores) were left out of it.
+    """
+
+    fast: tuple[int, ...]
+    allowed: tuple[int, ...]
+    hybrid: bool
+
+
+@dataclass(frozen=True)
+class ThreadPlan:
+    """Threads of one rank; cores: where to pin it, None: nowhere."""
+
+    threads: int
+    cores: tuple[int, ...] | None
+    reason: str
+
+
+def read_cores(root: Path = CPUS, allowed: tuple[int, ...] | None = None) -> Cores:
+    """The cores of this host, from sysfs where there is one.
+
+    root: a folder like /sys/devices/system/cpu. allowed: logical CPUs, default: the affinity.
+    Hybrid CPUs are recognised by unequal cpu_capacity (Arm) or maximal frequency (x86).
+    """
+    if allowed is None:
+        allowed = (
+            tuple(sorted(os.sched_getaffinity(0)))
+            if hasattr(os, "sched_getaffinity")
+            else tuple(range(psutil.cpu_count() or 1))
+        )
+    seen: set[str] = set()
+    first_of_core: list[int] = []
+    for cpu in allowed:
+        siblings = _read(root / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu)
+        if siblings not in seen:
+            seen.add(siblings)
+            first_of_core.append(cpu)
+    speeds = {cpu: _speed(root, cpu) for cpu in first_of_core}
+    fastest = max(speeds.values(), default=0)
+    # Boost bins of equal cores differ by a few percent; efficiency cores by far more.
+    fast = tuple(cpu for cpu in first_of_core if speeds[cpu] >= 0.85 * fastest)
+    return Cores(fast, allowed, len(fast) < len(first_of_core))
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _speed(root: Path, cpu: int) -> int:
+    for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
+        text = _read(root / f"cpu{cpu}/{name}")
+        if text and text.isdecimal():
+            return int(text)
+    return 0
+
+
+def plan_threads(
+    cores: Cores, local_rank: int, local_ranks: int, asked: int | None, *, chosen_outside: int | None
+) -> ThreadPlan:
+    """Divide a host's fast cores among its ranks.
+
+    asked: `--threads`; chosen_outside: OMP_NUM_THREADS, when the user (not torchrun) set it.
+    Ranks are pinned only on hybrid CPUs, to keep them off the efficiency cores.
+    """
+    if asked is not None:
+        if asked > len(cores.allowed):
+            raise UsageError(
+                f"--threads {asked}, but this process may use {len(cores.allowed)} CPUs",
+                fix=f"--threads {len(cores.allowed)} or fewer, or --threads auto",
+            )
+        return ThreadPlan(asked, None, "asked for with --threads")
+    if chosen_outside is not None:
+        return ThreadPlan(chosen_outside, None, "OMP_NUM_THREADS")
+    mine = cores.fast[local_rank::local_ranks] or (cores.fast[local_rank % len(cores.fast)],)
+    what = "performance cores" if cores.hybrid else "physical cores"
+    among = "" if local_ranks == 1 else f" among {local_ranks} ranks"
+    reason = f"{len(cores.fast)} {what}{among}"
+    return ThreadPlan(len(mine), mine if cores.hybrid else None, reason)

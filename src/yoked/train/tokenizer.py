@@ -1,0 +1,303 @@
+"""Byte-pair tokenizer: rustbpe trains it, tiktoken encodes with it.
+
+Split pattern and special tokens are nanochat's, so that a tokenizer made by either is used by
+both. The text form beside the pickled one is what yoked reads by preference: it runs no code.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import logging
+import pickle
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from yoked.errors import DataError, UsageError
+from yoked.train.data.files import write_atomically
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# GPT-4's pattern, but with at most two digits together.
+SPLIT_PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+BOS = "<|bos|>"
+# Their ids follow those of the merges, in this order.
+SPECIAL_TOKENS = (
+    BOS,
+    "<|user_start|>",
+    "<|user_end|>",
+    "<|assistant_start|>",
+    "<|assistant_end|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "<|output_start|>",
+    "<|output_end|>",
+)
+MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
+
+PICKLE_NAME = "tokenizer.pkl"
+JSON_NAME = "yoked_tokenizer.json"
+_JSON_FORMAT = 1
+
+# The regular expression engines of tiktoken and rustbpe keep one stack entry for each character
+# of a run of white space, and panic at 1,000,000 of them. Longer runs are cut before.
+_MAX_WHITESPACE_RUN = 900_000
+_LONG_WHITESPACE = re.compile(r"\s{%d}" % _MAX_WHITESPACE_RUN)
+
+
+class Tokenizer:
+    """A tiktoken encoding with `<|bos|>` and, if it was trained here, what was asked for.
+
+    vocab_size: merges (the 256 bytes among them) and special tokens; ids lie below it.
+    requested_vocab_size: what training was asked for; None when that is not known. The text may
+    have had fewer distinct pairs than that needs.
+    """
+
+    def __init__(
+        self,
+        ranks: dict[bytes, int],
+        pattern: str = SPLIT_PATTERN,
+        specials: dict[str, int] | None = None,
+        *,
+        requested_vocab_size: int | None = None,
+    ) -> None:
+        import tiktoken
+
+        if specials is None:
+            specials = {name: len(ranks) + place for place, name in enumerate(SPECIAL_TOKENS)}
+        self._ranks, self._pattern, self._specials = ranks, pattern, specials
+        self._encoding = tiktoken.Encoding(
+            name="yoked", pat_str=pattern, mergeable_ranks=ranks, special_tokens=specials
+        )
+        self.requested_vocab_size = requested_vocab_size
+        self.vocab_size = len(ranks) + len(specials)
+        self.bos_id = specials[BOS]
+        self.fingerprint = _fingerprint(ranks, pattern, specials)
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> Tokenizer:
+        """Train on whole documents; equal text in equal order gives an equal tokenizer.
+
+        texts: streamed; what is kept in memory are counts of distinct words.
+        vocab_size: with the special tokens. Fewer come out when the text has too few pairs.
+        Raises UsageError below 265 tokens: 256 bytes and 9 special tokens.
+        """
+        require_vocab_size(vocab_size)
+        import rustbpe
+
+        # It reports its progress to the root logger's handlers.
+        logging.getLogger("rustbpe").setLevel(logging.WARNING)
+        trainer = rustbpe.Tokenizer()
+        trainer.train_from_iterator(
+            (part for text in texts for part in _digestible(text)),
+            vocab_size - len(SPECIAL_TOKENS),
+            pattern=SPLIT_PATTERN,
+        )
+        ranks = {bytes(token): rank for token, rank in trainer.get_mergeable_ranks()}
+        return cls(ranks, requested_vocab_size=vocab_size)
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """Read a tokenizer that yoked or nanochat saved. Raises DataError.
+
+        nanochat's pickle is read by an unpickler that admits plain data alone, so a file that
+        would run code is refused.
+        """
+        ours, theirs = folder / JSON_NAME, folder / PICKLE_NAME
+        for path, read in ((ours, _read_json), (theirs, _read_pickle)):
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise _unreadable(path, str(error)) from error
+            ranks, pattern, specials, requested = read(path, content)
+            _require_sound(path, ranks, pattern, specials)
+            try:
+                return cls(ranks, pattern, specials, requested_vocab_size=requested)
+            except ValueError as error:
+                raise _unreadable(path, f"its split pattern is wrong: {error}") from error
+        raise DataError(
+            f"{folder}: no tokenizer here ({JSON_NAME} or {PICKLE_NAME})",
+            fix="name the folder that holds the tokenizer's files, or leave --tokenizer out "
+            "to train one on the data",
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write our text form and nanochat's pickle into `folder`, each whole or not at all."""
+        folder.mkdir(parents=True, exist_ok=True)
+        by_rank = sorted(self._ranks, key=self._ranks.__getitem__)
+        form = {
+            "format": _JSON_FORMAT,
+            "fingerprint": self.fingerprint,
+            "vocab_size": self.vocab_size,
+            "requested_vocab_size": self.requested_vocab_size,
+            "pattern": self._pattern,
+            "special_tokens": self._specials,
+            "tokens_base64": [base64.b64encode(token).decode("ascii") for token in by_rank],
+        }
+        write_atomically(folder / PICKLE_NAME, pickle.dumps(self._encoding, protocol=4))
+        write_atomically(folder / JSON_NAME, json.dumps(form, indent=0).encode())
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of ordinary text: `<|bos|>` written in it is text too."""
+        parts = _digestible(text)
+        if len(parts) == 1:
+            return self._encoding.encode_ordinary(text)
+        return [token for part in parts for token in self._encoding.encode_ordinary(part)]
+
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
+        """`encode` of each text, by `threads` threads."""
+        if threads <= 1 or len(texts) < 2:
+            return [self.encode(text) for text in texts]
+        from concurrent.futures import ThreadPoolExecutor
+
+        # The encoder releases the interpreter's lock.
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(self.encode, texts))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids; bytes that are no UTF-8 become U+FFFD. Special tokens show."""
+        return self._encoding.decode(list(ids))
+
+    def decode_bytes(self, ids: Sequence[int]) -> bytes:
+        """Bytes of token ids, which may begin or end inside a character."""
+        return self._encoding.decode_bytes(list(ids))
+
+    def special_id(self, token: str) -> int:
+        """Id of a special token. Raises KeyError when the tokenizer has none of that name."""
+        return self._specials[token]
+
+    def token_bytes(self) -> NDArray[np.int32]:
+        """Bytes of text that each token stands for, int32, (vocab_size,); 0 for special ones."""
+        import numpy as np
+
+        sizes = np.zeros(self.vocab_size, dtype=np.int32)
+        for token, rank in self._ranks.items():
+            sizes[rank] = len(token)
+        return sizes
+
+
+def require_vocab_size(vocab_size: int) -> None:
+    """Raise UsageError when a vocabulary cannot hold the bytes and the special tokens."""
+    if vocab_size < MIN_VOCAB_SIZE:
+        raise UsageError(
+            f"a vocabulary of {vocab_size:,} tokens cannot hold 256 bytes "
+            f"and {len(SPECIAL_TOKENS)} special tokens",
+            fix=f"--vocab-size {MIN_VOCAB_SIZE} or more",
+        )
+
+
+def _digestible(text: str) -> list[str]:
+    """`text` in parts that the regular expression engines can split; nearly always itself."""
+    if len(text) < _MAX_WHITESPACE_RUN or _LONG_WHITESPACE.search(text) is None:
+        return [text]
+    parts: list[str] = []
+    start = 0
+    for run in _LONG_WHITESPACE.finditer(text):
+        parts.append(text[start : run.end()])
+        start = run.end()
+    return [part for part in [*parts, text[start:]] if part]
+
+
+def _fingerprint(ranks: Mapping[bytes, int], pattern: str, specials: Mapping[str, int]) -> str:
+    """sha256 over what decides how text becomes ids."""
+    digest = hashlib.sha256()
+    for field in _fields(ranks, pattern, specials):
+        digest.update(len(field).to_bytes(8, "little"))
+        digest.update(field)
+    return digest.hexdigest()
+
+
+def _fields(
+    ranks: Mapping[bytes, int], pattern: str, specials: Mapping[str, int]
+) -> Iterator[bytes]:
+    yield pattern.encode()
+    for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        yield rank.to_bytes(8, "little") + token
+    yield b"special tokens"
+    for name, token_id in sorted(specials.items(), key=lambda item: item[1]):
+        yield token_id.to_bytes(8, "little") + name.encode()
+
+
+# What a file gave: merges, pattern, special tokens, vocabulary that was asked for.
+_Content = tuple[Any, Any, Any, int | None]
+
+
+def _unreadable(path: Path, why: str) -> DataError:
+    return DataError(
+        f"{path} is not a tokenizer that yoked can read: {why}",
+        fix="take the folder of another tokenizer, or leave --tokenizer out to train one",
+    )
+
+
+def _read_json(path: Path, content: bytes) -> _Content:
+    try:
+        form = json.loads(content)
+        if form["format"] != _JSON_FORMAT:
+            raise _unreadable(path, f"format {form['format']}, this yoked reads {_JSON_FORMAT}")
+        tokens = (base64.b64decode(token, validate=True) for token in form["tokens_base64"])
+        ranks = {token: rank for rank, token in enumerate(tokens)}
+        found = _fingerprint(ranks, form["pattern"], form["special_tokens"])
+        if found != form["fingerprint"]:
+            raise _unreadable(path, "its content does not match its fingerprint")
+        return ranks, form["pattern"], form["special_tokens"], form["requested_vocab_size"]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise _unreadable(path, f"damaged ({type(error).__name__}: {error})") from error
+
+
+class _PickledEncoding:
+    """Takes the place of tiktoken.Encoding in a pickle: keeps the state, runs nothing."""
+
+    state: object = None
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("tiktoken.core", "Encoding"):
+            return _PickledEncoding
+        raise pickle.UnpicklingError(f"it wants to run {module}.{name}")
+
+
+def _read_pickle(path: Path, content: bytes) -> _Content:
+    try:
+        found = _PlainUnpickler(io.BytesIO(content)).load()
+    # A damaged pickle can raise nearly anything; nothing of ours runs inside.
+    except Exception as error:
+        raise _unreadable(path, f"{type(error).__name__}: {error}") from error
+    state = found.state if isinstance(found, _PickledEncoding) else None
+    if not isinstance(state, dict):
+        raise _unreadable(path, "it does not hold an encoding with its merges")
+    values = (state.get(key) for key in ("mergeable_ranks", "pat_str", "special_tokens"))
+    ranks, pattern, specials = values
+    return ranks, pattern, specials, None
+
+
+def _require_sound(path: Path, ranks: Any, pattern: Any, specials: Any) -> None:
+    """Raise a DataError that says what is wrong with a tokenizer's parts, if anything is."""
+    if not (isinstance(ranks, dict) and isinstance(specials, dict) and isinstance(pattern, str)):
+        raise _unreadable(path, "merges, pattern or special tokens are missing")
+    if not all(isinstance(token, bytes) for token in ranks) or not all(
+        isinstance(name, str) for name in specials
+    ):
+        raise _unreadable(path, "a token is neither bytes nor the name of a special token")
+    ids = [*ranks.values(), *specials.values()]
+    if not all(type(i) is int for i in ids) or sorted(ids) != list(range(len(ids))):
+        raise _unreadable(path, f"its {len(ids):,} ids are not 0 to {len(ids) - 1:,}, each once")
+    missing = [value for value in range(256) if bytes([value]) not in ranks]
+    if missing:
+        raise _unreadable(path, f"it has no token for byte {missing[0]:#04x}")
+    if BOS not in specials:
+        raise _unreadable(path, f"it has no {BOS}, with which every document begins")

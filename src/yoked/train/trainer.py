@@ -1,0 +1,167 @@
+"""One training step, and evaluation: what every rank computes, exactly once a row.
+
+Shape legend: B rows of a step, R this rank's rows, b rows of a micro-batch, T tokens a row.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from yoked.train.head import Head
+from yoked.train.model import GPT
+from yoked.train.optim.layout import Layout
+from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.shares import split_rows
+from yoked.train.sync.exact import ExactSync
+from yoked.train.sync.wire import Wire
+
+Rows = NDArray[np.int64]
+
+
+class Stream(Protocol):
+    """The sample stream: row i is fixed, however it is shared out."""
+
+    def batch(self, start: int, stop: int) -> Rows:
+        """Rows [start, stop), each of T + 1 tokens."""
+
+
+@dataclass(frozen=True)
+class StepStats:
+    """This rank's part of a step. nats: summed loss of its tokens; seconds by what they went to."""
+
+    nats: float
+    tokens: int
+    compute_s: float
+    comm_s: float
+    wait_s: float
+    bytes_sent: int
+
+
+class Trainer:
+    """Trains one model with the other ranks; holds no state that a checkpoint lacks."""
+
+    def __init__(
+        self,
+        model: GPT,
+        layout: Layout,
+        optimizer: MuonAdamW,
+        head: Head,
+        wire: Wire,
+        stream: Stream,
+        *,
+        rows_per_step: int,
+        device_batch_size: int,
+        shares: list[float],
+    ) -> None:
+        self.model, self.layout, self.optimizer, self.head = model, layout, optimizer, head
+        self.wire, self.stream = wire, stream
+        self.rows_per_step, self.device_batch_size = rows_per_step, device_batch_size
+        self.ranges = split_rows(rows_per_step, shares)
+        self.sync = ExactSync(wire, layout)
+
+    @property
+    def my_rows(self) -> range:
+        """This rank's rows of a step, counted from the step's first."""
+        return self.ranges[self.wire.rank]
+
+    def step(self, step: int) -> StepStats:
+        """Take step `step` (counted from 0) on rows [step * B, (step + 1) * B).
+
+        Collective: every rank calls this once a step, also one without rows.
+        """
+        started, sent_before = time.perf_counter(), self.wire.bytes_sent
+        nats = self.gradients(step)
+        rows = self.sync.finish()
+        self.optimizer.step_muon(step)
+        self.sync.start_sharing()
+        self.optimizer.step_adamw(step, rows)
+        self.sync.finish_sharing()
+        # On a GPU the numbers below would otherwise be of the queue, not of the work.
+        _synchronize(self.model.device)
+        times = self.sync.times
+        return StepStats(
+            nats=nats,
+            tokens=len(self.my_rows) * self.model.config.sequence_len,
+            compute_s=time.perf_counter() - started - times.wait_s - times.comm_s,
+            comm_s=times.comm_s,
+            wait_s=times.wait_s,
+            bytes_sent=self.wire.bytes_sent - sent_before,
+        )
+
+    def gradients(self, step: int) -> float:
+        """Compute this rank's gradients of a step and hand them to the sync; returns its nats."""
+        device, dtype = self.model.device, self.model.compute_dtype
+        self.layout.zero_gradients()
+        first = step * self.rows_per_step
+        batch = torch.from_numpy(self.stream.batch(first, first + self.rows_per_step)).to(device)
+        ids = batch[:, :-1]
+        tables = self.sync.begin([ids[rows.start : rows.stop] for rows in self.ranges])
+        head_weight = self.model.lm_head.weight.detach().to(dtype)
+        scale = 1.0 / (self.rows_per_step * ids.size(1))
+        mine = batch[self.my_rows.start : self.my_rows.stop]
+        micro_batches = mine.split(self.device_batch_size) if len(mine) else ()
+        nats = 0.0
+        for number, rows in enumerate(micro_batches):
+            hidden = self.model(rows[:, :-1], tables)
+            loss = self.head.loss(
+                hidden.detach().flatten(0, 1),
+                head_weight,
+                rows[:, 1:].flatten(),
+                grad_scale=scale,
+                weight_grad_VC=self.layout.head_grad,
+            )
+            if number == len(micro_batches) - 1:
+                self.sync.head_ready()
+            assert loss.hidden_grad is not None
+            hidden.backward(loss.hidden_grad.view_as(hidden))
+            nats += float(loss.nats)
+        if not micro_batches:
+            self.sync.head_ready()
+        self.sync.rest_ready()
+        return nats
+
+
+@torch.no_grad()
+def evaluate_bpb(
+    model: GPT,
+    head: Head,
+    rows_of: Callable[[Rows], Rows],
+    num_rows: int,
+    token_bytes: Tensor,
+    wire: Wire,
+    device_batch_size: int,
+) -> float:
+    """Bits per byte over rows [0, num_rows): summed nats / (ln 2 * bytes of the targets).
+
+    Tokens without bytes (special tokens) count neither way. rows_of: reads rows by number.
+    token_bytes: (V,) int on the model's device. Collective: ranks share the rows equally.
+    """
+    mine = split_rows(num_rows, [1.0] * wire.world_size)[wire.rank]
+    totals = torch.zeros(2, dtype=torch.float64)
+    weight = model.lm_head.weight.to(model.compute_dtype)
+    for first in range(mine.start, mine.stop, device_batch_size):
+        numbers = np.arange(first, min(first + device_batch_size, mine.stop), dtype=np.int64)
+        rows = torch.from_numpy(rows_of(numbers)).to(model.device)
+        targets = rows[:, 1:].flatten()
+        hidden = model(rows[:, :-1]).flatten(0, 1)
+        result = head.loss(hidden, weight, targets)
+        target_bytes = token_bytes[targets]
+        totals[0] += (result.token_nats.double() * (target_bytes > 0)).sum().cpu()
+        totals[1] += target_bytes.sum().cpu()
+    wire.all_reduce(totals, "the evaluation").wait()
+    nats, byte_count = totals.tolist()
+    return float(nats / (math.log(2) * byte_count)) if byte_count else math.nan
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

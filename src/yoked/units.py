@@ -1,0 +1,125 @@
+"""Numbers with units, written for people and read back.
+
+Bytes count in powers of 1000 (kB, MB) or 1024 (KiB, MiB), bits in powers of 1000 (kbit, Mbit);
+a link is given in bit/s, a payload in bytes, and nothing is ever a bare "M".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from yoked.errors import UsageError
+
+_DECIMAL = ("", "k", "M", "G", "T", "P")
+_SCALE = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_SCALE.update({f"{letter}i": 1024**power for power, letter in enumerate("kmgtp", start=1)})
+_QUANTITY = re.compile(
+    r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgtp]?i?)(b|byte|bytes|bit|bits)\s*(/s)?\s*", re.I
+)
+_DURATION = re.compile(r"(?:(\d+)d)?\s*(?:(\d+)h)?\s*(?:(\d+)min)?\s*(?:(\d+(?:\.\d*)?)s)?")
+
+
+def _scaled(value: float, unit: str) -> str:
+    """Three significant digits with a decimal prefix; whole numbers stay whole below 1000."""
+    magnitude, power = abs(value), 0
+    # 999.5 would be printed as "1000 k".
+    while magnitude >= 999.5 and power < len(_DECIMAL) - 1:
+        magnitude, power = magnitude / 1000, power + 1
+    digits = 0 if power == 0 and float(value).is_integer() else _digits(magnitude)
+    sign = "-" if value < 0 else ""
+    return f"{sign}{magnitude:.{digits}f} {_DECIMAL[power]}{unit}".rstrip()
+
+
+def _digits(magnitude: float) -> int:
+    """Decimals that make three significant digits, at most two."""
+    return 0 if magnitude >= 99.95 else 1 if magnitude >= 9.995 else 2
+
+
+def format_bytes(size_bytes: float) -> str:
+    """A size, such as `46.1 MB` (10^6 bytes)."""
+    return _scaled(size_bytes, "B")
+
+
+def format_bit_per_s(rate_bit_per_s: float) -> str:
+    """A link's speed, such as `950 Mbit/s`."""
+    return _scaled(rate_bit_per_s, "bit/s")
+
+
+def format_bytes_per_s(rate_bytes_per_s: float) -> str:
+    """A rate of payload, such as `118 MB/s`."""
+    return _scaled(rate_bytes_per_s, "B/s")
+
+
+def format_count(count: float) -> str:
+    """A number of things, such as `36.7M`; below 10,000 it is written in full."""
+    if abs(count) < 10_000:
+        return f"{count:,.0f}" if float(count).is_integer() else f"{count:,.2f}"
+    return _scaled(count, "").replace(" ", "").replace("G", "B")
+
+
+def format_duration(time_s: float) -> str:
+    """A time, such as `0.43 s`, `2 min 05 s` or `3 h 12 min`."""
+    if not math.isfinite(time_s):
+        return "unknown"
+    if time_s < 1e-3:
+        return f"{time_s * 1e6:.0f} µs"
+    if time_s < 0.1:
+        return f"{time_s * 1e3:.{_digits(time_s * 1e3)}f} ms"
+    if time_s < 59.5:
+        return f"{time_s:.{_digits(time_s)}f} s"
+    seconds = round(time_s)
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    minutes = round(time_s / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(time_s / 3600)
+    return f"{hours // 24} d {hours % 24:02d} h"
+
+
+def _parse(text: str) -> tuple[float, bool, bool]:
+    """(value in base units, is it bits, is it per second) of `1.5 Gbit/s` or `64 MiB`."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{text!r} is not a quantity with a unit",
+            fix="write a number and B, kB, MB, GiB, kbit, Mbit or Gbit, with /s for a rate",
+        )
+    number, prefix, unit, per_second = match.groups()
+    # "Mb" is bits to some and bytes to others, so a small b alone is refused.
+    if unit == "b":
+        raise UsageError(
+            f"{text!r} could mean bits or bytes",
+            fix="write B for bytes and bit for bits",
+        )
+    is_bit = unit.lower().startswith("bit")
+    return float(number) * _SCALE[prefix.lower()], is_bit, per_second is not None
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in `64 MiB` or `1.5 GB`; eight bits make one. Raises UsageError."""
+    value, is_bit, is_rate = _parse(text)
+    if is_rate:
+        raise UsageError(f"{text!r} is a rate, not a size", fix="leave out /s")
+    return round(value / 8 if is_bit else value)
+
+
+def parse_bit_per_s(text: str) -> float:
+    """bit/s in `1 Gbit/s` or `118 MB/s`. Raises UsageError."""
+    value, is_bit, is_rate = _parse(text)
+    if not is_rate:
+        raise UsageError(f"{text!r} is a size, not a rate", fix="add /s")
+    return value if is_bit else 8 * value
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds in `90 s`, `2 min 5 s`, `3h` or `1 d 2 h`. Raises UsageError."""
+    match = _DURATION.fullmatch(re.sub(r"\s+", "", text))
+    if match is None or not any(match.groups()):
+        raise UsageError(
+            f"{text!r} is not a duration",
+            fix="write it as in 90 s, 2 min 5 s or 3 h",
+        )
+    days, hours, minutes, seconds = (float(group or 0) for group in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -1,0 +1,95 @@
+"""The thin commands: what they print for people and for programs."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from yoked.cli.commands.data import report_dataset
+from yoked.cli.commands.sample import write
+from yoked.cli.main import main
+from yoked.cli.output import Output
+from yoked.journal import Journal
+
+
+class Recorder(io.StringIO):
+    """Remembers each piece with the moment it was flushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushed: list[str] = []
+
+    def flush(self) -> None:
+        self.flushed.append(self.getvalue())
+
+
+def test_a_sample_is_written_piece_by_piece() -> None:
+    stdout = Recorder()
+
+    write(
+        iter([" upon", " a time"]), Path("runs/r"), "Once", Output(json_mode=False, stdout=stdout)
+    )
+
+    assert stdout.flushed == ["Once", "Once upon", "Once upon a time", "Once upon a time\n"]
+
+
+def test_a_sample_in_json_is_one_object() -> None:
+    stdout = io.StringIO()
+
+    write(iter([" upon", "…"]), Path("runs/r"), "Once", Output(json_mode=True, stdout=stdout))
+
+    payload = json.loads(stdout.getvalue())
+    assert (payload["prompt"], payload["text"]) == ("Once", " upon…")
+
+
+def test_a_prepared_data_set_says_what_was_kept() -> None:
+    stdout = io.StringIO()
+    payload = {
+        "name": "sotu",
+        "source": "sotu",
+        "folder": "/cache/sotu-0123",
+        "max_seq_len": 512,
+        "vocab_size": 26_758,
+        "train": {"rows": 4_000, "tokens_kept": 1_980_000, "tokens_dropped": 20_000},
+        "val": {"rows": 200},
+        "notes": ["asked for 32,768 tokens, the text gave 26,758"],
+    }
+
+    report_dataset(payload, Output(json_mode=False, stdout=stdout))
+
+    said = stdout.getvalue()
+    assert "4,000 to train on, 200 to validate" in said
+    assert "1.98M kept, 99.0% of the text" in said
+    assert "the text gave 26,758" in said
+    assert "next: yoked train --data sotu --max-seq-len 512" in said
+
+
+def test_the_list_shows_what_is_here_and_what_can_be_fetched(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["data", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert main(["data", "list", "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)["datasets"]
+
+    assert lines[0] == f"{len(entries)} data sets"
+    assert [(entry["name"], entry["state"]) for entry in entries] == [
+        ("sotu", "embedded"),
+        ("climbmix", "available"),
+    ]
+
+
+def test_plot_names_both_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r").mkdir()
+    with Journal(tmp_path / "r" / "metrics.jsonl") as journal:
+        journal.append({"attempt": 1, "step": 1, "loss": 9.0, "tokens": [64]})
+
+    status = main(["plot", "r", "--runs-dir", str(tmp_path), "--json"])
+
+    payload = json.loads(capsys.readouterr().out)
+    assert status == 0
+    assert Path(payload["png"]).is_file()
+    assert Path(payload["svg"]).is_file()

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from yoked.cli import main as cli
+from yoked.cli.main import main
+from yoked.cli.reference import command_reference
+from yoked.errors import DataError
+
+HEAVY = ("torch", "numpy", "pyarrow", "matplotlib")
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["data", "--help"]])
+def test_help_loads_no_heavy_package(argv: list[str]) -> None:
+    program = (
+        "import sys; from yoked.cli.main import main\n"
+        f"status = main({argv!r}); print([m for m in {HEAVY!r} if m in sys.modules], status)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.splitlines()[-1] == "[] 0"
+    assert "Usage: yoked" in done.stdout
+
+
+def test_a_mistyped_flag_gets_the_nearest_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["train", "--dpth", "4"])
+
+    assert status == 2
+    said = capsys.readouterr()
+    assert "Did you mean --depth?" in said.err
+    assert "fix: yoked train --help" in said.err
+    assert said.out == ""
+
+
+def test_a_mistyped_command_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trian"]) == 2
+    assert 'Did you mean "train"?' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["train", "--depth", "deep", "--json"],
+        ["train", "--depth", "0", "--json"],
+        ["plot", "--json", "--runs-dir", "nowhere"],
+        ["sample", "--json", "--max-tokens", "0"],
+        ["data", "prepare", "--json", "--max-seq-len", "1"],
+        ["data", "download", "--json", "--shards", "0"],
+    ],
+)
+def test_with_json_an_error_is_one_object_on_stdout(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(argv)
+
+    said = capsys.readouterr()
+    error = json.loads(said.out)["error"]
+    assert status == 2
+    assert error["kind"] == "UsageError"
+    assert error["what"]
+    assert error["fix"]
+    assert said.err == ""
+
+
+def test_statuses_tell_failure_bug_and_interrupt_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problems: list[BaseException] = [
+        DataError("gone", fix="fetch it"),
+        ZeroDivisionError("oops"),
+        KeyboardInterrupt(),
+    ]
+    statuses = []
+    for problem in problems:
+
+        def raising(*args: object, problem: BaseException = problem, **options: object) -> int:
+            raise problem
+
+        monkeypatch.setattr(cli, "build_app", lambda raising=raising: raising)
+        statuses.append(main([]))
+
+    assert statuses == [1, 3, 130]
+    said = capsys.readouterr().err
+    assert "gone\nfix: fetch it" in said
+    assert "ZeroDivisionError: oops" in said
+    assert "bug in yoked. Please report" in said
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    program = "import sys; from yoked.cli.main import main; sys.exit(main(['train', '--help']))"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+
+    assert process.returncode == 0
+    assert said == b""
+
+
+def test_the_command_reference_is_up_to_date() -> None:
+    written = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
+
+    assert written == command_reference(), "run `make docs`"

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.cli.commands.train import run_training, with_run_name
+from yoked.cli.output import Output
+from yoked.errors import UsageError, YokedError
+from yoked.train.config import TrainConfig
+
+RESULT = {
+    "run": "r",
+    "steps": 20,
+    "tokens": 10_240,
+    "loss": 4.5,
+    "val_bpb": 1.9,
+    "tokens_per_second": 2_345.6,
+    "first_step_s": 3.2,
+    "bytes_sent_per_step": 46_100_000,
+}
+
+
+class Trainer:
+    """Stands in for training: remembers what it was asked, answers with a result."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.asked: list[TrainConfig] = []
+        self._changes = changes
+
+    def __call__(self, config: TrainConfig, output: Output) -> Mapping[str, Any]:
+        self.asked.append(config)
+        return {**RESULT, "dir": str(config.runs_dir / str(config.run)), **self._changes}
+
+
+def run(
+    config: TrainConfig, *, here: Trainer, ranks: Trainer, json_mode: bool = False
+) -> tuple[int, str]:
+    stdout = io.StringIO()
+    status = run_training(
+        config,
+        Output(json_mode=json_mode, stdout=stdout),
+        here=here,
+        ranks=ranks,
+        plot=lambda run_dir: run_dir / "loss.png",
+    )
+    return status, stdout.getvalue()
+
+
+def test_one_rank_trains_here_and_several_under_the_launcher() -> None:
+    here, ranks = Trainer(), Trainer()
+
+    run(TrainConfig(run="a"), here=here, ranks=ranks)
+    run(TrainConfig(run="b", ranks=2), here=here, ranks=ranks)
+    run(TrainConfig(run="c", shares="3:1"), here=here, ranks=ranks)
+
+    assert [config.run for config in here.asked] == ["a"]
+    assert [config.run for config in ranks.asked] == ["b", "c"]
+
+
+def test_people_get_verdict_evidence_and_next_command() -> None:
+    status, said = run(TrainConfig(run="r"), here=Trainer(), ranks=Trainer())
+
+    assert status == 0
+    assert said.splitlines()[0] == "trained: run r, 20 steps, 10.2k tokens"
+    assert "4.5000 nats" in said
+    assert "1.9000 bits per byte" in said
+    assert "46.1 MB a step" in said
+    assert "next: yoked sample r" in said
+
+
+def test_programs_get_the_promised_keys_in_one_object() -> None:
+    status, said = run(TrainConfig(run="r"), here=Trainer(), ranks=Trainer(), json_mode=True)
+
+    assert status == 0
+    payload = json.loads(said)
+    assert payload.items() >= RESULT.items()
+    assert payload["plot"].endswith("loss.png")
+
+
+def test_an_interrupted_run_says_how_to_go_on_and_ends_with_130() -> None:
+    status, said = run(
+        TrainConfig(run="r", runs_dir=Path("elsewhere")),
+        here=Trainer(state="interrupted"),
+        ranks=Trainer(),
+    )
+
+    assert status == 130
+    assert "next: yoked train --resume --run r --runs-dir elsewhere" in said
+
+
+def test_a_plot_that_fails_does_not_fail_the_training() -> None:
+    def no_plot(run_dir: Path) -> Path:
+        raise YokedError("no space for a picture")
+
+    status = run_training(
+        TrainConfig(run="r"),
+        Output(json_mode=True, stdout=io.StringIO()),
+        here=Trainer(),
+        ranks=Trainer(),
+        plot=no_plot,
+    )
+
+    assert status == 0
+
+
+def test_a_dry_run_shows_each_choice_with_its_reason_and_names_no_run() -> None:
+    plan = Trainer(
+        params={"wte": 8_388_608, "total": 36_700_290},
+        choices=[{"name": "dtype", "value": "bfloat16", "reason": "2.1x float32 on this CPU"}],
+    )
+
+    status, said = run(TrainConfig(dry_run=True, ranks=2), here=plan, ranks=Trainer())
+
+    assert status == 0
+    assert plan.asked[0].run is None
+    assert "36,700,290" in said
+    assert "bfloat16  (2.1x float32 on this CPU)" in said
+
+
+def test_flags_without_effect_are_noted_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    run(TrainConfig(run="r", sample_every=10), here=Trainer(), ranks=Trainer())
+
+    assert "note: --sample-every" in capsys.readouterr().err
+
+
+def test_a_new_run_is_named_by_the_time_and_a_resumed_one_is_the_latest(tmp_path: Path) -> None:
+    now = datetime(2026, 7, 1, 12, 30, 5, tzinfo=UTC)
+    new = with_run_name(TrainConfig(runs_dir=tmp_path), now)
+    with pytest.raises(UsageError, match="no run"):
+        with_run_name(TrainConfig(runs_dir=tmp_path, resume=True), now)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "run.json").write_text("{}")
+
+    resumed = with_run_name(TrainConfig(runs_dir=tmp_path, resume_from_step=5), now)
+
+    assert new.run == "20260701-123005"
+    assert resumed.run == "old"

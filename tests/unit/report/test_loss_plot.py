@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yoked.errors import YokedError
+from yoked.journal import Journal
+from yoked.report.loss_plot import plot_loss, read_curve, smooth
+
+
+def make_run(folder: Path, steps: int = 40) -> Path:
+    folder.mkdir()
+    with Journal(folder / "metrics.jsonl") as journal:
+        for step in range(1, steps + 1):
+            loss = 4 + 6 * math.exp(-step / 10)
+            journal.append({"attempt": 1, "step": step, "loss": loss, "tokens": [64, 32]})
+            if step % 20 == 0:
+                journal.append({"attempt": 1, "step": step, "val_bpb": 2 - step / 100})
+    facts = {
+        "model_config": {"n_layer": 4},
+        "params": {"total": 36_700_290},
+        "data": {"unigram_entropy_nats": 7.1},
+    }
+    (folder / "run.json").write_text(json.dumps(facts))
+    return folder
+
+
+def test_lines_that_a_restart_superseded_are_not_drawn(tmp_path: Path) -> None:
+    with Journal(tmp_path / "metrics.jsonl") as journal:
+        for attempt, step, loss in [(1, 1, 9.0), (1, 2, 8.0), (1, 3, 7.0), (2, 3, 6.5), (2, 4, 6)]:
+            journal.append({"attempt": attempt, "step": step, "loss": loss, "tokens": [10, 6]})
+        journal.append({"attempt": 1, "step": 3, "val_bpb": 3.0})
+        journal.append({"attempt": 2, "step": 3, "val_bpb": 2.5})
+
+    curve = read_curve(tmp_path / "metrics.jsonl")
+
+    assert curve.steps == [1, 2, 3, 4]
+    assert curve.losses == [9.0, 8.0, 6.5, 6.0]
+    assert curve.tokens == [16, 32, 48, 64]
+    assert (curve.eval_steps, curve.eval_bpb) == ([3], [2.5])
+
+
+def test_a_resume_supersedes_also_what_it_did_not_reach_again(tmp_path: Path) -> None:
+    with Journal(tmp_path / "metrics.jsonl") as journal:
+        for step in range(6):
+            journal.append({"attempt": 1, "step": step, "loss": 9.0 - step, "tokens": [8]})
+        journal.append({"attempt": 1, "step": 2, "val_bpb": 3.0})
+        journal.append({"attempt": 1, "step": 6, "val_bpb": 2.0})
+        journal.append({"attempt": 2, "resumed_at": 2})
+        journal.append({"attempt": 2, "step": 2, "loss": 7.5, "tokens": [8]})
+
+    curve = read_curve(tmp_path / "metrics.jsonl")
+
+    assert curve.steps == [0, 1, 2]
+    assert curve.losses == [9.0, 8.0, 7.5]
+    assert (curve.eval_steps, curve.eval_bpb) == ([2], [3.0])
+
+
+def test_the_plot_has_both_panels_and_the_same_bytes_each_time(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "demo")
+
+    png, svg = plot_loss(run)
+    first = svg.read_bytes()
+    plot_loss(run)
+
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert svg.read_bytes() == first
+    text = first.decode()
+    for words in ("run demo", "depth 4", "36.7M parameters", "bits per byte", "unigram entropy"):
+        assert words in text
+    assert sorted(path.name for path in run.iterdir()) == [
+        "loss.png",
+        "loss.svg",
+        "metrics.jsonl",
+        "run.json",
+    ]
+
+
+def test_a_run_without_evaluations_or_facts_is_drawn_all_the_same(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "young", steps=1)
+    (run / "run.json").unlink()
+
+    _, svg = plot_loss(run)
+
+    assert "bits per byte" not in svg.read_text()
+
+
+def test_a_run_without_a_step_says_that_there_is_nothing_to_draw(tmp_path: Path) -> None:
+    with pytest.raises(YokedError, match=r"no metrics\.jsonl"):
+        plot_loss(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(YokedError, match="no step yet"):
+        plot_loss(tmp_path)
+
+
+@given(
+    st.lists(st.floats(0, 20), min_size=1, max_size=60),
+    st.floats(0.5, 20),
+)
+def test_smoothing_stays_within_what_it_smooths(values: list[float], span: float) -> None:
+    smoothed = smooth(values, span)
+
+    assert len(smoothed) == len(values)
+    assert all(min(values) - 1e-9 <= value <= max(values) + 1e-9 for value in smoothed)
+
+
+def test_smoothing_a_falling_line_does_not_draw_it_late() -> None:
+    line = [100.0 - step for step in range(100)]
+
+    smoothed = smooth(line, 3.0)
+
+    assert all(abs(a - b) < 1e-9 for a, b in zip(line[10:90], smoothed[10:90], strict=True))

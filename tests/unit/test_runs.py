@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from yoked.errors import UsageError
+from yoked.runs import find_run, list_runs, new_run_name
+
+
+def make_run(runs_dir: Path, name: str, *, alive_s: int) -> Path:
+    folder = runs_dir / name
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
+    os.utime(folder / "run.json", (alive_s, alive_s))
+    return folder
+
+
+def test_the_latest_run_is_the_one_that_was_last_alive(tmp_path: Path) -> None:
+    make_run(tmp_path, "b", alive_s=100)
+    older = make_run(tmp_path, "a", alive_s=50)
+    (older / "metrics.jsonl").write_text("")
+    os.utime(older / "metrics.jsonl", (200, 200))
+    (tmp_path / "not-a-run").mkdir()
+
+    assert find_run(None, tmp_path) == older
+    assert [run.name for run in list_runs(tmp_path)] == ["a", "b"]
+
+
+def test_a_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "a", alive_s=50)
+
+    assert find_run("a", tmp_path) == run
+    assert find_run(str(run), Path("elsewhere")) == run
+
+
+def test_an_unknown_run_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    make_run(tmp_path, "first-try", alive_s=50)
+
+    with pytest.raises(UsageError, match="did you mean first-try"):
+        find_run("frist-try", tmp_path)
+    with pytest.raises(UsageError, match=r"runs in .*: first-try"):
+        find_run("zebra", tmp_path)
+
+
+def test_no_run_at_all_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="fix: yoked train"):
+        find_run(None, tmp_path / "absent")
+
+
+def test_two_runs_in_one_second_get_two_names(tmp_path: Path) -> None:
+    now = datetime(2026, 7, 1, 12, 30, 5, tzinfo=UTC)
+    (tmp_path / "20260701-123005").mkdir()
+
+    assert new_run_name(tmp_path, now) == "20260701-123005-2"

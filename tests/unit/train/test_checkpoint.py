@@ -1,0 +1,386 @@
+import contextlib
+import copy
+import json
+import resource
+import threading
+
+import pytest
+import torch
+
+from yoked.errors import CheckpointError
+from yoked.train import checkpoint as checkpoint_module
+from yoked.train.checkpoint import CheckpointStore, check_matches
+
+FILES = ("model_{:06d}.pt", "optim_{:06d}_rank0.pt", "meta_{:06d}.json", "manifest_{:06d}.json")
+
+
+@pytest.fixture
+def state(tiny_state):
+    return tiny_state(seed=1)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with CheckpointStore(tmp_path / "base_checkpoints" / "d2") as store:
+        yield store
+
+
+def save(store, step, state, **options):
+    store.save(step, state.model, state.optim, state.meta, extra={"rows": step}, **options)
+    store.wait()
+
+
+def names(store):
+    return sorted(path.name for path in store.folder.iterdir() if path.name != ".yoked-lock")
+
+
+@contextlib.contextmanager
+def largest_file(size_bytes):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_what_was_saved_is_loaded(store, state, same, background):
+    save(store, 10, state, background=background)
+
+    loaded = store.load(10)
+
+    assert loaded.step == 10
+    assert loaded.verified
+    assert same(loaded.model_state, state.model)
+    assert same(loaded.optim_state, state.optim)
+    assert loaded.meta == {"step": 10, **state.meta, "yoked": {"rows": 10}}
+
+
+def test_the_files_have_the_names_that_nanochat_looks_for(store, state):
+    save(store, 10, state)
+
+    assert names(store) == sorted(pattern.format(10) for pattern in FILES)
+
+
+def test_tables_in_bfloat16_stay_in_bfloat16(store, state, same):
+    for tensors in (state.model, state.optim["adamw"]["lm_head.weight"]):
+        for name, value in tensors.items():
+            if isinstance(value, torch.Tensor):
+                tensors[name] = value.bfloat16()
+
+    save(store, 1, state)
+
+    loaded = store.load(1)
+    assert same(loaded.model_state, state.model)
+    assert same(loaded.optim_state, state.optim)
+
+
+def test_training_on_does_not_change_what_is_saved(store, state, same, monkeypatch):
+    # The writer is held until training has changed every tensor.
+    may_write = threading.Event()
+    write = torch.save
+
+    def held_save(*arguments):
+        assert may_write.wait(timeout=30)
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoint_module.torch, "save", held_save)
+    before = copy.deepcopy((state.model, state.optim))
+
+    store.save(1, state.model, state.optim, state.meta, extra={})
+    assert store.poll(), "the save was over before it could be disturbed"
+    for tensor in state.model.values():
+        tensor.add_(1)
+    for kind in state.optim.values():
+        for entry in kind.values():
+            for value in entry.values():
+                if isinstance(value, torch.Tensor):
+                    value.zero_()
+    may_write.set()
+    store.wait()
+
+    loaded = store.load(1)
+    assert same(loaded.model_state, before[0])
+    assert same(loaded.optim_state, before[1])
+
+
+def test_a_second_save_does_not_change_the_first(store, tiny_state, same):
+    first, second = tiny_state(seed=1), tiny_state(seed=2)
+
+    store.save(1, first.model, first.optim, first.meta, extra={})
+    store.save(2, second.model, second.optim, second.meta, extra={})
+    store.wait()
+
+    assert same(store.load(1).model_state, first.model)
+    assert same(store.load(2).model_state, second.model)
+
+
+def test_a_view_is_saved_without_the_storage_behind_it(store, state):
+    flat = torch.zeros(1_000_000)
+    state.model["resid_lambdas"] = flat[:2]
+
+    save(store, 1, state, background=False)
+
+    assert (store.folder / "model_000001.pt").stat().st_size < flat.nbytes
+
+
+def test_parameters_that_were_never_updated_have_no_state(store, state, same):
+    state.optim = {"adamw": {}, "muon": {}}
+
+    save(store, 0, state)
+
+    assert store.load(0).optim_state == {"adamw": {}, "muon": {}}
+
+
+def test_only_the_newest_are_kept(tmp_path, state):
+    with CheckpointStore(tmp_path / "d2", keep_last=2) as store:
+        for step in (1, 2, 3, 4):
+            save(store, step, state)
+
+        assert store.steps() == [3, 4]
+        assert names(store) == sorted(pattern.format(s) for s in (3, 4) for pattern in FILES)
+
+
+def test_after_a_resume_the_newest_is_the_one_saved_last_not_the_highest_step(tmp_path, state):
+    with CheckpointStore(tmp_path / "d2", keep_last=3) as store:
+        for step in (10, 20, 30):
+            save(store, step, state)
+    with CheckpointStore(tmp_path / "d2", keep_last=2) as store:
+        store.load(10)
+        save(store, 15, state)
+
+        assert store.load().step == 15
+        assert store.steps() == [15, 30]
+
+
+def test_saving_a_step_anew_replaces_it(store, tiny_state, same):
+    save(store, 1, tiny_state(seed=1))
+    anew = tiny_state(seed=2)
+
+    save(store, 1, anew)
+
+    assert store.steps() == [1]
+    assert same(store.load(1).model_state, anew.model)
+
+
+# Without its manifest a checkpoint reads as one of nanochat's, which has a test of its own.
+DAMAGE = [(damage, name) for damage in ("flip", "truncate") for name in FILES]
+DAMAGE += [("remove", name) for name in FILES if "manifest" not in name]
+
+
+@pytest.mark.parametrize(("damage", "pattern"), DAMAGE)
+def test_damage_to_any_file_names_it_and_the_steps_that_are_fine(store, state, damage, pattern):
+    for step in (10, 20, 30):
+        save(store, step, state)
+    path = store.folder / pattern.format(30)
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[len(content) // 2] ^= 0x10
+        path.write_bytes(content)
+    elif damage == "truncate":
+        path.write_bytes(content[:-7])
+    else:
+        path.unlink()
+
+    with pytest.raises(CheckpointError) as caught:
+        store.load()
+
+    assert str(path) in caught.value.what
+    assert caught.value.fix == (
+        "resume from another: --resume-from-step 20 (these are fine: 10, 20)",
+    )
+
+
+def test_a_step_without_a_manifest_is_loaded_as_nanochats_unverified(store, state, same):
+    save(store, 10, state)
+    (store.folder / "manifest_000010.json").unlink()
+
+    loaded = store.load()
+
+    assert not loaded.verified
+    assert same(loaded.optim_state, state.optim)
+
+
+def test_a_checkpoint_of_nanochat_without_optimizer_state_is_loaded(tmp_path, state, same):
+    compiled = {f"_orig_mod.{name}": tensor for name, tensor in state.model.items()}
+    torch.save(compiled, tmp_path / "model_000007.pt")
+    (tmp_path / "meta_000007.json").write_text(json.dumps(state.meta))
+
+    loaded = CheckpointStore(tmp_path).load()
+
+    assert loaded.step == 7
+    assert loaded.optim_state is None
+    assert same(loaded.model_state, state.model)
+
+
+def test_a_checkpoint_of_nanochat_that_is_cut_short_is_named(tmp_path, state):
+    path = tmp_path / "model_000007.pt"
+    torch.save(state.model, path)
+    path.write_bytes(path.read_bytes()[:-1000])
+    (tmp_path / "meta_000007.json").write_text(json.dumps(state.meta))
+
+    with pytest.raises(CheckpointError, match=r"model_000007\.pt is damaged"):
+        CheckpointStore(tmp_path).load(7)
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path, state):
+    class Trap:
+        def __reduce__(self):
+            return (print, ("sprung",))
+
+    torch.save({"lm_head.weight": Trap()}, tmp_path / "model_000007.pt")
+    (tmp_path / "meta_000007.json").write_text(json.dumps(state.meta))
+
+    with pytest.raises(CheckpointError, match=r"model_000007\.pt is damaged or no checkpoint"):
+        CheckpointStore(tmp_path).load(7)
+
+
+def test_nanochats_checkpoints_are_not_counted_and_not_removed(tmp_path, state):
+    torch.save(state.model, tmp_path / "model_000001.pt")
+    (tmp_path / "meta_000001.json").write_text(json.dumps(state.meta))
+    with CheckpointStore(tmp_path, keep_last=1) as store:
+        save(store, 2, state)
+        save(store, 3, state)
+
+        assert store.steps() == [1, 3]
+
+
+def test_a_restart_takes_the_newest_that_is_whole_and_tells_what_it_passed_over(store, state):
+    for step in (10, 20, 30):
+        save(store, step, state)
+    (store.folder / "model_000030.pt").write_bytes(b"")
+    (store.folder / "manifest_000020.json").write_bytes(b"{}")
+
+    loaded = store.load_newest_good()
+
+    assert loaded.step == 10
+    assert len(loaded.passed_over) == 2
+    assert any("model_000030.pt" in message for message in loaded.passed_over)
+    assert any("manifest_000020.json" in message for message in loaded.passed_over)
+
+
+def test_a_restart_before_the_first_save_begins_at_the_start(store):
+    assert store.load_newest_good() is None
+
+
+def test_a_restart_with_nothing_but_damage_says_so(store, state):
+    save(store, 10, state)
+    (store.folder / "meta_000010.json").write_bytes(b"")
+
+    with pytest.raises(CheckpointError, match=r"every checkpoint .* is damaged"):
+        store.load_newest_good()
+
+
+def test_a_step_that_is_not_there_lists_those_that_are(store, state):
+    save(store, 10, state)
+    save(store, 20, state)
+
+    with pytest.raises(CheckpointError) as caught:
+        store.load(15)
+
+    assert "no checkpoint of step 15; there are: 10, 20" in caught.value.what
+    assert caught.value.fix == ("resume from one that is there: --resume-from-step 20",)
+
+
+def test_an_empty_folder_has_no_checkpoint_to_load(store):
+    with pytest.raises(CheckpointError, match="there is no complete checkpoint in"):
+        store.load()
+
+
+def test_a_file_that_cannot_grow_leaves_the_old_checkpoint_and_no_rest(store, state, same):
+    save(store, 10, state)
+    there = names(store)
+
+    with largest_file(20_000):
+        store.save(20, state.model, state.optim, state.meta, extra={})
+        with pytest.raises(
+            CheckpointError, match=r"step 20 was not saved.* needs .* free"
+        ) as caught:
+            store.wait()
+
+    assert "complete there: 10" in caught.value.what
+    assert names(store) == there
+    assert same(store.load().model_state, state.model)
+
+
+def test_the_failure_of_a_save_surfaces_at_the_next_one_and_only_once(store, state):
+    with largest_file(20_000):
+        store.save(10, state.model, state.optim, state.meta, extra={})
+        with pytest.raises(CheckpointError, match="step 10 was not saved"):
+            store.save(20, state.model, state.optim, state.meta, extra={})
+
+    save(store, 20, state)
+
+    assert store.steps() == [20]
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(store, state):
+    save(store, 10, state)
+    there = names(store)
+    # A tensor of a petabyte that takes four bytes of memory.
+    state.model["lm_head.weight"] = torch.zeros(1).expand(10**15 // 4)
+
+    with pytest.raises(CheckpointError, match=r"the disk is full; it needs 1\.00 PB") as caught:
+        store.save(20, state.model, state.optim, state.meta, extra={})
+
+    assert "on that disk" in caught.value.fix[0]
+    assert names(store) == there
+
+
+def test_a_folder_that_another_run_writes_to_is_refused(store, state, monkeypatch):
+    save(store, 10, state)
+    monkeypatch.setattr("yoked.train.checkpoint_files.LOCK_WAIT_S", 0.0)
+
+    with CheckpointStore(store.folder) as other, pytest.raises(CheckpointError, match="another"):
+        save(other, 20, state)
+
+
+def test_reading_needs_no_lock_and_changes_nothing(store, state):
+    save(store, 10, state)
+    stray = store.folder / ".yoked-000020-0123abcd-model_000020.pt.part"
+    stray.write_bytes(b"a save in flight")
+    there = names(store)
+
+    CheckpointStore(store.folder).load()
+
+    assert names(store) == there
+
+
+def test_what_an_interrupted_save_left_is_removed_and_strangers_files_stay(store, state):
+    save(store, 10, state)
+    stray = store.folder / ".yoked-000020-0123abcd-model_000020.pt.part"
+    stray.write_bytes(b"half a model")
+    strangers = store.folder / "notes.part"
+    strangers.write_text("mine")
+
+    store.recover()
+
+    assert not stray.exists()
+    assert strangers.exists()
+    assert store.steps() == [10]
+
+
+def test_a_folder_that_cannot_be_made_is_told_at_the_start(tmp_path):
+    (tmp_path / "checkpoints").write_text("a file where a folder should be")
+
+    with pytest.raises(CheckpointError, match="checkpoints cannot be saved in"):
+        CheckpointStore(tmp_path / "checkpoints" / "d2").recover()
+
+
+def test_another_models_checkpoint_is_refused_with_each_difference():
+    saved = {"n_layer": 8, "n_embd": 512, "vocab_size": 32768, "window_pattern": "L"}
+    wanted = {"n_layer": 4, "n_embd": 512, "vocab_size": 26758, "window_pattern": "L"}
+
+    with pytest.raises(CheckpointError) as caught:
+        check_matches({"model_config": saved}, wanted)
+
+    assert "n_layer is 8 in the checkpoint, 4 in this run" in caught.value.what
+    assert "vocab_size is 32768 in the checkpoint, 26758 in this run" in caught.value.what
+    assert "n_embd" not in caught.value.what
+
+
+def test_the_same_models_checkpoint_is_accepted():
+    config = {"n_layer": 4, "window_pattern": "L"}
+
+    check_matches({"model_config": {"n_layer": 4}}, config)

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yoked.errors import UsageError
+from yoked.train.config import TrainConfig, require_whole_rows
+
+
+@pytest.mark.parametrize(
+    ("flags", "what", "fix"),
+    [
+        ({"depth": 0}, "--depth 0", "1 or more"),
+        ({"ranks": 0}, "--ranks 0", "1 or more"),
+        ({"vocab_size": 264}, "--vocab-size 264", "265 or more"),
+        ({"matrix_lr": float("nan")}, "--matrix-lr nan", "0 or more"),
+        ({"head_dim": 63}, "--head-dim 63 is not an even", "64"),
+        ({"window_pattern": "SLX"}, "letters other than S and L", "SSSL"),
+        ({"window_pattern": ""}, "letters other than S and L", "SSSL"),
+        ({"shares": "3:1", "ranks": 3}, "names 2 ranks, but --ranks is 3", "--ranks 2"),
+        ({"shares": "3:x"}, "whole numbers", "3:1"),
+        ({"shares": "0:0"}, "whole numbers", "3:1"),
+        ({"dtype": "float64"}, "--dtype 'float64' is unknown", "bfloat16"),
+        ({"device_type": "gpu"}, "--device-type 'gpu' is unknown", "cuda"),
+        ({"threads": "many"}, "--threads 'many'", "auto"),
+        ({"fp8": True}, "no 8-bit path", "leave --fp8 out"),
+        ({"eval_every": 0}, "--eval-every 0", "-1"),
+        ({"warmdown_ratio": 1.5}, "more than the whole run", "between 0 and 1"),
+        ({"run": "../elsewhere"}, "cannot be the name of a folder", "letters"),
+        ({"resume": True, "start_from": Path("x")}, "--from starts a new run", "one of the two"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_a_fix(
+    flags: dict[str, Any], what: str, fix: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        TrainConfig(**flags)
+
+    assert what in caught.value.what
+    assert fix in " ".join(caught.value.fix)
+
+
+@given(batch=st.integers(1, 10_000), row=st.integers(2, 600))
+def test_a_batch_of_broken_rows_is_refused_with_the_nearest_that_fit(batch: int, row: int) -> None:
+    if batch % row == 0:
+        require_whole_rows(batch, row)
+        return
+    with pytest.raises(UsageError) as caught:
+        require_whole_rows(batch, row)
+    words = caught.value.fix[0].split()
+    nearest = [int(word) for word in words if word.isdecimal()]
+    assert all(n % row == 0 and abs(n - batch) < row and n > 0 for n in nearest)
+    assert nearest[-1] > batch
+    assert len(nearest) == (2 if batch > row else 1)
+
+
+def test_minus_one_means_not_given_as_in_nanochat() -> None:
+    config = TrainConfig(
+        num_iterations=-1, total_batch_size=-1, resume_from_step=-1, target_flops=-1.0
+    )
+
+    assert config == TrainConfig()
+
+
+def test_shares_imply_the_number_of_ranks() -> None:
+    assert TrainConfig(shares="3:1").local_ranks == 2
+    assert TrainConfig(shares="3:0:1").share_weights == (3, 0, 1)
+    assert TrainConfig(ranks=4).local_ranks == 4
+    assert TrainConfig().local_ranks == 1
+
+
+def test_ranks_that_torchrun_contradicts_are_refused() -> None:
+    TrainConfig(ranks=2, shares="3:1").check_world(2)
+    with pytest.raises(UsageError, match="torchrun started 4"):
+        TrainConfig(ranks=2).check_world(4)
+    with pytest.raises(UsageError, match="names 2 ranks, but the run has 3"):
+        TrainConfig(shares="3:1").check_world(3)
+
+
+def test_flags_without_effect_are_noted_only_when_switched_on() -> None:
+    assert TrainConfig(core_metric_every=-1, sample_every=0).notes == ()
+    notes = TrainConfig(core_metric_every=250, sample_every=100).notes
+    assert [note.split(":")[0] for note in notes] == ["--core-metric-every", "--sample-every"]
+
+
+def test_a_configuration_travels_as_plain_data(tmp_path: Path) -> None:
+    config = TrainConfig(
+        depth=8, shares="3:1", tokenizer=Path("t"), start_from=Path("c"), threads="3"
+    )
+    file = tmp_path / "config.json"
+    import json
+
+    file.write_text(json.dumps(config.to_dict()))
+
+    assert TrainConfig.from_file(file) == config
+
+
+def test_a_configuration_of_another_version_is_refused() -> None:
+    with pytest.raises(UsageError, match="it has warp_drive"):
+        TrainConfig.from_dict({"warp_drive": 9})
+
+
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"depth": ')
+    with pytest.raises(UsageError, match=r"config\.json is not a configuration"):
+        TrainConfig.from_file(tmp_path / "config.json")
+
+
+def test_a_resumed_run_takes_over_what_is_not_given_anew() -> None:
+    saved = TrainConfig(depth=8, ranks=2, data="books", seed=7)
+
+    resumed = TrainConfig(ranks=3, resume=True).on_top_of(saved)
+
+    assert (resumed.depth, resumed.data, resumed.seed) == (8, "books", 7)
+    assert (resumed.ranks, resumed.resume) == (3, True)
+
+
+def test_every_flag_has_help_and_a_group() -> None:
+    from typing import get_type_hints
+
+    from cyclopts import Parameter
+
+    hints = get_type_hints(TrainConfig, include_extras=True)
+    for field in dataclasses.fields(TrainConfig):
+        (parameter,) = hints[field.name].__metadata__
+        assert isinstance(parameter, Parameter)
+        assert parameter.help, field.name
+        assert parameter.group, field.name
+
+
+def test_configuration_loads_without_torch() -> None:
+    program = (
+        "import sys, yoked.train.config, yoked.train.resolve\n"
+        "print([m for m in ('torch', 'numpy', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
