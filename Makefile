@@ -41,8 +41,7 @@ bench: setup
 	$(BIN)/python benchmarks/help_startup/bench.py
 
 docs: setup
-	$(BIN)/python -m yoked.cli.reference > docs/commands.md.new
-	mv docs/commands.md.new docs/commands.md
+	$(BIN)/python -m yoked.cli.reference docs/commands.md
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

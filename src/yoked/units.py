@@ -62,6 +62,8 @@ def format_duration(time_s: float) -> str:
     """A time, such as `0.43 s`, `2 min 05 s` or `3 h 12 min`."""
     if not math.isfinite(time_s):
         return "unknown"
+    if time_s == 0:
+        return "0 s"
     if time_s < 1e-3:
         return f"{time_s * 1e6:.0f} µs"
     if time_s < 0.1:

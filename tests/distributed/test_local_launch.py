@@ -107,12 +107,13 @@ def test_the_rank_that_failed_first_speaks_for_itself(
 
 
 def test_an_error_of_all_ranks_is_said_once_of_the_run(
-    launch: Callable[[str], dict[str, Any]],
+    launch: Callable[[str], dict[str, Any]], tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError) as caught:
         launch("all_misused")
 
     assert caught.value.what == "no such data"
+    assert list(tmp_path.glob("r*")) == [], "a run that never began leaves no folder"
 
 
 def test_a_bug_in_a_rank_comes_with_its_traceback(

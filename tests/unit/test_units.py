@@ -34,6 +34,7 @@ def test_a_count_is_short_above_ten_thousand(count: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("time_s", "text"),
     [
+        (0, "0 s"),
         (0.0000042, "4 µs"),
         (0.0123, "12.3 ms"),
         (0.43, "0.43 s"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from yoked.cli.main import build_app
 
@@ -31,4 +32,4 @@ def command_reference() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(command_reference())
+    Path(sys.argv[1]).write_text(command_reference(), encoding="utf-8")

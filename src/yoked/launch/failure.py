@@ -19,6 +19,9 @@ from yoked.errors import UsageError, YokedError
 _LAST_LINES = 15
 # torch.distributed.elastic.multiprocessing.api names the process that failed first.
 _EXIT = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
+# Its report lists all that failed in one look at them; the first in the list need not be the
+# one that was killed.
+_LISTED = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode +: (-?\d+)")
 # torchrun ends the other ranks with this one, so it is no cause.
 _SECONDARY = -signal.SIGTERM
 
@@ -51,7 +54,8 @@ def first_failure(folder: Path, logs: Path, status: int, report: str) -> Excepti
 
 def _killed_rank(report: str) -> tuple[int, int] | None:
     """(rank, signal) of the first rank that died of a signal that torchrun did not send."""
-    for code, rank in _EXIT.findall(report):
+    listed = [(code, rank) for rank, code in _LISTED.findall(report)]
+    for code, rank in [*_EXIT.findall(report), *listed]:
         if int(code) < 0 and int(code) != _SECONDARY:
             return int(rank), -int(code)
     return None

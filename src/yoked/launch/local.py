@@ -32,11 +32,13 @@ from typing import IO, Any
 import psutil
 
 from yoked.console import TERMINAL_VARIABLE
+from yoked.errors import YokedError
 from yoked.launch.failure import first_failure
 
 # The ranks read these; see yoked.train.__main__.
 LAUNCH_DIR_VARIABLE = "YOKED_LAUNCH_DIR"
 LAUNCH_ID_VARIABLE = "YOKED_LAUNCH_ID"
+LAUNCHER_NAME = "launcher.json"
 
 
 @dataclass(frozen=True)
@@ -96,11 +98,34 @@ def run_ranks(launch: LocalLaunch) -> dict[str, Any]:
     """
     launch_id = uuid.uuid4().hex[:12]
     folder = (launch.run_dir / f"launch-{launch_id}").absolute()
+    is_new = not launch.run_dir.exists()
+    _sweep(launch.run_dir)
     folder.mkdir(parents=True)
+    launcher = psutil.Process()
+    whose = {"pid": launcher.pid, "create_time": launcher.create_time()}
+    (folder / LAUNCHER_NAME).write_text(json.dumps(whose), encoding="utf-8")
     try:
         return _run(launch, launch_id, folder)
+    except YokedError:
+        # A rank has said all there is to say, before there was a run: leave no trace of one.
+        if is_new and any(folder.glob("error.*")) and not (launch.run_dir / "run.json").exists():
+            shutil.rmtree(launch.run_dir)
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(run_dir: Path) -> None:
+    """Remove the folders of launches whose launcher was killed."""
+    for folder in run_dir.glob("launch-*"):
+        try:
+            whose = json.loads((folder / LAUNCHER_NAME).read_text(encoding="utf-8"))
+            # A process id alone may have gone to another process since.
+            alive = psutil.Process(whose["pid"]).create_time() == whose["create_time"]
+        except (OSError, ValueError, KeyError, psutil.NoSuchProcess):
+            alive = False
+        if not alive:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(launch: LocalLaunch, launch_id: str, folder: Path) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,8 +50,8 @@ def read_curve(metrics: Path) -> Curve:
     for line in read(metrics):
         if (resumed_at := line.get("resumed_at")) is not None:
             # A training line names the step it was; an evaluation the steps before it.
-            _drop(training, lambda step, first=resumed_at: step >= first)
-            _drop(evaluations, lambda step, first=resumed_at: step > first)
+            _drop_from(training, int(resumed_at))
+            _drop_from(evaluations, int(resumed_at) + 1)
         elif line.get("val_bpb") is not None:
             _keep(evaluations, line)
         elif line.get("loss") is not None:
@@ -71,8 +70,8 @@ def read_curve(metrics: Path) -> Curve:
     )
 
 
-def _drop(lines: dict[int, dict[str, Any]], superseded: Callable[[int], bool]) -> None:
-    for step in [step for step in lines if superseded(step)]:
+def _drop_from(lines: dict[int, dict[str, Any]], first: int) -> None:
+    for step in [step for step in lines if step >= first]:
         del lines[step]
 
 
@@ -215,7 +214,7 @@ def _draw_evaluations(axes: Axes, curve: Curve) -> None:
 
 def _title(facts: dict[str, Any], run: str, curve: Curve) -> str:
     parts = [f"run {run}"]
-    depth = _number(facts.get("model_config"), "n_layer")
+    depth = _number(facts.get("model"), "n_layer")
     total = _number(facts.get("params"), "total")
     if depth is not None:
         parts.append(f"depth {depth:.0f}")

@@ -69,9 +69,9 @@ def main(argv: list[str], train: Callable[[TrainConfig], dict[str, Any]] = run_l
     if "TORCHELASTIC_RUN_ID" in os.environ:
         tie_to_parent(os.getppid())
     try:
-        config = parse(argv)
         if launch_dir is not None and rank != 0:
-            _log_to_file(config, rank)
+            _log_to_file(Path(launch_dir).parent / "logs", rank)
+        config = parse(argv)
         config.check_world(int(os.environ.get("WORLD_SIZE", "1")))
         result = train(config)
     except (Exception, KeyboardInterrupt) as problem:  # noqa: BLE001 - the last resort
@@ -79,15 +79,23 @@ def main(argv: list[str], train: Callable[[TrainConfig], dict[str, Any]] = run_l
     if rank == 0:
         _hand_over(result, config, Path(launch_dir) if launch_dir else None)
     interrupted = result.get("state") == "interrupted"
+    if interrupted and rank == 0 and launch_dir is None:
+        sys.stderr.write(f"stopped and saved after step {result['steps']}\n{_go_on(result)}\n")
     # Under our own launch the result says so; torchrun would end the other ranks' saving
     # at the first status that is not 0.
     return INTERRUPTED_STATUS if interrupted and launch_dir is None else 0
 
 
-def _log_to_file(config: TrainConfig, rank: int) -> None:
+def _go_on(result: dict[str, Any]) -> str:
+    """How to resume what torchrun, or a person, started with this module."""
+    run_dir = Path(result["dir"])
+    flags = f"--resume --run {run_dir.name} --runs-dir {run_dir.parent}"
+    # Without the `--`, torchrun would take --run for an option of its own.
+    return f"to go on: torchrun ... -m yoked.train -- {flags}"
+
+
+def _log_to_file(folder: Path, rank: int) -> None:
     """Send what this rank prints to its log; rank 0 has the terminal."""
-    assert config.run is not None, "a launcher names the run"
-    folder = config.runs_dir / config.run / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     log = (folder / f"{socket.gethostname()}.{rank}.log").open("ab", buffering=0)
     for stream in (sys.stdout, sys.stderr):

@@ -57,9 +57,7 @@ def _bias(queries: int, keys: int, window: int, device: torch.device) -> Tensor:
 
 def _attend_blocked(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, window: int) -> Tensor:
     B, T, H, D = q_BTHD.shape
-    q, k, v = (
-        x.transpose(1, 2).reshape(B * H, T, D).float() for x in (q_BTHD, k_BTHD, v_BTHD)
-    )
+    q, k, v = (x.transpose(1, 2).reshape(B * H, T, D).float() for x in (q_BTHD, k_BTHD, v_BTHD))
     y: Tensor = _Blocked.apply(q, k, v, window)  # type: ignore[no-untyped-call]
     return y.view(B, H, T, D).transpose(1, 2).to(q_BTHD.dtype)
 

@@ -8,6 +8,7 @@ train influences nothing.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -57,22 +58,23 @@ class ProductTimes:
     by_kind: dict[tuple[str, str], dict[Library, float]]
 
     def products(self, place: str) -> Products:
-        return Products(
-            **{kind: _fastest(self.by_kind[place, kind]) for kind in KINDS}  # type: ignore[arg-type]
-        )
+        """The fastest library for each kind of product of a place."""
+        return Products(*(_fastest(self.by_kind[place, kind]) for kind in KINDS))
 
     @property
     def best_s(self) -> float:
+        """With the fastest library for each."""
         return sum(min(times.values()) for times in self.by_kind.values())
 
     def total_s(self, library: Library) -> float:
+        """With one library for all that it was measured for."""
         return sum(times[library] for times in self.by_kind.values() if library in times)
 
 
 def _fastest(times: dict[Library, float]) -> Library:
     # The default unless another is clearly faster: equal hosts should choose alike.
     best = min(times, key=lambda library: times[library])
-    return best if times[best] < 0.97 * times["default"] else "default"
+    return best if times[best] < 0.97 * times.get("default", math.inf) else "default"
 
 
 def pick_device(device_type: str, local_rank: int) -> torch.device:
@@ -87,7 +89,8 @@ def pick_device(device_type: str, local_rank: int) -> torch.device:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if count <= local_rank:
             raise DeviceError(
-                f"rank {local_rank} of this host asks for CUDA device {local_rank}; there are {count}",
+                f"rank {local_rank} of this host asks for CUDA device {local_rank}; "
+                f"there are {count}",
                 fix="--device-type=cpu, or a PyTorch build with CUDA and a GPU for each rank",
             )
         return torch.device("cuda", local_rank)
@@ -180,6 +183,7 @@ class ProductChoice:
 
     @property
     def best_s(self) -> dict[str, float]:
+        """Seconds per token by dtype name."""
         return {name: times.best_s for name, times in self.times.items()}
 
 
@@ -215,13 +219,18 @@ def choose_dtype(by_rank: Sequence[dict[str, float]], asked: str) -> Choice:
     return Choice("dtype", "float32", f"bfloat16 is {ratio:.2g}x {where}", measured)
 
 
+def products_name(layers: Products, head: Products) -> str:
+    """The libraries of a model, for people."""
+    return str(layers) if layers == head else f"layers {layers}, head {head}"
+
+
 def choose_products(times: ProductTimes, asked: str) -> tuple[Products, Products, Choice]:
     """Libraries for the layers and for the head, from this rank's own times."""
-    layers, head = times.products("layers"), times.products("head")
-    value = str(layers) if layers == head else f"layers {layers}, head {head}"
     if asked != "auto":
         forced = Products.all("onednn" if asked == "onednn" else "default")
         return forced, forced, Choice("matmul", str(forced), "asked for with --matmul")
+    layers, head = times.products("layers"), times.products("head")
+    value = products_name(layers, head)
     if len(next(iter(times.by_kind.values()))) == 1:
         return layers, head, Choice("matmul", value, "the only library for this dtype and device")
     all_default, all_onednn = times.total_s("default"), times.total_s("onednn")
@@ -269,6 +278,8 @@ def choose_compile(asked: str, device: torch.device) -> Choice:
     if device.type == "cuda":
         return _choose_inductor(asked)
     if device.type == "mps":
+        if asked == "on":
+            raise DeviceError("--compile on: nothing is compiled for Metal", fix="--compile auto")
         return Choice("compile", "off", "eager on Metal")
     state = kernels.kernels()
     if state.available:

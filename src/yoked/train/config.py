@@ -292,9 +292,17 @@ class TrainConfig:
             if getattr(self, field.name) != field.default
         }
 
-    def on_top_of(self, saved: TrainConfig) -> TrainConfig:
-        """The configuration of a resumed run: the saved one, with what is given now."""
-        return dataclasses.replace(saved, **self.given())
+    def on_top_of(self, saved: TrainConfig, *, world_size: int | None = None) -> TrainConfig:
+        """The configuration of a resumed run: the saved one, with what is given now.
+
+        The number of ranks is that of this start (world_size where torchrun says it), and
+        shares that were saved for another number are dropped: equal ones take their place.
+        """
+        ranks = self.ranks or world_size
+        shares = self.shares or saved.shares
+        if self.shares is None and ranks is not None and saved.share_weights is not None:
+            shares = saved.shares if len(saved.share_weights) == ranks else None
+        return dataclasses.replace(saved, **{**self.given(), "ranks": self.ranks, "shares": shares})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data from which `from_dict` makes an equal configuration."""

@@ -14,6 +14,7 @@ W columns of a block.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from torch import Tensor
 from yoked.train import kernels
 from yoked.train.matmul import Products, multiply, multiply_add
 from yoked.train.model import SOFTCAP
+from yoked.train.precision import wide, widen
 
 IGNORED = -1
 CHUNK_TOKENS = 512
@@ -67,7 +69,7 @@ class Head:
         wants_grad = grad_scale is not None
         assert wants_grad == (weight_grad_VC is not None), "grad_scale and weight_grad go together"
         tokens = hidden_NC.size(0)
-        token_nats = hidden_NC.new_zeros(tokens, dtype=torch.float32)
+        token_nats = hidden_NC.new_zeros(tokens, dtype=wide(hidden_NC.dtype))
         hidden_grad = torch.empty_like(hidden_NC) if wants_grad else None
         chunk = CHUNK_TOKENS if hidden_NC.device.type == "cpu" else DEVICE_CHUNK_TOKENS
         for start in range(0, tokens, chunk):
@@ -83,15 +85,12 @@ class Head:
         """Views (R, W) of one buffer, one for each block of the padded vocabulary."""
         vocab = like.size(0)
         needed = rows * vocab
-        if self._blocks is None or self._blocks.numel() < needed or (
-            self._blocks.dtype != like.dtype or self._blocks.device != like.device
-        ):
-            self._blocks = torch.empty(needed, dtype=like.dtype, device=like.device)
+        kept = self._blocks
+        alike = kept is not None and (kept.dtype, kept.device) == (like.dtype, like.device)
+        if not alike or kept is None or kept.numel() < needed:
+            self._blocks = kept = torch.empty(needed, dtype=like.dtype, device=like.device)
         edges = [*range(0, vocab, BLOCK_COLUMNS), vocab]
-        return [
-            self._blocks[rows * a : rows * b].view(rows, b - a)
-            for a, b in zip(edges, edges[1:], strict=False)
-        ]
+        return [kept[rows * a : rows * b].view(rows, b - a) for a, b in pairwise(edges)]
 
 
 class _Chunk:
@@ -100,7 +99,7 @@ class _Chunk:
     def __init__(self, head: Head, hidden_RC: Tensor, weight_VC: Tensor, targets_R: Tensor) -> None:
         self.head, self.hidden, self.weight, self.targets = head, hidden_RC, weight_VC, targets_R
         rows = hidden_RC.size(0)
-        fp32 = {"dtype": torch.float32, "device": hidden_RC.device}
+        fp32 = {"dtype": wide(hidden_RC.dtype), "device": hidden_RC.device}
         self.partition_sum = torch.zeros(rows, **fp32)  # type: ignore[call-overload]
         self.target_logit = torch.zeros(rows, **fp32)  # type: ignore[call-overload]
         self.hidden_grad = torch.zeros(rows, hidden_RC.size(1), **fp32)  # type: ignore[call-overload]
@@ -130,9 +129,9 @@ class _Chunk:
             return
         here = (self.targets >= first) & (self.targets < first + valid)
         column = torch.where(here, self.targets - first, 0)
-        mine = logits.gather(1, column[:, None]).squeeze(1).float()
+        mine = widen(logits.gather(1, column[:, None]).squeeze(1))
         self.target_logit = torch.where(here, mine, self.target_logit)
-        t = torch.tanh(logits[:, :valid].float() / SOFTCAP)
+        t = torch.tanh(widen(logits[:, :valid]) / SOFTCAP)
         e = torch.exp(SOFTCAP * t)
         self.partition_sum += e.sum(dim=1)
         if gradient is not None:
@@ -140,6 +139,7 @@ class _Chunk:
             gradient[:, valid:] = 0
 
     def token_nats(self) -> Tensor:
+        """(R,) fp32."""
         nats = self.partition_sum.log() - SOFTCAP * torch.tanh(self.target_logit / SOFTCAP)
         return torch.where(self.targets == IGNORED, 0.0, nats)
 
@@ -151,8 +151,8 @@ class _Chunk:
         slope = scale * (1 - torch.tanh(self.target_logit / SOFTCAP).square())
         target = self.targets.clamp_min(0)
         hidden_grad = self.hidden_grad * per_row
-        hidden_grad -= slope[:, None] * self.weight[target].float()
-        scaled = (self.hidden.float() * per_row).to(self.hidden.dtype)
+        hidden_grad -= slope[:, None] * widen(self.weight[target])
+        scaled = (widen(self.hidden) * per_row).to(self.hidden.dtype)
         for number, gradient in enumerate(self.gradient_blocks):
             first = number * BLOCK_COLUMNS
             multiply_add(
@@ -161,5 +161,6 @@ class _Chunk:
                 scaled.t(),
                 self.head.products.grad_weight,
             )
-        weight_grad_VC.index_add_(0, target, self.hidden.float() * slope[:, None], alpha=-1)
-        return hidden_grad.to(self.hidden.dtype)
+        weight_grad_VC.index_add_(0, target, widen(self.hidden) * slope[:, None], alpha=-1)
+        result: Tensor = hidden_grad.to(self.hidden.dtype)
+        return result

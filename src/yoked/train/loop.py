@@ -27,17 +27,30 @@ from yoked.errors import CheckpointError, DivergedError
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.config import TrainConfig
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
+from yoked.train.optim.optimizer import OptimizerState
 from yoked.train.progress import TrainProgress
 from yoked.train.result import RunResult, State, Tally, host_table
 from yoked.train.runfolder import RunFolder, write_json
-from yoked.train.session import Place, Session, build_session, join_ranks, on_every, on_first
-from yoked.train.session import parameter_table, require_enough_rows
+from yoked.train.session import (
+    Place,
+    Session,
+    build_session,
+    join_ranks,
+    on_every,
+    on_first,
+    parameter_table,
+    require_enough_rows,
+)
 from yoked.train.start import Assembled, Origin, assemble, find_origin, load_origin, plan_result
 from yoked.train.sync.agreement import check_weights, same_start, whole_state
 from yoked.train.sync.wire import Pending, Wire
 from yoked.train.trainer import StepStats, evaluate_bpb
 
 CHECK_EVERY_STEPS = 100
+LOWER_RATE = (
+    "resume the last checkpoint with a lower rate: --resume --matrix-lr 0.01 --embedding-lr 0.15",
+    "if it comes back, from an earlier one: --resume-from-step STEP",
+)
 _FIELDS = [field.name for field in dataclasses.fields(StepStats)]
 
 
@@ -50,9 +63,9 @@ def train(config: TrainConfig, *, console: Console) -> RunResult:
     config.check_world(place.world_size)
     join_ranks(place)
     try:
-        origin = on_first(Wire(), lambda: find_origin(config))
+        origin = on_first(Wire(), lambda: find_origin(config, place.world_size))
         progress = StageProgress(console)
-        session = build_session(origin.config, place, progress, origin.recorded_dtype)
+        session = build_session(origin.config, place, progress, origin.recorded)
         progress.close()
         on_every(session.wire, lambda: require_enough_rows(session.data, session.rows_per_step))
         if config.dry_run:
@@ -80,26 +93,27 @@ class Loop:
         self.val_bpb: float | None = None
         self.min_val_bpb = math.inf
         self.training_time_s = 0.0
-        self.stop_asked = False
+        self.stop_asked = self.stop_agreed = False
         self._late: tuple[int, Tensor, Pending, float] | None = None
 
     @property
     def is_first(self) -> bool:
+        """Whether this rank prints and writes for all."""
         return self.session.place.rank == 0
 
     def run(self) -> RunResult:
         """Train to the end, or until stopped."""
         self._start()
         progress = TrainProgress(self.console, self.horizon.num_iterations, self.first_step)
-        done, state = self.first_step, "interrupted"
+        done = self.first_step
+        state: State = "interrupted"
         try:
             with self._listening(), _without_gc():
                 for step in range(self.first_step, self.horizon.num_iterations):
-                    stop = self._step(step, progress)
+                    self._step(step, progress)
                     done = step + 1
                     last = done == self.horizon.num_iterations
-                    stop = self._flush(progress) or stop if last else stop
-                    if stop and not last:
+                    if self.stop_agreed and not last:
                         break
                     self._between_steps(done, last, progress)
                 else:
@@ -109,13 +123,13 @@ class Loop:
         finally:
             progress.close()
             self._close()
-        return self._result(done, "finished" if state == "finished" else "interrupted")
+        return self._result(done, state)
 
     # --- start
 
     def _start(self) -> None:
         """Weights from the start's origin, the same on all ranks; the folder; the choices."""
-        session, wire = self.session, self.wire
+        wire = self.wire
         on_every(wire, self._load)
         self.first_step = on_first(wire, lambda: self.first_step)
         same_start(self.parts.layout, self.parts.optimizer, wire)
@@ -123,7 +137,6 @@ class Loop:
         self._share_muon_state()
         on_every(wire, self._open_folder)
         self._print_start()
-        del session
 
     def _load(self) -> None:
         """Rank 0 reads the checkpoint that the run starts from, if it does."""
@@ -133,12 +146,11 @@ class Loop:
                 return
             for message in loaded.passed_over:
                 self.console.print(f"passed over: {message}", markup=False)
-            if self.origin.resumes:
-                self.first_step = loaded.step
-                state = loaded.meta.get("loop_state") or {}
-                self.training_time_s = float(state.get("total_training_time") or 0.0)
-                self.min_val_bpb = float(state.get("min_val_bpb") or math.inf)
-                self.val_bpb = loaded.meta.get("val_bpb")
+            self.first_step = loaded.step
+            state = loaded.meta.get("loop_state") or {}
+            self.training_time_s = float(state.get("total_training_time") or 0.0)
+            self.min_val_bpb = float(state.get("min_val_bpb") or math.inf)
+            self.val_bpb = loaded.meta.get("val_bpb")
 
     def _share_muon_state(self) -> None:
         """Give each owner the Muon state that rank 0 has read."""
@@ -183,7 +195,7 @@ class Loop:
         plan = plan_result(self.session)
         return {
             "run": self.folder.name,
-            "config": self.session.config.to_dict(),
+            "config": self.origin.lasting_config.to_dict(),
             "params": plan.params,
             "model": plan.model,
             "data": plan.data,
@@ -219,8 +231,8 @@ class Loop:
 
     # --- steps
 
-    def _step(self, step: int, progress: TrainProgress) -> bool:
-        """Take a step; returns whether all ranks stop after it."""
+    def _step(self, step: int, progress: TrainProgress) -> None:
+        """Take a step; its figures set out, those of the step before arrive."""
         started = time.perf_counter()
         stats = self.parts.trainer.step(step)
         dt_s = time.perf_counter() - started
@@ -228,15 +240,16 @@ class Loop:
             [*dataclasses.astuple(stats), float(self.stop_asked)], dtype=torch.float64
         )
         gathered, pending = self.wire.gather_all(vector, "a step's figures")
-        stop = self._flush(progress)
+        self._flush(progress)
         self._late = (step, gathered, pending, dt_s)
-        # With one rank nobody need be waited for.
-        return stop if self.wire.active else self._flush(progress)
+        if not self.wire.active:
+            # With one rank nobody need be waited for.
+            self._flush(progress)
 
-    def _flush(self, progress: TrainProgress) -> bool:
-        """Write the step whose figures are on their way; returns whether a rank wants to stop."""
+    def _flush(self, progress: TrainProgress) -> None:
+        """Write the step whose figures are on their way, and learn whether a rank wants to stop."""
         if self._late is None:
-            return False
+            return
         (step, gathered, pending, dt_s), self._late = self._late, None
         pending.wait()
         by_rank = [_to_stats(row) for row in gathered.tolist()]
@@ -248,26 +261,31 @@ class Loop:
             loss = sum(s.nats for s in by_rank) / sum(s.tokens for s in by_rank)
             tokens = sum(s.tokens for s in by_rank)
             progress.step(step, loss, tokens, dt_s)
-        return bool(gathered[:, -1].any())
+        self.stop_agreed = self.stop_agreed or bool(gathered[:, -1].any())
 
     def _require_finite(self, step: int, by_rank: list[StepStats]) -> None:
         bad = [rank for rank, stats in enumerate(by_rank) if not math.isfinite(stats.nats)]
         if bad:
             raise DivergedError(
                 f"the loss is not a finite number in step {step + 1}, first on rank {bad[0]}",
-                fix="go on from the last checkpoint with a lower rate: "
-                "--resume --matrix-lr 0.01 --embedding-lr 0.15",
+                fix=LOWER_RATE,
             )
 
     def _between_steps(self, done: int, last: bool, progress: TrainProgress) -> None:
         """Comparing, evaluating and saving after `done` steps."""
-        if done == self.first_step + 1 or done % CHECK_EVERY_STEPS == 0 or last:
+        eval_every, save_every = self.horizon.eval_every, self.horizon.save_every
+        checks = done == self.first_step + 1 or done % CHECK_EVERY_STEPS == 0 or last
+        evaluates = eval_every is not None and (done % eval_every == 0 or last)
+        saves = save_every is not None and done % save_every == 0 and not last
+        if evaluates or saves or last:
+            # A checkpoint must not be newer than the lines of its steps, which a kill would
+            # leave out for good; nor may it hold what a loss that is not finite has left.
+            self._flush(progress)
+        if checks:
             check_weights(self.parts.model, self.wire, done)
-        every = self.horizon.eval_every
-        if every is not None and (done % every == 0 or last):
+        if evaluates:
             self._evaluate(done, progress)
-        save_every = self.horizon.save_every
-        if save_every is not None and done % save_every == 0 and not last:
+        if saves:
             self._save(done, background=True)
         self._report_failed_save(progress)
 
@@ -296,9 +314,30 @@ class Loop:
         """Save after `done` steps; collective, because matrices' state lies with their owners."""
         if not background and done == self.first_step and self.origin.resumes:
             return
+        self._require_finite_weights(done)
         state = whole_state(self.parts.optimizer, self.wire)
+        if background:
+            self._write(done, state, background=True)
+        else:
+            # No rank ends before the last checkpoint is complete: its end would end rank 0.
+            on_every(self.wire, lambda: self._write(done, state, background=False))
+
+    def _require_finite_weights(self, done: int) -> None:
+        """A finite loss can be followed by weights that are not; they must not be saved."""
+        for name, parameter in self.parts.model.named_parameters():
+            if not math.isfinite(float(parameter.detach().sum(dtype=torch.float64))):
+                raise DivergedError(
+                    f"{name} is not finite after step {done}, so it was not saved", fix=LOWER_RATE
+                )
+
+    def _write(self, done: int, state: OptimizerState, *, background: bool) -> None:
         if not self.is_first:
             return
+        try:
+            # The failure of an earlier save is not this one's.
+            self.store.wait()
+        except CheckpointError as problem:
+            self._save_failed(problem)
         try:
             self.store.save(
                 done,
@@ -360,7 +399,9 @@ class Loop:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             yield
         finally:
@@ -392,6 +433,8 @@ class Loop:
         )
         if self.is_first:
             write_json(self.folder.path / "result.json", result.to_dict())
+        # Under torchrun the first rank to end with a status ends the others.
+        self.wire.gather_objects(None)
         return result
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 Library = Literal["default", "onednn"]
 LIBRARIES: tuple[Library, ...] = get_args(Library)
+_onednn_linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Products:
 
     @classmethod
     def all(cls, library: Library) -> Products:
+        """One library for all three."""
         return cls(library, library, library)
 
     def __str__(self) -> str:
@@ -39,15 +41,14 @@ class Products:
 
 def onednn_available() -> bool:
     """Whether oneDNN's own product can be called for float32 on the CPU."""
-    return torch.backends.mkldnn.is_available() and hasattr(
-        torch.ops.mkldnn, "_linear_pointwise"
-    )
+    here: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return here and _onednn_linear is not None
 
 
 def multiply(a: Tensor, b: Tensor, library: Library) -> Tensor:
     """a (N, I) times the transpose of b (O, I); strides are free, transposed views included."""
     if library == "onednn":
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+        product: Tensor = _onednn_linear(a, b, None, "none", [], "")
         return product
     return torch.mm(a, b.t())
 

@@ -189,6 +189,8 @@ class Linear(nn.Module):
 
 
 class Attention(nn.Module):
+    """Causal attention with rotary positions, normed queries and keys, and value embeddings."""
+
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         width, kv_width = config.n_embd, config.n_kv_head * config.head_dim
@@ -233,6 +235,8 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
+    """Two matrices with relu(x)^2 between them."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.c_fc = Linear(config.n_embd, 4 * config.n_embd)
@@ -244,6 +248,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
+    """One layer: attention and MLP, each on the normed stream and added to it."""
+
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.attn = Attention(config, layer)
@@ -291,7 +297,9 @@ class GPT(nn.Module):
 
     @property
     def blocks(self) -> list[Block]:
-        return list(self.transformer["h"])  # type: ignore[arg-type]
+        layers = self.transformer["h"]
+        assert isinstance(layers, nn.ModuleList)
+        return [block for block in layers if isinstance(block, Block)]
 
     @property
     def device(self) -> torch.device:
@@ -356,9 +364,9 @@ class GPT(nn.Module):
 
         gradients: where the tables' row gradients of the backward pass go; None: to `.grad`.
         """
-        T = ids_BT.size(1)
-        assert T <= self.cos.size(0), f"{T} tokens, rotary tables for {self.cos.size(0)}"
-        cos, sin = self.cos[:T], self.sin[:T]
+        tokens, longest = ids_BT.size(1), self.cos.size(0)
+        assert tokens <= longest, f"{tokens} tokens, rotary tables for {longest}"
+        cos, sin = self.cos[:tokens], self.sin[:tokens]
         x0 = x = self.embed(ids_BT, gradients)
         kept = x
         for layer, block in enumerate(self.blocks):

@@ -20,6 +20,7 @@ class Tally:
     steps: list[tuple[float, tuple[StepStats, ...]]] = field(default_factory=list)
 
     def add(self, dt_s: float, by_rank: Sequence[StepStats]) -> None:
+        """Take in a step that took dt_s on rank 0's clock."""
         self.steps.append((dt_s, tuple(by_rank)))
 
     @property
@@ -32,6 +33,7 @@ class Tally:
 
     @property
     def first_step_s(self) -> float | None:
+        """What the first step took, with all that is set up in it."""
         return self.steps[0][0] if self.steps else None
 
     @property

@@ -25,6 +25,7 @@ class RunFolder:
 
     @property
     def name(self) -> str:
+        """The run's name: that of its folder."""
         return self.path.name
 
     @property
@@ -33,12 +34,16 @@ class RunFolder:
         return self.path / "checkpoints"
 
     def checkpoint_folder(self, model_tag: str) -> Path:
+        """Where the model's checkpoints lie."""
         return self.checkpoints / "base_checkpoints" / model_tag
 
     def read(self) -> dict[str, Any]:
         """run.json; raises UsageError when the run has not got so far as to write it."""
+        path = self.path / "run.json"
         try:
-            found: dict[str, Any] = json.loads((self.path / "run.json").read_text())
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(found, dict):
+                raise ValueError("it is not a JSON object")
             return found
         except FileNotFoundError as problem:
             raise UsageError(
@@ -46,7 +51,10 @@ class RunFolder:
                 fix="start it anew: the same command without --resume",
             ) from problem
         except (OSError, ValueError) as problem:
-            raise YokedError(f"{self.path / 'run.json'} cannot be read: {problem}") from problem
+            raise YokedError(
+                f"{path} cannot be read: {problem}",
+                fix=f"start a new run from its weights with --from {self.path}",
+            ) from problem
 
     def claim(self) -> None:
         """Make the folder of a new run; raises UsageError if a run of that name is there."""
@@ -69,11 +77,15 @@ class RunFolder:
     def open(self, content: Mapping[str, Any], attempt: int) -> None:
         """Write run.json and open the journals for appending."""
         self.attempt = attempt
+        for left in self.path.glob(".*.json.*"):
+            # An earlier attempt was killed while it wrote.
+            left.unlink(missing_ok=True)
         write_json(self.path / "run.json", {**content, "attempt": attempt})
         self._metrics = Journal(self.path / "metrics.jsonl")
         self._events = Journal(self.path / "events.jsonl", fsync=True)
 
     def close(self) -> None:
+        """Close the journals; harmless when they were never opened."""
         for journal in (self._metrics, self._events):
             if journal is not None:
                 journal.close()

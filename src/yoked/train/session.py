@@ -6,9 +6,10 @@ import dataclasses
 import os
 import platform
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -19,7 +20,8 @@ from yoked.train import choose, kernels
 from yoked.train.attention import AttentionPath
 from yoked.train.choose import Choice
 from yoked.train.config import TrainConfig
-from yoked.train.data.prepare import Dataset, prepare
+from yoked.train.data.dataset import Dataset
+from yoked.train.data.prepare import prepare
 from yoked.train.data.progress import ProgressSink, Silent
 from yoked.train.matmul import Products
 from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
@@ -36,6 +38,7 @@ from yoked.train.threads import plan_threads, read_cores
 
 # Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
 COLLECTIVE_TIMEOUT_S = 600
+RECORDED = "as recorded with the run"
 T = TypeVar("T")
 
 
@@ -50,6 +53,7 @@ class Place:
 
     @classmethod
     def from_environment(cls) -> Place:
+        """As torchrun's variables have it; without them, the only rank."""
         read = {
             name: int(os.environ.get(name, default))
             for name, default in (
@@ -59,9 +63,7 @@ class Place:
                 ("LOCAL_WORLD_SIZE", "1"),
             )
         }
-        return cls(
-            read["RANK"], read["LOCAL_RANK"], read["WORLD_SIZE"], read["LOCAL_WORLD_SIZE"]
-        )
+        return cls(read["RANK"], read["LOCAL_RANK"], read["WORLD_SIZE"], read["LOCAL_WORLD_SIZE"])
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,12 @@ class Session:
 
     @property
     def rows_per_step(self) -> int:
+        """Rows of a step, over all ranks."""
         return self.horizon.total_batch_size // self.resolved.max_seq_len
 
     @property
     def shares(self) -> list[float]:
+        """Relative share of a step's rows by rank; equal where none were given."""
         weights = self.config.share_weights
         return [float(w) for w in weights] if weights else [1.0] * self.place.world_size
 
@@ -194,24 +198,39 @@ def choose_compute(
     device: torch.device,
     wire: Wire,
     threads: tuple[int, Choice],
-    recorded_dtype: str | None,
+    recorded: Sequence[dict[str, Any]],
 ) -> ComputeChoices:
-    """Measure and choose on this rank; the dtype is one for all ranks. Collective."""
-    asked = recorded_dtype or config.dtype
+    """Choose on this rank, by measuring unless an earlier attempt of the run did. Collective.
+
+    The dtype is one for all ranks.
+    """
+    asked = str(recorded[0]["dtype"]) if recorded else config.dtype
+    earlier = _same_place(recorded, wire, device, config.matmul)
     measured = on_every(
         wire,
-        lambda: choose.measure_dtypes(model_config, device, dtype=asked, matmul=config.matmul),
+        lambda: (
+            None
+            if earlier is not None
+            else choose.measure_dtypes(model_config, device, dtype=asked, matmul=config.matmul)
+        ),
     )
-    dtype = choose.choose_dtype(wire.gather_objects(measured.best_s), asked)
-    if recorded_dtype is not None and config.dtype == "auto":
-        dtype = dataclasses.replace(dtype, reason="as recorded with the run")
+    best_s = wire.gather_objects({} if measured is None else measured.best_s)
+    dtype = Choice("dtype", asked, RECORDED) if recorded else choose.choose_dtype(best_s, asked)
 
     def rest() -> ComputeChoices:
-        layers, head, matmul = choose.choose_products(measured.times[dtype.value], config.matmul)
         compiled = choose.choose_compile(config.compile, device)
-        path, attention = choose.choose_attention(
-            model_config, device, choose.DTYPES[dtype.value], model_config.sequence_len
-        )
+        if measured is None:
+            assert earlier is not None
+            layers, head = Products(**earlier["layers"]), Products(**earlier["head"])
+            path: AttentionPath = earlier["attention"]
+            matmul = Choice("matmul", choose.products_name(layers, head), RECORDED)
+            attention = Choice("attention", path, RECORDED)
+        else:
+            times = measured.times[dtype.value]
+            layers, head, matmul = choose.choose_products(times, config.matmul)
+            path, attention = choose.choose_attention(
+                model_config, device, choose.DTYPES[dtype.value], model_config.sequence_len
+            )
         return ComputeChoices(
             dtype=dtype.value,
             layers=layers,
@@ -225,13 +244,43 @@ def choose_compute(
     return on_every(wire, rest)
 
 
+def _same_place(
+    recorded: Sequence[dict[str, Any]], wire: Wire, device: torch.device, matmul: str
+) -> dict[str, Any] | None:
+    """What this rank chose in an earlier attempt, where host, device and PyTorch are the same.
+
+    matmul: what is asked for now; another wish than then means to choose anew.
+
+    Taken over, a resumed run computes the very bits that it would have without the stop.
+    """
+    if len(recorded) != wire.world_size:
+        return None
+    entry = recorded[wire.rank]
+    same = all(entry.get(key) == value for key, value in _identity(device).items())
+    compute: dict[str, Any] = entry.get("compute", {})
+    return compute if same and compute.get("asked_matmul") == matmul else None
+
+
+def _identity(device: torch.device) -> dict[str, Any]:
+    return {
+        "name": socket.gethostname(),
+        "device": str(device),
+        "device_name": _device_name(device),
+        "torch": torch.__version__,
+    }
+
+
 def build_session(
-    config: TrainConfig, place: Place, progress: ProgressSink, recorded_dtype: str | None
+    config: TrainConfig,
+    place: Place,
+    progress: ProgressSink,
+    recorded: Sequence[dict[str, Any]] = (),
 ) -> Session:
-    """Settle everything; collective. Raises YokedError on all ranks when one cannot."""
-    device = on_every(
-        Wire(), lambda: choose.pick_device(config.device_type, place.local_rank)
-    )
+    """Settle everything; collective. Raises YokedError on all ranks when one cannot.
+
+    recorded: run.json's entry of each rank, where the run goes on from an earlier attempt.
+    """
+    device = on_every(Wire(), lambda: choose.pick_device(config.device_type, place.local_rank))
     wire = wire_for(device)
     if device.type == "cpu":
         choose.release_freed_memory_slowly()
@@ -246,8 +295,8 @@ def build_session(
         flops_per_token=flops_per_token(model_config),
     )
     horizon = on_every(wire, lambda: fix_horizon(resolved, size))
-    compute = choose_compute(config, model_config, device, wire, threads, recorded_dtype)
-    hosts = wire.gather_objects(_describe(place, device, compute))
+    compute = choose_compute(config, model_config, device, wire, threads, recorded)
+    hosts = wire.gather_objects(_describe(config, place, device, compute))
     return Session(
         config, place, wire, device, data, resolved, model_config, horizon, compute, hosts
     )
@@ -264,17 +313,22 @@ def _model_config(resolved: ResolvedConfig, depth: int, vocab_size: int) -> Mode
     )
 
 
-def _describe(place: Place, device: torch.device, compute: ComputeChoices) -> dict[str, Any]:
+def _describe(
+    config: TrainConfig, place: Place, device: torch.device, compute: ComputeChoices
+) -> dict[str, Any]:
     """One rank, as run.json and the result have it."""
     return {
-        "name": socket.gethostname(),
+        **_identity(device),
         "rank": place.rank,
-        "device": str(device),
-        "device_name": _device_name(device),
         "dtype": compute.dtype,
         "threads": compute.threads,
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "compute": {
+            "layers": dataclasses.asdict(compute.layers),
+            "head": dataclasses.asdict(compute.head),
+            "attention": compute.attention,
+            "asked_matmul": config.matmul,
+        },
         "choices": [dataclasses.asdict(choice) for choice in compute.choices],
         "kernels": kernels.kernels().reason,
     }
@@ -284,7 +338,7 @@ def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     if platform.system() == "Linux":
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
             for line in lines:
                 if line.startswith("model name"):
                     return line.partition(":")[2].strip()

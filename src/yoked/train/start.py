@@ -35,37 +35,63 @@ MODEL_FOLDERS = "base_checkpoints"
 
 @dataclass(frozen=True)
 class Origin:
-    """config: as the run goes on with it; recorded_dtype: what an earlier attempt used."""
+    """config: as the run goes on with it; start_from: the checkpoint that a run without one of
+    its own begins with; recorded: run.json's hosts, one entry a rank, of the attempt before.
+    """
 
     config: TrainConfig
     folder: Path
     resumes: bool
+    start_from: Path | None = None
     attempt: int = 1
-    recorded_dtype: str | None = None
+    recorded: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def lasting_config(self) -> TrainConfig:
+        """The configuration without what is a matter of this start: what run.json keeps."""
+        return dataclasses.replace(
+            self.config, resume=False, resume_from_step=None, start_from=self.start_from
+        )
 
 
-def find_origin(config: TrainConfig) -> Origin:
+def find_origin(config: TrainConfig, world_size: int) -> Origin:
     """The folder and configuration of the run; rank 0 alone decides."""
     if not config.resume and config.resume_from_step is None:
         name = config.run or new_run_name(config.runs_dir, datetime.now().astimezone())
+        start_from = None if config.start_from is None else config.start_from.absolute()
         return Origin(
-            dataclasses.replace(config, run=name), config.runs_dir / name, resumes=False
+            dataclasses.replace(config, run=name),
+            config.runs_dir / name,
+            resumes=False,
+            start_from=start_from,
         )
     folder = find_run(config.run, config.runs_dir)
     recorded = RunFolder(folder).read()
     saved = TrainConfig.from_dict(recorded["config"])
+    start_from = saved.start_from
     # Where it begins is a matter of this start, not of the run.
     saved = dataclasses.replace(saved, resume=False, resume_from_step=None, start_from=None)
     resumed = dataclasses.replace(
-        config.on_top_of(saved), run=folder.name, runs_dir=folder.parent
+        config.on_top_of(saved, world_size=world_size), run=folder.name, runs_dir=folder.parent
     )
+    hosts = tuple(recorded["hosts"])
+    _require_same_dtype(config, str(hosts[0]["dtype"]), folder.name)
     return Origin(
         resumed,
         folder,
         resumes=True,
+        start_from=start_from,
         attempt=int(recorded["attempt"]) + 1,
-        recorded_dtype=recorded["hosts"][0]["dtype"],
+        recorded=hosts,
     )
+
+
+def _require_same_dtype(config: TrainConfig, recorded: str, run: str) -> None:
+    if config.dtype not in ("auto", recorded):
+        raise UsageError(
+            f"--dtype {config.dtype}, but run {run} has computed in {recorded} so far",
+            fix=f"leave --dtype out, or start a new run from its weights: --from {run}",
+        )
 
 
 @dataclass
@@ -102,9 +128,7 @@ def assemble(session: Session) -> Assembled:
         muon_weight_decay=_muon_weight_decay(session),
     )
     layout = Layout(model, groups, session.shares)
-    apply_choices(
-        model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks
-    )
+    apply_choices(model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks)
     optimizer = MuonAdamW(
         layout,
         Schedule(
@@ -160,25 +184,31 @@ def _muon_weight_decay(session: Session) -> float:
 def load_origin(
     origin: Origin, session: Session, parts: Assembled, store: CheckpointStore
 ) -> LoadedCheckpoint | None:
-    """Load what the run starts from into this rank's parts; None: it starts anew."""
-    config = session.config
-    if origin.resumes:
-        loaded = (
-            store.load(config.resume_from_step)
-            if config.resume_from_step is not None
-            else store.load_newest_good()
-        )
-        if loaded is None:
-            # Stopped before its first checkpoint: the beginning is where it goes on.
-            return None
+    """Load what the run starts from into this rank's parts; None: it starts anew.
+
+    Its `step` is the one that the run goes on with.
+    """
+    loaded = _own_checkpoint(session, store) if origin.resumes else None
+    own = loaded is not None
+    if loaded is not None:
         _check_same_run(loaded, session)
-    elif config.start_from is not None:
-        loaded = CheckpointStore(checkpoint_folder_of(config.start_from)).load()
+    elif origin.start_from is not None:
+        loaded = CheckpointStore(checkpoint_folder_of(origin.start_from)).load()
+        loaded = dataclasses.replace(loaded, step=0)
     else:
         return None
     check_matches(loaded.meta, dataclasses.asdict(session.model_config))
-    _take_over(loaded, parts, optimizer=origin.resumes or loaded.optim_state is not None)
-    return loaded
+    _take_over(loaded, parts, optimizer=own or loaded.optim_state is not None)
+    # Figures of the run so far are its own alone.
+    return loaded if own else dataclasses.replace(loaded, meta={})
+
+
+def _own_checkpoint(session: Session, store: CheckpointStore) -> LoadedCheckpoint | None:
+    """The run's checkpoint to go on from; None: it was stopped before its first."""
+    step = session.config.resume_from_step
+    # First of all become the only writer: an attempt that is still alive would go on saving.
+    store.recover()
+    return store.load_newest_good() if step is None else store.load(step)
 
 
 def _check_same_run(loaded: LoadedCheckpoint, session: Session) -> None:
@@ -190,10 +220,22 @@ def _check_same_run(loaded: LoadedCheckpoint, session: Session) -> None:
             f"those of {session.config.data!r} are now {session.data.fingerprint[:12]}",
             fix="restore the data, or start a new run from its weights with --from FOLDER",
         )
+    for flag, key, mine in (
+        ("--seed", "seed", session.config.seed),
+        ("--total-batch-size", "total_batch_size", session.horizon.total_batch_size),
+    ):
+        before = ours.get(key, loaded.meta.get(key))
+        if before is not None and before != mine:
+            # Step s takes rows [s * B, (s + 1) * B) of the order that the seed gives.
+            raise UsageError(
+                f"{flag} {mine}, but the run began with {before}: "
+                f"rows would be skipped or seen twice",
+                fix=f"leave {flag} out, or start a new run from its weights with --from FOLDER",
+            )
     if loaded.step >= session.horizon.num_iterations:
         raise UsageError(
             f"the run has taken all its {session.horizon.num_iterations:,} steps already",
-            fix=f"--num-iterations {session.horizon.num_iterations * 2} to train it further",
+            fix=f"--num-iterations {loaded.step * 2} to train it further",
         )
 
 

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from yoked.train.precision import widen
+
 
 class RowGradients:
     """Row gradients of all tables for one step: `rows` (U,) int64 sorted, and per table (U, C)."""
@@ -37,7 +39,7 @@ class RowGradients:
     def add(self, table: str, ids: Tensor, gradient: Tensor) -> None:
         """Add gradient (..., C) of the looked-up ids (...)."""
         slots = self.slot[ids.reshape(-1)]
-        self.tables[table].index_add_(0, slots, gradient.reshape(len(slots), -1).float())
+        self.tables[table].index_add_(0, slots, widen(gradient.reshape(len(slots), -1)))
 
     def add_rows(self, rows: Tensor, flat: Tensor) -> None:
         """Add another rank's gradients: rows (u,) distinct, flat laid out as our own."""
@@ -48,9 +50,12 @@ class RowGradients:
 
 def split_tables(flat: Tensor, count: int, widths: dict[str, int]) -> dict[str, Tensor]:
     """Views (count, C) of a flat buffer, one for each table."""
-    sizes = [count * width for width in widths.values()]
-    parts = torch.split(flat, sizes)
-    return {name: part.view(count, -1) for name, part in zip(widths, parts, strict=True)}
+    parts = torch.split(flat, [count * width for width in widths.values()])
+    # Both sizes are given: a rank without tokens has a count of 0.
+    return {
+        name: part.view(count, width)
+        for (name, width), part in zip(widths.items(), parts, strict=True)
+    }
 
 
 class _Lookup(torch.autograd.Function):

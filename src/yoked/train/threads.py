@@ -53,10 +53,9 @@ def read_cores(root: Path = CPUS, allowed: tuple[int, ...] | None = None) -> Cor
         if siblings not in seen:
             seen.add(siblings)
             first_of_core.append(cpu)
-    speeds = {cpu: _speed(root, cpu) for cpu in first_of_core}
-    fastest = max(speeds.values(), default=0)
+    speeds = _speeds(root, first_of_core)
     # Boost bins of equal cores differ by a few percent; efficiency cores by far more.
-    fast = tuple(cpu for cpu in first_of_core if speeds[cpu] >= 0.85 * fastest)
+    fast = tuple(cpu for cpu in first_of_core if speeds[cpu] >= 0.85 * max(speeds.values()))
     return Cores(fast, allowed, len(fast) < len(first_of_core))
 
 
@@ -67,16 +66,22 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _speed(root: Path, cpu: int) -> int:
+def _speeds(root: Path, cpus: list[int]) -> dict[int, int]:
+    """Relative speeds, from the first file that all the CPUs have; all alike without one."""
     for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
-        text = _read(root / f"cpu{cpu}/{name}")
-        if text and text.isdecimal():
-            return int(text)
-    return 0
+        texts = {cpu: _read(root / f"cpu{cpu}/{name}") or "" for cpu in cpus}
+        if all(text.isdecimal() for text in texts.values()):
+            return {cpu: int(text) for cpu, text in texts.items()}
+    return dict.fromkeys(cpus, 1)
 
 
 def plan_threads(
-    cores: Cores, local_rank: int, local_ranks: int, asked: int | None, *, chosen_outside: int | None
+    cores: Cores,
+    local_rank: int,
+    local_ranks: int,
+    asked: int | None,
+    *,
+    chosen_outside: int | None,
 ) -> ThreadPlan:
     """Divide a host's fast cores among its ranks.
 

@@ -51,7 +51,10 @@ _JSON_FORMAT = 1
 # The regular expression engines of tiktoken and rustbpe keep one stack entry for each character
 # of a run of white space, and panic at 1,000,000 of them. Longer runs are cut before.
 _MAX_WHITESPACE_RUN = 900_000
-_LONG_WHITESPACE = re.compile(r"\s{%d}" % _MAX_WHITESPACE_RUN)
+# rustbpe holds so many texts at a time; sections of this size bound its memory to 128 MB of text.
+_TRAINING_BUFFER = 512
+_TRAINING_SECTION_CHARACTERS = 1 << 18
+_LONG_WHITESPACE = re.compile(rf"\s{{{_MAX_WHITESPACE_RUN}}}")
 
 
 class Tokenizer:
@@ -87,7 +90,7 @@ class Tokenizer:
     def train(cls, texts: Iterable[str], vocab_size: int) -> Tokenizer:
         """Train on whole documents; equal text in equal order gives an equal tokenizer.
 
-        texts: streamed; what is kept in memory are counts of distinct words.
+        texts: streamed, all of each; what is kept in memory are counts of distinct words.
         vocab_size: with the special tokens. Fewer come out when the text has too few pairs.
         Raises UsageError below 265 tokens: 256 bytes and 9 special tokens.
         """
@@ -98,8 +101,9 @@ class Tokenizer:
         logging.getLogger("rustbpe").setLevel(logging.WARNING)
         trainer = rustbpe.Tokenizer()
         trainer.train_from_iterator(
-            (part for text in texts for part in _digestible(text)),
+            (section for text in texts for section in _sections(text)),
             vocab_size - len(SPECIAL_TOKENS),
+            buffer_size=_TRAINING_BUFFER,
             pattern=SPLIT_PATTERN,
         )
         ranks = {bytes(token): rank for token, rank in trainer.get_mergeable_ranks()}
@@ -197,8 +201,19 @@ def require_vocab_size(vocab_size: int) -> None:
         )
 
 
+def _sections(text: str) -> Iterator[str]:
+    """A document for training, if it is long in sections that end with a line where one ends."""
+    start = 0
+    while len(text) - start > _TRAINING_SECTION_CHARACTERS:
+        limit = start + _TRAINING_SECTION_CHARACTERS
+        end = text.rfind("\n", start, limit) + 1 or limit
+        yield text[start:end]
+        start = end
+    yield text[start:] if start else text
+
+
 def _digestible(text: str) -> list[str]:
-    """`text` in parts that the regular expression engines can split; nearly always itself."""
+    """`text` in parts that tiktoken's regular expression can split; nearly always itself."""
     if len(text) < _MAX_WHITESPACE_RUN or _LONG_WHITESPACE.search(text) is None:
         return [text]
     parts: list[str] = []

@@ -108,7 +108,7 @@ class Trainer:
         head_weight = self.model.lm_head.weight.detach().to(dtype)
         scale = 1.0 / (self.rows_per_step * ids.size(1))
         mine = batch[self.my_rows.start : self.my_rows.stop]
-        micro_batches = mine.split(self.device_batch_size) if len(mine) else ()
+        micro_batches = torch.split(mine, self.device_batch_size) if len(mine) else ()
         nats = 0.0
         for number, rows in enumerate(micro_batches):
             hidden = self.model(rows[:, :-1], tables)

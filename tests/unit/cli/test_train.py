@@ -115,7 +115,7 @@ def test_a_dry_run_shows_each_choice_with_its_reason_and_names_no_run() -> None:
         choices=[{"name": "dtype", "value": "bfloat16", "reason": "2.1x float32 on this CPU"}],
     )
 
-    status, said = run(TrainConfig(dry_run=True, ranks=2), here=plan, ranks=Trainer())
+    status, said = run(TrainConfig(dry_run=True), here=plan, ranks=Trainer())
 
     assert status == 0
     assert plan.asked[0].run is None
@@ -140,4 +140,16 @@ def test_a_new_run_is_named_by_the_time_and_a_resumed_one_is_the_latest(tmp_path
     resumed = with_run_name(TrainConfig(runs_dir=tmp_path, resume_from_step=5), now)
 
     assert new.run == "20260701-123005"
-    assert resumed.run == "old"
+    assert (resumed.run, resumed.ranks) == ("old", 1)
+
+
+def test_a_resumed_run_gets_the_ranks_it_had_unless_others_are_given(tmp_path: Path) -> None:
+    now = datetime(2026, 7, 1, tzinfo=UTC)
+    (tmp_path / "old").mkdir()
+    recorded = {"config": TrainConfig(run="old", shares="3:1:1").to_dict()}
+    (tmp_path / "old" / "run.json").write_text(json.dumps(recorded))
+
+    same = with_run_name(TrainConfig(runs_dir=tmp_path, resume=True), now)
+    other = with_run_name(TrainConfig(runs_dir=tmp_path, resume=True, ranks=2), now)
+
+    assert (same.ranks, other.ranks) == (3, 2)

@@ -22,7 +22,7 @@ def make_run(folder: Path, steps: int = 40) -> Path:
             if step % 20 == 0:
                 journal.append({"attempt": 1, "step": step, "val_bpb": 2 - step / 100})
     facts = {
-        "model_config": {"n_layer": 4},
+        "model": {"n_layer": 4},
         "params": {"total": 36_700_290},
         "data": {"unigram_entropy_nats": 7.1},
     }

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -95,8 +96,6 @@ def test_a_configuration_travels_as_plain_data(tmp_path: Path) -> None:
         depth=8, shares="3:1", tokenizer=Path("t"), start_from=Path("c"), threads="3"
     )
     file = tmp_path / "config.json"
-    import json
-
     file.write_text(json.dumps(config.to_dict()))
 
     assert TrainConfig.from_file(file) == config
@@ -120,6 +119,16 @@ def test_a_resumed_run_takes_over_what_is_not_given_anew() -> None:
 
     assert (resumed.depth, resumed.data, resumed.seed) == (8, "books", 7)
     assert (resumed.ranks, resumed.resume) == (3, True)
+
+
+def test_saved_shares_are_kept_only_for_the_number_of_ranks_they_were_made_for() -> None:
+    saved = TrainConfig(shares="3:1", ranks=2)
+
+    assert TrainConfig(ranks=2).on_top_of(saved).shares == "3:1"
+    assert TrainConfig(ranks=3).on_top_of(saved).shares is None
+    assert TrainConfig().on_top_of(saved, world_size=3).shares is None
+    assert TrainConfig(shares="1:1:2").on_top_of(saved).shares == "1:1:2"
+    assert TrainConfig().on_top_of(saved).ranks is None
 
 
 def test_every_flag_has_help_and_a_group() -> None:

@@ -18,7 +18,7 @@ def succeed(config: TrainConfig) -> dict[str, Any]:
 
 
 def stop(config: TrainConfig) -> dict[str, Any]:
-    return {"state": "interrupted"}
+    return {"state": "interrupted", "run": "r", "steps": 7}
 
 
 def fail(config: TrainConfig) -> dict[str, Any]:
@@ -119,8 +119,9 @@ def test_under_plain_torchrun_each_rank_names_itself_but_usage_is_said_once(
 
 
 def test_an_interrupted_rank_ends_with_130_unless_the_launcher_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([], train=stop) == 130
+    assert "--resume --run r goes on" in "".join(capsys.readouterr())
     monkeypatch.setenv("YOKED_LAUNCH_DIR", str(tmp_path))
     assert main([], train=stop) == 0

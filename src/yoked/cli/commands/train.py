@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import tempfile
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -45,14 +47,22 @@ def train_ranks(config: TrainConfig, output: Output) -> Result:
     del output
     from yoked.launch.local import LocalLaunch, run_ranks
 
+    def start(run_dir: Path) -> Result:
+        return run_ranks(
+            LocalLaunch(
+                run_dir=run_dir,
+                ranks=config.local_ranks,
+                config=config.to_dict(),
+                threads=config.thread_count,
+            )
+        )
+
+    if config.dry_run:
+        # Nothing is trained, so no folder of a run may stay.
+        with tempfile.TemporaryDirectory(prefix="yoked-dry-run-") as folder:
+            return start(Path(folder))
     assert config.run is not None
-    launch = LocalLaunch(
-        run_dir=config.runs_dir / config.run,
-        ranks=config.local_ranks,
-        config=config.to_dict(),
-        threads=config.thread_count,
-    )
-    return run_ranks(launch)
+    return start(config.runs_dir / config.run)
 
 
 def draw(run_dir: Path) -> Path:
@@ -73,11 +83,12 @@ def run_training(
     """Train as configured and report; returns the exit status."""
     for note in config.notes:
         output.note(note)
-    if config.dry_run:
-        _report_plan(here(config, output), output)
-        return 0
-    config = with_run_name(config, datetime.now().astimezone())
+    if not config.dry_run or _resumes(config):
+        config = with_run_name(config, datetime.now().astimezone())
     result = dict((ranks if config.local_ranks > 1 else here)(config, output))
+    if config.dry_run:
+        _report_plan(result, output)
+        return 0
     run_dir = Path(result["dir"])
     try:
         result["plot"] = str(plot(run_dir))
@@ -87,17 +98,33 @@ def run_training(
     return _report_run(result, config, output)
 
 
+def _resumes(config: TrainConfig) -> bool:
+    return config.resume or config.resume_from_step is not None
+
+
 def with_run_name(config: TrainConfig, now: datetime) -> TrainConfig:
     """The configuration with the run named: all ranks must use one folder.
 
-    A resumed run is the one named, or the latest, and must exist.
+    A resumed run is the one named, or the latest, and must exist; where nothing else is said,
+    it gets as many ranks as it had.
     """
-    if config.resume or config.resume_from_step is not None:
+    if _resumes(config):
         folder = find_run(config.run, config.runs_dir)
-        return dataclasses.replace(config, run=folder.name, runs_dir=folder.parent)
+        ranks = config.local_ranks if config.ranks or config.shares else _ranks_before(folder)
+        return dataclasses.replace(config, run=folder.name, runs_dir=folder.parent, ranks=ranks)
     if config.run is None:
         return dataclasses.replace(config, run=new_run_name(config.runs_dir, now))
     return config
+
+
+def _ranks_before(folder: Path) -> int:
+    """Ranks that an earlier start of a run had."""
+    try:
+        recorded = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        return TrainConfig.from_dict(recorded["config"]).local_ranks
+    except (OSError, ValueError, TypeError, KeyError):
+        # The loop names what is wrong with the folder better than a count of ranks could.
+        return 1
 
 
 def _report_run(result: Result, config: TrainConfig, output: Output) -> int:

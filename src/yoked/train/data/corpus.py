@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,7 +85,7 @@ class Corpus:
         """Texts of one split, in a fixed order, streamed. Raises DataError."""
         return (document.text for where, document in self.located() if where == split)
 
-    def located(self, start: Position = START) -> Iterator[tuple[Split, Document]]:
+    def located(self, start: Position = START) -> Generator[tuple[Split, Document]]:
         """All documents with their split, from `start` on, which is the `start` of one of them."""
         last = len(self.files) - 1
         for document in read_documents(self.files, start):

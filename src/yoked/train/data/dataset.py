@@ -183,8 +183,10 @@ def load_dataset(folder: Path) -> Dataset:
 def _prepare_again(folder: Path, info: DatasetInfo) -> tuple[str, str]:
     return (
         f"rm -r {folder}",
-        f"yoked data prepare {info.source} --max-seq-len {info.max_seq_len} "
-        f"--packing {info.packing}",
+        (
+            f"yoked data prepare {info.source} --max-seq-len {info.max_seq_len} "
+            f"--packing {info.packing}"
+        ),
     )
 
 

@@ -77,7 +77,7 @@ def free_bytes(folder: Path) -> int:
 
 @contextlib.contextmanager
 def writing_to(folder: Path, needed_bytes: int | None = None) -> Iterator[None]:
-    """Turn what the operating system says of a full or forbidden disk into a DataError.
+    """Turn what the operating system says against writing below `folder` into a DataError.
 
     needed_bytes: an estimate of what is still to be written, for the message.
     """
@@ -86,12 +86,10 @@ def writing_to(folder: Path, needed_bytes: int | None = None) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise _disk_full(folder, needed_bytes) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise DataError(
-                f"{error.filename or folder} cannot be written: {error.strerror}",
-                fix="set YOKED_CACHE to a folder of yours, or pass --cache",
-            ) from error
-        raise
+        raise DataError(
+            f"{error.filename or folder} cannot be written: {error.strerror or error}",
+            fix="set YOKED_CACHE to a folder that you can write to",
+        ) from error
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:

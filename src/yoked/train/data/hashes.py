@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from yoked.errors import DataError
-from yoked.train.data.files import read_json, sha256_of, write_json, writing_to
+from yoked.train.data.files import read_json, sha256_of, write_json
 from yoked.train.data.progress import ProgressSink
 from yoked.train.data.readers import unreadable
 
 # A file's time stamps are trusted once they are this old: a second change within the resolution
 # of the file system's clock would leave them as they are.
-_SETTLED_NS = 2 * 10**9
+SETTLED_NS = 2 * 10**9
 _SAVE_EVERY_BYTES = 1 << 30
 
 # Size in bytes and the times of the last change of content and of the inode, in nanoseconds.
@@ -38,7 +39,7 @@ def file_hashes(
             hashes.append(str(found[3]))
         else:
             hashes.append(_hash(path, stamp))
-            if time.time_ns() - max(stamp[1:]) > _SETTLED_NS:
+            if time.time_ns() - max(stamp[1:]) > SETTLED_NS:
                 known[key] = [*stamp, hashes[-1]]
                 unsaved += stamp[0] or 1
             done = _tell(progress, done + stamp[0], total)
@@ -76,6 +77,7 @@ def _hash(path: Path, stamp: _Stamp) -> str:
 
 
 def _save(memory: Path, known: dict[str, object]) -> None:
-    with writing_to(memory.parent):
+    # It only saves time: a cache that others prepared may well be read-only.
+    with contextlib.suppress(OSError):
         memory.parent.mkdir(parents=True, exist_ok=True)
         write_json(memory, known)

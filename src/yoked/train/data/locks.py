@@ -13,7 +13,7 @@ from yoked.train.data.files import writing_to
 from yoked.train.data.progress import ProgressSink
 
 _POLL_S = 0.2
-_TELL_EVERY_S = 1.0
+TELL_EVERY_S = 1.0
 # A maker shows that it lives at least once a part, which takes seconds.
 SILENCE_LIMIT_S = 1800.0
 
@@ -27,7 +27,7 @@ class Heartbeat:
     def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
         """Forward, and touch."""
         now_s = time.monotonic()
-        if now_s - self._last_s >= _TELL_EVERY_S:
+        if now_s - self._last_s >= TELL_EVERY_S:
             self._last_s = now_s
             with contextlib.suppress(OSError):
                 os.utime(self._path)
@@ -54,7 +54,7 @@ def exclusive(path: Path, progress: ProgressSink) -> Iterator[Heartbeat]:
                 break
             except Timeout:
                 now_s = time.monotonic()
-                if now_s - last_tell_s >= _TELL_EVERY_S:
+                if now_s - last_tell_s >= TELL_EVERY_S:
                     last_tell_s = now_s
                     _tell(owner, int(now_s - started_s), progress)
         owner.write_text(str(os.getpid()))

@@ -145,13 +145,13 @@ class _SplitWriter:
         self._dtype = dtype
         self._digest = hashlib.sha256()
         self._index: list[tuple[int, int, int]] = []
-        self._tokens = self._text_bytes = 0
+        self._tokens = self.text_bytes = 0
 
     def add(self, document: Document, ids: list[int]) -> None:
         self._write(np.array(ids, dtype=self._dtype).tobytes())
         self._index.append((len(ids), *document.group))
         self._tokens += len(ids)
-        self._text_bytes += len(document.text.encode())
+        self.text_bytes += len(document.text.encode())
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
@@ -162,7 +162,7 @@ class _SplitWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        return SplitPart(len(self._index), self._text_bytes, self._tokens, self._digest.hexdigest())
+        return SplitPart(len(self._index), self.text_bytes, self._tokens, self._digest.hexdigest())
 
     def __enter__(self) -> _SplitWriter:
         return self
@@ -187,13 +187,12 @@ def tokenise(
 
     total_bytes: about how much text the corpus has, for progress and messages.
     """
+    maker = _PartMaker(corpus, tokenizer, parts, threads, total_bytes, progress)
     while not parts.complete:
-        left_bytes = max(0, total_bytes - parts.text_bytes)
-        with writing_to(parts.folder, estimate_token_bytes(left_bytes, parts.dtype)):
-            made = _make_part(corpus, tokenizer, parts, threads, part_bytes)
-        parts.parts.append(made)
-        done = parts.text_bytes
-        progress.update("tokenising", done, max(done, total_bytes), "bytes")
+        # The tokens that are missing, and then the rows with all of them.
+        text_size = max(0, total_bytes - parts.text_bytes) + total_bytes
+        with writing_to(parts.folder, estimate_token_bytes(text_size, parts.dtype)):
+            parts.parts.append(maker.make(part_bytes))
 
 
 def estimate_token_bytes(text_bytes: int, dtype: np.dtype[Any]) -> int:
@@ -201,42 +200,59 @@ def estimate_token_bytes(text_bytes: int, dtype: np.dtype[Any]) -> int:
     return text_bytes * dtype.itemsize // 4
 
 
-def _make_part(
-    corpus: Corpus, tokenizer: Tokenizer, parts: PartFolder, threads: int, part_bytes: int
-) -> Part:
-    number = len(parts.parts)
-    after: Position | None = None
-    batch: list[tuple[Split, Document]] = []
-    part_size = batch_size = 0
-    with contextlib.ExitStack() as stack:
-        documents = stack.enter_context(contextlib.closing(corpus.located(parts.next)))
-        writers = {
-            split: stack.enter_context(_SplitWriter(parts.tokens_path(number, split), parts.dtype))
-            for split in SPLITS
-        }
-        for split, document in documents:
-            if document.start is not None and part_size >= part_bytes:
-                after = document.start
-                break
-            batch.append((split, document))
-            part_size += len(document.text)
-            batch_size += len(document.text)
-            if batch_size >= _BATCH_BYTES or len(batch) == _BATCH_DOCUMENTS:
-                _flush(batch, tokenizer, writers, threads)
-                batch_size = 0
-        _flush(batch, tokenizer, writers, threads)
-        part = Part({split: writers[split].finish() for split in SPLITS}, after)
-    write_json(parts.manifest_path(number), asdict(part))
-    return part
+@dataclass(frozen=True)
+class _PartMaker:
+    """Makes the part that follows the finished ones."""
 
+    corpus: Corpus
+    tokenizer: Tokenizer
+    parts: PartFolder
+    threads: int
+    total_bytes: int
+    progress: ProgressSink
 
-def _flush(
-    batch: list[tuple[Split, Document]],
-    tokenizer: Tokenizer,
-    writers: dict[Split, _SplitWriter],
-    threads: int,
-) -> None:
-    encoded = tokenizer.encode_batch([document.text for _, document in batch], threads)
-    for (split, document), ids in zip(batch, encoded, strict=True):
-        writers[split].add(document, ids)
-    batch.clear()
+    def make(self, part_bytes: int) -> Part:
+        number = len(self.parts.parts)
+        with contextlib.ExitStack() as stack:
+            writers = {
+                split: stack.enter_context(
+                    _SplitWriter(self.parts.tokens_path(number, split), self.parts.dtype)
+                )
+                for split in SPLITS
+            }
+            after = self._fill(writers, part_bytes)
+            part = Part({split: writers[split].finish() for split in SPLITS}, after)
+        write_json(self.parts.manifest_path(number), asdict(part))
+        return part
+
+    def _fill(self, writers: dict[Split, _SplitWriter], part_bytes: int) -> Position | None:
+        """Write documents until the part is large enough; gives where the next one begins."""
+        batch: list[tuple[Split, Document]] = []
+        part_size = batch_size = 0
+        after: Position | None = None
+        with contextlib.closing(self.corpus.located(self.parts.next)) as documents:
+            for split, document in documents:
+                if document.start is not None and part_size >= part_bytes:
+                    after = document.start
+                    break
+                batch.append((split, document))
+                part_size += len(document.text)
+                batch_size += len(document.text)
+                if batch_size >= _BATCH_BYTES or len(batch) == _BATCH_DOCUMENTS:
+                    self._encode(batch, writers)
+                    batch_size = 0
+        self._encode(batch, writers)
+        return after
+
+    def _encode(
+        self, batch: list[tuple[Split, Document]], writers: dict[Split, _SplitWriter]
+    ) -> None:
+        """Write the batch's tokens, and empty it."""
+        texts = [document.text for _, document in batch]
+        for (split, document), ids in zip(
+            batch, self.tokenizer.encode_batch(texts, self.threads), strict=True
+        ):
+            writers[split].add(document, ids)
+        batch.clear()
+        done = self.parts.text_bytes + sum(writer.text_bytes for writer in writers.values())
+        self.progress.update("tokenising", done, max(done, self.total_bytes), "bytes")

@@ -13,7 +13,6 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -44,7 +43,14 @@ from yoked.train.data.pack import (
     pack_bestfit,
     pack_pieces,
 )
-from yoked.train.data.parts import PART_BYTES, PartFolder, Tokenised, estimate_token_bytes, tokenise
+from yoked.train.data.parts import (
+    PART_BYTES,
+    PartFolder,
+    SplitPart,
+    Tokenised,
+    estimate_token_bytes,
+    tokenise,
+)
 from yoked.train.data.progress import ProgressSink, Silent
 from yoked.train.data.readers import text_bytes
 from yoked.train.data.rows import RowFile, RowWriter, token_dtype
@@ -96,7 +102,10 @@ def prepare(
             if not (folder / DATASET_NAME).exists():
                 work = _Preparation(source, corpus, chosen, inputs, folder, threads, part_bytes)
                 work.run(root, beating)
-    return load_dataset(folder)
+    found = load_dataset(folder)
+    # A kill right after the result got its name leaves what it was made from.
+    shutil.rmtree(_staging(folder), ignore_errors=True)
+    return found
 
 
 def _check_numbers(max_seq_len: int, vocab_size: int | None, packing: str) -> None:
@@ -115,6 +124,11 @@ def _check_numbers(max_seq_len: int, vocab_size: int | None, packing: str) -> No
 def _plain(name: str) -> str:
     """A name as part of a folder's name."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "data"
+
+
+def _staging(folder: Path) -> Path:
+    """Where the dataset of a folder is made."""
+    return folder.with_name(f"{STAGING_PREFIX}{folder.name}")
 
 
 @dataclass(frozen=True)
@@ -185,7 +199,7 @@ class _Preparation:
         self._source, self._corpus, self._tokenizer = source, corpus, tokenizer
         self._inputs, self._folder = inputs, folder
         self._threads, self._part_bytes = threads, part_bytes
-        self._staging = folder.with_name(f"{STAGING_PREFIX}{folder.name}")
+        self._staging = _staging(folder)
         self._dtype = token_dtype(tokenizer.vocab_size)
 
     def run(self, cache: Path, progress: ProgressSink) -> None:
@@ -217,7 +231,6 @@ class _Preparation:
             self._fill(result, parts, progress)
             result.rename(self._folder)
             sync_folder(self._folder.parent)
-            shutil.rmtree(self._staging, ignore_errors=True)
 
     def _row_bytes(self, parts: PartFolder) -> int:
         return sum(parts.total(split).tokens for split in SPLITS) * self._dtype.itemsize
@@ -273,7 +286,7 @@ class _Preparation:
         _count(targets, counts)
         progress.update(f"packing {split}", total.tokens, total.tokens, "tokens")
         if packed.rows == 0:
-            raise self._too_little(split, total.documents, total.tokens)
+            raise self._too_little(split, parts)
         return SplitStats(
             documents=total.documents,
             text_bytes=total.text_bytes,
@@ -296,16 +309,23 @@ class _Preparation:
             batches, row_tokens=row_tokens, bos_id=bos_id, stats=stats, dtype=self._dtype
         )
 
-    def _too_little(self, split: Split, documents: int, tokens: int) -> DataError:
+    def _too_little(self, split: Split, parts: PartFolder) -> DataError:
         kind = "training" if split == "train" else "held-out"
-        # One document's tokens and its <|bos|> would fill a row of this length.
-        fits = tokens if self._inputs.packing == "pieces" else tokens + documents - 1
-        shorter = (f"--max-seq-len {min(fits, 1 << (fits.bit_length() - 1))}",) if fits else ()
+        total = parts.total(split)
+        # Rows of this length would be filled in both splits; a power of two looks less odd.
+        fits = min(self._longest_row(parts.total(each)) for each in SPLITS)
+        shorter = (f"--max-seq-len {1 << (fits.bit_length() - 1)}",) if fits else ()
         return DataError(
-            f"{self._corpus.root}: the {kind} text has {tokens:,} tokens in {documents:,} "
-            f"documents, not enough for one row of {self._inputs.max_seq_len:,}",
+            f"{self._corpus.root}: the {kind} text has {total.tokens:,} tokens in "
+            f"{total.documents:,} documents, not enough for one row of "
+            f"{self._inputs.max_seq_len:,}",
             fix=(*shorter, "give it more text"),
         )
+
+    def _longest_row(self, total: SplitPart) -> int:
+        """The largest T at which a split still gives a row of T+1."""
+        bos_tokens = 1 if self._inputs.packing == "pieces" else total.documents
+        return max(0, total.tokens + bos_tokens - 1)
 
     def _notes(self, stats: dict[Split, SplitStats]) -> Iterator[str]:
         requested = self._tokenizer.requested_vocab_size

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +24,7 @@ SUFFIXES = (".parquet", ".jsonl", ".txt")
 SECTION_BYTES = 8 << 20
 _PARQUET_BATCH_ROWS = 128
 # A lone surrogate, which JSON can spell, is no character and has no UTF-8.
-_REPLACE_SURROGATES = {code: "\N{REPLACEMENT CHARACTER}" for code in range(0xD800, 0xE000)}
+_REPLACE_SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
 
 
 class Position(NamedTuple):
@@ -77,9 +79,11 @@ def text_bytes(path: Path) -> int:
 def unreadable(path: Path, error: OSError) -> DataError:
     """What the operating system says against reading a file, with what to do about it."""
     fix = "check that the file is there and whole"
-    if isinstance(error, PermissionError):
+    if error.errno in (errno.EACCES, errno.EPERM):
         fix = f"chmod u+r {path}"
-    return DataError(f"{path} cannot be read: {error.strerror or error}", fix=fix)
+    # pyarrow puts a paragraph where others have the reason alone.
+    why = os.strerror(error.errno) if error.errno is not None else str(error)
+    return DataError(f"{path} cannot be read: {why}", fix=fix)
 
 
 def _read_txt(path: Path, start: Position) -> Iterator[Document]:

@@ -18,8 +18,10 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -51,32 +53,37 @@ class Kernels:
 
     @property
     def available(self) -> bool:
+        """Whether there is a library."""
         return self.library is not None
 
 
-_switched_off: str | None = None
+@dataclass
+class _Switch:
+    off_because: str | None = None
+
+
+_switch = _Switch()
 
 
 def switch_off(reason: str) -> None:
     """Use plain PyTorch from now on (`--compile off`, and tests that compare the two)."""
-    global _switched_off
-    _switched_off = reason
+    _switch.off_because = reason
 
 
 def switch_on() -> None:
     """Undo `switch_off`."""
-    global _switched_off
-    _switched_off = None
+    _switch.off_because = None
 
 
 def kernels() -> Kernels:
     """The compiled passes, or the reason for their absence."""
-    return Kernels(None, _switched_off) if _switched_off is not None else _load()
+    return _load() if _switch.off_because is None else Kernels(None, _switch.off_because)
 
 
 @functools.cache
 def _load() -> Kernels:
-    compiler = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and _which(c)), None)
+    candidates = (os.environ.get("CC", ""), "cc", "gcc", "clang")
+    compiler = next((command for command in candidates if _found(command)), None)
     if compiler is None:
         return Kernels(None, "no C compiler (cc, gcc or clang) on this host")
     try:
@@ -87,13 +94,14 @@ def _load() -> Kernels:
     return Kernels(library, f"{'compiled now' if fresh else 'compiled before'} with {compiler}")
 
 
-def _which(command: str) -> str | None:
-    return shutil.which(command.split()[0])
+def _found(command: str) -> bool:
+    words = command.split()
+    return bool(words) and shutil.which(words[0]) is not None
 
 
 def _last_line(error: Exception) -> str:
-    output = getattr(error, "stderr", None) or str(error)
-    return str(output).strip().splitlines()[-1] if str(output).strip() else type(error).__name__
+    output = str(getattr(error, "stderr", None) or error).strip()
+    return output.rpartition("\n")[2] or type(error).__name__
 
 
 def cpu_identity() -> str:
@@ -110,7 +118,7 @@ def _build(compiler: str) -> tuple[Path, bool]:
     flags = [*FLAGS, *_architecture_flags()]
     version = subprocess.run(
         [*compiler.split(), "--version"], capture_output=True, text=True, check=True, timeout=20
-    ).stdout.splitlines()[0]
+    ).stdout
     identity = "\0".join([SOURCE.read_text(), version, cpu_identity(), *flags])
     folder = cache_root() / "kernels" / hashlib.sha256(identity.encode()).hexdigest()[:16]
     target = folder / "elementwise.so"
@@ -171,18 +179,15 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="yoked-kernel")
 
 
-def _parallel(rows: int, run: object, grain: int) -> None:
+def _parallel(rows: int, run: Callable[[int, int], None], grain: int) -> None:
     """Call run(start, stop) over [0, rows), on as many threads as PyTorch may use."""
-    assert callable(run)
     threads = min(torch.get_num_threads(), max(1, rows // max(grain, 1)))
     if threads <= 1:
         run(0, rows)
         return
     edges = [rows * i // threads for i in range(threads + 1)]
     # ctypes releases the interpreter's lock during the call, so threads do run side by side.
-    futures = [
-        _pool(threads).submit(run, a, b) for a, b in zip(edges[1:], edges[2:], strict=False)
-    ]
+    futures = [_pool(threads).submit(run, a, b) for a, b in pairwise(edges[1:])]
     run(edges[0], edges[1])
     for future in futures:
         future.result()

@@ -132,12 +132,12 @@ SOFTCAP_BLOCK(yoked_softcap_block_bf16, bf16, from_bf16, to_bf16)
 ADAMW(adamw_f32, float, KEEP, KEEP)
 ADAMW(adamw_bf16, bf16, from_bf16, to_bf16)
 
-/* relu(x)^2 and its gradient, one pass each. */
+/* relu(x)^2 and its gradient, one pass each; NaN stays NaN, as in PyTorch. */
 #define RELU_SQUARE(NAME, TYPE, LOAD, STORE)                                                    \
     void yoked_relu_square_##NAME(const TYPE *x, TYPE *y, int64_t count) {                      \
         _Pragma("omp simd") for (int64_t i = 0; i < count; i++) {                               \
             float a = LOAD(x[i]);                                                               \
-            a = a > 0.0f ? a : 0.0f;                                                            \
+            a = a < 0.0f ? 0.0f : a;                                                            \
             y[i] = STORE(a * a);                                                                \
         }                                                                                       \
     }                                                                                           \
@@ -145,7 +145,7 @@ ADAMW(adamw_bf16, bf16, from_bf16, to_bf16)
                                            int64_t count) {                                     \
         _Pragma("omp simd") for (int64_t i = 0; i < count; i++) {                               \
             float a = LOAD(x[i]);                                                               \
-            a = a > 0.0f ? a : 0.0f;                                                            \
+            a = a < 0.0f ? 0.0f : a;                                                            \
             dx[i] = STORE(2.0f * a * LOAD(dy[i]));                                              \
         }                                                                                       \
     }

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from yoked.train import kernels
+from yoked.train.precision import widen
 
 EPS = 1e-10
 ROWS_AT_ONCE = 2048
@@ -21,19 +22,17 @@ def coefficients(
     step: int, lr: float, betas: tuple[float, float], weight_decay: float, eps: float = EPS
 ) -> Tensor:
     """The scalars of one update, (6,) fp32, rounded once and for all; step counts from 1."""
-    beta1, beta2 = (np.float32(beta) for beta in betas)
-    one = np.float32(1)
-    bias1, bias2 = one - beta1 ** np.float32(step), one - beta2 ** np.float32(step)
-    lr32 = np.float32(lr)
+    # Computed in float64: float32 powers differ between the maths libraries of hosts.
+    beta1, beta2, lr, weight_decay = (float(np.float32(x)) for x in (*betas, lr, weight_decay))
     values = [
-        one - lr32 * np.float32(weight_decay),
-        one - beta1,
-        one - beta2,
-        bias2,
-        np.float32(eps),
-        lr32 / bias1,
+        1 - lr * weight_decay,
+        1 - beta1,
+        1 - beta2,
+        1 - beta2**step,
+        eps,
+        lr / (1 - beta1**step),
     ]
-    return torch.tensor(np.array(values, dtype=np.float32))
+    return torch.tensor(values, dtype=torch.float32)
 
 
 @torch.no_grad()
@@ -61,7 +60,7 @@ def adamw_update(
     for start in range(0, parameter.size(0), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         part = gradient[rows] if slot is None else _dense_rows(gradient, slot[rows])
-        _update(parameter[rows], part, first[rows], second[rows], scalars.tolist())
+        _update(parameter[rows], part, first[rows], second[rows], scalars)
 
 
 def _dense_rows(gradient: Tensor, slot: Tensor) -> Tensor:
@@ -71,14 +70,21 @@ def _dense_rows(gradient: Tensor, slot: Tensor) -> Tensor:
     return dense
 
 
-def _update(p: Tensor, g: Tensor, first: Tensor, second: Tensor, scalars: list[float]) -> None:
-    keep, one_minus_beta1, one_minus_beta2, bias2, eps, step_size = scalars
+def _update(p: Tensor, g: Tensor, first: Tensor, second: Tensor, scalars: Tensor) -> None:
+    # Tensors on the device: by a number, CUDA would multiply with the rounded reciprocal.
+    keep, one_minus_beta1, one_minus_beta2, bias2, eps, step_size = scalars.to(p.device).unbind()
     # Each operation stands alone: lerp and addcdiv may fuse multiply and add, which rounds once
     # instead of twice, on some CPUs and in some lanes only.
-    m, v = first.float(), second.float()
+    m, v = widen(first), widen(second)
     m = m + (g - m) * one_minus_beta1
     v = v + (g * g - v) * one_minus_beta2
-    update = m / ((v / bias2).sqrt() + eps)
-    p.copy_(p.float() * keep - update * step_size)
+    update = m / (_square_root(v / bias2) + eps)
+    p.copy_(widen(p) * keep - update * step_size)
     first.copy_(m)
     second.copy_(v)
+
+
+def _square_root(x: Tensor) -> Tensor:
+    # On a CPU PyTorch's float32 root may be off by a unit in the last place; one taken in
+    # float64 is never near enough to the middle of two float32 numbers to be rounded wrongly.
+    return x.double().sqrt().to(x.dtype) if x.device.type == "cpu" else x.sqrt()

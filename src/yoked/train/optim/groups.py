@@ -42,6 +42,8 @@ class MuonGroup:
 
 @dataclass(frozen=True)
 class Groups:
+    """Every parameter of a model, in exactly one group."""
+
     adamw: tuple[AdamWGroup, ...]
     muon: tuple[MuonGroup, ...]
 
@@ -74,6 +76,8 @@ def build_groups(
         for shape in sorted(shapes)
     )
     groups = Groups(adamw, muon)
-    grouped = [name for group in (*adamw, *muon) for name in group.names]
+    grouped = [
+        name for names in (*(g.names for g in adamw), *(g.names for g in muon)) for name in names
+    ]
     assert sorted(grouped) == sorted(name for name, _ in model.named_parameters()), grouped
     return groups

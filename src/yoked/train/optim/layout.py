@@ -32,6 +32,7 @@ class Stack:
 
     @property
     def numel(self) -> int:
+        """Numbers in all K matrices."""
         return len(self.names) * self.shape[0] * self.shape[1]
 
     def view(self, flat: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ class Layout:
         total = sum(stack.numel for stack in self.stacks)
         self.matrices = torch.empty(total, device=device)
         self.matrix_grads = torch.zeros(total, device=device)
-        self.head_grad = torch.zeros_like(self.parameters[HEAD], dtype=torch.float32)
+        self.head_grad = torch.zeros_like(self.parameters[HEAD].data)
         self.scalar_names = [
             name for group in groups.adamw for name in group.names if self._is_scalar(name)
         ]

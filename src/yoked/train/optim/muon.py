@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from yoked.train.matmul import Library, multiply
+from yoked.train.precision import widen
 
 POLAR_EXPRESS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
@@ -46,9 +47,7 @@ def _gram(X: Tensor, library: Library) -> Tensor:
     return torch.stack([multiply(matrix, matrix, library) for matrix in X])
 
 
-def _polynomial_step(
-    X: Tensor, a: float, b: float, c: float, library: Library
-) -> Tensor:
+def _polynomial_step(X: Tensor, a: float, b: float, c: float, library: Library) -> Tensor:
     """aX + (bA + cA^2)X with A = X X^T; X wide or square, (K, R, C), R <= C."""
     A = _gram(X, library)
     if library == "default" or X.device.type != "cpu":
@@ -57,7 +56,9 @@ def _polynomial_step(
     # A and B are symmetric, so the second operand of `multiply` needs no transpose.
     squares = torch.stack([multiply(matrix, matrix, library) for matrix in A])
     B = A.mul_(b).add_(squares, alpha=c)
-    products = torch.stack([multiply(left, right.mT, library) for left, right in zip(B, X, strict=True)])
+    products = torch.stack(
+        [multiply(left, right.mT, library) for left, right in zip(B, X, strict=True)]
+    )
     return products.add_(X, alpha=a)
 
 
@@ -68,7 +69,7 @@ def orthogonalise(G: Tensor, library: Library = "default", low_precision: bool =
     """
     rows, columns = G.shape[-2:]
     X = G.bfloat16() if low_precision else G
-    row_norm = X.float().norm(dim=-1, keepdim=True)
+    row_norm = widen(X).norm(dim=-1, keepdim=True)
     rms_row_norm = row_norm.square().mean(dim=-2, keepdim=True).sqrt()
     X = X * (rms_row_norm / row_norm.clamp_min(NORM_FLOOR)).to(X.dtype)
     X = X / (X.norm(dim=(-2, -1), keepdim=True) * 1.01 + NORM_FLOOR)
@@ -77,8 +78,10 @@ def orthogonalise(G: Tensor, library: Library = "default", low_precision: bool =
     for a, b, c in POLAR_EXPRESS:
         X = _polynomial_step(X, a, b, c, library)
     X = (X.mT.contiguous() if rows > columns else X).to(G.dtype)
-    norm = X.norm(dim=(-2, -1), keepdim=True).clamp_min(NORM_FLOOR)
-    return X * (min(rows, columns) ** 0.5 / norm)
+    scale: Tensor = min(rows, columns) ** 0.5 / X.norm(dim=(-2, -1), keepdim=True).clamp_min(
+        NORM_FLOOR
+    )
+    return X * scale
 
 
 def reduced_dimension(rows: int, columns: int) -> int:

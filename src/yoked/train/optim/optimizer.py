@@ -40,11 +40,14 @@ class MuonAdamW:
         self.first = {n: torch.zeros_like(layout.parameters[n].data) for n in self.adamw_names}
         self.second = {n: torch.zeros_like(layout.parameters[n].data) for n in self.adamw_names}
         self.owned = [stack for stack in layout.stacks if stack.owner == rank]
-        self.momentum = {stack: torch.zeros_like(stack.view(layout.matrices)) for stack in self.owned}
+        self.momentum = {
+            stack: torch.zeros_like(stack.view(layout.matrices)) for stack in self.owned
+        }
         self.second_moment = {stack: self.empty_second_moment(stack) for stack in self.owned}
 
     @property
     def adamw_names(self) -> list[str]:
+        """Parameters that AdamW updates, on every rank."""
         return [name for group in self.layout.groups.adamw for name in group.names]
 
     @torch.no_grad()

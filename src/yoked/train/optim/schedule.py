@@ -21,6 +21,7 @@ class Schedule:
 
     @property
     def warmdown_steps(self) -> int:
+        """Steps over which the learning rate falls."""
         return round(self.warmdown_ratio * self.steps)
 
     def learning_rate(self, step: int) -> float:

@@ -53,9 +53,7 @@ class ExactSync:
         self._pending = []
         self._rank_rows = [torch.unique(ids) for ids in ids_by_rank]
         vocab = self.layout.model.config.padded_vocab_size
-        self._mine = RowGradients(
-            self._rank_rows[self.wire.rank], self.layout.table_widths, vocab
-        )
+        self._mine = RowGradients(self._rank_rows[self.wire.rank], self.layout.table_widths, vocab)
         return self._mine
 
     def head_ready(self) -> None:

@@ -121,7 +121,10 @@ class Wire:
             return Pending(None, None, what)
         sent = tensor.nbytes if self.rank == owner else 0
         return self._run(
-            what, tensor, sent, lambda t: dist.broadcast(t, src=owner, group=self._group_for(t), async_op=True)
+            what,
+            tensor,
+            sent,
+            lambda t: dist.broadcast(t, src=owner, group=self._group_for(t), async_op=True),
         )
 
     def gather_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:

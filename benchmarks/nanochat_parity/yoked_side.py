@@ -1,0 +1,142 @@
+"""yoked's part of the comparison: the parts of a real run, fed with rows in a chosen order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from yoked.train.checkpoint import CheckpointStore
+from yoked.train.choose import apply_choices
+from yoked.train.config import TrainConfig
+from yoked.train.data.progress import Silent
+from yoked.train.data.rows import RowFile, SampleStream
+from yoked.train.head import Head, HeadResult
+from yoked.train.model import GPT
+from yoked.train.sample import generate
+from yoked.train.session import Place, Session, build_session
+from yoked.train.start import Assembled, Origin, assemble, load_origin
+from yoked.train.tokenizer import Tokenizer
+
+STEPS = 20
+ALONE = Place(rank=0, local_rank=0, world_size=1, local_world_size=1)
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and its training. flags: those that both programs take, by yoked's field names."""
+
+    name: str
+    title: str
+    vocab_size: int
+    flags: dict[str, Any]
+
+    def command_line(self) -> list[str]:
+        """The flags as both programs read them."""
+        return [f"--{name.replace('_', '-')}={value}" for name, value in self.flags.items()]
+
+    def config(self, data: Path, dtype: str, tokenizer: Path | None = None) -> TrainConfig:
+        """yoked's configuration: nanochat's packing, no evaluation."""
+        return TrainConfig(
+            **self.flags,
+            data=str(data),
+            tokenizer=tokenizer,
+            vocab_size=self.vocab_size,
+            packing="bestfit",
+            dtype=dtype,  # type: ignore[arg-type]
+            num_iterations=STEPS,
+            threads="1",
+            eval_every=-1,
+        )
+
+
+class InOrder:
+    """The rows of a file as nanochat's loader gives them: one after the other."""
+
+    def __init__(self, rows: RowFile) -> None:
+        self.rows = rows
+
+    def batch(self, start: int, stop: int) -> Rows:
+        return self.rows.rows(np.arange(start, stop, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Continued:
+    """The shuffled stream of a run up to a place, then another file's rows in order."""
+
+    first: SampleStream
+    until: int
+    then: RowFile
+
+    def batch(self, start: int, stop: int) -> Rows:
+        if stop <= self.until:
+            return self.first.batch(start, stop)
+        return InOrder(self.then).batch(start - self.until, stop - self.until)
+
+
+@dataclass
+class RecordingHead(Head):
+    """A head that keeps the mean loss of every micro-batch."""
+
+    inner: Head
+    losses: list[float] = field(default_factory=list)
+
+    def loss(self, hidden_NC: Tensor, *args: Any, **kwargs: Any) -> HeadResult:
+        result = self.inner.loss(hidden_NC, *args, **kwargs)
+        self.losses.append(float(result.nats) / hidden_NC.size(0))
+        return result
+
+
+def open_session(config: TrainConfig) -> Session:
+    """Everything that a run of this configuration would settle first."""
+    return build_session(config, ALONE, Silent())
+
+
+def train(parts: Assembled, steps: range) -> list[float]:
+    """Take steps; the loss of each one's last micro-batch, which is what nanochat reports."""
+    head = RecordingHead(parts.trainer.head)
+    parts.trainer.head = head
+    last_losses = []
+    for step in steps:
+        parts.trainer.step(step)
+        last_losses.append(head.losses[-1])
+    parts.trainer.head = head.inner
+    return last_losses
+
+
+def started_from(session: Session, checkpoint: Path) -> Assembled:
+    """A run's parts with weights and optimizer state of the one checkpoint in a folder."""
+    parts = assemble(session)
+    origin = Origin(session.config, checkpoint, resumes=False, start_from=checkpoint)
+    loaded = load_origin(origin, session, parts, CheckpointStore(checkpoint))
+    assert loaded is not None
+    return parts
+
+
+def compute_as_in_training(model: GPT, session: Session) -> None:
+    """Let a loaded model use the products and the attention path that were chosen to train."""
+    compute = session.compute
+    apply_choices(model, compute.layers, compute.attention, compile_blocks=False)
+
+
+@torch.no_grad()
+def logits_of(model: GPT, ids_BT: Tensor) -> Tensor:
+    """(B, T, vocabulary) float32."""
+    return model.logits(model(ids_BT))
+
+
+def continuations(model: GPT, tokenizer: Tokenizer, prompts: list[str]) -> list[list[int]]:
+    """The prompt's tokens and the likeliest ones after it, as nanochat's engine returns them."""
+    results = []
+    for prompt in prompts:
+        ids = [tokenizer.bos_id, *tokenizer.encode(prompt)]
+        stops = {tokenizer.bos_id, tokenizer.special_id("<|assistant_end|>")}
+        drawn = generate(model, ids, max_tokens=48, temperature=0, stop_ids=stops)
+        results.append([*ids, *drawn])
+    return results

@@ -1,0 +1,104 @@
+"""One rank of a comparison: trains as the product does, and keeps what it learned from.
+
+usage: one_rank.py JOB.json, under the environment that torchrun gives a rank
+
+JOB: {"config": of TrainConfig, "steps", "dtype": float32 or float64, "out": folder,
+"weights": file or null}. Rank 0 leaves in `out`: losses.json, gradient.npz (of the first
+step), later.npz (of the step after the last, on the weights in `weights`, so that all cases
+compute it of the same model), and weights.pt (after the last step).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from rich.console import Console
+
+from yoked.console import StageProgress
+from yoked.train import choose
+from yoked.train.config import TrainConfig
+from yoked.train.matmul import Products
+from yoked.train.session import Place, Session, build_session, join_ranks
+from yoked.train.start import Assembled, assemble
+from yoked.train.sync.agreement import check_weights, same_start
+
+
+def in_float64(session: Session) -> Session:
+    """The same session, computed and kept in float64 by the same code."""
+    choose.DTYPES["float64"] = torch.float64
+    torch.set_default_dtype(torch.float64)
+    compute = dataclasses.replace(
+        session.compute,
+        dtype="float64",
+        layers=Products(),
+        head=Products(),
+        attention="sdpa",
+    )
+    return dataclasses.replace(session, compute=compute)
+
+
+def whole_gradient(parts: Assembled, step: int) -> dict[str, np.ndarray]:
+    """The gradient of a step by parameter name, summed over all ranks; collective."""
+    trainer, layout = parts.trainer, parts.layout
+    trainer.gradients(step)
+    rows = trainer.sync.finish()
+    # Only a matrix's owner has its sum.
+    summed = layout.matrix_grads.clone()
+    for owner, part in layout.owner_slices():
+        trainer.wire.broadcast(summed[part], owner, "a gradient").wait()
+    gradient = {}
+    for stack in layout.stacks:
+        gradient.update(zip(stack.names, stack.view(summed), strict=True))
+    for name, parameter in layout.parameters.items():
+        if name in rows.tables:
+            gradient[name] = torch.zeros_like(parameter.data, dtype=rows.flat.dtype)
+            gradient[name][rows.rows] = rows.tables[name]
+        elif name not in gradient:
+            gradient[name] = layout.gradient(name)
+    return {name: g.double().numpy().copy() for name, g in gradient.items()}
+
+
+def main(job: dict) -> None:
+    place = Place.from_environment()
+    join_ranks(place)
+    config = TrainConfig.from_dict(job["config"])
+    session = build_session(config, place, StageProgress(Console(quiet=True)))
+    if job["dtype"] == "float64":
+        session = in_float64(session)
+    parts = assemble(session)
+    same_start(parts.layout, parts.optimizer, session.wire)
+    out = Path(job["out"])
+    first = whole_gradient(parts, 0)
+    losses = []
+    for step in range(job["steps"]):
+        stats = parts.trainer.step(step)
+        nats = torch.tensor([stats.nats], dtype=torch.float64)
+        session.wire.all_reduce(nats, "the loss").wait()
+        losses.append(float(nats) / session.horizon.total_batch_size)
+    check_weights(parts.model, session.wire, job["steps"])
+    weights = {name: p.detach().clone() for name, p in parts.layout.parameters.items()}
+    if job["weights"] is not None:
+        for name, tensor in torch.load(job["weights"], weights_only=True).items():
+            parts.layout.parameters[name].data.copy_(tensor)
+    later = whole_gradient(parts, job["steps"])
+    if place.rank == 0:
+        torch.save(weights, out / "weights.pt")
+        np.savez(out / "gradient.npz", **first)
+        np.savez(out / "later.npz", **later)
+        hosts = [{"rank": h["rank"], "choices": h["choices"]} for h in session.hosts]
+        facts = {"losses": losses, "hosts": hosts}
+        (out / "losses.json").write_text(json.dumps(facts))
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(json.loads(Path(sys.argv[1]).read_text()))

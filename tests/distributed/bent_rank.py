@@ -1,0 +1,81 @@
+"""A rank of a real run in which BEND puts one thing wrong, or makes the ranks unlike."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from yoked.errors import DataError
+from yoked.train import choose, kernels, loop
+from yoked.train.__main__ import main
+from yoked.train.choose import Choice, ProductTimes
+from yoked.train.matmul import Products
+from yoked.train.sync.agreement import checksum
+from yoked.train.trainer import StepStats, Trainer
+
+RANK = int(os.environ["RANK"])
+FLIPPED = "transformer.h.1.mlp.c_fc.weight"
+take_step = Trainer.step
+
+
+def flip_a_bit(trainer: Trainer, step: int) -> StepStats:
+    stats = take_step(trainer, step)
+    if RANK == 1 and step == 2:
+        bits = trainer.layout.parameters[FLIPPED].data.view(-1).view(torch.int32)
+        bits[17] ^= 1
+    return stats
+
+
+def fail_in_step_2(trainer: Trainer, step: int) -> StepStats:
+    if RANK == 1 and step == 2:
+        raise DataError("row 17 cannot be read", fix="prepare it again")
+    return take_step(trainer, step)
+
+
+def break_in_step_2(trainer: Trainer, step: int) -> StepStats:
+    if RANK == 1 and step == 2:
+        raise ZeroDivisionError("one by none")
+    return take_step(trainer, step)
+
+
+def note_bits(trainer: Trainer, step: int) -> StepStats:
+    """Leave what the rank computes of one sequence, and its weights, as sums of bits."""
+    stats = take_step(trainer, step)
+    if step == 19:
+        with torch.no_grad():
+            hidden = trainer.model(torch.arange(64)[None])
+        weights = sum(checksum(p) for p in trainer.layout.parameters.values())
+        Path(os.environ["NOTES"], f"bits.{RANK}").write_text(f"{checksum(hidden)} {weights}")
+    return stats
+
+
+def be_unlike() -> None:
+    """The first rank multiplies with MKL and has compiled passes; the second neither."""
+    library = ("default", "onednn")[RANK]
+
+    def products(times: ProductTimes, asked: str) -> tuple[Products, Products, Choice]:
+        mine = Products.all(library)  # type: ignore[arg-type]
+        return mine, mine, Choice("matmul", str(mine), "bent")
+
+    choose.choose_products = products
+    if RANK == 1:
+        kernels.switch_off("bent")
+    Trainer.step = note_bits  # type: ignore[method-assign]
+
+
+def bend(way: str) -> None:
+    # A difference is to be found at the step that makes it.
+    loop.CHECK_EVERY_STEPS = 1
+    steps = {"flip": flip_a_bit, "fail": fail_in_step_2, "break": break_in_step_2}
+    if way == "unlike":
+        be_unlike()
+    else:
+        Trainer.step = steps[way]  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    bend(os.environ["BEND"])
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,182 @@
+"""What befalls a run: Ctrl-C, a rank that fails or dies, numbers that explode, a full disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.errors import DataError
+from yoked.launch.failure import RankCrash
+from yoked.launch.local import LocalLaunch, run_ranks
+from yoked.train.__main__ import parse
+
+pytestmark = pytest.mark.distributed
+
+HERE = Path(__file__).parent
+# Files may grow to 600 kB; a checkpoint of the tiny run has one of 790 kB.
+WITH_SMALL_FILES = (
+    "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000)); "
+    "from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ctrl_c_saves_and_the_resumed_run_is_as_if_it_had_not_been(lab: Any, ranks: int) -> None:
+    flags = lab.flags(num_iterations=60, save_every=-1, eval_every=30, matmul="mkl")
+    assert lab.train("whole", *flags, ranks=ranks).end().status == 0
+    started = lab.train("stopped", *flags, ranks=ranks)
+    until_steps(lab, "stopped", 3, started)
+
+    started.process.send_signal(signal.SIGINT)
+    stopped = started.end()
+    resumed = lab.train("stopped", "--resume", ranks=ranks).end()
+
+    assert stopped.status == 130, stopped.stderr
+    assert stopped.json["state"] == "interrupted"
+    assert 3 <= stopped.json["steps"] < 60
+    assert resumed.status == 0, resumed.stderr
+    assert lab.lines("stopped") == lab.lines("whole") + 1, "no step was taken twice"
+    assert lab.curve("stopped") == lab.curve("whole")
+
+
+def until_steps(lab: Any, run: str, steps: int, started: Any) -> None:
+    deadline_s = time.monotonic() + 90
+    while lab.lines(run) < steps:
+        assert started.process.poll() is None, started.end()
+        assert time.monotonic() < deadline_s, "no step was taken"
+        time.sleep(0.01)
+
+
+def test_ctrl_c_under_plain_torchrun_saves_and_says_how_to_go_on(lab: Any) -> None:
+    flags = [*lab.flags(num_iterations=300, save_every=-1), f"--runs-dir={lab.runs}"]
+    started = lab.torchrun(2, "--", *flags, "--run=plain")
+    until_steps(lab, "plain", 3, started)
+
+    # A terminal sends it to the whole foreground group.
+    os.killpg(started.process.pid, signal.SIGINT)
+    stopped = started.end()
+
+    assert stopped.status != 0
+    assert f"-- --resume --run plain --runs-dir {lab.runs}" in stopped.stderr
+    assert lab.curve("plain").steps == list(range(len(lab.curve("plain").steps)))
+    saved = [int(file.stem[-6:]) for file in lab.checkpoints("plain").glob("model_*.pt")]
+    assert saved == [len(lab.curve("plain").steps)]
+    resumed = lab.torchrun(2, "--", "--resume", "--run=plain", f"--runs-dir={lab.runs}")
+    until_steps(lab, "plain", saved[0] + 4, resumed)
+
+
+def test_a_second_ctrl_c_ends_at_once_and_leaves_what_was_saved(lab: Any) -> None:
+    flags = lab.flags(num_iterations=2000, save_every=2, eval_every=-1)
+    started = lab.train("hurried", *flags)
+    until_steps(lab, "hurried", 6, started)
+
+    started.process.send_signal(signal.SIGINT)
+    started.process.send_signal(signal.SIGINT)
+    stopped = started.end()
+    resumed = lab.train("hurried", "--resume", "--num-iterations=40").end()
+
+    assert stopped.status == 130
+    assert resumed.status in (0, 2), resumed.stderr
+    assert "Traceback" not in resumed.stderr
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_is_killed_is_named_and_its_peer_says_whom_it_lost(
+    lab: Any, victim: int
+) -> None:
+    started = lab.train("bereft", *lab.flags(num_iterations=5000), ranks=2)
+    until_steps(lab, "bereft", 2, started)
+
+    started.ranks()[victim].send_signal(signal.SIGKILL)
+    ended = started.end()
+
+    assert ended.status == 1
+    assert f"rank {victim} was killed by SIGKILL" in ended.json["error"]["what"]
+    assert any("resume" in line for line in ended.json["error"]["fix"])
+
+
+def test_under_plain_torchrun_the_peer_of_a_dead_rank_says_what_it_lost(lab: Any) -> None:
+    flags = [*lab.flags(num_iterations=5000), "--run=plain", f"--runs-dir={lab.runs}"]
+    started = lab.torchrun(2, "--", *flags)
+    until_steps(lab, "plain", 2, started)
+
+    started.ranks()[1].send_signal(signal.SIGKILL)
+    ended = started.end()
+
+    assert ended.status == 1
+    assert "rank 0: a peer was lost in" in ended.stderr
+    assert "--resume" in ended.stderr
+
+
+def bent(lab: Any, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    environment = {
+        **lab.environment({"BEND": way}),
+        "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1] / 'src'}",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    config = parse([*lab.flags(), f"--run={way}", f"--runs-dir={lab.runs}", "--ranks=2"])
+    run_ranks(LocalLaunch(lab.runs / way, 2, config=config.to_dict(), module="bent_rank"))
+
+
+def test_the_first_cause_is_told_and_not_the_peers_complaint(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DataError) as caught:
+        bent(lab, monkeypatch, "fail")
+
+    assert caught.value.what == "rank 1: row 17 cannot be read"
+
+
+def test_a_bug_in_one_rank_ends_the_run_with_its_traceback(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RankCrash, match=r"(?s)rank 1 failed.*one by none"):
+        bent(lab, monkeypatch, "break")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rate", "save_every"),
+    [(1, 1e38, -1), (2, 1e38, -1), (1, 1e300, 1), (2, 1e300, 1)],
+    ids=["loss", "loss of two ranks", "weights", "weights of two ranks"],
+)
+def test_numbers_that_are_not_finite_end_the_run_and_are_never_saved(
+    lab: Any, ranks: int, rate: float, save_every: int
+) -> None:
+    flags = lab.flags(save_every=save_every, embedding_lr=rate, matrix_lr=rate, warmup_steps=1)
+
+    ended = lab.train("exploded", *flags, ranks=ranks).end()
+
+    assert ended.status == 1
+    assert ended.json["error"]["kind"] == "DivergedError"
+    assert "finite" in ended.json["error"]["what"]
+    # Nothing was saved, so the run begins anew, with the rates that are given.
+    again = lab.train(
+        *("exploded", "--resume", "--embedding-lr=0.15", "--matrix-lr=0.01"), ranks=ranks
+    ).end()
+    assert again.status == 0, again.stderr
+
+
+def test_a_full_disk_costs_checkpoints_but_not_the_run(lab: Any) -> None:
+    assert lab.train("full", *lab.flags(num_iterations=6)).end().status == 0
+    argv = ["-c", WITH_SMALL_FILES, "train", "--json", f"--runs-dir={lab.runs}", "--run=full"]
+
+    ended = lab.start([*argv, "--resume", "--num-iterations=14"]).end()
+
+    assert ended.status == 1
+    assert ended.stderr.count("NOT SAVED") >= 1
+    assert "training goes on" in ended.stderr
+    assert ended.json["error"]["kind"] == "CheckpointError"
+    assert "step 14 was not saved" in ended.json["error"]["what"]
+    assert lab.curve("full").steps == list(range(14)), "training went on"
+    left = sorted(file.name for file in lab.checkpoints("full").iterdir() if file.suffix == ".pt")
+    assert [name for name in left if name.startswith("model")] == [
+        "model_000004.pt",
+        "model_000006.pt",
+    ]
+    assert lab.train("full", "--resume", "--num-iterations=8").end().status == 0

@@ -1,0 +1,64 @@
+"""One run, one loss curve: ranks and shares change neither gradients nor losses."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from yoked.train.__main__ import parse
+
+pytestmark = pytest.mark.distributed
+
+BENCH = Path(__file__).parents[2] / "benchmarks" / "one_curve" / "bench.py"
+
+
+@pytest.fixture
+def bench(lab: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The benchmark's own comparison, on the tiny run."""
+    for name, value in lab.environment().items():
+        monkeypatch.setenv(name, value)
+    spec = importlib.util.spec_from_file_location("one_curve_bench", BENCH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_ranks_and_shares_change_neither_gradients_nor_losses(
+    bench: ModuleType, lab: Any, dtype: str
+) -> None:
+    config = parse(lab.flags(num_iterations=500))
+
+    found = bench.measure(config, lab.root / "curves", dtype, 30, bench.CASES)
+
+    assert len(found) == len(bench.CASES)
+    assert {name: bench.passes(dtype, figures) for name, figures in found.items()} == dict.fromkeys(
+        found, True
+    )
+
+
+def test_the_comparison_sees_a_run_that_learns_something_else(bench: ModuleType, lab: Any) -> None:
+    first, second = (parse(lab.flags(num_iterations=500, seed=seed)) for seed in (1, 2))
+    for name, config in (("first", first), ("second", second)):
+        bench.run_case(config, "1", steps=2, dtype="float32", out=lab.root / name, weights=None)
+
+    figures = bench.compare(lab.root / "first", lab.root / "second")
+
+    assert not bench.passes("float32", figures)
+    assert figures["gradient_first_step"] > 0.1
+
+
+def test_in_bfloat16_two_ranks_learn_what_one_does_up_to_its_rounding(lab: Any) -> None:
+    flags = lab.flags(dtype="bfloat16", num_iterations=8)
+
+    statuses = [lab.train(f"on-{n}", *flags, ranks=n).end().status for n in (1, 2)]
+
+    assert statuses == [0, 0]
+    assert lab.curve("on-2").losses == pytest.approx(lab.curve("on-1").losses, abs=2e-2)

@@ -1,0 +1,130 @@
+"""Going on where a run was stopped: the same rows, the same curve, on any number of ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.distributed
+
+KILL_BENCH = Path(__file__).parents[2] / "benchmarks" / "kill_resume" / "bench.py"
+# Ranks sum in another order, so a run that changes their number rounds otherwise.
+ROUNDING_NATS = 1e-4
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(lab: Any) -> None:
+    whole = lab.train("whole").end()
+    first = lab.train("moved", *lab.flags(num_iterations=12)).end()
+    assert (whole.status, first.status) == (0, 0)
+
+    statuses = [
+        lab.train("moved", f"--resume-from-step={step}", ranks=ranks).end().status
+        for step, ranks in ((4, 2), (8, 3), (8, 1))
+    ]
+
+    assert statuses == [0, 0, 0]
+    assert lab.curve("moved").steps == list(range(12))
+    assert lab.curve("moved").losses == pytest.approx(lab.curve("whole").losses, abs=ROUNDING_NATS)
+    assert lab.curve("moved").eval_bpb == pytest.approx(lab.curve("whole").eval_bpb, abs=1e-4)
+
+
+def test_a_resumed_run_computes_the_same_bits(lab: Any) -> None:
+    lab.train("twice").end()
+    before = lab.curve("twice").losses
+
+    ended = lab.train("twice", "--resume-from-step=4").end()
+
+    assert ended.status == 0
+    assert lab.curve("twice").losses == before
+
+
+def test_saved_shares_give_way_to_the_ranks_of_a_resumed_run(lab: Any) -> None:
+    assert lab.train("shared", *lab.flags(), "--shares=3:1", ranks=2).end().status == 0
+
+    ended = lab.train("shared", "--resume-from-step=8", ranks=3).end()
+
+    assert ended.status == 0, ended.stderr
+    assert [host["ranks"] for host in ended.json["hosts"]] == [3]
+
+
+def test_what_cannot_be_gone_on_with_is_said_with_its_reason(lab: Any, tmp_path: Path) -> None:
+    lab.train("done").end()
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(f"{n} quite other words {n * n}" for n in range(20_000)))
+
+    def says(*flags: str) -> tuple[int, str]:
+        ended = lab.train("done", *flags).end()
+        return ended.status, ended.json["error"]["what"]
+
+    missing = says("--resume-from-step=5")
+    finished = says("--resume")
+    data = says("--resume-from-step=4", f"--data={other}")
+    seed = says("--resume-from-step=4", "--seed=7")
+    batch = says("--resume-from-step=4", "--total-batch-size=1024")
+    dtype = says("--resume-from-step=4", "--dtype=bfloat16")
+    unknown = lab.train("nobody", "--resume").end()
+
+    assert missing[0] == 1
+    assert "there are: 4, 8, 12" in missing[1]
+    assert finished == (2, "the run has taken all its 12 steps already")
+    assert data[0] == 1
+    assert "other data" in data[1] or "another model" in data[1]
+    assert (seed[0], batch[0], dtype[0]) == (2, 2, 2)
+    assert "began with 42" in seed[1]
+    assert "began with 512" in batch[1]
+    assert "computed in float32 so far" in dtype[1]
+    assert unknown.status == 2
+    assert lab.curve("done").steps == list(range(12))
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(lab: Any) -> None:
+    lab.train("bruised", *lab.flags(num_iterations=9)).end()
+    before = lab.curve("bruised").losses
+    newest = lab.checkpoints("bruised") / "model_000009.pt"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+
+    ended = lab.train("bruised", "--resume").end()
+
+    assert ended.status == 0, ended.stderr
+    assert "passed over" in ended.stderr
+    assert lab.curve("bruised").losses == before
+
+
+def test_a_run_killed_before_its_first_checkpoint_keeps_its_origin(lab: Any) -> None:
+    lab.train("parent").end()
+    child = [*lab.flags(), f"--from={lab.runs / 'parent'}"]
+    assert lab.train("whole", *child).end().status == 0
+    assert lab.train("killed", *child).end().status == 0
+    for file in lab.checkpoints("killed").iterdir():
+        file.unlink()
+
+    ended = lab.train("killed", "--resume").end()
+
+    assert ended.status == 0, ended.stderr
+    assert lab.curve("killed").losses == lab.curve("whole").losses
+    assert lab.curve("killed").losses[0] < lab.curve("parent").losses[0] - 0.01
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_again_and_again_learns_what_it_would_have(lab: Any) -> None:
+    ended = subprocess.run(
+        [
+            *(sys.executable, str(KILL_BENCH), "--kills", "3", "--out", str(lab.root / "r.json")),
+            *lab.flags(num_iterations=30, save_every=3, eval_every=10),
+        ],
+        env=lab.environment(),
+        cwd=lab.root,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert '"largest_loss_difference": 0.0' in ended.stdout

@@ -1,0 +1,107 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from yoked.errors import DataError
+from yoked.train.data.corpus import climbmix_folder
+from yoked.train.data.dataset import DATASET_NAME, Dataset, list_datasets, load_dataset
+from yoked.train.data.prepare import prepare
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, cache: Path) -> Dataset:
+    lines = [json.dumps({"text": f"the {number} oxen pull {number}"}) for number in range(200)]
+    (tmp_path / "farm.jsonl").write_text("\n".join(lines))
+    return prepare(str(tmp_path / "farm.jsonl"), max_seq_len=16, vocab_size=280, cache=cache)
+
+
+def test_a_longer_sequence_than_the_rows_names_both_and_the_command(prepared: Dataset) -> None:
+    with pytest.raises(DataError) as caught:
+        prepared.require_seq_len(1_024)
+
+    assert "a sequence of 1,024 tokens is longer than the data's rows" in caught.value.what
+    assert f"{prepared.folder} was packed for 16" in caught.value.what
+    assert caught.value.fix == (f"yoked data prepare {prepared.info.source} --max-seq-len 1024",)
+
+
+def test_the_sequence_that_it_was_packed_for_is_fine(prepared: Dataset) -> None:
+    prepared.require_seq_len(16)
+
+    with pytest.raises(DataError, match="8 tokens is shorter than the data's rows"):
+        prepared.require_seq_len(8)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_flipped_bit_is_found_by_verify(prepared: Dataset, split: str) -> None:
+    path = prepared.folder / f"{split}.rows"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+    with pytest.raises(DataError, match=rf"{split}\.rows is damaged"):
+        load_dataset(prepared.folder).verify()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        (DATASET_NAME, None, "holds no prepared data"),
+        (DATASET_NAME, "{", "is damaged"),
+        (DATASET_NAME, "[]", "is damaged"),
+        (DATASET_NAME, '{"format": 1, "name": "x"}', "is damaged"),
+        (DATASET_NAME, '{"format": 99, "source": "sotu"}', "has format 99; this yoked reads"),
+        ("train.rows", None, r"train\.rows cannot be used: No such file"),
+        ("val.rows", "PAR1", r"val\.rows cannot be used"),
+    ],
+)
+def test_a_damaged_folder_says_what_is_wrong(
+    prepared: Dataset, name: str, content: str | None, complaint: str
+) -> None:
+    path = prepared.folder / name
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+
+    with pytest.raises(DataError, match=complaint) as caught:
+        load_dataset(prepared.folder)
+
+    assert caught.value.fix
+
+
+def test_row_files_of_another_dataset_are_noticed(prepared: Dataset) -> None:
+    val = (prepared.folder / "val.rows").read_bytes()
+    (prepared.folder / "train.rows").write_bytes(val)
+
+    with pytest.raises(DataError, match=r"rows of 17 tokens where dataset\.json says"):
+        load_dataset(prepared.folder)
+
+
+def test_the_list_shows_what_is_there_in_which_state(prepared: Dataset, cache: Path) -> None:
+    (cache / "data" / "torn").mkdir()
+    (cache / "data" / ".staging-later-0123").mkdir()
+    climbmix_folder(cache).mkdir(parents=True)
+    (climbmix_folder(cache) / "shard_00000.parquet").write_bytes(b"1234")
+
+    found = {(entry.name, entry.state): entry for entry in list_datasets(cache)}
+
+    assert set(found) == {
+        ("sotu", "embedded"),
+        ("climbmix", "downloaded"),
+        ("farm.jsonl", "prepared"),
+        ("torn", "damaged"),
+        ("later-0123", "unfinished"),
+    }
+    assert found["farm.jsonl", "prepared"].folder == prepared.folder
+    assert found["farm.jsonl", "prepared"].size_bytes > prepared.train.path.stat().st_size
+    assert "rows of 16 tokens" in found["farm.jsonl", "prepared"].detail
+    assert found["climbmix", "downloaded"].size_bytes == 4
+
+
+def test_an_empty_cache_lists_what_can_be_had(cache: Path) -> None:
+    assert [(entry.name, entry.state) for entry in list_datasets(cache)] == [
+        ("sotu", "embedded"),
+        ("climbmix", "available"),
+    ]
+    assert not cache.exists()

@@ -1,0 +1,448 @@
+import math
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from yoked.errors import DataError, UsageError
+from yoked.train.data import files, locks
+from yoked.train.data.dataset import Dataset, load_dataset
+from yoked.train.data.locks import exclusive
+from yoked.train.data.pack import Packing, PackStats, pack_bestfit, pack_pieces
+from yoked.train.data.prepare import entropy_nats, prepare
+from yoked.train.tokenizer import Tokenizer
+
+HERE = Path(__file__).parent
+WORDS = ["yoke", "oxen", "pull", "field", "plough", "furrow", "share", "night", "rest"]
+
+
+class Recorder(Protocol):
+    updates: list[tuple[str, int, int | None, str]]
+
+    def update(self, stage: str, done: int, total: int | None, unit: str) -> None: ...
+
+    def stages(self) -> list[str]: ...
+
+
+def documents(count: int) -> list[str]:
+    return [
+        f"{number}: " + " ".join(WORDS[(number * k) % len(WORDS)] for k in range(number % 90))
+        for number in range(count)
+    ]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Two shards in row groups of 40: 300 documents to train on, 60 to validate."""
+    folder = tmp_path / "farm"
+    folder.mkdir()
+    texts = documents(360)
+    for name, held in (("a", texts[:300]), ("b", texts[300:])):
+        pq.write_table(pa.table({"text": held}), folder / f"{name}.parquet", row_group_size=40)
+    return folder
+
+
+def small(source: Path, cache: Path, packing: Packing = "pieces", **more: object) -> Dataset:
+    return prepare(
+        str(source), max_seq_len=32, vocab_size=300, packing=packing, cache=cache, **more
+    )  # type: ignore[arg-type]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def run_preparing(source: Path, cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(HERE / "preparing.py"), str(source), str(cache), *arguments]
+    environment = {"PYTHONPATH": str(HERE.parents[3] / "src")}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("packing", ["pieces", "bestfit"])
+def test_the_rows_are_those_of_packing_the_documents_in_memory(
+    corpus: Path, cache: Path, packing: Packing
+) -> None:
+    found = small(corpus, cache, packing, part_bytes=2_000)
+
+    tokenizer = Tokenizer.load(found.tokenizer_folder)
+    for texts, rows in ((documents(360)[:300], found.train), (documents(360)[300:], found.val)):
+        encoded = [np.array(tokenizer.encode(text), dtype=np.int64) for text in texts]
+        options = {"row_tokens": 33, "bos_id": tokenizer.bos_id, "stats": PackStats()}
+        expected = (
+            pack_pieces(encoded, **options)  # type: ignore[arg-type]
+            if packing == "pieces"
+            # nanochat's batches end with the row group.
+            else pack_bestfit((encoded[i : i + 40] for i in range(0, 300, 40)), **options)  # type: ignore[arg-type]
+        )
+        expected_rows = np.array(list(expected))
+        assert np.array_equal(rows.rows(range(len(rows))), expected_rows)
+    assert found.bos_id == tokenizer.bos_id
+    assert (found.train.rows(range(len(found.train)))[:, 0] == found.bos_id).all()
+
+
+def test_counts_add_up(corpus: Path, cache: Path) -> None:
+    info = small(corpus, cache).info
+
+    assert (info.train.documents, info.val.documents) == (300, 60)
+    assert info.train.text_bytes == sum(len(text.encode()) for text in documents(360)[:300])
+    for stats in (info.train, info.val):
+        assert stats.tokens_kept + stats.bos_tokens == stats.rows * 33
+        assert 0 <= stats.tokens_dropped < 33
+
+
+def test_unigram_entropy_is_that_of_the_training_targets(corpus: Path, cache: Path) -> None:
+    found = small(corpus, cache)
+
+    targets = Counter(found.train.rows(range(len(found.train)))[:, 1:].ravel().tolist())
+    total = sum(targets.values())
+    expected = -sum(n / total * math.log(n / total) for n in targets.values())
+    assert found.unigram_entropy_nats == pytest.approx(expected, rel=1e-12)
+
+
+def test_entropy_of_equal_counts_is_the_logarithm_of_their_number() -> None:
+    assert entropy_nats(np.array([5, 0, 5, 5, 5])) == pytest.approx(math.log(4))
+    assert entropy_nats(np.array([0, 7])) == 0
+    assert entropy_nats(np.array([0, 0])) == 0
+
+
+def test_a_second_call_finds_the_first_ones_result_and_does_nothing(
+    corpus: Path, cache: Path, recorder: Recorder
+) -> None:
+    first = small(corpus, cache)
+    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
+
+    second = small(corpus, cache, progress=recorder)
+
+    assert second.folder == first.folder
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
+    assert set(recorder.stages()) <= {"hashing files"}
+
+
+def test_other_inputs_give_another_folder_and_the_same_ones_the_same(
+    corpus: Path, cache: Path, tmp_path: Path
+) -> None:
+    base = small(corpus, cache)
+    other_length = prepare(str(corpus), max_seq_len=16, vocab_size=300, cache=cache)
+    other_vocabulary = prepare(str(corpus), max_seq_len=32, vocab_size=290, cache=cache)
+    other_packing = small(corpus, cache, "bestfit")
+    moved = corpus.rename(tmp_path / "renamed")
+    same_content = small(moved, cache)
+    (moved / "c.parquet").write_bytes((moved / "b.parquet").read_bytes())
+    other_content = small(moved, cache)
+
+    assert same_content.fingerprint == base.fingerprint
+    others = [other_length, other_vocabulary, other_packing, other_content]
+    assert len({found.fingerprint for found in [base, *others]}) == 5
+    assert len({found.folder for found in [base, *others]}) == 5
+    assert base.folder.name == f"farm-{base.fingerprint[:12]}"
+
+
+def test_threads_and_parts_do_not_show_in_the_result(
+    corpus: Path, cache: Path, tmp_path: Path
+) -> None:
+    plain = small(corpus, cache)
+    parted = small(corpus, tmp_path / "other", threads=3, part_bytes=1)
+
+    assert contents(plain.folder) == contents(parted.folder)
+
+
+def test_success_leaves_no_staging_behind(corpus: Path, cache: Path) -> None:
+    found = small(corpus, cache)
+
+    assert list((cache / "data").iterdir()) == [found.folder]
+
+
+def test_a_given_tokenizer_is_taken(corpus: Path, cache: Path, tmp_path: Path) -> None:
+    given = Tokenizer.train(["something else entirely"], 270)
+    given.save(tmp_path / "given")
+
+    found = prepare(str(corpus), max_seq_len=32, tokenizer=tmp_path / "given", cache=cache)
+
+    assert found.vocab_size == 270
+    assert Tokenizer.load(found.tokenizer_folder).fingerprint == given.fingerprint
+
+
+def test_a_vocabulary_that_the_text_cannot_give_is_noted(corpus: Path, cache: Path) -> None:
+    found = prepare(str(corpus), max_seq_len=32, vocab_size=40_000, cache=cache)
+
+    assert found.info.requested_vocab_size == 40_000
+    assert found.vocab_size < 1_000
+    note = f"asked for 40,000 tokens, the text gave {found.vocab_size:,}"
+    assert any(note in line for line in found.info.notes)
+
+
+def test_progress_names_the_stages_and_reaches_its_totals(
+    corpus: Path, cache: Path, recorder: Recorder
+) -> None:
+    small(corpus, cache, progress=recorder, part_bytes=2_000)
+
+    assert recorder.stages() == ["hashing files", "tokenising", "packing train", "packing val"]
+    for stage in recorder.stages():
+        of_stage = [update for update in recorder.updates if update[0] == stage]
+        done = [update[1] for update in of_stage]
+        assert done == sorted(done)
+        assert done[-1] == pytest.approx(of_stage[-1][2], rel=0.2)
+    assert sum(update[0] == "tokenising" for update in recorder.updates) > 3
+
+
+# --- interruptions
+
+
+@pytest.mark.parametrize("packing", ["pieces", "bestfit"])
+@pytest.mark.parametrize(
+    ("stage", "count"),
+    [("hashing files", 1), ("tokenising", 1), ("tokenising", 4), ("packing val", 1)],
+)
+def test_killed_it_goes_on_and_gives_the_same_bytes(
+    corpus: Path, cache: Path, tmp_path: Path, packing: Packing, stage: str, count: int
+) -> None:
+    never_killed = small(corpus, tmp_path / "other", packing)
+
+    killed = run_preparing(corpus, cache, packing, "2000", stage, str(count))
+    finished = run_preparing(corpus, cache, packing, "2000")
+
+    assert killed.returncode == -9, killed.stderr
+    assert finished.returncode == 0, finished.stderr
+    folder = Path(finished.stdout.strip())
+    assert contents(folder) == contents(never_killed.folder)
+    assert list((cache / "data").iterdir()) == [folder]
+
+
+def test_what_was_tokenised_before_the_kill_is_not_tokenised_again(
+    corpus: Path, cache: Path, recorder: Recorder
+) -> None:
+    run_preparing(corpus, cache, "pieces", "2000", "tokenising", "4")
+    parts = sorted((cache / "data").glob(".staging-*/parts/*.json"))
+    # The fourth is killed while it is made.
+    assert len(parts) == 3
+
+    small(corpus, cache, progress=recorder, part_bytes=2_000)
+
+    first_done = next(done for stage, done, *_ in recorder.updates if stage == "tokenising")
+    assert first_done > 3 * 2_000
+
+
+@pytest.mark.parametrize("victim", ["part_000001.json", "part_000001.train", "part_000002.val"])
+@pytest.mark.parametrize("damage", ["truncate", "remove", "flip"])
+def test_a_damaged_part_is_made_again(
+    corpus: Path, cache: Path, tmp_path: Path, victim: str, damage: str
+) -> None:
+    run_preparing(corpus, cache, "pieces", "2000", "tokenising", "4")
+    (path,) = (cache / "data").glob(f".staging-*/parts/{victim}")
+    content = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    elif damage == "truncate":
+        path.write_bytes(content[:-3])
+    else:
+        path.write_bytes(
+            content[:-2] + bytes([content[-2] ^ 1]) + content[-1:] if content else b"x"
+        )
+
+    found = small(corpus, cache, part_bytes=2_000)
+
+    assert contents(found.folder) == contents(small(corpus, tmp_path / "other").folder)
+
+
+def test_many_callers_at_once_make_it_once(corpus: Path, cache: Path, recorder: Recorder) -> None:
+    found: list[Dataset] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(small(corpus, cache, progress=recorder)))
+        for _ in range(4)
+    ]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+
+    assert len({dataset.folder for dataset in found}) == 1
+    assert len(found) == 4
+    assert sum(stage == "tokenising" for stage, *_ in recorder.updates) == 1
+
+
+def test_who_waits_is_told_for_whom(
+    cache: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "TELL_EVERY_S", 0.0)
+    release = threading.Event()
+
+    def hold() -> None:
+        with exclusive(cache / "x.lock", recorder):
+            held.set()
+            release.wait(timeout=30)
+
+    held = threading.Event()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(timeout=30)
+
+    class Releasing:
+        def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
+            recorder.update(stage, done, total, unit)
+            release.set()
+
+    with exclusive(cache / "x.lock", Releasing()):
+        pass
+    holder.join(timeout=30)
+
+    assert "which prepares the same data" in recorder.stages()[0]
+
+
+def test_a_holder_that_shows_nothing_for_long_is_named(
+    cache: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(locks, "SILENCE_LIMIT_S", -1.0)
+
+    with (
+        exclusive(cache / "x.lock", recorder),
+        pytest.raises(DataError, match="is preparing the same data, but has done nothing"),
+        exclusive(cache / "x.lock", recorder),
+    ):
+        pass
+
+
+def test_a_full_disk_is_told_with_what_is_needed_and_what_is_free(
+    corpus: Path, cache: Path, tmp_path: Path
+) -> None:
+    # The tokenizer's files pass, the part and the rows do not.
+    small(corpus, cache)
+    (folder,) = (cache / "data").iterdir()
+    limit = (folder / "train.rows").stat().st_size - 100
+    reference = contents(folder)
+    folder.rename(tmp_path / "away")
+
+    full = run_preparing(corpus, cache, "pieces", "2000", "limit", str(limit))
+
+    assert full.returncode == 1, full.stderr
+    assert "the disk is full (about" in full.stdout
+    assert "more needed, " in full.stdout
+    assert "free)" in full.stdout
+    assert "fix: free some space, then run the same command again" in full.stdout
+    assert [path.name for path in (cache / "data").iterdir()] == [f".staging-{folder.name}"]
+    assert not list((cache / "data").rglob("*.tmp"))
+
+    again = run_preparing(corpus, cache, "pieces", "2000")
+    assert contents(Path(again.stdout.strip())) == reference
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_work(
+    corpus: Path, cache: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "free_bytes", lambda folder: 1_000)
+
+    with pytest.raises(DataError, match=r"the disk is full \(about .* more needed, 1.00 kB free\)"):
+        small(corpus, cache, progress=recorder)
+
+    assert "tokenising" not in recorder.stages()
+
+
+def test_what_a_kill_after_the_end_left_is_removed(corpus: Path, cache: Path) -> None:
+    found = small(corpus, cache)
+    staging = found.folder.with_name(f".staging-{found.folder.name}")
+    (staging / "parts").mkdir(parents=True)
+
+    small(corpus, cache)
+
+    assert list((cache / "data").iterdir()) == [found.folder]
+
+
+def test_a_cache_that_cannot_be_written_is_named(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(DataError, match="cannot be written") as caught:
+        small(corpus, tmp_path / "file" / "cache")
+
+    assert "YOKED_CACHE" in caught.value.fix[0]
+
+
+def test_a_corpus_that_changes_meanwhile_is_refused(
+    corpus: Path, cache: Path, recorder: Recorder
+) -> None:
+    class Meddler:
+        def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
+            if stage == "tokenising":
+                (corpus / "b.parquet").write_bytes((corpus / "a.parquet").read_bytes())
+
+    with pytest.raises(DataError, match="changed while it was prepared"):
+        small(corpus, cache, progress=Meddler())
+
+    assert not [path for path in (cache / "data").iterdir() if path.name.startswith("farm")]
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"max_seq_len": 0}, "a sequence of 0 tokens"),
+        ({"max_seq_len": 8, "vocab_size": 200}, "a vocabulary of 200 tokens"),
+        ({"max_seq_len": 8, "packing": "tetris"}, "no packing 'tetris'"),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused_before_any_work(
+    cache: Path, arguments: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        prepare("sotu", cache=cache, **arguments)  # type: ignore[arg-type]
+
+    assert not cache.exists()
+
+
+def test_too_little_text_for_a_row_says_which_length_would_do(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "a.txt").write_text("a b c d e f g h i j k l m n o p q r s t u v w x y z " * 40)
+
+    with pytest.raises(
+        DataError, match=r"training text has .* not enough for one row of 2,048"
+    ) as caught:
+        prepare(str(tmp_path / "a.txt"), max_seq_len=2_048, vocab_size=265, cache=cache)
+
+    flag, length = caught.value.fix[0].split()
+    assert flag == "--max-seq-len"
+    found = prepare(str(tmp_path / "a.txt"), max_seq_len=int(length), vocab_size=265, cache=cache)
+    assert found.val.num_rows > 0
+
+
+def test_an_error_in_the_corpus_leaves_no_dataset(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n{"tex": "three"}\n' * 30)
+
+    with pytest.raises(DataError, match=r"a\.jsonl:3"):
+        prepare(str(tmp_path / "a.jsonl"), max_seq_len=4, vocab_size=265, cache=cache)
+
+    assert not list(cache.rglob("dataset.json"))
+
+
+def test_real_text_keeps_nearly_all_its_tokens(shared_data: Path, cache: Path) -> None:
+    found = prepare(
+        str(shared_data / "tinyshakespeare" / "input.txt"),
+        max_seq_len=256,
+        vocab_size=2_000,
+        cache=cache,
+    )
+
+    stats = found.info.train
+    assert stats.tokens_kept / (stats.tokens_kept + stats.tokens_dropped) > 0.999
+    text = Tokenizer.load(found.tokenizer_folder).decode(found.train.rows([0])[0].tolist())
+    assert text.startswith("<|bos|>First Citizen:")
+
+
+def test_prepared_data_is_opened_again(corpus: Path, cache: Path) -> None:
+    made = small(corpus, cache)
+
+    found = load_dataset(made.folder)
+
+    assert found.info == made.info
+    found.verify()

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from yoked.errors import DivergedError
+from yoked.train.model import GPT, ModelConfig
+from yoked.train.optim.groups import LearningRates, build_groups
+from yoked.train.optim.layout import Layout
+from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.schedule import Schedule
+from yoked.train.sync.agreement import check_weights, checksum, same_start, whole_state
+from yoked.train.sync.wire import Pending, Wire
+
+CONFIG = ModelConfig(
+    sequence_len=8, vocab_size=64, n_layer=1, n_head=1, n_kv_head=1, n_embd=32, window_pattern="L"
+)
+DONE = Pending(None, None, "a test")
+
+
+class OtherRanks(Wire):
+    """A wire whose other ranks hold what a function makes of this rank's tensor."""
+
+    def __init__(self, *others) -> None:
+        super().__init__()
+        self.active, self.rank, self.world_size = True, 0, 1 + len(others)
+        self.others = others
+
+    def gather_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
+        return torch.stack([tensor, *(other(tensor.clone()) for other in self.others)]), DONE
+
+
+class RankZero(Wire):
+    """A wire that stands between a rank and the tensors that rank 0 would send."""
+
+    def __init__(self, sent: list[Tensor]) -> None:
+        super().__init__()
+        self.sent = iter(sent)
+
+    def broadcast(self, tensor: Tensor, owner: int, what: str) -> Pending:
+        tensor.copy_(next(self.sent))
+        return DONE
+
+
+def make_model() -> GPT:
+    model = GPT(CONFIG)
+    model.init_weights()
+    return model
+
+
+def make_optimizer(speeds: tuple[float, ...] = (1.0,), rank: int = 0) -> MuonAdamW:
+    model = make_model()
+    groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
+    return MuonAdamW(Layout(model, groups, speeds), Schedule(10), rank)
+
+
+def same(sums: Tensor) -> Tensor:
+    return sums
+
+
+def other_head(sums: Tensor) -> Tensor:
+    names = [name for name, _ in make_model().named_parameters()]
+    sums[names.index("lm_head.weight")] += 1
+    return sums
+
+
+def test_equal_weights_pass():
+    check_weights(make_model(), OtherRanks(same, same), step=1)
+
+
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [
+        ((same, other_head), "rank 2 holds other weights than the others"),
+        ((other_head,), "rank 1 holds other weights than the other,"),
+        ((other_head, other_head), "rank 0 holds other weights than the others"),
+        ((same, other_head, same, lambda sums: sums + 5), "ranks 2, 4 hold"),
+    ],
+)
+def test_the_rank_that_differs_from_most_is_named_with_the_parameter(others, named):
+    with pytest.raises(DivergedError, match=re.escape(named)) as caught:
+        check_weights(make_model(), OtherRanks(*others), step=7)
+
+    assert str(caught.value).startswith("after step 7, ")
+    assert "first in lm_head.weight" in str(caught.value)
+    assert "--resume" in str(caught.value)
+
+
+def test_one_rank_alone_always_agrees():
+    check_weights(make_model(), Wire(), step=1)
+
+
+@settings(deadline=None)
+@given(
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
+    index=st.integers(0, 34),
+    bit=st.integers(0, 15),
+)
+def test_one_flipped_bit_changes_a_checksum(dtype, index, bit):
+    tensor = torch.randn(5, 7, generator=torch.Generator().manual_seed(index)).to(dtype)
+    other = tensor.clone()
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    flipped = torch.tensor(1).bitwise_left_shift(bit).to(integers)
+    other.view(integers).view(-1)[index] ^= flipped
+
+    assert checksum(tensor) != checksum(other)
+    assert checksum(tensor) == checksum(tensor.clone())
+
+
+def test_a_checksum_tells_zeros_of_unlike_sign_apart_and_takes_numbers_that_are_none():
+    assert checksum(torch.tensor([0.0])) != checksum(torch.tensor([-0.0]))
+    assert checksum(torch.tensor(float("nan"))) == checksum(torch.tensor(float("nan")))
+
+
+def test_a_checksum_does_not_depend_on_strides():
+    tensor = torch.randn(4, 6)
+
+    assert checksum(tensor.t().contiguous().t()) == checksum(tensor)
+
+
+def test_every_rank_starts_with_the_weights_and_adamw_state_of_the_first():
+    sender, receiver = make_optimizer(), make_optimizer()
+    with torch.no_grad():
+        for number, parameter in enumerate(sender.layout.parameters.values()):
+            parameter.fill_(number)
+        for number, name in enumerate(sender.adamw_names):
+            sender.first[name].fill_(-number)
+            sender.second[name].fill_(number + 0.5)
+    sent = [
+        *sender.layout.parameters.values(),
+        *sender.first.values(),
+        *sender.second.values(),
+    ]
+
+    same_start(receiver.layout, receiver, RankZero([tensor.detach() for tensor in sent]))
+
+    ours = receiver.layout.model.state_dict()
+    assert all(torch.equal(ours[n], v) for n, v in sender.layout.model.state_dict().items())
+    for name in sender.adamw_names:
+        assert torch.equal(receiver.first[name], sender.first[name])
+        assert torch.equal(receiver.second[name], sender.second[name])
+    assert receiver.layout.matrices.ne(0).any()
+
+
+def test_the_whole_state_of_one_rank_is_its_own():
+    optimizer = make_optimizer()
+
+    state = whole_state(optimizer, Wire())
+
+    assert state["muon"].keys() == optimizer.muon_state().keys()
+    assert state["adamw"].keys() == optimizer.adamw_state().keys()
+    for name, entry in optimizer.muon_state().items():
+        assert all(torch.equal(state["muon"][name][key], value) for key, value in entry.items())
+
+
+def test_the_whole_state_has_the_matrices_of_other_owners_as_they_send_them():
+    optimizer = make_optimizer((1.0, 1.0))
+    stacks = optimizer.layout.stacks
+    sent = []
+    for stack in stacks:
+        shape = (len(stack.names), *stack.shape)
+        sent += [torch.full(shape, 3.0), torch.full_like(optimizer.empty_second_moment(stack), 4.0)]
+
+    state = whole_state(optimizer, RankZero(sent))
+
+    assert set(state["muon"]) == set(optimizer.layout.owners)
+    for stack in stacks:
+        for name in stack.names:
+            entry = state["muon"][name]
+            assert entry["momentum_buffer"].shape == stack.shape
+            assert entry["momentum_buffer"].eq(3).all()
+            assert entry["second_momentum_buffer"].eq(4).all()

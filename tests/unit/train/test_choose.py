@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from yoked.errors import DeviceError
+from yoked.train import choose, kernels
+from yoked.train.choose import (
+    Choice,
+    ProductTimes,
+    apply_choices,
+    choose_attention,
+    choose_compile,
+    choose_dtype,
+    choose_products,
+    libraries_for,
+    measure_dtypes,
+    pick_device,
+)
+from yoked.train.matmul import Products, onednn_available
+from yoked.train.model import GPT, ModelConfig, count_parameters
+
+CPU, CUDA, MPS = (torch.device(kind) for kind in ("cpu", "cuda", "mps"))
+TINY = ModelConfig(
+    sequence_len=16, vocab_size=64, n_layer=2, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
+)
+needs_onednn = pytest.mark.skipif(not onednn_available(), reason="this PyTorch has no oneDNN")
+
+
+@pytest.fixture(autouse=True)
+def passes_on_again():
+    yield
+    kernels.switch_on()
+
+
+def make_times(**seconds: tuple[float, ...]) -> ProductTimes:
+    """Times by library: (layers forward, grad_input, grad_weight, then the head's three)."""
+    keys = [(place, kind) for place in ("layers", "head") for kind in choose.KINDS]
+    return ProductTimes(
+        {
+            key: {library: times[i] for library, times in seconds.items()}  # type: ignore[misc]
+            for i, key in enumerate(keys)
+        }
+    )
+
+
+# --- dtype
+
+
+def test_bfloat16_is_chosen_where_it_is_faster_with_the_ratio():
+    choice = choose_dtype([{"float32": 2.1e-6, "bfloat16": 1e-6}], "auto")
+
+    assert str(choice) == "dtype: bfloat16 (2.1x float32 here)"
+    assert choice.measured == {"float32_s_per_token": 2.1e-6, "bfloat16_s_per_token": 1e-6}
+
+
+def test_float32_is_chosen_where_bfloat16_is_slower_with_the_ratio():
+    choice = choose_dtype([{"float32": 1e-6, "bfloat16": 5e-6}], "auto")
+
+    assert str(choice) == "dtype: float32 (bfloat16 is 0.2x here)"
+
+
+def test_bfloat16_that_gains_next_to_nothing_is_not_worth_its_precision():
+    assert choose_dtype([{"float32": 1.05, "bfloat16": 1.0}], "auto").value == "float32"
+    assert choose_dtype([{"float32": 1.15, "bfloat16": 1.0}], "auto").value == "bfloat16"
+
+
+def test_the_slowest_rank_decides_the_dtype_of_all():
+    fast_in_bfloat16 = {"float32": 1.0, "bfloat16": 0.1}
+    slow_in_bfloat16 = {"float32": 2.0, "bfloat16": 8.0}
+
+    choice = choose_dtype([fast_in_bfloat16, slow_in_bfloat16], "auto")
+
+    assert str(choice) == "dtype: float32 (bfloat16 is 0.25x on the slowest rank)"
+
+
+def test_what_was_asked_for_wins_over_the_measurement():
+    choice = choose_dtype([{"float32": 1.0, "bfloat16": 9.0}], "bfloat16")
+
+    assert str(choice) == "dtype: bfloat16 (asked for with --dtype)"
+
+
+def test_a_device_with_one_dtype_has_no_choice():
+    assert choose_dtype([{"float32": 1.0}], "auto").reason == "the only one for this device"
+
+
+# --- libraries
+
+
+def test_each_kind_of_product_has_its_fastest_library():
+    times = make_times(default=(1, 1, 4, 1, 1, 1), onednn=(4, 0.5, 1, 1, 1, 1))
+
+    layers, head, choice = choose_products(times, "auto")
+
+    assert layers == Products("default", "onednn", "onednn")
+    assert head == Products()
+    assert choice.value == "layers default/onednn/onednn, head default"
+    assert choice.reason == ("oneDNN 1.06x PyTorch's default, the best of each product 1.64x")
+    assert choice.measured == {
+        "default_s_per_token": 9,
+        "onednn_s_per_token": 8.5,
+        "best_s_per_token": 5.5,
+    }
+
+
+def test_a_library_that_is_hardly_faster_is_not_chosen():
+    layers, head, choice = choose_products(
+        make_times(default=(1.0,) * 6, onednn=(0.98,) * 6), "auto"
+    )
+
+    assert layers == head == Products()
+    assert choice.value == "default"
+
+
+@pytest.mark.parametrize(("asked", "library"), [("onednn", "onednn"), ("mkl", "default")])
+def test_a_library_that_was_asked_for_is_used_for_everything(asked, library):
+    # Only the library that was asked for is measured.
+    times = make_times(**{library: (1.0,) * 6})
+
+    layers, head, choice = choose_products(times, asked)
+
+    assert layers == head == Products.all(library)
+    assert str(choice) == f"matmul: {library} (asked for with --matmul)"
+
+
+def test_a_single_library_is_named_as_such():
+    _, _, choice = choose_products(make_times(default=(1.0,) * 6), "auto")
+
+    assert str(choice) == "matmul: default (the only library for this dtype and device)"
+
+
+def test_only_float32_on_a_cpu_has_two_libraries(monkeypatch):
+    monkeypatch.setattr(choose, "onednn_available", lambda: True)
+
+    assert libraries_for(CPU, torch.float32, "auto") == ("default", "onednn")
+    assert libraries_for(CPU, torch.float32, "mkl") == ("default",)
+    assert libraries_for(CPU, torch.float32, "onednn") == ("onednn",)
+    assert libraries_for(CPU, torch.bfloat16, "auto") == ("default",)
+    assert libraries_for(CUDA, torch.float32, "auto") == ("default",)
+
+
+def test_onednn_that_is_asked_for_in_vain_is_an_error(monkeypatch):
+    monkeypatch.setattr(choose, "onednn_available", lambda: False)
+
+    assert libraries_for(CPU, torch.float32, "auto") == ("default",)
+    with pytest.raises(DeviceError, match="no oneDNN\nfix: --matmul=auto"):
+        libraries_for(CPU, torch.float32, "onednn")
+
+
+# --- measuring
+
+
+def test_what_is_measured_is_every_product_of_the_model():
+    for config in (TINY, ModelConfig.from_depth(8, vocab_size=26_758)):
+        multiplied = sum(i * o * count for _, i, o, count in choose._shapes(config))
+
+        counts = count_parameters(config)
+        gates = config.n_layer // 2 * 12 * config.n_kv_head
+        assert multiplied == pytest.approx(counts.scaling - gates)
+
+
+@pytest.mark.parametrize("asked", ["auto", "mkl", pytest.param("onednn", marks=needs_onednn)])
+def test_both_dtypes_are_measured_for_each_kind_and_place(asked):
+    choice = measure_dtypes(TINY, CPU, dtype="auto", matmul=asked)
+
+    assert set(choice.times) == {"float32", "bfloat16"}
+    for times in choice.times.values():
+        assert set(times.by_kind) == {(p, k) for p in ("layers", "head") for k in choose.KINDS}
+        assert all(
+            took > 0 for by_library in times.by_kind.values() for took in by_library.values()
+        )
+    for times in choice.times.values():
+        layers, head, _ = choose_products(times, asked)
+        assert isinstance(layers, Products)
+        assert isinstance(head, Products)
+
+
+def test_only_the_dtype_that_was_asked_for_is_measured():
+    choice = measure_dtypes(TINY, CPU, dtype="bfloat16", matmul="auto")
+
+    assert list(choice.best_s) == ["bfloat16"]
+
+
+def test_the_best_time_counts_the_fastest_library_of_each_product():
+    times = make_times(default=(1, 1, 4, 1, 1, 1), onednn=(4, 0.5, 1, 1, 1, 1))
+
+    assert times.best_s == 1 + 0.5 + 1 + 3
+    assert times.total_s("default") == 9
+
+
+# --- attention
+
+
+def test_a_gpu_has_pytorchs_kernels():
+    path, choice = choose_attention(TINY, CUDA, torch.float32, 16)
+
+    assert path == "sdpa"
+    assert "cuda" in choice.reason
+
+
+def test_long_rows_do_not_keep_their_probabilities():
+    path, choice = choose_attention(TINY, CPU, torch.float32, 1025)
+
+    assert path == "sdpa"
+    assert "too many for 1025 tokens" in choice.reason
+
+
+@pytest.mark.parametrize("faster", ["sdpa", "blocked"])
+def test_the_faster_attention_is_taken_with_the_ratio(monkeypatch, faster):
+    seconds = iter([1.0, 1.5] if faster == "sdpa" else [1.5, 1.0])
+
+    def timed(run, device):
+        run()
+        return next(seconds)
+
+    monkeypatch.setattr(choose, "best_time_s", timed)
+    path, choice = choose_attention(TINY, CPU, torch.float32, 16)
+
+    slower = "blocked" if faster == "sdpa" else "sdpa"
+    assert path == choice.value == faster
+    assert choice.reason == f"1.50x {slower} here"
+
+
+# --- compiling
+
+
+def test_compile_off_switches_the_passes_off():
+    choice = choose_compile("off", CPU)
+
+    assert (choice.value, choice.reason) == ("off", "asked for with --compile off")
+    assert not kernels.kernels().available
+
+
+def test_without_a_compiler_training_is_eager_and_says_why(monkeypatch):
+    monkeypatch.setattr(kernels, "_load", lambda: kernels.Kernels(None, "no C compiler"))
+
+    assert str(choose_compile("auto", CPU)) == "compile: off (eager: no C compiler)"
+
+
+def test_compile_on_without_a_compiler_is_an_error_with_the_way_out(monkeypatch):
+    monkeypatch.setattr(kernels, "_load", lambda: kernels.Kernels(None, "no C compiler"))
+
+    with pytest.raises(DeviceError, match=r"--compile on: no C compiler\nfix: install a C"):
+        choose_compile("on", CPU)
+
+
+@pytest.mark.parametrize("asked", ["auto", "on"])
+def test_passes_that_are_there_are_used(asked):
+    if not kernels.kernels().available:
+        pytest.skip(f"no compiled passes: {kernels.kernels().reason}")
+
+    choice = choose_compile(asked, CPU)
+
+    assert choice == Choice("compile", "fused passes", kernels.kernels().reason)
+
+
+def test_cuda_compiles_blocks_where_triton_is(monkeypatch):
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    assert choose_compile("auto", CUDA).value == "blocks"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert str(choose_compile("auto", CUDA)) == "compile: off (eager: triton is not installed)"
+    with pytest.raises(DeviceError, match="triton is not installed"):
+        choose_compile("on", CUDA)
+
+
+def test_compiling_for_metal_is_an_error_only_when_asked_for():
+    assert str(choose_compile("auto", MPS)) == "compile: off (eager on Metal)"
+    with pytest.raises(DeviceError, match=r"--compile on: .*Metal"):
+        choose_compile("on", MPS)
+
+
+# --- devices
+
+
+def test_a_gpu_that_is_not_there_is_an_error_with_the_way_out(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+    assert pick_device("auto", 1) == torch.device("cuda", 1)
+    with pytest.raises(DeviceError, match="CUDA device 2; there are 2\nfix: --device-type=cpu"):
+        pick_device("cuda", 2)
+    with pytest.raises(DeviceError, match=r"no Metal device \(mps\)\nfix: --device-type=cpu"):
+        pick_device("mps", 0)
+
+
+def test_a_gpu_that_was_not_asked_for_is_not_used(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+    assert pick_device("cpu", 0) == CPU
+
+
+def test_without_any_gpu_auto_is_the_cpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+    assert pick_device("auto", 3) == CPU
+
+
+# --- applying
+
+
+def test_choices_reach_every_layer():
+    model = GPT(TINY)
+
+    apply_choices(model, Products.all("onednn"), "blocked", compile_blocks=False)
+
+    for block in model.blocks:
+        assert block.attn.path == "blocked"
+        matrices = [m for n, m in block.named_modules() if n.split(".")[-1].startswith("c_")]
+        assert len(matrices) == 6
+        assert all(matrix.products == Products.all("onednn") for matrix in matrices)

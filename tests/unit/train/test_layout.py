@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yoked.train.model import GPT, ModelConfig
+from yoked.train.optim.groups import Groups, LearningRates, MuonGroup, build_groups
+from yoked.train.optim.layout import Layout, assign_owners, update_cost
+
+CONFIG = ModelConfig(
+    sequence_len=8, vocab_size=64, n_layer=3, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
+)
+SPEEDS = st.lists(st.floats(0, 100), min_size=1, max_size=6).filter(lambda s: max(s) > 1e-3)
+
+
+def make_groups(*counts: int) -> Groups:
+    shapes = [(64, 64), (256, 64), (64, 256), (4, 12)]
+    return Groups(
+        (),
+        tuple(
+            MuonGroup(tuple(f"{rows}x{columns}.{i}" for i in range(count)), (rows, columns), 1, 0)
+            for (rows, columns), count in zip(shapes, counts, strict=True)
+        ),
+    )
+
+
+def make_layout(speeds: list[float]) -> Layout:
+    model = GPT(CONFIG)
+    model.init_weights()
+    groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
+    return Layout(model, groups, speeds)
+
+
+def costs_by_rank(groups: Groups, owners: dict[str, int], ranks: int) -> list[int]:
+    shape_of = {name: group.shape for group in groups.muon for name in group.names}
+    return [
+        sum(update_cost(shape_of[name]) for name, owner in owners.items() if owner == rank)
+        for rank in range(ranks)
+    ]
+
+
+@settings(deadline=None)
+@given(speeds=SPEEDS, counts=st.tuples(*[st.integers(0, 9)] * 4))
+def test_every_matrix_has_one_owner_who_is_able(speeds, counts):
+    groups = make_groups(*counts)
+
+    owners = assign_owners(groups, speeds)
+
+    assert sorted(owners) == sorted(name for group in groups.muon for name in group.names)
+    assert all(speeds[owner] > 0 for owner in owners.values())
+    assert owners == assign_owners(groups, list(speeds))
+
+
+@settings(deadline=None)
+@given(
+    speeds=st.lists(st.floats(0.5, 4), min_size=1, max_size=6),
+    counts=st.tuples(*[st.integers(0, 9)] * 4),
+)
+def test_no_rank_could_hand_its_smallest_matrix_to_one_that_is_done_earlier(speeds, counts):
+    groups = make_groups(*counts)
+
+    owners = assign_owners(groups, speeds)
+
+    # Greedy assignment: whoever is busiest would not have taken its last matrix otherwise.
+    costs = costs_by_rank(groups, owners, len(speeds))
+    times = [cost / speed for cost, speed in zip(costs, speeds, strict=True)]
+    busiest = max(range(len(speeds)), key=times.__getitem__)
+    shape_of = {name: group.shape for group in groups.muon for name in group.names}
+    theirs = [update_cost(shape_of[name]) for name, rank in owners.items() if rank == busiest]
+    for cost, speed in zip(costs, speeds, strict=True):
+        assert not theirs or (cost + min(theirs)) / speed >= times[busiest] * (1 - 1e-9)
+
+
+def test_equal_ranks_own_equally_much():
+    groups = make_groups(16, 4, 4, 0)
+
+    costs = costs_by_rank(groups, assign_owners(groups, [1.0, 1.0]), 2)
+
+    assert costs[0] == costs[1]
+
+
+def test_a_cost_does_not_depend_on_the_matrix_lying_or_standing():
+    assert update_cost((64, 256)) == update_cost((256, 64)) > update_cost((64, 64))
+
+
+@pytest.mark.parametrize("speeds", [[1.0], [1.0, 1.0], [3.0, 0.0, 1.0]])
+def test_the_layout_leaves_the_weights_as_they_were(speeds):
+    plain = GPT(CONFIG)
+    plain.init_weights()
+
+    layout = make_layout(speeds)
+
+    state = layout.model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in plain.state_dict().items())
+
+
+@pytest.mark.parametrize("speeds", [[1.0], [1.0, 1.0], [3.0, 0.0, 1.0]])
+def test_stacks_fill_the_buffer_owner_by_owner(speeds):
+    layout = make_layout(speeds)
+
+    end = 0
+    for stack in layout.stacks:
+        assert stack.offset == end
+        end += stack.numel
+        for index, name in enumerate(stack.names):
+            assert layout.owners[name] == stack.owner
+            assert torch.equal(stack.view(layout.matrices)[index], layout.parameters[name])
+    assert end == layout.matrices.numel() == layout.matrix_grads.numel()
+    owners = [stack.owner for stack in layout.stacks]
+    assert owners == sorted(owners)
+
+
+@pytest.mark.parametrize("speeds", [[1.0], [1.0, 1.0], [3.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
+def test_the_owners_parts_cover_the_buffer_once(speeds):
+    layout = make_layout(speeds)
+
+    parts = layout.owner_slices()
+
+    edges = [(part.start, part.stop) for _, part in parts]
+    assert edges[0][0] == 0
+    assert edges[-1][1] == layout.matrices.numel()
+    assert all(a[1] == b[0] for a, b in pairwise(edges))
+    assert [owner for owner, _ in parts] == [r for r, speed in enumerate(speeds) if speed > 0]
+
+
+def test_a_backward_pass_fills_the_flat_buffers():
+    layout = make_layout([1.0, 1.0])
+    model = layout.model
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05)
+    ids = torch.arange(16).view(2, 8)
+
+    for _ in range(2):
+        model.logits(model(ids)).square().sum().backward()
+
+    twice = {n: g.clone() for n in layout.owners if (g := layout.gradient(n)) is not None}
+    layout.zero_gradients()
+    assert all(layout.gradient(name).eq(0).all() for name in layout.scalar_names)
+    model.logits(model(ids)).square().sum().backward()
+    for stack in layout.stacks:
+        for index, name in enumerate(stack.names):
+            part = stack.view(layout.matrix_grads)[index]
+            assert torch.equal(part, layout.gradient(name))
+            torch.testing.assert_close(2 * part, twice[name])
+            assert part.ne(0).any(), name
+    flat = torch.cat([layout.gradient(name).flatten() for name in layout.scalar_names])
+    assert torch.equal(flat, layout.scalar_grads)
+    assert layout.scalar_grads.ne(0).any()
+
+
+def test_scalars_are_all_that_is_neither_table_nor_head_nor_matrix():
+    layout = make_layout([1.0])
+
+    assert set(layout.scalar_names) == {
+        "resid_lambdas",
+        "x0_lambdas",
+        "smear_gate.weight",
+        "smear_lambda",
+        "backout_lambda",
+    }
+    assert layout.table_widths == {
+        "transformer.wte.weight": 32,
+        "value_embeds.0.weight": 32,
+        "value_embeds.2.weight": 32,
+    }
+    assert layout.gradient("lm_head.weight") is layout.head_grad

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from yoked import journal
+from yoked.errors import UsageError, YokedError
+from yoked.train.runfolder import RunFolder, write_json
+from yoked.train.trainer import StepStats
+
+
+def make_run(path: Path) -> RunFolder:
+    folder = RunFolder(path)
+    folder.claim()
+    folder.open({"config": {"depth": 4}}, attempt=1)
+    return folder
+
+
+def test_a_new_run_has_its_facts_and_its_journals(tmp_path: Path):
+    folder = make_run(tmp_path / "runs/first")
+    folder.step(0, [StepStats(600, 100, 1.0, 0.1, 0.2, 7), StepStats(0, 0, 0.0, 0.3, 0.4, 9)], 1.5)
+    folder.evaluation(1, 2.5)
+    folder.resumed(1)
+    folder.event("saved", step=1)
+    folder.close()
+
+    assert folder.name == "first"
+    assert folder.read() == {"config": {"depth": 4}, "attempt": 1}
+    assert list(journal.read(folder.path / "metrics.jsonl")) == [
+        {
+            "attempt": 1,
+            "step": 0,
+            "loss": 6.0,
+            "dt_s": 1.5,
+            "tokens": [100, 0],
+            "compute_s": [1.0, 0.0],
+            "comm_s": [0.1, 0.3],
+            "wait_s": [0.2, 0.4],
+            "bytes_sent": [7, 9],
+        },
+        {"attempt": 1, "step": 1, "val_bpb": 2.5},
+        {"attempt": 1, "resumed_at": 1},
+    ]
+    (event,) = journal.read(folder.path / "events.jsonl")
+    assert (event["event"], event["step"], event["attempt"]) == ("saved", 1, 1)
+    assert event["time_s"] > 0
+
+
+def test_a_name_is_not_claimed_twice(tmp_path: Path):
+    make_run(tmp_path / "first").close()
+
+    with pytest.raises(UsageError, match=r"a run named first in .* already\nfix: --run NAME"):
+        RunFolder(tmp_path / "first").claim()
+
+
+def test_a_second_attempt_appends_to_the_journals(tmp_path: Path):
+    make_run(tmp_path / "first").close()
+    folder = RunFolder(tmp_path / "first")
+    folder.open(folder.read(), attempt=2)
+    folder.evaluation(3, 1.0)
+    folder.close()
+
+    assert folder.read()["attempt"] == 2
+    assert [line["attempt"] for line in journal.read(folder.path / "metrics.jsonl")] == [2]
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_the_way_out(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(YokedError, match=r"first cannot be made: .*\nfix: .* --runs-dir"):
+        RunFolder(tmp_path / "file/first").claim()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path):
+    tmp_path.chmod(0o500)
+
+    with pytest.raises(YokedError, match="Permission denied"):
+        RunFolder(tmp_path / "first").claim()
+
+
+def test_a_folder_without_run_json_cannot_be_resumed(tmp_path: Path):
+    with pytest.raises(UsageError, match=r"no run\.json\nfix: .* without --resume"):
+        RunFolder(tmp_path).read()
+
+
+@pytest.mark.parametrize("content", [b"{ torn", b"\xff\xfe", b"[1, 2]"])
+def test_a_run_json_that_is_damaged_is_named_with_the_way_out(tmp_path: Path, content: bytes):
+    (tmp_path / "run.json").write_bytes(content)
+
+    with pytest.raises(YokedError, match=r"run\.json cannot be read: .*\nfix: "):
+        RunFolder(tmp_path).read()
+
+
+def test_run_json_is_whole_when_writing_it_fails(tmp_path: Path, monkeypatch):
+    path = tmp_path / "run.json"
+    write_json(path, {"whole": True})
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(YokedError, match=r"run\.json cannot be written: No space left on device"):
+        write_json(path, {"whole": False})
+
+    assert json.loads(path.read_text()) == {"whole": True}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_nothing_but_the_file_remains_after_writing(tmp_path: Path):
+    write_json(tmp_path / "result.json", {"a": [1, 2]})
+
+    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
+    assert (tmp_path / "result.json").read_text().endswith("}\n")
+
+
+def test_checkpoints_lie_where_nanochat_looks_for_them(tmp_path: Path):
+    folder = RunFolder(tmp_path / "first")
+
+    assert folder.checkpoint_folder("d4") == tmp_path / "first/checkpoints/base_checkpoints/d4"
+
+
+def test_a_run_that_was_never_opened_is_closed_and_silent(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+
+    folder.event("nobody listens")
+    folder.close()
+
+    assert list(tmp_path.iterdir()) == []

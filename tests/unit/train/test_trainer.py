@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from yoked.train.head import Head
+from yoked.train.model import GPT, ModelConfig
+from yoked.train.optim.groups import LearningRates, build_groups
+from yoked.train.optim.layout import Layout
+from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.schedule import Schedule
+from yoked.train.sync.wire import Pending, Wire
+from yoked.train.trainer import Trainer, evaluate_bpb
+
+CONFIG = ModelConfig(
+    sequence_len=12, vocab_size=60, n_layer=3, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
+)
+ROWS = 5
+
+
+class FakeStream:
+    """Row i is fixed; remembers which rows were read."""
+
+    def __init__(self) -> None:
+        self.read: list[tuple[int, int]] = []
+
+    def batch(self, start: int, stop: int) -> np.ndarray:
+        self.read.append((start, stop))
+        return np.stack([self.row(number) for number in range(start, stop)])
+
+    @staticmethod
+    def row(number: int) -> np.ndarray:
+        return np.random.default_rng(number).integers(0, 60, CONFIG.sequence_len + 1)
+
+
+class OneOf(Wire):
+    """A wire that says which rank this is, and sends nothing."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        super().__init__()
+        self.rank, self.world_size = rank, world_size
+
+    def all_reduce(self, tensor: Tensor, what: str) -> Pending:
+        return Pending(None, None, what)
+
+
+def make_model(dtype: torch.dtype = torch.float32) -> GPT:
+    model = GPT(CONFIG, dtype)
+    model.init_weights()
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def make_trainer(
+    rank: int = 0,
+    shares: tuple[float, ...] = (1.0,),
+    *,
+    device_batch_size: int = 2,
+    dtype: torch.dtype = torch.float32,
+) -> Trainer:
+    model = make_model(dtype)
+    groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
+    layout = Layout(model, groups, shares)
+    return Trainer(
+        model,
+        layout,
+        MuonAdamW(layout, Schedule(100), rank),
+        Head(CONFIG.vocab_size),
+        OneOf(rank, len(shares)),
+        FakeStream(),
+        rows_per_step=ROWS,
+        device_batch_size=device_batch_size,
+        shares=list(shares),
+    )
+
+
+def dense_gradients(trainer: Trainer, step: int) -> tuple[float, dict[str, Tensor]]:
+    """This rank's nats and its part of the gradient of every parameter."""
+    nats = trainer.gradients(step)
+    rows = trainer.sync.finish()
+    gradients = {}
+    for name, parameter in trainer.layout.parameters.items():
+        if name in rows.tables:
+            gradients[name] = torch.zeros(parameter.shape)
+            gradients[name][rows.rows] = rows.tables[name]
+        else:
+            gradients[name] = trainer.layout.gradient(name).clone()
+    return nats, gradients
+
+
+def autograd_gradients(step: int) -> tuple[float, dict[str, Tensor]]:
+    """Summed nats of the step's rows, and the gradient of their mean, by plain PyTorch."""
+    model = make_model()
+    first = step * ROWS
+    rows = torch.from_numpy(FakeStream().batch(first, first + ROWS))
+    logits = model.logits(model(rows[:, :-1])).flatten(0, 1)
+    loss = F.cross_entropy(logits, rows[:, 1:].flatten())
+    loss.backward()
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return float(loss.detach()) * ROWS * CONFIG.sequence_len, gradients
+
+
+def assert_same_gradient(ours: dict[str, Tensor], right: dict[str, Tensor]) -> None:
+    assert ours.keys() == right.keys()
+    for name, expected in right.items():
+        assert (ours[name] - expected).norm() <= 1e-5 * expected.norm() + 1e-9, name
+
+
+@pytest.mark.parametrize("device_batch_size", [1, 2, 5, 100])
+@pytest.mark.parametrize("step", [0, 3])
+def test_a_steps_gradient_is_that_of_its_mean_loss(device_batch_size, step):
+    nats, gradients = dense_gradients(make_trainer(device_batch_size=device_batch_size), step)
+
+    expected_nats, expected = autograd_gradients(step)
+    assert nats == pytest.approx(expected_nats, rel=1e-5)
+    assert_same_gradient(gradients, expected)
+
+
+@pytest.mark.parametrize("shares", [(1.0, 1.0), (3.0, 1.0), (1.0, 0.0, 2.0), (1.0,) * 7])
+def test_the_parts_of_all_ranks_add_up_to_the_gradient_of_one(shares):
+    parts = [dense_gradients(make_trainer(rank, shares), 1) for rank in range(len(shares))]
+
+    expected_nats, expected = autograd_gradients(1)
+    assert sum(nats for nats, _ in parts) == pytest.approx(expected_nats, rel=1e-5)
+    assert_same_gradient(
+        {name: sum(part[name] for _, part in parts) for name in expected},  # type: ignore[misc]
+        expected,
+    )
+
+
+def test_a_second_step_does_not_remember_the_first_ones_gradient():
+    trainer = make_trainer()
+    dense_gradients(trainer, 0)
+
+    _, gradients = dense_gradients(trainer, 1)
+
+    assert_same_gradient(gradients, autograd_gradients(1)[1])
+
+
+def test_a_rank_without_rows_takes_part_and_reports_no_tokens():
+    trainer = make_trainer(rank=1, shares=(1.0, 0.0))
+
+    stats = trainer.step(0)
+
+    assert (stats.nats, stats.tokens, len(trainer.my_rows)) == (0.0, 0, 0)
+
+
+def test_step_s_takes_the_rows_from_s_times_b():
+    trainer = make_trainer()
+
+    stats = [trainer.step(step) for step in range(3)]
+
+    assert trainer.stream.read == [(0, 5), (5, 10), (10, 15)]  # type: ignore[attr-defined]
+    assert {one.tokens for one in stats} == {ROWS * CONFIG.sequence_len}
+    assert all(one.compute_s > 0 and one.bytes_sent == 0 for one in stats)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_loss_falls_on_rows_that_are_seen_again(dtype):
+    trainer = make_trainer(dtype=dtype)
+
+    class SameRows(FakeStream):
+        def batch(self, start: int, stop: int) -> np.ndarray:
+            return super().batch(0, ROWS)
+
+    trainer.stream = SameRows()
+    losses = [trainer.step(step).nats for step in range(12)]
+
+    assert losses[-1] < 0.8 * losses[0]
+    assert all(math.isfinite(loss) for loss in losses)
+
+
+# --- evaluation
+
+
+def rows_of(numbers: np.ndarray) -> np.ndarray:
+    return np.stack([FakeStream.row(int(number)) for number in numbers])
+
+
+def evaluate(
+    token_bytes: Tensor, *, batch: int = 3, rows: int = 7, wire: Wire | None = None
+) -> float:
+    return evaluate_bpb(
+        make_model(), Head(60), rows_of, rows, token_bytes, wire or OneOf(0, 1), batch
+    )
+
+
+def reference_bpb(token_bytes: Tensor, rows: int = 7) -> float:
+    model = make_model()
+    nats = byte_count = 0.0
+    for number in range(rows):
+        row = torch.from_numpy(FakeStream.row(number))
+        with torch.no_grad():
+            logs = model.logits(model(row[None, :-1]))[0].log_softmax(-1)
+        for position, target in enumerate(row[1:].tolist()):
+            if token_bytes[target] > 0:
+                nats -= float(logs[position, target])
+                byte_count += float(token_bytes[target])
+    return nats / (math.log(2) * byte_count)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 50])
+def test_bits_per_byte_count_tokens_that_have_bytes_and_no_others(batch):
+    token_bytes = torch.arange(60, dtype=torch.int32) % 5
+
+    assert evaluate(token_bytes, batch=batch) == pytest.approx(reference_bpb(token_bytes), rel=1e-5)
+
+
+def test_ranks_evaluate_every_row_once():
+    token_bytes = torch.arange(60, dtype=torch.int32) % 5
+    totals = torch.zeros(2, dtype=torch.float64)
+
+    class Summing(OneOf):
+        def all_reduce(self, tensor: Tensor, what: str) -> Pending:
+            totals.add_(tensor)
+            tensor.copy_(totals)
+            return super().all_reduce(tensor, what)
+
+    results = [evaluate(token_bytes, wire=Summing(rank, 3)) for rank in range(3)]
+
+    # The last rank has the sum of all; the first has only its own part.
+    assert results[-1] == pytest.approx(reference_bpb(token_bytes), rel=1e-5)
+    assert results[0] != pytest.approx(results[-1], rel=1e-3)
+
+
+def test_no_bytes_at_all_are_no_number():
+    assert math.isnan(evaluate(torch.zeros(60, dtype=torch.int32)))
+
+
+def test_evaluation_leaves_no_gradient():
+    model = make_model()
+
+    evaluate_bpb(model, Head(60), rows_of, 2, torch.ones(60), OneOf(0, 1), 2)
+
+    assert all(parameter.grad is None for parameter in model.parameters())
