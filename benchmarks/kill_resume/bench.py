@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,9 +62,16 @@ class Training:
         self._look()
         return self.process.poll() is not None
 
+    # Of metrics.jsonl, about.
+    line_bytes = 330
+
+    def written_bytes(self) -> int:
+        """What this start has written to metrics.jsonl."""
+        return _size(self.folder / "metrics.jsonl") - self.metrics_before
+
     def stepping(self) -> bool:
         """Whether this start has written the figures of a step."""
-        return _size(self.folder / "metrics.jsonl") > self.metrics_before
+        return self.written_bytes() > self.line_bytes / 2
 
     def _look(self) -> dict[str, list[psutil.Process]]:
         """The processes of the run now: launcher, torchrun, ranks."""
@@ -156,10 +164,11 @@ def kill_once(training: Training, dice: random.Random) -> tuple[str, str] | None
         alive = wait_until(lambda: time.monotonic() - began_s > wait_s, training, RUN_LIMIT_S)
     else:
         alive = wait_until(training.stepping, training, START_LIMIT_S)
-        pause_s, began_s = dice.uniform(0, 0.6), time.monotonic()
+        more_bytes = dice.uniform(0, 8) * training.line_bytes
         alive = alive and wait_until(
-            lambda: time.monotonic() - began_s > pause_s, training, RUN_LIMIT_S
+            lambda: training.written_bytes() > more_bytes, training, RUN_LIMIT_S
         )
+        time.sleep(dice.uniform(0, 0.05))
         if alive and moment == "saving":
             alive = wait_until(lambda: saving(training.folder), training, RUN_LIMIT_S)
             time.sleep(dice.uniform(0, 0.01))
@@ -199,7 +208,12 @@ def torture(
 
 
 def untouched(flags: list[str], runs_dir: Path, ranks: int) -> None:
-    """The run that is never killed."""
+    """The run that is never killed, with the choices that the killed one made by measuring.
+
+    It resumes from that one's run.json, without a checkpoint: from the first step.
+    """
+    (runs_dir / "untouched").mkdir()
+    shutil.copy(runs_dir / "killed" / "run.json", runs_dir / "untouched" / "run.json")
     training = Training(flags, runs_dir, "untouched", ranks)
     try:
         while not training.ended():
@@ -265,10 +279,10 @@ def main() -> int:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="yoked-kill-") as folder:
         runs_dir = Path(folder)
-        untouched(flags, runs_dir, known.kill_ranks)
         history = torture(
             flags, runs_dir, kills=known.kills, ranks=known.kill_ranks, seed=known.seed
         )
+        untouched(flags, runs_dir, known.kill_ranks)
         verdict = judge(runs_dir, known.tolerance)
     results = {
         "flags": flags,

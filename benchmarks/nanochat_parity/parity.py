@@ -34,6 +34,7 @@ from yoked.train.data.prepare import prepare  # noqa: E402
 from yoked.train.model import GPT, count_parameters, flops_per_token  # noqa: E402
 from yoked.train.nanochat_format import from_nanochat  # noqa: E402
 from yoked.train.sample import load_for_sampling  # noqa: E402
+from yoked.train.session import Session  # noqa: E402
 from yoked.train.start import assemble  # noqa: E402
 from yoked.train.tokenizer import Tokenizer  # noqa: E402
 
@@ -83,6 +84,7 @@ CASES = (
             "scalar_lr": 0.3,
             "weight_decay": 0.2,
         },
+        steady_steps=8,
     ),
 )
 
@@ -111,7 +113,7 @@ class Parity:
         self.scratch = scratch / case.name
         self.scratch.mkdir(parents=True, exist_ok=True)
         self.checks: list[Check] = []
-        self.their_steps: list[side.PrintedStep] = []
+        self.their_steps: dict[str, list[side.PrintedStep]] = {}
         self.beside_itself = math.nan
         shards = side.into_shards(side.embedded_paragraphs())
         self.data = side.write_shards(self.scratch / "text", shards)
@@ -183,6 +185,17 @@ class Parity:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{tail}")
         return done.stdout
 
+    def _session(self, dtype: str) -> Session:
+        if dtype == "float32":
+            return self.session
+        return ours.open_session(self.case.config(self.data, dtype))
+
+    def _base(self, dtype: str) -> Path:
+        """nanochat's base folder for one dtype: each has checkpoints of its own."""
+        if dtype == "float32":
+            return self.base
+        return side.make_base(self.scratch / f"nanochat-{dtype}", self.data, self.tokenizer)
+
     # --- the comparison
 
     def run(self) -> list[Check]:
@@ -191,12 +204,13 @@ class Parity:
         self.same_batches("float32", LOSS_LIMIT)
         self.nanochat_beside_itself()
         self.nanochats_checkpoint_here()
-        self.nanochats_run_goes_on_here()
+        self.nanochats_run_goes_on_here("float32", LOSS_LIMIT)
         folder = self.our_run()
         self.our_checkpoint_there(folder)
         self.our_optimizer_file(folder)
         self.our_run_goes_on_there(folder)
         self.same_batches("bfloat16", BFLOAT16_LOSS_LIMIT)
+        self.nanochats_run_goes_on_here("bfloat16", BFLOAT16_LOSS_LIMIT)
         return self.checks
 
     def fresh_weights_and_rows(self) -> None:
@@ -243,20 +257,17 @@ class Parity:
         self.note(name, passed, f"{len(equal)} of {len(theirs)} tensors equal bit for bit")
 
     def same_batches(self, dtype: str, limit: float) -> None:
-        """20 steps of both on nanochat's rows, in nanochat's order."""
-        session = self.session
-        if dtype != "float32":
-            session = ours.open_session(self.case.config(self.data, dtype))
-        base = self.base
-        if dtype != "float32":
-            base = side.make_base(self.scratch / f"nanochat-{dtype}", self.data, self.tokenizer)
+        """The first steps of both on nanochat's rows, in nanochat's order."""
+        session, base = self._session(dtype), self._base(dtype)
         printed = self.nanochat_trains(base, dtype)
+        self.their_steps[dtype] = printed
+        steps = self.case.steady_steps
         parts = assemble(session)
         parts.trainer.stream = ours.InOrder(session.data.train)
-        mine = ours.train(parts, range(STEPS))
-        self._compare_losses(f"{STEPS} steps on the same rows, {dtype}", mine, printed, limit)
-        if dtype == "float32":
-            self.their_steps = printed
+        mine = ours.train(parts, range(steps))
+        self._compare_losses(
+            f"{steps} steps on the same rows, {dtype}", mine, printed[:steps], limit
+        )
         state = torch.load(base / self._tag() / f"optim_{STEPS:06d}_rank0.pt")
         shapes = {name: tuple(p.shape) for name, p in parts.layout.parameters.items()}
         theirs = from_nanochat(state, shapes)["adamw"]
@@ -276,9 +287,8 @@ class Parity:
         held = {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
         base = side.make_base(self.scratch / "nanochat-avx2", self.data, self.tokenizer)
         there = self.nanochat_trains(base, "float32", limits=held)
-        apart = max(
-            abs(a.loss - b.loss) / b.loss for a, b in zip(there, self.their_steps, strict=True)
-        )
+        pairs = zip(there, self.their_steps["float32"], strict=True)
+        apart = max(abs(a.loss - b.loss) / b.loss for a, b in pairs)
         print(f"      {self.case.name:14} nanochat beside itself with AVX2: relative {apart:.1e}")
         self.beside_itself = apart
 
@@ -333,18 +343,18 @@ class Parity:
             f"{equal} of {len(PROMPTS)} equal ({tokens} tokens)",
         )
 
-    def nanochats_run_goes_on_here(self) -> None:
+    def nanochats_run_goes_on_here(self, dtype: str, limit: float) -> None:
         """Ours takes nanochat's step 10; nanochat's own steps 10 to 19 are the measure."""
-        folder = self.scratch / "nanochat-step" / self._tag()
+        folder = self.scratch / f"step-{SAVED}-{dtype}" / self._tag()
         folder.mkdir(parents=True, exist_ok=True)
-        for file in (self.base / self._tag()).glob(f"*_{SAVED:06d}*"):
+        for file in (self._base(dtype) / self._tag()).glob(f"*_{SAVED:06d}*"):
             shutil.copy(file, folder)
-        parts = ours.started_from(self.session, folder)
-        parts.trainer.stream = ours.InOrder(self.session.data.train)
+        session = self._session(dtype)
+        parts = ours.started_from(session, folder)
+        parts.trainer.stream = ours.InOrder(session.data.train)
         mine = ours.train(parts, range(SAVED, STEPS))
-        self._compare_losses(
-            "nanochat's run goes on here", mine, self.their_steps[SAVED:], LOSS_LIMIT
-        )
+        theirs = self.their_steps[dtype][SAVED:]
+        self._compare_losses(f"nanochat's run goes on here, {dtype}", mine, theirs, limit)
 
     def our_run(self) -> Path:
         """A run by the command line, saved at steps 10 and 20; its folder of checkpoints."""

@@ -30,12 +30,16 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Case:
-    """A model and its training. flags: those that both programs take, by yoked's field names."""
+    """A model and its training. flags: those that both programs take, by yoked's field names.
+
+    steady_steps: from a fresh start, rounding alone does not yet decide the loss (see README.md).
+    """
 
     name: str
     title: str
     vocab_size: int
     flags: dict[str, Any]
+    steady_steps: int = STEPS
 
     def command_line(self) -> list[str]:
         """The flags as both programs read them."""

@@ -47,6 +47,7 @@ from yoked.train.sync.wire import Pending, Wire
 from yoked.train.trainer import StepStats, evaluate_bpb
 
 CHECK_EVERY_STEPS = 100
+NANOCHAT_EMA = 0.9
 LOWER_RATE = (
     "resume the last checkpoint with a lower rate: --resume --matrix-lr 0.01 --embedding-lr 0.15",
     "if it comes back, from an earlier one: --resume-from-step STEP",
@@ -343,7 +344,7 @@ class Loop:
                 done,
                 self.parts.model.state_dict(),
                 state,
-                self._meta(),
+                self._meta(done),
                 extra={
                     "data": self.session.data.fingerprint,
                     "seed": self.session.config.seed,
@@ -370,7 +371,7 @@ class Loop:
         self.folder.event("save_failed", what=problem.what)
         self.console.print(f"NOT SAVED: {problem}\ntraining goes on.", markup=False)
 
-    def _meta(self) -> dict[str, Any]:
+    def _meta(self, done: int) -> dict[str, Any]:
         session = self.session
         return checkpoint_meta(
             model_config=dataclasses.asdict(session.model_config),
@@ -380,7 +381,8 @@ class Loop:
             total_batch_size=self.horizon.total_batch_size,
             val_bpb=self.val_bpb,
             min_val_bpb=self.min_val_bpb,
-            smooth_train_loss=self.tally.loss or 0.0,
+            # nanochat divides its moving average by this when it prints it.
+            smooth_train_loss=(self.tally.loss or 0.0) * (1 - NANOCHAT_EMA**done),
             total_training_time_s=self.training_time_s,
         )
 

@@ -5,7 +5,14 @@ import math
 import pytest
 
 from yoked.train.model import GPT, ModelConfig
-from yoked.train.optim.groups import AdamWGroup, Groups, LearningRates, build_groups
+from yoked.train.nanochat_format import ADAMW_GROUPS, MUON
+from yoked.train.optim.groups import (
+    AdamWGroup,
+    Groups,
+    LearningRates,
+    build_groups,
+    group_settings,
+)
 
 
 def groups_for(width: int, scale: float, rates: LearningRates | None = None) -> Groups:
@@ -19,12 +26,20 @@ def groups_for(width: int, scale: float, rates: LearningRates | None = None) -> 
 
 def test_adamw_has_the_settings_of_nanochat_at_the_reference_size():
     assert groups_for(768, 1.0).adamw == (
-        AdamWGroup(("lm_head.weight",), 0.008, (0.8, 0.96), 0.01),
-        AdamWGroup(("transformer.wte.weight",), 0.3, (0.8, 0.995), 0.001),
-        AdamWGroup(("value_embeds.0.weight", "value_embeds.2.weight"), 0.15, (0.8, 0.995), 0.01),
-        AdamWGroup(("resid_lambdas",), 0.005, (0.8, 0.95), 0.05),
-        AdamWGroup(("x0_lambdas",), 0.5, (0.96, 0.95), 0.0),
-        AdamWGroup(("smear_gate.weight", "smear_lambda", "backout_lambda"), 0.2, (0.8, 0.95), 0.0),
+        AdamWGroup("lm_head", ("lm_head.weight",), 0.008, (0.8, 0.96), 0.01),
+        AdamWGroup("wte", ("transformer.wte.weight",), 0.3, (0.8, 0.995), 0.001),
+        AdamWGroup(
+            "value_embeds",
+            ("value_embeds.0.weight", "value_embeds.2.weight"),
+            0.15,
+            (0.8, 0.995),
+            0.01,
+        ),
+        AdamWGroup("resid_lambdas", ("resid_lambdas",), 0.005, (0.8, 0.95), 0.05),
+        AdamWGroup("x0_lambdas", ("x0_lambdas",), 0.5, (0.96, 0.95), 0.0),
+        AdamWGroup(
+            "smear", ("smear_gate.weight", "smear_lambda", "backout_lambda"), 0.2, (0.8, 0.95), 0.0
+        ),
     )
 
 
@@ -69,3 +84,13 @@ def test_rates_are_finite_for_every_width():
     assert all(
         math.isfinite(g.lr) and g.lr > 0 for w in (32, 64) for g in groups_for(w, 1e-3).adamw
     )
+
+
+def test_settings_for_nanochat_follow_the_flags_and_not_its_defaults():
+    groups = groups_for(768, 0.5, LearningRates(matrix=0.03, embedding=0.2))
+
+    settings = group_settings(groups)
+
+    assert settings["muon"] == {"lr": 0.015, "initial_lr": 0.015, "weight_decay": 0.1}
+    assert settings["wte"]["initial_lr"] == 2 * settings["value_embeds"]["initial_lr"]
+    assert set(settings) == {*ADAMW_GROUPS, MUON}

@@ -24,6 +24,7 @@ class LearningRates:
 class AdamWGroup:
     """Parameters that share AdamW's settings; lr is already scaled, but for the schedule."""
 
+    title: str
     names: tuple[str, ...]
     lr: float
     betas: tuple[float, float]
@@ -59,12 +60,22 @@ def build_groups(
     width = (model.config.n_embd / REFERENCE_WIDTH) ** -0.5 * batch_lr_scale
     tables = [name for name, _ in model.tables()]
     adamw = (
-        AdamWGroup(("lm_head.weight",), rates.unembedding * width, (0.8, 0.96), 0.01),
-        AdamWGroup((tables[0],), rates.embedding * width, (0.8, 0.995), 0.001),
-        AdamWGroup(tuple(tables[1:]), rates.embedding * 0.5 * width, (0.8, 0.995), 0.01),
-        AdamWGroup(("resid_lambdas",), rates.scalar * 0.01 * batch_lr_scale, (0.8, 0.95), 0.05),
-        AdamWGroup(("x0_lambdas",), rates.scalar * batch_lr_scale, (0.96, 0.95), 0.0),
-        AdamWGroup(("smear_gate.weight", "smear_lambda", "backout_lambda"), 0.2, (0.8, 0.95), 0.0),
+        AdamWGroup("lm_head", ("lm_head.weight",), rates.unembedding * width, (0.8, 0.96), 0.01),
+        AdamWGroup("wte", (tables[0],), rates.embedding * width, (0.8, 0.995), 0.001),
+        AdamWGroup(
+            "value_embeds", tuple(tables[1:]), rates.embedding * 0.5 * width, (0.8, 0.995), 0.01
+        ),
+        AdamWGroup(
+            "resid_lambdas",
+            ("resid_lambdas",),
+            rates.scalar * 0.01 * batch_lr_scale,
+            (0.8, 0.95),
+            0.05,
+        ),
+        AdamWGroup("x0_lambdas", ("x0_lambdas",), rates.scalar * batch_lr_scale, (0.96, 0.95), 0.0),
+        AdamWGroup(
+            "smear", ("smear_gate.weight", "smear_lambda", "backout_lambda"), 0.2, (0.8, 0.95), 0.0
+        ),
     )
     shapes: dict[tuple[int, int], list[str]] = {}
     for name, parameter in model.named_parameters():
@@ -81,3 +92,14 @@ def build_groups(
     ]
     assert sorted(grouped) == sorted(name for name, _ in model.named_parameters()), grouped
     return groups
+
+
+def group_settings(groups: Groups) -> dict[str, dict[str, float]]:
+    """Each group's unscheduled rates by the title that `nanochat_format` knows it by."""
+    settings = {group.title: {"lr": group.lr, "initial_lr": group.lr} for group in groups.adamw}
+    settings["muon"] = {
+        "lr": groups.muon[0].lr,
+        "initial_lr": groups.muon[0].lr,
+        "weight_decay": groups.muon[0].weight_decay,
+    }
+    return settings

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from yoked.errors import DivergedError
 from yoked.train.model import GPT
+from yoked.train.optim.groups import group_settings
 from yoked.train.optim.layout import Layout, Stack
 from yoked.train.optim.optimizer import MuonAdamW, OptimizerState
 from yoked.train.sync.wire import Wire
@@ -39,11 +40,11 @@ def check_weights(model: GPT, wire: Wire, step: int) -> None:
     common = Counter(by_rank).most_common(1)[0][0]
     odd = [rank for rank, sums in enumerate(by_rank) if sums != common]
     first = next(i for i in range(len(names)) if by_rank[odd[0]][i] != common[i])
-    who = f"rank {odd[0]}" if len(odd) == 1 else f"ranks {', '.join(map(str, odd))}"
+    who = f"rank {odd[0]} holds" if len(odd) == 1 else f"ranks {', '.join(map(str, odd))} hold"
     # With two ranks no majority says which one is wrong.
     versus = "the other" if wire.world_size == 2 else "the others"
     raise DivergedError(
-        f"after step {step}, {who} holds other weights than {versus}, "
+        f"after step {step}, {who} other weights than {versus}, "
         f"first in {names[first]}: ranks have stopped learning the same thing",
         fix="go on from the last checkpoint with --resume; "
         "if it comes back, test that host's memory",
@@ -78,7 +79,11 @@ def whole_state(optimizer: MuonAdamW, wire: Wire) -> OptimizerState:
                 "momentum_buffer": momentum[index],
                 "second_momentum_buffer": second[index],
             }
-    return {"adamw": optimizer.adamw_state(), "muon": muon}
+    return {
+        "adamw": optimizer.adamw_state(),
+        "muon": muon,
+        "settings": group_settings(layout.groups),
+    }
 
 
 def _stack_state(optimizer: MuonAdamW, stack: Stack) -> tuple[Tensor, Tensor]:
