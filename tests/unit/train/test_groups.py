@@ -25,21 +25,15 @@ def groups_for(width: int, scale: float, rates: LearningRates | None = None) -> 
 
 
 def test_adamw_has_the_settings_of_nanochat_at_the_reference_size():
+    value_embeds = ("value_embeds.0.weight", "value_embeds.2.weight")
+    smear = ("smear_gate.weight", "smear_lambda", "backout_lambda")
     assert groups_for(768, 1.0).adamw == (
         AdamWGroup("lm_head", ("lm_head.weight",), 0.008, (0.8, 0.96), 0.01),
         AdamWGroup("wte", ("transformer.wte.weight",), 0.3, (0.8, 0.995), 0.001),
-        AdamWGroup(
-            "value_embeds",
-            ("value_embeds.0.weight", "value_embeds.2.weight"),
-            0.15,
-            (0.8, 0.995),
-            0.01,
-        ),
+        AdamWGroup("value_embeds", value_embeds, 0.15, (0.8, 0.995), 0.01),
         AdamWGroup("resid_lambdas", ("resid_lambdas",), 0.005, (0.8, 0.95), 0.05),
         AdamWGroup("x0_lambdas", ("x0_lambdas",), 0.5, (0.96, 0.95), 0.0),
-        AdamWGroup(
-            "smear", ("smear_gate.weight", "smear_lambda", "backout_lambda"), 0.2, (0.8, 0.95), 0.0
-        ),
+        AdamWGroup("smear", smear, 0.2, (0.8, 0.95), 0.0),
     )
 
 

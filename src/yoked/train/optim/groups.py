@@ -59,23 +59,16 @@ def build_groups(
     """
     width = (model.config.n_embd / REFERENCE_WIDTH) ** -0.5 * batch_lr_scale
     tables = [name for name, _ in model.tables()]
+    smear = ("smear_gate.weight", "smear_lambda", "backout_lambda")
+    scalar = rates.scalar * batch_lr_scale
+    value_embeds = rates.embedding * 0.5 * width
     adamw = (
         AdamWGroup("lm_head", ("lm_head.weight",), rates.unembedding * width, (0.8, 0.96), 0.01),
         AdamWGroup("wte", (tables[0],), rates.embedding * width, (0.8, 0.995), 0.001),
-        AdamWGroup(
-            "value_embeds", tuple(tables[1:]), rates.embedding * 0.5 * width, (0.8, 0.995), 0.01
-        ),
-        AdamWGroup(
-            "resid_lambdas",
-            ("resid_lambdas",),
-            rates.scalar * 0.01 * batch_lr_scale,
-            (0.8, 0.95),
-            0.05,
-        ),
-        AdamWGroup("x0_lambdas", ("x0_lambdas",), rates.scalar * batch_lr_scale, (0.96, 0.95), 0.0),
-        AdamWGroup(
-            "smear", ("smear_gate.weight", "smear_lambda", "backout_lambda"), 0.2, (0.8, 0.95), 0.0
-        ),
+        AdamWGroup("value_embeds", tuple(tables[1:]), value_embeds, (0.8, 0.995), 0.01),
+        AdamWGroup("resid_lambdas", ("resid_lambdas",), scalar * 0.01, (0.8, 0.95), 0.05),
+        AdamWGroup("x0_lambdas", ("x0_lambdas",), scalar, (0.96, 0.95), 0.0),
+        AdamWGroup("smear", smear, 0.2, (0.8, 0.95), 0.0),
     )
     shapes: dict[tuple[int, int], list[str]] = {}
     for name, parameter in model.named_parameters():
