@@ -39,6 +39,7 @@ format: setup
 
 bench: setup
 	$(BIN)/python benchmarks/help_startup/bench.py
+	$(BIN)/python benchmarks/dtype_choice/dtype_choice.py
 
 docs: setup
 	$(BIN)/python -m yoked.cli.reference docs/commands.md

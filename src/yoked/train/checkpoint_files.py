@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.errors import CheckpointError
+from yoked.train.data.files import sync_folder
 
 FORMAT = 1
 LOCK_NAME = ".yoked-lock"
@@ -195,15 +196,6 @@ class Staging:
 def staged_path(folder: Path, step: int, token: str, name: str) -> Path:
     """Where a file lies while its checkpoint is not complete."""
     return folder / f".yoked-{step:06d}-{token}-{name}.part"
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in the folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class CheckpointFolder:

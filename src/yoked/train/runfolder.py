@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from yoked.errors import UsageError, YokedError
 from yoked.journal import Journal
+from yoked.train.data import files
 from yoked.train.trainer import StepStats
 
 
@@ -127,17 +127,10 @@ class RunFolder:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON so that the file is whole at every instant."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write JSON so that the file is whole at every instant; raises YokedError with the fix."""
     try:
-        with staged.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(path)
+        files.write_json(path, content)
     except OSError as problem:
-        staged.unlink(missing_ok=True)
         raise YokedError(
             f"{path} cannot be written: {problem.strerror}",
             fix=f"free space on the disk of {path.parent}, or name another --runs-dir",

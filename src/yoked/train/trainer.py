@@ -25,6 +25,8 @@ from yoked.train.sync.exact import ExactSync
 from yoked.train.sync.wire import Wire
 
 Rows = NDArray[np.int64]
+# Gradients of the scalars are 1e-5 and more as soon as the layers do something.
+SCALAR_NOISE = 1e-9
 
 
 class Stream(Protocol):
@@ -81,6 +83,7 @@ class Trainer:
         started, sent_before = time.perf_counter(), self.wire.bytes_sent
         nats = self.gradients(step)
         rows = self.sync.finish()
+        drop_noise(self.layout.scalar_grads)
         self.optimizer.step_muon(step)
         self.sync.start_sharing()
         self.optimizer.step_adamw(step, rows)
@@ -128,6 +131,17 @@ class Trainer:
             self.sync.head_ready()
         self.sync.rest_ready()
         return nats
+
+
+def drop_noise(scalar_grads: Tensor) -> None:
+    """Set gradients of scalars to zero, in place, where they are nothing but rounding.
+
+    In a new model every layer's output is zero, so the final norm cancels what resid_lambdas,
+    x0_lambdas and backout_lambda scale: their gradient is zero but for rounding (1e-10 in
+    float32, of the size of AdamW's eps). AdamW would turn that into a step of full size, whose
+    sign and size depend on the order of summation, so on the number of ranks.
+    """
+    scalar_grads.masked_fill_(scalar_grads.abs() < SCALAR_NOISE, 0.0)
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ def succeed(config: TrainConfig) -> dict[str, Any]:
 
 
 def stop(config: TrainConfig) -> dict[str, Any]:
-    return {"state": "interrupted", "run": "r", "steps": 7}
+    return {"state": "interrupted", "run": "r", "dir": "runs/r", "steps": 7}
 
 
 def fail(config: TrainConfig) -> dict[str, Any]:
@@ -122,6 +122,6 @@ def test_an_interrupted_rank_ends_with_130_unless_the_launcher_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([], train=stop) == 130
-    assert "--resume --run r goes on" in "".join(capsys.readouterr())
+    assert "-m yoked.train -- --resume --run r --runs-dir runs" in capsys.readouterr().err
     monkeypatch.setenv("YOKED_LAUNCH_DIR", str(tmp_path))
     assert main([], train=stop) == 0
