@@ -51,49 +51,102 @@ static inline float exp_f32(float x) {
     return p * scale;
 }
 
+/* tanh(y) for |y| <= 1.4 to 1e-8 (and its slope, 1 - tanh^2): y times a polynomial in y^2 (Chebyshev fit of tanh(y) / y). */
+static inline float tanh_small(float y, float *slope) {
+    float z = y * y;
+    float p = -1.061404467e-05f;
+    p = multiply_add(p, z, 1.294519412e-04f);
+    p = multiply_add(p, z, -7.459859896e-04f);
+    p = multiply_add(p, z, 2.815166903e-03f);
+    p = multiply_add(p, z, -8.289698689e-03f);
+    p = multiply_add(p, z, 2.159882326e-02f);
+    p = multiply_add(p, z, -5.389267223e-02f);
+    p = multiply_add(p, z, 1.333224081e-01f);
+    p = multiply_add(p, z, -3.333327128e-01f);
+    p = multiply_add(p, z, 9.999999941e-01f);
+    float t = y * p;
+    *slope = 1.0f - t * t;
+    return t;
+}
+
+/* tanh(y) for any y: 1 - 2 / (exp(2y) + 1); its slope so that large |y| lose no digits. */
+static inline float tanh_any(float y, float *slope) {
+    float x = 2.0f * y;
+    x = x > 80.0f ? 80.0f : x;
+    x = x < -80.0f ? -80.0f : x;
+    float inverse = 1.0f / (exp_f32(x) + 1.0f);
+    *slope = 4.0f * (inverse - inverse * inverse);
+    return 1.0f - 2.0f * inverse;
+}
+
 /* One block of logits: row sums of exp(15 tanh(x/15)), the raw logit of each row's target where
  * it lies in this block, and, if asked for, the unnormalised gradient exp(15t) * (1 - t^2),
- * t = tanh(x/15). No running maximum is needed: the softcap bounds the exponent by 15. */
-#define SOFTCAP_BLOCK(NAME, TYPE, LOAD, STORE)                                                  \
+ * t = tanh(x/15). No running maximum is needed: the softcap bounds the exponent by 15.
+ * A piece of a row whose logits are all below 21 takes the polynomial, which needs no division. */
+#define PIECE 256
+#define SIZE_BELOW 21.0f
+
+/* Bits that are ordered like |x|, with NaN above all. */
+static inline uint32_t size_f32(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits & 0x7fffffffu;
+}
+
+static inline bf16 size_bf16(bf16 x) { return x & 0x7fffu; }
+
+#define SOFTCAP_PIECE(NAME, TYPE, LOAD, STORE, TANH)                                            \
+    static inline float NAME(const TYPE *in, TYPE *out, int64_t count) {                        \
+        float sum = 0.0f;                                                                       \
+        if (out) {                                                                              \
+            _Pragma("omp simd reduction(+ : sum)") for (int64_t c = 0; c < count; c++) {        \
+                float slope;                                                                    \
+                float e = exp_f32(15.0f * TANH(LOAD(in[c]) * (1.0f / 15.0f), &slope));          \
+                sum += e;                                                                       \
+                out[c] = STORE(e * slope);                                                      \
+            }                                                                                   \
+        } else {                                                                                \
+            _Pragma("omp simd reduction(+ : sum)") for (int64_t c = 0; c < count; c++) {        \
+                float slope;                                                                    \
+                sum += exp_f32(15.0f * TANH(LOAD(in[c]) * (1.0f / 15.0f), &slope));             \
+            }                                                                                   \
+        }                                                                                       \
+        return sum;                                                                             \
+    }
+
+#define SOFTCAP_BLOCK(NAME, TYPE, BITS, SIZE, LOAD, STORE)                                                  \
+    SOFTCAP_PIECE(NAME##_small, TYPE, LOAD, STORE, tanh_small)                                  \
+    SOFTCAP_PIECE(NAME##_any, TYPE, LOAD, STORE, tanh_any)                                      \
     void NAME(const TYPE *logits, TYPE *gradient, float *row_sum, float *target_logit,          \
               const int64_t *target, int64_t first_column, int64_t rows, int64_t columns,       \
               int64_t valid_columns) {                                                          \
         for (int64_t r = 0; r < rows; r++) {                                                    \
             const TYPE *in = logits + r * columns;                                              \
+            TYPE *out = gradient ? gradient + r * columns : 0;                                  \
             float sum = 0.0f;                                                                   \
             int64_t y = target[r] - first_column;                                               \
             if (y >= 0 && y < valid_columns) target_logit[r] = LOAD(in[y]);                     \
-            if (gradient) {                                                                     \
-                TYPE *out = gradient + r * columns;                                             \
-                _Pragma("omp simd reduction(+ : sum)") for (int64_t c = 0; c < valid_columns;   \
-                                                            c++) {                              \
-                    float x = LOAD(in[c]) * (2.0f / 15.0f);                                     \
-                    x = x > 80.0f ? 80.0f : x;                                                  \
-                    x = x < -80.0f ? -80.0f : x;                                                \
-                    float a = exp_f32(x);                                                       \
-                    float inverse = 1.0f / (a + 1.0f);                                          \
-                    float e = exp_f32(15.0f - 30.0f * inverse);                                 \
-                    sum += e;                                                                   \
-                    out[c] = STORE(4.0f * e * (inverse - inverse * inverse));                   \
+            for (int64_t at = 0; at < valid_columns; at += PIECE) {                             \
+                int64_t count = valid_columns - at < PIECE ? valid_columns - at : PIECE;        \
+                BITS largest = 0;                                                               \
+                _Pragma("omp simd reduction(max : largest)") for (int64_t c = 0; c < count;     \
+                                                                  c++) {                        \
+                    BITS size = SIZE(in[at + c]);                                               \
+                    largest = size > largest ? size : largest;                                  \
                 }                                                                               \
-                for (int64_t c = valid_columns; c < columns; c++) out[c] = STORE(0.0f);         \
-            } else {                                                                            \
-                _Pragma("omp simd reduction(+ : sum)") for (int64_t c = 0; c < valid_columns;   \
-                                                            c++) {                              \
-                    float x = LOAD(in[c]) * (2.0f / 15.0f);                                     \
-                    x = x > 80.0f ? 80.0f : x;                                                  \
-                    x = x < -80.0f ? -80.0f : x;                                                \
-                    float inverse = 1.0f / (exp_f32(x) + 1.0f);                                 \
-                    sum += exp_f32(15.0f - 30.0f * inverse);                                    \
-                }                                                                               \
+                TYPE *to = out ? out + at : 0;                                                  \
+                sum += largest < SIZE(STORE(SIZE_BELOW)) ? NAME##_small(in + at, to, count)                       \
+                                       : NAME##_any(in + at, to, count);                        \
             }                                                                                   \
+            if (out)                                                                            \
+                for (int64_t c = valid_columns; c < columns; c++) out[c] = STORE(0.0f);         \
             row_sum[r] += sum;                                                                  \
         }                                                                                       \
     }
 
 #define KEEP(x) (x)
-SOFTCAP_BLOCK(yoked_softcap_block_f32, float, KEEP, KEEP)
-SOFTCAP_BLOCK(yoked_softcap_block_bf16, bf16, from_bf16, to_bf16)
+SOFTCAP_BLOCK(yoked_softcap_block_f32, float, uint32_t, size_f32, KEEP, KEEP)
+SOFTCAP_BLOCK(yoked_softcap_block_bf16, bf16, bf16, size_bf16, from_bf16, to_bf16)
 
 /* AdamW, decoupled weight decay applied first, on `count` consecutive elements. */
 #define ADAMW(NAME, TYPE, LOAD, STORE)                                                          \
