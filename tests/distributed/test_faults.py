@@ -25,6 +25,7 @@ WITH_SMALL_FILES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_ctrl_c_saves_and_the_resumed_run_is_as_if_it_had_not_been(lab: Any, ranks: int) -> None:
     flags = lab.flags(num_iterations=60, save_every=-1, eval_every=30, matmul="mkl")
@@ -52,6 +53,7 @@ def until_steps(lab: Any, run: str, steps: int, started: Any) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_ctrl_c_under_plain_torchrun_saves_and_says_how_to_go_on(lab: Any) -> None:
     flags = [*lab.flags(num_iterations=300, save_every=-1), f"--runs-dir={lab.runs}"]
     started = lab.torchrun(2, "--", *flags, "--run=plain")

@@ -16,6 +16,7 @@ KILL_BENCH = Path(__file__).parents[2] / "benchmarks" / "kill_resume" / "bench.p
 ROUNDING_NATS = 1e-4
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(lab: Any) -> None:
     whole = lab.train("whole").end()
     first = lab.train("moved", *lab.flags(num_iterations=12)).end()
