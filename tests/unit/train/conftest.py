@@ -1,10 +1,12 @@
-"""A tiny model's parameters and optimizer state, by nanochat's names."""
+"""Fixtures of the trainer's tests: a tiny model's state, and both kinds of passes."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import Tensor
+
+from yoked.train import kernels
 
 
 def _shapes(n_layer: int, width: int, n_head: int, n_kv_head: int, vocab: int) -> dict:
@@ -84,3 +86,14 @@ def _same(left: object, right: object) -> bool:
 def same():
     """Whether two nests of dictionaries hold equal keys, tensors (bitwise) and values."""
     return _same
+
+
+@pytest.fixture(params=["compiled", "pytorch"])
+def passes(request):
+    """Each test runs with the compiled passes and without them."""
+    if request.param == "pytorch":
+        kernels.switch_off("comparing the two")
+    elif not kernels.kernels().available:
+        pytest.skip(f"no compiled passes: {kernels.kernels().reason}")
+    yield request.param
+    kernels.switch_on()

@@ -8,21 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from yoked.train import kernels
 from yoked.train.optim.adamw import adamw_update, coefficients
 
 LR, BETAS, DECAY = 0.03, (0.8, 0.995), 0.01
-
-
-@pytest.fixture(params=["compiled", "pytorch"])
-def passes(request):
-    """Each test runs with the compiled passes and without them."""
-    if request.param == "pytorch":
-        kernels.switch_off("comparing the two")
-    elif not kernels.kernels().available:
-        pytest.skip(f"no compiled passes: {kernels.kernels().reason}")
-    yield request.param
-    kernels.switch_on()
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

@@ -8,22 +8,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from yoked.train import head as head_module
-from yoked.train import kernels
 from yoked.train.head import Head
 from yoked.train.matmul import Products, onednn_available
 
 WIDTH = 8
-
-
-@pytest.fixture(params=["compiled", "pytorch"])
-def passes(request):
-    """Each test runs with the compiled passes and without them."""
-    if request.param == "pytorch":
-        kernels.switch_off("comparing the two")
-    elif not kernels.kernels().available:
-        pytest.skip(f"no compiled passes: {kernels.kernels().reason}")
-    yield request.param
-    kernels.switch_on()
 
 
 def draw(tokens: int, vocab: int, padded: int, *, scale: float = 3.0) -> tuple[Tensor, ...]:
