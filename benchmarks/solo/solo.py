@@ -133,7 +133,9 @@ class Bench:
             start += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         runs = self.scratch / "runs"
         command = [
-            *(*start, "-m", "yoked.train", *configuration.flags(self.steps)),
+            # Without the `--`, torchrun takes --run for the start of an option of its own.
+            *(*start, "-m", "yoked.train", *(["--"] if ranks > 1 else [])),
+            *configuration.flags(self.steps),
             *(f"--dtype={configuration.dtype}", "--device-type=cpu", "--eval-every=-1"),
             *(f"--data={self.data}", f"--runs-dir={runs}", "--run=solo"),
         ]

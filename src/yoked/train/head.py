@@ -25,7 +25,7 @@ from yoked.train.model import SOFTCAP
 from yoked.train.precision import wide, widen
 
 IGNORED = -1
-CHUNK_TOKENS = 512
+CHUNK_TOKENS = 1024
 BLOCK_COLUMNS = 2048
 DEVICE_CHUNK_TOKENS = 4096
 

@@ -12,14 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from yoked.train import kernels
 from yoked.train.attention import AttentionPath, attend
+from yoked.train.fused import mix, norm, relu_square, rotate_norm
 from yoked.train.matmul import Products, linear
 from yoked.train.tables import RowGradients, lookup
 
@@ -30,7 +28,6 @@ VE_GATE_CHANNELS = 12
 QK_SCALE = 1.2
 VOCAB_MULTIPLE = 64
 SHORT_WINDOW_TILE = 128
-NORM_EPS = 2.0**-23
 
 
 @dataclass(frozen=True)
@@ -136,11 +133,6 @@ def flops_per_token(config: ModelConfig) -> float:
     return float(6 * matmul_parameters + attention)
 
 
-def norm(x: Tensor) -> Tensor:
-    """RMS norm over the last dimension, without a weight."""
-    return F.rms_norm(x, (x.size(-1),), eps=NORM_EPS)
-
-
 def rotary_tables(length: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """cos and sin, each (length, 1, head_dim / 2) float32."""
     channel = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
@@ -148,32 +140,6 @@ def rotary_tables(length: int, head_dim: int, device: torch.device) -> tuple[Ten
     position = torch.arange(length, dtype=torch.float32, device=device)
     angle = torch.outer(position, inverse_frequency)[:, None, :]
     return angle.cos(), angle.sin()
-
-
-def rotate(x_BTHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding on halves (not interleaved pairs)."""
-    first, second = x_BTHD.chunk(2, dim=-1)
-    return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)
-
-
-class _ReluSquare(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return kernels.relu_square(x)
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return kernels.relu_square_backward(x, upstream[0].contiguous())
-
-
-def relu_square(x: Tensor) -> Tensor:
-    """relu(x)^2, in one pass where the compiled kernels are there."""
-    if kernels.usable(x):
-        out: Tensor = _ReluSquare.apply(x)  # type: ignore[no-untyped-call]
-        return out
-    return F.relu(x).square()
 
 
 class Linear(nn.Module):
@@ -223,9 +189,7 @@ class Attention(nn.Module):
             assert ve_BTC is not None
             gate = 3 * torch.sigmoid(self.ve_gate(x_BTC[..., :VE_GATE_CHANNELS]))
             v = v + gate[..., None] * ve_BTC.view_as(v)
-        q = norm(rotate(q, cos, sin)) * QK_SCALE
-        k = norm(rotate(k, cos, sin)) * QK_SCALE
-        return q, k, v
+        return rotate_norm(q, cos, sin, QK_SCALE), rotate_norm(k, cos, sin, QK_SCALE), v
 
     def forward(self, x_BTC: Tensor, ve_BTC: Tensor | None, cos: Tensor, sin: Tensor) -> Tensor:
         q, k, v = self.project(x_BTC, ve_BTC, cos, sin)
@@ -370,7 +334,7 @@ class GPT(nn.Module):
         x0 = x = self.embed(ids_BT, gradients)
         kept = x
         for layer, block in enumerate(self.blocks):
-            x = self.resid_lambdas[layer] * x + self.x0_lambdas[layer] * x0
+            x = mix(x, x0, self.resid_lambdas[layer], self.x0_lambdas[layer])
             ve = None
             if block.attn.ve_gate is not None:
                 name = f"value_embeds.{layer}.weight"

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from yoked.errors import CheckpointError, UsageError
 from yoked.train.checkpoint import CheckpointStore
+from yoked.train.fused import norm
 from yoked.train.model import (
     GPT,
     SMEAR_CHANNELS,
     Attention,
     ModelConfig,
-    norm,
     rotary_tables,
 )
 from yoked.train.tokenizer import Tokenizer

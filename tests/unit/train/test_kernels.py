@@ -235,6 +235,123 @@ def test_relu_square_has_the_same_bits_on_several_threads(compiled, three_thread
     assert torch.equal(kernels.relu_square_backward(x, dy), 2 * F.relu(x) * dy)
 
 
+# --- RMS norm, rotation
+
+EPS = 2.0**-23
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2}
+
+
+def relative(ours: Tensor, exact: Tensor) -> float:
+    return float((ours.double() - exact).norm() / exact.norm())
+
+
+def exact_gradient(function: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -> Tensor:
+    x = x.double().requires_grad_()
+    function(x).backward(dy.double())
+    assert x.grad is not None
+    return x.grad
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (2, 7, 33), (300, 512)])
+def test_rms_norm_and_its_gradient_are_those_of_float64(compiled, dtype, shape):
+    x, dy = draw(*shape, dtype=dtype), draw(*shape, seed=1, dtype=dtype)
+
+    def norm(x: Tensor) -> Tensor:
+        return F.rms_norm(x, shape[-1:], eps=EPS)
+
+    assert relative(kernels.rms_norm(x, EPS), norm(x.double())) < TOLERANCE[dtype]
+    if shape[-1] > 1:  # the gradient of a norm of one number is all cancellation
+        ours = kernels.rms_norm_backward(x, dy, EPS)
+        assert relative(ours, exact_gradient(norm, x, dy)) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rms_norm_of_zeros_is_zero_and_does_not_hide_a_number_that_is_none(compiled, dtype):
+    x = torch.zeros(3, 40, dtype=dtype)
+    x[1, 7] = float("nan")
+
+    y = kernels.rms_norm(x, EPS)
+
+    assert not y[[0, 2]].any()
+    assert y[1].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads_first", [True, False])
+@pytest.mark.parametrize(("B", "T", "H", "half"), [(1, 1, 1, 1), (2, 5, 3, 4), (2, 64, 4, 32)])
+def test_rotation_with_norm_and_its_gradient_are_those_of_float64(
+    compiled, dtype, heads_first, B, T, H, half
+):
+    # Queries lie in one product beside keys and values, so tokens are further apart than H * D.
+    x = draw(B, T, 3, H, 2 * half, dtype=dtype)[:, :, 1]
+    angle = draw(T, 1, half, seed=3)
+    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    dy = draw(B, T, H, 2 * half, seed=1, dtype=dtype)
+    if heads_first:
+        dy = dy.transpose(1, 2).contiguous().transpose(1, 2)
+
+    def exact(x: Tensor) -> Tensor:
+        a, b = x.chunk(2, dim=-1)
+        c, s = cos.double(), sin.double()
+        turned = torch.cat((a * c + b * s, b * c - a * s), dim=-1)
+        return 1.2 * F.rms_norm(turned, (2 * half,), eps=EPS)
+
+    y = kernels.rotate_norm(x, cos, sin, EPS, 1.2)
+    dx = kernels.rotate_norm_backward(x, cos, sin, dy, EPS, 1.2)
+
+    assert relative(y, exact(x.double())) < TOLERANCE[dtype]
+    assert y.transpose(1, 2).is_contiguous()
+    if half > 1:
+        assert relative(dx, exact_gradient(exact, x, dy)) < TOLERANCE[dtype]
+
+
+def test_norm_and_rotation_have_the_same_bits_on_several_threads(compiled, three_threads):
+    x, dy, angle = draw(2, 300, 4, 64), draw(2, 300, 4, 64, seed=1), draw(300, 1, 32, seed=2)
+
+    def all_passes() -> list[Tensor]:
+        cos, sin = angle.cos(), angle.sin()
+        return [
+            kernels.rms_norm(x, EPS),
+            kernels.rms_norm_backward(x, dy, EPS),
+            kernels.rotate_norm(x, cos, sin, EPS, 1.2),
+            kernels.rotate_norm_backward(x, cos, sin, dy, EPS, 1.2),
+        ]
+
+    several = all_passes()
+    torch.set_num_threads(1)
+
+    assert all(torch.equal(a, b) for a, b in zip(several, all_passes(), strict=True))
+
+
+# --- mixing two streams
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_mixing_and_its_gradients_are_those_of_float64(compiled, dtype):
+    x, z, dy = (draw(2, 37, 65, seed=seed, dtype=dtype) for seed in range(3))
+    exact = [t.double() for t in (x, z, dy)]
+
+    y = kernels.mix(x, z, 1.15, -0.2)
+    dx, dz, sums = kernels.mix_backward(x, z, dy, 1.15, -0.2)
+
+    assert relative(y, 1.15 * exact[0] - 0.2 * exact[1]) < TOLERANCE[dtype]
+    assert relative(dx, 1.15 * exact[2]) < TOLERANCE[dtype]
+    assert relative(dz, -0.2 * exact[2]) < TOLERANCE[dtype]
+    totals = torch.stack([(exact[2] * t).sum() for t in exact[:2]])
+    torch.testing.assert_close(sums, totals, rtol=1e-5, atol=1e-5)
+
+
+def test_mixing_has_the_same_bits_on_several_threads(compiled, three_threads):
+    x, z, dy = (draw(2, 300, 256, seed=seed) for seed in range(3))
+
+    several = [kernels.mix(x, z, 0.9, 0.1), *kernels.mix_backward(x, z, dy, 0.9, 0.1)]
+    torch.set_num_threads(1)
+    single = [kernels.mix(x, z, 0.9, 0.1), *kernels.mix_backward(x, z, dy, 0.9, 0.1)]
+
+    assert all(torch.equal(a, b) for a, b in zip(several, single, strict=True))
+
+
 # --- when they are used
 
 

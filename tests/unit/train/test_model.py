@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from yoked.train import kernels
+from yoked.train.fused import norm, rotate
 from yoked.train.head import Head
 from yoked.train.matmul import Products, onednn_available
 from yoked.train.model import (
@@ -16,9 +17,7 @@ from yoked.train.model import (
     ModelConfig,
     count_parameters,
     flops_per_token,
-    norm,
     rotary_tables,
-    rotate,
 )
 from yoked.train.tables import RowGradients
 

@@ -289,3 +289,145 @@ def relu_square_backward(x: Tensor, dy: Tensor) -> Tensor:
 
     _parallel(x.numel(), run, grain=65_536)
     return dx
+
+
+def rms_norm(x: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) over the last dimension; x contiguous."""
+    y, width = torch.empty_like(x), x.size(-1)
+    function = _function("yoked_rms_norm_{}", x.dtype)
+    rows_x, rows_y = x.view(-1, width), y.view(-1, width)
+
+    def run(start: int, stop: int) -> None:
+        function(
+            _pointer(rows_x[start:]),
+            _pointer(rows_y[start:]),
+            ctypes.c_int64(stop - start),
+            ctypes.c_int64(width),
+            ctypes.c_float(eps),
+        )
+
+    _parallel(len(rows_x), run, grain=65_536 // width)
+    return y
+
+
+def rms_norm_backward(x: Tensor, dy: Tensor, eps: float) -> Tensor:
+    """The gradient of rms_norm's input; x and dy contiguous and of one dtype."""
+    dx, width = torch.empty_like(x), x.size(-1)
+    function = _function("yoked_rms_norm_backward_{}", x.dtype)
+    rows_x, rows_dy, rows_dx = (t.view(-1, width) for t in (x, dy, dx))
+
+    def run(start: int, stop: int) -> None:
+        function(
+            _pointer(rows_x[start:]),
+            _pointer(rows_dy[start:]),
+            _pointer(rows_dx[start:]),
+            ctypes.c_int64(stop - start),
+            ctypes.c_int64(width),
+            ctypes.c_float(eps),
+        )
+
+    _parallel(len(rows_x), run, grain=65_536 // width)
+    return dx
+
+
+def _rotation_shape(x: Tensor, y: Tensor) -> ctypes.Array[ctypes.c_int64]:
+    _, tokens, heads, head_dim = x.shape
+    sizes = (tokens, heads, head_dim // 2, x.stride(1), y.stride(0), y.stride(1), y.stride(2))
+    return (ctypes.c_int64 * len(sizes))(*sizes)
+
+
+def rotate_norm(x: Tensor, cos: Tensor, sin: Tensor, eps: float, scale: float) -> Tensor:
+    """Rotary embedding, then RMS norm, times scale, of (B, T, H, D) queries or keys.
+
+    x: heads contiguous, tokens at one distance through the batch; cos, sin: (T, 1, D/2).
+    Returns (B, T, H, D) with the memory of a (B, H, T, D) tensor, as attention reads it.
+    """
+    B, T, H, D = x.shape
+    y = torch.empty(B, H, T, D, dtype=x.dtype).transpose(1, 2)
+    function = _function("yoked_rotate_norm_{}", x.dtype)
+    shape = _rotation_shape(x, y)
+
+    def run(start: int, stop: int) -> None:
+        function(
+            _pointer(x),
+            _pointer(cos),
+            _pointer(sin),
+            _pointer(y),
+            shape,
+            ctypes.c_int64(start),
+            ctypes.c_int64(stop),
+            ctypes.c_float(eps),
+            ctypes.c_float(scale),
+        )
+
+    _parallel(B * T, run, grain=65_536 // (H * D))
+    return y
+
+
+def rotate_norm_backward(
+    x: Tensor, cos: Tensor, sin: Tensor, dy: Tensor, eps: float, scale: float
+) -> Tensor:
+    """The gradient of rotate_norm's input, contiguous; dy (B, T, H, D) with contiguous D."""
+    dx = torch.empty(x.shape, dtype=x.dtype)
+    function = _function("yoked_rotate_norm_backward_{}", x.dtype)
+    shape = _rotation_shape(x, dy)
+
+    def run(start: int, stop: int) -> None:
+        function(
+            _pointer(x),
+            _pointer(cos),
+            _pointer(sin),
+            _pointer(dy),
+            _pointer(dx),
+            shape,
+            ctypes.c_int64(start),
+            ctypes.c_int64(stop),
+            ctypes.c_float(eps),
+            ctypes.c_float(scale),
+        )
+
+    _parallel(x.size(0) * x.size(1), run, grain=65_536 // (x.size(2) * x.size(3)))
+    return dx
+
+
+def mix(x: Tensor, z: Tensor, a: float, b: float) -> Tensor:
+    """a x + b z in one pass; x and z contiguous, of one shape and dtype."""
+    y = torch.empty_like(x)
+    function = _function("yoked_mix_{}", x.dtype)
+    flat_x, flat_z, flat_y = x.view(-1), z.view(-1), y.view(-1)
+
+    def run(start: int, stop: int) -> None:
+        function(
+            _pointer(flat_x[start:]),
+            _pointer(flat_z[start:]),
+            _pointer(flat_y[start:]),
+            ctypes.c_int64(stop - start),
+            ctypes.c_float(a),
+            ctypes.c_float(b),
+        )
+
+    _parallel(x.numel(), run, grain=65_536)
+    return y
+
+
+def mix_backward(
+    x: Tensor, z: Tensor, dy: Tensor, a: float, b: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of mix: a dy, b dy, and (2,) fp64 those of a and b."""
+    dx, dz, width = torch.empty_like(x), torch.empty_like(z), x.size(-1)
+    rows = [t.view(-1, width) for t in (x, z, dy, dx, dz)]
+    # One pair of sums a row, so that the totals do not depend on the number of threads.
+    sums = torch.empty(len(rows[0]), 2)
+    function = _function("yoked_mix_backward_{}", x.dtype)
+
+    def run(start: int, stop: int) -> None:
+        function(
+            *(_pointer(t[start:]) for t in (*rows, sums)),
+            ctypes.c_int64(stop - start),
+            ctypes.c_int64(width),
+            ctypes.c_float(a),
+            ctypes.c_float(b),
+        )
+
+    _parallel(len(sums), run, grain=65_536 // width)
+    return dx, dz, sums.double().sum(dim=0)

@@ -205,3 +205,135 @@ ADAMW(adamw_bf16, bf16, from_bf16, to_bf16)
 
 RELU_SQUARE(f32, float, KEEP, KEEP)
 RELU_SQUARE(bf16, bf16, from_bf16, to_bf16)
+
+/* RMS norm of rows: y = x / sqrt(mean(x^2) + eps). With s = 1 / sqrt(mean(x^2) + eps), its
+ * gradient is s * (dy - x * s^2 * mean(dy * x)). Sums are float32 in either type. */
+#define RMS_NORM(NAME, TYPE, LOAD, STORE)                                                       \
+    void yoked_rms_norm_##NAME(const TYPE *x, TYPE *y, int64_t rows, int64_t width, float eps) {\
+        for (int64_t r = 0; r < rows; r++, x += width, y += width) {                            \
+            float squares = 0.0f;                                                               \
+            _Pragma("omp simd reduction(+ : squares)") for (int64_t c = 0; c < width; c++)      \
+                squares += LOAD(x[c]) * LOAD(x[c]);                                             \
+            const float s = 1.0f / __builtin_sqrtf(squares / (float)width + eps);               \
+            _Pragma("omp simd") for (int64_t c = 0; c < width; c++)                             \
+                y[c] = STORE(LOAD(x[c]) * s);                                                   \
+        }                                                                                       \
+    }                                                                                           \
+    void yoked_rms_norm_backward_##NAME(const TYPE *x, const TYPE *dy, TYPE *dx, int64_t rows,  \
+                                        int64_t width, float eps) {                             \
+        for (int64_t r = 0; r < rows; r++, x += width, dy += width, dx += width) {              \
+            float squares = 0.0f, dot = 0.0f;                                                   \
+            _Pragma("omp simd reduction(+ : squares, dot)") for (int64_t c = 0; c < width;      \
+                                                                 c++) {                         \
+                squares += LOAD(x[c]) * LOAD(x[c]);                                             \
+                dot += LOAD(x[c]) * LOAD(dy[c]);                                                \
+            }                                                                                   \
+            const float s = 1.0f / __builtin_sqrtf(squares / (float)width + eps);               \
+            const float along = s * s * dot / (float)width;                                     \
+            _Pragma("omp simd") for (int64_t c = 0; c < width; c++)                             \
+                dx[c] = STORE(s * (LOAD(dy[c]) - LOAD(x[c]) * along));                          \
+        }                                                                                       \
+    }
+
+RMS_NORM(f32, float, KEEP, KEEP)
+RMS_NORM(bf16, bf16, from_bf16, to_bf16)
+
+/* Queries or keys: rotate the halves (a, b) of each head by its token's angles to
+ * r = (a cos + b sin, b cos - a sin), then RMS norm times `scale`.
+ * x is (B, T, H, 2*half) whose tokens lie `x_token` apart; tokens [start, stop) of the B*T.
+ * y (and dy) may have any strides over batch, token and head; dx is contiguous. */
+#define ROTATE_NORM(NAME, TYPE, LOAD, STORE)                                                    \
+    void yoked_rotate_norm_##NAME(const TYPE *x, const TYPE *cos, const TYPE *sin, TYPE *y,     \
+                                  const int64_t *shape, int64_t start, int64_t stop,            \
+                                  float eps, float scale) {                                     \
+        const int64_t T = shape[0], H = shape[1], half = shape[2], x_token = shape[3];          \
+        const int64_t y_batch = shape[4], y_token = shape[5], y_head = shape[6];                \
+        for (int64_t token = start; token < stop; token++) {                                    \
+            const int64_t t = token % T;                                                        \
+            const TYPE *co = cos + t * half, *si = sin + t * half;                              \
+            for (int64_t h = 0; h < H; h++) {                                                   \
+                const TYPE *a = x + token * x_token + h * 2 * half, *b = a + half;              \
+                TYPE *to = y + token / T * y_batch + t * y_token + h * y_head;                  \
+                float squares = 0.0f;                                                           \
+                _Pragma("omp simd reduction(+ : squares)") for (int64_t d = 0; d < half; d++) { \
+                    float first = LOAD(a[d]) * LOAD(co[d]) + LOAD(b[d]) * LOAD(si[d]);          \
+                    float second = LOAD(b[d]) * LOAD(co[d]) - LOAD(a[d]) * LOAD(si[d]);         \
+                    squares += first * first + second * second;                                 \
+                }                                                                               \
+                const float s = scale / __builtin_sqrtf(squares / (float)(2 * half) + eps);     \
+                _Pragma("omp simd") for (int64_t d = 0; d < half; d++) {                        \
+                    float first = LOAD(a[d]) * LOAD(co[d]) + LOAD(b[d]) * LOAD(si[d]);          \
+                    float second = LOAD(b[d]) * LOAD(co[d]) - LOAD(a[d]) * LOAD(si[d]);         \
+                    to[d] = STORE(first * s);                                                   \
+                    to[half + d] = STORE(second * s);                                           \
+                }                                                                               \
+            }                                                                                   \
+        }                                                                                       \
+    }                                                                                           \
+    void yoked_rotate_norm_backward_##NAME(const TYPE *x, const TYPE *cos, const TYPE *sin,     \
+                                           const TYPE *dy, TYPE *dx, const int64_t *shape,      \
+                                           int64_t start, int64_t stop, float eps,              \
+                                           float scale) {                                       \
+        const int64_t T = shape[0], H = shape[1], half = shape[2], x_token = shape[3];          \
+        const int64_t y_batch = shape[4], y_token = shape[5], y_head = shape[6];                \
+        for (int64_t token = start; token < stop; token++) {                                    \
+            const int64_t t = token % T;                                                        \
+            const TYPE *co = cos + t * half, *si = sin + t * half;                              \
+            for (int64_t h = 0; h < H; h++) {                                                   \
+                const TYPE *a = x + token * x_token + h * 2 * half, *b = a + half;              \
+                const TYPE *up = dy + token / T * y_batch + t * y_token + h * y_head;           \
+                TYPE *da = dx + (token * H + h) * 2 * half, *db = da + half;                    \
+                float squares = 0.0f, dot = 0.0f;                                               \
+                _Pragma("omp simd reduction(+ : squares, dot)") for (int64_t d = 0; d < half;   \
+                                                                     d++) {                     \
+                    float first = LOAD(a[d]) * LOAD(co[d]) + LOAD(b[d]) * LOAD(si[d]);          \
+                    float second = LOAD(b[d]) * LOAD(co[d]) - LOAD(a[d]) * LOAD(si[d]);         \
+                    squares += first * first + second * second;                                 \
+                    dot += first * LOAD(up[d]) + second * LOAD(up[half + d]);                   \
+                }                                                                               \
+                const float s = 1.0f / __builtin_sqrtf(squares / (float)(2 * half) + eps);      \
+                const float along = s * s * dot / (float)(2 * half);                            \
+                _Pragma("omp simd") for (int64_t d = 0; d < half; d++) {                        \
+                    float first = LOAD(a[d]) * LOAD(co[d]) + LOAD(b[d]) * LOAD(si[d]);          \
+                    float second = LOAD(b[d]) * LOAD(co[d]) - LOAD(a[d]) * LOAD(si[d]);         \
+                    first = scale * s * (LOAD(up[d]) - first * along);                          \
+                    second = scale * s * (LOAD(up[half + d]) - second * along);                 \
+                    da[d] = STORE(first * LOAD(co[d]) - second * LOAD(si[d]));                  \
+                    db[d] = STORE(first * LOAD(si[d]) + second * LOAD(co[d]));                  \
+                }                                                                               \
+            }                                                                                   \
+        }                                                                                       \
+    }
+
+ROTATE_NORM(f32, float, KEEP, KEEP)
+ROTATE_NORM(bf16, bf16, from_bf16, to_bf16)
+
+/* y = a x + b z, and what its gradient needs: dx = a dy, dz = b dy, and for each row the sums
+ * dy.x and dy.z, of which da and db are the totals. */
+#define MIX(NAME, TYPE, LOAD, STORE)                                                            \
+    void yoked_mix_##NAME(const TYPE *x, const TYPE *z, TYPE *y, int64_t count, float a,        \
+                          float b) {                                                            \
+        _Pragma("omp simd") for (int64_t i = 0; i < count; i++)                                 \
+            y[i] = STORE(a * LOAD(x[i]) + b * LOAD(z[i]));                                      \
+    }                                                                                           \
+    void yoked_mix_backward_##NAME(const TYPE *x, const TYPE *z, const TYPE *dy, TYPE *dx,      \
+                                   TYPE *dz, float *sums, int64_t rows, int64_t width, float a, \
+                                   float b) {                                                   \
+        for (int64_t r = 0; r < rows; r++, x += width, z += width, dy += width, dx += width,    \
+                     dz += width) {                                                             \
+            float with_x = 0.0f, with_z = 0.0f;                                                 \
+            _Pragma("omp simd reduction(+ : with_x, with_z)") for (int64_t c = 0; c < width;    \
+                                                                   c++) {                       \
+                const float up = LOAD(dy[c]);                                                   \
+                with_x += up * LOAD(x[c]);                                                      \
+                with_z += up * LOAD(z[c]);                                                      \
+                dx[c] = STORE(a * up);                                                          \
+                dz[c] = STORE(b * up);                                                          \
+            }                                                                                   \
+            sums[2 * r] = with_x;                                                               \
+            sums[2 * r + 1] = with_z;                                                           \
+        }                                                                                       \
+    }
+
+MIX(f32, float, KEEP, KEEP)
+MIX(bf16, bf16, from_bf16, to_bf16)
