@@ -36,6 +36,8 @@ from yoked.errors import CheckpointError
 from yoked.train.data.files import sync_folder
 
 FORMAT = 1
+MODEL_FOLDERS = "base_checkpoints"
+_MODELS = "model_*.pt"
 LOCK_NAME = ".yoked-lock"
 LOCK_WAIT_S = 15.0
 # The suffix keeps nanochat, which searches for names that end in model_NNN.pt, from seeing them.
@@ -401,3 +403,28 @@ class CheckpointFolder:
                 (self.path / name).unlink(missing_ok=True)
             sync_folder(self.path)
         tombstone.unlink(missing_ok=True)
+
+
+def find_model_folder(path: Path) -> Path:
+    """The folder of the model_*.pt files that a path means. Raises CheckpointError.
+
+    path: such a folder, a run's, one with base_checkpoints/ (nanochat's base), or that one. Of
+    several models, the one that was saved last: it is the one that is being worked on.
+    """
+    if any(path.glob(_MODELS)):
+        return path
+    for base in (path / "checkpoints" / MODEL_FOLDERS, path / "checkpoints", path / MODEL_FOLDERS):
+        if any(base.glob(_MODELS)):
+            return base
+        if found := [folder for folder in base.glob("*/") if any(folder.glob(_MODELS))]:
+            return max(found, key=_saved_at)
+    if found := [folder for folder in path.glob("*/") if any(folder.glob(_MODELS))]:
+        return max(found, key=_saved_at)
+    raise CheckpointError(
+        f"there is no checkpoint in {path}",
+        fix="name a run's folder, one with base_checkpoints/, or that of the model_*.pt files",
+    )
+
+
+def _saved_at(folder: Path) -> int:
+    return max(model.stat().st_mtime_ns for model in folder.glob(_MODELS))

@@ -32,7 +32,7 @@ DEVICE_CHUNK_TOKENS = 4096
 
 @dataclass(frozen=True)
 class HeadResult:
-    """nats: summed cross-entropy of the counted tokens, 0-D fp64.
+    """nats: summed cross-entropy of the counted tokens, 0-D fp64 in host memory.
 
     hidden_grad: (N, C) in the hidden states' dtype, or None in evaluation.
     token_nats: (N,) fp32, zero where the target is ignored.
@@ -79,7 +79,8 @@ class Head:
             token_nats[rows] = part.token_nats()
             if grad_scale is not None and weight_grad_VC is not None and hidden_grad is not None:
                 hidden_grad[rows] = part.backward(grad_scale, weight_grad_VC)
-        return HeadResult(token_nats.double().sum(), token_nats, hidden_grad)
+        # In host memory: Metal has no float64.
+        return HeadResult(token_nats.cpu().double().sum(), token_nats, hidden_grad)
 
     def blocks(self, rows: int, like: Tensor) -> list[Tensor]:
         """Views (R, W) of one buffer, one for each block of the padded vocabulary."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from yoked.errors import CheckpointError, UsageError
 from yoked.train.checkpoint import CheckpointStore
+from yoked.train.checkpoint_files import find_model_folder
 from yoked.train.fused import norm
 from yoked.train.model import (
     GPT,
@@ -31,8 +31,6 @@ from yoked.train.model import (
     rotary_tables,
 )
 from yoked.train.tokenizer import Tokenizer
-
-_DEPTH_TAG = re.compile(r"d(\d+)")
 
 
 class CachedDecoder:
@@ -224,7 +222,7 @@ def load_for_sampling(
     folder of the model_*.pt files. Of several models the deepest is taken, as nanochat does.
     step: by default the newest checkpoint's. Raises CheckpointError or DataError.
     """
-    folder = find_checkpoints(path)
+    folder = find_model_folder(path)
     loaded = CheckpointStore(folder).load(step, optimizer=False)
     config = _config_of(loaded.meta, folder)
     tokenizer = Tokenizer.load(_find_tokenizer(folder))
@@ -243,25 +241,6 @@ def load_for_sampling(
         raise CheckpointError(f"the checkpoint in {folder} does not fit: {error}") from error
     model.finish()
     return model.eval(), tokenizer, loaded.meta
-
-
-def find_checkpoints(path: Path) -> Path:
-    """The folder of the model_*.pt files that a path means. Raises CheckpointError."""
-    if any(path.glob("model_*.pt")):
-        return path
-    for base in (path / "checkpoints" / "base_checkpoints", path / "base_checkpoints", path):
-        models = [f for f in base.glob("*/") if any(f.glob("model_*.pt"))]
-        if models:
-            return max(models, key=_depth_and_age)
-    raise CheckpointError(
-        f"there is no checkpoint in {path}.",
-        fix="name a run's folder, one with base_checkpoints/, or that of the model_*.pt files",
-    )
-
-
-def _depth_and_age(folder: Path) -> tuple[int, int]:
-    match = _DEPTH_TAG.match(folder.name)
-    return int(match[1]) if match else -1, folder.stat().st_mtime_ns
 
 
 def _find_tokenizer(folder: Path) -> Path:

@@ -33,6 +33,7 @@ from yoked.train.resolve import (
     fix_horizon,
     resolve,
 )
+from yoked.train.sync.patience import in_peace
 from yoked.train.sync.wire import Wire
 from yoked.train.threads import plan_threads, read_cores
 
@@ -137,6 +138,25 @@ def on_every(wire: Wire, act: Callable[[], T]) -> T:
     return result  # type: ignore[return-value]
 
 
+def on_some(wire: Wire, works: bool, act: Callable[[], T], what: str) -> T | None:
+    """Act on the ranks that work, however long it takes; errors as in `on_every`."""
+
+    def attempt() -> tuple[T | None, YokedError | None]:
+        try:
+            return act(), None
+        except YokedError as problem:
+            return None, problem
+
+    result, failure = in_peace(wire, works, attempt, what) or (None, None)
+
+    def tell() -> T | None:
+        if failure is not None:
+            raise failure
+        return result
+
+    return on_every(wire, tell)
+
+
 def on_first(wire: Wire, act: Callable[[], T]) -> T:
     """Act on rank 0 alone and give every rank its result, or its error."""
     result = on_every(wire, lambda: act() if wire.rank == 0 else None)
@@ -159,7 +179,7 @@ def load_data(
             threads=len(read_cores().allowed),
         )
 
-    first = on_every(wire, lambda: get() if place.local_rank == 0 else None)
+    first = on_some(wire, place.local_rank == 0, get, "preparing data")
     data = on_every(wire, get) if first is None else on_every(wire, lambda: first)
     prints = wire.gather_objects((socket.gethostname(), data.fingerprint))
     other = next((host for host, print_ in prints if print_ != prints[0][1]), None)

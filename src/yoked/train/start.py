@@ -14,6 +14,7 @@ from torch import Tensor
 from yoked.errors import CheckpointError, UsageError
 from yoked.runs import find_run, new_run_name
 from yoked.train.checkpoint import CheckpointStore, LoadedCheckpoint, check_matches
+from yoked.train.checkpoint_files import find_model_folder
 from yoked.train.choose import DTYPES, apply_choices
 from yoked.train.config import TrainConfig
 from yoked.train.data.rows import SampleStream
@@ -29,8 +30,6 @@ from yoked.train.runfolder import RunFolder
 from yoked.train.session import Session, parameter_table
 from yoked.train.tokenizer import Tokenizer
 from yoked.train.trainer import Trainer
-
-MODEL_FOLDERS = "base_checkpoints"
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ def load_origin(
     if loaded is not None:
         _check_same_run(loaded, session)
     elif origin.start_from is not None:
-        loaded = CheckpointStore(checkpoint_folder_of(origin.start_from)).load()
+        loaded = CheckpointStore(find_model_folder(origin.start_from)).load()
         loaded = dataclasses.replace(loaded, step=0)
     else:
         return None
@@ -254,25 +253,6 @@ def _take_over(loaded: LoadedCheckpoint, parts: Assembled, *, optimizer: bool) -
     parts.muon_from_checkpoint = {
         name: dict(entry) for name, entry in loaded.optim_state["muon"].items()
     }
-
-
-def checkpoint_folder_of(path: Path) -> Path:
-    """The folder with model_*.pt that a path means: itself, or in a run, or in a base directory.
-
-    Of several models, the one that was saved last.
-    """
-    for base in (path, path / "checkpoints"):
-        if any(base.glob("model_*.pt")):
-            return base
-        found = [
-            folder for folder in base.glob(f"{MODEL_FOLDERS}/*") if any(folder.glob("model_*.pt"))
-        ]
-        if found:
-            return max(found, key=lambda folder: folder.stat().st_mtime_ns)
-    raise CheckpointError(
-        f"there is no checkpoint in {path}",
-        fix="name a run's folder, a nanochat base directory, or the folder of model_*.pt",
-    )
 
 
 def plan_result(session: Session) -> RunResult:

@@ -169,7 +169,7 @@ def evaluate_bpb(
         hidden = model(rows[:, :-1]).flatten(0, 1)
         result = head.loss(hidden, weight, targets)
         target_bytes = token_bytes[targets]
-        totals[0] += (result.token_nats.double() * (target_bytes > 0)).sum().cpu()
+        totals[0] += (result.token_nats * (target_bytes > 0)).cpu().double().sum()
         totals[1] += target_bytes.sum().cpu()
     wire.all_reduce(totals, "the evaluation").wait()
     nats, byte_count = totals.tolist()

@@ -7,12 +7,12 @@ import torch
 
 from yoked.errors import CheckpointError, UsageError
 from yoked.train.checkpoint import CheckpointStore
+from yoked.train.checkpoint_files import find_model_folder
 from yoked.train.model import GPT, ModelConfig
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
 from yoked.train.sample import (
     CachedDecoder,
     decode_stream,
-    find_checkpoints,
     generate,
     load_for_sampling,
     stream,
@@ -253,12 +253,15 @@ def test_the_exported_tokenizer_is_what_nanochat_wants(run, tokenizer):
     assert int(token_bytes[ids].sum()) == len(TEXT.encode())
 
 
-def test_of_several_models_the_deepest_is_taken(run):
+@pytest.mark.parametrize("named", ["", "checkpoints", "checkpoints/base_checkpoints"])
+def test_of_several_models_the_one_that_was_saved_last_is_taken(run, named):
     base = run / "checkpoints" / "base_checkpoints"
-    for tag in ("d12", "notes"):
+    for saved_at_s, tag in enumerate(("d4", "notes", "d12")):
         shutil.copytree(base / "d3", base / tag)
+        for file in (base / tag).glob("model_*.pt"):
+            os.utime(file, (saved_at_s, saved_at_s) if tag != "notes" else None)
 
-    assert find_checkpoints(run) == base / "d12"
+    assert find_model_folder(run / named) == base / "notes"
 
 
 def test_the_stream_goes_on_from_the_prompt_with_the_same_text_for_the_same_seed(run):

@@ -1,0 +1,107 @@
+"""Waiting for work of unknown length that some ranks do for all, such as preparing data.
+
+A collective has a deadline, which hours of tokenising would pass. Here a rank that works beats
+in the store of the process group; those that wait give up only when the beating stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
+
+import torch.distributed as dist
+
+from yoked.train.sync.wire import LostPeerError, Wire
+
+BEAT_S = 5.0
+SILENCE_S = 600.0
+LONGEST_LOOK_S = 1.0
+
+T = TypeVar("T")
+_turns = itertools.count()
+
+
+class Store(Protocol):
+    """What is used of torch.distributed's key-value store."""
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Add to a counter, which begins at 0; returns the sum."""
+
+    def set(self, key: str, value: str, /) -> None:
+        """Set a key."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Whether all keys are set."""
+
+
+def in_peace(wire: Wire, works: bool, act: Callable[[], T], what: str) -> T | None:
+    """Act on the ranks that work, for as long as it takes; the others wait, and return None.
+
+    Collective: every rank calls this, in the same order. Traffic: a few bytes to the store every
+    BEAT_S. act must not raise. Raises LostPeerError on a rank that waits when one that works was
+    not heard of for SILENCE_S.
+    """
+    if not wire.active:
+        return act() if works else None
+    store: Store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - no public way
+    turn = f"yoked/{next(_turns)}"
+    workers = [rank for rank, each in enumerate(wire.gather_objects(works)) if each]
+    if works:
+        with beating(store, f"{turn}/{wire.rank}"):
+            return act()
+    for rank in workers:
+        wait_for(store, f"{turn}/{rank}", f"rank {rank}", what)
+    return None
+
+
+@contextlib.contextmanager
+def beating(store: Store, key: str) -> Iterator[None]:
+    """Beat while the body runs; its end is told at once."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(BEAT_S):
+            # What is wrong with the store, the next collective says.
+            with contextlib.suppress(RuntimeError):
+                store.add(f"{key}/beats", 1)
+
+    thread = threading.Thread(target=beat, name="yoked-beat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with contextlib.suppress(RuntimeError):
+            store.set(f"{key}/done", "1")
+
+
+def wait_for(store: Store, key: str, who: str, what: str) -> None:
+    """Return when the body of `beating` has ended. Raises LostPeerError."""
+    beats, heard, pause_s = 0, time.monotonic(), 0.01
+    while not _ask(lambda: store.check([f"{key}/done"]), what):
+        now_beats = _ask(lambda: store.add(f"{key}/beats", 0), what)
+        now = time.monotonic()
+        if now_beats != beats:
+            beats, heard = now_beats, now
+        elif now - heard > SILENCE_S:
+            raise LostPeerError(
+                f"{who} was not heard of for {SILENCE_S:.0f} s in {what}",
+                fix="see whether it hangs or its host sleeps, then start again",
+            )
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_LOOK_S)
+
+
+def _ask(question: Callable[[], Any], what: str) -> Any:
+    try:
+        return question()
+    except RuntimeError as error:
+        raise LostPeerError(
+            f"the store of the process group was lost in {what}: {error}",
+            fix="look at the logs of the other ranks for the first failure, then start again",
+        ) from error

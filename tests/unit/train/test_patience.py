@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch.distributed as dist
+
+from yoked.train.sync import patience
+from yoked.train.sync.patience import beating, in_peace, wait_for
+from yoked.train.sync.wire import LostPeerError, Wire
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "BEAT_S", 0.01)
+    monkeypatch.setattr(patience, "SILENCE_S", 0.2)
+    monkeypatch.setattr(patience, "LONGEST_LOOK_S", 0.02)
+
+
+def in_background(act: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def test_work_may_take_far_longer_than_the_silence_that_is_allowed(quick):
+    store, order = dist.HashStore(), []
+
+    def work() -> None:
+        with beating(store, "data"):
+            time.sleep(5 * patience.SILENCE_S)
+            order.append("worked")
+
+    worker = in_background(work)
+    wait_for(store, "data", "rank 0", "preparing data")
+    order.append("waited")
+    worker.join()
+
+    assert order == ["worked", "waited"]
+
+
+def test_a_worker_that_falls_silent_is_named(quick):
+    store = dist.HashStore()
+    store.add("data/beats", 3)
+
+    with pytest.raises(LostPeerError, match="rank 2 was not heard of for 0 s in preparing data"):
+        wait_for(store, "data", "rank 2", "preparing data")
+
+
+def test_the_end_is_told_also_when_the_work_fails(quick):
+    store = dist.HashStore()
+
+    with pytest.raises(ZeroDivisionError), beating(store, "data"):
+        _ = 1 / 0
+
+    wait_for(store, "data", "rank 0", "preparing data")
+    assert store.check(["data/done"])
+
+
+def test_a_lost_store_is_an_error_for_people():
+    class Gone:
+        def check(self, keys: list[str]) -> bool:
+            raise RuntimeError("Connection reset by peer")
+
+    with pytest.raises(LostPeerError, match="lost in preparing data: Connection reset by peer"):
+        wait_for(Gone(), "data", "rank 0", "preparing data")  # type: ignore[arg-type]
+
+
+def test_one_rank_just_acts():
+    assert in_peace(Wire(), True, lambda: 7, "preparing data") == 7
+    assert in_peace(Wire(), False, lambda: 7, "preparing data") is None
