@@ -53,5 +53,9 @@ class DeviceError(YokedError):
     """A device, backend or compiler that was asked for is not there."""
 
 
+class LabError(YokedError):
+    """The lab could not do what was asked: this machine lacks something, or a host is down."""
+
+
 class DivergedError(YokedError):
     """Training went wrong: weights differ between ranks, or the loss is not finite."""

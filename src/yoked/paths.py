@@ -1,4 +1,8 @@
-"""Where yoked keeps what it can make again: corpora, tokenizers, packed rows."""
+"""Where yoked keeps what it can make again (the cache) and what is going on (the state).
+
+The folders need not exist. Source: the XDG base directory specification, by which a relative
+path in its variables is ignored.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,21 @@ from pathlib import Path
 
 
 def cache_root() -> Path:
-    """The cache folder: `$YOKED_CACHE`, else `$XDG_CACHE_HOME/yoked`, else `~/.cache/yoked`.
+    """The cache folder: `$YOKED_CACHE`, else `$XDG_CACHE_HOME/yoked`, else `~/.cache/yoked`."""
+    return _root("YOKED_CACHE", "XDG_CACHE_HOME", ".cache")
 
-    The folder need not exist. A relative `XDG_CACHE_HOME` is ignored, as its specification asks.
+
+def state_root() -> Path:
+    """The state folder: `$YOKED_STATE`, else `$XDG_STATE_HOME/yoked`, else
+    `~/.local/state/yoked`.
     """
-    if own := os.environ.get("YOKED_CACHE"):
+    return _root("YOKED_STATE", "XDG_STATE_HOME", ".local/state")
+
+
+def _root(own_variable: str, xdg_variable: str, below_home: str) -> Path:
+    if own := os.environ.get(own_variable):
         return Path(own).expanduser().absolute()
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    base = Path(os.environ.get(xdg_variable) or "")
     if not base.is_absolute():
-        base = Path.home() / ".cache"
+        base = Path.home() / below_home
     return base / "yoked"

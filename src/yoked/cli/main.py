@@ -13,7 +13,7 @@ from cyclopts import App, CycloptsError, Group
 from rich.console import Console
 
 from yoked import __version__
-from yoked.cli.commands import data, plot, sample, train
+from yoked.cli.commands import data, lab, plot, sample, train
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 
@@ -26,12 +26,15 @@ def build_app() -> App:
         help="Train one language model on all the computers you own.",
         help_format="markdown",
         result_action="return_value",
+        # `main` says that it was interrupted, in JSON too.
+        suppress_keyboard_interrupt=False,
     )
     app["--help"].group = app["--version"].group = Group("Other", sort_key=99)
     app.command(train.command, name="train")
     app.command(sample.command, name="sample")
     app.command(data.app)
     app.command(plot.command, name="plot")
+    app.command(lab.app)
     return app
 
 
@@ -44,8 +47,8 @@ class _HelpConsole(Console):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit status."""
-    tokens = list(sys.argv[1:] if argv is None else argv)
-    output = Output(json_mode="--json" in tokens)
+    tokens = lab.part_command(sys.argv[1:] if argv is None else argv)
+    output = Output(json_mode="--json" in lab.own_flags(tokens))
     try:
         status = build_app()(tokens, console=_HelpConsole(), exit_on_error=False, print_error=False)
         sys.stdout.flush()

@@ -1,0 +1,480 @@
+"""`yoked lab`: a fleet of virtual hosts on this machine, its logins and its faults."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+from cyclopts import App, Parameter
+
+from yoked.cli.commands import lab_text
+from yoked.cli.commands.lab_text import counted
+from yoked.cli.output import Output
+from yoked.errors import LabError, UsageError
+
+if TYPE_CHECKING:
+    from yoked.lab.host import LabHost
+    from yoked.lab.lab import Lab
+    from yoked.lab.schedule import Plan
+
+Json = Annotated[
+    bool,
+    Parameter(name="--json", negative="", help="Print one JSON object instead of text."),
+]
+LabName = Annotated[
+    str | None, Parameter(name="--lab", help="Name of the lab. Default: the one that is up.")
+]
+Root = Annotated[
+    bool,
+    Parameter(
+        negative="",
+        help="As root of the host, in a lab that an ordinary user brought up. "
+        "In a lab of root, programs are root anyway.",
+    ),
+]
+
+app = App(
+    name="lab",
+    help="A fleet of virtual hosts on this Linux machine: real ssh, shaped links, faults.",
+)
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+
+
+@app.command
+def up(
+    topology: Annotated[
+        str, Parameter(help="Name of a topology that comes with yoked, or a TOML file.")
+    ] = "two-hosts-1gbe",
+    /,
+    *,
+    name: Annotated[
+        str | None, Parameter(help="Name of the lab. Default: that of the topology.")
+    ] = None,
+    json_output: Json = False,
+) -> int:
+    """Bring a lab up: hosts with networks, logins and files of their own.
+
+    It stays up until `yoked lab down`, or until the machine restarts.
+    """
+    from yoked.lab import needs
+    from yoked.lab.lab import Lab
+    from yoked.lab.topology import load
+
+    output = Output(json_mode=json_output)
+    wanted = load(topology)
+    name = _checked_name(name) if name is not None else wanted.name
+    needs.require(needs.check())
+    others = [lab.name for lab in Lab.all()]
+    if name in others:
+        raise LabError(
+            f"the lab {name} is up already",
+            fix=[
+                f"yoked lab status --lab {name}",
+                f"yoked lab down {name}",
+                f"yoked lab up {topology} --name ANOTHER",
+            ],
+        )
+    # Closing the terminal is an interrupt too: nothing may stay half up.
+    with _ends_as_interrupt(signal.SIGTERM, signal.SIGHUP):
+        lab = Lab.up(wanted, name=name)
+    output.result(
+        lab_text.up_payload(lab),
+        verdict=f"up: lab {lab.name}, {counted(len(lab.topology.hosts), 'host')}",
+        evidence=lab_text.up_lines(lab),
+        next_commands=lab_text.next_commands(lab, named=bool(others)),
+    )
+    return 0
+
+
+def _checked_name(name: str) -> str:
+    """A lab's name becomes part of folder and group names. Raises UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"--name {name!r} cannot name a lab",
+            fix="write up to 40 lower-case letters, digits and hyphens",
+        )
+    return name
+
+
+@app.command
+def down(
+    name: Annotated[str | None, Parameter(help="Name of the lab. Default: the one that is up.")] = (
+        None
+    ),
+    /,
+    *,
+    everything: Annotated[
+        bool,
+        Parameter(name="--all", negative="", help="All labs, and what killed ones left behind."),
+    ] = False,
+    json_output: Json = False,
+) -> int:
+    """Take a lab down: processes, networks and files of its hosts are gone."""
+    from yoked.lab.lab import Lab, down_all
+
+    if everything and name is not None:
+        raise UsageError(f"--all takes every lab down, not only {name}", fix="give one of both")
+    if everything:
+        gone = down_all()
+    else:
+        lab = _open_for_down(name, Lab)
+        lab.down()
+        gone = [lab.name]
+    verdict = f"down: {', '.join(gone)}" if gone else "nothing was up, and nothing was left behind"
+    Output(json_mode=json_output).result({"down": gone}, verdict=verdict)
+    return 0
+
+
+def _open_for_down(name: str | None, labs: type[Lab]) -> Lab:
+    try:
+        return labs.open(name)
+    except UsageError:
+        names = [lab.name for lab in labs.all()]
+        raise UsageError(
+            f"several labs are up: {', '.join(names)}",
+            fix=[*(f"yoked lab down {each}" for each in names), "yoked lab down --all"],
+        ) from None
+    except LabError as problem:
+        raise LabError(
+            problem.what, fix="yoked lab down --all clears what a killed lab left"
+        ) from problem
+
+
+@app.command
+def status(*, lab: LabName = None, json_output: Json = False) -> int:
+    """Show a lab: hosts, addresses, links, faults and processes."""
+    from yoked.lab import faults
+
+    opened = _open(lab)
+    active = faults.active(opened)
+    hosts = [lab_text.host_payload(host, active) for host in opened.hosts.values()]
+    dead = sum(not entry["up"] for entry in hosts)
+    Output(json_mode=json_output).result(
+        {
+            "name": opened.name,
+            "fleet": str(opened.fleet_file),
+            "hosts": hosts,
+            "ssh_config": str(opened.ssh_config),
+            "notes": list(opened.notes),
+        },
+        verdict=f"lab {opened.name}: {counted(len(hosts), 'host')}, {counted(len(active), 'fault')}"
+        + (f", {dead} switched off" if dead else ""),
+        evidence=lab_text.status_lines(opened, hosts),
+        next_commands=[f"yoked lab heal{_flag(lab)}"] if active else [],
+    )
+    return 0
+
+
+@app.command(name="exec")
+def execute(
+    host: Annotated[str, Parameter(help="Name of the host.")],
+    /,
+    *command: Annotated[str, Parameter(help="The program and its arguments.")],
+    lab: LabName = None,
+    root: Root = False,
+) -> int:
+    """Run a program on a host: `yoked lab exec alpha -- ls -l`.
+
+    Streams and exit status are the program's own. Options of ours come before the program, and
+    `--` may part the two. It starts in the home folder, as with ssh.
+    """
+    if not command:
+        raise UsageError("no program is named", fix=f"yoked lab exec {host} -- hostname")
+    _become(_open(lab).host(host), command, as_root=root)
+
+
+@app.command
+def shell(
+    host: Annotated[str, Parameter(help="Name of the host.")],
+    /,
+    *,
+    lab: LabName = None,
+    root: Root = False,
+) -> int:
+    """Open a shell on a host, on a terminal of its own."""
+    opened = _open(lab).host(host)
+    _become(opened, _shell_command(sys.stdin.isatty() and sys.stdout.isatty()), as_root=root)
+
+
+def _shell_command(terminal: bool) -> list[str]:
+    own = os.environ.get("SHELL") or "/bin/sh"
+    if not terminal:
+        return [own]
+    from yoked.lab import terminal as relay
+
+    source = Path(relay.__file__).read_text(encoding="utf-8")
+    # A virtual environment may lie where hosts have files of their own, as in /tmp.
+    return [os.path.realpath(sys.executable), "-I", "-S", "-c", source, own, "-i"]
+
+
+def _become(host: LabHost, command: Sequence[str], *, as_root: bool) -> NoReturn:
+    """Turn this process into the program: streams, signals and status are then its own."""
+    argv = host.enter_command(list(command), as_root=as_root)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(argv[0], argv)  # noqa: S606 - an argument list, no shell
+
+
+@app.command
+def fault(
+    kind: Annotated[str | None, Parameter(help="What shall go wrong; see --list.")] = None,
+    /,
+    *words: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="Host, and what the kind takes.")
+    ],
+    list_kinds: Annotated[
+        bool, Parameter(name="--list", negative="", help="List the kinds of faults.")
+    ] = False,
+    seed: Annotated[
+        int | None, Parameter(help="Decides what the fault leaves to chance, such as which file.")
+    ] = None,
+    lab: LabName = None,
+    json_output: Json = False,
+) -> int:
+    """Break something: `yoked lab fault cut alpha`. `yoked lab heal` undoes it."""
+    from yoked.lab import faults
+
+    output = Output(json_mode=json_output)
+    if list_kinds:
+        return _list_kinds(lab, output)
+    if kind is None:
+        raise UsageError("no kind of fault is named", fix="yoked lab fault --list")
+    opened = _open(lab)
+    found = faults.apply(opened, kind, words, seed=seed)
+    stays = any(each.id == found.id for each in faults.active(opened))
+    output.result(
+        {
+            "id": found.id,
+            "kind": found.kind,
+            "hosts": list(found.hosts),
+            "text": found.text,
+            "active": stays,
+        },
+        verdict=f"fault {found.id}: {found.text}",
+        next_commands=[f"yoked lab heal{_flag(lab)} {found.id}"] if stays else [],
+    )
+    return 0
+
+
+def _list_kinds(lab: str | None, output: Output) -> int:
+    from yoked.lab.faults import FAULTS
+    from yoked.lab.lab import Lab
+
+    opened = Lab.open(lab) if lab is not None else next(iter(Lab.all()), None)
+    kinds = lab_text.fault_kinds(FAULTS, opened)
+    unknown = "" if opened else "; which of them this machine can is told when a lab is up"
+    output.result(
+        {"faults": kinds},
+        verdict=f"{len(kinds)} kinds of faults{unknown}",
+        evidence=lab_text.fault_kind_lines(kinds),
+        next_commands=["yoked lab fault cut HOST"],
+    )
+    return 0
+
+
+@app.command
+def heal(
+    which: Annotated[
+        list[str] | None, Parameter(help="Ids of faults, or hosts. Default: all faults.")
+    ] = None,
+    /,
+    *,
+    lab: LabName = None,
+    json_output: Json = False,
+) -> int:
+    """Undo faults, the newest first."""
+    from yoked.lab import faults
+
+    opened = _open(lab)
+    healed = faults.heal(opened, which or None)
+    Output(json_mode=json_output).result(
+        {"healed": [{"id": each.id, "kind": each.kind, "text": each.text} for each in healed]},
+        verdict=f"healed: {counted(len(healed), 'fault')}"
+        if healed
+        else "there was no fault to heal",
+        evidence=[f"{each.id}  {each.text}" for each in healed],
+    )
+    return 0
+
+
+@app.command(name="faults")
+def timed_faults(
+    file: Annotated[Path, Parameter(help="TOML file that says what breaks when.")],
+    /,
+    *,
+    seed: Annotated[
+        int | None, Parameter(help="For what is drawn. Default: the file's, else a new one.")
+    ] = None,
+    dry_run: Annotated[bool, Parameter(negative="", help="Print the plan; break nothing.")] = False,
+    lab: LabName = None,
+    json_output: Json = False,
+) -> int:
+    """Break and heal by a plan: after some time, at a step of a run, or at random by a seed.
+
+    The file has `[[fault]]` tables: `do = "cut alpha"`, and `after = "3 s"` or `at_step = 20`
+    with `run = "alpha:runs/x"` (without `alpha:` on this machine), and `for = "10 s"` where it
+    is to be healed. A `[random]` table draws: `kinds = ["cut", "slow-link HOST 20mbit"]`,
+    `hosts`, `every`, `for`, `count`. The same seed gives the same plan. Ctrl-C heals what it
+    brought about.
+    """
+    from yoked.lab.schedule import read_file
+    from yoked.lab.timed import LabHand
+
+    output = Output(json_mode=json_output)
+    written = read_file(file)
+    opened = _open(lab)
+    if seed is None:
+        seed = written.seed if written.seed is not None else int.from_bytes(os.urandom(3))
+    plan = written.plan(seed=seed, hosts=list(opened.hosts))
+    hand = LabHand(opened, seed=seed)
+    hand.check(plan)
+    if dry_run:
+        output.result(
+            _plan_payload(plan),
+            verdict=_plan_verdict(plan),
+            evidence=[str(each) for each in plan.faults],
+            next_commands=[f"yoked lab faults{_flag(lab)} {file} --seed {seed}"],
+        )
+        return 0
+    with _ends_as_interrupt(signal.SIGTERM, signal.SIGHUP):
+        return _carry_out(plan, hand, output)
+
+
+def _carry_out(plan: Plan, hand: Any, output: Output) -> int:
+    from yoked.lab.timed import Event, WallClock, carry_out
+
+    def say(line: str) -> None:
+        if output.json_mode:
+            output.console.print(line, markup=False)
+        else:
+            output.text(line + "\n")
+
+    say("\n".join([_plan_verdict(plan), *(f"  {each}" for each in plan.faults)]))
+    try:
+        events: list[Event] = carry_out(
+            plan, hand, clock=WallClock(), tell=lambda event: say(str(event))
+        )
+    finally:
+        hand.close()
+    missed = [event for event in events if event.what in ("failed", "skipped")]
+    output.result(
+        {**_plan_payload(plan), "events": [event.to_json() for event in events]},
+        verdict=f"done: {counted(len(plan.faults), 'fault')}, "
+        f"{len(missed)} not brought about or not healed",
+        next_commands=["yoked lab status"],
+    )
+    return 1 if missed else 0
+
+
+def _plan_payload(plan: Plan) -> dict[str, Any]:
+    return {"seed": plan.seed, "plan": [each.to_json() for each in plan.faults]}
+
+
+def _plan_verdict(plan: Plan) -> str:
+    return f"plan: {counted(len(plan.faults), 'fault')}, seed {plan.seed}"
+
+
+@app.command(name="list")
+def list_all(*, json_output: Json = False) -> int:
+    """List the topologies that come with yoked, the labs that are up, and what is missing here."""
+    from yoked.lab import needs
+    from yoked.lab.lab import Lab
+    from yoked.lab.topology import shipped
+
+    topologies, found = shipped(), needs.check()
+    labs = [{"name": lab.name, "hosts": list(lab.hosts)} for lab in Lab.all()]
+    missing = [need for need in found if not need.ok]
+    evidence = lab_text.table(["topology", ""], topologies.items())
+    evidence += ["", *lab_text.need_lines(found), ""]
+    evidence += [f"up: {each['name']} ({', '.join(each['hosts'])})" for each in labs] or [
+        "no lab is up"
+    ]
+    Output(json_mode=json_output).result(
+        {
+            "topologies": [{"name": n, "description": text} for n, text in topologies.items()],
+            "labs": labs,
+            "needs": [
+                {
+                    "name": need.name,
+                    "ok": need.ok,
+                    "required": need.required,
+                    "detail": need.detail,
+                    "fix": need.fix,
+                }
+                for need in found
+            ],
+        },
+        verdict=f"{len(topologies)} topologies, {counted(len(labs), 'lab')} up, "
+        f"{counted(len(missing), 'thing')} missing on this machine",
+        evidence=evidence,
+        next_commands=["yoked lab up two-hosts-1gbe"],
+    )
+    return 1 if any(need.required for need in missing) else 0
+
+
+def _flag(lab: str | None) -> str:
+    return "" if lab is None else f" --lab {lab}"
+
+
+def _open(name: str | None) -> Lab:
+    """The lab that is meant. Raises LabError or UsageError with what to type."""
+    from yoked.lab.lab import Lab
+
+    return Lab.open(name)
+
+
+class _ends_as_interrupt:  # noqa: N801 - used as a with statement
+    """While it lasts, these signals end the program as Ctrl-C does, with everything undone."""
+
+    def __init__(self, *signals: signal.Signals) -> None:
+        # What is ignored (by nohup, say) stays so.
+        self._before = {
+            number: handler
+            for number in signals
+            if (handler := signal.getsignal(number)) != signal.SIG_IGN
+        }
+
+    def __enter__(self) -> None:
+        for number in self._before:
+            signal.signal(number, self._interrupt)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @staticmethod
+    def _interrupt(number: int, frame: types.FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+
+def part_command(tokens: Sequence[str]) -> list[str]:
+    """A command line of `lab exec` with `--` before the program, where it is left out.
+
+    As with ssh, all that follows the host's name is the program's. Anything else is unchanged.
+    """
+    if list(tokens[:2]) != ["lab", "exec"]:
+        return list(tokens)
+    place = 2
+    has_host = False
+    while place < len(tokens) and tokens[place] != "--":
+        if tokens[place].startswith("-"):
+            place += 2 if tokens[place] == "--lab" else 1
+        elif has_host:
+            return [*tokens[:place], "--", *tokens[place:]]
+        else:
+            has_host = True
+            place += 1
+    return list(tokens)
+
+
+def own_flags(tokens: Sequence[str]) -> list[str]:
+    """The part of a command line that is ours: what a program of the user's takes is not."""
+    return list(tokens[: tokens.index("--")]) if "--" in tokens else list(tokens)

@@ -1,0 +1,1 @@
+"""Virtual hosts, links and faults on one Linux machine: `yoked lab`."""

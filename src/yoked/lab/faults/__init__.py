@@ -1,0 +1,236 @@
+"""Faults: what goes wrong with machines and networks, on purpose, each with its undo.
+
+`apply` brings one about, `heal` undoes, `active` lists. A fault is written down before it is
+brought about, so that one that a crash left half done can still be healed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from yoked.errors import LabError, UsageError, YokedError
+from yoked.lab.faults.base import Act, ActiveFault, Fault
+from yoked.lab.faults.files import DifferentCode, DifferentData, DifferentTorch
+from yoked.lab.faults.firewall import Firewall
+from yoked.lab.faults.links import Cut, Lossy, Mtu, OneWay, SlowLink
+from yoked.lab.faults.machine import ClockSkew, DiskFull, Kill, Oom, Reboot, SlowCpu
+from yoked.lab.faults.names import HostsLoopback, Ipv6First, NoResolve
+from yoked.lab.faults.processes import StaleProcess, Stop, Suspend
+from yoked.lab.faults.store import Store
+from yoked.lab.topology import hint
+
+if TYPE_CHECKING:
+    from yoked.lab.lab import Lab
+
+__all__ = ["FAULTS", "ActiveFault", "Fault", "active", "after_start", "apply", "heal", "kind_named"]
+
+FAULTS: tuple[type[Fault], ...] = (
+    Cut,
+    OneWay,
+    Firewall,
+    SlowLink,
+    Lossy,
+    Mtu,
+    Stop,
+    Suspend,
+    Kill,
+    Reboot,
+    SlowCpu,
+    Oom,
+    DiskFull,
+    StaleProcess,
+    HostsLoopback,
+    NoResolve,
+    Ipv6First,
+    ClockSkew,
+    DifferentTorch,
+    DifferentData,
+    DifferentCode,
+)
+
+
+def kind_named(name: str) -> type[Fault]:
+    """The kind of that name. Raises UsageError with the nearest."""
+    for kind in FAULTS:
+        if name == kind.KIND:
+            return kind
+    raise UsageError(
+        f"there is no fault {name!r}", fix=hint(name, [kind.KIND for kind in FAULTS], "faults")
+    )
+
+
+def active(lab: Lab) -> list[ActiveFault]:
+    """The faults that the lab has, oldest first."""
+    return Store(lab.folder).read().faults
+
+
+def apply(lab: Lab, kind: str, args: Sequence[str], *, seed: int | None = None) -> ActiveFault:
+    """Bring a fault about.
+
+    seed: decides what is left to chance (which file differs). Raises UsageError for words that
+    cannot be meant, LabError where it cannot be done or is done already; then nothing is changed.
+    """
+    fault = kind_named(kind).parse(lab, args)
+    if reason := fault.blocked(lab):
+        raise LabError(f"{kind} cannot be done here: {reason}")
+    store = Store(lab.folder)
+    _require_hosts(lab, store, fault)
+    entry = _begin(lab, store, fault, args)
+    act = _act(lab, store, entry, random.Random(seed))
+    try:
+        fault.apply(act)
+    except BaseException:
+        with contextlib.suppress(YokedError, OSError):
+            _undo(lab, store, entry)
+        raise
+    entry = replace(entry, state="active", record=act.record, text=act.text or entry.text)
+    with store.change() as book:
+        if fault.LASTS:
+            book.put(entry)
+        else:
+            book.drop(entry.id)
+    if fault.BOOTS and not fault.LASTS:
+        _after_starts(lab, fault.hosts)
+    return entry
+
+
+def heal(lab: Lab, which: Iterable[str] | None = None) -> list[ActiveFault]:
+    """Undo faults by id or by host, newest first; None: all. Returns those that were undone.
+
+    A fault whose host is switched off and must be up for it is undone when that starts again.
+    Raises UsageError for what is neither; LabError when some could not be undone (they stay
+    listed, and the others are undone all the same).
+    """
+    store = Store(lab.folder)
+    chosen = _chosen(lab, store.read().faults, which)
+    problems: list[YokedError] = []
+    for entry in reversed(chosen):
+        try:
+            _undo(lab, store, entry)
+        except YokedError as problem:
+            problems.append(problem)
+        except OSError as problem:
+            problems.append(LabError(f"{entry.id}: {problem}", fix=f"yoked lab down {lab.name}"))
+    if problems:
+        raise LabError(
+            f"{len(problems)} of {len(chosen)} faults could not be healed: "
+            + "; ".join(problem.what for problem in problems),
+            fix=list(dict.fromkeys(line for problem in problems for line in problem.fix)),
+        )
+    waiting = {each.id for each in store.read().faults}
+    return [entry for entry in reversed(chosen) if entry.id not in waiting]
+
+
+def after_start(lab: Lab, name: str) -> None:
+    """Put a host that was just started in the state that its faults ask for.
+
+    What was to be healed when it is up is healed; faults of links and settings are brought about
+    again; what the power took with it (a stopped process) is forgotten.
+    """
+    store = Store(lab.folder)
+    for entry in store.read().faults:
+        if name not in entry.hosts and not kind_named(entry.kind).WHOLE_NETWORK:
+            continue
+        fault = _fault_of(lab, entry)
+        if entry.state == "healing" or fault.AFTER_BOOT == "gone":
+            _undo(lab, store, entry)
+        elif fault.AFTER_BOOT == "again" and all(lab.host(each).alive for each in fault.hosts):
+            fault.apply(_act(lab, store, entry, random.Random()))
+
+
+def _require_hosts(lab: Lab, store: Store, fault: Fault) -> None:
+    """Raise LabError while hosts are not in a state for it, or for undoing it."""
+    others = tuple(_fault_of(lab, each) for each in store.read().faults)
+    act = Act(lab, id="", others=others)
+    for name in fault.hosts:
+        if fault.WRITES_FILES:
+            act.writable(name)
+        elif fault.NEEDS_HOST:
+            act.awake(name)
+
+
+def _begin(lab: Lab, store: Store, fault: Fault, args: Sequence[str]) -> ActiveFault:
+    """Write down that a fault is about to come, if it is not there yet."""
+    with store.change() as book:
+        for known in book.faults:
+            if fault.same_as(_fault_of(lab, known)):
+                raise LabError(f"that is done already: {known}", fix=f"yoked lab heal {known.id}")
+        entry = ActiveFault(
+            id=book.next_id(),
+            kind=fault.KIND,
+            args=tuple(args),
+            hosts=fault.hosts,
+            text=fault.text,
+            record={},
+            started_at=time.time(),
+            state="starting",
+        )
+        book.put(entry)
+    return entry
+
+
+def _fault_of(lab: Lab, entry: ActiveFault) -> Fault:
+    return kind_named(entry.kind).parse(lab, entry.args)
+
+
+def _act(lab: Lab, store: Store, entry: ActiveFault, chance: random.Random) -> Act:
+    others = [each for each in store.read().faults if each.id != entry.id]
+
+    def save(record: dict[str, Any]) -> None:
+        with store.change() as book:
+            book.put(replace(entry, record=record))
+
+    return Act(
+        lab=lab,
+        id=entry.id,
+        record=dict(entry.record),
+        others=tuple(_fault_of(lab, each) for each in others),
+        random=chance,
+        save=save,
+    )
+
+
+def _undo(lab: Lab, store: Store, entry: ActiveFault) -> None:
+    """Undo and forget one fault, or have it undone when its hosts are up."""
+    known = {each.id: each for each in store.read().faults}
+    if entry.id not in known:
+        return  # the start of its host undid it
+    entry = known[entry.id]
+    fault = _fault_of(lab, entry)
+    if fault.WRITES_FILES and not all(lab.host(name).alive for name in fault.hosts):
+        with store.change() as book:
+            book.put(replace(entry, state="healing"))
+        return
+    fault.undo(_act(lab, store, entry, random.Random()))
+    with store.change() as book:
+        book.drop(entry.id)
+    if fault.BOOTS:
+        _after_starts(lab, fault.hosts)
+
+
+def _after_starts(lab: Lab, names: Iterable[str]) -> None:
+    for name in names:
+        after_start(lab, name)
+
+
+def _chosen(
+    lab: Lab, faults: Sequence[ActiveFault], which: Iterable[str] | None
+) -> list[ActiveFault]:
+    if which is None:
+        return list(faults)
+    asked = [which] if isinstance(which, str) else list(which)
+    ids = [fault.id for fault in faults]
+    for word in asked:
+        if word not in ids and word not in lab.hosts:
+            raise UsageError(
+                f"{word!r} is neither a fault nor a host of this lab",
+                fix=hint(word, [*ids, *lab.hosts], "faults and hosts"),
+            )
+    by_id = {word for word in asked if word in ids}
+    hosts = set(asked) - by_id
+    return [fault for fault in faults if fault.id in by_id or hosts & set(fault.hosts)]

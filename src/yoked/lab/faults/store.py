@@ -1,0 +1,77 @@
+"""Which faults a lab has: a file in the lab's folder, changed by one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yoked.lab.faults.base import ActiveFault
+
+_LOCK_TIMEOUT_S = 10.0
+
+
+@dataclass
+class Book:
+    """The content of the file: the faults in the order in which they came, and the last number."""
+
+    faults: list[ActiveFault]
+    last_number: int
+
+    def next_id(self) -> str:
+        """A name for a new fault, never given before in this lab."""
+        self.last_number += 1
+        return f"f{self.last_number}"
+
+    def put(self, fault: ActiveFault) -> None:
+        """Add it, or replace the one of its id."""
+        for place, known in enumerate(self.faults):
+            if known.id == fault.id:
+                self.faults[place] = fault
+                return
+        self.faults.append(fault)
+
+    def drop(self, fault_id: str) -> None:
+        """Forget it, if it is there."""
+        self.faults = [fault for fault in self.faults if fault.id != fault_id]
+
+
+class Store:
+    """The file `faults.json` of a lab."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "faults.json"
+
+    def read(self) -> Book:
+        """The faults as they were last written; writing replaces the file as a whole."""
+        try:
+            data = json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return Book([], 0)
+        return Book([_fault(each) for each in data["faults"]], data["last_number"])
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[Book]:
+        """The faults, to be changed while nobody else does; written when the block ends well."""
+        from filelock import FileLock
+
+        with FileLock(self._path.with_suffix(".lock"), timeout=_LOCK_TIMEOUT_S):
+            book = self.read()
+            yield book
+            faults = [dataclasses.asdict(fault) for fault in book.faults]
+            text = json.dumps({"last_number": book.last_number, "faults": faults}, indent=1)
+            beside = self._path.with_suffix(".new")
+            with beside.open("w", encoding="utf-8") as file:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self._path)
+
+
+def _fault(data: dict[str, Any]) -> ActiveFault:
+    return ActiveFault(**data | {"args": tuple(data["args"]), "hosts": tuple(data["hosts"])})

@@ -1,0 +1,232 @@
+"""A virtual host, from outside: run programs in it, read and write its files, see its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from yoked.errors import LabError
+from yoked.lab.cgroups import HostGroup
+from yoked.lab.inside import Inside
+from yoked.lab.process import ProcessId, own_program
+from yoked.lab.ssh import ALWAYS_SET, LOGIN_PATH
+from yoked.lab.topology import Host
+
+# What a program in a host takes over from whoever starts it.
+_TAKEN_OVER = ("PATH", "LANG", "LC_ALL", "TERM", "COLORTERM", "VIRTUAL_ENV", "PYTHONPATH")
+_File = int | IO[Any] | None
+
+
+@dataclass(frozen=True)
+class HostProcess:
+    """A process of a host. pid: as the host sees it; outer_pid: as the machine does.
+
+    state: the letter of proc_pid_stat(5), R running, S sleeping, T stopped ...
+    """
+
+    pid: int
+    outer_pid: int
+    parent: int
+    state: str
+    command: list[str]
+
+
+@dataclass(frozen=True)
+class LabHost:
+    """One host of a lab that is up; `process` is its PID 1."""
+
+    spec: Host
+    lab_id: str
+    process: ProcessId
+    cpus: tuple[int, ...]
+    user: tuple[int, int] | None
+    group: HostGroup | None
+    storage: Path
+    """The host's own tmpfs, as the machine can reach it."""
+
+    @property
+    def name(self) -> str:
+        """The host's name, in the lab and as it knows itself."""
+        return self.spec.name
+
+    @property
+    def pid(self) -> int:
+        """PID 1 of the host, as the machine sees it."""
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the host is up."""
+        return self.process.alive
+
+    @property
+    def inside(self) -> Inside:
+        """Its namespaces."""
+        return Inside(self.process, self.user is not None)
+
+    def tool(
+        self, argv: Sequence[str], *, input: str = "", check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the machine's ip, tc, nft or ss in this host's network namespace."""
+        return self.inside.tool(argv, input=input, check=check)
+
+    def enter_command(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        as_root: bool = False,
+        tied: bool = False,
+    ) -> list[str]:
+        """The command that runs argv in this host, as the host's own program.
+
+        as_root: as root of the host's namespaces where its programs run as an ordinary user.
+        tied: it dies with the thread that starts it.
+        """
+        if not self.alive:
+            raise LabError(f"{self.name} is not up", fix=f"yoked lab heal {self.name}")
+        config = {
+            **self.process.to_json(),
+            "user": self.user,
+            "as_root": as_root,
+            "procs_files": [str(path) for path in self.group.procs_files] if self.group else [],
+            "cpus": self.cpus,
+            "tied": tied,
+            "cwd": cwd or str(Path.home()),
+            "env": {**self._environment(), **(env or {})},
+            "command": list(argv),
+        }
+        return own_program("enter", json.dumps(config))
+
+    def _environment(self) -> dict[str, str]:
+        user = pwd.getpwuid(os.getuid())
+        taken = {name: os.environ[name] for name in _TAKEN_OVER if name in os.environ}
+        own = {
+            "HOME": str(Path.home()),
+            "USER": user.pw_name,
+            "LOGNAME": user.pw_name,
+            "SHELL": user.pw_shell or "/bin/sh",
+            "YOKED_LAB": self.lab_id,
+            "YOKED_LAB_HOST": self.name,
+        }
+        return {"PATH": LOGIN_PATH, **taken, **own, **ALWAYS_SET}
+
+    def popen(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        as_root: bool = False,
+        tied: bool = False,
+        stdin: _File = subprocess.DEVNULL,
+        stdout: _File = subprocess.PIPE,
+        stderr: _File = subprocess.PIPE,
+    ) -> subprocess.Popen[str]:
+        """Start a program in this host; it dies with the process that is returned."""
+        return subprocess.Popen(
+            self.enter_command(argv, env=env, cwd=cwd, as_root=as_root, tied=tied),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+        )
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        input: str | None = None,
+        check: bool = True,
+        timeout_s: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        as_root: bool = False,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program in this host to its end.
+
+        Raises LabError when it fails (with check) or takes longer than timeout_s.
+        """
+        process = self.popen(
+            argv, env=env, cwd=cwd, as_root=as_root, tied=True, stdin=subprocess.PIPE
+        )
+        with process:
+            try:
+                out, err = process.communicate(input or "", timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise LabError(
+                    f"{self.name}: {' '.join(argv)} did not end in {timeout_s:g} s"
+                ) from None
+        if check and process.returncode:
+            raise LabError(
+                f"{self.name}: {' '.join(argv)} ended with {process.returncode}: {err.strip()}"
+            )
+        return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
+
+    def read_text(self, path: str) -> str:
+        """A file of this host."""
+        return self.run(["cat", path]).stdout
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file of this host as its root; the machine's own file stays as it is."""
+        self.run(["sh", "-c", 'cat > "$1"', "sh", path], input=text, as_root=True)
+
+    def exists(self, path: str) -> bool:
+        """Whether this host has such a file or folder."""
+        return self.run(["test", "-e", path], check=False).returncode == 0
+
+    def remove(self, path: str) -> None:
+        """Remove a file of this host, if it is there."""
+        self.run(["rm", "-f", path], as_root=True)
+
+    def processes(self) -> list[HostProcess]:
+        """All processes of this host, its PID 1 included; none when it is down."""
+        if not self.alive:
+            return []
+        return sorted(_processes_beside(self.pid), key=lambda process: process.pid)
+
+
+def _processes_beside(pid: int) -> Iterator[HostProcess]:
+    try:
+        namespace = os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            if os.readlink(f"/proc/{name}/ns/pid") == namespace:
+                yield _read_process(int(name))
+
+
+def _read_process(outer_pid: int) -> HostProcess:
+    folder = Path(f"/proc/{outer_pid}")
+    lines = (line.partition(":") for line in (folder / "status").read_text().splitlines())
+    status = {key: value.strip() for key, _, value in lines}
+    inner = status["NSpid"].split()
+    command = (folder / "cmdline").read_text().rstrip("\0").split("\0")
+    parent = _inner_pid(int(status["PPid"]), len(inner))
+    return HostProcess(
+        int(inner[-1]), outer_pid, parent, status["State"][0], command if command != [""] else []
+    )
+
+
+def _inner_pid(outer_pid: int, depth: int) -> int:
+    """A process's number in a namespace that deep; 0 when it is outside of it."""
+    try:
+        for line in Path(f"/proc/{outer_pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                numbers = line.split()[1:]
+                return int(numbers[depth - 1]) if len(numbers) >= depth else 0
+    except OSError:
+        pass
+    return 0

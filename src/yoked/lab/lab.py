@@ -1,0 +1,414 @@
+"""A lab that is up: its hosts, its switch, its folder; bringing it up and taking it down.
+
+with Lab.up(load("two-hosts-1gbe")) as lab:
+    lab.host("alpha").run(["hostname"])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import re
+import secrets
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from filelock import FileLock
+
+from yoked.errors import LabError, UsageError
+from yoked.lab import boot, cgroups
+from yoked.lab.cgroups import HostGroup
+from yoked.lab.host import LabHost
+from yoked.lab.inside import Inside
+from yoked.lab.keeper import KEEP, remove_folder
+from yoked.lab.network import Features
+from yoked.lab.process import ProcessId, own_program
+from yoked.lab.topology import Topology, from_json, to_json
+from yoked.paths import state_root
+
+KEEPER_DEADLINE_S = 20.0
+DOWN_DEADLINE_S = 10.0
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+
+
+def labs_folder() -> Path:
+    """Where each lab has its folder."""
+    return state_root() / "lab"
+
+
+@dataclass
+class Lab:
+    """A lab that is up. Use `up`, `open` or `all`."""
+
+    name: str
+    id: str
+    folder: Path
+    topology: Topology
+    user: tuple[int, int] | None
+    keeper: ProcessId
+    init: ProcessId
+    hosts: dict[str, LabHost]
+    notes: list[str]
+    features: Features
+    tether: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_root(self) -> bool:
+        """Whether root made it; otherwise an ordinary user, in a user namespace."""
+        return self.user is None
+
+    @property
+    def switch(self) -> Inside:
+        """The namespaces in which the hosts are plugged together."""
+        return Inside(self.init, not self.is_root)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the lab is up."""
+        return self.init.alive
+
+    @property
+    def ssh_config(self) -> Path:
+        """For `ssh -F`."""
+        return self.folder / "ssh_config"
+
+    @property
+    def fleet_file(self) -> Path:
+        """The fleet's `yoked.toml`."""
+        return self.folder / "yoked.toml"
+
+    def host(self, name: str) -> LabHost:
+        """Raises UsageError, with the nearest name, when there is none."""
+        if name not in self.hosts:
+            near = difflib.get_close_matches(name, self.hosts, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError(
+                f"the lab {self.name} has no host {name!r}{hint}",
+                fix=f"its hosts: {', '.join(self.hosts)}",
+            )
+        return self.hosts[name]
+
+    @classmethod
+    def up(cls, topology: Topology, *, name: str | None = None, tethered: bool = False) -> Lab:
+        """Bring a lab up.
+
+        name: the topology's when not given; labs of one user have different names.
+        tethered: the lab ends with this process, however that ends.
+        Raises LabError when the machine cannot have it, or a lab of that name is up.
+        """
+        name = name or topology.name
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r} cannot be the name of a lab",
+                fix="lower-case letters, digits and hyphens, at most 40",
+            )
+        lab_id = secrets.token_hex(4)
+        folder = _claim_folder(name, lab_id)
+        user = None if os.getuid() == 0 else (os.getuid(), os.getgid())
+        tether = _start_keeper(folder, lab_id, user)
+        try:
+            init = _read_init(tether)
+            # What follows is done to the network of this process: it must not be the machine's.
+            assert os.readlink(f"/proc/{init.pid}/ns/net") != os.readlink("/proc/self/ns/net")
+            lab = cls(
+                name=name,
+                id=lab_id,
+                folder=folder,
+                topology=topology,
+                user=user,
+                keeper=ProcessId.of(tether.pid),
+                init=init,
+                hosts={},
+                notes=[],
+                features=Features.probe(Inside(init, user is not None)),
+                tether=tether,
+            )
+            boot.bring_up(lab)
+            lab.save()
+            if not tethered:
+                lab._let_go()
+        except BaseException:
+            _end_keeper(tether)
+            _remove_rest(folder, lab_id)
+            raise
+        return lab
+
+    def _let_go(self) -> None:
+        assert self.tether is not None
+        assert self.tether.stdin is not None
+        self.tether.stdin.write(KEEP)
+        self.tether.stdin.close()
+        if self.tether.stdout is not None:
+            self.tether.stdout.close()
+        # It goes on without us; nobody need wait for it.
+        self.tether.returncode = 0
+        self.tether = None
+
+    def save(self) -> None:
+        """Write lab.json, from which other processes know the lab."""
+        data: dict[str, Any] = {
+            "name": self.name,
+            "id": self.id,
+            "user": self.user,
+            "keeper": self.keeper.to_json(),
+            "init": self.init.to_json(),
+            "notes": self.notes,
+            "features": {"netem": self.features.netem, "nft": self.features.nft},
+            "topology": to_json(self.topology),
+            "hosts": {
+                host.name: {**host.process.to_json(), "cpus": host.cpus}
+                for host in self.hosts.values()
+            },
+        }
+        new = self.folder / "lab.json.new"
+        new.write_text(json.dumps(data, indent=1), encoding="utf-8")
+        new.replace(self.folder / "lab.json")
+
+    @classmethod
+    def _read(cls, folder: Path) -> Lab:
+        data = json.loads((folder / "lab.json").read_text(encoding="utf-8"))
+        user = None if data["user"] is None else (data["user"][0], data["user"][1])
+        init = ProcessId.from_json(data["init"])
+        topology = from_json(data["topology"])
+        lab = cls(
+            name=data["name"],
+            id=data["id"],
+            folder=folder,
+            topology=topology,
+            user=user,
+            keeper=ProcessId.from_json(data["keeper"]),
+            init=init,
+            hosts={},
+            notes=list(data["notes"]),
+            features=Features(**data["features"]),
+        )
+        groups = {group.name: group for group in cgroups.Cgroups.open(lab.id).hosts()}
+        for name, known in data["hosts"].items():
+            lab.hosts[name] = lab.as_host(
+                name, ProcessId.from_json(known), tuple(known["cpus"]), groups.get(name)
+            )
+        return lab
+
+    def as_host(
+        self, name: str, process: ProcessId, cpus: tuple[int, ...], group: HostGroup | None
+    ) -> LabHost:
+        """A host of this lab by its PID 1."""
+        storage = Path(f"/proc/{self.init.pid}/root/run/hosts/{name}")
+        return LabHost(self.topology.host(name), self.id, process, cpus, self.user, group, storage)
+
+    @classmethod
+    def all(cls) -> list[Lab]:
+        """The labs of this user that are up."""
+        labs = []
+        for folder in sorted(labs_folder().glob("*/")):
+            with contextlib.suppress(FileNotFoundError, KeyError, ValueError):
+                lab = cls._read(folder)
+                if lab.alive:
+                    labs.append(lab)
+        return labs
+
+    @classmethod
+    def open(cls, name: str | None = None) -> Lab:
+        """The lab of that name, or the only one that is up."""
+        labs = cls.all()
+        names = ", ".join(lab.name for lab in labs)
+        if name is not None:
+            for lab in labs:
+                if lab.name == name:
+                    return lab
+            up = f"; up: {names}" if labs else ""
+            raise LabError(f"no lab {name!r} is up{up}", fix=f"yoked lab up {name}")
+        if not labs:
+            raise LabError("no lab is up", fix="yoked lab up two-hosts-1gbe")
+        if len(labs) > 1:
+            raise UsageError(f"several labs are up: {names}", fix=f"--lab {labs[0].name}")
+        return labs[0]
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """One process at a time changes this lab."""
+        with FileLock(self.folder / "lock", timeout=60):
+            yield
+
+    def stop_host(self, name: str) -> None:
+        """Power gone: the host falls silent first, then all its processes end at once."""
+        host = self.host(name)
+        for interface in host.spec.interfaces:
+            if interface.port:
+                # Dying sockets say goodbye; a machine without power does not.
+                self.switch.tool(["ip", "link", "set", interface.port, "down"], check=False)
+        if host.group is not None:
+            host.group.kill()  # also when it is frozen
+        if not host.process.kill():
+            raise LabError(f"{name} did not end", fix=f"yoked lab down {self.name}")
+
+    def start_host(self, name: str) -> None:
+        """Start a host that is down; its files are those that it had."""
+        host = self.host(name)
+        if host.alive:
+            return
+        boot.boot_hosts(self, [host.spec])
+        self.save()
+
+    def down(self) -> None:
+        """Take the lab down; returns when nothing of it is left."""
+        if self.tether is not None:
+            _end_keeper(self.tether)
+            self.tether = None
+        else:
+            self.init.kill()
+            self.keeper.wait(DOWN_DEADLINE_S)
+            self.keeper.kill()
+        _remove_rest(self.folder, self.id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.down()
+
+
+def down_all() -> list[str]:
+    """Take down all labs of this user, and what killed ones left; returns their names."""
+    gone = []
+    for folder in sorted(labs_folder().glob("*/")):
+        _clear(folder)
+        gone.append(folder.name)
+    alive = _ids_alive()
+    for lab_id in cgroups.leftovers():
+        # Groups whose lab has no folder here: another user's, or what a killed one left.
+        if lab_id not in alive:
+            cgroups.remove_lab(lab_id)
+    return gone
+
+
+def _ids_alive() -> set[str]:
+    """Labs of anybody that have a process, as far as this user may see."""
+    found = set()
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            for entry in environment.read_bytes().split(b"\0"):
+                if entry.startswith(b"YOKED_LAB="):
+                    found.add(entry.partition(b"=")[2].decode())
+    return found
+
+
+def _clear(folder: Path) -> None:
+    """Remove a lab in whatever state it is."""
+    claim, started, up = (
+        _known(folder / name) for name in ("claim.json", "keeper.json", "lab.json")
+    )
+    lab_id = claim.get("id") or started.get("id") or up.get("id")
+    for data in (started, up.get("keeper")):
+        if data:
+            ProcessId.from_json(data).terminate(DOWN_DEADLINE_S)
+    for data in (started, up):
+        if "init" in data:
+            ProcessId.from_json(data["init"]).kill()
+    if lab_id is not None:
+        for process in _own_programs(lab_id):
+            process.terminate(DOWN_DEADLINE_S)
+    _remove_rest(folder, lab_id)
+
+
+def _known(path: Path) -> dict[str, Any]:
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(data, dict):
+            return data
+    return {}
+
+
+def _own_programs(lab_id: str) -> list[ProcessId]:
+    """Programs of ours that just begin and do not know yet that the lab has ended."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            own = f"YOKED_LAB={lab_id}".encode() in (folder / "environ").read_bytes().split(b"\0")
+            if own and b"from yoked.lab import" in (folder / "cmdline").read_bytes():
+                found.append(ProcessId.of(int(folder.name)))
+    return found
+
+
+def _remove_rest(folder: Path, lab_id: str | None) -> None:
+    if lab_id is not None:
+        cgroups.remove_lab(lab_id)
+    if not remove_folder(folder):
+        raise LabError(f"{folder} cannot be removed", fix=f"rm -r {folder}")
+
+
+def _claim_folder(name: str, lab_id: str) -> Path:
+    """The new, empty folder of a lab; what a killed one left under that name is cleared."""
+    folder = labs_folder() / name
+    labs_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+    with FileLock(labs_folder() / ".lock", timeout=30):
+        if folder.exists():
+            if _anybody_in(folder):
+                raise LabError(
+                    f"the lab {name} is up",
+                    fix=[f"yoked lab status --lab {name}", f"yoked lab down {name}"],
+                )
+            _clear(folder)
+        folder.mkdir(mode=0o700)
+        # Who claimed it, until the keeper has written its own.
+        claim = {"id": lab_id, "claimant": ProcessId.of(os.getpid()).to_json()}
+        (folder / "claim.json").write_text(json.dumps(claim))
+    return folder
+
+
+def _anybody_in(folder: Path) -> bool:
+    holder = _known(folder / "keeper.json") or _known(folder / "claim.json").get("claimant", {})
+    return bool(holder) and ProcessId.from_json(holder).alive
+
+
+def _start_keeper(
+    folder: Path, lab_id: str, user: tuple[int, int] | None
+) -> subprocess.Popen[bytes]:
+    keeper = subprocess.Popen(
+        own_program("keeper"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd="/",
+        env={"YOKED_LAB": lab_id, "PATH": os.environ.get("PATH", os.defpath)},
+    )
+    assert keeper.stdin is not None
+    config = {"folder": str(folder), "id": lab_id, "user": user}
+    keeper.stdin.write(json.dumps(config).encode() + b"\n")
+    keeper.stdin.flush()
+    return keeper
+
+
+def _read_init(keeper: subprocess.Popen[bytes]) -> ProcessId:
+    assert keeper.stdout is not None
+    message = json.loads(keeper.stdout.readline() or b"{}")
+    if "init" not in message:
+        why = message.get("error") or "it ended without a word"
+        raise LabError(
+            f"the lab's namespaces could not be made: {why}",
+            fix="yoked lab list names what is missing",
+        )
+    return ProcessId.of(int(message["init"]))
+
+
+def _end_keeper(keeper: subprocess.Popen[bytes]) -> None:
+    """Break the tether, and wait until the keeper has taken everything away."""
+    for pipe in (keeper.stdin, keeper.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    try:
+        keeper.wait(DOWN_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        keeper.kill()
+        keeper.wait()

@@ -1,0 +1,209 @@
+"""What a lab consists of: networks, hosts, and the interfaces that join them.
+
+A topology is written as TOML, by a person or by us (`topologies/`), and becomes frozen records.
+Addresses, port names and MACs are worked out here, once and always alike, so that every other
+part of the lab and every test may rely on them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
+from pathlib import Path
+from typing import Any
+
+from yoked.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a link does to traffic, in each of its two directions.
+
+    rate_bit_per_s: None is as fast as the machine. delay_s: one way. loss: a fraction of packets.
+    """
+
+    rate_bit_per_s: float | None = None
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    loss: float = 0.0
+
+
+@dataclass(frozen=True)
+class Network:
+    """One broadcast domain: a bridge in the switch."""
+
+    name: str
+    bridge: str
+    subnet4: IPv4Network | None
+    subnet6: IPv6Network | None
+
+    @property
+    def bridge4(self) -> IPv4Interface | None:
+        """The bridge's own address, the last of the subnet: .254 of a /24."""
+        if (net := self.subnet4) is None:
+            return None
+        return IPv4Interface(f"{net.broadcast_address - 1}/{net.prefixlen}")
+
+    @property
+    def bridge6(self) -> IPv6Interface | None:
+        """The bridge's own IPv6 address, which ends in ::fe."""
+        if (net := self.subnet6) is None:
+            return None
+        return IPv6Interface(f"{net.network_address + 0xFE}/{net.prefixlen}")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network device of a host.
+
+    network: None is a bridge of the host's own that leads nowhere, as docker0 is.
+    port: the other end, in the switch, at most 15 characters; "" where there is none.
+    """
+
+    name: str
+    network: str | None
+    port: str
+    mac: str
+    address4: IPv4Interface | None
+    address6: IPv6Interface | None
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Host:
+    """A virtual host.
+
+    speed: the fraction of a core that each of its CPUs is worth; 1.0 is no limit.
+    memory_bytes: None is no limit.
+    """
+
+    name: str
+    cpus: int
+    speed: float
+    memory_bytes: int | None
+    interfaces: tuple[Interface, ...]
+
+    @property
+    def address(self) -> str:
+        """Of the first interface that is on a network; IPv4 where it has one."""
+        first = next(each for each in self.interfaces if each.network is not None)
+        address = first.address4 or first.address6
+        assert address is not None, first
+        return str(address.ip)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A fleet as its file describes it, complete with addresses."""
+
+    name: str
+    description: str
+    networks: tuple[Network, ...]
+    hosts: tuple[Host, ...]
+
+    def host(self, name: str) -> Host:
+        """The host of that name. Raises UsageError with the nearest name."""
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        names = [host.name for host in self.hosts]
+        raise UsageError(
+            f"there is no host {name!r} in {self.name}", fix=hint(name, names, "hosts")
+        )
+
+
+def hint(named: str, known: Iterable[str], what: str) -> str:
+    """What a person who wrote `named` may have meant: the nearest known name, or all of them."""
+    names = list(known)
+    if near := difflib.get_close_matches(named.lower(), names, n=1):
+        return f"did you mean {near[0]!r}? {what}: {', '.join(names)}"
+    return f"{what}: {', '.join(names)}"
+
+
+def load(name_or_path: str) -> Topology:
+    """A shipped topology by name, or that of a file (has a slash, ends in .toml, or is there).
+
+    Raises UsageError: unknown name, or what is wrong in the file, with its line.
+    """
+    from yoked.lab.topology_file import read
+
+    names = _files()
+    path = Path(name_or_path).expanduser()
+    if "/" not in name_or_path and path.suffix != ".toml":
+        if name_or_path in names:
+            return read(names[name_or_path].read_bytes(), name=name_or_path, source=name_or_path)
+        if not path.is_file():
+            raise UsageError(
+                f"there is no topology {name_or_path!r}",
+                fix=hint(name_or_path, names, "shipped") + "; or the path of a TOML file",
+            )
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"the topology {name_or_path} cannot be read: {error.strerror}",
+            fix=hint(path.stem, names, "shipped"),
+        ) from error
+    # The name becomes part of folder and group names.
+    name = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-") or "lab"
+    return read(content, name=name, source=name_or_path)
+
+
+def shipped() -> dict[str, str]:
+    """Descriptions of the topologies that come with yoked, by name."""
+    return {name: load(name).description for name in _files()}
+
+
+def _files() -> dict[str, Any]:
+    folder = resources.files("yoked.lab") / "topologies"
+    found = [file for file in folder.iterdir() if file.name.endswith(".toml")]
+    return {file.name.removesuffix(".toml"): file for file in sorted(found, key=lambda f: f.name)}
+
+
+def to_json(topology: Topology) -> dict[str, Any]:
+    """The topology as plain JSON values; `from_json` reads them back."""
+    plain = _plain(dataclasses.asdict(topology))
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    # What is left are addresses and networks.
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+
+
+def from_json(record: dict[str, Any]) -> Topology:
+    """The topology that `to_json` wrote."""
+    networks = [
+        Network(
+            name=each["name"],
+            bridge=each["bridge"],
+            subnet4=each["subnet4"] and IPv4Network(each["subnet4"]),
+            subnet6=each["subnet6"] and IPv6Network(each["subnet6"]),
+        )
+        for each in record["networks"]
+    ]
+    hosts = [
+        Host(**each | {"interfaces": tuple(_interface(one) for one in each["interfaces"])})
+        for each in record["hosts"]
+    ]
+    return Topology(record["name"], record["description"], tuple(networks), tuple(hosts))
+
+
+def _interface(record: dict[str, Any]) -> Interface:
+    four, six = record["address4"], record["address6"]
+    read = {
+        "address4": four and IPv4Interface(four),
+        "address6": six and IPv6Interface(six),
+        "shape": Shape(**record["shape"]),
+    }
+    return Interface(**record | read)

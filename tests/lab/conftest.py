@@ -1,0 +1,31 @@
+"""Labs for the tests of this folder: the same fixtures as for everybody, in a state of our own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from yoked.lab.pytest_plugin import lab, lab_up, pytest_configure, pytest_runtest_setup, why_not
+
+__all__ = ["lab", "lab_up", "pytest_configure", "pytest_runtest_setup"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Labs of these tests have a state folder of their own: `down --all` must not reach others."""
+    if (reason := why_not()) is not None:
+        pytest.skip(f"no lab on this machine: {reason}")
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("state")
+        patch.setenv("YOKED_STATE", str(folder))
+        yield folder
+
+
+@pytest.fixture
+def root_only() -> None:
+    """For what only root can make or see."""
+    if os.getuid() != 0:
+        pytest.skip("needs root")

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from ipaddress import IPv4Interface, IPv6Interface
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from yoked.errors import LabError
+from yoked.lab import boot
+from yoked.lab.topology import Host, Interface, Shape, Topology, load
+
+MAC = "02:79:6b:00:00:01"
+
+
+def lab_of(topology: Topology) -> Any:
+    return SimpleNamespace(topology=topology, id="abcd1234", user=None)
+
+
+def test_every_name_leads_to_an_address_that_others_reach() -> None:
+    topology = load("four-hosts")
+
+    text = boot.hosts_file(lab_of(topology), topology.host("gamma"))
+
+    names = {line.split()[1]: line.split()[0] for line in text.splitlines()}
+    assert {name: names[name] for name in ("alpha", "beta", "gamma", "delta")} == {
+        host.name: host.address for host in topology.hosts
+    }
+    assert names["localhost"] in ("127.0.0.1", "::1")
+    assert not names["gamma"].startswith("127.")
+
+
+def test_a_host_without_an_ipv4_network_is_known_by_its_ipv6_address() -> None:
+    vpn = IPv6Interface("fd00::1/64")
+    docker = Interface("docker0", None, "", MAC, IPv4Interface("172.17.0.1/16"), None, Shape())
+    wire = Interface("eth0", "lan", "p0-eth0", MAC, None, vpn, Shape())
+    host = Host("alpha", 1, 1.0, None, (docker, wire))
+    topology = Topology("test", "", (), (host,))
+
+    text = boot.hosts_file(lab_of(topology), host)
+
+    assert "fd00::1 alpha" in text.splitlines()
+    assert "172.17.0.1" not in text
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        ({0, 1}, [(0,), (1,), (0,), (1,)]),
+        ({0}, [(0,), (0,), (0,), (0,)]),
+        # Only some are for us, as taskset or a container has it.
+        ({2, 3, 5, 7, 11}, [(2,), (3,), (5,), (7,)]),
+    ],
+)
+def test_hosts_have_different_cpus_as_long_as_there_are_some(
+    machine: set[int], expected: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: machine, raising=False)
+    topology = load("four-hosts")
+
+    assert [boot._cpus(lab_of(topology), host) for host in topology.hosts] == expected
+
+
+def test_names_come_from_files_and_dns_alone() -> None:
+    lines = boot._name_services().splitlines()
+
+    assert [line for line in lines if line.startswith("hosts:")] == ["hosts: files dns"]
+    assert [line for line in lines if line.startswith("shadow:")] == ["shadow: files"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="accounts as Linux has them")
+def test_the_own_account_is_one_that_can_be_logged_in_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    own = pwd.getpwuid(os.getuid())
+
+    entries = [line.split(":") for line in boot._password_file().splitlines()]
+    mine = [entry for entry in entries if entry[0] == own.pw_name]
+
+    assert len(mine) == 1
+    assert mine[0][2:4] == [str(own.pw_uid), str(own.pw_gid)]
+    assert mine[0][5] == str(tmp_path)
+    assert mine[0][6] not in ("", "/usr/sbin/nologin", "/bin/false")
+
+
+@pytest.fixture
+def ended() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["true"]) as process:
+        yield process
+
+
+@pytest.fixture
+def booting(ended: subprocess.Popen[bytes]) -> Iterator[tuple[boot._Booting, socket.socket]]:
+    """A host on its way up, and its end of the line."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(0.2)
+    group: Any = None
+    spec = load("two-hosts-1gbe").host("alpha")
+    with ours, theirs:
+        yield boot._Booting(spec, ours, ended, (0,), group), theirs
+
+
+def test_a_host_that_says_why_it_fails_is_quoted(
+    booting: tuple[boot._Booting, socket.socket],
+) -> None:
+    one, theirs = booting
+    theirs.sendall(b'{"error": "PermissionError: mount overlay on /usr"}\n')
+
+    with pytest.raises(LabError, match="alpha did not come up: PermissionError: mount overlay"):
+        boot._expect(one, "ready")
+
+
+def test_a_host_that_ends_or_is_silent_is_told(
+    booting: tuple[boot._Booting, socket.socket],
+) -> None:
+    one, theirs = booting
+
+    with pytest.raises(LabError, match="alpha did not come up: not ready within"):
+        boot._expect(one, "ready")
+    theirs.sendall(b'{"rea')
+    theirs.close()
+    with pytest.raises(LabError, match="alpha did not come up: it ended"):
+        boot._expect(one, "ready")
