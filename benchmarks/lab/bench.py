@@ -1,4 +1,4 @@
-"""What the lab promises: speeds of links and hosts, how fast it comes up, and that it leaves nothing.
+"""What the lab promises: speeds of links and hosts, how soon it is up, and that it leaves nothing.
 
 usage: bench.py [--only links|speeds|up|cycles] [--cycles 100] [--seed 1] [--out FILE]
 """
@@ -61,7 +61,7 @@ def iperf_both_ways(lab: Lab, duration_s: int) -> dict[str, float]:
     one, other = lab.topology.hosts
     servers = [lab.host(host.name).popen(["iperf3", "-s", "-1"]) for host in (one, other)]
     for host in (one, other):
-        wait_until(lambda: ":5201 " in lab.host(host.name).tool(["ss", "-Hltn"]).stdout)
+        wait_for_listener(lab.host(host.name), ":5201 ")
     # The first second is left out: windows grow in it.
     command = ["iperf3", "-J", "-O", "1", "-t", str(duration_s), "-c"]
     clients = {
@@ -77,11 +77,11 @@ def iperf_both_ways(lab: Lab, duration_s: int) -> dict[str, float]:
     }
 
 
-def wait_until(ready: Callable[[], bool]) -> None:
+def wait_for_listener(host: LabHost, port: str) -> None:
     end = time.monotonic() + LIMIT_S
-    while not ready():
+    while port not in host.tool(["ss", "-Hltn"]).stdout:
         if time.monotonic() > end:
-            raise RuntimeError("waited in vain")
+            raise RuntimeError(f"nobody listens at {port} of {host.name}")
         time.sleep(0.02)
 
 
@@ -154,10 +154,11 @@ def speeds(options: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
-def timed(act: Callable[[], object]) -> float:
+def timed(act: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[Any, float]:
+    """What it returns, and how many seconds it took."""
     began_s = time.perf_counter()
-    act()
-    return time.perf_counter() - began_s
+    result = act(*arguments, **named)
+    return result, time.perf_counter() - began_s
 
 
 def lab_command(*words: str) -> None:
@@ -170,11 +171,11 @@ def up(options: argparse.Namespace) -> dict[str, Any]:
     for topology, limit_s in UP_S.items():
         took: dict[str, list[float]] = {"api_up": [], "api_down": [], "cli_up": [], "cli_down": []}
         for _ in range(options.rounds):
-            labs: list[Lab] = []
-            took["api_up"].append(timed(lambda: labs.append(Lab.up(load(topology), name="bench"))))
-            took["api_down"].append(timed(labs[0].down))
-            took["cli_up"].append(timed(lambda: lab_command("up", topology, "--name", "bench")))
-            took["cli_down"].append(timed(lambda: lab_command("down", "bench")))
+            lab, api_up_s = timed(Lab.up, load(topology), name="bench")
+            took["api_up"].append(api_up_s)
+            took["api_down"].append(timed(lab.down)[1])
+            took["cli_up"].append(timed(lab_command, "up", topology, "--name", "bench")[1])
+            took["cli_down"].append(timed(lab_command, "down", "bench")[1])
         results[topology] = {
             **{f"{name}_s": [round(each, 3) for each in found] for name, found in took.items()},
             "worst_up_s": round(max(took["api_up"] + took["cli_up"]), 3),
@@ -225,7 +226,7 @@ def cycles(options: argparse.Namespace) -> dict[str, Any]:
             history.append({"cycle": number, **killed_cycle(dice, typical_up_s)})
             print(f"cycle {number}: {history[-1]}", flush=True)
             continue
-        took_s.append(timed(lambda: lab_command("up", "two-hosts-1gbe", "--name", "bench")))
+        took_s.append(timed(lab_command, "up", "two-hosts-1gbe", "--name", "bench")[1])
         typical_up_s = statistics.median(took_s)
         lab_command("down", "bench")
     left = census.added(before, labs)

@@ -21,6 +21,8 @@ def own_labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("state")
         patch.setenv("YOKED_STATE", str(folder))
+        # Labs that the command line brings up end with the tests, however these end.
+        patch.setenv("YOKED_LAB_OWNER", str(os.getpid()))
         yield folder
 
 

@@ -99,9 +99,9 @@ def holders(wanted: set[str]) -> list[str]:
         with contextlib.suppress(OSError):
             if not _is_zombie(folder):
                 found += [f"{folder} in {name}" for name in namespaces_of(folder.name) & wanted]
-                for link in os.scandir(folder / "fd"):
-                    if (target := os.readlink(link)) in wanted:  # noqa: PTH115 - an entry
-                        found.append(f"{link.path} -> {target}")
+                for link in (folder / "fd").iterdir():
+                    if (target := str(link.readlink())) in wanted:
+                        found.append(f"{link} -> {target}")
     mounts = Path("/proc/self/mountinfo").read_text()
     return found + [name for name in wanted if name in mounts]
 

@@ -248,6 +248,8 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     environment = {
         **kept,
         "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
+        # The lab that the walk brings up ends with this process, however that ends.
+        "YOKED_LAB_OWNER": str(os.getpid()),
         "PYTHONPATH": f"{SOURCE}:{os.environ.get('PYTHONPATH', '')}".rstrip(":"),
     }
     learner = Walk(home, environment)

@@ -172,9 +172,9 @@ def _carried() -> list[str]:
 
 
 def _files(lab: Lab, host: Host) -> dict[str, str]:
-    own = {"/etc/passwd": _password_file()} if lab.user is not None else {}
     return {
-        **own,
+        "/etc/passwd": _password_file(),
+        **({"/etc/group": _group_file()} if lab.user is not None else {}),
         "/etc/hostname": host.name + "\n",
         "/etc/hosts": hosts_file(lab, host),
         # No name server answers here; asking one would cost seconds.
@@ -195,7 +195,8 @@ def hosts_file(lab: Lab, host: Host) -> str:
 def _password_file() -> str:
     """The machine's /etc/passwd with an account of ours that one can log in to.
 
-    An ssh server that runs as that user refuses accounts without a password or a shell.
+    An ssh server that runs as that user refuses accounts without a password or a shell, and
+    ssh looks for keys in the home that stands here, whatever HOME says.
     """
     user = pwd.getpwuid(os.getuid())
     shell = user.pw_shell if Path(user.pw_shell).name not in _NO_SHELLS else "/bin/sh"
@@ -203,6 +204,12 @@ def _password_file() -> str:
     lines = Path("/etc/passwd").read_text(encoding="utf-8").splitlines()
     others = [line for line in lines if line.partition(":")[0] != user.pw_name]
     return "\n".join([*others, own]) + "\n"
+
+
+def _group_file() -> str:
+    """The machine's /etc/group without tty, to which an ordinary user cannot give a terminal."""
+    lines = Path("/etc/group").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("tty:")) + "\n"
 
 
 def _name_services() -> str:

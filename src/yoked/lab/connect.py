@@ -29,10 +29,9 @@ def main() -> None:
     init = ProcessId.from_json(lab["init"])
     if not init.alive:
         sys.exit(f"the lab {lab['name']} is not up")
-    for name in (["user"] if lab["user"] else []) + ["net"]:
-        handle = os.open(f"/proc/{init.pid}/ns/{name}", os.O_RDONLY)
-        syscalls.setns(handle)
-        os.close(handle)
+    syscalls.enter_namespaces(
+        syscalls.open_namespaces(init.pid, ["net"], user_namespace=lab["user"] is not None)
+    )
     try:
         connection = socket.create_connection((address, int(port)), CONNECT_TIMEOUT_S)
     except OSError as problem:

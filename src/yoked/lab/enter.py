@@ -40,15 +40,14 @@ def main() -> None:
 
 def _enter(config: dict[str, Any]) -> None:
     host = ProcessId(config["pid"], config["start_ticks"])
-    names = (["user"] if config["user"] else []) + ["pid", "net", "uts", "ipc", "mnt"]
-    handles = [os.open(f"/proc/{host.pid}/ns/{name}", os.O_RDONLY) for name in names]
+    handles = syscalls.open_namespaces(
+        host.pid, syscalls.NAMESPACES_OF_A_HOST, user_namespace=config["user"] is not None
+    )
     if not host.alive:
         raise ProcessLookupError(f"its first process {host.pid} is gone")
     groups = [os.open(path, os.O_WRONLY) for path in config["procs_files"]]
     os.sched_setaffinity(0, config["cpus"])
-    for handle in handles:
-        syscalls.setns(handle)
-        os.close(handle)
+    syscalls.enter_namespaces(handles)
     config["groups"] = groups
 
 

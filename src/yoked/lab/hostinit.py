@@ -26,6 +26,7 @@ from yoked.lab.keeper import NAMESPACES, reap_for_ever
 
 LAB_FOLDERS = "/run/hosts"
 _SSH = "/run/yoked"
+_USER_NAMESPACE = "/run/yoked/user_namespace"
 
 
 def main() -> None:
@@ -34,7 +35,7 @@ def main() -> None:
     reader = channel.makefile("r", encoding="utf-8")
     config: dict[str, Any] = json.loads(reader.readline())
     try:
-        _enter_lab(config["init"], config["user"] is not None)
+        enter_lab(config["init"], config["user"] is not None)
         if child := os.fork():
             # Its parent is outside of the lab, whose end waits until this child is collected.
             os.waitpid(child, 0)
@@ -52,12 +53,10 @@ def main() -> None:
         os._exit(1)
 
 
-def _enter_lab(init: int, user_namespace: bool) -> None:
-    names = (["user"] if user_namespace else []) + ["pid", "net", "uts", "ipc", "mnt"]
-    handles = [os.open(f"/proc/{init}/ns/{name}", os.O_RDONLY) for name in names]
-    for handle in handles:
-        syscalls.setns(handle)
-        os.close(handle)
+def enter_lab(init: int, user_namespace: bool) -> None:
+    """Enter the namespaces of a lab's first process."""
+    names = syscalls.NAMESPACES_OF_A_HOST
+    syscalls.enter_namespaces(syscalls.open_namespaces(init, names, user_namespace=user_namespace))
 
 
 def _make_storage(name: str, size_bytes: int) -> Path:
@@ -117,9 +116,31 @@ def _settle(config: dict[str, Any], first_time: bool) -> None:
     for name, text in config["sshd_files"].items():
         _replace(f"{_SSH}/{name}", text, mode=0o600)
     if config["user"] is not None:
+        _make_user_namespace(config["user"])
         # Port 22 and ping for programs that are no root; the settings are this network's own.
         Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
         Path("/proc/sys/net/ipv4/ping_group_range").write_text("0 0")
+
+
+def _make_user_namespace(user: list[int]) -> None:
+    """The namespace of all programs of this host, kept as a mount: they can see each other.
+
+    In it the ordinary user has his own number, and no capabilities. Source: namespaces(7).
+    """
+    made, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        syscalls.unshare(syscalls.CLONE_NEWUSER)
+        syscalls.map_own_user(user[0], user[1], 0, 0)
+        os.write(tell, b".")
+        signal.pause()
+    os.read(made, 1)
+    Path(_USER_NAMESPACE).touch()
+    syscalls.bind(f"/proc/{child}/ns/user", _USER_NAMESPACE)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(made)
+    os.close(tell)
 
 
 def _make_client_folder(config: dict[str, Any]) -> str | None:
@@ -175,5 +196,4 @@ def as_user(user: list[int] | None) -> None:
     if user is None:
         syscalls.drop_capabilities()
     else:
-        syscalls.unshare(syscalls.CLONE_NEWUSER)
-        syscalls.map_own_user(user[0], user[1], 0, 0)
+        syscalls.enter_namespaces([os.open(_USER_NAMESPACE, os.O_RDONLY)])

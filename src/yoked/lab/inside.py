@@ -27,12 +27,10 @@ class Inside:
 
     @contextlib.contextmanager
     def _network(self) -> Iterator[list[int]]:
-        names = (["user"] if self.user_namespace else []) + ["net"]
-        handles: list[int] = []
+        handles = syscalls.open_namespaces(
+            self.process.pid, ["net"], user_namespace=self.user_namespace
+        )
         try:
-            for name in names:
-                handle = os.open(f"/proc/{self.process.pid}/ns/{name}", os.O_RDONLY)
-                handles.append(handle)
             if not self.process.alive:
                 raise ProcessLookupError(self.process.pid)
             yield handles

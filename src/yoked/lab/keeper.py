@@ -5,9 +5,9 @@ when that one dies, the kernel kills all that runs in the lab, and with the proc
 namespaces and mounts. The keeper dies or is told to stop: the same. What remains then, control
 groups and the lab's folder, the keeper removes; where it was killed, `yoked lab down --all` does.
 
-It reads one JSON line from stdin: {"folder", "id", "user": null or [uid, gid]}, and writes one to
-stdout: {"init": PID}, or {"error": why not}. Until it reads "keep", the end of stdin is the end of
-the lab.
+It reads one JSON line from stdin: {"folder", "id", "user": null or [uid, gid], "owner": null or a
+process}, and writes one to stdout: {"init": PID}, or {"error": why not}. Until it reads "keep", the
+end of stdin is the end of the lab; the end of its owner always is.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
         _tell({"init": init} if word == _MADE else {"error": word.decode(errors="replace")})
         # Nobody may wait for the end of our output.
         os.dup2(2, 1)
-        _watch(init, stopping)
+        _watch(init, stopping, config["owner"])
     except OSError as problem:
         _tell({"error": str(problem)})
         raise
@@ -151,13 +151,17 @@ def _unshare(user: list[int] | None) -> None:
     syscalls.unshare(syscalls.CLONE_NEWPID)
 
 
-def _watch(init: int, stopping: int) -> None:
-    """Until the first process has ended, or this one is asked to stop, or the tether breaks."""
-    handle = os.pidfd_open(init)
+def _watch(init: int, stopping: int, owner: dict[str, Any] | None) -> None:
+    """Until the first process or the owner has ended, a stop is asked for, or the tether breaks."""
+    ends = [os.pidfd_open(init), stopping]
+    if owner is not None:
+        if not ProcessId.from_json(owner).alive:
+            return
+        ends.append(os.pidfd_open(owner["pid"]))
     tether: list[int] = [0]
     while True:
-        ready = select.select([handle, stopping, *tether], [], [])[0]
-        if handle in ready or stopping in ready:
+        ready = select.select([*ends, *tether], [], [])[0]
+        if any(end in ready for end in ends):
             return
         word = os.read(0, len(KEEP))
         if word != KEEP:

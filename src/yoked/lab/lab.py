@@ -99,7 +99,8 @@ class Lab:
         """Bring a lab up.
 
         name: the topology's when not given; labs of one user have different names.
-        tethered: the lab ends with this process, however that ends.
+        tethered: the lab ends with this process, however that ends. Where $YOKED_LAB_OWNER is
+        the PID of another one, as in tests of the command line, it ends with that one too.
         Raises LabError when the machine cannot have it, or a lab of that name is up.
         """
         name = name or topology.name
@@ -383,7 +384,13 @@ def _start_keeper(
         env={"YOKED_LAB": lab_id, "PATH": os.environ.get("PATH", os.defpath)},
     )
     assert keeper.stdin is not None
-    config = {"folder": str(folder), "id": lab_id, "user": user}
+    owner = os.environ.get("YOKED_LAB_OWNER")
+    config = {
+        "folder": str(folder),
+        "id": lab_id,
+        "user": user,
+        "owner": ProcessId.of(int(owner)).to_json() if owner else None,
+    }
     keeper.stdin.write(json.dumps(config).encode() + b"\n")
     keeper.stdin.flush()
     return keeper

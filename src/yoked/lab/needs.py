@@ -109,7 +109,9 @@ _FEATURES = {
     "veth": _Feature("links", True, "veth", "CONFIG_VETH"),
     "bridge": _Feature("networks", True, "bridge", "CONFIG_BRIDGE"),
     "tbf": _Feature("the links' rates", True, "sch_tbf", "CONFIG_NET_SCH_TBF"),
-    "netem": _Feature("delay and jitter of links", False, "sch_netem", "CONFIG_NET_SCH_NETEM"),
+    "netem": _Feature(
+        "delays of links, else by a relay", False, "sch_netem", "CONFIG_NET_SCH_NETEM"
+    ),
     "overlay": _Feature("each host's own files", True, "overlay", "CONFIG_OVERLAY_FS"),
 }
 

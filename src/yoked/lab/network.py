@@ -418,7 +418,7 @@ def missing(topology: Topology, features: Features) -> list[str]:
         if shape.delay_s or shape.jitter_s
     ]
     if slow:
-        notes.append(f"{_RELAYED}, here of {', '.join(slow)}: {_NO_NETEM}")
+        notes.append(f"a relay delays the links of {', '.join(slow)}, {_RELAY_COST}: {_NO_NETEM}")
     lossy = [f"{name} ({shape.loss:.2%})" for name, shape in shapes if shape.loss]
     if lossy and not features.nft:
         notes.append(
@@ -427,9 +427,8 @@ def missing(topology: Topology, features: Features) -> list[str]:
     return notes
 
 
-_RELAYED = (
-    "a relay delays links (some 80,000 packets/s, for half a core; 40 Mbit/s for a fifth of one)"
-)
+# Measured, see `yoked.lab.relay`.
+_RELAY_COST = "up to some 80,000 packets/s, and for a fifth of a core at 40 Mbit/s"
 _NO_NETEM = (
     "the kernel has no netem; try `sudo modprobe sch_netem`"
     " (linux-modules-extra on Ubuntu, kernel-modules-extra on Fedora)"

@@ -6,7 +6,14 @@ One process in the lab's switch serves all delayed links. It joins the host's ca
 
 Each direction waits on its own: delay plus or minus a uniform jitter, but frames never overtake
 each other, so that under load the wait comes close to delay plus jitter. Rates and losses are not
-done here: tc and nft see to them at eth0 and p0-eth0, as on any other link.
+done here: tc and nft see to them at eth0 and p0-eth0, as on any other link. A port that is set
+down takes the host's carrier along, as it would without a relay between.
+
+Measured on two cores of a virtual machine: a frame is 0.1 to 0.3 ms late; 40 Mbit/s of TCP in
+single frames cost a fifth of a core, 80,000 frames/s (0.95 Gbit/s) half of one; a connection whose
+frames come in pieces (no loss anywhere) reaches 2.4 Gbit/s. What comes faster than it is carried
+is dropped. So are pieces of tunnels (VXLAN, GRE), which a raw socket cannot express; VLAN tags are
+lost.
 
 Its one argument is JSON: {"init", "user_namespace", "links": [...]}, the links as `Link` has them.
 The process that was started ends once its child runs as a process of the lab, with which it dies.
@@ -29,10 +36,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from yoked.lab import syscalls
+from yoked.lab.hostinit import enter_lab
 
 # A frame, or what TCP hands over in one piece, behind the header that tells of its checksum.
 _LARGEST_BYTES = 65536 + 64
@@ -43,7 +50,7 @@ _RECEIVE_BYTES = 8 << 20
 _RETRY_S, _LONGEST_WAIT_S = 0.0005, 3600.0
 # More than any machine's monotonic clock comes to.
 FAR_OFF_S = 1e12
-# Less than 0 is before everybody else; the kernel's own queues do not wait for programs either.
+# Before other programs: the kernel's own queues would not wait for them either.
 _NICE = -15
 
 _SOL_PACKET, _PACKET_VNET_HDR, _PACKET_IGNORE_OUTGOING = 263, 15, 23
@@ -257,7 +264,6 @@ class Devices:
         self._ask_for_all()
 
     def _ask_for_all(self) -> None:
-        self.known = {}
         self._send(_RTM_GETLINK, _NLM_F_REQUEST | _NLM_F_DUMP, _LINK_INFO.pack(0, 0, 0, 0, 0))
 
     def set_up(self, device: Device, up: bool) -> None:
@@ -359,7 +365,7 @@ def main() -> None:
     """Become a process of the lab, and relay."""
     config: dict[str, Any] = json.loads(sys.argv[1])
     links = [Link(**each) for each in config["links"]]
-    _enter_lab(config["init"], config["user_namespace"])
+    enter_lab(config["init"], config["user_namespace"])
     if child := os.fork():
         # Its parent is outside of the lab, whose end waits until this child is collected.
         os._exit(1 if os.waitpid(child, 0)[1] else 0)
@@ -370,13 +376,3 @@ def main() -> None:
         os.nice(_NICE)
     syscalls.drop_capabilities()
     relay(links)
-
-
-def _enter_lab(init: int, user_namespace: bool) -> None:
-    names = (["user"] if user_namespace else []) + ["pid", "net", "uts", "ipc", "mnt"]
-    with contextlib.ExitStack() as stack:
-        handles = [
-            stack.enter_context(Path(f"/proc/{init}/ns/{name}").open("rb")) for name in names
-        ]
-        for handle in handles:
-            syscalls.setns(handle.fileno())

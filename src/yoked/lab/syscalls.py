@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 CLONE_NEWNS = 0x0002_0000
@@ -43,7 +44,6 @@ _CAPABILITIES_KEPT = {
     "NET_RAW": 13,
     "SYS_CHROOT": 18,
     "SYS_PTRACE": 19,
-    "SYS_NICE": 23,
     "AUDIT_WRITE": 29,
 }
 
@@ -64,6 +64,32 @@ def unshare(flags: int) -> None:
 def setns(fd: int, kind: int = 0) -> None:
     """Enter the namespace that fd stands for; kind 0: whichever it is."""
     _check(_libc.setns(fd, kind), "setns")
+
+
+# All that makes a host or a lab, but for the user namespace.
+NAMESPACES_OF_A_HOST = ("pid", "net", "uts", "ipc", "mnt")
+
+
+def open_namespaces(pid: int, names: Sequence[str], *, user_namespace: bool) -> list[int]:
+    """Descriptors of a process's namespaces, the user namespace first: it permits the others."""
+    wanted = ["user", *names] if user_namespace else names
+    handles: list[int] = []
+    try:
+        for name in wanted:
+            handle = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY)
+            handles.append(handle)
+    except OSError:
+        for handle in handles:
+            os.close(handle)
+        raise
+    return handles
+
+
+def enter_namespaces(handles: Sequence[int]) -> None:
+    """Enter what `open_namespaces` opened, and close it. A PID namespace: for the next child."""
+    for handle in handles:
+        setns(handle)
+        os.close(handle)
 
 
 def mount(
