@@ -355,8 +355,13 @@ def test_an_interrupted_up_leaves_nothing(empty_cli: Cli, number: signal.Signals
     (empty_cli.folder / "ssh-keygen").write_text(script)
     (empty_cli.folder / "ssh-keygen").chmod(0o755)
     empty_cli.environment["PATH"] = f"{empty_cli.folder}:{os.environ['PATH']}"
+    # What is ignored (by nohup, say) stays so in children, and yoked leaves it so.
+    before = signal.signal(number, signal.SIG_DFL)
 
-    done = empty_cli("up", "four-hosts", "--json")
+    try:
+        done = empty_cli("up", "four-hosts", "--json")
+    finally:
+        signal.signal(number, before)
 
     assert done.returncode == 130
     assert json.loads(done.stdout)["error"]["kind"] == "interrupted"
