@@ -22,7 +22,6 @@ from yoked.lab.cgroups import Cgroups, HostGroup
 from yoked.lab.inside import Inside
 from yoked.lab.process import ProcessId, own_program
 from yoked.lab.topology import Host
-from yoked.paths import state_root
 
 if TYPE_CHECKING:
     from yoked.lab.lab import Lab
@@ -120,8 +119,8 @@ def _limit(lab: Lab, host: Host, group: HostGroup) -> None:
         if note not in lab.notes:
             lab.notes.append(note)
     # Where the machine gives none, the group's notes say so.
-    if host.speed != 1.0 and group.can("cpu"):
-        group.set_cpu(host.cpus * host.speed)
+    if host.cores is not None and group.can("cpu"):
+        group.set_cpu(host.cores)
     if host.memory_bytes is not None and group.can("memory"):
         group.set_memory(host.memory_bytes)
 
@@ -150,7 +149,7 @@ def _configuration(lab: Lab, host: Host, group: HostGroup, cpus: tuple[int, ...]
         "cpus": cpus,
         "files": _files(lab, host),
         # The keys and files of all hosts are nothing for a host to see.
-        "hidden": [str(state_root() / "lab")],
+        "hidden": [str(lab.folder.parent)],
         "home": str(Path.home()),
         "carried": _carried(),
         "ssh_files": keys.client_files(lab.topology, _user_name()),
@@ -369,12 +368,11 @@ def _fleet_toml(lab: Lab) -> str:
         f'ssh_config = "{lab.ssh_config}"',
     ]
     for host in lab.topology.hosts:
-        wired = next(interface for interface in host.interfaces if interface.network)
         lines += [
             "",
             "[[host]]",
             f'name = "{host.name}"',
-            f'interface = "{wired.name}"',
+            f'interface = "{host.joined[0].name}"',
             f'python = "{sys.executable}"',
         ]
     return "\n".join(lines) + "\n"

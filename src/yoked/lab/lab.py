@@ -32,7 +32,6 @@ from yoked.lab.process import ProcessId, own_program
 from yoked.lab.topology import Topology, from_json, to_json
 from yoked.paths import state_root
 
-KEEPER_DEADLINE_S = 20.0
 DOWN_DEADLINE_S = 10.0
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
@@ -231,12 +230,6 @@ class Lab:
             raise UsageError(f"several labs are up: {names}", fix=f"--lab {labs[0].name}")
         return labs[0]
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """One process at a time changes this lab."""
-        with FileLock(self.folder / "lock", timeout=60):
-            yield
-
     def stop_host(self, name: str) -> None:
         """Power gone: the host falls silent first, then all its processes end at once."""
         host = self.host(name)
@@ -255,7 +248,6 @@ class Lab:
         if host.alive:
             return
         boot.boot_hosts(self, [host.spec])
-        self.save()
 
     def down(self) -> None:
         """Take the lab down; returns when nothing of it is left."""
@@ -286,7 +278,7 @@ def down_all() -> list[str]:
     for folder in sorted(labs_folder().glob("*/")):
         _clear(folder)
         gone.append(folder.name)
-    alive = _ids_alive()
+    alive = {lab_id for lab_id, _ in _processes()}
     for lab_id in cgroups.leftovers():
         # Groups whose lab has no folder here: another user's, or what a killed one left.
         if lab_id not in alive:
@@ -294,15 +286,13 @@ def down_all() -> list[str]:
     return gone
 
 
-def _ids_alive() -> set[str]:
-    """Labs of anybody that have a process, as far as this user may see."""
-    found = set()
+def _processes() -> Iterator[tuple[str, Path]]:
+    """(id of its lab, folder in /proc) of every process of a lab, as far as this user may see."""
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             for entry in environment.read_bytes().split(b"\0"):
                 if entry.startswith(b"YOKED_LAB="):
-                    found.add(entry.partition(b"=")[2].decode())
-    return found
+                    yield entry.partition(b"=")[2].decode(), environment.parent
 
 
 def _clear(folder: Path) -> None:
@@ -334,10 +324,10 @@ def _known(path: Path) -> dict[str, Any]:
 def _own_programs(lab_id: str) -> list[ProcessId]:
     """Programs of ours that just begin and do not know yet that the lab has ended."""
     found = []
-    for folder in Path("/proc").glob("[0-9]*"):
+    for its_lab, folder in _processes():
         with contextlib.suppress(OSError):
-            own = f"YOKED_LAB={lab_id}".encode() in (folder / "environ").read_bytes().split(b"\0")
-            if own and b"from yoked.lab import" in (folder / "cmdline").read_bytes():
+            program = its_lab == lab_id and (folder / "cmdline").read_bytes()
+            if program and b"from yoked.lab import" in program:
                 found.append(ProcessId.of(int(folder.name)))
     return found
 

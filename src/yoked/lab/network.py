@@ -136,7 +136,7 @@ def plug(
     """
     bridges = {network.name: network.bridge for network in topology.networks}
     lines = []
-    for interface in _joined(host):
+    for interface in host.joined:
         port = interface.port
         end = f"peer name {interface.name} address {interface.mac} netns {pid}"
         if port in relayed:
@@ -165,7 +165,7 @@ def unplug(host: Host, relayed: Collection[str] = frozenset()) -> list[str]:
 
     The kernel takes a port away with the host, but later; and the relay's devices never.
     """
-    ports = [each.port for each in _joined(host)]
+    ports = [each.port for each in host.joined]
     near_ends = [relay_ends(port)[0] for port in ports if port in relayed]
     return [f"link delete dev {device}" for device in [*ports, *near_ends]]
 
@@ -206,10 +206,6 @@ def batching(device: str, shape: Shape, *, one_by_one: bool) -> list[str]:
 def is_lossy(topology: Topology) -> bool:
     """Whether any link loses packets; then every sender must send single frames."""
     return any(each.shape.loss > 0 for host in topology.hosts for each in host.interfaces)
-
-
-def _joined(host: Host) -> list[Interface]:
-    return [each for each in host.interfaces if each.network is not None]
 
 
 def _bridge(name: str) -> list[str]:
@@ -360,7 +356,7 @@ def _delayed(topology: Topology, features: Features) -> list[Interface]:
     return [
         each
         for host in topology.hosts
-        for each in _joined(host)
+        for each in host.joined
         if each.shape.delay_s or each.shape.jitter_s
     ]
 
@@ -400,7 +396,7 @@ def loss_of_topology(topology: Topology, features: Features) -> list[str]:
     return [
         line
         for host in topology.hosts
-        for each in _joined(host)
+        for each in host.joined
         if each.shape.loss
         for line in loss_rules(each.port, each.shape.loss, "yoked:topology")
     ]
@@ -410,7 +406,7 @@ def missing(topology: Topology, features: Features) -> list[str]:
     """What of the topology's links this machine cannot do, as sentences with what would help."""
     if features.netem:
         return []
-    shapes = [(host.name, each.shape) for host in topology.hosts for each in _joined(host)]
+    shapes = [(host.name, each.shape) for host in topology.hosts for each in host.joined]
     notes = []
     slow = [
         f"{name} ({format_duration(shape.delay_s)}, jitter {format_duration(shape.jitter_s)})"

@@ -117,8 +117,7 @@ def names_of(host: Host) -> list[str]:
     """A host's name and addresses."""
     addresses = [
         str(address.ip)
-        for interface in host.interfaces
-        if interface.network is not None
+        for interface in host.joined
         for address in (interface.address4, interface.address6)
         if address is not None
     ]

@@ -89,9 +89,19 @@ class Host:
     interfaces: tuple[Interface, ...]
 
     @property
+    def joined(self) -> list[Interface]:
+        """The interfaces that lead anywhere: those on a network."""
+        return [each for each in self.interfaces if each.network is not None]
+
+    @property
+    def cores(self) -> float | None:
+        """What the host may use of the machine's, all its CPUs together; None is no limit."""
+        return None if self.speed == 1.0 else self.cpus * self.speed
+
+    @property
     def address(self) -> str:
         """Of the first interface that is on a network; IPv4 where it has one."""
-        first = next(each for each in self.interfaces if each.network is not None)
+        first = self.joined[0]
         address = first.address4 or first.address6
         assert address is not None, first
         return str(address.ip)

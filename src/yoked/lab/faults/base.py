@@ -231,7 +231,7 @@ class Words:
         name, _, interface = self._words.pop(0).partition(":")
         self._words.insert(0, name)
         host = self._lab.topology.host(self.host())
-        known = [each.name for each in host.interfaces if each.network is not None]
+        known = [each.name for each in host.joined]
         if interface not in known:
             what = f"{name} has no interface {interface!r} that leads anywhere"
             raise self.wrong(what, hint(interface, known, "interfaces"))

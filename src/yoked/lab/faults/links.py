@@ -24,11 +24,6 @@ _MOST_MTU_BYTES = 65535
 _ETHERNET_MTU_BYTES = 1500
 
 
-def joined(host: Host) -> list[Interface]:
-    """The interfaces of a host that lead anywhere."""
-    return [each for each in host.interfaces if each.network is not None]
-
-
 # ---- rules in the switch ----
 
 
@@ -65,8 +60,8 @@ def ways(lab: Lab, source: str, target: str) -> list[tuple[str, str]]:
     """Pairs of ports through which frames go from one host to the other."""
     return [
         (first.port, second.port)
-        for first in joined(lab.topology.host(source))
-        for second in joined(lab.topology.host(target))
+        for first in lab.topology.host(source).joined
+        for second in lab.topology.host(target).joined
         if first.network == second.network
     ]
 
@@ -286,7 +281,7 @@ def _settle(lab: Lab, name: str, faults: Sequence[Fault]) -> None:
     """Give a host's links the shape that the topology and these faults ask for."""
     host = lab.topology.host(name)
     if lab.host(name).alive:
-        for interface in joined(host):
+        for interface in host.joined:
             shape = _shape(host, interface, faults)
             for where, device in ((lab.switch, interface.port), (lab.host(name), interface.name)):
                 network.run_tc(where, network.shape_commands(device, shape, lab.features))
@@ -304,7 +299,7 @@ def _settle_batches(lab: Lab, faults: Sequence[Fault]) -> None:
         if running.alive:
             lines = [
                 line
-                for each in joined(host)
+                for each in host.joined
                 for line in network.batching(
                     each.name, _shape(host, each, faults), one_by_one=one_by_one
                 )

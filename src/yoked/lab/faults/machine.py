@@ -130,9 +130,7 @@ class SlowCpu(Fault):
 
     def undo(self, act: Act) -> None:
         """The topology's."""
-        host = act.lab.topology.host(self.host)
-        limited = host.speed != 1.0 or host.cpus > len(os.sched_getaffinity(0))
-        _group(act, self.host).set_cpu(host.cpus * host.speed if limited else None)
+        _group(act, self.host).set_cpu(act.lab.topology.host(self.host).cores)
 
 
 @dataclass(frozen=True)
@@ -222,11 +220,12 @@ class DiskFull(Fault):
 
 # Runs as a process of its own, for a namespace is entered for good.
 _RESIZE = """
-import os, sys
+import sys
 sys.path.insert(0, sys.argv[1])
 from yoked.lab import syscalls
-for handle in [os.open(path, os.O_RDONLY) for path in sys.argv[4:]]:
-    syscalls.setns(handle)
+syscalls.enter_namespaces(
+    syscalls.open_namespaces(int(sys.argv[4]), ["mnt"], user_namespace=sys.argv[5] == "user")
+)
 try:
     syscalls.mount("none", sys.argv[2], None, syscalls.MS_REMOUNT | syscalls.MS_NODEV, sys.argv[3])
 except OSError as problem:
@@ -236,11 +235,10 @@ except OSError as problem:
 
 def _resize(lab: Lab, name: str, size_bytes: int) -> None:
     """Another size for a host's storage, which is mounted in the lab's own namespaces."""
-    spaces = [f"/proc/{lab.init.pid}/ns/{kind}" for kind in ("user", "mnt")]
     source = str(Path(syscalls.__file__).parents[2])
     # In a tmpfs, 0 would mean no limit.
     words = [source, f"/run/hosts/{name}", f"size={max(size_bytes, 1)}"]
-    words += spaces[1:] if lab.is_root else spaces
+    words += [str(lab.init.pid), "root" if lab.is_root else "user"]
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", _RESIZE, *words],
         capture_output=True,

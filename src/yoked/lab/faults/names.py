@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Self
 from yoked.errors import LabError
 from yoked.lab import network
 from yoked.lab.faults.base import Act, Fault, Words
-from yoked.lab.faults.links import joined
 from yoked.lab.topology import hint
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ class HostsFileFault(Fault):
     AFTER_BOOT = "again"
     WRITES_FILES = True
 
+    @abstractmethod
     def change(self, act: Act, lines: list[str]) -> list[str]:
         """The lines as this fault has them."""
-        raise NotImplementedError
 
     def apply(self, act: Act) -> None:
         """Change the lines."""
@@ -169,7 +169,7 @@ class Ipv6First(HostsFileFault):
 
     def address(self, lab: Lab) -> IPv6Address:
         """The one that its first interface has, or gets."""
-        own = joined(lab.topology.host(self.host))[0].address6
+        own = lab.topology.host(self.host).joined[0].address6
         number = [host.name for host in lab.topology.hosts].index(self.host) + 1
         return own.ip if own else IPv6Address(f"{_PREFIX}::{number:x}")
 
@@ -195,5 +195,5 @@ class Ipv6First(HostsFileFault):
 
     def _device(self, lab: Lab) -> str | None:
         """The interface that has no IPv6 address of its own and gets one."""
-        first = joined(lab.topology.host(self.host))[0]
+        first = lab.topology.host(self.host).joined[0]
         return None if first.address6 else first.name

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from yoked.errors import LabError
 from yoked.lab.faults.base import Act, Fault, Words, no_rules
 from yoked.lab.faults.firewall import RENDEZVOUS_PORT
-from yoked.lab.faults.links import joined, silence, unsilence
+from yoked.lab.faults.links import silence, unsilence
 from yoked.lab.process import ProcessId
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Suspend(Fault):
     def apply(self, act: Act) -> None:
         """Silence first: a kernel that sleeps acknowledges nothing either."""
         host = act.host(self.host)
-        ports = [each.port for each in joined(host.spec)]
+        ports = [each.port for each in host.spec.joined]
         silence(act, [f'iifname "{port}" drop' for port in ports], "prerouting")
         silence(act, [f'oifname "{port}" drop' for port in ports], "postrouting")
         if host.group is not None and host.group.can("freezer"):
