@@ -35,6 +35,7 @@ LIMIT_S = 120.0
 LINKS_BIT_PER_S = {"two-hosts-1gbe": (940e6, 960e6), "two-hosts-100mbit": (94e6, 96e6)}
 PING_S = 1e-3
 SPEED_RATIO, SPEED_TOLERANCE = 4.0, 0.05
+TURNS = 9
 UP_S = {"two-hosts-1gbe": 2.0, "four-hosts": 3.0}
 KILLED_SHARE = 0.2
 # Prints how many products of two matrices a second of wall time had.
@@ -137,9 +138,9 @@ def speeds(options: argparse.Namespace) -> dict[str, Any]:
                 products_per_s([fast], options.seconds)[0],
                 products_per_s([slow], options.seconds)[0],
             )
-            for _ in range(3)
+            for _ in range(TURNS)
         ]
-        together = [products_per_s([fast, slow], options.seconds) for _ in range(3)]
+        together = [products_per_s([fast, slow], options.seconds) for _ in range(TURNS)]
     results: dict[str, Any] = {}
     for name, pairs in (("by_turns", by_turns), ("at_once", together)):
         ratios = [one / other for one, other in pairs]

@@ -102,8 +102,8 @@ def test_a_mount_with_a_space_in_its_name_is_read() -> None:
     assert tree.mount == Path("/my groups")
 
 
-@pytest.mark.parametrize(("cores", "text"), [(0.5, "5000"), (4.0, "40000"), (0.1, "1000")])
-def test_a_share_becomes_a_quota_of_a_ten_millisecond_period(
+@pytest.mark.parametrize(("cores", "text"), [(0.5, "5150"), (4.0, "40000"), (0.1, "1270")])
+def test_a_share_becomes_a_quota_of_a_ten_millisecond_period_with_its_warm_up(
     tmp_path: Path, cores: float, text: str
 ) -> None:
     new, old = group_v2(tmp_path / "new"), group_v1(tmp_path / "old")
