@@ -53,6 +53,24 @@ class DeviceError(YokedError):
     """A device, backend or compiler that was asked for is not there."""
 
 
+class HostError(YokedError):
+    """A host cannot be reached, or lacks what is needed on it."""
+
+
+class NoPythonError(HostError):
+    """A host has no Python that can run the agent, under that name."""
+
+
+class FleetError(YokedError):
+    """yoked.toml is missing, or says what cannot be meant."""
+
+    exit_status = 2
+
+
+class JobError(YokedError):
+    """A job on the fleet could not start, or failed."""
+
+
 class LabError(YokedError):
     """The lab could not do what was asked: this machine lacks something, or a host is down."""
 

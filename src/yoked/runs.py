@@ -12,9 +12,14 @@ from yoked.errors import UsageError
 _MARKS = ("run.json", "metrics.jsonl", "result.json")
 
 
+def stamp(now: datetime) -> str:
+    """A name from the local time."""
+    return now.strftime("%Y%m%d-%H%M%S")
+
+
 def new_run_name(runs_dir: Path, now: datetime) -> str:
     """A name from the local time that no folder in runs_dir has yet."""
-    stem = now.strftime("%Y%m%d-%H%M%S")
+    stem = stamp(now)
     name, number = stem, 2
     while (runs_dir / name).exists():
         name, number = f"{stem}-{number}", number + 1

@@ -13,7 +13,24 @@ from cyclopts import App, CycloptsError, Group
 from rich.console import Console
 
 from yoked import __version__
-from yoked.cli.commands import data, lab, plot, sample, train
+from yoked.cli.commands import (
+    attach,
+    clean,
+    data,
+    fetch,
+    hosts,
+    init,
+    install,
+    lab,
+    launch,
+    logs,
+    plot,
+    run,
+    runs,
+    sample,
+    stop,
+    train,
+)
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 
@@ -30,10 +47,11 @@ def build_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     app["--help"].group = app["--version"].group = Group("Other", sort_key=99)
-    app.command(train.command, name="train")
-    app.command(sample.command, name="sample")
+    commands = (init, hosts, install, train, run, runs, logs, attach, stop, fetch, clean)
+    for module in (*commands, sample, plot):
+        app.command(module.command, name=module.__name__.rpartition(".")[2])
     app.command(data.app)
-    app.command(plot.command, name="plot")
+    app.command(launch.command, name="launch")
     app.command(lab.app)
     return app
 
@@ -47,7 +65,7 @@ class _HelpConsole(Console):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit status."""
-    tokens = lab.part_command(sys.argv[1:] if argv is None else argv)
+    tokens = launch.part_program(lab.part_command(sys.argv[1:] if argv is None else argv))
     output = Output(json_mode="--json" in lab.own_flags(tokens))
     try:
         status = build_app()(tokens, console=_HelpConsole(), exit_on_error=False, print_error=False)

@@ -54,6 +54,14 @@ class Output:
         self._stdout.write(text)
         self._stdout.flush()
 
+    def rank_output(self, stream: str, text: str) -> None:
+        """What a rank wrote: to the stream to which it wrote it, unless that is for JSON."""
+        if stream == "out" and not self.json_mode:
+            self.text(text)
+        else:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
     def error(self, problem: YokedError) -> int:
         """An expected failure; returns the exit status."""
         if self.json_mode:

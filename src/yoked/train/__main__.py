@@ -8,6 +8,7 @@ instead, and reads back a result or an error by rank from the folder in YOKED_LA
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
@@ -26,6 +27,8 @@ from yoked.tether import tie_to_parent
 from yoked.train.config import TrainConfig
 
 BUG_STATUS = 3
+# Set by the launch of a job on a fleet.
+FLEET_RUN_VARIABLE = "YOKED_RUN"
 INTERRUPTED_STATUS = 130
 
 
@@ -42,7 +45,11 @@ def parse(argv: list[str]) -> TrainConfig:
         config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig(),  # noqa: B008
         config_file: Annotated[Path | None, Parameter(help="Configuration as JSON.")] = None,
     ) -> TrainConfig:
-        return TrainConfig.from_file(config_file) if config_file else config
+        if config_file is None:
+            return config
+        # A launcher that starts the ranks anew says so beside the file that it wrote at first.
+        launched = TrainConfig.from_file(config_file)
+        return dataclasses.replace(launched, resume=True) if config.resume else launched
 
     try:
         config = app(argv, exit_on_error=False, print_error=False)
@@ -69,7 +76,8 @@ def main(argv: list[str], train: Callable[[TrainConfig], dict[str, Any]] = run_l
     if "TORCHELASTIC_RUN_ID" in os.environ:
         tie_to_parent(os.getppid())
     try:
-        if launch_dir is not None and rank != 0:
+        # On a fleet each rank's streams have been sent to files of its own already.
+        if launch_dir is not None and rank != 0 and FLEET_RUN_VARIABLE not in os.environ:
             _log_to_file(Path(launch_dir).parent / "logs", rank)
         config = parse(argv)
         config.check_world(int(os.environ.get("WORLD_SIZE", "1")))

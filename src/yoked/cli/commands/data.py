@@ -74,6 +74,85 @@ def prepare(
     return 0
 
 
+@app.command
+def push(
+    source: Annotated[
+        str, Parameter(help="What to send: as for `prepare`, or the folder of a prepared data set.")
+    ] = "sotu",
+    *,
+    fleet: Annotated[
+        Path | None, Parameter(help="The fleet's file. Default: yoked.toml, where there is one.")
+    ] = None,
+    host: Annotated[
+        tuple[str, ...], Parameter(help="Only this host; may be given several times.", negative="")
+    ] = (),
+    max_seq_len: Annotated[int, Parameter(help="Tokens in a row.")] = 512,
+    vocab_size: Annotated[
+        int, Parameter(help="Tokens in the vocabulary of a tokenizer that is trained.")
+    ] = 32_768,
+    tokenizer: Annotated[
+        Path | None, Parameter(help="Folder of a tokenizer to take instead of training one.")
+    ] = None,
+    packing: Annotated[
+        Packing, Parameter(help="pieces keeps nearly every token, bestfit is nanochat's way.")
+    ] = "pieces",
+    json_output: Json = False,
+) -> int:
+    """Send prepared data to the hosts that lack it; what is not prepared yet is, first.
+
+    What was interrupted goes on. Hosts find it by its name in `yoked data list`.
+    """
+    from yoked.cli.commands.fleet_job import connected
+    from yoked.cli.commands.install import selected
+    from yoked.fleet.file import open_fleet
+    from yoked.launch.datapush import push_data, push_kernels
+    from yoked.train.data.dataset import load_dataset
+    from yoked.train.data.prepare import prepare as prepare_rows
+
+    output = Output(json_mode=json_output)
+    hosts = selected(open_fleet(fleet), host)
+    progress = StageProgress(output.console)
+    sent: dict[str, int] = {}
+    try:
+        if (Path(source) / "dataset.json").is_file():
+            dataset = load_dataset(Path(source).resolve())
+        else:
+            dataset = prepare_rows(
+                source,
+                max_seq_len=max_seq_len,
+                vocab_size=vocab_size,
+                tokenizer=tokenizer,
+                packing=packing,
+                progress=progress,
+            )
+        with connected(hosts) as clients:
+            # One after another: they share this machine's cable.
+            for name, client in clients.items():
+                sent[name] = push_data(client, dataset.folder, progress)
+                push_kernels(client)
+    finally:
+        progress.close()
+    report_push(dataset.folder, sent, output)
+    return 0
+
+
+def report_push(folder: Path, sent_bytes: Mapping[str, int], output: Output) -> None:
+    """Say what hosts got. sent_bytes: by host; 0: it was there."""
+    output.result(
+        {
+            "folder": str(folder),
+            "name": folder.name,
+            "hosts": [{"name": name, "sent_bytes": sent} for name, sent in sent_bytes.items()],
+        },
+        verdict=f"{folder.name} is on {', '.join(sent_bytes)}",
+        evidence=[
+            f"{name:<12} {f'got {format_bytes(sent)}' if sent else 'had it'}"
+            for name, sent in sent_bytes.items()
+        ],
+        next_commands=[f"yoked train --data {folder.name}"],
+    )
+
+
 def report_dataset(payload: Mapping[str, Any], output: Output) -> None:
     """Say what a prepared data set holds. payload: dataset.json, and its folder."""
     train, val = payload["train"], payload["val"]

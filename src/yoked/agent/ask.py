@@ -1,0 +1,46 @@
+"""Ask the host: its files and its programs; what does not answer says nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+_QUICK_S = 5.0
+
+
+def said_by(argv: list[str]) -> str:
+    """What a program prints; "" where there is none, it fails, or takes too long."""
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_QUICK_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def sysctl(name: str) -> str:
+    """A value of macOS's sysctl(8); "" where there is none."""
+    return said_by(["sysctl", "-n", name]) if sys.platform == "darwin" else ""
+
+
+def text(path: Path) -> str:
+    """What a file says; "" where it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def number(path: Path) -> int | None:
+    """The number in a file, which may be below 0; None where there is none."""
+    try:
+        return int(text(path))
+    except ValueError:
+        return None

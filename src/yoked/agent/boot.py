@@ -1,0 +1,72 @@
+"""The first lines that a host's Python runs, whichever version it is, before there is an agent.
+
+The controller runs `PYTHON -E -s -S -c COMMAND` on the host and sends this file, then the zipapp,
+on the command's standard input. It must be valid Python 2.7 too, to say that this is too old.
+"""
+
+# ruff: noqa
+import os
+import sys
+
+OLDEST = (3, 9)
+# `-c` puts the current folder first: a json.py in somebody's home is not the json that we mean.
+sys.path[:] = [entry for entry in sys.path if entry]
+
+
+def refuse(reason):
+    """Say why there can be no agent, in the line that the controller waits for."""
+    sys.stdout.write("yoked-refused " + TOKEN + " " + reason + "\n")
+    sys.stdout.flush()
+    sys.exit(1)
+
+
+def store(data, digest):
+    """The folder of the agent, unpacked where it is missing; each version has its own.
+
+    Unpacked, because Python keeps what it compiled of a folder, but not of a zip.
+    """
+    import io
+    import shutil
+    import tempfile
+    import zipfile
+
+    cache = os.environ.get("YOKED_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "yoked"
+    )
+    problem = None
+    # A full or read-only home must not keep a machine from being looked at.
+    for parent in (os.path.join(cache, "agent"), "/dev/shm/yoked-%d" % os.getuid()):
+        folder = os.path.join(parent, digest)
+        try:
+            os.makedirs(parent, 0o700, exist_ok=True)
+            if os.stat(parent).st_uid != os.getuid():
+                raise OSError(parent + " belongs to somebody else")
+            if os.path.isdir(folder):
+                return folder
+            temporary = tempfile.mkdtemp(dir=parent)
+            try:
+                zipfile.ZipFile(io.BytesIO(data)).extractall(temporary)
+                os.rename(temporary, folder)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                # Another controller may have been first.
+                if not os.path.isdir(folder):
+                    raise
+            return folder
+        except OSError as error:
+            problem = problem or error
+    refuse("no place for the agent: %s" % problem)
+
+
+def boot(source):
+    """Receive the agent and become it."""
+    if sys.version_info < OLDEST:
+        refuse("Python %d.%d at %s is older than 3.9" % (sys.version_info[:2] + (sys.executable,)))
+    digest, size = source.readline().decode().split()
+    sys.path.insert(0, store(source.read(int(size)), digest))
+    from yoked.agent.__main__ import serve_standard_streams
+
+    serve_standard_streams(source, TOKEN)
+
+
+boot(getattr(sys.stdin, "buffer", sys.stdin))

@@ -1,0 +1,309 @@
+"""Virtual environments on this host: complete, with a marker that says so, or absent.
+
+    <data>/envs/<digest>/             one for each list of requirements
+    <data>/envs/<digest>/yoked.json   written last: what it was made of
+    <data>/envs/<digest>.lock         held by whoever makes it, and by the pip that works for him
+
+<data> is `$YOKED_DATA_HOME`, else `$XDG_DATA_HOME/yoked`, else `~/.local/share/yoked`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.files import blob_path, free_bytes, writing_to
+from yoked.agent.programs import Outcome, run_program
+from yoked.agent.server import Call
+from yoked.errors import HostError
+from yoked.paths import cache_root
+
+MARKER = "yoked.json"
+OLDEST, NEWEST = (3, 11), (3, 14)
+_DESCRIBE = (
+    "import sys, json; from importlib.util import find_spec;"
+    "print(json.dumps([sys.version_info[:2], sys.executable,"
+    " bool(find_spec('venv') and find_spec('ensurepip'))]))"
+)
+# What pip says when it cannot reach its index, as against an index that lacks something.
+_UNREACHABLE = re.compile(
+    r"connection broken|NewConnectionError|NameResolutionError|ConnectTimeoutError|"
+    r"Network is unreachable|Temporary failure in name resolution|Connection refused"
+)
+_SAID_LINES = 6
+_QUICK_S = 20.0
+
+
+def answer_environment(call: Call) -> dict[str, Any]:
+    """Which interpreters could train here.
+
+    args: digest of the requirements; configured: `python` of yoked.toml, or null.
+    Gives paths, or null: made (ours, when it is complete), configured (when it is there) and system
+    (a python3 that has torch; looked for when there is no other); and marker, what ours is made of.
+    """
+    folder = _folder(call.args["digest"])
+    marker = _read_marker(folder)
+    configured = call.args.get("configured")
+    made = str(_python_of(folder)) if marker is not None else None
+    return {
+        "made": made,
+        "marker": marker,
+        "configured": _absolute(configured),
+        "system": None if configured or made else _python_with_torch(),
+    }
+
+
+def answer_environment_base(call: Call) -> dict[str, Any]:
+    """The Python to make an environment with, and what decides which wheels fit it.
+
+    args: named, a path, or null for the best there is; minor: the preferred version, "3.12".
+    Raises HostError when none is new enough, or none can make environments.
+    """
+    path, version = _choose_python(call.args.get("named"), call.args["minor"])
+    libc, libc_version = platform.libc_ver()
+    return {
+        "python": path,
+        "version": version,
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "libc": libc,
+        "libc_version": libc_version,
+        "mac_version": platform.mac_ver()[0],
+        "gpu": Path("/proc/driver/nvidia/version").exists(),
+    }
+
+
+def answer_environment_make(call: Call) -> None:
+    """Make the environment `digest` with `python`, and tell about it in parts.
+
+    args: requirements (lines for pip), options (for pip), build ("cpu" or "cuda"), wheels
+    ([[file name, sha256], ...] that are here as blobs; null: pip asks its index).
+    Parts: {"line": ...} as pip speaks, at the end {"made": path of its interpreter}, or
+    {"unreachable": ...} where pip could not reach its index. Raises HostError.
+    """
+    folder = _folder(call.args["digest"])
+    with writing_to(folder, None), _locked(folder) as lock:
+        # Whoever held the lock before may have made it, or left it half made.
+        found = _read_marker(folder)
+        if found is None or found["build"] != call.args["build"]:
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                unreachable = _make(call, folder, lock)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+            if unreachable is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                call.send({"unreachable": unreachable})
+                return
+    call.send({"made": str(_python_of(folder))})
+
+
+def _make(call: Call, folder: Path, lock: int) -> str | None:
+    """Make it; returns what pip said where it could not reach its index."""
+
+    def run(argv: Sequence[str]) -> Outcome:
+        return run_program(
+            argv,
+            # The lock is pip's too: an agent that is killed leaves it working.
+            pass_fds=(lock,),
+            # A person's PYTHONPATH would count as installed.
+            env={"PYTHONPATH": None, "PYTHONHOME": None},
+            cancelled=call.cancelled,
+            on_line=lambda line: call.send({"line": line}),
+        )
+
+    made = run([call.args["python"], "-m", "venv", str(folder)])
+    if not made.ok:
+        raise _failed(folder, f"{call.args['python']} -m venv", made)
+    (folder / "requirements.txt").write_text("\n".join(call.args["requirements"]) + "\n")
+    with _wheel_folder(call.args.get("wheels")) as wheels:
+        installed = run(_pip_command(folder, call.args["options"], wheels))
+    if not installed.ok:
+        if _UNREACHABLE.search(_said(installed)) and wheels is None:
+            return _last_lines(installed)
+        raise _failed(folder, "pip install", installed)
+    _write_marker(folder, call)
+    # 200 MB and more need not lie here twice.
+    for _, digest in call.args.get("wheels") or ():
+        with contextlib.suppress(FileNotFoundError):
+            blob_path(digest).unlink()
+    return None
+
+
+def _pip_command(folder: Path, options: Sequence[str], wheels: Path | None) -> list[str]:
+    command = [str(_python_of(folder)), "-m", "pip", "install", "--no-input"]
+    command += ["--disable-pip-version-check", "--progress-bar", "off", "--retries", "1"]
+    if wheels is not None:
+        command += ["--no-index", "--find-links", str(wheels)]
+    return [*command, *options, "-r", str(folder / "requirements.txt")]
+
+
+@contextlib.contextmanager
+def _wheel_folder(wheels: Sequence[tuple[str, str]] | None) -> Iterator[Path | None]:
+    """A folder with the wheels under their names, for as long as pip reads it."""
+    if wheels is None:
+        yield None
+        return
+    folder = cache_root() / f".wheels-{secrets.token_hex(6)}"
+    folder.mkdir(parents=True)
+    try:
+        for name, digest in wheels:
+            (folder / Path(name).name).symlink_to(blob_path(digest))
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """Hold the lock of an environment; the descriptor may be passed on. Raises HostError."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HostError(
+                f"another `yoked install` is at work on {folder}",
+                fix="wait until it is done, then run the same command again",
+            ) from None
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _failed(folder: Path, what: str, outcome: Outcome) -> HostError:
+    """The error of a step, in the program's own words."""
+    said = _last_lines(outcome)
+    if "No space left on device" in said or "Disk quota exceeded" in said:
+        fix = f"df -h {folder.parent}    there: {free_bytes(folder):,} bytes are free; make room"
+    elif "from versions: none" in said or "No matching distribution" in said:
+        fix = "another Python may have that wheel: yoked install --python PATH"
+    else:
+        fix = "run the same command again once that is put right; nothing half made is left"
+    return HostError(f"{what} failed for {folder}:\n{said}", fix=fix)
+
+
+def _said(outcome: Outcome) -> str:
+    return (outcome.stderr + b"\n" + outcome.stdout).decode(errors="replace")
+
+
+def _last_lines(outcome: Outcome) -> str:
+    """The end of what a program said against it: stderr, and where that is empty, stdout."""
+    lines = [line for line in _text_of(outcome).splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith(("ERROR", "error"))]
+    return "\n".join(f"  {line.strip()}" for line in (errors or lines)[-_SAID_LINES:])
+
+
+def _text_of(outcome: Outcome) -> str:
+    return (outcome.stderr.strip() or outcome.stdout).decode(errors="replace")
+
+
+def _choose_python(named: str | None, minor: str) -> tuple[str, str]:
+    """(path, "3.12.3"-like version) of the interpreter to take. Raises HostError."""
+    wanted = [f"python{minor}", "python3"]
+    wanted += [f"python3.{number}" for number in range(NEWEST[1], OLDEST[1] - 1, -1)]
+    bare: str | None = None
+    seen: list[str] = []
+    for name in [named] if named else wanted:
+        found = _describe(_absolute(name)) if _absolute(name) else None
+        if found is None:
+            continue
+        version, path, able = found
+        text = f"{version[0]}.{version[1]}"
+        if not OLDEST <= tuple(version) <= NEWEST:
+            seen.append(f"{path} is {text}")
+        elif able:
+            return path, text
+        else:
+            bare = bare or text
+    if bare is not None:
+        raise HostError(
+            f"Python {bare} cannot make virtual environments here: it has no ensurepip",
+            fix=f"sudo apt install python{bare}-venv    there",
+        )
+    raise HostError(
+        f"there is no Python from {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}: "
+        + ("; ".join(seen) or f"{named or 'python3'} is not there"),
+        fix=(
+            "install one there (`sudo apt install python3.12-venv`, or `uv python install 3.12`)",
+            "or name one: yoked install --python PATH",
+        ),
+    )
+
+
+def _describe(path: str | None) -> tuple[list[int], str, bool] | None:
+    """(version, path, whether it makes environments) of an interpreter that starts."""
+    if path is None:
+        return None
+    try:
+        outcome = run_program([path, "-I", "-c", _DESCRIBE], limit_s=_QUICK_S)
+        version, executable, able = json.loads(outcome.stdout)
+    except (HostError, ValueError):
+        return None
+    return version, executable, able
+
+
+def _python_with_torch() -> str | None:
+    path = shutil.which("python3")
+    if path is None:
+        return None
+    # Somebody's checkout of PyTorch in his home, where we are, is no torch.
+    script = (
+        "import sys; sys.path[:] = filter(None, sys.path); from importlib.util import find_spec;"
+        "sys.exit(not find_spec('torch'))"
+    )
+    return path if run_program([path, "-c", script], limit_s=_QUICK_S).ok else None
+
+
+def _absolute(program: str | None) -> str | None:
+    """The path of a program by path, `~/` or name; None: there is none. Links stay links, for what
+    is run through one is another environment.
+    """
+    if program is None:
+        return None
+    path = Path.home() / Path(program).expanduser() if "/" in program else program
+    return shutil.which(str(path))
+
+
+def _folder(digest: str) -> Path:
+    assert digest.isalnum(), digest
+    if own := os.environ.get("YOKED_DATA_HOME"):
+        return Path(own).expanduser().absolute() / "envs" / digest
+    base = Path(os.environ.get("XDG_DATA_HOME") or "")
+    if not base.is_absolute():
+        base = Path.home() / ".local" / "share"
+    return base / "yoked" / "envs" / digest
+
+
+def _python_of(folder: Path) -> Path:
+    return folder / "bin" / "python"
+
+
+def _read_marker(folder: Path) -> dict[str, Any] | None:
+    """What an environment was made of; None: it is not complete, or its Python is gone."""
+    try:
+        marker = json.loads((folder / MARKER).read_bytes())
+    except (OSError, ValueError):
+        return None
+    # It is a link to the system's Python, which an upgrade may have taken away.
+    return marker if isinstance(marker, dict) and _python_of(folder).exists() else None
+
+
+def _write_marker(folder: Path, call: Call) -> None:
+    marker = {"requirements": call.args["requirements"], "build": call.args["build"]}
+    temporary = folder / f".{MARKER}.tmp"
+    temporary.write_text(json.dumps(marker, indent=2) + "\n")
+    # It must not survive a loss of power that what it vouches for did not.
+    os.sync()
+    temporary.rename(folder / MARKER)

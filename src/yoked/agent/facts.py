@@ -1,0 +1,115 @@
+"""What a host is: read from /proc, /sys and the like, in milliseconds, without torch.
+
+What a system does not tell is null; nothing here fails because of it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from yoked.agent import gpus, identity, processors
+from yoked.agent.ask import number, said_by, sysctl, text
+from yoked.agent.files import free_bytes
+from yoked.agent.server import Call
+from yoked.paths import cache_root, state_root
+
+
+def answer_facts(call: Call) -> dict[str, Any]:
+    """The facts that cost next to nothing. Sizes are in bytes.
+
+    cores are physical, threads logical; usable_cores is what a job may fill: of the fast cores,
+    those that affinity and control group leave. machine: equal for two names of one machine.
+    """
+    del call
+    return {
+        "hostname": socket.gethostname(),
+        "machine": identity.machine_identity(),
+        "os": platform.system(),
+        "kernel": platform.release(),
+        "arch": platform.machine(),
+        **processors.facts(),
+        **memory(),
+        "gpus": gpus.find_gpus(),
+        "free_bytes": {name: free_bytes(folder) for name, folder in _folders().items()},
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "state": str(state_root()),
+        "cache": str(cache_root()),
+        "home": str(Path.home()),
+        "path": os.environ.get("PATH", os.defpath),
+        "user": user_name(),
+        "uid": os.getuid(),
+        "time_s": time.time(),
+        "on_battery": on_battery(),
+    }
+
+
+def _folders() -> dict[str, Path]:
+    return {"home": Path.home(), "state": state_root(), "cache": cache_root()}
+
+
+def user_name() -> str:
+    """Who we are here; a user without an entry is its number."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def memory(proc: Path = Path("/proc"), cgroups: Path = processors.CGROUPS) -> dict[str, int | None]:
+    """memory_bytes and memory_available_bytes, both no more than the control group allows."""
+    total, available = _memory_of(proc)
+    for folder in processors.own_groups(proc, cgroups, "memory"):
+        limit = number(folder / "memory.max") or number(folder / "memory.limit_in_bytes")
+        used = number(folder / "memory.current") or number(folder / "memory.usage_in_bytes")
+        # Version 1 says "no limit" with a number beyond all machines.
+        if total is None or limit is None or limit >= total:
+            continue
+        total = limit
+        available = min(available or limit, max(0, limit - (used or 0)))
+    return {"memory_bytes": total, "memory_available_bytes": available}
+
+
+def _memory_of(proc: Path) -> tuple[int | None, int | None]:
+    try:
+        lines = (proc / "meminfo").read_text().splitlines()
+    except OSError:
+        total = sysctl("hw.memsize")
+        return (int(total), None) if total.isdigit() else (None, None)
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    available = kib.get("MemAvailable", kib["MemFree"])
+    return 1024 * kib["MemTotal"], 1024 * available
+
+
+def on_battery(supplies: Path = Path("/sys/class/power_supply")) -> bool | None:
+    """Whether this host runs on its battery; None: it has none, or does not tell."""
+    if sys.platform == "darwin":
+        return battery_of_pmset(said_by(["pmset", "-g", "batt"]))
+    kinds = {path: text(path / "type") for path in sorted(supplies.glob("*"))}
+    batteries = [
+        path
+        for path, kind in kinds.items()
+        # A mouse has a battery too.
+        if kind == "Battery" and text(path / "scope") != "Device"
+    ]
+    if not batteries:
+        return None
+    mains = [text(path / "online") for path, kind in kinds.items() if kind == "Mains"]
+    if mains:
+        return "1" not in mains
+    return any(text(path / "status") == "Discharging" for path in batteries)
+
+
+def battery_of_pmset(said: str) -> bool | None:
+    """What `pmset -g batt` of macOS means."""
+    if "InternalBattery" not in said:
+        return None
+    return "'Battery Power'" in said

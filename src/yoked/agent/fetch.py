@@ -1,0 +1,46 @@
+"""Files of this host on their way to the controller."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.server import Call
+from yoked.errors import HostError
+
+_PIECE_BYTES = 1 << 20
+
+
+def answer_file_list(call: Call) -> list[list[Any]]:
+    """[path relative to `folder`, bytes, time of change in ns] of every file below it, sorted."""
+    folder = Path(call.args["folder"]).expanduser()
+    found = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            try:
+                stat = path.stat()
+            except OSError:
+                # It went while we looked, or leads nowhere.
+                continue
+            found.append([path.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns])
+    return sorted(found)
+
+
+def answer_file_read(call: Call) -> bool:
+    """Send the file at `path` from byte `offset` on, in parts; False: there is none."""
+    path = Path(call.args["path"]).expanduser()
+    try:
+        with path.open("rb") as file:
+            file.seek(call.args.get("offset", 0))
+            while not call.cancelled.is_set():
+                piece = file.read(_PIECE_BYTES)
+                if not piece:
+                    break
+                call.send(None, piece)
+    except FileNotFoundError:
+        return False
+    except OSError as problem:
+        raise HostError(f"{path} cannot be read: {problem.strerror}") from problem
+    return True

@@ -1,0 +1,207 @@
+"""Content by its hash: what this host has, and what arrives.
+
+    <cache>/blobs/ab/abcd...          whole files, read only, named by their SHA-256
+    <cache>/blobs/ab/.abcd....part    a large one on its way; pushing again goes on from its end
+
+Two controllers may send the same content at once: they write the same bytes at the same places.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from yoked.agent.server import Call
+from yoked.errors import HostError
+from yoked.paths import cache_root
+
+# EFBIG is a limit on the size of a file (ulimit -f); a quota has its own number.
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_CHUNK_BYTES = 1 << 20
+_READ_ONLY = 0o444
+
+
+def answer_blobs_missing(call: Call) -> dict[str, int]:
+    """Which of `sizes` {sha256: bytes} are not here, and how many bytes of each have arrived.
+
+    Raises HostError now rather than in the middle when the rest does not fit on the disk.
+    """
+    sizes: dict[str, int] = call.args["sizes"]
+    here = {digest: _arrived_bytes(digest) for digest in sizes if not blob_path(digest).exists()}
+    require_space(blobs_root(), sum(sizes[digest] - done for digest, done in here.items()))
+    return here
+
+
+def answer_blobs_put(call: Call) -> None:
+    """Take small files: `files` [[sha256, bytes], ...], their content one after another, zlib."""
+    content = memoryview(zlib.decompress(call.data))
+    written: list[Path] = []
+    start = 0
+    with writing_to(blobs_root(), len(content)):
+        try:
+            for digest, size in call.args["files"]:
+                _put(digest, content[start : start + size], written)
+                start += size
+        except OSError:
+            # A disk that is full stays as it was.
+            for path in written:
+                path.unlink()
+            raise
+
+
+def answer_blob_append(call: Call) -> int:
+    """Take a piece of a large file; returns how many of its bytes are here.
+
+    args: digest, offset in bytes, total bytes. A piece whose predecessor is not here is not
+    taken: the controller goes on from what is returned. The last piece completes the file.
+    """
+    digest, offset, total = call.args["digest"], call.args["offset"], call.args["total"]
+    if blob_path(digest).exists():
+        return int(total)
+    part = _part_path(digest)
+    if offset > _arrived_bytes(digest):
+        return _arrived_bytes(digest)
+    with writing_to(part, total - offset):
+        part.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write_at(part, offset, call.data)
+            if offset + len(call.data) >= total:
+                _complete(part, digest)
+        except FileNotFoundError:
+            # Another controller sent the same file and was first; what it was for has it now.
+            return int(total) if blob_path(digest).exists() else 0
+        except OSError as problem:
+            if problem.errno in _FULL:
+                part.unlink()
+            raise
+    return int(offset) + len(call.data)
+
+
+def blobs_root() -> Path:
+    """Where content lies by its hash."""
+    return cache_root() / "blobs"
+
+
+def blob_path(digest: str) -> Path:
+    """Where the content of this hash lies, if it is here."""
+    assert _DIGEST.fullmatch(digest), digest
+    return blobs_root() / digest[:2] / digest
+
+
+def sha256_of(path: Path) -> str:
+    """sha256 of a file's content, in hex, read in chunks."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            found.update(chunk)
+    return found.hexdigest()
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space where `folder` is, or will be made."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def require_space(folder: Path, needed_bytes: int) -> None:
+    """Raise HostError when `folder` cannot take so many bytes more."""
+    if free_bytes(folder) < needed_bytes:
+        raise disk_full(folder, needed_bytes)
+
+
+@contextlib.contextmanager
+def writing_to(path: Path, needed_bytes: int | None) -> Iterator[None]:
+    """Turn what the operating system says against writing at `path` into a HostError.
+
+    needed_bytes: what was to be written, for the message; None: not known.
+    """
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in _FULL:
+            raise disk_full(path, needed_bytes) from problem
+        raise HostError(
+            f"{problem.filename or path} cannot be written: {problem.strerror or problem}",
+            fix=f"ls -ld {path.parent}    there shows whose it is",
+        ) from problem
+
+
+def disk_full(path: Path, needed_bytes: int | None) -> HostError:
+    """The error of a disk that cannot take what is needed."""
+    needed = "" if needed_bytes is None else f"{needed_bytes:,} bytes are needed, "
+    return HostError(
+        f"{path}: the disk is full: {needed}{free_bytes(path):,} bytes are free",
+        fix=(f"df -h {path}    there; free some space, then run the same command again",),
+    )
+
+
+def _part_path(digest: str) -> Path:
+    whole = blob_path(digest)
+    return whole.with_name(f".{whole.name}.part")
+
+
+def _arrived_bytes(digest: str) -> int:
+    try:
+        return _part_path(digest).stat().st_size
+    except OSError:
+        return 0
+
+
+def _put(digest: str, content: memoryview, written: list[Path]) -> None:
+    """Store a small file; its path joins `written` where it was not here before."""
+    target = blob_path(digest)
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise _damaged(digest)
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=str(target.parent), prefix=".")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), _READ_ONLY)
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink()
+        raise
+    written.append(target)
+
+
+def _write_at(part: Path, offset: int, content: bytes) -> None:
+    # What goes on must be there: a file with a hole in front would be another file.
+    create = os.O_CREAT if offset == 0 else 0
+    descriptor = os.open(part, os.O_WRONLY | create, 0o600)
+    try:
+        view = memoryview(content)
+        while view:
+            done = os.pwrite(descriptor, view, offset)
+            view, offset = view[done:], offset + done
+    finally:
+        os.close(descriptor)
+
+
+def _complete(part: Path, digest: str) -> None:
+    """Give a file that has arrived its own name, if it is what it should be."""
+    if sha256_of(part) != digest:
+        part.unlink()
+        raise _damaged(digest)
+    part.chmod(_READ_ONLY)
+    part.replace(blob_path(digest))
+
+
+def _damaged(digest: str) -> HostError:
+    return HostError(
+        f"a file arrived with other content than its hash says ({digest[:12]}): it was changed "
+        "while it was sent, or is damaged where it came from",
+        fix="run the same command again; if it stays so, make the file anew",
+    )

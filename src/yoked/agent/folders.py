@@ -1,0 +1,208 @@
+"""Whole folders out of content that is here: complete under their name, or absent.
+
+    <cache>/trees/<digest>/    a program's folder; hard links to the blobs, read by convention
+    <cache>/data/<label>/      a prepared data set
+    <cache>/kernels/<key>/     what was compiled for this type of CPU
+
+An entry is [path, kind, content, bytes]; kind: "file", "program" (executable) or "link"; content:
+the SHA-256 of a file, the target of a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from yoked.agent.files import blob_path, require_space, writing_to
+from yoked.agent.server import Call
+from yoked.errors import HostError
+from yoked.paths import cache_root, state_root
+
+FILE, PROGRAM, LINK = "file", "program", "link"
+PLACES = ("trees", "data", "kernels")
+# What a killed agent left in the making is swept up by the next one, but not another's work.
+_ABANDONED_AFTER_S = 86_400.0
+LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+Entry = Sequence[Any]
+
+
+def entries_digest(entries: Sequence[Entry]) -> str:
+    """SHA-256, in hex, of a folder: of path, kind and content of all that is in it."""
+    said = json.dumps(sorted([list(entry[:3]) for entry in entries]), separators=(",", ":"))
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+def pack_entries(entries: Sequence[Entry]) -> bytes:
+    """Entries as they travel."""
+    return zlib.compress(json.dumps([list(entry) for entry in entries]).encode())
+
+
+def answer_folder_here(call: Call) -> str | None:
+    """The path of folder `label` in `place`; None: it is not here."""
+    folder = _folder(call.args["place"], call.args["label"])
+    return str(folder) if folder.is_dir() else None
+
+
+def answer_folder_put(call: Call) -> str:
+    """Make folder `label` in `place` of blobs that are here; returns its path.
+
+    data: the packed entries. keep_blobs: false removes the blobs, so that removing the folder
+    frees its space.
+    """
+    entries = json.loads(zlib.decompress(call.data))
+    place, label = call.args["place"], call.args["label"]
+    assert place != "trees" or entries_digest(entries) == label, label
+    folder = _folder(place, label)
+    if not folder.is_dir():
+        try:
+            with in_the_making(folder, sum(entry[3] for entry in entries)) as making:
+                for entry in entries:
+                    _place(making, *entry)
+        except HostError:
+            # Another controller may have made it meanwhile, and the blobs went into it.
+            if not folder.is_dir():
+                raise
+    if not call.args["keep_blobs"]:
+        for _, kind, content, _ in entries:
+            if kind != LINK:
+                with contextlib.suppress(FileNotFoundError):
+                    blob_path(content).unlink()
+    return str(folder)
+
+
+def answer_tree_checkout(call: Call) -> str:
+    """Copy tree `digest` to `folder`: absolute, below `~`, or relative to the state folder."""
+    folder = state_root() / Path(call.args["folder"]).expanduser()
+    checkout_tree(call.args["digest"], folder)
+    return str(folder)
+
+
+def checkout_tree(digest: str, folder: Path) -> None:
+    """Copy a tree that is here to `folder`, which must not be there yet. Raises HostError.
+
+    A copy, because programs write where they run, and a hard link would carry that into every
+    other run.
+    """
+    source = _folder("trees", digest)
+    if folder.exists():
+        raise HostError(
+            f"{folder} is there already",
+            fix="take another name for the run, or `yoked clean` if the run is over",
+        )
+    if not source.is_dir():
+        raise HostError(f"{source} is gone", fix="run the same command again, which sends it")
+    needed_bytes = sum(path.lstat().st_size for path in source.rglob("*"))
+    with in_the_making(folder, needed_bytes) as making:
+        _copy_tree(source, making)
+
+
+@contextlib.contextmanager
+def in_the_making(folder: Path, needed_bytes: int) -> Iterator[Path]:
+    """A folder that gets the name `folder` on an end without error, and is removed on any other.
+
+    Whoever made the same folder meanwhile is left his. Raises HostError for a full disk.
+    """
+    making = folder.with_name(f".making-{secrets.token_hex(6)}")
+    with writing_to(folder, needed_bytes):
+        require_space(folder, needed_bytes)
+        making.mkdir(parents=True)
+        _sweep(folder.parent)
+        try:
+            yield making
+            with contextlib.suppress(FileExistsError):
+                _rename(making, folder)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+
+
+def _rename(making: Path, folder: Path) -> None:
+    try:
+        making.rename(folder)
+    except OSError:
+        # ENOTEMPTY here, EEXIST there: it is a matter of the file system.
+        if not folder.is_dir():
+            raise
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what was abandoned in the making, by its age."""
+    for path in parent.glob(".making-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_AFTER_S:
+                shutil.rmtree(path)
+
+
+def _folder(place: str, label: str) -> Path:
+    assert place in PLACES, place
+    assert LABEL.fullmatch(label), label
+    return cache_root() / place / label
+
+
+def _place(folder: Path, name: str, kind: str, content: str, size: int) -> None:
+    """Put one entry into a folder in the making. size: in bytes, checked with the blob."""
+    relative = PurePosixPath(name)
+    assert not relative.is_absolute(), name
+    assert ".." not in relative.parts, name
+    target = folder / relative
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if kind == LINK:
+        target.symlink_to(content)
+        return
+    source = blob_path(content)
+    try:
+        assert source.stat().st_size == size, (name, size)
+        if kind == PROGRAM:
+            # A blob has one mode, and the same content may be executable here and not there.
+            shutil.copyfile(source, target)
+            target.chmod(0o555)
+        else:
+            _link_or_copy(source, target)
+    except FileNotFoundError as problem:
+        raise HostError(
+            f"{source} is gone: somebody emptied the cache meanwhile",
+            fix="run the same command again",
+        ) from problem
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        # A file system without hard links, or a file that has all it can have.
+        shutil.copyfile(source, target)
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    """Copy all but bytecode. shutil.copytree would keep to itself why a copy failed."""
+    for path in sorted(source.rglob("*")):
+        copy = target / path.relative_to(source)
+        if "__pycache__" in path.parts[len(source.parts) :]:
+            continue
+        if path.is_symlink():
+            copy.symlink_to(path.readlink())
+        elif path.is_dir():
+            copy.mkdir()
+        else:
+            _copy_writable(path, copy)
+
+
+def _copy_writable(source: Path, target: Path) -> None:
+    """Copy content; the mode is that of a new file or a new program."""
+    shutil.copyfile(source, target)
+    if source.stat().st_mode & 0o100:
+        # Who may read it may run it: that keeps to the umask.
+        mode = target.stat().st_mode
+        target.chmod(mode | (mode & 0o444) >> 2)

@@ -1,0 +1,178 @@
+"""The network interfaces of this host that are up, and the address that Gloo would take of each.
+
+Gloo, told an interface by GLOO_SOCKET_IFNAME, takes the first entry that getifaddrs(3) has under
+that name. On Linux that is the first IPv4 address, in the order of `ip address`, where there is
+any; else the first IPv6 address, a link-local one last. A label (`eth0:1`) is a name of its own.
+Found by watching where the Gloo of torch 2.13 listens; `tests/lab/test_fleet_discovery.py` does it
+again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.ask import number, text
+from yoked.agent.server import Call
+
+NET = Path("/sys/class/net")
+# Linux and macOS agree on these: net/if.h.
+_UP, _LOOPBACK, _POINT_TO_POINT, _RUNNING = 0x1, 0x8, 0x10, 0x40
+# Linux, linux/if_arp.h: ARPHRD_PPP and ARPHRD_NONE, which WireGuard and tun devices have.
+_TUNNEL_TYPES = ("512", "65534")
+_VPN_NAMES = re.compile(r"(tailscale|wg|tun|tap|utun|ppp|zt|nordlynx|proton|ipsec)[\w.-]*\d|zt\w+")
+_DOCKER_NAMES = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}")
+_BRIDGE_NAMES = re.compile(r"(bridge|br|virbr|lxcbr|cni|podman)\d+")
+# Apple's own wireless links between devices.
+_APPLE_NAMES = re.compile(r"(awdl|llw|ap)\d+")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of getifaddrs. address: without a scope; prefix: None where there is no mask."""
+
+    name: str
+    flags: int
+    address: IPv4Address | IPv6Address
+    prefix: int | None
+
+
+def answer_interfaces(call: Call) -> list[dict[str, Any]]:
+    """All interfaces that are up and have an address, in the system's order.
+
+    Each: name, kind (physical, wireless, bridge, docker, vpn or loopback), mtu_bytes,
+    speed_bit_per_s, addresses [{address, prefix, family, link_local}] and gloo_address. What the
+    system does not tell is null; so is the address of an interface that Gloo cannot use.
+    """
+    del call
+    return describe(list(entries()))
+
+
+def describe(found: list[Entry], net: Path = NET) -> list[dict[str, Any]]:
+    """The interfaces that entries belong to. net: a folder like /sys/class/net."""
+    by_name: dict[str, list[Entry]] = {}
+    for entry in found:
+        if entry.flags & _UP and entry.flags & _RUNNING:
+            by_name.setdefault(entry.name, []).append(entry)
+    return [
+        {
+            "name": name,
+            "kind": kind_of(name, own[0].flags, net),
+            "mtu_bytes": number(net / _device(name) / "mtu"),
+            "speed_bit_per_s": _speed_bit_per_s(net / _device(name) / "speed"),
+            "addresses": [
+                {
+                    "address": str(entry.address),
+                    "prefix": entry.prefix,
+                    "family": entry.address.version,
+                    "link_local": entry.address.is_link_local,
+                }
+                for entry in own
+            ],
+            "gloo_address": gloo_address(own),
+        }
+        for name, own in by_name.items()
+    ]
+
+
+def gloo_address(own: list[Entry]) -> str | None:
+    """The address that Gloo takes of an interface; own: its entries, in the system's order.
+
+    None for a link-local IPv6 address: it means nothing without the interface of whoever dials.
+    """
+    first = own[0].address
+    return None if first.version == 6 and first.is_link_local else str(first)
+
+
+def kind_of(name: str, flags: int, net: Path = NET) -> str:
+    """What an interface is, by what the kernel says of it and else by its name."""
+    device = net / _device(name)
+    if flags & _LOOPBACK:
+        return "loopback"
+    if _DOCKER_NAMES.fullmatch(name):
+        return "docker"
+    if _is_tunnel(name, flags, device):
+        return "vpn"
+    if (device / "bridge").exists() or _BRIDGE_NAMES.fullmatch(name):
+        return "bridge"
+    wireless = (device / "wireless").exists() or (device / "phy80211").exists()
+    return "wireless" if wireless or _APPLE_NAMES.fullmatch(name) else "physical"
+
+
+def _is_tunnel(name: str, flags: int, device: Path) -> bool:
+    return (
+        bool(flags & _POINT_TO_POINT)
+        or (device / "tun_flags").exists()
+        or text(device / "type") in _TUNNEL_TYPES
+        or _VPN_NAMES.fullmatch(name) is not None
+    )
+
+
+def _device(name: str) -> str:
+    """The device of a label."""
+    return name.partition(":")[0]
+
+
+def _speed_bit_per_s(path: Path) -> int | None:
+    """What the driver says; it says -1, or nothing, for what has no speed."""
+    speed_mbit_per_s = number(path)
+    return speed_mbit_per_s * 10**6 if speed_mbit_per_s and speed_mbit_per_s > 0 else None
+
+
+class _IfAddrs(ctypes.Structure):
+    """struct ifaddrs of getifaddrs(3), alike on Linux and macOS."""
+
+
+_IfAddrs._fields_ = [
+    ("next", ctypes.POINTER(_IfAddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+    ("netmask", ctypes.c_void_p),
+    ("destination", ctypes.c_void_p),
+    ("data", ctypes.c_void_p),
+]
+
+
+def entries() -> Iterator[Entry]:
+    """The addresses of this host, as getifaddrs(3) has them and in its order: that is Gloo's."""
+    library = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_IfAddrs)()
+    if library.getifaddrs(ctypes.byref(first)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    try:
+        # A null pointer is false.
+        here: Any = first
+        while here:
+            entry = here.contents
+            address = _address(entry.address)
+            if address is not None:
+                mask = _address(entry.netmask)
+                prefix = None if mask is None else bin(int(mask)).count("1")
+                yield Entry(entry.name.decode(), entry.flags, address, prefix)
+            here = entry.next
+    finally:
+        library.freeifaddrs(first)
+
+
+def _address(place: int | None) -> IPv4Address | IPv6Address | None:
+    """The IP address in a struct sockaddr; None for another family."""
+    if not place:
+        return None
+    # 4.4BSD, and so macOS, begins with a byte for the length.
+    head = ctypes.string_at(place, 2)
+    family = head[1] if sys.platform == "darwin" else int.from_bytes(head, sys.byteorder)
+    if family == socket.AF_INET:
+        return IPv4Address(ctypes.string_at(place + 4, 4))
+    if family == socket.AF_INET6:
+        return IPv6Address(ctypes.string_at(place + 8, 16))
+    return None

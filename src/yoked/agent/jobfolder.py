@@ -1,0 +1,257 @@
+"""What a host knows of its jobs: all of it lies in files, so any agent finds it.
+
+<state>/jobs/<run>/
+  job.json          the spec, the same on all hosts but for what is the host's own
+  start.json        argv, env and cwd of the host program
+  go, abort         the controller's word to a job that is prepared
+  lock              held by the supervisor as long as it lives
+  supervisor.json   who supervises, and which process the host program is
+  heartbeat.json    once a second: time, CPU seconds, resident bytes, processes
+  stop.json         what `job_stop` was asked for
+  exit.json         the host program's last act
+  end.json          the supervisor's: exit status or signal; nothing of the job runs any more
+  logs/, errors/    what the ranks wrote
+  work/             a copy of the program's folder
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.processes import Process, boot_id
+from yoked.errors import JobError
+from yoked.paths import state_root
+
+# A job in one of these is not over.
+ACTIVE = ("prepared", "running")
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+_REMOVED = ".removed-"
+_LOCK_PATIENCE_S = 2.0
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """A job on this host."""
+
+    path: Path
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def logs(self) -> Path:
+        """Where the ranks' output lies."""
+        return self.path / "logs"
+
+    def read(self, name: str) -> dict[str, Any]:
+        """The content of a JSON file of the job; empty where it is missing or torn."""
+        try:
+            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a JSON file such that a reader sees all of it or nothing."""
+        unfinished = self.path / f".{name}-{secrets.token_hex(4)}"
+        try:
+            unfinished.write_text(json.dumps(content), encoding="utf-8")
+            unfinished.replace(self.path / name)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+    @property
+    def launch_id(self) -> str:
+        """What its processes have in their environment; empty while the folder is being made."""
+        return str(self.read("job.json").get("launch_id", ""))
+
+    @property
+    def host_program(self) -> Process | None:
+        """The host program, which may have ended; None before it was started, or another boot."""
+        record = self.read("supervisor.json")
+        if not record.get("host_program") or record.get("boot_id") != boot_id():
+            return None
+        return Process.from_dict(record["host_program"])
+
+    @property
+    def was_started(self) -> bool:
+        """Whether there ever was a host program."""
+        return bool(self.read("supervisor.json").get("host_program"))
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a supervisor lives."""
+        try:
+            with (self.path / "lock").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
+    @property
+    def state(self) -> str:
+        """prepared, running, finished, failed, stopped, interrupted or lost.
+
+        lost: nobody saw how it ended, as when the machine was switched off.
+        """
+        supervised = self.supervised
+        ended = self.read("end.json")
+        if ended:
+            return self._end_state(ended)
+        if not self.was_started:
+            return "prepared" if supervised else "lost"
+        program = self.host_program
+        if supervised or (program is not None and program.alive):
+            return "running"
+        return str(self.read("exit.json").get("status", "lost"))
+
+    def _end_state(self, ended: dict[str, Any]) -> str:
+        outcome = self.read("exit.json")
+        if outcome:
+            return str(outcome["status"])
+        if self.read("stop.json"):
+            return "stopped"
+        unseen = ended.get("exit_status") is None and ended.get("signal") is None
+        return "lost" if unseen else "failed"
+
+    def failure(self) -> dict[str, Any] | None:
+        """The first cause of a failure, as exit.json has it, or as the end of the program shows."""
+        attempts = self.read("exit.json").get("attempts") or [{}]
+        failure: dict[str, Any] | None = attempts[-1].get("failure")
+        if failure is not None or self.state not in ("failed", "lost"):
+            return failure
+        spec, ended = self.read("job.json"), self.read("end.json")
+        node = spec.get("node_rank", 0)
+        return {
+            "host": spec["nodes"][node]["host"] if spec.get("nodes") else "",
+            "node": node,
+            "rank": None,
+            "kind": "HostProgramEnded",
+            "what": _how_it_ended(ended),
+            "fix": [f"look at {self.logs / 'launcher.err'} there"],
+            "exit_code": ended.get("exit_status"),
+            "signal": _signal_name(ended.get("signal")),
+            "traceback": None,
+            "last_lines": last_lines(self.logs / "launcher.err", 20),
+            "time_s": ended.get("time_s", 0.0),
+        }
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Be the supervisor; False: another is."""
+        until_s = time.monotonic() + _LOCK_PATIENCE_S
+        with (self.path / "lock").open("ab") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    # It may only be somebody who looks whether there is a supervisor.
+                    if time.monotonic() > until_s:
+                        yield False
+                        return
+                    time.sleep(0.02)
+                else:
+                    yield True
+                    return
+
+    def remove(self) -> None:
+        """Remove all of it; its name is free at once."""
+        gone = self.path.with_name(f"{_REMOVED}{secrets.token_hex(6)}")
+        with contextlib.suppress(FileNotFoundError):
+            self.path.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+
+
+def jobs_root() -> Path:
+    """Where this host keeps its jobs."""
+    return state_root() / "jobs"
+
+
+def all_jobs() -> list[JobFolder]:
+    """The jobs of this host, the newest first."""
+    try:
+        entries = [Path(entry.path) for entry in os.scandir(jobs_root()) if entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    jobs = [JobFolder(path) for path in entries if _RUN_NAME.fullmatch(path.name)]
+    return sorted(jobs, key=lambda job: _started_s(job.path), reverse=True)
+
+
+def find_job(run: str) -> JobFolder:
+    """The job of a name; raises JobError, with the name that is nearest."""
+    job = JobFolder(jobs_root() / check_run_name(run))
+    if not job.path.is_dir():
+        names = [other.run for other in all_jobs()]
+        near = difflib.get_close_matches(run, names, n=1)
+        raise JobError(
+            f"there is no run {run!r} here",
+            fix=f"did you mean {near[0]}?" if near else "yoked runs",
+        )
+    return job
+
+
+def check_run_name(run: str) -> str:
+    """The name; raises JobError for one that is no plain folder's name."""
+    if not _RUN_NAME.fullmatch(run):
+        raise JobError(
+            f"{run!r} cannot be the name of a run",
+            fix="letters, digits and . _ - only, at most 80, a letter or digit first",
+        )
+    return run
+
+
+def last_lines(path: Path, count: int, limit_bytes: int = 65_536) -> list[str]:
+    """The last lines of a file, of its last limit_bytes; none where it is missing."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - limit_bytes))
+            content = file.read()
+    except OSError:
+        return []
+    return content.decode(errors="replace").splitlines()[-count:]
+
+
+def _started_s(path: Path) -> float:
+    # job.json is written once, when the job is prepared.
+    for file in (path / "job.json", path):
+        with contextlib.suppress(OSError):
+            return file.stat().st_mtime
+    return 0.0
+
+
+def _how_it_ended(ended: Mapping[str, Any]) -> str:
+    if ended.get("error"):
+        return str(ended["error"])
+    if ended.get("signal") is not None:
+        return f"its launcher was ended by {_signal_name(ended['signal'])}"
+    if ended.get("exit_status") is not None:
+        return f"its launcher ended with status {ended['exit_status']} and left no verdict"
+    return "nobody saw how its launcher ended: it was killed, or the machine was switched off"
+
+
+def _signal_name(number: int | None) -> str | None:
+    if number is None:
+        return None
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,299 @@
+"""Jobs on this host: prepare, start, list, stop, remove.
+
+A launch has two phases, so that nothing runs when another host cannot take part: `job_start`
+makes the folder, reserves the port and starts a supervisor that waits; `job_go` lets it start.
+Until then the job is tethered to this agent: when the controller dies, the job removes itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.detach import start_supervisor
+from yoked.agent.files import require_space
+from yoked.agent.folders import checkout_tree
+from yoked.agent.jobfolder import (
+    ACTIVE,
+    JobFolder,
+    all_jobs,
+    check_run_name,
+    find_job,
+    jobs_root,
+    last_lines,
+)
+from yoked.agent.processes import kill_all
+from yoked.agent.progress import last_attempt, training_progress
+from yoked.agent.server import Call
+from yoked.errors import JobError
+from yoked.paths import state_root
+
+# Room for logs: a job that cannot say anything is not worth starting.
+NEEDED_BYTES = 64 << 20
+_ANSWER_S = 20.0
+_POLL_S = 0.01
+_GENTLE_SIGNALS = {"checkpoint": signal.SIGINT, "terminate": signal.SIGTERM}
+
+# The other ends of the prepared jobs' standard inputs: closed with this process.
+_tethers: dict[str, int] = {}
+
+
+def answer_job_start(call: Call) -> dict[str, Any]:
+    """Prepare a job. args: spec (job.json), argv, env and cwd of the host program, and
+    optionally tree, the digest of what is copied to `work`.
+
+    Returns folder, supervisor (its process number), control_port; on node 0 the port is reserved
+    here, and handed down as a listening socket. Raises JobError, and then nothing is left of it.
+    """
+    spec, argv = dict(call.args["spec"]), list(call.args["argv"])
+    job = JobFolder(jobs_root() / check_run_name(spec["run"]))
+    argv[0] = _program(argv[0])
+    require_space(job.path, NEEDED_BYTES)
+    _make_folder(job)
+    listener = None
+    try:
+        if spec["node_rank"] == 0:
+            listener = _reserve_port(spec)
+        start = {"argv": argv, "env": call.args["env"], "cwd": call.args["cwd"]}
+        job.write("start.json", start)
+        job.write("job.json", {**spec, "folder": str(job.path)})
+        _tether_supervisor(job, listener)
+        _make_work_folder(job, call.args.get("tree"))
+        if not Path(start["cwd"]).is_dir():
+            raise JobError(f"{start['cwd']} is no folder", fix="name one that is there")
+    except BaseException:
+        _abort(job)
+        raise
+    finally:
+        if listener is not None:
+            # The supervisor has its own hold on it.
+            listener.close()
+    return {
+        "folder": str(job.path),
+        "supervisor": job.read("supervisor.json")["pid"],
+        "control_port": spec["control_port"],
+    }
+
+
+def answer_job_go(call: Call) -> dict[str, Any]:
+    """Start a prepared job; returns the number of its host program. Raises JobError."""
+    job = find_job(call.args["run"])
+    if not job.supervised:
+        raise JobError(f"run {job.run} was prepared, but its supervisor is gone", fix="yoked clean")
+    launch_id = job.launch_id
+    (job.path / "go").touch()
+    _await(lambda: job.was_started or bool(job.read("end.json")) or not job.path.exists())
+    _untether(launch_id)
+    if not job.was_started:
+        said = job.read("end.json").get("error", "what was prepared is gone: it took too long")
+        raise JobError(f"run {job.run} did not start: {said}", fix="start it again")
+    return {"host_program": job.read("supervisor.json")["host_program"]["pid"]}
+
+
+def answer_job_list(call: Call) -> list[dict[str, Any]]:
+    """All jobs of this host, the newest first. args: sizes, to have their size on disk too."""
+    return [describe(job, sizes=bool(call.args.get("sizes"))) for job in all_jobs()]
+
+
+def answer_job_status(call: Call) -> dict[str, Any]:
+    """One job. args: run."""
+    return describe(find_job(call.args["run"]))
+
+
+def answer_job_stop(call: Call) -> dict[str, Any]:
+    """Ask a job to end. args: run; how: checkpoint, terminate or kill.
+
+    checkpoint and terminate are SIGINT and SIGTERM to the host program, which knows what to do
+    with its ranks and tells the other hosts; kill is SIGKILL to all that is of the launch.
+    Returns the state before, and the numbers of the processes that got a signal.
+    """
+    job, how = find_job(call.args["run"]), call.args["how"]
+    state = job.state
+    if state == "prepared":
+        _abort(job)
+        return {"state": state, "signalled": []}
+    if state != "running":
+        return {"state": state, "signalled": []}
+    keep_supervised(job)
+    job.write("stop.json", {"how": how, "time_s": time.time()})
+    if how == "kill":
+        killed = kill_all(job.launch_id)
+        # Until its supervisor has said so, it is not over, and could not be removed.
+        _await(lambda: bool(job.read("end.json")))
+        return {"state": state, "signalled": killed}
+    program = job.host_program
+    reached = program is not None and program.signal(_GENTLE_SIGNALS[how], job.launch_id)
+    return {"state": state, "signalled": [program.pid] if program and reached else []}
+
+
+def answer_job_remove(call: Call) -> bool:
+    """Remove a job that is prepared or over, with its logs; returns whether it was.
+
+    args: run; optionally launch_id: another launch's job of that name stays. Raises JobError for
+    one that runs.
+    """
+    job, launch_id = find_job(call.args["run"]), call.args.get("launch_id")
+    if launch_id is not None and job.launch_id != launch_id:
+        return False
+    state = job.state
+    if state == "prepared":
+        _abort(job)
+    elif state in ACTIVE:
+        raise JobError(f"run {job.run} is {state}", fix=f"yoked stop {job.run}")
+    else:
+        # A supervisor that writes its last lines would otherwise find its folder gone.
+        _await(lambda: not job.supervised)
+        job.remove()
+    return not job.path.exists()
+
+
+def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
+    """A job for the controller; one whose supervisor was killed gets another."""
+    keep_supervised(job)
+    spec, ended = job.read("job.json"), job.read("end.json")
+    nodes, node = spec.get("nodes", []), spec.get("node_rank", 0)
+    outcome, record = job.read("exit.json"), job.read("supervisor.json")
+    state = job.state
+    return {
+        "run": job.run,
+        "launch_id": job.launch_id,
+        "state": state,
+        "folder": str(job.path),
+        "node_rank": node,
+        "nodes": nodes,
+        "program": spec.get("program"),
+        "restarts": spec.get("restarts", 0),
+        "started_s": _written_s(job.path / "job.json"),
+        "ended_s": ended.get("time_s"),
+        "attempt": last_attempt(job),
+        "heartbeat": job.read("heartbeat.json") or None,
+        "supervisor": record.get("pid") if job.supervised else None,
+        "host_program": record.get("host_program"),
+        "exit": outcome or None,
+        "end": ended or None,
+        "failure": job.failure() if state not in ACTIVE else None,
+        "launcher_lines": last_lines(job.logs / "launcher.err", 20) if ended else [],
+        "progress": training_progress(state_root() / "runs" / job.run),
+        "size_bytes": _size_bytes(job.path) if sizes else None,
+    }
+
+
+def keep_supervised(job: JobFolder) -> None:
+    """Start a new supervisor for a started job that has lost its own before its end."""
+    if job.was_started and not job.supervised and not job.read("end.json"):
+        with contextlib.suppress(FileNotFoundError):
+            start_supervisor(job)
+
+
+def _program(name: str) -> str:
+    # A Path would turn ./x into x.
+    path = shutil.which(os.path.expanduser(name))  # noqa: PTH111
+    if path is None:
+        raise JobError(f"there is no program {name}", fix="yoked install")
+    return path
+
+
+def _make_folder(job: JobFolder) -> None:
+    """mkdir is the lock: of two controllers, one is first."""
+    job.path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        job.path.mkdir(mode=0o700)
+    except FileExistsError:
+        state = job.state
+        raise JobError(
+            f"the name {job.run} is taken by a run that is {state}",
+            fix=(
+                "take another name for the run: --run NAME",
+                f"yoked attach {job.run}" if state in ACTIVE else "or free it: yoked clean",
+            ),
+        ) from None
+    job.logs.mkdir()
+
+
+def _make_work_folder(job: JobFolder, tree: str | None) -> None:
+    if tree is None:
+        (job.path / "work").mkdir()
+    else:
+        checkout_tree(tree, job.path / "work")
+
+
+def _reserve_port(spec: dict[str, Any]) -> socket.socket:
+    """Listen on a free port of node 0's address, and write it into the spec. Raises JobError."""
+    address = spec["nodes"][0]["address"]
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, 0))
+        # Another host may be there first; it then waits instead of being refused.
+        listener.listen(128)
+    except OSError as problem:
+        listener.close()
+        raise JobError(
+            f"no port of {address} can be had: {problem.strerror}",
+            fix="yoked init --force with all hosts finds out anew which address each has",
+        ) from problem
+    spec["control_port"], spec["control_fd"] = listener.getsockname()[1], listener.fileno()
+    return listener
+
+
+def _tether_supervisor(job: JobFolder, listener: socket.socket | None) -> None:
+    """Start the supervisor, with a standard input that ends with this agent."""
+    theirs, ours = os.pipe()
+    _tethers[job.launch_id] = ours
+    try:
+        handed_down = () if listener is None else (listener.fileno(),)
+        start_supervisor(job, tether_fd=theirs, pass_fds=handed_down)
+    finally:
+        os.close(theirs)
+    _await(lambda: bool(job.read("supervisor.json")))
+    if not job.read("supervisor.json"):
+        said = " ".join(last_lines(job.logs / "supervisor.err", 3)) or "it said nothing"
+        raise JobError(f"no supervisor came up for run {job.run}: {said}", fix="start it again")
+
+
+def _untether(launch_id: str) -> None:
+    tether = _tethers.pop(launch_id, None)
+    if tether is not None:
+        os.close(tether)
+
+
+def _abort(job: JobFolder) -> None:
+    """Undo what was prepared; returns when its folder is gone."""
+    launch_id = job.launch_id
+    with contextlib.suppress(FileNotFoundError):
+        (job.path / "abort").touch()
+    _await(lambda: not job.path.exists() or not job.supervised)
+    _untether(launch_id)
+    job.remove()
+
+
+def _await(done: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + _ANSWER_S
+    waiting = threading.Event()
+    while not done() and time.monotonic() < until_s:
+        waiting.wait(_POLL_S)
+
+
+def _written_s(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _size_bytes(folder: Path) -> int:
+    total = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(Path(parent, name)).st_size
+    return total

@@ -1,0 +1,109 @@
+"""Who listens on a port. Source: proc_net_tcp(5), proc_pid_fd(5)."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.processes import LAUNCH_VARIABLE, Process, all_processes
+from yoked.agent.server import Call
+
+_LISTENING = "0A"
+_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+def answer_listener_owner(call: Call) -> list[dict[str, Any]]:
+    """The processes that listen on TCP `port`: pid, command, user, run (None: not ours).
+
+    pid is None where the socket belongs to somebody whose processes we may not look into.
+    """
+    sockets = listening_sockets(int(call.args["port"]))
+    owners = []
+    for process in all_processes():
+        held = sockets.keys() & socket_inodes(process)
+        if held:
+            for inode in held:
+                sockets[inode] = -1
+            owners.append(describe_owner(process))
+    unknown = [uid for uid in sockets.values() if uid >= 0]
+    owners += [{"pid": None, "command": "", "user": _user(uid), "run": None} for uid in unknown]
+    return owners
+
+
+def listening_sockets(port: int | None = None) -> dict[int, int]:
+    """{inode: user number} of sockets that listen, on this port or on any."""
+    found = {}
+    for table in _TABLES:
+        for fields in _rows(table):
+            if fields[3] == _LISTENING and port in (None, local_port(fields)):
+                found[int(fields[9])] = int(fields[7])
+    return found
+
+
+def ports_of(process: Process) -> list[int]:
+    """The ports on which a process listens."""
+    held = socket_inodes(process)
+    return sorted(
+        {
+            local_port(fields)
+            for table in _TABLES
+            for fields in _rows(table)
+            if fields[3] == _LISTENING and int(fields[9]) in held
+        }
+    )
+
+
+def local_port(fields: list[str]) -> int:
+    """The port of a row of /proc/net/tcp."""
+    return int(fields[1].rpartition(":")[2], 16)
+
+
+def socket_inodes(process: Process) -> set[int]:
+    """The sockets that a process holds; none where we may not look."""
+    folder = f"/proc/{process.pid}/fd"
+    found: set[int] = set()
+    try:
+        descriptors = os.listdir(folder)  # noqa: PTH208 - names are all that is wanted
+    except OSError:
+        return found
+    for descriptor in descriptors:
+        try:
+            target = os.readlink(f"{folder}/{descriptor}")  # noqa: PTH115 - no path, but a label
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            found.add(int(target[8:-1]))
+    return found
+
+
+def describe_owner(process: Process) -> dict[str, Any]:
+    """Number, command and user of a process, and the run that it is of."""
+    environment = process.environment()
+    ours = LAUNCH_VARIABLE in environment
+    try:
+        uid = Path(f"/proc/{process.pid}").stat().st_uid
+    except OSError:
+        uid = os.getuid()
+    return {
+        "pid": process.pid,
+        "command": process.command(),
+        "user": _user(uid),
+        "run": environment.get("YOKED_RUN") if ours else None,
+    }
+
+
+def _rows(table: str) -> list[list[str]]:
+    try:
+        lines = Path(table).read_text().splitlines()[1:]
+    except OSError:
+        return []
+    return [line.split() for line in lines]
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

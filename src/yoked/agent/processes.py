@@ -1,0 +1,194 @@
+"""Which processes are ours: by YOKED_LAUNCH_ID in their environment and by their start time.
+
+A number alone may have been given to another process since, and a command line proves nothing:
+somebody may run the same program by hand. Source: proc(5), pidfd_open(2).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LAUNCH_VARIABLE = "YOKED_LAUNCH_ID"
+FOLDER_VARIABLE = "YOKED_JOB_FOLDER"
+_PROC = Path("/proc")
+_DEAD_STATES = "ZX"
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process by its number and its start, in clock ticks since the machine booted."""
+
+    pid: int
+    start_ticks: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """The process that has this number now; None when there is none."""
+        fields = _stat(pid)
+        return None if fields is None else cls(pid, int(fields[_START]))
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Process:
+        """What `to_dict` wrote."""
+        return cls(int(content["pid"]), int(content["start_ticks"]))
+
+    def to_dict(self) -> dict[str, int]:
+        """As the files of a job have it."""
+        return {"pid": self.pid, "start_ticks": self.start_ticks}
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs; a zombie does not."""
+        fields = _stat(self.pid)
+        return (
+            fields is not None
+            and int(fields[_START]) == self.start_ticks
+            and fields[_STATE] not in _DEAD_STATES
+        )
+
+    def environment(self) -> dict[str, str]:
+        """What it was started with; empty when that is not ours to read."""
+        try:
+            content = (_PROC / str(self.pid) / "environ").read_bytes()
+        except OSError:
+            return {}
+        pairs = (entry.partition(b"=") for entry in content.split(b"\0") if entry)
+        return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+    def command(self) -> str:
+        """Its command line, for people."""
+        try:
+            words = (_PROC / str(self.pid) / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return ""
+        return " ".join(os.fsdecode(word) for word in words if word)
+
+    def usage(self) -> tuple[float, int]:
+        """(CPU seconds so far, resident bytes); zeros when it is gone."""
+        fields = _stat(self.pid)
+        if fields is None or int(fields[_START]) != self.start_ticks:
+            return 0.0, 0
+        ticks = int(fields[_USER]) + int(fields[_SYSTEM])
+        pages = int(fields[_RESIDENT])
+        return ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE")
+
+    def signal(self, number: int, launch_id: str) -> bool:
+        """Send a signal if this is still that process, and of that launch; whether it was sent."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except (OSError, AttributeError):
+            # A kernel before 5.3; or it is gone, which the check finds.
+            return self.belongs_to(launch_id) and _kill(self.pid, number)
+        try:
+            # The handle is of whoever has the number now; once it is checked, it stays with him.
+            if not self.belongs_to(launch_id):
+                return False
+            signal.pidfd_send_signal(handle, number)
+        except OSError:
+            return False
+        else:
+            return True
+        finally:
+            os.close(handle)
+
+    def belongs_to(self, launch_id: str) -> bool:
+        """Whether it is of that launch, on this very host, and runs."""
+        return (
+            self.environment().get(LAUNCH_VARIABLE) == launch_id
+            and self.shares("pid")
+            and self.alive
+        )
+
+    def shares(self, *kinds: str) -> bool:
+        """Whether it is in our namespaces of these kinds, pid or mnt.
+
+        What runs in a container on this machine is of another host: it is not ours to end, and a
+        folder that is not here may well be there.
+        """
+        try:
+            return all(
+                _namespace(str(self.pid), kind) == _namespace("self", kind) for kind in kinds
+            )
+        except OSError:
+            return False
+
+
+# Places in /proc/PID/stat, counted from the state, which follows the name in parentheses.
+_STATE, _USER, _SYSTEM, _START, _RESIDENT = 0, 11, 12, 19, 21
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        content = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # A name may hold blanks and parentheses; nothing after it does.
+    return content.rpartition(")")[2].split()
+
+
+def _namespace(pid: str, kind: str) -> str:
+    return os.readlink(f"/proc/{pid}/ns/{kind}")  # noqa: PTH115 - it is a label, no path
+
+
+def _kill(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return False
+    return True
+
+
+def all_processes() -> Iterator[Process]:
+    """Every process that runs now."""
+    for entry in os.listdir(_PROC):  # noqa: PTH208 - names are all that is wanted, of hundreds
+        if entry.isdigit() and (process := Process.of(int(entry))) is not None:
+            yield process
+
+
+def processes_of(launch_id: str) -> list[Process]:
+    """The processes of a launch."""
+    return [process for process in all_processes() if process.belongs_to(launch_id)]
+
+
+def kill_all(launch_id: str, deadline_s: float = 5.0) -> list[int]:
+    """SIGKILL what is of a launch until nothing is left; the numbers of those it was sent to."""
+    killed: set[int] = set()
+    until_s = time.monotonic() + deadline_s
+    while (found := processes_of(launch_id)) and time.monotonic() < until_s:
+        killed.update(one.pid for one in found if one.signal(signal.SIGKILL, launch_id))
+        time.sleep(_POLL_S)
+    return sorted(killed)
+
+
+class LaunchProcesses:
+    """The processes of a launch, asked for again and again: an environment is read once."""
+
+    def __init__(self, launch_id: str) -> None:
+        self._launch_id = launch_id
+        self._known: dict[Process, bool] = {}
+
+    def scan(self) -> list[Process]:
+        """Those that run now."""
+        known = {}
+        for process in all_processes():
+            ours = self._known.get(process)
+            if ours is None:
+                ours = process.belongs_to(self._launch_id)
+            known[process] = ours
+        self._known = known
+        return [process for process, ours in known.items() if ours]
+
+
+def boot_id() -> str:
+    """Changes with every start of the machine; empty where the system does not say."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

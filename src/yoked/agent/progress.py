@@ -1,0 +1,46 @@
+"""How far a job is, from what it has written so far."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.jobfolder import JobFolder
+from yoked.agent.logtimes import LOG_NAME
+
+# More than any line of metrics, with its arrays by rank, takes.
+_TAIL_BYTES = 65_536
+
+
+def last_attempt(job: JobFolder) -> int:
+    """The number of the attempt that runs, or was the last; the first is 0."""
+    attempts = job.read("exit.json").get("attempts")
+    if attempts:
+        return int(attempts[-1]["attempt"])
+    try:
+        names = os.listdir(job.logs)  # noqa: PTH208 - names are all that is wanted
+    except FileNotFoundError:
+        return 0
+    return max((int(found[2]) for name in names if (found := LOG_NAME.fullmatch(name))), default=0)
+
+
+def training_progress(folder: Path) -> dict[str, Any] | None:
+    """Step and loss of the newest whole line of a run's metrics; None where there is none."""
+    try:
+        with (folder / "metrics.jsonl").open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return None
+    # What follows the last newline is still being written.
+    for line in reversed(lines[:-1]):
+        try:
+            content = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(content, dict) and "step" in content:
+            return {"step": content["step"], "loss": content.get("loss")}
+    return None

@@ -1,0 +1,106 @@
+"""What jobs left behind on this host: it is shown first, and removed only when that is wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.jobfolder import ACTIVE, JobFolder
+from yoked.agent.listeners import ports_of
+from yoked.agent.processes import FOLDER_VARIABLE, LAUNCH_VARIABLE, Process, all_processes
+from yoked.agent.server import Call
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - it is only looked into
+# torch names its blocks after the process that made them.
+_TORCH_BLOCK = re.compile(r"torch_(\d+)_\d+(_\d+)?")
+
+
+def answer_job_reap(call: Call) -> dict[str, list[dict[str, Any]]]:
+    """What was left: processes whose job is over or gone, shared memory whose maker is dead.
+
+    args: kill, to end and remove them; each is checked again before. Returns processes [{pid,
+    run, command, ports, killed}] and shared_memory [{name, size_bytes, removed}].
+    """
+    kill = bool(call.args.get("kill"))
+    return {
+        "processes": [_reap(*found, kill=kill) for found in stale_processes()],
+        "shared_memory": [_sweep(path, kill=kill) for path in stale_shared_memory()],
+    }
+
+
+def stale_processes() -> list[tuple[Process, dict[str, str]]]:
+    """Processes of launches that have no job any more, with their environments.
+
+    The folder is told by the process itself: jobs of another state folder are as good as ours,
+    and a process that names none was started by something else.
+    """
+    found = []
+    for process in all_processes():
+        environment = process.environment()
+        launch_id, folder = environment.get(LAUNCH_VARIABLE), environment.get(FOLDER_VARIABLE)
+        if not launch_id or not folder or not process.shares("pid", "mnt"):
+            continue
+        if not _is_active(JobFolder(Path(folder)), launch_id):
+            found.append((process, environment))
+    return found
+
+
+def stale_shared_memory() -> list[Path]:
+    """Blocks of torch's that are ours, whose maker is dead, and that nobody has mapped."""
+    blocks = []
+    with contextlib.suppress(OSError):
+        for path in _SHARED_MEMORY.iterdir():
+            found = _TORCH_BLOCK.fullmatch(path.name)
+            with contextlib.suppress(OSError):
+                if (
+                    found
+                    and path.stat().st_uid == os.getuid()
+                    and Process.of(int(found[1])) is None
+                ):
+                    blocks.append(path)
+    if not blocks:
+        return []
+    mapped = _mapped_shared_memory()
+    return [path for path in blocks if str(path) not in mapped]
+
+
+def _is_active(job: JobFolder, launch_id: str) -> bool:
+    return job.launch_id == launch_id and job.state in ACTIVE
+
+
+def _reap(process: Process, environment: dict[str, str], *, kill: bool) -> dict[str, Any]:
+    shown = {
+        "pid": process.pid,
+        "run": environment.get("YOKED_RUN", ""),
+        "command": process.command(),
+        "ports": ports_of(process),
+    }
+    killed = kill and process.signal(signal.SIGKILL, environment[LAUNCH_VARIABLE])
+    return {**shown, "killed": killed}
+
+
+def _sweep(path: Path, *, kill: bool) -> dict[str, Any]:
+    removed, size_bytes = False, 0
+    with contextlib.suppress(OSError):
+        size_bytes = path.stat().st_size
+        if kill:
+            path.unlink()
+            removed = True
+    return {"name": path.name, "size_bytes": size_bytes, "removed": removed}
+
+
+def _mapped_shared_memory() -> set[str]:
+    mapped: set[str] = set()
+    for process in all_processes():
+        with contextlib.suppress(OSError):
+            maps = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
+            mapped.update(
+                line.split(maxsplit=5)[5]
+                for line in maps.splitlines()
+                if "/dev/shm/" in line  # noqa: S108
+            )
+    return mapped

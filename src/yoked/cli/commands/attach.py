@@ -1,0 +1,41 @@
+"""`yoked attach`: look on while a run goes on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from yoked.cli.commands.fleet_runs import FleetFlag, JsonFlag, RunName, reach_hosts
+from yoked.cli.output import Output
+from yoked.errors import UsageError
+
+
+def command(
+    run: RunName = None,
+    *,
+    fleet: FleetFlag = None,
+    tail: Annotated[
+        int, Parameter(help="Lines of rank 0's earlier output to begin with, of each stream.")
+    ] = 20,
+    json_output: JsonFlag = False,
+) -> int:
+    """Show rank 0's output as it comes, and how the run ended; its status is this command's.
+
+    Ctrl-C leaves the run alone. Works from every machine that reaches the hosts.
+    """
+    from yoked.launch.attach import follow_job
+
+    if tail < 0:
+        raise UsageError(f"--tail {tail}: below 0", fix="--tail 20")
+    output = Output(json_mode=json_output)
+    with reach_hosts(fleet, output) as hosts:
+        record = hosts.pick(run)
+        end = follow_job(hosts.only(record), record.run, output, hosts.reconnect, tail_lines=tail)
+    output.result(
+        {"run": end.run, **end.to_dict()},
+        verdict=end.verdict,
+        evidence=end.evidence,
+        next_commands=end.next_commands,
+    )
+    return end.exit_code

@@ -1,0 +1,170 @@
+"""`yoked clean`: what runs left behind, shown first and then removed."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, JsonFlag, reach_hosts
+from yoked.cli.output import Output
+from yoked.launch.registry import ask_all
+from yoked.remote.client import AgentClient
+from yoked.remote.ssh import control_folder
+from yoked.units import format_bytes, format_duration, parse_duration_s
+
+
+@dataclass
+class Litter:
+    """What was left. Each is as the host's agent tells it; jobs are those that can go."""
+
+    processes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    shared_memory: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    jobs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    control_sockets: list[Path] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """Each thing in a line, for people."""
+        found = [
+            f"{host}: process {one['pid']} of run {one['run']}{_ports(one['ports'])}: "
+            f"{one['command']}"
+            for host, each in self.processes.items()
+            for one in each
+        ]
+        found += [
+            f"{host}: shared memory {one['name']}, {format_bytes(one['size_bytes'])}"
+            for host, each in self.shared_memory.items()
+            for one in each
+        ]
+        found += [
+            f"{host}: run {job['run']}, {job['state']}{_age(job)}: {job['folder']}, "
+            f"{format_bytes(job['size_bytes'])}"
+            for host, each in self.jobs.items()
+            for job in each
+        ]
+        return found + [f"here: dead connection {path}" for path in self.control_sockets]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As --json has it."""
+        return {
+            "processes": self.processes,
+            "shared_memory": self.shared_memory,
+            "runs": {
+                host: [{"run": job["run"], "state": job["state"]} for job in each]
+                for host, each in self.jobs.items()
+            },
+            "control_sockets": [str(path) for path in self.control_sockets],
+        }
+
+
+def command(
+    *,
+    fleet: FleetFlag = None,
+    older_than: Annotated[
+        str, Parameter(help="Runs that ended so long ago, such as 12 h, count as old.")
+    ] = "7 d",
+    yes: Annotated[bool, Parameter(help="Do it without asking.", negative="")] = False,
+    json_output: JsonFlag = False,
+) -> int:
+    """Show what runs left on the hosts, and remove it after a yes.
+
+    Stale processes and their ports, shared memory, runs that never began, and the logs and
+    copied programs of old runs. What `yoked train` learned (runs/) stays. Only what carries the
+    mark of a launch of ours, or lies in our own folders, is looked at.
+    """
+    age_s = parse_duration_s(older_than)
+    output = Output(json_mode=json_output)
+    with reach_hosts(fleet, output) as hosts:
+        litter = _look(hosts, age_s)
+        lines = litter.lines()
+        wanted = bool(lines) and (yes or _asked(lines, output))
+        if wanted:
+            _remove(hosts, litter)
+        unreachable = bool(hosts.unreachable)
+    told = {**litter.to_dict(), "removed": wanted}
+    if not lines:
+        output.result(told, verdict="nothing was left behind")
+    elif wanted:
+        output.result(told, verdict="removed:", evidence=lines)
+    else:
+        output.result(
+            told, verdict="would remove:", evidence=lines, next_commands=["yoked clean --yes"]
+        )
+    return 1 if unreachable else 0
+
+
+def _look(hosts: Hosts, age_s: float) -> Litter:
+    litter = Litter(control_sockets=list(dead_sockets(control_folder().iterdir())))
+    reaped, silent = ask_all(hosts.clients, lambda client: client.call("job_reap"))
+    hosts.unreachable.update(silent)
+    litter.processes = {host: each["processes"] for host, each in reaped.items()}
+    litter.shared_memory = {host: each["shared_memory"] for host, each in reaped.items()}
+    listed, silent = ask_all(hosts.clients, lambda client: client.call("job_list", sizes=True))
+    hosts.unreachable.update(silent)
+    now_s = time.time()
+    litter.jobs = {
+        host: [job for job in jobs if _can_go(job, now_s - age_s)] for host, jobs in listed.items()
+    }
+    return litter
+
+
+def _can_go(job: dict[str, Any], before_s: float) -> bool:
+    if job["state"] in ("running", "prepared"):
+        return False
+    never_began = job["host_program"] is None and job["end"] is None
+    last_s = job["ended_s"] or job["started_s"] or 0.0
+    return never_began or last_s < before_s
+
+
+def _asked(lines: Iterable[str], output: Output) -> bool:
+    """Whether the person says yes; without a terminal nobody can."""
+    if output.json_mode or not (sys.stdin.isatty() and output.console.is_terminal):
+        return False
+    for line in lines:
+        output.console.print(f"  {line}", markup=False)
+    return output.console.input("Remove all of this? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _remove(hosts: Hosts, litter: Litter) -> None:
+    """Remove it; each host checks again what is still so."""
+
+    def act(client: AgentClient, host: str) -> None:
+        client.call("job_reap", kill=True)
+        for job in litter.jobs.get(host, ()):
+            client.call("job_remove", run=job["run"], launch_id=job["launch_id"])
+
+    for host, client in hosts.clients.items():
+        act(client, host)
+    for path in litter.control_sockets:
+        path.unlink(missing_ok=True)
+
+
+def dead_sockets(paths: Iterable[Path]) -> Iterable[Path]:
+    """Sockets of shared ssh connections on which nobody listens any more."""
+    for path in paths:
+        if not path.is_socket():
+            continue
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                yield path
+
+
+def _ports(ports: list[int]) -> str:
+    if not ports:
+        return ""
+    return f", listening on {', '.join(str(port) for port in ports)}"
+
+
+def _age(job: dict[str, Any]) -> str:
+    if job["ended_s"] is None:
+        return ""
+    return f", ended {format_duration(max(0.0, time.time() - job['ended_s']))} ago"

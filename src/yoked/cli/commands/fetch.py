@@ -1,0 +1,71 @@
+"""`yoked fetch`: a run's newest checkpoint, from the host that has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from yoked.cli.output import Output
+from yoked.errors import CheckpointError, UsageError
+from yoked.runs import find_run
+from yoked.units import format_bytes
+
+
+def command(
+    run: Annotated[str | None, Parameter(help="Name of the run. Default: the latest.")] = None,
+    /,
+    *,
+    fleet: Annotated[
+        Path | None, Parameter(help="The fleet's file. Default: yoked.toml of this folder.")
+    ] = None,
+    runs_dir: Annotated[Path, Parameter(help="Folder that holds the runs.")] = Path("runs"),
+    json_output: Annotated[
+        bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
+    ] = False,
+) -> int:
+    """Copy the newest checkpoint of a run from the fleet into the run's folder here.
+
+    What is small of a run (journals, run.json) comes by itself; checkpoints come when asked for.
+    """
+    from yoked.cli.commands.fleet_job import connected
+    from yoked.console import StageProgress
+    from yoked.fleet.file import open_fleet
+    from yoked.launch.mirror import mirror_run, newest_checkpoint
+
+    output = Output(json_mode=json_output)
+    name = run or find_run(None, runs_dir).name
+    here = runs_dir / name
+    progress = StageProgress(output.console)
+    with connected(open_fleet(fleet)) as clients:
+        found = {}
+        for host, client in clients.items():
+            folder = f"{client.call('facts')['state']}/runs/{name}"
+            if names := [entry[0] for entry in client.call("file_list", folder=folder)]:
+                found[host] = (client, folder, names)
+        if not found:
+            raise UsageError(
+                f"no host of the fleet has a run {name}", fix="yoked runs    lists what there is"
+            )
+        host, (client, folder, names) = next(iter(found.items()))
+        wanted = newest_checkpoint(names)
+        if not any(map(wanted, names)):
+            raise CheckpointError(
+                f"run {name} on {host} has no checkpoint yet", fix=f"yoked logs {name}"
+            )
+        mirror_run(client, folder, here)
+        came = mirror_run(
+            client,
+            folder,
+            here,
+            wanted=wanted,
+            progress=lambda done, total: progress.update(f"from {host}", done, total, "bytes"),
+        )
+        progress.close()
+    output.result(
+        {"run": name, "host": host, "dir": str(here), "bytes": came},
+        verdict=f"fetched the newest checkpoint of {name} from {host}: {format_bytes(came)}",
+        next_commands=[f"yoked sample {name}"],
+    )
+    return 0

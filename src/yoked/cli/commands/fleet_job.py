@@ -1,0 +1,119 @@
+"""A job on a fleet, from its order to its end: what `yoked run` and `yoked train --fleet` share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from yoked.cli.commands.fleet_flags import JobFlags, check_run_name
+from yoked.cli.output import Output
+from yoked.errors import HostError
+from yoked.fleet.discover import find_addresses
+from yoked.fleet.file import open_fleet
+from yoked.fleet.model import Fleet
+from yoked.launch.attach import JobEnd, follow_job
+from yoked.launch.environment import check_versions
+from yoked.launch.start import Order, Seat, Started, start_job, take_seats
+from yoked.remote.client import AgentClient
+from yoked.remote.connect import connect_all, connect_host
+
+
+@contextmanager
+def connected(fleet: Fleet) -> Iterator[dict[str, AgentClient]]:
+    """An agent on every host of a fleet. Raises HostError that names each host without one."""
+    clients, failures = connect_all(fleet.hosts, fleet.ssh_config)
+    with ExitStack() as stack:
+        for client in clients.values():
+            stack.enter_context(client)
+        if failures:
+            raise HostError(
+                "\n".join(failure.what for failure in failures.values()),
+                fix=[line for failure in failures.values() for line in failure.fix],
+            )
+        yield clients
+
+
+@dataclass(frozen=True)
+class FleetJob:
+    """A job that was started. end: None when nobody waited for it."""
+
+    started: Started
+    end: JobEnd | None
+
+
+def run_job(
+    order: Order,
+    flags: JobFlags,
+    output: Output,
+    *,
+    fleet: Fleet | None = None,
+    before: Callable[[list[Seat]], Order] | None = None,
+    after: Callable[[FleetJob], None] | None = None,
+) -> FleetJob:
+    """Start a job and, unless it is to be left alone, follow it to its end.
+
+    before: completes the order when the hosts are known. after: acts while they are connected.
+    """
+    check_run_name(order.run)
+    fleet = fleet or open_fleet(flags.fleet)
+    began_s = time.monotonic()
+    with connected(fleet) as clients:
+        seats = take_seats(fleet, clients, order.ranks, lambda: find_addresses(fleet, clients))
+        _require_versions(seats)
+        if before is not None:
+            order = before(seats)
+        connect_s = time.monotonic() - began_s
+        started = start_job(order, seats, output.note)
+        started.took_s["connect"] = connect_s
+        end = None
+        if not flags.detach:
+            end = follow_job(clients, order.run, output, lambda name: _reconnect(fleet, name))
+        job = FleetJob(started, end)
+        if after is not None:
+            after(job)
+    return job
+
+
+def _reconnect(fleet: Fleet, name: str) -> AgentClient:
+    host = next(host for host in fleet.hosts if host.name == name)
+    return connect_host(host, fleet.ssh_config)
+
+
+def _require_versions(seats: list[Seat]) -> None:
+    """Raise HostError for versions that do not work together."""
+    problems = check_versions([(seat.host, seat.client, seat.python) for seat in seats])
+    if problems:
+        raise HostError("\n".join(problem.what for problem in problems), fix=problems[0].fix)
+
+
+def report_job(job: FleetJob, output: Output) -> int:
+    """Say how a job ended, or that it runs; returns the exit status."""
+    started, end = job.started, job.end
+    payload = {
+        "run": started.run,
+        "hosts": [
+            {
+                "name": seat.host.name,
+                "ranks": seat.ranks,
+                "address": seat.address,
+                "interface": seat.interface,
+                "python": seat.python,
+            }
+            for seat in started.seats
+        ],
+        "start_s": started.took_s,
+        **({"state": "running"} if end is None else end.to_dict()),
+    }
+    if end is None:
+        output.result(
+            payload,
+            verdict=f"run {started.run} runs on {len(started.seats)} hosts, and needs nobody here",
+            next_commands=[f"yoked attach {started.run}", f"yoked stop {started.run}"],
+        )
+        return 0
+    output.result(
+        payload, verdict=end.verdict, evidence=end.evidence, next_commands=end.next_commands
+    )
+    return end.exit_code

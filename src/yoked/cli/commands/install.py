@@ -1,0 +1,188 @@
+"""`yoked install`: an environment on every host with exactly the versions that are here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from yoked.cli.output import Output
+from yoked.console import StageProgress
+from yoked.errors import UsageError, YokedError
+
+if TYPE_CHECKING:
+    from yoked.fleet.model import Fleet, Host
+    from yoked.launch.install import HostEnvironment
+    from yoked.remote.client import AgentClient
+
+_SHOWN_DIFFERENCES = 8
+Act = Callable[["AgentClient", "Host"], "HostEnvironment"]
+
+
+def command(
+    *,
+    fleet: Annotated[
+        Path | None, Parameter(help="The fleet's file. Default: yoked.toml, where there is one.")
+    ] = None,
+    host: Annotated[
+        tuple[str, ...], Parameter(help="Only this host; may be given several times.", negative="")
+    ] = (),
+    cuda: Annotated[
+        bool, Parameter(help="Take torch for a GPU, whatever the hosts have.", negative="")
+    ] = False,
+    cpu: Annotated[
+        bool, Parameter(help="Take torch for the CPU, whatever the hosts have.", negative="")
+    ] = False,
+    torch_index: Annotated[
+        str | None,
+        Parameter(
+            help="Address of an index of torch builds, for hosts that get the CPU's; for all with "
+            "--cuda or --cpu."
+        ),
+    ] = None,
+    python: Annotated[
+        str | None,
+        Parameter(help="The Python on the hosts to base it on. Default: the best that is there."),
+    ] = None,
+    offline: Annotated[
+        bool, Parameter(help="Fetch wheels here and send them.", negative="")
+    ] = False,
+    check: Annotated[bool, Parameter(help="Look, and change nothing.", negative="")] = False,
+    json_output: Annotated[
+        bool,
+        Parameter(name="--json", negative="", help="Print one JSON object instead of text."),
+    ] = False,
+) -> int:
+    """Make on every host an environment with exactly the versions that are here, or check it.
+
+    A host whose `python` is named in yoked.toml is checked only. Hosts that reach no package index
+    get their wheels from here.
+    """
+    if cuda and cpu:
+        raise UsageError("--cuda and --cpu exclude each other", fix="give one of them, or none")
+    from yoked.fleet.file import open_fleet
+    from yoked.launch.install import Wishes, check_environment, install_environment
+    from yoked.launch.requirements import train_requirements
+
+    output = Output(json_mode=json_output)
+    wishes = Wishes(
+        requirements=train_requirements(),
+        build="cuda" if cuda else "cpu" if cpu else None,
+        torch_index=torch_index,
+        python=python,
+        offline=offline,
+    )
+    progress = StageProgress(output.console)
+
+    def act(client: AgentClient, each: Host) -> HostEnvironment:
+        if check:
+            return check_environment(client, each, wishes.requirements)
+        return install_environment(client, each, wishes, say(output), progress)
+
+    try:
+        found = on_hosts(selected(open_fleet(fleet), host), act)
+    finally:
+        progress.close()
+    return report(found, output)
+
+
+def say(output: Output) -> Callable[[str], None]:
+    """Prints a line of progress, markup or not."""
+    return lambda line: output.console.print(line, markup=False)
+
+
+def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:
+    """A fleet of the hosts that are named, or of all where none is. Raises UsageError."""
+    import dataclasses
+
+    known = {host.name: host for host in fleet.hosts}
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"there is no host {name} in {fleet.path}", fix=f"there are: {', '.join(known)}"
+            )
+    hosts = tuple(host for host in fleet.hosts if not names or host.name in names)
+    return dataclasses.replace(fleet, hosts=hosts)
+
+
+def on_hosts(fleet: Fleet, act: Act) -> dict[str, HostEnvironment | YokedError]:
+    """Act on all hosts at once; what each gave, or why it could not."""
+    from yoked.remote.connect import connect_all
+
+    clients, failures = connect_all(fleet.hosts, fleet.ssh_config)
+    found: dict[str, HostEnvironment | YokedError] = dict(failures)
+
+    def try_to(host: Host) -> None:
+        try:
+            found[host.name] = act(clients[host.name], host)
+        except YokedError as problem:
+            found[host.name] = problem
+
+    with ExitStack() as stack, ThreadPoolExecutor(max_workers=len(fleet.hosts)) as pool:
+        for client in clients.values():
+            stack.enter_context(client)
+        list(pool.map(try_to, [host for host in fleet.hosts if host.name in clients]))
+    return {host.name: found[host.name] for host in fleet.hosts}
+
+
+def report(found: dict[str, HostEnvironment | YokedError], output: Output) -> int:
+    """Say how hosts stand; returns the exit status."""
+    good = [name for name, each in found.items() if _is_good(each)]
+    evidence = [line for name, each in found.items() for line in _lines(name, each)]
+    output.result(
+        {
+            "ok": len(good) == len(found),
+            "hosts": [_payload(name, each) for name, each in found.items()],
+        },
+        verdict=f"{len(good)} of {len(found)} hosts can train with the versions that are here",
+        evidence=evidence,
+        next_commands=["yoked train"] if len(good) == len(found) else [],
+    )
+    return 0 if len(good) == len(found) else 1
+
+
+def _is_good(each: HostEnvironment | YokedError) -> bool:
+    return not isinstance(each, YokedError) and not each.differences
+
+
+def _lines(name: str, each: HostEnvironment | YokedError) -> list[str]:
+    if isinstance(each, YokedError):
+        first, *rest = each.what.splitlines()
+        return [
+            f"{name:<12} failed   {first.removeprefix(f'{name}: ')}",
+            *(f"{'':<21} {line}" for line in rest),
+            *(f"{'':<21} fix: {line}" for line in each.fix),
+        ]
+    lines = [f"{name:<12} {each.state:<8} Python {each.python_version} at {each.python}"]
+    lines += [f"{'':<21} {each}" for each in each.differences[:_SHOWN_DIFFERENCES]]
+    if len(each.differences) > _SHOWN_DIFFERENCES:
+        lines.append(f"{'':<21} and {len(each.differences) - _SHOWN_DIFFERENCES} more")
+    return [*lines, *(f"{'':<21} fix: {line}" for line in _fix(name, each))]
+
+
+def _fix(name: str, each: HostEnvironment) -> list[str]:
+    if not each.differences:
+        return []
+    if each.state == "named":
+        return [f"remove `python` of {name} from yoked.toml, then yoked install --host {name}"]
+    return [f"yoked install --host {name}"]
+
+
+def _payload(name: str, each: HostEnvironment | YokedError) -> dict[str, Any]:
+    if isinstance(each, YokedError):
+        return {"name": name, "state": "failed", "what": each.what, "fix": list(each.fix)}
+    return {
+        "name": name,
+        "state": each.state,
+        "python": each.python,
+        "python_version": each.python_version,
+        "differences": [
+            {"package": one.package, "wanted": one.wanted, "found": one.found}
+            for one in each.differences
+        ],
+        "fix": _fix(name, each),
+    }

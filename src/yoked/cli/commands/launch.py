@@ -1,0 +1,309 @@
+"""`yoked launch`: the run as a script for Slurm or manifests for Kubernetes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Group, Parameter
+
+from yoked.cli.output import Output
+from yoked.errors import UsageError, YokedError
+from yoked.launch.manifests.slurm import SlurmOptions, sbatch_script
+from yoked.launch.manifests.spec import (
+    POD_STORAGE,
+    KubernetesKind,
+    Manifest,
+    ManifestSpec,
+    Program,
+)
+from yoked.runs import new_run_name, stamp
+from yoked.train.config import TrainConfig
+
+Scheduler = Literal["slurm", "kubernetes"]
+
+WRITTEN = Group("Manifest", sort_key=1)
+NODES = Group("Nodes", sort_key=2)
+SLURM = Group("Slurm", sort_key=3)
+KUBERNETES = Group("Kubernetes", sort_key=4)
+
+
+def _flag(help_text: str, group: Group, **more: Any) -> Parameter:
+    return Parameter(help=help_text, group=group, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchFlags:
+    """The flags of `yoked launch`; None leaves a thing to its default."""
+
+    on: Annotated[Scheduler, _flag("Who starts the ranks.", WRITTEN)]
+    output: Annotated[Path | None, _flag("File to write. Default: stdout.", WRITTEN)] = None
+    json_output: Annotated[
+        bool,
+        _flag("Print one JSON object instead of text.", WRITTEN, name="--json", negative=""),
+    ] = False
+    # --- nodes
+    nodes: Annotated[int, _flag("Machines.", NODES)] = 1
+    ranks_per_node: Annotated[
+        int | None, _flag("Training processes on each. Default: one for each GPU, or 1.", NODES)
+    ] = None
+    gpus_per_node: Annotated[int | None, _flag("GPUs to ask for on each.", NODES)] = None
+    cpus_per_node: Annotated[int | None, _flag("CPUs to ask for on each.", NODES)] = None
+    interface: Annotated[
+        str | None,
+        _flag("Network interface of NCCL and Gloo, by name or pattern: eth0, ib*.", NODES),
+    ] = None
+    rails: Annotated[
+        str | None, _flag("InfiniBand adapters of NCCL, such as mlx5_0,mlx5_1.", NODES)
+    ] = None
+    restarts: Annotated[int, _flag("New tries after a failure.", NODES)] = 0
+    python: Annotated[
+        str | None, _flag("Python on the nodes. Default: on Slurm this one, else python.", NODES)
+    ] = None
+    # --- Slurm
+    time: Annotated[
+        str | None, _flag("Time limit, as 2:00:00; at its end the job is requeued.", SLURM)
+    ] = None
+    partition: Annotated[str | None, _flag("Partition.", SLURM)] = None
+    account: Annotated[str | None, _flag("Account.", SLURM)] = None
+    # --- Kubernetes
+    image: Annotated[
+        str | None, _flag("Container image with Python, torch and the program.", KUBERNETES)
+    ] = None
+    namespace: Annotated[str | None, _flag("Namespace.", KUBERNETES)] = None
+    storage: Annotated[
+        str | None, _flag("PersistentVolumeClaim for runs and prepared data.", KUBERNETES)
+    ] = None
+    kind: Annotated[
+        KubernetesKind | None,
+        _flag("An indexed Job (the default), or Kubeflow's TrainJob.", KUBERNETES),
+    ] = None
+
+    @property
+    def ranks(self) -> int:
+        """Ranks on each node."""
+        if self.ranks_per_node is not None:
+            return self.ranks_per_node
+        return self.gpus_per_node if self.gpus_per_node is not None else 1
+
+
+def command(
+    *program: Annotated[str, Parameter(help="train FLAGS, or SCRIPT ARGS, or -m MODULE ARGS.")],
+    flags: Annotated[LaunchFlags, Parameter(name="*")],
+) -> int:
+    """Write the same run for a cluster: `yoked launch --on slurm --nodes 2 -- train --depth 8`.
+
+    It starts nothing: `sbatch` and `kubectl apply -f` do. Behind `--` stands `train` with its
+    flags, a script, or `-m` and a module, with their arguments.
+    """
+    return report(flags, make(program, flags), Output(json_mode=flags.json_output))
+
+
+def part_program(tokens: Sequence[str]) -> list[str]:
+    """A command line of `launch` with `--` before the program, where it is left out.
+
+    All that follows the program's name is the program's. Anything else is unchanged.
+    """
+    place = 1
+    while list(tokens[:1]) == ["launch"] and place < len(tokens) and tokens[place] != "--":
+        token = tokens[place]
+        if not token.startswith("--"):
+            return [*tokens[:place], "--", *tokens[place:]]
+        place += 1 if "=" in token or token in _BARE_FLAGS else 2
+    return list(tokens)
+
+
+_BARE_FLAGS = ("--json", "--help", "--version")
+
+
+def make(words: Sequence[str], flags: LaunchFlags) -> Manifest:
+    """The manifest that a command line asks for. Raises UsageError."""
+    _check(flags)
+    run, program = _read_program(words, flags)
+    spec = ManifestSpec(
+        run=run,
+        program=program,
+        nodes=flags.nodes,
+        ranks_per_node=flags.ranks,
+        gpus_per_node=flags.gpus_per_node,
+        cpus_per_node=flags.cpus_per_node,
+        restarts=flags.restarts,
+        interface=flags.interface,
+        adapters=flags.rails,
+        python=flags.python or (sys.executable if flags.on == "slurm" else "python"),
+    )
+    if flags.on == "slurm":
+        options = SlurmOptions(time=flags.time, partition=flags.partition, account=flags.account)
+        return sbatch_script(spec, options)
+    # YAML is for Kubernetes alone.
+    from yoked.launch.manifests.kubernetes import KubernetesOptions, manifest
+
+    assert flags.image is not None
+    where = KubernetesOptions(image=flags.image, namespace=flags.namespace, storage=flags.storage)
+    return manifest(spec, where, flags.kind or "job")
+
+
+_FOREIGN = {
+    "slurm": ("image", "namespace", "storage", "kind"),
+    "kubernetes": ("time", "partition", "account"),
+}
+
+
+def _check(flags: LaunchFlags) -> None:
+    for name in _FOREIGN[flags.on]:
+        if getattr(flags, name) is not None:
+            other = "kubernetes" if flags.on == "slurm" else "slurm"
+            raise UsageError(
+                f"--{name} means nothing to {flags.on}", fix=f"leave it out, or say --on {other}"
+            )
+    if flags.gpus_per_node is not None and flags.ranks_per_node is not None:
+        raise UsageError(
+            "--gpus-per-node starts one rank for each GPU, and --ranks-per-node says otherwise",
+            fix="give one of the two",
+        )
+    if flags.on == "kubernetes" and flags.image is None:
+        raise UsageError(
+            "a pod needs an image with Python, torch and the program, and none is named",
+            fix="--image REGISTRY/NAME:TAG",
+        )
+
+
+def report(flags: LaunchFlags, made: Manifest, output: Output) -> int:
+    """Write a manifest where it is wanted, and what its owner should know to stderr."""
+    file = flags.output
+    files = []
+    if file is not None:
+        _write(file, made.text)
+        files.append(str(file))
+    for note in made.notes:
+        output.note(note)
+    if file is None and not output.json_mode:
+        output.text(made.text)
+        return 0
+    starts = "sbatch" if flags.on == "slurm" else "kubectl apply -f"
+    output.result(
+        {"on": flags.on, "kind": made.kind, "text": made.text, "files": files},
+        verdict=f"written: {file}",
+        next_commands=[f"{starts} {file}"],
+    )
+    return 0
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise YokedError(
+            f"{file} cannot be written: {problem.strerror}", fix="name another file with --output"
+        ) from problem
+
+
+# --- the program
+
+
+def _read_program(words: Sequence[str], flags: LaunchFlags) -> tuple[str, Program]:
+    """The run's name and what it runs. Raises UsageError."""
+    if not words:
+        raise UsageError(
+            "no program is named", fix=f"yoked launch --on {flags.on} --nodes 2 -- train --depth 8"
+        )
+    first, rest = words[0], tuple(words[1:])
+    now = datetime.now().astimezone()
+    if first == "train":
+        return _read_train(rest, flags, now)
+    if first == "-m":
+        if not rest:
+            raise UsageError("-m names no module", fix="-- -m MODULE ARGS")
+        return _name_after(rest[0], now), Program(kind="module", name=rest[0], args=rest[1:])
+    if first.startswith("-"):
+        raise UsageError(
+            f"{first} stands where a program should", fix="-- train FLAGS, SCRIPT or -m MODULE"
+        )
+    script = Path(first)
+    if flags.on == "slurm" and not script.is_absolute() and not script.exists():
+        raise UsageError(
+            f"there is no file {first} in {Path.cwd()}, from where the job would start it",
+            fix="write where it is on the nodes, as a path from /",
+        )
+    return _name_after(script.stem, now), Program(kind="script", name=first, args=rest)
+
+
+def _name_after(program: str, now: datetime) -> str:
+    return f"{program.rpartition('.')[2]}-{stamp(now)}"
+
+
+def _read_train(words: tuple[str, ...], flags: LaunchFlags, now: datetime) -> tuple[str, Program]:
+    config = _parse_train(words)
+    _check_train(config, flags)
+    runs_dir = Path(POD_STORAGE, "runs") if flags.on == "kubernetes" else config.runs_dir
+    run = config.run or new_run_name(runs_dir, now)
+    args = list(words)
+    if config.run is None:
+        args += ["--run", run]
+    if runs_dir != config.runs_dir:
+        args += ["--runs-dir", str(runs_dir)]
+    again = ["--resume", "--run", run, "--runs-dir", str(runs_dir)]
+    return run, Program(
+        kind="module",
+        name="yoked.train",
+        args=tuple(args),
+        run_folder=str(runs_dir / run),
+        # What a person asks of a run that goes on, such as more steps, holds in each start.
+        resume_args=tuple(args if config.resume else again),
+    )
+
+
+def _parse_train(words: Sequence[str]) -> TrainConfig:
+    """What flags of `yoked train` mean; raises UsageError."""
+    app = App(name="yoked train", result_action="return_value")
+
+    @app.default
+    def read(
+        *,
+        config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig(),  # noqa: B008
+    ) -> TrainConfig:
+        return config
+
+    try:
+        config = app(list(words), exit_on_error=False, print_error=False)
+    except CycloptsError as problem:
+        raise UsageError(" ".join(str(problem).split()), fix="yoked train --help") from problem
+    if not isinstance(config, TrainConfig):
+        # --help was asked for and printed.
+        raise SystemExit(0)
+    return config
+
+
+def _check_train(config: TrainConfig, flags: LaunchFlags) -> None:
+    """Refuse what `yoked train` allows and a cluster cannot mean."""
+    if config.ranks is not None:
+        raise UsageError(
+            f"--ranks {config.ranks} counts processes on one machine",
+            fix="leave it out: --nodes and --ranks-per-node say how many there are",
+        )
+    config.check_world(flags.nodes * flags.ranks)
+    if config.resume_from_step is not None:
+        raise UsageError(
+            "--resume-from-step: a job that starts again would go back to that step again",
+            fix="start a new run from that checkpoint with --from FOLDER, or give --resume",
+        )
+    if config.resume and config.run is None:
+        raise UsageError(
+            "--resume goes on with the latest run, which may be another when the job starts",
+            fix="name it: --resume --run NAME",
+        )
+    if flags.on == "kubernetes" and config.runs_dir != Path("runs"):
+        raise UsageError(
+            f"--runs-dir {config.runs_dir} is a folder of a pod, which ends with it",
+            fix=f"leave it out: runs are kept in {POD_STORAGE}/runs, on the claim of --storage",
+        )
+    taken = config.run is not None and (config.runs_dir / config.run / "run.json").exists()
+    if flags.on == "slurm" and taken and not config.resume:
+        raise UsageError(
+            f"there is a run named {config.run} in {config.runs_dir} already",
+            fix=f"another --run NAME, or go on with it: -- train --resume --run {config.run}",
+        )

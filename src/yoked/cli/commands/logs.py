@@ -1,0 +1,175 @@
+"""`yoked logs`: what the ranks of a run wrote."""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, RunName, reach_hosts
+from yoked.cli.output import Output
+from yoked.errors import UsageError, YokedError
+from yoked.fleet.model import HERE
+from yoked.launch.following import HostLog
+from yoked.launch.registry import Record
+from yoked.remote.client import Part
+
+_Event = tuple[str, Part] | YokedError | None
+
+
+def command(
+    run: RunName = None,
+    *,
+    fleet: FleetFlag = None,
+    follow: Annotated[
+        bool, Parameter(name=["--follow", "-f"], negative="", help="Go on until the run ends.")
+    ] = False,
+    host: Annotated[str | None, Parameter(help="Only the ranks of this host.")] = None,
+    rank: Annotated[int | None, Parameter(help="Only this rank.")] = None,
+    attempt: Annotated[int | None, Parameter(help="Only this attempt; the first is 0.")] = None,
+    stream: Annotated[Literal["out", "err"] | None, Parameter(help="Only this stream.")] = None,
+    tail: Annotated[int | None, Parameter(help="Begin with the last lines of each stream.")] = None,
+    times: Annotated[bool, Parameter(negative="", help="When each line came.")] = False,
+) -> int:
+    """Print the output of a run's ranks, merged in the order of time; followed, as it comes.
+
+    With several ranks, each line begins with its host and rank. Followed over a network that
+    goes away and comes back, each byte comes once.
+    """
+    if tail is not None and tail < 0:
+        raise UsageError(f"--tail {tail}: below 0", fix="--tail 20")
+    output = Output(json_mode=False)
+    with reach_hosts(fleet, output) as hosts:
+        record = hosts.pick(run)
+        names = _hosts_wanted(record, host, rank)
+        wanted: dict[str, Any] = {"follow": follow, "attempt": attempt, "tail_lines": tail}
+        wanted["ranks"] = None if rank is None else [rank]
+        wanted["streams"] = None if stream is None else [stream]
+        several = rank is None and record.ranks > 1
+        printer = _Printer(output, prefixed=several, times=times)
+        for name, part in _parts(hosts, record, names, wanted, output):
+            printer.show(name, part)
+    return 0
+
+
+def _label(host: str) -> str:
+    # As a word it is easier to see than yoked.toml's dot.
+    return "here" if host == HERE else host
+
+
+def _hosts_wanted(record: Record, host: str | None, rank: int | None) -> list[str]:
+    """The hosts whose output is wanted; raises UsageError for what the run does not have."""
+    if host is not None and host not in record.hosts:
+        raise UsageError(
+            f"run {record.run} has no host {host!r} that answers",
+            fix=f"its hosts: {', '.join(record.hosts)}",
+        )
+    if rank is None:
+        return [host] if host is not None else list(record.hosts)
+    at = record.host_of(rank)
+    if at is None or host not in (None, at):
+        raise UsageError(
+            f"run {record.run} has no rank {rank} on a host that answers",
+            fix=f"it has ranks 0 to {record.ranks - 1}",
+        )
+    return [at]
+
+
+def _parts(
+    hosts: Hosts, record: Record, names: list[str], wanted: dict[str, Any], output: Output
+) -> Iterator[tuple[str, Part]]:
+    """The parts of all hosts: in the order of time, or, followed, as they come."""
+    leaving = threading.Event()
+
+    def log_of(name: str) -> HostLog:
+        def on_cut(*_: object) -> None:
+            if not leaving.is_set():
+                output.note(f"{name} is out of reach, its part of the run goes on")
+
+        return HostLog(
+            hosts.clients[name],
+            record.run,
+            lambda _: hosts.reconnect(name),
+            wanted,
+            on_cut=on_cut,
+            on_back=lambda _: output.note(f"{name} is back"),
+            give_up=leaving.is_set,
+        )
+
+    logs = {name: log_of(name) for name in names}
+    if not wanted["follow"]:
+        yield from _in_order(logs)
+        return
+    try:
+        yield from _as_they_come(logs)
+    finally:
+        leaving.set()
+        for name, log in logs.items():
+            if log.client is not hosts.clients[name]:
+                log.client.close()
+
+
+def _in_order(logs: dict[str, HostLog]) -> Iterator[tuple[str, Part]]:
+    named = [_named(name, log) for name, log in logs.items()]
+    return heapq.merge(*named, key=lambda pair: float(pair[1].content["time_s"]))
+
+
+def _named(name: str, log: HostLog) -> Iterator[tuple[str, Part]]:
+    for part in log.parts():
+        yield name, part
+
+
+def _as_they_come(logs: dict[str, HostLog]) -> Iterator[tuple[str, Part]]:
+    # Bounded: a reader that is slower than the hosts must not fill this machine's memory.
+    events: queue.Queue[_Event] = queue.Queue(maxsize=1000)
+
+    def pump(name: str, log: HostLog) -> None:
+        try:
+            for part in log.parts():
+                events.put((name, part))
+            events.put(None)
+        except YokedError as problem:
+            events.put(problem)
+
+    for name, log in logs.items():
+        threading.Thread(target=pump, args=(name, log), daemon=True).start()
+    sources = len(logs)
+    while sources:
+        event = events.get()
+        if isinstance(event, YokedError):
+            raise event
+        if event is None:
+            sources -= 1
+        else:
+            yield event
+
+
+class _Printer:
+    def __init__(self, output: Output, *, prefixed: bool, times: bool) -> None:
+        self._output = output
+        self._prefixed = prefixed
+        self._times = times
+
+    def show(self, host: str, part: Part) -> None:
+        """Print a part, each of its lines with what was asked for in front."""
+        text = part.data.decode(errors="replace")
+        prefix = self._prefix(host, part.content)
+        if prefix:
+            # The last line of a rank that was killed may have no end.
+            lines = text.removesuffix("\n").split("\n")
+            text = "".join(f"{prefix}{line}\n" for line in lines)
+        self._output.text(text)
+
+    def _prefix(self, host: str, content: dict[str, Any]) -> str:
+        parts = []
+        if self._times:
+            came = datetime.fromtimestamp(content["time_s"]).astimezone()
+            parts.append(f"{came:%H:%M:%S}.{came.microsecond // 1000:03d}")
+        if self._prefixed:
+            parts.append(f"{_label(host)}.{content['rank']}")
+        return " ".join(parts) + " | " if parts else ""

@@ -1,0 +1,80 @@
+"""`yoked run`: somebody else's torch.distributed program, unmodified, on all hosts."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from yoked.cli.commands.fleet_flags import JobFlags
+from yoked.cli.output import Output
+from yoked.errors import UsageError
+from yoked.runs import stamp
+
+
+def command(
+    *words: Annotated[
+        str, Parameter(help="SCRIPT ARGS, or -m MODULE ARGS.", allow_leading_hyphen=True)
+    ],
+    flags: Annotated[JobFlags, Parameter(name="*")] = JobFlags(),  # noqa: B008
+    ranks: Annotated[
+        int | None, Parameter(help="Ranks on each host. Default: what yoked.toml says.")
+    ] = None,
+    threads: Annotated[
+        int | None,
+        Parameter(help="Threads of each rank. Default: the host's cores shared out."),
+    ] = None,
+    resume_args: Annotated[
+        str,
+        Parameter(help="What the program's arguments end with when --restarts starts it again."),
+    ] = "",
+    env: Annotated[
+        tuple[str, ...],
+        Parameter(help="NAME=VALUE for the program, on every host; may be repeated."),
+    ] = (),
+    bootstrap: Annotated[
+        bool, Parameter(help="Help programs that assume NCCL and CUDA on Gloo.")
+    ] = True,
+    run: Annotated[str | None, Parameter(help="Name of the run. Default: the time.")] = None,
+    json_output: Annotated[
+        bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
+    ] = False,
+) -> int:
+    """Run a torch.distributed program, unmodified, on all hosts of a fleet, or on this machine.
+
+    The folder in which this is typed is sent to the hosts (what .gitignore names stays), and the
+    program runs there. Ctrl-C leaves it running; `yoked attach` comes back to it.
+    """
+    import shlex
+
+    from yoked.cli.commands.fleet_job import report_job, run_job
+    from yoked.launch.program import read_program
+    from yoked.launch.start import Order
+
+    for name, count in (("--ranks", ranks), ("--threads", threads)):
+        if count is not None and count < 1:
+            raise UsageError(f"{name} {count}: at least 1 is needed", fix=f"{name} 1")
+    program = read_program(words, Path.cwd(), shlex.split(resume_args))
+    order = Order(
+        run=run or stamp(datetime.now().astimezone()),
+        program=program,
+        ranks=ranks,
+        restarts=flags.checked_restarts(),
+        threads=threads,
+        bootstrap=bootstrap,
+        env=_environment(env),
+    )
+    output = Output(json_mode=json_output)
+    return report_job(run_job(order, flags, output), output)
+
+
+def _environment(settings: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--env {setting!r} is not NAME=VALUE", fix="--env OMP_PROC_BIND=true")
+        found[name] = value
+    return found

@@ -1,0 +1,112 @@
+"""`yoked runs`: what ran and what runs, on all hosts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from yoked.cli.commands.fleet_runs import FleetFlag, JsonFlag, reach_hosts
+from yoked.cli.commands.lab_text import table
+from yoked.cli.output import Output
+from yoked.launch.attach import headline
+from yoked.launch.registry import Record
+from yoked.runs import list_runs
+from yoked.units import format_duration
+
+_COLUMNS = ("run", "state", "hosts", "ranks", "started", "took", "step", "loss")
+
+
+def command(
+    *,
+    fleet: FleetFlag = None,
+    runs_dir: Annotated[
+        Path, Parameter(help="Folder that holds the runs of this machine alone.")
+    ] = Path("runs"),
+    json_output: JsonFlag = False,
+) -> int:
+    """List the runs of a fleet, the newest first, and those of this machine's folder of runs."""
+    output = Output(json_mode=json_output)
+    with reach_hosts(fleet, output) as hosts:
+        records = hosts.records()
+        unreachable = hosts.unreachable
+    rows = [_describe(record) for record in records]
+    known = {record.run for record in records}
+    rows += [_describe_local(path) for path in list_runs(runs_dir) if path.name not in known]
+    rows.sort(key=lambda row: row["started_s"], reverse=True)
+    causes = [f"{row['run']}: {headline(row['failure'])}" for row in rows if row["failure"]]
+    output.result(
+        {"runs": rows, "unreachable": {name: why.what for name, why in unreachable.items()}},
+        verdict=f"{len(rows)} run{'s' * (len(rows) != 1)}" if rows else "there is no run yet",
+        evidence=[*_lines(rows), *causes],
+        next_commands=[] if rows else ["yoked train"],
+    )
+    return 1 if unreachable else 0
+
+
+def _describe(record: Record) -> dict[str, Any]:
+    progress = record.progress or {}
+    return {
+        "run": record.run,
+        "state": record.state,
+        "hosts": [node["host"] for node in record.nodes],
+        "ranks": record.ranks,
+        "started_s": record.started_s,
+        "ended_s": record.ended_s,
+        "step": progress.get("step"),
+        "loss": progress.get("loss"),
+        "failure": None if record.active else record.failure,
+        "folders": {host: told["folder"] for host, told in record.hosts.items()},
+    }
+
+
+def _describe_local(folder: Path) -> dict[str, Any]:
+    """A run that was trained without a fleet, or was brought home from one."""
+    result, plan = _read(folder / "result.json"), _read(folder / "run.json")
+    steps = result.get("steps")
+    return {
+        "run": folder.name,
+        # Whether one without a result still trains, or was killed, its folder does not tell.
+        "state": result.get("state", "finished") if result else "unfinished",
+        "hosts": [host.get("name") for host in result.get("hosts", plan.get("hosts", []))],
+        "ranks": sum(int(host.get("ranks", 1)) for host in result.get("hosts", [])) or None,
+        "started_s": folder.stat().st_mtime,
+        "ended_s": None,
+        "step": steps,
+        "loss": result.get("loss"),
+        "failure": None,
+        "folders": {".": str(folder.absolute())},
+    }
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _lines(rows: list[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    return table(_COLUMNS, [[_cell(row, column) for column in _COLUMNS] for row in rows])
+
+
+def _cell(row: dict[str, Any], column: str) -> str:
+    if column == "hosts":
+        return ", ".join(str(host) for host in row["hosts"])
+    if column == "started":
+        return f"{datetime.fromtimestamp(row['started_s']).astimezone():%Y-%m-%d %H:%M}"
+    if column == "took":
+        if row["ended_s"] is None:
+            return ""
+        return format_duration(max(0.0, row["ended_s"] - row["started_s"]))
+    value = row[column]
+    if value is None:
+        return ""
+    return f"{value:.4f}" if column == "loss" else str(value)

@@ -1,0 +1,58 @@
+"""`yoked stop`: end a run in good order."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from yoked.cli.commands.fleet_runs import FleetFlag, JsonFlag, RunName, reach_hosts
+from yoked.cli.output import Output
+from yoked.errors import UsageError
+
+_STEPS = {
+    "checkpoint": "asked to save and stop",
+    "terminate": "told to end",
+    "kill": "killed",
+}
+
+
+def command(
+    run: RunName = None,
+    *,
+    fleet: FleetFlag = None,
+    now: Annotated[bool, Parameter(help="Do not ask for a checkpoint.", negative="")] = False,
+    wait: Annotated[float, Parameter(help="Seconds that saving may take.")] = 60.0,
+    json_output: JsonFlag = False,
+) -> int:
+    """Ask a run for a checkpoint and its end; terminate it if it does not come, then kill it.
+
+    Only processes of that very launch get a signal.
+    """
+    from yoked.launch.stopping import stop_run
+
+    if wait < 0:
+        raise UsageError(f"--wait {wait:g}: below 0", fix="--wait 60")
+    output = Output(json_mode=json_output)
+    with reach_hosts(fleet, output) as hosts:
+        record = hosts.pick(run)
+        if not record.active:
+            output.result(
+                {"run": record.run, "state": record.state, "did": []},
+                verdict=f"run {record.run} is over already: {record.state}",
+            )
+            return 0
+        record, did = stop_run(
+            hosts.only(record), record, wait_s=0.0 if now else wait, say=output.note
+        )
+        missing = len(record.nodes) - len(record.hosts)
+    output.result(
+        {"run": record.run, "state": record.state, "did": did},
+        verdict=f"run {record.run}: {record.state}",
+        evidence=[
+            ", then ".join(_STEPS[how] for how in did),
+            *([f"{missing} of its hosts did not answer"] if missing else []),
+        ],
+        next_commands=["yoked runs"] if record.active or missing else [],
+    )
+    return 1 if record.active or missing else 0

@@ -1,0 +1,139 @@
+"""`yoked train` on a fleet: the same configuration, rows and curve, on other machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from yoked.cli.commands.fleet_flags import JobFlags
+from yoked.cli.commands.fleet_job import FleetJob, run_job
+from yoked.cli.output import Output
+from yoked.errors import UsageError
+from yoked.fleet.model import Fleet
+from yoked.launch.attach import JobEnd
+from yoked.launch.datapush import push_data
+from yoked.launch.mirror import fetch_json, mirror_run
+from yoked.launch.program import Program
+from yoked.launch.start import Order, Seat, on_all
+from yoked.train.config import TrainConfig
+from yoked.units import format_bytes
+
+CONFIG_NAME = "config.json"
+# Where ranks run: <state>/jobs/<run>/work. Runs lie beside the jobs.
+RUNS_FROM_WORK = Path("../../../runs")
+# They are prepared on every host by itself: nothing needs to travel.
+BUILT_IN_DATA = ("sotu", "climbmix")
+
+
+def train_fleet(
+    config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Output
+) -> tuple[FleetJob, Mapping[str, Any] | None]:
+    """Train on the hosts of a fleet; the job, and rank 0's result unless nobody waited for it.
+
+    config: with its run named. The run's folder is on rank 0's host; what is small of it is
+    copied into `--runs-dir` here.
+    """
+    results: list[Mapping[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="yoked-train-") as folder:
+        order = _order(config, flags, Path(folder))
+
+        def before(seats: list[Seat]) -> Order:
+            shipped = dataclasses.replace(config, data=_ship_data(config, seats, output))
+            _write_config(shipped, Path(folder))
+            return dataclasses.replace(order, run=_job_name(config, seats))
+
+        def after(job: FleetJob) -> None:
+            if job.end is not None and not job.end.detached:
+                results.append(_bring_home(config, job, job.end))
+
+        job = run_job(order, flags, output, fleet=fleet, before=before, after=after)
+    return job, results[0] if results else None
+
+
+def _order(config: TrainConfig, flags: JobFlags, folder: Path) -> Order:
+    assert config.run is not None
+    program = Program(
+        "module",
+        "yoked.train",
+        ("--config-file", CONFIG_NAME),
+        folder,
+        resume_args=("--resume",),
+    )
+    return Order(
+        run=config.run,
+        program=program,
+        ranks=config.ranks,
+        restarts=flags.checked_restarts(),
+        threads=config.thread_count,
+        own_threads=True,
+        # yoked.train speaks Gloo and NCCL as they are.
+        bootstrap=False,
+    )
+
+
+def _write_config(config: TrainConfig, folder: Path) -> None:
+    shipped = dataclasses.replace(config, ranks=None, runs_dir=RUNS_FROM_WORK, tokenizer=None)
+    if config.start_from is not None and config.start_from.exists():
+        (folder / "from").symlink_to(config.start_from.absolute())
+        shipped = dataclasses.replace(shipped, start_from=Path("from"))
+    text = json.dumps(shipped.to_dict())
+    (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
+
+
+def _ship_data(config: TrainConfig, seats: list[Seat], output: Output) -> str:
+    """What the hosts' --data is: a built-in name, or the label of rows that were sent there."""
+    if config.data in BUILT_IN_DATA and config.tokenizer is None:
+        return config.data
+    from yoked.train.data.prepare import prepare
+    from yoked.train.resolve import resolve
+
+    gpus = any(seat.facts.get("gpus") and seat.host.device != "cpu" for seat in seats)
+    wanted = config.device_type if config.device_type != "auto" else ("cuda" if gpus else "cpu")
+    data = prepare(
+        config.data,
+        max_seq_len=resolve(config, wanted).max_seq_len,
+        vocab_size=config.vocab_size,
+        tokenizer=config.tokenizer,
+        packing=config.packing,
+    )
+    for seat, sent in zip(
+        seats, on_all(seats, lambda seat: push_data(seat.client, data.folder)), strict=True
+    ):
+        if sent:
+            output.note(f"{seat.host.name} got {format_bytes(sent)} of {data.folder.name}")
+    return data.folder.name
+
+
+def _job_name(config: TrainConfig, seats: list[Seat]) -> str:
+    """The run's name; where it is resumed, with a number that no job has yet."""
+    assert config.run is not None
+    if not config.resume and config.resume_from_step is None:
+        return config.run
+    taken = {job["run"] for job in seats[0].client.call("job_list")}
+    name, number = config.run, 2
+    while name in taken:
+        name, number = f"{config.run}.{number}", number + 1
+    return name
+
+
+def _bring_home(config: TrainConfig, job: FleetJob, end: JobEnd) -> Mapping[str, Any]:
+    """Copy the run's folder here; its result, or the error that ended it."""
+    first = job.started.seats[0]
+    assert config.run is not None
+    folder = f"{first.job_root}/{job.started.run}"
+    if not config.dry_run:
+        here = config.runs_dir / config.run
+        mirror_run(first.client, f"{first.facts['state']}/runs/{config.run}", here)
+    end.raise_failure(fix=f"yoked train --resume --run {config.run}")
+    result = fetch_json(first.client, f"{folder}/errors/{end.attempt}/result.json")
+    if result is None:
+        raise UsageError(
+            f"run {config.run} ended without a result", fix=f"yoked logs {job.started.run}"
+        )
+    if not config.dry_run:
+        result["dir"] = str(config.runs_dir / config.run)
+    return {**result, "start_s": dict(job.started.took_s)}

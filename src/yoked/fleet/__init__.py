@@ -1,0 +1,1 @@
+"""The fleet: yoked.toml, and which interfaces its hosts can use."""

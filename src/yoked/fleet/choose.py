@@ -1,0 +1,243 @@
+"""Which interface of each host the others can use: decided from dials that were really made.
+
+Pure: the same candidates and attempts give the same choice, whatever their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Literal
+
+from yoked.errors import HostError
+
+# Two measurements of one link differ by so much: only what is faster by more counts as faster.
+_AS_FAST = 0.8
+# What is likely to stay, first.
+_KINDS = ("physical", "wireless", "bridge", "docker", "vpn")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An interface of a host, with the address that Gloo would take of it."""
+
+    host: str
+    interface: str
+    address: str
+    kind: str = "physical"
+
+    @property
+    def version(self) -> int:
+        """4 or 6."""
+        return ip_address(self.address).version
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A dial from one host to a candidate of another.
+
+    answered_by: the host that answered there; error: a symbol such as ECONNREFUSED, with its text;
+    goodput_bytes_per_s: None where it was not measured.
+    """
+
+    source: str
+    target: Candidate
+    answered_by: str | None = None
+    error: str | None = None
+    error_text: str | None = None
+    rtt_s: float | None = None
+    goodput_bytes_per_s: float | None = None
+
+    @property
+    def reached(self) -> bool:
+        """Whether that very host answered: docker0 has the same address on all of them."""
+        return self.error is None and self.answered_by == self.target.host
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a host's peers use. goodput: that of its slowest peer; rtt: that of its farthest."""
+
+    host: str
+    interface: str
+    address: str
+    rtt_s: float | None
+    goodput_bytes_per_s: float | None
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """A candidate that all others reached."""
+
+    candidate: Candidate
+    rtt_s: float
+    goodput_bytes_per_s: float
+
+    @property
+    def order(self) -> tuple[int, float, str, str]:
+        """Sorts offers of equal speed, the best first."""
+        it = self.candidate
+        kind = _KINDS.index(it.kind) if it.kind in _KINDS else len(_KINDS)
+        return kind, self.rtt_s, it.interface, it.address
+
+
+def reached_by_all(
+    hosts: Sequence[str], candidates: Iterable[Candidate], attempts: Iterable[Attempt]
+) -> list[Candidate]:
+    """The candidates that every other host reached."""
+    reached: dict[Candidate, set[str]] = {}
+    for attempt in attempts:
+        if attempt.reached:
+            reached.setdefault(attempt.target, set()).add(attempt.source)
+    return [
+        each for each in candidates if set(hosts) - {each.host} <= reached.get(each, set[str]())
+    ]
+
+
+def choose(
+    hosts: Sequence[str], candidates: Sequence[Candidate], attempts: Sequence[Attempt]
+) -> dict[str, Choice]:
+    """For every host the interface that serves its peers best, all of one address family.
+
+    Faster is better (within 20% is equal), then IPv4, then a cable before radio before a VPN,
+    then the shorter way. Raises HostError that names a pair and why it does not come together.
+    """
+    offers = _offers(hosts, candidates, attempts)
+    found = {
+        version: best
+        for version in (4, 6)
+        if len(best := _best(hosts, offers, version)) == len(hosts)
+    }
+    if not found:
+        raise _explain(hosts, candidates, attempts)
+    version = 4 if 4 in found else 6
+    if len(found) == 2 and _slowest(found[6]) * _AS_FAST > _slowest(found[4]):
+        version = 6
+    return {host: _choice(found[version][host]) for host in hosts}
+
+
+def _offers(
+    hosts: Sequence[str], candidates: Sequence[Candidate], attempts: Sequence[Attempt]
+) -> list[_Offer]:
+    offers = []
+    for candidate in reached_by_all(hosts, candidates, attempts):
+        own = [each for each in attempts if each.target == candidate and each.reached]
+        rtt_s = max((each.rtt_s or 0.0 for each in own), default=0.0)
+        # What could not be measured is no faster than anything.
+        goodput = min((each.goodput_bytes_per_s or 0.0 for each in own), default=0.0)
+        offers.append(_Offer(candidate, rtt_s, goodput))
+    return offers
+
+
+def _best(hosts: Sequence[str], offers: Sequence[_Offer], version: int) -> dict[str, _Offer]:
+    """The best offer of each host that has one of this family."""
+    best = {}
+    for host in hosts:
+        own = [
+            each
+            for each in offers
+            if each.candidate.host == host and each.candidate.version == version
+        ]
+        if own:
+            least = _AS_FAST * max(each.goodput_bytes_per_s for each in own)
+            fast = [each for each in own if each.goodput_bytes_per_s >= least]
+            best[host] = min(fast, key=lambda each: each.order)
+    return best
+
+
+def _slowest(best: Mapping[str, _Offer]) -> float:
+    return min(each.goodput_bytes_per_s for each in best.values())
+
+
+def _choice(offer: _Offer) -> Choice:
+    it = offer.candidate
+    return Choice(
+        it.host, it.interface, it.address, offer.rtt_s or None, offer.goodput_bytes_per_s or None
+    )
+
+
+def _explain(
+    hosts: Sequence[str], candidates: Sequence[Candidate], attempts: Sequence[Attempt]
+) -> HostError:
+    """Why there is no choice: the family that comes closest, its first host without an offer, and
+    the dial to its best candidate that failed.
+    """
+    for host in hosts:
+        if not any(each.host == host for each in candidates):
+            return HostError(
+                f"{host} has no interface with an address that others could dial",
+                fix=f"connect {host} to the network of the others; `ssh {host} ip address` lists "
+                "what it has",
+            )
+    usable = reached_by_all(hosts, candidates, attempts)
+    lacking = {
+        version: [host for host in hosts if not _of(usable, host, version)] for version in (4, 6)
+    }
+    version: Literal[4, 6] = 4 if len(lacking[4]) <= len(lacking[6]) else 6
+    # A host without any address of the family explains less than one whose dials failed.
+    with_address = [host for host in lacking[version] if _of(candidates, host, version)]
+    if not with_address:
+        return _no_common_family(lacking[version][0], version)
+    return _failed_pair(
+        [each for each in attempts if each.target in _of(candidates, with_address[0], version)],
+        candidates,
+    )
+
+
+def _of(candidates: Iterable[Candidate], host: str, version: int) -> list[Candidate]:
+    return [each for each in candidates if each.host == host and each.version == version]
+
+
+def _no_common_family(host: str, version: int) -> HostError:
+    return HostError(
+        f"the hosts have no address family in common: {host} has no IPv{version} address that "
+        "Gloo would take, and others have no other",
+        fix=f"give {host} an IPv{version} address in the network of the others",
+    )
+
+
+def _failed_pair(attempts: Sequence[Attempt], candidates: Sequence[Candidate]) -> HostError:
+    """The failed dial that says most, in words."""
+    reached = {each.target for each in attempts if each.reached}
+    failed = sorted(
+        (each for each in attempts if not each.reached),
+        key=lambda each: (
+            each.target not in reached,
+            _KINDS.index(each.target.kind) if each.target.kind in _KINDS else len(_KINDS),
+            each.target.interface,
+            each.source,
+        ),
+    )
+    first = failed[0]
+    target, source = first.target, first.source
+    way = f"{source} does not reach {target.host} at {target.address} ({target.interface})"
+    own = next(
+        (each for each in candidates if each.host == source and each.version == target.version),
+        None,
+    )
+    allow = f"on {target.host}: sudo ufw allow from {own.address if own else source}"
+    if first.error is None:
+        return HostError(
+            f"{way}: {first.answered_by} answers there, so two machines have that address",
+            fix=f"give {target.host} another address on {target.interface}",
+        )
+    if first.error == "ETIMEDOUT":
+        return HostError(
+            f"{way}: no answer on a high port, although ssh works. "
+            f"A firewall on {target.host} is the usual cause.",
+            fix=allow,
+        )
+    if first.error in ("EHOSTUNREACH", "ENETUNREACH"):
+        return HostError(
+            f"{way}: {first.error_text}. They are not in one network, or a firewall on "
+            f"{target.host} says so.",
+            fix=(f"connect {source} and {target.host} to the same network", f"or {allow}"),
+        )
+    if first.error == "ECONNREFUSED":
+        return HostError(
+            f"{way}: {first.error_text}. Another machine has that address too, or a firewall on "
+            f"{target.host} rejects.",
+            fix=(allow, f"or give {target.host} another address on {target.interface}"),
+        )
+    return HostError(f"{way}: {first.error_text}", fix=allow)

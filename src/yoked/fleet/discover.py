@@ -1,0 +1,224 @@
+"""Find out from traffic which addresses the hosts of a fleet can use: all hosts at once.
+
+Every host listens for a moment, every other dials each of its addresses; what everybody reached is
+then measured, in rounds in which no host is in two pairs, so that measurements do not share a link.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
+
+from yoked.errors import FleetError
+from yoked.fleet.choose import Attempt, Candidate, Choice, choose, reached_by_all
+from yoked.fleet.model import Fleet, Host
+
+# A lost SYN is sent again after 1 s.
+_DIAL_S = 2.5
+# Enough to tell 20 Mbit/s from 1 Gbit/s, and gone in a moment on both.
+_SEND_S = 0.1
+_SEND_BYTES = 2_000_000
+_ANSWER_S = 30.0
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Agent(Protocol):
+    """What is needed of an agent's client."""
+
+    def call(
+        self, name: str, *, data: bytes = b"", timeout_s: float = _ANSWER_S, **args: Any
+    ) -> Any:
+        """The result of a call."""
+        ...
+
+    def stream(
+        self, name: str, *, data: bytes = b"", timeout_s: float | None = None, **args: Any
+    ) -> Iterator[Any]:
+        """The parts of an answer."""
+        ...
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was tried, and what follows from it."""
+
+    candidates: tuple[Candidate, ...]
+    attempts: tuple[Attempt, ...]
+    choices: Mapping[str, Choice]
+
+
+def find_addresses(fleet: Fleet, agents: Mapping[str, Agent]) -> dict[str, tuple[str, str]]:
+    """For every host (interface, address) that its peers can use; see `survey`."""
+    choices = survey(fleet.hosts, agents).choices
+    return {name: (choice.interface, choice.address) for name, choice in choices.items()}
+
+
+def survey(hosts: Sequence[Host], agents: Mapping[str, Agent]) -> Survey:
+    """Look at the interfaces of two hosts or more, dial, measure and choose.
+
+    An interface that the fleet's file names is the only candidate of its host. Raises HostError
+    with the pair that does not come together, or FleetError for an interface that is not there.
+    """
+    assert len(hosts) > 1, hosts
+    names = [host.name for host in hosts]
+    found = _at_once(lambda host: _candidates(host, agents[host.name].call("interfaces")), hosts)
+    candidates = [each for own in found for each in own]
+    token = secrets.token_hex(16)
+    with ExitStack() as stack:
+        # One after the other: each answers at once.
+        ports = {name: stack.enter_context(_listening(agents[name], token, name)) for name in names}
+        dialer = _Dialer(agents, ports, token)
+        attempts = dialer.reach(names, candidates)
+        usable = reached_by_all(names, candidates, attempts)
+        attempts = _merged(attempts, dialer.measure(names, usable))
+    return Survey(tuple(candidates), tuple(attempts), choose(names, candidates, attempts))
+
+
+def require_distinct(facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise FleetError for two entries that are one machine. facts: of each host, by its name."""
+    seen: dict[str, str] = {}
+    for name, own in facts.items():
+        other = seen.setdefault(own["machine"], name)
+        if other != name:
+            raise FleetError(
+                f"{other} and {name} are one machine ({own['hostname']}): its ranks would share "
+                "one CPU and be taken for two hosts",
+                fix=f"leave {name} out; for more ranks there, write `ranks = 2` for {other}",
+            )
+
+
+def _candidates(host: Host, interfaces: Sequence[Mapping[str, Any]]) -> list[Candidate]:
+    """The interfaces that Gloo could use, or the one that the file names."""
+    if host.interface is not None and all(each["name"] != host.interface for each in interfaces):
+        there = ", ".join(each["name"] for each in interfaces) or "none"
+        raise FleetError(
+            f"{host.name}: there is no interface {host.interface} that is up; there are: {there}",
+            fix=f"mend `interface` of {host.name} in the fleet's file, or remove it",
+        )
+    return [
+        Candidate(host.name, each["name"], each["gloo_address"], each["kind"])
+        for each in interfaces
+        if each["gloo_address"] is not None
+        and each["kind"] != "loopback"
+        and host.interface in (None, each["name"])
+    ]
+
+
+@contextmanager
+def _listening(agent: Agent, token: str, host: str) -> Iterator[int]:
+    """A listener on a host, and its port; leaving closes it."""
+    parts = cast(
+        "Generator[Any, None, None]",
+        agent.stream("listen", timeout_s=_ANSWER_S, token=token, host=host),
+    )
+    try:
+        yield int(next(parts).content["port"])
+    finally:
+        parts.close()
+
+
+class _Dialer:
+    """Dials between hosts whose listeners are open. ports: of each host."""
+
+    def __init__(self, agents: Mapping[str, Agent], ports: Mapping[str, int], token: str) -> None:
+        self._agents = agents
+        self._ports = ports
+        self._token = token
+
+    def reach(self, names: Sequence[str], candidates: Sequence[Candidate]) -> list[Attempt]:
+        """Every host dials all candidates of all others, all at once."""
+
+        def dial(name: str) -> list[Attempt]:
+            return self._dial(name, [each for each in candidates if each.host != name])
+
+        return [attempt for own in _at_once(dial, names) for attempt in own]
+
+    def measure(self, names: Sequence[str], candidates: Sequence[Candidate]) -> list[Attempt]:
+        """Every pair in both directions, one candidate after the other."""
+
+        def dial_pair(pair: tuple[str, str]) -> list[Attempt]:
+            first, second = pair
+            return [
+                attempt
+                for source, target in ((first, second), (second, first))
+                for candidate in candidates
+                if candidate.host == target
+                for attempt in self._dial(source, [candidate], send_s=_SEND_S)
+            ]
+
+        return [
+            attempt
+            for pairs in rounds(names)
+            for own in _at_once(dial_pair, pairs)
+            for attempt in own
+        ]
+
+    def _dial(
+        self, source: str, targets: Sequence[Candidate], send_s: float = 0.0
+    ) -> list[Attempt]:
+        if not targets:
+            return []
+        answers = self._agents[source].call(
+            "dial",
+            token=self._token,
+            host=source,
+            targets=[{"address": each.address, "port": self._ports[each.host]} for each in targets],
+            wait_s=_DIAL_S,
+            send_s=send_s,
+            send_bytes=_SEND_BYTES,
+        )
+        return [
+            Attempt(
+                source,
+                target,
+                answered_by=answer["answered_by"],
+                error=answer["error"],
+                error_text=answer["error_text"],
+                rtt_s=answer["rtt_s"],
+                goodput_bytes_per_s=answer["goodput_bytes_per_s"],
+            )
+            for target, answer in zip(targets, answers, strict=True)
+        ]
+
+
+def rounds(names: Sequence[str]) -> list[list[tuple[str, str]]]:
+    """All pairs, in rounds in which nobody is in two: the circle method of round-robin
+    tournaments.
+    """
+    seats: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
+    found = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        facing = zip(seats[:half], reversed(seats[half:]), strict=True)
+        found.append([(a, b) for a, b in facing if a is not None and b is not None])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return found
+
+
+def _merged(reached: Sequence[Attempt], measured: Sequence[Attempt]) -> list[Attempt]:
+    """What was reached, with the figures of what was measured. A measurement that failed leaves
+    the link without a figure.
+    """
+    figures = {(each.source, each.target): each for each in measured if each.reached}
+    merged = []
+    for attempt in reached:
+        figure = figures.get((attempt.source, attempt.target))
+        if figure is not None:
+            assert attempt.rtt_s is not None
+            assert figure.rtt_s is not None
+            rtt_s = min(attempt.rtt_s, figure.rtt_s)
+            attempt = dataclasses.replace(figure, rtt_s=rtt_s)  # noqa: PLW2901
+        merged.append(attempt)
+    return merged
+
+
+def _at_once(act: Callable[[T], U], items: Sequence[T]) -> list[U]:
+    with ThreadPoolExecutor(max_workers=max(1, len(items))) as pool:
+        return list(pool.map(act, items))

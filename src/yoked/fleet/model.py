@@ -1,0 +1,38 @@
+"""A fleet as yoked.toml has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+# This machine, as people write it.
+HERE = "."
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host. name: anything that ssh understands, or `.` for this machine.
+
+    ranks: None is one on the CPU, or one for each GPU. interface and address: where its peers
+    reach it, proved with traffic by `yoked init`. python: the interpreter that trains there;
+    None: the one of `yoked install`, else python3.
+    """
+
+    name: str
+    ranks: int | None = None
+    device: Device = "auto"
+    interface: str | None = None
+    address: str | None = None
+    python: str | None = None
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """hosts: in the order of their ranks. path: the file; ssh_config: instead of ~/.ssh/config."""
+
+    name: str
+    hosts: tuple[Host, ...]
+    path: Path
+    ssh_config: Path | None = None

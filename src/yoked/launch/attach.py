@@ -1,0 +1,268 @@
+"""Look on while a job runs, from wherever its hosts can be reached, and tell how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rich.console import Console
+
+from yoked.errors import HostError, JobError, YokedError
+from yoked.launch.bootstrap.verdict import EXIT_CODES
+from yoked.launch.following import HostLog, Reconnect
+from yoked.launch.registry import Record, ask_all, join
+from yoked.remote.client import AgentClient, Part
+
+# Hosts end within seconds of each other.
+END_WITHIN_S = 15.0
+_POLL_S = 0.2
+# One that is asked while the network is away must not keep us from noticing that it is back.
+_STATUS_S = 2.0
+# As 130 is for a command that a person interrupted: the job goes on, unseen.
+DETACHED_CODE = 130
+
+
+class Display(Protocol):
+    """Where the output of rank 0 and words about the run go: a command's `Output`."""
+
+    json_mode: bool
+    console: Console
+
+    def note(self, line: str) -> None:
+        """Something worth knowing."""
+        ...
+
+    def text(self, text: str) -> None:
+        """Text as it is, at once, on stdout."""
+        ...
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a job ended; or, detached, that nobody waited for it."""
+
+    record: Record
+    detached: bool = False
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self.record.run
+
+    @property
+    def state(self) -> str:
+        """finished, failed, stopped, interrupted or lost; running where detached."""
+        return "running" if self.detached else self.record.state
+
+    @property
+    def attempt(self) -> int:
+        """The last attempt; the first is 0."""
+        return self.record.attempt
+
+    @property
+    def exit_code(self) -> int:
+        """The exit status of a command that followed the job."""
+        if self.detached:
+            return DETACHED_CODE
+        codes: dict[str, int] = {str(state): code for state, code in EXIT_CODES.items()}
+        return codes.get(self.state, 1)
+
+    @property
+    def verdict(self) -> str:
+        """One line: what became of it."""
+        if self.detached:
+            return f"run {self.run} goes on"
+        restarts = self.attempt
+        again = f", after {restarts} restart{'s' * (restarts != 1)}" if restarts else ""
+        return f"run {self.run} {_BECAME[self.state]}{again}"
+
+    @property
+    def evidence(self) -> list[str]:
+        """The first cause and that rank's last lines; nothing where nothing failed."""
+        failure = self.record.failure
+        if self.detached or failure is None:
+            return []
+        lines = [headline(failure)]
+        if failure.get("last_lines"):
+            lines += ["its last lines:", *(f"  {line}" for line in failure["last_lines"])]
+        return lines
+
+    @property
+    def next_commands(self) -> list[str]:
+        """What to do now."""
+        if self.detached:
+            return [f"yoked attach {self.run}", f"yoked stop {self.run}"]
+        failure = self.record.failure
+        if failure is None:
+            return []
+        return [*failure.get("fix", ()), f"yoked logs {self.run} --tail 50"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As --json has it."""
+        return {
+            "state": self.state,
+            "attempts": self.attempt + 1,
+            "failure": None if self.detached else self.record.failure,
+        }
+
+    def raise_failure(self, *, fix: str) -> None:
+        """Raise JobError for a job that failed or was lost. fix: how to go on from there."""
+        if self.state in ("failed", "lost"):
+            failure = self.record.failure or {}
+            raise JobError(
+                "\n".join([self.verdict, *self.evidence]),
+                fix=[*failure.get("fix", ()), f"yoked logs {self.run} --tail 50", fix],
+            )
+
+
+_BECAME = {
+    "prepared": "has not begun",
+    "running": "is still running",
+    "finished": "finished",
+    "failed": "failed",
+    "stopped": "was stopped",
+    "interrupted": "was stopped after it had saved",
+    "lost": "ended, and nobody saw how",
+}
+
+
+def headline(failure: Mapping[str, Any]) -> str:
+    """Where and what: the first cause in one line or two."""
+    rank, host = failure.get("rank"), failure.get("host", "")
+    where = host if rank is None else f"rank {rank} on {host}"
+    return f"{where}: {failure.get('what', '')}"
+
+
+def follow_job(
+    clients: Mapping[str, AgentClient],
+    run: str,
+    output: Display,
+    reconnect: Reconnect,
+    *,
+    tail_lines: int | None = None,
+) -> JobEnd:
+    """Show rank 0's output as it comes, until the job is over on all hosts.
+
+    tail_lines: only so many lines of what there was before. Ctrl-C leaves the job running.
+    Raises JobError when no host has such a run.
+    """
+    viewer = _Viewer(clients, run, output, reconnect)
+    try:
+        viewer.show_rank_0(tail_lines)
+        return JobEnd(viewer.await_end())
+    except KeyboardInterrupt:
+        return JobEnd(viewer.record, detached=True)
+    finally:
+        viewer.close()
+
+
+class _Viewer:
+    def __init__(
+        self,
+        clients: Mapping[str, AgentClient],
+        run: str,
+        output: Display,
+        reconnect: Reconnect,
+    ) -> None:
+        self._clients = dict(clients)
+        self._given = set(clients.values())
+        self._run = run
+        self._output = output
+        self._reconnect = reconnect
+        self._attempt = 0
+        self.record = self._look()
+
+    def show_rank_0(self, tail_lines: int | None) -> None:
+        """Show the output of rank 0 to its end, or until the run is known to be over."""
+        host = self.record.host_of(0)
+        if host is None:
+            self._output.note("the host of rank 0 does not answer: its output cannot be shown")
+            return
+        wanted: dict[str, Any] = {"ranks": [0], "follow": True}
+        if tail_lines is not None:
+            wanted["tail_lines"] = tail_lines
+        log = HostLog(
+            self._clients[host],
+            self._run,
+            lambda _: self._reconnect(host),
+            wanted,
+            on_cut=lambda _, problem: self._on_cut(host, problem),
+            on_back=lambda _: self._output.note(f"{host} is back"),
+            give_up=lambda: self._others_are_done(host),
+        )
+        try:
+            for part in log.parts():
+                self._show(part)
+        except HostError:
+            self._output.note(f"the run is over on the other hosts; {host} still does not answer")
+            del self._clients[host]
+        else:
+            self._clients[host] = log.client
+
+    def await_end(self) -> Record:
+        """The record when the run is over on all hosts that answer."""
+        until_s = time.monotonic() + END_WITHIN_S
+        while True:
+            self.record = self._look(again=True)
+            if not self.record.active or time.monotonic() > until_s:
+                return self.record
+            time.sleep(_POLL_S)
+
+    def close(self) -> None:
+        """Close the connections that were made here."""
+        for client in self._clients.values():
+            if client not in self._given:
+                client.close()
+
+    def _look(self, *, again: bool = False) -> Record:
+        """What the hosts tell. again: those that were cut off meanwhile get a new connection."""
+        told, failures = self._ask()
+        lost = [host for host, problem in failures.items() if isinstance(problem, HostError)]
+        if again and lost:
+            for host in lost:
+                self._renew(host)
+            told, failures = self._ask()
+        records = join({host: [status] for host, status in told.items()})
+        if records:
+            return records[0]
+        problem = next(iter(failures.values()), None)
+        raise problem or JobError(f"there is no run {self._run} on these hosts", fix="yoked runs")
+
+    def _renew(self, host: str) -> None:
+        with contextlib.suppress(HostError):
+            former, self._clients[host] = self._clients[host], self._reconnect(host)
+            if former not in self._given:
+                former.close()
+
+    def _ask(self) -> tuple[dict[str, dict[str, Any]], dict[str, YokedError]]:
+        def ask(client: AgentClient) -> dict[str, Any]:
+            status: dict[str, Any] = client.call("job_status", run=self._run, timeout_s=_STATUS_S)
+            return status
+
+        return ask_all(self._clients, ask)
+
+    def _show(self, part: Part) -> None:
+        attempt = int(part.content["attempt"])
+        if attempt > self._attempt:
+            self._attempt = attempt
+            self._output.note(f"run {self._run} starts again: attempt {attempt + 1}")
+        text = part.data.decode(errors="replace")
+        # With --json, stdout is for one object.
+        if part.content["stream"] == "out" and not self._output.json_mode:
+            self._output.text(text)
+        else:
+            self._output.console.file.write(text)
+            self._output.console.file.flush()
+
+    def _on_cut(self, host: str, problem: YokedError) -> None:
+        reason = problem.what.splitlines()[-1]
+        self._output.note(f"{host} is out of reach, its part of the run goes on ({reason})")
+
+    def _others_are_done(self, host: str) -> bool:
+        """Whether some other host of the run says that it is over."""
+        told, _ = self._ask()
+        ended = [name for name, status in told.items() if status["end"] and name != host]
+        return bool(ended)

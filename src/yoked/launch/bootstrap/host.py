@@ -1,0 +1,240 @@
+"""The host program: one on each host, from the start of a run to its end.
+
+    python -m yoked.launch.bootstrap.host JOB.json
+
+Runs this host's ranks under torchrun, attempt by attempt. When a rank dies anywhere, every host
+ends its ranks, says what it saw, and node 0 decides what was the first cause and whether to start
+anew; without node 0, each host decides from what it knows. Nobody else is needed for that: the
+person's machine may be gone. The last act is exit.json in the job folder, a `HostExit`.
+
+SIGINT asks the ranks of all hosts to save and stop, a second one or SIGTERM ends them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from yoked.errors import YokedError
+from yoked.launch.bootstrap.hearing import Hearing
+from yoked.launch.bootstrap.job import Job, read_job
+from yoked.launch.bootstrap.verdict import (
+    STERNEST_FIRST,
+    Attempt,
+    Decision,
+    Failure,
+    HostExit,
+    Stop,
+    decide,
+)
+
+if TYPE_CHECKING:
+    from yoked.launch.bootstrap.attempt import LocalRanks
+    from yoked.launch.bootstrap.control import Control
+
+EXIT_NAME = "exit.json"
+_POLL_S = 0.1
+_FAREWELL_S = 5.0
+
+
+class Signals:
+    """What a person asked of this process."""
+
+    def __init__(self) -> None:
+        self.wish: Stop | None = None
+        signal.signal(signal.SIGINT, self._on_signal)
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        again = self.wish is not None
+        self.wish = "stopped" if again or number == signal.SIGTERM else "interrupted"
+
+
+class HostProgram:
+    """This host's part of a run."""
+
+    def __init__(self, job: Job, signals: Signals) -> None:
+        # torch takes a second to import; a signal must find its handler before.
+        from yoked.launch.bootstrap.control import Control
+
+        self._job = job
+        self._signals = signals
+        self._control: Control = Control(job)
+
+    def run(self) -> HostExit:
+        """All attempts; returns when this host has no rank left and the others know."""
+        attempts: list[Attempt] = []
+        while True:
+            number, started_s = len(attempts), time.time()
+            decision = self._attempt(number)
+            attempts.append(Attempt(number, started_s, time.time(), decision.failure))
+            _say(_summary(decision))
+            if not decision.again:
+                break
+        self._take_leave(number)
+        return HostExit(decision.status, tuple(attempts))
+
+    def _attempt(self, number: int) -> Decision:
+        if not self._arrive():
+            return self._decide_alone(number, Hearing(self._job, self._control, number))
+        self._control.say(attempt=number, failing=False, report=None)
+        _say(_introduction(self._job, number))
+        hearing = Hearing(self._job, self._control, number)
+        ranks = self._start(number)
+        while not ranks.over and not hearing.overdue:
+            self._heed(ranks)
+            if hearing.must_end(self._stop):
+                ranks.end()
+                hearing.expect_reports()
+            self._control.wait(_POLL_S)
+        report = ranks.failures()
+        self._control.say(report=report, failing=bool(report))
+        return self._agree(number, hearing)
+
+    def _start(self, number: int) -> LocalRanks:
+        from yoked.launch.bootstrap.attempt import LocalRanks
+
+        return LocalRanks(self._job, number, on_death=lambda: self._control.say(failing=True))
+
+    def _arrive(self) -> bool:
+        """Wait for the store; False if it cannot be reached, or a person does not want to."""
+        while not self._control.connected:
+            if self._control.trouble is not None or self._signals.wish is not None:
+                return False
+            self._control.wait(_POLL_S)
+        return True
+
+    def _heed(self, ranks: LocalRanks | None = None) -> None:
+        """Pass a wish to stop on, to the other hosts and to the ranks."""
+        if self._signals.wish != self._control.notices[self._job.node_rank].stop:
+            self._control.say(stop=self._signals.wish)
+        if ranks is not None and self._stop == "interrupted":
+            ranks.interrupt()
+
+    @property
+    def _stop(self) -> Stop | None:
+        """What was asked for on any host; the sterner wish counts."""
+        wishes = {notice.stop for notice in self._control.notices.values()}
+        wishes.add(self._signals.wish)
+        for wish in STERNEST_FIRST:
+            if wish in wishes:
+                return wish
+        return None
+
+    def _agree(self, number: int, hearing: Hearing) -> Decision:
+        """The decision of node 0, which it makes once it has heard from all."""
+        decides = self._job.node_rank == 0
+        while not hearing.overdue:
+            self._heed()
+            if hearing.must_end(self._stop):
+                hearing.expect_reports()
+            decision = self._control.notices[0].decision if 0 in self._control.notices else None
+            if decision is not None and decision.attempt == number:
+                return decision
+            if decides and hearing.settled:
+                break
+            if self._control.trouble is not None:
+                break
+            self._control.wait(_POLL_S)
+        decision = self._decide_alone(number, hearing)
+        self._control.say(decision=decision)
+        return decision
+
+    def _decide_alone(self, number: int, hearing: Hearing) -> Decision:
+        """What this host makes of an attempt with what it has heard."""
+        gone = hearing.gone()
+        reports = [failure for report in hearing.reports.values() for failure in report]
+        return decide(
+            number,
+            [*reports, *gone],
+            stop=self._stop,
+            may_repeat=(
+                self._job.node_rank == 0
+                and number < self._job.restarts
+                and hearing.all_reported
+                and not gone
+            ),
+        )
+
+    def _take_leave(self, number: int) -> None:
+        """Let the others read what was decided before the store, which node 0 serves, goes."""
+        self._control.say(leaving=True)
+        until_s = time.monotonic() + _FAREWELL_S
+        hearing = Hearing(self._job, self._control, number)
+        while self._job.node_rank == 0 and hearing.listeners and time.monotonic() < until_s:
+            self._control.wait(_POLL_S)
+        self._control.close()
+
+
+def _introduction(job: Job, number: int) -> str:
+    first = job.nodes[0]
+    hosts, ranks = len(job.nodes), job.world_size
+    return (
+        f"attempt {number}: {hosts} host{'s' * (hosts != 1)}, {ranks} rank{'s' * (ranks != 1)}, "
+        f"rendezvous at {first.address} port {job.control_port}"
+    )
+
+
+def _summary(decision: Decision) -> str:
+    why = f": {decision.failure.headline}" if decision.failure else ""
+    return f"attempt {decision.attempt}: {decision.status}{why}"
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _bug(job: Job, problem: Exception) -> HostExit:
+    """The exit of a host program that ended otherwise than it should."""
+    now_s = time.time()
+    failure = Failure(
+        host=job.node.host,
+        node=job.node_rank,
+        kind=type(problem).__name__,
+        what=problem.what if isinstance(problem, YokedError) else repr(problem),
+        fix=problem.fix if isinstance(problem, YokedError) else (),
+        traceback="".join(traceback.format_exception(problem)),
+        time_s=now_s,
+    )
+    return HostExit("failed", (Attempt(0, now_s, now_s, failure),))
+
+
+def write_exit(job: Job, outcome: HostExit) -> None:
+    """Write exit.json such that a reader sees all of it or nothing."""
+    unfinished = job.folder / f"{EXIT_NAME}.unfinished"
+    unfinished.write_text(json.dumps(outcome.to_dict()), encoding="utf-8")
+    unfinished.replace(job.folder / EXIT_NAME)
+
+
+def main(argv: list[str]) -> int:
+    """Run the job of the file in argv on this host; returns the exit status."""
+    signals = Signals()
+    try:
+        job = read_job(Path(argv[0]))
+    except YokedError as problem:
+        sys.stderr.write(f"yoked: {problem}\n")
+        return problem.exit_status
+    try:
+        outcome = HostProgram(job, signals).run()
+    except Exception as problem:  # noqa: BLE001 - the person reads exit.json, not this process
+        outcome = _bug(job, problem)
+        traceback.print_exception(problem)
+    write_exit(job, outcome)
+    return outcome.exit_code
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that wait inside torch would abort an interpreter that is taken down around them.
+    os._exit(status)

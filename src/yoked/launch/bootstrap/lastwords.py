@@ -1,0 +1,110 @@
+"""How a rank ended, from its exit status, the error that it left, and its last lines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yoked.launch.bootstrap.job import Job
+from yoked.launch.bootstrap.verdict import Failure
+
+_LAST_LINES = 15
+_TAIL_BYTES = 16_384
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of a process. exit_code: negative for a signal; time_s: when it was seen."""
+
+    pid: int
+    exit_code: int
+    time_s: float
+
+
+def rank_failure(
+    job: Job, attempt: int, rank: int, death: Death | None, ended_s: float | None
+) -> Failure | None:
+    """What there is to say of a rank; None if it did not fail by itself.
+
+    death: None if it ended well, or was ended by us. It may have failed all the same, and have
+    been on its way out when we came.
+    ended_s: when we began to end this host's ranks; what they complain of later is our doing.
+    """
+    error = _error(job, attempt, rank, ended_s)
+    if death is None and error is None:
+        return None
+    ending = _ending(death) if error is None else _raised(error, death)
+    return Failure(
+        host=job.node.host,
+        node=job.node_rank,
+        rank=rank,
+        pid=death.pid if death else None,
+        last_lines=last_lines(job, attempt, rank),
+        **ending,
+    )
+
+
+def last_lines(job: Job, attempt: int, rank: int) -> tuple[str, ...]:
+    """The end of what a rank printed; the stream that it wrote to last comes last."""
+    both = (job.log_file(attempt, rank, "out"), job.log_file(attempt, rank, "err"))
+    logs = [path for path in both if path.exists()]
+    logs.sort(key=lambda path: path.stat().st_mtime_ns)
+    lines = [line for path in logs for line in _tail(path)]
+    return tuple(lines[-_LAST_LINES:])
+
+
+def _error(job: Job, attempt: int, rank: int, ended_s: float | None) -> dict[str, Any] | None:
+    # yoked.train's own says more than the exit status that the rank program saw.
+    for path in (job.launch_dir(attempt) / f"error.{rank}.json", job.error_file(attempt, rank)):
+        with contextlib.suppress(OSError, ValueError):
+            error: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if ended_s is None or error["time_s"] <= ended_s:
+                return error
+    return None
+
+
+def _raised(error: dict[str, Any], death: Death | None) -> dict[str, Any]:
+    """Fields of a Failure. An error explains a signal: some programs abort once they raised."""
+    return {
+        "kind": error["kind"],
+        "what": error["what"],
+        "fix": tuple(error.get("fix", ())),
+        "traceback": error.get("traceback"),
+        "exit_code": death.exit_code if death else None,
+        "time_s": error["time_s"],
+    }
+
+
+def _ending(death: Death | None) -> dict[str, Any]:
+    assert death is not None, "a rank without an error is reported for its death alone"
+    fields: dict[str, Any] = {"time_s": death.time_s}
+    if death.exit_code >= 0:
+        what = f"ended with exit status {death.exit_code}"
+        return {**fields, "exit_code": death.exit_code, "what": what}
+    name = _signal_name(-death.exit_code)
+    if name != "SIGKILL":
+        return {**fields, "signal": name, "what": f"killed by {name}"}
+    return {
+        **fields,
+        "signal": name,
+        "what": "killed by SIGKILL; if you did not do it, the kernel did, for want of memory",
+        "fix": ("if it was memory, a smaller batch takes less; `journalctl -k` names the process",),
+    }
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _tail(path: Path) -> list[str]:
+    with path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        text = log.read().decode(errors="replace")
+    return [line for line in text.splitlines() if line.strip()]

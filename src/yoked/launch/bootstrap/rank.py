@@ -1,0 +1,246 @@
+"""One rank of a launch: what torchrun starts, and the person's program inside it.
+
+    torchrun ... -m yoked.launch.bootstrap.rank JOB.json
+
+The program sees what `python SCRIPT ARGS` or `python -m MODULE ARGS` would show it, in the job's
+working directory; its streams are files of the job folder. What ends it is left there too, for
+the host program to find the first cause.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import json
+import os
+import runpy
+import sys
+import threading
+import time
+import traceback
+import zipfile
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import NoReturn, TextIO
+
+from yoked.errors import YokedError
+from yoked.launch.bootstrap.job import Job, read_job
+from yoked.tether import tie_to_parent
+
+ATTEMPT = "YOKED_ATTEMPT"
+# Who runs torchrun. If it died before a rank could look at its parent, this is how the rank knows.
+HOST_PID = "YOKED_HOST_PID"
+_LAST_WORDS_S = 2.0
+# Of Python itself, for a script or module that is not there.
+_NO_SCRIPT_STATUS = 2
+_NO_MODULE_STATUS = 1
+
+
+def main(argv: list[str]) -> None:
+    """Become the program of the job file in argv; returns if it ends well."""
+    tie_to_parent(int(os.environ.get(HOST_PID, os.getppid())))
+    job = _read(Path(argv[0]))
+    rank, attempt = int(os.environ["RANK"]), int(os.environ.get(ATTEMPT, "0"))
+    redirect(job, attempt, rank)
+    os.environ["YOKED_LAUNCH_DIR"] = str(job.launch_dir(attempt))
+    job.launch_dir(attempt).mkdir(parents=True, exist_ok=True)
+    good_end = ExitStack()
+    try:
+        run(job, attempt, good_end)
+    except SystemExit as end:
+        status = _status(end)
+        if status == 0:
+            good_end.close()
+            raise
+        _leave_word(job, attempt, rank, end, f"exit status {status}")
+    except YokedError as problem:
+        status = problem.exit_status
+        _leave_word(job, attempt, rank, problem, problem.what)
+        sys.stderr.write(f"yoked: {problem}\n")
+    except Exception as problem:  # noqa: BLE001 - whatever ends the program is its own
+        # KeyboardInterrupt is not among them: a stop that was asked for is no failure.
+        status = 1
+        shown = _without_our_frames(problem.__traceback__)
+        _leave_word(job, attempt, rank, problem.with_traceback(shown), _summary(problem))
+        sys.excepthook(type(problem), problem, shown)
+    else:
+        good_end.close()
+        return
+    _end(status)
+
+
+def _read(path: Path) -> Job:
+    try:
+        return read_job(path)
+    except YokedError as problem:
+        sys.stderr.write(f"yoked: {problem}\n")
+        raise SystemExit(problem.exit_status) from None
+
+
+def redirect(job: Job, attempt: int, rank: int) -> None:
+    """Send what this process and its children print to the rank's files; stdin is empty."""
+    _onto(os.open(os.devnull, os.O_RDONLY), 0)
+    streams: tuple[tuple[TextIO, int, str], ...] = ((sys.stdout, 1, "out"), (sys.stderr, 2, "err"))
+    for stream, number, name in streams:
+        path = job.log_file(attempt, rank, "out" if name == "out" else "err")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream.flush()
+        _onto(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
+    # Into a file Python would write in blocks, and a killed rank would lose its last lines.
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(line_buffering=True)
+
+
+def run(job: Job, attempt: int, good_end: ExitStack) -> None:
+    """Run the program as `__main__`; whatever it raises is raised.
+
+    good_end: gets what is to be closed if the program ends well.
+    """
+    if not job.cwd.is_dir():
+        raise _not_here(f"there is no folder {job.cwd}.", _NO_SCRIPT_STATUS)
+    os.chdir(job.cwd)
+    args = job.arguments(attempt)
+    sys.argv[:] = [job.program.name, *args]
+    script = Path(job.program.name).absolute() if job.program.kind == "script" else None
+    if script is not None and not script.exists():
+        raise _not_here(f"there is no {script}.", _NO_SCRIPT_STATUS)
+    _first_on_path(job.cwd if script is None else script.resolve().parent)
+    if job.bootstrap:
+        good_end.callback(_bootstrap(job, args))
+    if script is not None:
+        _run_script(script)
+    else:
+        _require_module(job)
+        runpy.run_module(job.program.name, run_name="__main__", alter_sys=True)
+
+
+def _end(status: int) -> NoReturn:
+    """End now, with a status. Python's own end would first wait, inside torch, for the peers' part
+    in every unfinished collective, and the failure would stay unknown for as long.
+
+    What the program registered to run at its end does, for at most _LAST_WORDS_S seconds.
+    """
+    _flush()
+    limit = threading.Timer(_LAST_WORDS_S, os._exit, (status,))
+    limit.daemon = True
+    limit.start()
+    atexit._run_exitfuncs()  # noqa: SLF001 - the one way to have them run before os._exit
+    _flush()
+    os._exit(status)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # The program may have closed or replaced it.
+        with suppress(Exception):
+            stream.flush()
+
+
+def _run_script(script: Path) -> None:
+    """Run a file as `python SCRIPT` does.
+
+    runpy would show it another argv[0] and __package__, and is for folders and archives alone.
+    """
+    if script.is_dir() or zipfile.is_zipfile(script):
+        runpy.run_path(str(script), run_name="__main__")
+        return
+    main_module = ModuleType("__main__")
+    loader = SourceFileLoader("__main__", str(script))
+    vars(main_module).update(
+        __file__=str(script), __loader__=loader, __package__=None, __builtins__=builtins
+    )
+    sys.modules["__main__"] = main_module
+    code = compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
+    exec(code, vars(main_module))  # noqa: S102 - it is the person's own program
+
+
+def _not_here(what: str, status: int) -> YokedError:
+    problem = YokedError(what, fix="check its name, and that the program's folder was sent here")
+    problem.exit_status = status
+    return problem
+
+
+def _require_module(job: Job) -> None:
+    """Raises YokedError where `python -m` would find no such module."""
+    name = job.program.name
+    try:
+        found = find_spec(name)
+    except ModuleNotFoundError as problem:
+        # A package on the way to it is missing, or else it imports what is.
+        if problem.name is None or not f"{name}.".startswith(f"{problem.name}."):
+            raise
+        found = None
+    if found is None:
+        raise _not_here(f"there is no module {name} for {job.cwd}.", _NO_MODULE_STATUS)
+
+
+def _first_on_path(folder: Path) -> None:
+    # With -P or PYTHONSAFEPATH, Python puts no such folder there, and neither do we.
+    if not sys.flags.safe_path:
+        sys.path[0] = str(folder)
+
+
+def _bootstrap(job: Job, args: tuple[str, ...]) -> Callable[[], None]:
+    """Prepare torch for a program that assumes NCCL; returns what ends our part in it."""
+    from yoked.launch.bootstrap import accelerate, gloo, nanochat
+    from yoked.launch.bootstrap.group import Ranks, Starter
+
+    ranks = Ranks()
+    starter = Starter(ranks)
+    gloo.supply_what_gloo_lacks()
+    starter.install()
+    accelerate.prepare(ranks)
+    nanochat.prepare(job, args, ranks, starter)
+    return starter.close
+
+
+def _onto(descriptor: int, number: int) -> None:
+    os.dup2(descriptor, number)
+    os.close(descriptor)
+
+
+def _status(end: SystemExit) -> int:
+    """The exit status that Python gives a SystemExit, after printing what it prints."""
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code
+    sys.stderr.write(f"{end.code}\n")
+    return 1
+
+
+def _summary(problem: BaseException) -> str:
+    return "".join(traceback.format_exception_only(problem)).strip()
+
+
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the program's first frame on: ours and runpy's come before it."""
+    outer = (__file__, runpy.__file__, "<frozen runpy>")
+    while trace is not None and trace.tb_frame.f_code.co_filename in outer:
+        trace = trace.tb_next
+    return trace
+
+
+def _leave_word(job: Job, attempt: int, rank: int, problem: BaseException, what: str) -> None:
+    """Write why this rank ended, such that a reader sees all of it or nothing."""
+    path = job.error_file(attempt, rank)
+    content = {
+        "rank": rank,
+        "time_s": time.time(),
+        "kind": type(problem).__name__,
+        "what": what,
+        "traceback": "".join(traceback.format_exception(problem)),
+    }
+    unfinished = path.with_suffix(".unfinished")
+    # A full disk may be the very cause; the log and the exit status tell it too.
+    with suppress(OSError):
+        unfinished.write_text(json.dumps(content), encoding="utf-8")
+        unfinished.replace(path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,213 @@
+"""What ended an attempt: the records of a failure, and the rule that picks the first cause.
+
+When a rank dies its peers fail too, often sooner than the word of the first death arrives. What
+is the cause and what is only its echo is decided here, from what all hosts report. Standard
+library only: whoever reads exit.json needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+Status = Literal["finished", "failed", "stopped", "interrupted"]
+Stop = Literal["interrupted", "stopped"]
+
+STERNEST_FIRST: tuple[Stop, ...] = ("stopped", "interrupted")
+# As a shell has it for a command that a signal ended: 128 and the number of the signal.
+EXIT_CODES: Mapping[Status, int] = {
+    "finished": 0,
+    "failed": 1,
+    "interrupted": 130,
+    "stopped": 143,
+}
+# The kind of a failure in which not a rank, but the host program is gone.
+VANISHED = "HostVanished"
+
+# What a rank says when it lost another: in the words of Gloo, NCCL, torch's store and yoked.
+_PEER_GONE = (
+    "gloo/transport",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Application timeout caused pair closure",
+    "Broken pipe",
+    "a peer was lost in",
+    "DistNetworkError",
+    "DistStoreError",
+    "failed to recv, got 0 bytes",
+    "ncclRemoteError",
+    "remote process exited",
+    "NCCL watchdog",
+)
+# How a rank ends that was asked to; these say nothing of their own.
+_OBEYED_KINDS = (None, "KeyboardInterrupt", "SystemExit")
+_OBEYED_SIGNALS = ("SIGINT", "SIGTERM")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a rank, or a whole host program, ended before its time.
+
+    rank, pid: None where the host program itself failed.
+    exit_code, signal: one of them for a rank that ended; signal is a name such as SIGKILL.
+    kind: class of the exception, VANISHED, or None where nothing was raised.
+    what: one or two sentences that do not name the place; `headline` does.
+    time_s: seconds since the epoch by that host's own clock.
+    """
+
+    host: str
+    node: int
+    what: str
+    time_s: float
+    rank: int | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    kind: str | None = None
+    fix: tuple[str, ...] = ()
+    traceback: str | None = None
+    last_lines: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """Where and what, in one line or two."""
+        where = self.host if self.rank is None else f"rank {self.rank} on {self.host}"
+        return f"{where}: {self.what}"
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Failure:
+        """The failure that `dataclasses.asdict` wrote as JSON; unknown keys are left out."""
+        known = {field.name: content[field.name] for field in fields(cls) if field.name in content}
+        for name in ("fix", "last_lines"):
+            known[name] = tuple(known.get(name, ()))
+        return cls(**known)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What all hosts make of an attempt. again: another one follows."""
+
+    attempt: int
+    status: Status
+    failure: Failure | None
+    again: bool
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Decision:
+        """The decision that `dataclasses.asdict` wrote as JSON."""
+        return cls(
+            attempt=content["attempt"],
+            status=content["status"],
+            failure=_failure_or_none(content["failure"]),
+            again=content["again"],
+        )
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of all ranks. Times are seconds since the epoch by the host's own clock."""
+
+    attempt: int
+    started_s: float
+    ended_s: float
+    failure: Failure | None
+
+
+@dataclass(frozen=True)
+class HostExit:
+    """exit.json: how the host program ended; the same verdict on all hosts that could talk."""
+
+    status: Status
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """The exit status of the host program."""
+        return EXIT_CODES[self.status]
+
+    @property
+    def failure(self) -> Failure | None:
+        """The first cause in the last attempt."""
+        return self.attempts[-1].failure if self.attempts else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of exit.json: status, exit_code, attempts."""
+        return {**asdict(self), "exit_code": self.exit_code}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> HostExit:
+        """The record in an exit.json."""
+        attempts = (
+            Attempt(
+                attempt=entry["attempt"],
+                started_s=entry["started_s"],
+                ended_s=entry["ended_s"],
+                failure=_failure_or_none(entry["failure"]),
+            )
+            for entry in content["attempts"]
+        )
+        return cls(status=content["status"], attempts=tuple(attempts))
+
+
+def decide(
+    attempt: int,
+    failures: Sequence[Failure],
+    *,
+    stop: Stop | None,
+    may_repeat: bool,
+) -> Decision:
+    """What an attempt came to.
+
+    failures: of all hosts; empty when every rank ended with 0.
+    stop: what a person asked for, if anything. Ranks that then end as they were asked to are no
+    failure; one that met a trouble of its own, such as a full disk while it saved, is told of.
+    may_repeat: attempts are left, and every host is there for another.
+    """
+    if stop is not None:
+        own = [failure for failure in failures if not _obeyed(failure)]
+        return Decision(attempt, stop, first_cause(own), again=False)
+    cause = first_cause(failures)
+    if cause is None:
+        return Decision(attempt, "finished", None, again=False)
+    return Decision(attempt, "failed", cause, again=may_repeat)
+
+
+def first_cause(failures: Iterable[Failure]) -> Failure | None:
+    """The failure that the others follow from; None of none.
+
+    A signal that we did not send comes before a host program that is gone, that before a rank's
+    own error, and that before the complaint about a lost peer. Times only part equals: the
+    clocks of two hosts may differ by more than failures do.
+    """
+    return min(failures, key=lambda one: (_echo(one), one.time_s, one.node), default=None)
+
+
+def _echo(failure: Failure) -> int:
+    """How likely a failure is the echo of another; 0 is least."""
+    if failure.kind == VANISHED:
+        return 1
+    # torch ends a process by SIGABRT when a thread of its own meets a lost peer.
+    if failure.signal not in (None, "SIGABRT"):
+        return 0
+    if _speaks_of_a_peer(failure):
+        return 3
+    return 0 if failure.signal else 2
+
+
+def _speaks_of_a_peer(failure: Failure) -> bool:
+    said = [failure.kind or "", failure.what]
+    # A program that catches the error and exits, or aborts, has only printed it.
+    if failure.kind in (None, "SystemExit"):
+        said += failure.last_lines
+    return any(words in line for line in said for words in _PEER_GONE)
+
+
+def _obeyed(failure: Failure) -> bool:
+    if failure.signal is not None:
+        return failure.signal in _OBEYED_SIGNALS
+    return failure.kind in _OBEYED_KINDS or _speaks_of_a_peer(failure)
+
+
+def _failure_or_none(content: Mapping[str, Any] | None) -> Failure | None:
+    return None if content is None else Failure.from_dict(content)

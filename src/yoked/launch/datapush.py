@@ -1,0 +1,112 @@
+"""Send prepared data to a host: whole or not at all, and only where it is missing.
+
+A data set's folder is named by what it is made of, so its name says whether a host has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.artefacts import cpu_type, kernel_keys
+from yoked.agent.files import sha256_of
+from yoked.agent.folders import FILE, LABEL, pack_entries
+from yoked.errors import DataError, UsageError
+from yoked.launch.blobs import Progress, push_blobs, unreadable
+from yoked.paths import cache_root
+from yoked.remote.client import AgentClient
+
+MANIFEST = "dataset.json"
+LIBRARY = "elementwise.so"
+_PLACE_S = 120.0
+
+
+def push_data(client: AgentClient, folder: Path, progress: Progress | None = None) -> int:
+    """Have a prepared data set on a host, under the same name in its cache; returns bytes sent.
+
+    An attempt that was cut off goes on from where it was. Raises DataError when the folder holds
+    no prepared data, and HostError.
+    """
+    manifest = _read_manifest(folder)
+    label = folder.name
+    if not LABEL.fullmatch(label):
+        raise UsageError(
+            f"{folder}: hosts cannot keep data under such a name",
+            fix="letters, digits and . _ - only, a letter or digit first; rename the folder",
+        )
+    if client.call("folder_here", place="data", label=label) is not None:
+        return 0
+    entries = [
+        (path.relative_to(folder).as_posix(), _digest(path, manifest), path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    ]
+    return _push_folder(client, "data", label, entries, progress)
+
+
+def push_kernels(client: AgentClient, progress: Progress | None = None) -> int:
+    """Have on a host what was compiled here, if its CPU and C library are of the same type;
+    returns bytes sent.
+
+    A host uses them if its compiler is the same too: that is part of their name.
+    """
+    there: dict[str, Any] = client.call("kernels_here")
+    if there["cpu"] != cpu_type():
+        return 0
+    sent = 0
+    for key in sorted({*kernel_keys()} - {*there["keys"]}):
+        path = cache_root() / "kernels" / key / LIBRARY
+        entries = [(LIBRARY, sha256_of(path), path)]
+        sent += _push_folder(client, "kernels", key, entries, progress)
+    return sent
+
+
+def _push_folder(
+    client: AgentClient,
+    place: str,
+    label: str,
+    entries: list[tuple[str, str, Path]],
+    progress: Progress | None,
+) -> int:
+    """Send files (name, sha256, path here) and make a folder of them there; bytes sent."""
+    sent_bytes = push_blobs(client, {digest: path for _, digest, path in entries}, progress)
+    client.call(
+        "folder_put",
+        place=place,
+        label=label,
+        keep_blobs=False,
+        data=pack_entries(
+            [[name, FILE, digest, path.stat().st_size] for name, digest, path in entries]
+        ),
+        timeout_s=_PLACE_S,
+    )
+    return sent_bytes
+
+
+def _read_manifest(folder: Path) -> Mapping[str, Any]:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+        if not isinstance(manifest, dict):
+            raise TypeError("no object")
+    except (OSError, ValueError, TypeError) as problem:
+        raise DataError(
+            f"{folder} holds no prepared data: {MANIFEST} cannot be read ({problem})",
+            fix=f"yoked data prepare {folder}, or yoked data list for what is there",
+        ) from problem
+    return manifest
+
+
+def _digest(path: Path, manifest: Mapping[str, Any]) -> str:
+    """sha256 of a file. That of rows is on record: the host compares it with what arrives, which
+    tells of damage here too, and saves reading 10 GB once more.
+    """
+    recorded = manifest.get(path.stem) if path.suffix == ".rows" else None
+    if isinstance(recorded, dict) and isinstance(recorded.get("sha256"), str):
+        return str(recorded["sha256"])
+    try:
+        return sha256_of(path)
+    except OSError as problem:
+        raise unreadable(path, problem) from problem

@@ -1,0 +1,163 @@
+"""Which interpreter trains on a host, and whether those of all hosts fit together."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from yoked.errors import HostError
+from yoked.fleet.model import HERE, Host
+from yoked.launch.requirements import public_version, requirements_digest, train_requirements
+from yoked.remote.client import AgentClient
+
+# Gloo does not promise that two versions of torch understand each other.
+_MUST_AGREE = "torch"
+_QUICK_S = 60.0
+# Versions come from metadata: importing torch to ask it takes seconds.
+_LIST_VERSIONS = """
+import sys
+# A json.py in somebody's home, where this runs, is none.
+sys.path[:] = filter(None, sys.path)
+import json, platform
+from importlib import metadata
+found = {}
+for name in json.load(sys.stdin):
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        found[name] = None
+print(json.dumps({"python": platform.python_version(), "packages": found}))
+"""
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What an interpreter has. packages: {name: version, or None where it is missing}."""
+
+    python: str
+    packages: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class VersionProblem:
+    """Versions that do not work together. what and fix are meant for people."""
+
+    host: str
+    what: str
+    fix: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A package of a host that is not what it should be. found: None where it is missing."""
+
+    package: str
+    wanted: str
+    found: str | None
+
+    def __str__(self) -> str:
+        return f"{self.package} is {self.found or 'missing'}, should be {self.wanted}"
+
+
+def environment_python(client: AgentClient, host: Host) -> str:
+    """The interpreter that trains on a host: yoked.toml's, else that of `yoked install`, else
+    what has a torch already: on this machine the one that runs now, elsewhere python3.
+
+    Raises HostError when there is none, or yoked.toml's is not there.
+    """
+    if trains_here(host):
+        return sys.executable
+    digest = requirements_digest(train_requirements())
+    found = client.call("environment", digest=digest, configured=host.python, timeout_s=_QUICK_S)
+    if host.python is not None and found["configured"] is None:
+        raise HostError(
+            f"{host.name}: there is no {host.python}, which yoked.toml names as its python",
+            fix=f"mend `python` of {host.name} in yoked.toml, or remove it and run "
+            f"`yoked install --host {host.name}`",
+        )
+    python = found["configured"] or found["made"] or found["system"]
+    if python is None:
+        raise HostError(
+            f"{host.name}: no Python there has torch", fix=f"yoked install --host {host.name}"
+        )
+    return str(python)
+
+
+def trains_here(host: Host) -> bool:
+    """Whether a host is this machine, and this interpreter can train: it is as it should be."""
+    own = host.name == HERE and host.python is None
+    return own and importlib.util.find_spec("torch") is not None
+
+
+def check_versions(
+    interpreters: Sequence[tuple[Host, AgentClient, str]],
+) -> list[VersionProblem]:
+    """What keeps these interpreters from training together; nothing is imported for it.
+
+    interpreters: (host, its agent, path of its Python), rank 0's first.
+    """
+
+    def look(each: tuple[Host, AgentClient, str]) -> str | None:
+        return host_versions(each[1], each[2], [_MUST_AGREE]).packages[_MUST_AGREE]
+
+    with ThreadPoolExecutor(max_workers=max(1, len(interpreters))) as pool:
+        found = list(pool.map(look, interpreters))
+    problems: list[VersionProblem] = []
+    first = found[0] if found else None
+    for (host, _, python), version in zip(interpreters, found, strict=True):
+        install = f"yoked install --host {host.name}"
+        if version is None:
+            what = f"{host.name}: {python} has no torch"
+        elif first is not None and public_version(version) != public_version(first):
+            what = (
+                f"torch is {version} on {host.name} ({python}), but {first} on "
+                f"{interpreters[0][0].name}: they need not understand each other"
+            )
+            install = "yoked install"
+        else:
+            continue
+        fix = (install, f"or name another `python` for {host.name} in yoked.toml")
+        problems.append(VersionProblem(host.name, what, fix))
+    return problems
+
+
+def host_versions(client: AgentClient, python: str, packages: Sequence[str]) -> Versions:
+    """What an interpreter on a host has of some packages. Raises HostError if it does not start."""
+    outcome: dict[str, Any] = client.call(
+        "run",
+        argv=[python, "-c", _LIST_VERSIONS],
+        data=json.dumps(list(packages)).encode(),
+        limit_s=_QUICK_S,
+        timeout_s=2 * _QUICK_S,
+    )
+    if outcome["exit_status"] != 0:
+        said = outcome["stderr"].strip().splitlines() or ["it said nothing"]
+        raise HostError(
+            f"{client.host}: {python} does not start: {said[-1]}",
+            fix="it must be Python 3.11 or newer: yoked hosts",
+        )
+    answer = json.loads(outcome["stdout"])
+    return Versions(answer["python"], answer["packages"])
+
+
+def differences(requirements: Sequence[str], found: Versions) -> list[Difference]:
+    """What an interpreter has otherwise than it should; builds of one version do not differ."""
+    result: list[Difference] = []
+    for line in requirements:
+        wanted = Requirement(line)
+        version = found.packages.get(wanted.name)
+        if version is None or not wanted.specifier.contains(version, prereleases=True):
+            result.append(Difference(wanted.name, str(wanted.specifier).lstrip("="), version))
+    return result
+
+
+def package_names(requirements: Sequence[str]) -> list[str]:
+    """The names in a list of requirements."""
+    return [Requirement(line).name for line in requirements]

@@ -1,0 +1,163 @@
+"""Make, or check, the environment that trains on a host."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from yoked.errors import HostError
+from yoked.fleet.model import Host
+from yoked.launch.blobs import Progress, push_blobs
+from yoked.launch.environment import (
+    Difference,
+    differences,
+    environment_python,
+    host_versions,
+    package_names,
+    trains_here,
+)
+from yoked.launch.requirements import requirements_digest
+from yoked.launch.wheels import fetch_wheels
+from yoked.remote.client import AgentClient
+
+Build = Literal["cpu", "cuda"]
+# pip is silent while it unpacks a wheel of 2 GB on a slow disk.
+_SILENCE_S = 900.0
+# Hosts share this machine's: one after another is as fast, and can be followed.
+_CABLE = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How environments are made.
+
+    requirements: lines for pip. build: None: cuda where there is a GPU. torch_index: where pip
+    also looks, for hosts that get the CPU's build, or for all if a build is asked for. python: the
+    base instead of the best one found. offline: send wheels at once.
+    """
+
+    requirements: Sequence[str]
+    build: Build | None = None
+    torch_index: str | None = None
+    python: str | None = None
+    offline: bool = False
+
+
+@dataclass(frozen=True)
+class HostEnvironment:
+    """The environment of a host, as it is now.
+
+    state: `made` now, `present` before, or `named` in yoked.toml, which is never changed.
+    """
+
+    host: str
+    python: str
+    python_version: str
+    state: Literal["made", "present", "named"]
+    differences: tuple[Difference, ...]
+
+
+def check_environment(
+    client: AgentClient, host: Host, requirements: Sequence[str]
+) -> HostEnvironment:
+    """Look at what would train on a host, and change nothing. Raises HostError if there is none."""
+    python = environment_python(client, host)
+    return _look(client, host, python, requirements, "present" if host.python is None else "named")
+
+
+def install_environment(
+    client: AgentClient,
+    host: Host,
+    wishes: Wishes,
+    say: Callable[[str], None],
+    progress: Progress | None = None,
+) -> HostEnvironment:
+    """Have an environment with exactly these versions on a host. Raises HostError.
+
+    say: takes a line for people now and then.
+    """
+    if host.python is not None or trains_here(host):
+        return check_environment(client, host, wishes.requirements)
+    digest = requirements_digest(wishes.requirements)
+    there = client.call("environment", digest=digest, configured=None)
+    kept = there["marker"] is not None and wishes.build in (None, there["marker"]["build"])
+    if kept:
+        return _look(client, host, there["made"], wishes.requirements, "present")
+    base = client.call(
+        "environment_base",
+        named=wishes.python,
+        minor=".".join(platform.python_version_tuple()[:2]),
+        timeout_s=_SILENCE_S,
+    )
+    build: Build = wishes.build or ("cuda" if base["gpu"] and host.device != "cpu" else "cpu")
+    say(f"{host.name}: Python {base['version']} at {base['python']}, torch for {build}")
+    python = _make(client, digest, base, build, wishes, say, progress)
+    return _look(client, host, python, wishes.requirements, "made")
+
+
+def _make(
+    client: AgentClient,
+    digest: str,
+    base: dict[str, Any],
+    build: Build,
+    wishes: Wishes,
+    say: Callable[[str], None],
+    progress: Progress | None,
+) -> str:
+    """Make it from the host's index, else from wheels that are sent; returns its interpreter."""
+    options = _pip_options(build, wishes)
+    order: dict[str, Any] = {
+        "digest": digest,
+        "python": base["python"],
+        "requirements": list(wishes.requirements),
+        "options": options,
+        "build": build,
+    }
+    if not wishes.offline:
+        made = _order(client, order, say)
+        if "made" in made:
+            return str(made["made"])
+        say(f"{client.host}: pip there reaches no index; fetching its wheels here")
+    wheels = fetch_wheels(client.host, base, wishes.requirements, options)
+    with _CABLE:
+        sent_bytes = push_blobs(client, wheels, progress)
+    say(f"{client.host}: {len(wheels)} wheels are there, {sent_bytes:,} bytes sent")
+    names = [[path.name, sha256] for sha256, path in wheels.items()]
+    return str(_order(client, {**order, "options": [], "wheels": names}, say)["made"])
+
+
+def _order(
+    client: AgentClient, order: dict[str, Any], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Have an environment made; what the agent said at the end."""
+    for part in client.stream("environment_make", timeout_s=_SILENCE_S, **order):
+        if "line" not in part.content:
+            return dict(part.content)
+        line = part.content["line"]
+        # Of what pip says, what takes minutes.
+        if line.lstrip().startswith(("Downloading", "Installing collected")):
+            say(f"{client.host}: {line.strip()[:100]}")
+    raise HostError(
+        f"{client.host} ended without a word", fix=f"yoked install --host {client.host}"
+    )
+
+
+def _pip_options(build: Build, wishes: Wishes) -> list[str]:
+    wanted = wishes.torch_index is not None and (build == "cpu" or wishes.build is not None)
+    return ["--extra-index-url", str(wishes.torch_index)] if wanted else []
+
+
+def _look(
+    client: AgentClient,
+    host: Host,
+    python: str,
+    requirements: Sequence[str],
+    state: Literal["made", "present", "named"],
+) -> HostEnvironment:
+    found = host_versions(client, python, package_names(requirements))
+    return HostEnvironment(
+        host.name, python, found.python, state, tuple(differences(requirements, found))
+    )

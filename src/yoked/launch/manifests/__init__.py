@@ -1,0 +1,1 @@
+"""The same run for a cluster's scheduler: a script for Slurm, manifests for Kubernetes."""

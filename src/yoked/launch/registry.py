@@ -1,0 +1,156 @@
+"""The same run on all hosts of a fleet, joined into one record.
+
+Nothing is kept here: what the hosts' agents tell is all there is, so every controller that
+reaches them knows the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from yoked.errors import UsageError, YokedError
+from yoked.remote.client import AgentClient
+
+# What describes a run whose hosts differ: the first of these that any of them is in.
+_SAYS_MOST = ("running", "prepared", "failed", "lost", "stopped", "interrupted", "finished")
+ACTIVE = ("running", "prepared")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run. hosts: what each host that answered tells of it, as `job_status` has it."""
+
+    run: str
+    launch_id: str
+    hosts: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def state(self) -> str:
+        """prepared, running, finished, failed, stopped, interrupted or lost."""
+        states = {told["state"] for told in self.hosts.values()}
+        return next(state for state in _SAYS_MOST if state in states)
+
+    @property
+    def active(self) -> bool:
+        """Whether it is not over."""
+        return self.state in ACTIVE
+
+    @property
+    def nodes(self) -> list[Mapping[str, Any]]:
+        """All hosts of the run, those that do not answer too: host, address, ranks."""
+        return list(self._first["nodes"])
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of all hosts together."""
+        return sum(int(node["ranks"]) for node in self.nodes)
+
+    @property
+    def started_s(self) -> float:
+        """When it was prepared, by node 0's clock if that answered."""
+        return float(self._first["started_s"] or 0.0)
+
+    @property
+    def ended_s(self) -> float | None:
+        """When its last host ended; None while one has not."""
+        ends = [told["ended_s"] for told in self.hosts.values()]
+        return None if self.active or None in ends else max(ends)
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that runs, or was the last; the first is 0."""
+        return max(int(told["attempt"]) for told in self.hosts.values())
+
+    @property
+    def failure(self) -> Mapping[str, Any] | None:
+        """The first cause, if it failed: node 0's word before the others'."""
+        told = [told["failure"] for told in self._by_node() if told["failure"]]
+        # A rank's failure says more than that a launcher is gone.
+        told.sort(key=lambda failure: failure.get("rank") is None)
+        return told[0] if told else None
+
+    @property
+    def progress(self) -> Mapping[str, Any] | None:
+        """Step and loss, where the program is ours and has written some."""
+        return next((told["progress"] for told in self._by_node() if told["progress"]), None)
+
+    def host_of(self, rank: int) -> str | None:
+        """The name of the host that has this rank; None: it does not answer, or has none."""
+        first = 0
+        for number, node in enumerate(self.nodes):
+            if first <= rank < first + int(node["ranks"]):
+                found = [n for n, told in self.hosts.items() if told["node_rank"] == number]
+                return found[0] if found else None
+            first += int(node["ranks"])
+        return None
+
+    def _by_node(self) -> list[Mapping[str, Any]]:
+        return sorted(self.hosts.values(), key=lambda told: int(told["node_rank"]))
+
+    @property
+    def _first(self) -> Mapping[str, Any]:
+        return self._by_node()[0]
+
+
+def ask_all(
+    clients: Mapping[str, AgentClient], ask: Callable[[AgentClient], T]
+) -> tuple[dict[str, T], dict[str, YokedError]]:
+    """Ask all hosts at once; the answers and the failures, by host."""
+    answers: dict[str, T] = {}
+    failures: dict[str, YokedError] = {}
+
+    def act(name: str) -> None:
+        try:
+            answers[name] = ask(clients[name])
+        except YokedError as problem:
+            failures[name] = problem
+
+    with ThreadPoolExecutor(max_workers=max(1, len(clients))) as pool:
+        list(pool.map(act, clients))
+    return {n: answers[n] for n in clients if n in answers}, failures
+
+
+def collect(
+    clients: Mapping[str, AgentClient], *, sizes: bool = False
+) -> tuple[list[Record], dict[str, YokedError]]:
+    """The runs of all hosts, the newest first; and the hosts that gave no answer."""
+    told, failures = ask_all(clients, lambda client: client.call("job_list", sizes=sizes))
+    return join(told), failures
+
+
+def join(told: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[Record]:
+    """Records out of each host's jobs, the newest first.
+
+    By launch id as well as by name: a host may have an older run of the same name.
+    """
+    found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for host, jobs in told.items():
+        for job in jobs:
+            # A folder in the making has no spec yet; it is whoever makes it that knows of it.
+            if job["nodes"]:
+                found.setdefault((job["run"], job["launch_id"]), {})[host] = job
+    records = [Record(run, launch_id, hosts) for (run, launch_id), hosts in found.items()]
+    return sorted(records, key=lambda record: record.started_s, reverse=True)
+
+
+def pick(records: Iterable[Record], named: str | None) -> Record:
+    """The run of a name; None: the newest that runs, else the newest. Raises UsageError."""
+    known = list(records)
+    if named is None:
+        if not known:
+            raise UsageError("there is no run on these hosts", fix="yoked train, or yoked run")
+        return next((record for record in known if record.active), known[0])
+    for record in known:
+        if record.run == named:
+            return record
+    near = difflib.get_close_matches(named, [record.run for record in known], n=1)
+    raise UsageError(
+        f"there is no run {named!r} on these hosts",
+        fix=f"did you mean {near[0]}?" if near else "yoked runs",
+    )

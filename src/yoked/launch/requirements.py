@@ -1,0 +1,126 @@
+"""What a host needs for training: exactly the versions that are here.
+
+The list is the closure of yoked[train] as it is installed beside the controller. What it lacks
+(a laptop that only looks on has no torch) is asked for as yoked's own package asks for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import threading
+import tomllib
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import yoked
+from yoked.errors import YokedError
+from yoked.paths import cache_root
+
+EXTRA = "train"
+# Parts of a CUDA build of torch, which names them itself: a host without a GPU needs none.
+_BUILD_PREFIXES = ("nvidia-", "cuda-", "triton", "pytorch-triton")
+
+
+def train_requirements() -> tuple[str, ...]:
+    """Lines for pip, sorted, such as `torch==2.13.0`.
+
+    Reading the metadata of fifty packages takes 0.3 s, which every launch would pay: they are
+    remembered for as long as nothing is installed or removed.
+    """
+    memory = cache_root() / "requirements" / f"{_surroundings()}.txt"
+    with contextlib.suppress(OSError):
+        return tuple(memory.read_text(encoding="utf-8").splitlines())
+    lines = tuple(sorted(closure(own_requirements())))
+    # It only saves time: a cache may well be read-only.
+    with contextlib.suppress(OSError):
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        temporary = memory.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        temporary.replace(memory)
+    return lines
+
+
+def _surroundings() -> str:
+    """A name for what is installed: an installation changes the time of its folder."""
+    places = [Path(entry) for entry in sys.path if entry]
+    stamps = [
+        f"{path} {path.stat().st_mtime_ns}" for path in (*places, _project_file()) if path.exists()
+    ]
+    return hashlib.sha256("\n".join([sys.version, *stamps]).encode()).hexdigest()[:16]
+
+
+def own_requirements() -> list[str]:
+    """What yoked[train] asks for; from its metadata, or in a checkout from pyproject.toml."""
+    try:
+        asked = metadata.requires("yoked") or []
+        own = [Requirement(line) for line in asked]
+        return [str(_bare(each)) for each in own if _applies(each, (EXTRA,))]
+    except metadata.PackageNotFoundError:
+        pass
+    file = _project_file()
+    try:
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        return [*project["dependencies"], *project["optional-dependencies"][EXTRA]]
+    except (OSError, KeyError, tomllib.TOMLDecodeError) as problem:
+        raise YokedError(
+            f"what yoked needs is not known: it is not installed, and {file} does not say",
+            fix="pip install 'yoked[train]'    here",
+        ) from problem
+
+
+def _project_file() -> Path:
+    return Path(yoked.__file__).parents[2] / "pyproject.toml"
+
+
+def closure(asked: Iterable[str]) -> set[str]:
+    """All that is needed for `asked`, with the versions that are installed here."""
+    lines: set[str] = set()
+    seen: set[str] = set()
+    waiting = [Requirement(line) for line in asked]
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        key = f"{name}{sorted(requirement.extras)}"
+        if key in seen or name.startswith(_BUILD_PREFIXES):
+            continue
+        seen.add(key)
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            lines.add(str(_bare(requirement)))
+            continue
+        lines.add(f"{name}=={public_version(found.version)}")
+        needs = [Requirement(line) for line in found.requires or ()]
+        waiting += [need for need in needs if _applies(need, tuple(requirement.extras))]
+    return lines
+
+
+def requirements_digest(lines: Sequence[str]) -> str:
+    """A short name for a list of requirements: that of its environment on every host."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def public_version(version: str) -> str:
+    """A version without its build: 2.13.0 for 2.13.0+cpu, which compute alike."""
+    return Version(version).public
+
+
+def _applies(requirement: Requirement, extras: Sequence[str]) -> bool:
+    """Whether a requirement holds on this machine, with these extras asked for."""
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
+
+
+def _bare(requirement: Requirement) -> Requirement:
+    """A requirement without its marker, which has been decided."""
+    bare = Requirement(str(requirement))
+    bare.marker = None
+    return bare

@@ -1,0 +1,305 @@
+"""Start a job on the hosts of a fleet: all of them, or none.
+
+What a person would type for torchrun is worked out here: addresses, interfaces, ports, ranks,
+threads and paths. A job is prepared on every host first, where a supervisor waits for the word;
+if one host cannot, or this process dies, what was prepared removes itself.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from yoked.errors import HostError, YokedError
+from yoked.fleet.model import Fleet, Host
+from yoked.launch.environment import environment_python
+from yoked.launch.program import Program
+from yoked.launch.trees import Tree, package_tree, push_tree
+from yoked.remote.client import AgentClient
+
+HOST_MODULE = "yoked.launch.bootstrap.host"
+PREPARE_S = 60.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to start. ranks: on each host, instead of what yoked.toml says.
+
+    threads: OMP_NUM_THREADS of each rank; None: the host's cores shared out, unless own_threads
+    says that the program finds out by itself. env: added on every host.
+    """
+
+    run: str
+    program: Program
+    ranks: int | None = None
+    restarts: int = 0
+    threads: int | None = None
+    own_threads: bool = False
+    bootstrap: bool = True
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A host as it takes part: how it is reached, what trains there, and with what."""
+
+    host: Host
+    client: AgentClient
+    facts: Mapping[str, Any]
+    ranks: int
+    python: str
+    interface: str
+    address: str
+
+    @property
+    def job_root(self) -> str:
+        """Where this host keeps its jobs."""
+        return f"{self.facts['state']}/jobs"
+
+
+@dataclass(frozen=True)
+class Started:
+    """A job that was started. took_s: seconds by stage, for whoever asks where they went."""
+
+    run: str
+    launch_id: str
+    seats: tuple[Seat, ...]
+    took_s: dict[str, float]
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of all hosts together."""
+        return sum(seat.ranks for seat in self.seats)
+
+
+def on_all(items: list[Any], act: Callable[[Any], T]) -> list[T]:
+    """Act on all at once; the results in order. Raises the first failure, after all have ended."""
+    if len(items) == 1:
+        return [act(items[0])]
+    with ThreadPoolExecutor(max_workers=max(1, len(items))) as pool:
+        waiting = [pool.submit(act, item) for item in items]
+        return [each.result() for each in waiting]
+
+
+def take_seats(
+    fleet: Fleet,
+    clients: Mapping[str, AgentClient],
+    ranks: int | None,
+    find_addresses: Callable[[], Mapping[str, tuple[str, str]]],
+) -> list[Seat]:
+    """Look at every host once: its facts, its interpreter, its interface as it is today.
+
+    ranks: on each host, instead of yoked.toml's. find_addresses: finds (interface, address) by
+    traffic, for a fleet whose file does not have them.
+    Raises HostError for a host that cannot take part, with the fix.
+    """
+    alone = len(fleet.hosts) == 1
+    unknown = not alone and any(host.interface is None for host in fleet.hosts)
+    found = find_addresses() if unknown else {}
+
+    def take(host: Host) -> Seat:
+        client = clients[host.name]
+        facts = client.call("facts")
+        if alone:
+            interface, address = _loopback(facts)
+        elif host.name in found:
+            interface, address = found[host.name]
+        else:
+            interface, address = _address_today(host, client)
+        return Seat(
+            host=host,
+            client=client,
+            facts=facts,
+            ranks=ranks or host.ranks or default_ranks(host, facts),
+            python=environment_python(client, host),
+            interface=interface,
+            address=address,
+        )
+
+    return on_all(list(fleet.hosts), take)
+
+
+def default_ranks(host: Host, facts: Mapping[str, Any]) -> int:
+    """One rank on the CPU, one for each GPU."""
+    if host.device in ("cpu", "mps"):
+        return 1
+    return max(1, len(facts.get("gpus") or ()))
+
+
+def _loopback(facts: Mapping[str, Any]) -> tuple[str, str]:
+    return ("lo0" if facts.get("os") == "Darwin" else "lo", "127.0.0.1")
+
+
+def _address_today(host: Host, client: AgentClient) -> tuple[str, str]:
+    """The address that the interface of yoked.toml has now: leases change."""
+    assert host.interface is not None
+    interfaces = client.call("interfaces")
+    named = next((each for each in interfaces if each["name"] == host.interface), None)
+    if named is None:
+        there = ", ".join(each["name"] for each in interfaces) or "none"
+        raise HostError(
+            f"{host.name}: there is no interface {host.interface} that is up; there are: {there}",
+            fix="yoked init --force with all hosts finds out anew which they can use",
+        )
+    address = named["gloo_address"]
+    if address is None:
+        raise HostError(
+            f"{host.name}: interface {host.interface} has no address",
+            fix=f"look at it with `ssh {host.name} ip address`; then yoked init --force",
+        )
+    return host.interface, str(address)
+
+
+def start_job(order: Order, seats: list[Seat], say: Callable[[str], None]) -> Started:
+    """Start a job on all hosts. Raises JobError or HostError, and then nothing is left of it."""
+    took_s: dict[str, float] = {}
+    launch_id = uuid.uuid4().hex[:12]
+    began_s = time.monotonic()
+    package, work = package_tree(), None
+    if order.program.folder is not None:
+        work = Tree.scan(order.program.folder)
+    took_s["scan"] = time.monotonic() - began_s
+
+    began_s = time.monotonic()
+    packages = on_all(seats, lambda seat: push_tree(seat.client, package))
+    if work is not None:
+        tree = work
+        on_all(seats, lambda seat: push_tree(seat.client, tree))
+    took_s["send"] = time.monotonic() - began_s
+
+    began_s = time.monotonic()
+    port = _prepare_all(order, seats, launch_id, packages, work)
+    took_s["prepare"] = time.monotonic() - began_s
+    began_s = time.monotonic()
+    try:
+        on_all(seats, lambda seat: seat.client.call("job_go", run=order.run))
+    except BaseException:
+        _remove_all(order.run, seats, stop=True)
+        raise
+    took_s["go"] = time.monotonic() - began_s
+    ranks = sum(seat.ranks for seat in seats)
+    say(
+        f"run {order.run}: {ranks} rank{'s' * (ranks != 1)} on "
+        + ", ".join(f"{s.host.name} ({s.ranks} at {s.address}, {s.interface})" for s in seats)
+        + f", rendezvous at {seats[0].address}:{port}"
+    )
+    return Started(order.run, launch_id, tuple(seats), took_s)
+
+
+def _prepare_all(
+    order: Order, seats: list[Seat], launch_id: str, packages: list[str], work: Tree | None
+) -> int:
+    """Prepare the job on every host; returns the port of the control store."""
+
+    def prepare(number: int, port: int) -> int:
+        seat = seats[number]
+        answer = seat.client.call(
+            "job_start",
+            timeout_s=PREPARE_S,
+            spec=job_spec(order, seats, launch_id, number, port),
+            argv=[seat.python, "-m", HOST_MODULE, f"{seat.job_root}/{order.run}/job.json"],
+            env=rank_environment(order, seat, launch_id, packages[number]),
+            cwd=f"{seat.job_root}/{order.run}/work",
+            tree=None if work is None else work.digest,
+        )
+        return int(answer["control_port"])
+
+    try:
+        # Node 0 keeps a port; the others are told which.
+        port = prepare(0, 0)
+        on_all(list(range(1, len(seats))), lambda number: prepare(number, port))
+    except BaseException:
+        # By launch id: a run of that name that was there before is not ours to remove.
+        _remove_all(order.run, seats, stop=False, launch_id=launch_id)
+        raise
+    return port
+
+
+def _remove_all(run: str, seats: list[Seat], *, stop: bool, launch_id: str | None = None) -> None:
+    """Undo what was prepared, on the hosts that still answer."""
+
+    def remove(seat: Seat) -> None:
+        try:
+            if stop:
+                seat.client.call("job_stop", run=run, how="kill")
+            seat.client.call("job_remove", run=run, launch_id=launch_id)
+        except YokedError:
+            # It was not prepared there, or it ends by itself when the word does not come.
+            return
+
+    on_all(seats, remove)
+
+
+def job_spec(
+    order: Order, seats: list[Seat], launch_id: str, number: int, port: int
+) -> dict[str, Any]:
+    """job.json of one host; see yoked.launch.bootstrap.job."""
+    folder = f"{seats[number].job_root}/{order.run}"
+    return {
+        "version": 1,
+        "run": order.run,
+        "launch_id": launch_id,
+        "folder": folder,
+        "node_rank": number,
+        "nodes": [
+            {"host": seat.host.name, "address": seat.address, "ranks": seat.ranks} for seat in seats
+        ],
+        "control_port": port,
+        "control_fd": None,
+        "restarts": order.restarts,
+        "resume_args": list(order.program.resume_args),
+        "program": order.program.to_dict(),
+        "cwd": f"{folder}/work",
+        "bootstrap": order.bootstrap,
+    }
+
+
+def rank_environment(order: Order, seat: Seat, launch_id: str, package: str) -> dict[str, str]:
+    """What the ranks of one host find in their environment, beside what ssh gives them."""
+    env = {
+        # This very yoked, whatever is installed there.
+        "PYTHONPATH": package,
+        "PYTHONUNBUFFERED": "1",
+        "YOKED_RUN": order.run,
+        "YOKED_LAUNCH_ID": launch_id,
+        # Gloo picks the hostname's interface, often loopback on Debian; name it.
+        "GLOO_SOCKET_IFNAME": seat.interface,
+        "NCCL_SOCKET_IFNAME": seat.interface,
+        "TP_SOCKET_IFNAME": seat.interface,
+    }
+    threads = order.threads
+    if threads is None and not order.own_threads:
+        threads = max(1, int(seat.facts["usable_cores"]) // seat.ranks)
+    if threads is not None:
+        env["OMP_NUM_THREADS"] = str(threads)
+    # Programs that a rank starts (ninja, torchrun) are those of its own environment.
+    env["PATH"] = f"{PurePosixPath(seat.python).parent}:{seat.facts['path']}"
+    added = dict(order.env)
+    if path := added.pop("PYTHONPATH", ""):
+        env["PYTHONPATH"] += f":{path}"
+    return {**env, **added}
+
+
+def typed_by_hand(order: Order, seats: list[Seat], port: int) -> list[str]:
+    """The torchrun command of each host that does the same without restarts: for learners."""
+    words = ["-m", order.program.name] if order.program.kind == "module" else [order.program.name]
+    return [
+        f"{seat.host.name}$ GLOO_SOCKET_IFNAME={seat.interface} torchrun --nnodes {len(seats)} "
+        f"--node-rank {number} --nproc-per-node {seat.ranks} --master-addr {seats[0].address} "
+        f"--master-port {port} {shlex.join([*words, *order.program.args])}"
+        for number, seat in enumerate(seats)
+    ]
+
+
+def run_folder(name: str) -> Path:
+    """Where a run of `yoked train` lies, seen from the folder in which its ranks run."""
+    # <state>/jobs/<run>/work
+    return Path("../../../runs", name)

@@ -1,0 +1,139 @@
+"""The system's ssh: its configuration, agent, jump hosts and known_hosts are the person's own.
+
+Nothing is asked at a terminal and no password is kept: what needs a person says so. One
+connection a host is shared by all commands for a while (ControlMaster).
+Source: ssh(1), ssh_config(5).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from yoked.errors import HostError, NoPythonError, UsageError, YokedError
+
+CONNECT_TIMEOUT_S = 10
+# A cut cable is noticed after three of these.
+ALIVE_EVERY_S = 5
+# How long a connection without a command waits for the next one.
+SHARED_FOR_S = 60
+# ssh's own status for "there was no connection"; a command's statuses are others.
+NO_CONNECTION = 255
+_NOT_FOUND = 127
+
+_PLAIN_PATH = re.compile(r"(~/)?[A-Za-z0-9._/+@-]+")
+
+
+def ssh_argv(host: str, config: str | None) -> list[str]:
+    """`ssh` up to the remote command. config: a file instead of ~/.ssh/config."""
+    options = {
+        "BatchMode": "yes",
+        "ConnectTimeout": str(CONNECT_TIMEOUT_S),
+        "ServerAliveInterval": str(ALIVE_EVERY_S),
+        "ServerAliveCountMax": "3",
+        "ControlMaster": "auto",
+        "ControlPath": str(control_folder() / f"{_digest(config)}%C"),
+        "ControlPersist": str(SHARED_FOR_S),
+    }
+    words = ["ssh", "-T", *(("-F", config) if config else ())]
+    for name, value in options.items():
+        words += ["-o", f"{name}={value}"]
+    return [*words, "--", host]
+
+
+def _digest(config: str | None) -> str:
+    """Parts the connections of one configuration from another's: `%C` does not know of it."""
+    if config is None:
+        return ""
+    return hashlib.sha256(str(Path(config).absolute()).encode()).hexdigest()[:8]
+
+
+def control_folder() -> Path:
+    """Where shared connections lie: short, because a socket's path has at most 104 bytes."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(runtime) / "yoked" if runtime else None
+    # 48 for the name, 17 for what ssh appends while it makes the socket.
+    if folder is None or len(str(folder)) > 35:
+        folder = Path(tempfile.gettempdir()) / f"yoked-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise YokedError(
+            f"{folder} belongs to somebody else", fix="set XDG_RUNTIME_DIR to a folder of your own"
+        )
+    folder.chmod(0o700)
+    return folder
+
+
+def python_word(python: str) -> str:
+    """The interpreter as it may stand in any shell's command line; raises UsageError."""
+    if not _PLAIN_PATH.fullmatch(python):
+        raise UsageError(
+            f"python = {python!r} in yoked.toml is not a plain path",
+            fix="letters, digits and . _ / + @ - only, with ~/ in front if you like; "
+            "make a link with such a path",
+        )
+    return python
+
+
+# What ssh says, what it means, and what to do; the first that fits counts.
+_REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "its host key is another than the one in known_hosts: a new system, or somebody between",
+        ("if you know why, `ssh-keygen -R {host}`, then `ssh {host}` once to look at the new key",),
+    ),
+    (
+        r"Host key verification failed|No .* host key is known",
+        "its host key is not known here yet",
+        ("ssh {host}    once, to look at the key and accept it",),
+    ),
+    (
+        r"Permission denied|Too many authentication failures",
+        "it refused our keys",
+        ("ssh-copy-id {host}", "or `ssh-add`, where a key has a passphrase"),
+    ),
+    (
+        r"Could not resolve hostname",
+        "nobody knows its name",
+        ("put it into ~/.ssh/config: `Host {host}` with `HostName ADDRESS`",),
+    ),
+    (
+        r"Connection refused",
+        "it is up, but has no ssh server at that port",
+        ("sudo apt install openssh-server    there, or `sudo systemctl start ssh`",),
+    ),
+    (
+        r"timed out|No route to host|Network is unreachable|Host is down",
+        "it did not answer",
+        ("is it on, awake and in this network? `ping {host}`",),
+    ),
+)
+_NOISE = re.compile(r"^(Warning: Permanently added|Connection to .* closed|mux_client|\s*$)")
+
+
+def explain_end(host: str, status: int, said: str, *, ssh: bool) -> HostError:
+    """Why the way to a host ended. status: of the command; said: its stderr."""
+    lines = [line.strip() for line in said.splitlines() if not _NOISE.match(line)]
+    own_words = lines[-1] if lines else f"it ended with status {status} and said nothing"
+    if ssh and status == NO_CONNECTION:
+        for pattern, meaning, fix in _REASONS:
+            if found := re.search(pattern, said):
+                line = next((each for each in lines if found[0] in each), own_words)
+                return HostError(
+                    f"{host}: {meaning}\nssh: {line}", fix=tuple(f.format(host=host) for f in fix)
+                )
+        return HostError(f"{host}: the ssh connection ended\nssh: {own_words}", fix=f"ssh {host}")
+    if status == _NOT_FOUND:
+        return NoPythonError(
+            f"{host}: no such Python: {own_words}",
+            fix=(
+                "sudo apt install python3    there",
+                f'or name one for {host} in yoked.toml: python = "~/venv/bin/python"',
+            ),
+        )
+    return HostError(
+        f"{host}: the agent ended with status {status}: {own_words}", fix=f"ssh {host}"
+    )

@@ -1,0 +1,177 @@
+"""How an agent comes to run on a host: by the system's ssh, or as a child of this process."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from yoked.agent.protocol import GREETING
+from yoked.errors import HostError, NoPythonError, YokedError
+from yoked.remote.client import AgentClient, close_streams
+from yoked.remote.ssh import explain_end, python_word, ssh_argv
+from yoked.remote.zipapp import agent_file, boot_script
+
+# Single quotes mean the same to sh, csh and fish; nothing inside needs any of their characters.
+BOOT = (
+    'import sys;b=getattr(sys.stdin,"buffer",sys.stdin);TOKEN=b.readline().decode().strip();'
+    "n=int(b.readline());exec(b.read(n))"
+)
+# Neither the person's PYTHONPATH nor site-packages: the agent brings all it needs. Python 2 knows
+# these too, and can say that it is too old.
+FLAGS = ("-E", "-s", "-S")
+GREETING_DEADLINE_S = 20.0
+_REFUSED = "yoked-refused"
+
+
+class Transport(Protocol):
+    """A way to a host."""
+
+    @property
+    def host(self) -> str:
+        """The host's name in yoked.toml."""
+        ...
+
+    def connect(self) -> AgentClient:
+        """Start an agent there. Raises HostError with the reason and its fix."""
+        ...
+
+
+@dataclass(frozen=True)
+class Here:
+    """This machine, without ssh. python: what runs the agent."""
+
+    host: str = "."
+    python: str = sys.executable
+
+    def connect(self) -> AgentClient:
+        """Start an agent as a child of this process."""
+        return start_agent(self.host, [self.python, *FLAGS, "-c", BOOT])
+
+
+@dataclass(frozen=True)
+class OpenSsh:
+    """A host by the system's ssh.
+
+    host: what ssh understands; config: a file instead of ~/.ssh/config; python: the interpreter
+    there that runs the agent, which may begin with ~/.
+    """
+
+    host: str
+    config: str | None = None
+    python: str = "python3"
+
+    def connect(self) -> AgentClient:
+        """Start an agent over ssh; a connection that is open already is shared."""
+        command = f"exec {python_word(self.python)} {' '.join(FLAGS)} -c '{BOOT}'"
+        return start_agent(self.host, [*ssh_argv(self.host, self.config), command], ssh=True)
+
+
+def start_agent(host: str, argv: Sequence[str], *, ssh: bool = False) -> AgentClient:
+    """Start the command that leads to a Python, make it the agent, and return its client.
+
+    Raises HostError with the way's own reason when no agent greets.
+    """
+    token = secrets.token_hex(8)
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Ctrl-C is the controller's own matter, and ssh must not ask at its terminal.
+            start_new_session=True,
+        )
+    except OSError as problem:
+        raise HostError(
+            f"{host}: {argv[0]} cannot be started: {problem.strerror}",
+            fix="sudo apt install openssh-client" if ssh else (),
+        ) from problem
+    said = _Stderr(process)
+
+    def explain() -> YokedError:
+        try:
+            status = process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return HostError(f"{host} closed the agent's connection", fix=f"ssh {host} true")
+        return explain_end(host, status, said.text(), ssh=ssh)
+
+    late = threading.Timer(GREETING_DEADLINE_S, process.kill)
+    late.start()
+    try:
+        _send_agent(process, token)
+        _await_greeting(host, process, token, explain)
+    except BaseException:
+        process.kill()
+        process.wait()
+        close_streams(process)
+        raise
+    finally:
+        late.cancel()
+    return AgentClient(host, process, explain)
+
+
+def _send_agent(process: subprocess.Popen[bytes], token: str) -> None:
+    script, agent = boot_script(), agent_file()
+    assert process.stdin is not None
+    try:
+        process.stdin.write(b"%s\n%d\n%s" % (token.encode(), len(script), script))
+        process.stdin.write(b"%s %d\n" % (agent.digest.encode(), len(agent.content)))
+        process.stdin.write(agent.content)
+        process.stdin.flush()
+    except OSError:
+        # The way ended; the greeting that does not come tells why.
+        return
+
+
+def _await_greeting(
+    host: str, process: subprocess.Popen[bytes], token: str, explain: Callable[[], YokedError]
+) -> None:
+    """Pass over what the login shell's start-up files print, up to the agent's own line."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        words = line.decode(errors="replace").split(maxsplit=2)
+        if words[:2] == [GREETING, token]:
+            return
+        if words[:2] == [_REFUSED, token]:
+            raise NoPythonError(
+                f"{host}: {words[2].strip()}",
+                fix=f'in yoked.toml, for {host}: python = "~/venv/bin/python", 3.9 or newer',
+            )
+    if process.poll() == -signal.SIGKILL:
+        raise HostError(
+            f"{host}: no agent answered in {GREETING_DEADLINE_S:g} s", fix=f"ssh {host} true"
+        )
+    raise explain()
+
+
+class _Stderr:
+    """Keeps the end of what the way says, as it comes: a full pipe would stop it."""
+
+    KEPT_BYTES = 20_000
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None
+        self._source = process.stderr
+        self._kept = b""
+        self._thread = threading.Thread(target=self._pump, name="stderr", daemon=True)
+        self._thread.start()
+
+    def text(self) -> str:
+        """What came so far. A shared ssh connection holds the pipe open: its end never comes."""
+        self._thread.join(timeout=0.3)
+        return self._kept.decode(errors="replace")
+
+    def _pump(self) -> None:
+        try:
+            while chunk := os.read(self._source.fileno(), 65_536):
+                self._kept = (self._kept + chunk)[-self.KEPT_BYTES :]
+        except (OSError, ValueError):
+            # It was closed with its client.
+            return

@@ -1,0 +1,101 @@
+"""What the ranks of a test do; the act is the first argument."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+RANK = int(os.environ["RANK"])
+ATTEMPT = int(os.environ["YOKED_ATTEMPT"])
+
+
+def mark(text: str) -> None:
+    """Leave a word where the test finds it: whole, or not at all."""
+    unfinished = Path(f"{RANK}.{ATTEMPT}.unfinished")
+    unfinished.write_text(text)
+    unfinished.replace(f"{RANK}.{ATTEMPT}.mark")
+
+
+def all_reduce() -> None:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    numbers = torch.tensor([2.0**RANK])
+    dist.all_reduce(numbers)
+    mark(f"{os.environ['WORLD_SIZE']} {os.environ['LOCAL_RANK']} {numbers.item():.0f}")
+    dist.destroy_process_group()
+
+
+def collectives(trouble: int | None = None) -> None:
+    """One all-reduce after another; rank `trouble` divides by zero while the others wait."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.barrier()
+    mark(str(os.getpid()))
+    if trouble == RANK:
+        print("about to divide", file=sys.stderr)
+        print(1 / (RANK - RANK))
+    while True:
+        dist.all_reduce(torch.zeros(1))
+        time.sleep(0.05)
+
+
+def collectives_beside_a_worker() -> None:
+    """A child that would outlive its rank, as those that load data may."""
+    subprocess.Popen(["sleep", "90"])
+    collectives()
+
+
+def first_attempt_fails() -> None:
+    mark(" ".join(sys.argv[1:]) + " " + os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if ATTEMPT == 0 and RANK == 1:
+        sys.exit(7)
+    all_reduce_quietly()
+
+
+def all_reduce_quietly() -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def deaf() -> None:
+    """Heeds no signal that can be ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    mark(str(os.getpid()))
+    time.sleep(90)
+
+
+def save_when_interrupted() -> None:
+    caught: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
+    mark(str(os.getpid()))
+    while not caught:
+        time.sleep(0.02)
+    # One rank saves longer than another; it must be let.
+    time.sleep(0.5 * RANK)
+    mark(f"saved {len(caught)}")
+
+
+ACTS = {
+    "all_reduce": all_reduce,
+    "rank_0_divides": lambda: collectives(trouble=0),
+    "collectives": collectives,
+    "collectives_beside_a_worker": collectives_beside_a_worker,
+    "first_attempt_fails": first_attempt_fails,
+    "deaf": deaf,
+    "save_when_interrupted": save_when_interrupted,
+}
+
+if __name__ == "__main__":
+    ACTS[sys.argv[1]]()

@@ -1,0 +1,252 @@
+"""Two host programs on two addresses of this machine, with 1 and 2 ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from yoked.launch.bootstrap.verdict import HostExit
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8"),
+]
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parents[1] / "src"
+DEADLINE_S = 60.0
+HOSTS = ({"host": "alpha", "address": "127.0.0.1"}, {"host": "beta", "address": "127.0.0.2"})
+RANKS = (1, 2)
+
+
+@dataclass
+class Pair:
+    """Hosts alpha (rank 0) and beta (ranks 1 and 2), and what became of a run on them."""
+
+    root: Path
+    launch_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    programs: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, act: str, *, restarts: int = 0) -> None:
+        with socket.socket() as listener:
+            listener.bind((HOSTS[0]["address"], 0))
+            listener.listen(8)
+            for node in range(len(HOSTS)):
+                self._start(node, act, restarts, listener)
+
+    def _start(self, node: int, act: str, restarts: int, listener: socket.socket) -> None:
+        folder = self.folder(node)
+        (folder / "logs").mkdir(parents=True)
+        job = {
+            "version": 1,
+            "run": "r",
+            "launch_id": self.launch_id,
+            "folder": str(folder),
+            "node_rank": node,
+            "nodes": [{**host, "ranks": n} for host, n in zip(HOSTS, RANKS, strict=True)],
+            "control_port": listener.getsockname()[1],
+            "control_fd": None if node else listener.fileno(),
+            "restarts": restarts,
+            "resume_args": ["--resume"],
+            "program": {"kind": "script", "name": str(HERE / "host_acts.py"), "args": [act]},
+            "cwd": str(self.root),
+            "bootstrap": False,
+        }
+        (folder / "job.json").write_text(json.dumps(job))
+        with (folder / "logs" / "launcher.out").open("wb") as log:
+            # Tied to this process: a test that is killed leaves nothing behind.
+            tether = [sys.executable, "-m", "yoked.tether", str(os.getpid())]
+            module = "yoked.launch.bootstrap.host"
+            program = subprocess.Popen(
+                [*tether, sys.executable, "-m", module, str(folder / "job.json")],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(SOURCE),
+                    "GLOO_SOCKET_IFNAME": "lo",
+                    "YOKED_LAUNCH_ID": self.launch_id,
+                },
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=() if node else (listener.fileno(),),
+            )
+        self.programs.append(program)
+
+    def folder(self, node: int) -> Path:
+        return self.root / str(HOSTS[node]["host"])
+
+    def exit(self, node: int) -> HostExit:
+        """Wait for a host program, which has left no process behind."""
+        status = self.programs[node].wait(DEADLINE_S)
+        path = self.folder(node) / "exit.json"
+        assert path.exists(), self.printed(node)
+        outcome = HostExit.from_dict(json.loads(path.read_text()))
+        assert status == outcome.exit_code
+        return outcome
+
+    def printed(self, node: int) -> str:
+        return (self.folder(node) / "logs" / "launcher.out").read_text()
+
+    def mark(self, rank: int, attempt: int = 0) -> str:
+        """What a rank has left; waits for it."""
+        path = self.root / f"{rank}.{attempt}.mark"
+        self.until(path.exists)
+        return path.read_text()
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline_s, [self.printed(node) for node in (0, 1)]
+            time.sleep(0.05)
+
+    def processes(self) -> list[psutil.Process]:
+        """All that is alive of this run."""
+        return [one for one in psutil.process_iter() if self.launch_id == _launch_id(one)]
+
+
+def _launch_id(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get("YOKED_LAUNCH_ID")
+    except psutil.Error:
+        return None
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    hosts = Pair(tmp_path)
+    yield hosts
+    for process in hosts.processes():
+        process.kill()
+    for program in hosts.programs:
+        program.wait()
+
+
+def failure(outcome: HostExit) -> dict[str, Any]:
+    assert outcome.failure is not None
+    return {"host": outcome.failure.host, "rank": outcome.failure.rank}
+
+
+def test_ranks_are_numbered_by_host_and_reduce_together(pair: Pair) -> None:
+    pair.start("all_reduce")
+
+    assert [pair.exit(node).status for node in (0, 1)] == ["finished", "finished"]
+    assert [pair.mark(rank) for rank in (0, 1, 2)] == ["3 0 7", "3 0 7", "3 1 7"]
+    assert pair.printed(1).startswith("attempt 0: 2 hosts, 3 ranks, rendezvous at 127.0.0.1")
+    assert pair.printed(1).endswith("attempt 0: finished\n")
+    assert pair.processes() == []
+
+
+def test_a_killed_rank_ends_all_hosts_which_name_it(pair: Pair) -> None:
+    pair.start("collectives_beside_a_worker")
+    pids = [int(pair.mark(rank)) for rank in (0, 1, 2)]
+
+    os.kill(pids[2], signal.SIGKILL)
+    outcomes = [pair.exit(node) for node in (0, 1)]
+
+    assert outcomes[0].failure == outcomes[1].failure
+    assert failure(outcomes[0]) == {"host": "beta", "rank": 2}
+    assert outcomes[0].failure is not None
+    assert outcomes[0].failure.signal == "SIGKILL"
+    assert outcomes[0].failure.pid == pids[2]
+    assert outcomes[0].status == "failed"
+    pair.until(lambda: pair.processes() == [])
+    assert "Traceback" not in pair.printed(0) + pair.printed(1)
+
+
+def test_an_exception_is_the_cause_and_not_what_its_peers_complain_of(pair: Pair) -> None:
+    pair.start("rank_0_divides")
+
+    outcomes = [pair.exit(node) for node in (0, 1)]
+
+    assert outcomes[0].failure == outcomes[1].failure
+    cause = outcomes[1].failure
+    assert cause is not None
+    assert (cause.host, cause.rank, cause.kind) == ("alpha", 0, "ZeroDivisionError")
+    assert "about to divide" in cause.last_lines
+    assert cause.traceback is not None
+    assert "host_acts.py" in cause.traceback
+
+
+def test_a_second_attempt_resumes_with_the_arguments_for_it(pair: Pair) -> None:
+    pair.start("first_attempt_fails", restarts=1)
+
+    outcomes = [pair.exit(node) for node in (0, 1)]
+
+    assert [outcome.status for outcome in outcomes] == ["finished", "finished"]
+    first, second = outcomes[0].attempts
+    assert first.failure is not None
+    assert (first.failure.rank, first.failure.exit_code) == (1, 7)
+    assert second.failure is None
+    assert pair.mark(2, attempt=0) == "first_attempt_fails 0"
+    assert pair.mark(2, attempt=1) == "first_attempt_fails --resume 1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_host_program_that_is_killed_is_named_by_the_other(pair: Pair, gone: int) -> None:
+    pair.start("collectives")
+    for rank in (0, 1, 2):
+        pair.mark(rank)
+
+    pair.programs[gone].kill()
+    outcome = pair.exit(1 - gone)
+
+    assert failure(outcome) == {"host": HOSTS[gone]["host"], "rank": None}
+    assert outcome.status == "failed"
+    pair.until(lambda: pair.processes() == [])
+
+
+@pytest.mark.parametrize("asked", [[1], [0, 1]], ids=["one host", "all hosts"])
+def test_an_interrupt_lets_all_ranks_save(pair: Pair, asked: list[int]) -> None:
+    pair.start("save_when_interrupted")
+    for rank in (0, 1, 2):
+        pair.mark(rank)
+
+    for node in asked:
+        pair.programs[node].send_signal(signal.SIGINT)
+    outcomes = [pair.exit(node) for node in (0, 1)]
+
+    assert [outcome.status for outcome in outcomes] == ["interrupted", "interrupted"]
+    assert [outcome.failure for outcome in outcomes] == [None, None]
+    assert [pair.mark(rank) for rank in (0, 1, 2)] == ["saved 1"] * 3
+
+
+@pytest.mark.slow
+def test_a_stop_of_one_host_kills_the_ranks_of_all_that_do_not_obey(pair: Pair) -> None:
+    pair.start("deaf")
+    for rank in (0, 1, 2):
+        pair.mark(rank)
+
+    pair.programs[0].send_signal(signal.SIGTERM)
+    outcomes = [pair.exit(node) for node in (0, 1)]
+
+    assert [outcome.status for outcome in outcomes] == ["stopped", "stopped"]
+    assert [outcome.failure for outcome in outcomes] == [None, None]
+    assert pair.processes() == []
+
+
+def test_a_job_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "yoked.launch.bootstrap.host", str(tmp_path / "job.json")],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"yoked: {tmp_path / 'job.json'} cannot be read")

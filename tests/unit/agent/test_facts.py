@@ -1,0 +1,269 @@
+"""Facts of a host, from the files and words of systems that are not this one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.agent import facts, gpus, identity, processors
+from yoked.agent.server import Call, Server
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return root
+
+
+def call(**args: Any) -> Call:
+    class Deaf(Server):
+        def __init__(self) -> None:
+            return
+
+    return Call(1, args, b"", Deaf())
+
+
+def test_this_host_tells_what_every_caller_needs() -> None:
+    told = json.loads(json.dumps(facts.answer_facts(call())))
+
+    assert told["usable_cores"] >= 1
+    assert told["cores"] <= told["threads"]
+    assert told["memory_bytes"] >= told["memory_available_bytes"] > 0
+    assert told["free_bytes"]["home"] > 0
+    assert told["path"]
+    assert Path(told["state"]).is_absolute()
+
+
+def test_facts_need_nothing_but_the_standard_library() -> None:
+    program = "import sys, yoked.agent.facts; print('torch' in sys.modules, 'numpy' in sys.modules)"
+
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert said.stdout.split() == ["False", "False"]
+
+
+# ---- processors ----
+
+
+def cores(root: Path, siblings: list[str], frequencies: list[int] | None = None) -> Path:
+    files = {"online": f"0-{len(siblings) - 1}\n"}
+    for number, text in enumerate(siblings):
+        files[f"cpu{number}/topology/thread_siblings_list"] = f"{text}\n"
+        if frequencies:
+            files[f"cpu{number}/cpufreq/cpuinfo_max_freq"] = f"{frequencies[number]}\n"
+    return write(root / "cpu", files)
+
+
+HYBRID = ["0-1", "0-1", "2-3", "2-3", "4", "5"]
+SPEEDS = [5_100_000] * 4 + [3_900_000] * 2
+
+
+def test_threads_and_slow_cores_do_not_count_as_cores_to_use(tmp_path: Path) -> None:
+    cpus = cores(tmp_path, HYBRID, SPEEDS)
+
+    told = processors.linux_facts(tmp_path, cpus, tmp_path, tuple(range(6)))
+
+    assert told["threads"] == 6
+    assert told["cores"] == 4
+    assert told["fast_cores"] == told["usable_cores"] == 2
+
+
+def test_affinity_leaves_fewer_cores_to_use(tmp_path: Path) -> None:
+    cpus = cores(tmp_path, HYBRID, SPEEDS)
+
+    told = processors.linux_facts(tmp_path, cpus, tmp_path, (0, 1))
+
+    assert told["cores"] == 4
+    assert told["usable_cores"] == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "files"),
+    [
+        ("0::/job/rank\n", {"job/cpu.max": "150000 100000\n", "job/rank/cpu.max": "max 100000\n"}),
+        (
+            "3:cpu,cpuacct:/job\n1:name=systemd:/\n",
+            {
+                "cpu,cpuacct/job/cpu.cfs_quota_us": "150000\n",
+                "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+            },
+        ),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_a_quota_of_any_group_above_us_counts(
+    tmp_path: Path, group: str, files: dict[str, str]
+) -> None:
+    proc = write(tmp_path / "proc", {"self/cgroup": group})
+    groups = write(tmp_path / "cgroup", files)
+    cpus = cores(tmp_path, ["0", "1", "2", "3"])
+
+    told = processors.linux_facts(proc, cpus, groups, (0, 1, 2, 3))
+
+    assert told["cpu_quota"] == 1.5
+    assert told["usable_cores"] == 2
+
+
+def test_a_system_that_tells_nothing_has_the_cores_of_its_affinity(tmp_path: Path) -> None:
+    told = processors.linux_facts(tmp_path, tmp_path, tmp_path, (0, 1, 2))
+
+    assert (told["cores"], told["usable_cores"], told["cpu_quota"]) == (3, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: Intel(R)  Core(TM) i9\n", "Intel(R) Core(TM) i9"),
+        ("processor : 0\nHardware : BCM2835\n", "BCM2835"),
+    ],
+)
+def test_the_model_is_found_in_every_kernels_words(cpuinfo: str, name: str) -> None:
+    assert processors.cpu_model(cpuinfo) == name
+
+
+def test_a_mac_tells_its_performance_cores() -> None:
+    told = processors.mac_facts(
+        {
+            "machdep.cpu.brand_string": "Apple M2 Pro",
+            "hw.physicalcpu": "12",
+            "hw.logicalcpu": "12",
+            "hw.perflevel0.physicalcpu": "8",
+        }
+    )
+
+    assert told["cpu_model"] == "Apple M2 Pro"
+    assert (told["cores"], told["usable_cores"]) == (12, 8)
+
+
+def test_an_old_mac_has_cores_of_one_kind() -> None:
+    values = dict.fromkeys(processors.MAC_NAMES, "")
+
+    told = processors.mac_facts({**values, "hw.physicalcpu": "4", "hw.logicalcpu": "8"})
+
+    assert (told["cores"], told["threads"], told["usable_cores"]) == (4, 8, 4)
+
+
+# ---- memory, power ----
+
+MEMINFO = "MemTotal:       8000000 kB\nMemFree: 1000000 kB\nMemAvailable:    6000000 kB\n"
+
+
+def test_memory_is_what_the_control_group_allows(tmp_path: Path) -> None:
+    proc = write(tmp_path / "proc", {"meminfo": MEMINFO, "self/cgroup": "0::/box\n"})
+    groups = write(
+        tmp_path / "cgroup", {"box/memory.max": "3000000000\n", "box/memory.current": "1000000000"}
+    )
+
+    told = facts.memory(proc, groups)
+
+    assert told == {"memory_bytes": 3_000_000_000, "memory_available_bytes": 2_000_000_000}
+
+
+def test_a_limit_beyond_the_machine_is_none(tmp_path: Path) -> None:
+    proc = write(tmp_path / "proc", {"meminfo": MEMINFO, "self/cgroup": "4:memory:/\n"})
+    groups = write(tmp_path / "cgroup", {"memory/memory.limit_in_bytes": "9223372036854771712\n"})
+
+    told = facts.memory(proc, groups)
+
+    assert told == {"memory_bytes": 8_192_000_000, "memory_available_bytes": 6_144_000_000}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"BAT0/type": "Battery", "AC/type": "Mains", "AC/online": "1"}, False),
+        ({"BAT0/type": "Battery", "AC/type": "Mains", "AC/online": "0"}, True),
+        ({"BAT0/type": "Battery", "BAT0/status": "Discharging"}, True),
+        ({"hid/type": "Battery", "hid/scope": "Device", "hid/status": "Discharging"}, None),
+    ],
+)
+def test_a_laptop_tells_whether_it_is_plugged_in(
+    tmp_path: Path, files: dict[str, str], expected: bool | None
+) -> None:
+    assert facts.on_battery(write(tmp_path, files)) is expected
+
+
+def test_a_mac_tells_whether_it_is_plugged_in() -> None:
+    battery = " -InternalBattery-0 (id=1) 80%; discharging; 3:10 remaining present: true\n"
+
+    assert facts.battery_of_pmset("Now drawing from 'Battery Power'\n" + battery) is True
+    assert facts.battery_of_pmset("Now drawing from 'AC Power'\n" + battery) is False
+    assert facts.battery_of_pmset("Now drawing from 'AC Power'\n") is None
+
+
+# ---- gpus ----
+
+
+def test_nvidia_smi_is_understood() -> None:
+    said = "NVIDIA GeForce RTX 3090, 24576, 550.54.14\nNVIDIA A2, [N/A], 550.54.14\nNo devices\n"
+
+    found = gpus.parse_nvidia_smi(said)
+
+    assert [gpu["name"] for gpu in found] == ["NVIDIA GeForce RTX 3090", "NVIDIA A2"]
+    assert [gpu["memory_bytes"] for gpu in found] == [24576 << 20, None]
+
+
+def test_a_card_is_found_by_its_driver_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    proc = write(
+        tmp_path, {"driver/nvidia/gpus/0000:01:00.0/information": "Model: \t NVIDIA T4\nIRQ: 3\n"}
+    )
+
+    assert [gpu["name"] for gpu in gpus.find_gpus(proc, tmp_path / "none")] == ["NVIDIA T4"]
+
+
+def test_amds_gpus_are_told_from_its_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    nodes = write(
+        tmp_path,
+        {
+            "0/properties": "cpu_cores_count 16\nsimd_count 0\n",
+            "1/properties": "simd_count 192\ngfx_target_version 110001\n",
+            "1/mem_banks/0/properties": "heap_type 1\nsize_in_bytes 21458059264\n",
+        },
+    )
+
+    found = gpus.find_gpus(tmp_path / "none", nodes)
+
+    assert [(gpu["name"], gpu["memory_bytes"]) for gpu in found] == [("gfx1101", 21458059264)]
+
+
+# ---- identity ----
+
+
+def machine(root: Path, boot: str, net: str) -> str:
+    proc = write(root / "proc", {"sys/kernel/random/boot_id": boot})
+    etc = write(root / "etc", {"machine-id": "0123456789abcdef\n"})
+    (proc / "self" / "ns").mkdir(parents=True)
+    (proc / "self" / "ns" / "net").symlink_to(f"net:[{net}]")
+    (proc / "self" / "ns" / "pid").symlink_to("pid:[2]")
+    return identity.machine_identity(proc, etc)
+
+
+def test_one_machine_is_one_whoever_looks(tmp_path: Path) -> None:
+    first = machine(tmp_path / "a", "boot", "1")
+
+    assert machine(tmp_path / "b", "boot", "1") == first
+    assert "0123456789" not in first
+
+
+def test_virtual_hosts_of_one_machine_are_several(tmp_path: Path) -> None:
+    found = {machine(tmp_path / net, "boot", net) for net in ("1", "2", "3")}
+
+    assert len(found) == 3
+
+
+def test_the_clone_of_a_disk_is_another_machine(tmp_path: Path) -> None:
+    assert machine(tmp_path / "a", "boot", "1") != machine(tmp_path / "b", "another", "1")

@@ -1,0 +1,361 @@
+"""A job starts on a host or leaves nothing, and is found again by its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.agent.job_acts import (
+    PARENT,
+    PATIENT,
+    SLEEPER,
+    job_request,
+    kill,
+    launch,
+    no_job_left,
+    running,
+    says,
+    until,
+)
+
+from yoked.agent.jobfolder import JobFolder
+from yoked.agent.listeners import listening_sockets
+from yoked.agent.processes import Process, processes_of
+from yoked.errors import JobError
+from yoked.remote.client import AgentClient
+from yoked.remote.transport import Here
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The state folder of this machine as a host."""
+    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
+    with no_job_left():
+        yield tmp_path / "state"
+
+
+@pytest.fixture
+def agent(root: Path) -> Iterator[AgentClient]:
+    with Here("attic").connect() as client:
+        yield client
+
+
+def status(agent: AgentClient, run: str = "try") -> dict[str, Any]:
+    found: dict[str, Any] = agent.call("job_status", run=run)
+    return found
+
+
+def state_is(agent: AgentClient, *states: str) -> Any:
+    return lambda: status(agent)["state"] in states
+
+
+def test_a_job_is_prepared_then_runs_then_ends_with_its_status(
+    agent: AgentClient, root: Path
+) -> None:
+    request = job_request(root, "import sys; sys.exit(7)")
+    agent.call("job_start", **request)
+    prepared = status(agent)["state"]
+
+    agent.call("job_go", run="try")
+    until(state_is(agent, "failed"), "the end")
+
+    assert prepared == "prepared"
+    assert status(agent)["end"]["exit_status"] == 7
+    assert "status 7" in status(agent)["failure"]["what"]
+
+
+def test_the_verdict_of_the_host_program_is_the_state(agent: AgentClient, root: Path) -> None:
+    verdict = {"status": "finished", "exit_code": 0, "attempts": [{"attempt": 2}]}
+    program = (
+        "import os; open(os.environ['YOKED_JOB_FOLDER'] + '/exit.json', 'w')"
+        f".write({json.dumps(json.dumps(verdict))})"
+    )
+
+    launch(agent, root, program)
+    until(state_is(agent, "finished"), "the end")
+
+    assert status(agent)["exit"] == verdict
+    assert status(agent)["attempt"] == 2
+
+
+def test_node_0_hands_down_a_socket_that_listens_on_the_port_it_told(
+    agent: AgentClient, root: Path
+) -> None:
+    program = (
+        "import json, os, socket; spec = json.load(open(os.environ['YOKED_JOB_FOLDER'] + "
+        "'/job.json')); listener = socket.socket(fileno=spec['control_fd']); "
+        "listener.accept()[0].sendall(b'host program')"
+    )
+    started = agent.call("job_start", **job_request(root, program))
+    agent.call("job_go", run="try")
+
+    with socket.create_connection(("127.0.0.1", started["control_port"]), 10) as connection:
+        connection.settimeout(10)
+        assert connection.recv(100) == b"host program"
+
+
+def test_a_name_that_is_taken_is_told_with_what_to_do(agent: AgentClient, root: Path) -> None:
+    launch(agent, root, SLEEPER)
+
+    with pytest.raises(JobError, match="the name try is taken by a run that is running") as told:
+        agent.call("job_start", **job_request(root, SLEEPER))
+
+    assert any("attach try" in line for line in told.value.fix)
+    assert status(agent)["state"] == "running"
+
+
+def test_of_controllers_that_launch_at_once_one_wins(agent: AgentClient, root: Path) -> None:
+    outcomes: list[str] = []
+
+    def start() -> None:
+        try:
+            agent.call("job_start", **job_request(root, SLEEPER))
+            outcomes.append("started")
+        except JobError:
+            outcomes.append("taken")
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(outcomes) == ["started", "taken", "taken", "taken"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"argv": ["no-such-python"]}, "there is no program no-such-python"),
+        ({"cwd": "/no/such/folder"}, "/no/such/folder is no folder"),
+        ({"tree": "0" * 64}, "is gone"),
+    ],
+)
+def test_a_job_that_cannot_start_leaves_nothing(
+    agent: AgentClient, root: Path, change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(Exception, match=said):
+        agent.call("job_start", **{**job_request(root, SLEEPER), **change})
+
+    assert agent.call("job_list") == []
+    assert not (root / "jobs").exists() or list((root / "jobs").iterdir()) == []
+
+
+def test_an_address_of_another_machine_is_told(agent: AgentClient, root: Path) -> None:
+    nodes = [{"host": "attic", "address": "192.0.2.1", "ranks": 1}]
+
+    with pytest.raises(JobError, match=r"no port of 192\.0\.2\.1"):
+        agent.call("job_start", **job_request(root, SLEEPER, nodes=nodes))
+
+    assert list((root / "jobs").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../up", ".hidden", "a b", "", "x" * 81])
+def test_a_name_that_is_no_folders_is_refused(agent: AgentClient, root: Path, name: str) -> None:
+    with pytest.raises(JobError, match="cannot be the name of a run"):
+        agent.call("job_start", **job_request(root, SLEEPER, run=name))
+
+
+def test_a_prepared_job_vanishes_when_its_controller_dies(root: Path) -> None:
+    agent = Here("attic").connect()
+    request = job_request(root, SLEEPER)
+    port = agent.call("job_start", **request)["control_port"]
+
+    agent._process.kill()
+    agent.close()
+    until(lambda: list((root / "jobs").iterdir()) == [], "removal")
+
+    assert processes_of(request["spec"]["launch_id"]) == []
+    until(lambda: listening_sockets(port) == {}, "a free port")
+
+
+def test_a_prepared_job_that_is_not_wanted_is_removed(agent: AgentClient, root: Path) -> None:
+    launch_id = job_request(root, SLEEPER)["spec"]["launch_id"]
+    agent.call("job_start", **job_request(root, SLEEPER))
+
+    others = agent.call("job_remove", run="try", launch_id=launch_id)
+    assert (others, status(agent)["state"]) == (False, "prepared")
+
+    assert agent.call("job_remove", run="try")
+    assert agent.call("job_list") == []
+
+
+def test_a_job_that_was_started_survives_its_controller(root: Path) -> None:
+    with Here("attic").connect() as agent:
+        job = launch(agent, root, SLEEPER)
+        program = job.host_program
+        agent._process.kill()
+
+    with Here("attic").connect() as another:
+        found = status(another)
+
+    assert program is not None
+    assert program.alive
+    assert (found["state"], found["host_program"]) == ("running", program.to_dict())
+
+
+def test_a_killed_supervisor_leaves_the_job_unharmed_and_is_replaced(
+    agent: AgentClient, root: Path
+) -> None:
+    job = launch(agent, root, PATIENT)
+    until(says(job.logs / "launcher.out", "ready"), "the program")
+    first = status(agent)["supervisor"]
+
+    kill(first)
+    status(agent)
+    until(lambda: job.supervised, "another supervisor")
+    until(lambda: job.read("supervisor.json")["pid"] != first, "its record")
+    program = job.host_program
+    assert program is not None
+    assert program.alive
+    agent.call("job_stop", run="try", how="checkpoint")
+    until(lambda: job.read("end.json"), "the end")
+
+    assert status(agent)["state"] == "interrupted"
+
+
+def test_an_end_while_no_supervisor_looked_on_is_told_by_the_verdict(
+    agent: AgentClient, root: Path
+) -> None:
+    job = launch(agent, root, SLEEPER)
+    kill(status(agent)["supervisor"])
+    program = job.host_program
+    assert program is not None
+    kill(program.pid)
+
+    assert status(agent)["state"] in ("running", "lost")
+    until(state_is(agent, "lost"), "the end")
+
+    assert "nobody saw" in status(agent)["failure"]["what"]
+
+
+def test_stop_asks_then_terminates_then_kills(agent: AgentClient, root: Path) -> None:
+    stubborn = "import signal; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN);"
+    job = launch(agent, root, stubborn + SLEEPER)
+    until(says(job.logs / "launcher.out", "ready"), "the program")
+    program = job.host_program
+    assert program is not None
+
+    for how in ("checkpoint", "terminate"):
+        assert agent.call("job_stop", run="try", how=how)["signalled"] == [program.pid]
+        assert program.alive
+    agent.call("job_stop", run="try", how="kill")
+    until(state_is(agent, "stopped"), "the end")
+
+    assert status(agent)["end"]["signal"] == 9
+
+
+def test_what_a_dead_host_program_leaves_is_swept_and_a_decoy_lives(
+    agent: AgentClient, root: Path
+) -> None:
+    job = launch(agent, root, PARENT)
+    until(lambda: len(processes_of(job.launch_id)) == 2, "the rank")
+    program = job.host_program
+    assert program is not None
+    decoy_env = {name: value for name, value in os.environ.items() if name != "YOKED_LAUNCH_ID"}
+    words = Path(f"/proc/{program.pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+    with subprocess.Popen(words, env=decoy_env, stdout=subprocess.DEVNULL) as decoy:
+        try:
+            kill(program.pid)
+            until(state_is(agent, "failed"), "the end")
+
+            assert processes_of(job.launch_id) == []
+            assert decoy.poll() is None
+        finally:
+            decoy_children = subprocess.run(
+                ["pgrep", "-P", str(decoy.pid)], capture_output=True, text=True, check=False
+            ).stdout.split()
+            for pid in [*decoy_children, decoy.pid]:
+                os.kill(int(pid), 9)
+
+
+def test_a_process_of_another_launch_or_start_gets_no_signal(root: Path) -> None:
+    env = {**os.environ, "YOKED_LAUNCH_ID": "theirs"}
+    with subprocess.Popen([sys.executable, "-c", SLEEPER], env=env, stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            found = Process.of(process.pid)
+            assert found is not None
+            later = Process(found.pid, found.start_ticks + 1)
+
+            assert not found.signal(9, "ours")
+            assert not later.signal(9, "theirs")
+            assert process.poll() is None
+            assert found.signal(9, "theirs")
+        finally:
+            process.kill()
+
+
+def test_a_process_whose_job_is_gone_is_shown_then_reaped(agent: AgentClient, root: Path) -> None:
+    job = launch(agent, root, SLEEPER)
+    live = job.host_program
+    env = {
+        **os.environ,
+        "YOKED_LAUNCH_ID": "0123456789ab",
+        "YOKED_RUN": "old",
+        "YOKED_JOB_FOLDER": str(root / "jobs" / "old"),
+    }
+    listening = (
+        "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); "
+        "print(s.getsockname()[1], flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", listening], env=env, stdout=-1) as stale:
+        assert stale.stdout is not None
+        port = int(stale.stdout.readline())
+        try:
+            shown = [one for one in agent.call("job_reap")["processes"] if one["run"] == "old"]
+            owners = agent.call("listener_owner", port=port)
+            assert stale.poll() is None
+            agent.call("job_reap", kill=True)
+            stale.wait(10)
+        finally:
+            stale.kill()
+
+    assert [(one["pid"], one["ports"], one["killed"]) for one in shown] == [
+        (stale.pid, [port], False)
+    ]
+    assert [(one["pid"], one["run"]) for one in owners] == [(stale.pid, "old")]
+    assert live is not None
+    assert live.alive
+
+
+def test_a_running_job_is_not_removed(agent: AgentClient, root: Path) -> None:
+    launch(agent, root, SLEEPER)
+
+    with pytest.raises(JobError, match="run try is running"):
+        agent.call("job_remove", run="try")
+
+    agent.call("job_stop", run="try", how="kill")
+    until(state_is(agent, "stopped"), "the end")
+    assert agent.call("job_remove", run="try")
+    assert not JobFolder(root / "jobs" / "try").path.exists()
+
+
+def test_a_run_that_is_not_there_is_told_with_the_nearest_name(
+    agent: AgentClient, root: Path
+) -> None:
+    launch(agent, root, SLEEPER, run="tuesday")
+
+    with pytest.raises(JobError, match="no run 'tusday'") as told:
+        status(agent, "tusday")
+
+    assert told.value.fix == ("did you mean tuesday?",)
+
+
+def test_a_heartbeat_tells_of_the_processes(agent: AgentClient, root: Path) -> None:
+    job = launch(agent, root, PARENT)
+
+    until(lambda: job.read("heartbeat.json").get("processes") == 2, "two processes")
+
+    assert running(job.read("heartbeat.json")["pid"])
+    assert job.read("heartbeat.json")["resident_bytes"] > 0

@@ -1,0 +1,142 @@
+"""An agent answers each call by itself, until its controller is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from yoked.agent.protocol import read_message, write_message
+from yoked.agent.server import Call, Server
+from yoked.errors import HostError
+
+DEADLINE_S = 10
+
+
+class Controller:
+    """The other end of a server's streams."""
+
+    def __init__(self, handlers: dict[str, Any]) -> None:
+        (source, self._to), (self._from, sink) = os.pipe(), os.pipe()
+        self.to = os.fdopen(self._to, "wb")
+        self.answers = os.fdopen(self._from, "rb")
+        self._ends = [os.fdopen(source, "rb"), os.fdopen(sink, "wb")]
+        server = Server(self._ends[0], self._ends[1], handlers)
+        self.thread = threading.Thread(target=server.serve)
+        self.thread.start()
+
+    def ask(self, number: int, name: str, data: bytes = b"", **args: Any) -> None:
+        write_message(self.to, {"id": number, "call": name, "args": args}, data)
+
+    def next(self) -> tuple[dict[str, Any], bytes]:
+        found = read_message(self.answers)
+        assert found is not None
+        return found
+
+    def leave(self) -> None:
+        """Hang up; twice is harmless."""
+        self.to.close()
+        self.thread.join(DEADLINE_S)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def controller() -> Iterator[Controller]:
+    made = Controller(
+        {
+            "echo": lambda call: [call.args, len(call.data)],
+            "count": count,
+            "wait": wait,
+            "expected": refuse,
+            "bug": lambda call: 1 / 0,
+        }
+    )
+    yield made
+    made.leave()
+    for stream in (made.answers, *made._ends):
+        # Closing flushes, and the other end may be gone.
+        with contextlib.suppress(OSError):
+            stream.close()
+
+
+def count(call: Call) -> str:
+    for number in range(3):
+        call.send(number, bytes([number]))
+    return "counted"
+
+
+cancelled = threading.Event()
+
+
+def wait(call: Call) -> None:
+    if call.cancelled.wait(DEADLINE_S):
+        cancelled.set()
+
+
+def refuse(call: Call) -> None:
+    raise HostError("the disk is full", fix="empty it")
+
+
+def test_a_call_gets_its_result(controller: Controller) -> None:
+    controller.ask(7, "echo", b"abc", word="hello")
+
+    message, _ = controller.next()
+
+    assert (message["id"], message["result"]) == (7, [{"word": "hello"}, 3])
+
+
+def test_parts_come_in_order_and_before_the_result(controller: Controller) -> None:
+    controller.ask(1, "count")
+
+    parts = [controller.next() for _ in range(4)]
+
+    assert [(m.get("part"), data) for m, data in parts[:3]] == [
+        (0, b"\0"),
+        (1, b"\1"),
+        (2, b"\2"),
+    ]
+    assert parts[3][0]["result"] == "counted"
+
+
+def test_an_expected_failure_keeps_its_kind_and_fix(controller: Controller) -> None:
+    controller.ask(1, "expected")
+
+    error = controller.next()[0]["error"]
+
+    assert (error["kind"], error["what"], error["fix"]) == (
+        "HostError",
+        "the disk is full",
+        ["empty it"],
+    )
+
+
+@pytest.mark.parametrize("name", ["bug", "no such call"])
+def test_a_bug_is_answered_with_its_trace(controller: Controller, name: str) -> None:
+    controller.ask(1, name)
+
+    error = controller.next()[0]["error"]
+
+    assert error["kind"] == "bug"
+    assert "Traceback" in error["trace"]
+
+
+def test_a_slow_call_does_not_hold_up_the_next(controller: Controller) -> None:
+    controller.ask(1, "wait")
+    controller.ask(2, "echo")
+
+    assert controller.next()[0]["id"] == 2
+    write_message(controller.to, {"cancel": 1})
+    assert controller.next()[0]["id"] == 1
+
+
+def test_calls_are_cancelled_when_the_controller_leaves(controller: Controller) -> None:
+    cancelled.clear()
+    controller.ask(1, "wait")
+
+    controller.leave()
+
+    assert cancelled.wait(DEADLINE_S)

@@ -1,0 +1,180 @@
+"""A listener answers whoever knows its token, and is gone with its call."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from yoked.agent.server import Call
+from yoked.agent.sockets import answer_dial, answer_listen
+
+TOKEN = "31415926"
+DEADLINE_S = 10.0
+
+
+class FakeCall(Call):
+    """A call that keeps the parts that are sent."""
+
+    def __init__(self, **args: Any) -> None:
+        self.args = args
+        self.data = b""
+        self.cancelled = threading.Event()
+        self.parts: list[Any] = []
+        self.sent = threading.Event()
+
+    def send(self, part: Any, data: bytes = b"") -> None:
+        self.parts.append(part)
+        self.sent.set()
+
+
+@dataclass
+class Listening:
+    """A listener that runs. came: filled in when it has ended."""
+
+    port: int
+    call: FakeCall
+    thread: threading.Thread
+    came: list[str] = field(default_factory=list)
+
+    def end(self) -> None:
+        self.call.cancelled.set()
+        self.thread.join(DEADLINE_S)
+        assert not self.thread.is_alive()
+
+
+@contextmanager
+def listening(**args: Any) -> Iterator[Listening]:
+    call = FakeCall(token=TOKEN, host="beta", **args)
+    answers: list[str] = []
+    thread = threading.Thread(target=lambda: answers.extend(answer_listen(call)["came"]))
+    thread.start()
+    assert call.sent.wait(DEADLINE_S)
+    found = Listening(call.parts[0]["port"], call, thread, answers)
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+def dial(
+    *targets: tuple[str, int], token: str = TOKEN, send_s: float = 0.0
+) -> list[dict[str, Any]]:
+    return answer_dial(
+        FakeCall(
+            token=token,
+            host="alpha",
+            targets=[{"address": address, "port": port} for address, port in targets],
+            wait_s=1.0,
+            send_s=send_s,
+            send_bytes=2_000_000,
+        )
+    )
+
+
+def test_who_answers_says_who_it_is_and_who_came() -> None:
+    with listening() as listener:
+        answer = dial(("127.0.0.1", listener.port))[0]
+
+    assert answer["ok"]
+    assert answer["answered_by"] == "beta"
+    assert answer["rtt_s"] > 0
+    assert answer["goodput_bytes_per_s"] is None
+    assert listener.came == ["alpha"]
+
+
+def test_it_listens_on_both_families() -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+
+    with listening() as listener:
+        answers = dial(("127.0.0.1", listener.port), ("::1", listener.port))
+
+    assert [answer["answered_by"] for answer in answers] == ["beta", "beta"]
+
+
+def test_goodput_is_that_of_what_came() -> None:
+    with listening() as listener:
+        answer = dial(("127.0.0.1", listener.port), send_s=0.1)[0]
+
+    assert answer["ok"]
+    assert answer["goodput_bytes_per_s"] > 0
+
+
+def test_another_token_is_not_answered() -> None:
+    with listening() as listener:
+        answer = dial(("127.0.0.1", listener.port), token="another")[0]
+
+    assert not answer["ok"]
+    assert answer["answered_by"] is None
+    assert listener.came == []
+
+
+@pytest.mark.parametrize("words", [b"GET / HTTP/1.0\r\n\r\n", b"[]\n", b"{}\n", b"x" * 5000])
+def test_a_stranger_is_hung_up_on_and_the_next_one_is_answered(words: bytes) -> None:
+    with listening() as listener:
+        with socket.create_connection(("127.0.0.1", listener.port), DEADLINE_S) as stranger:
+            stranger.sendall(words)
+            try:
+                said = stranger.recv(100)
+            except ConnectionResetError:
+                said = b""
+        answer = dial(("127.0.0.1", listener.port))[0]
+
+    assert said == b""
+    assert answer["ok"]
+
+
+def test_a_listener_is_gone_with_its_call_though_somebody_is_connected() -> None:
+    with listening() as listener:
+        silent = socket.create_connection(("127.0.0.1", listener.port), DEADLINE_S)
+        with silent:
+            silent.sendall(json.dumps({"token": TOKEN, "from": "gamma"}).encode() + b"\n")
+            assert silent.recv(100)
+            listener.end()
+            rest = silent.makefile("rb").read()
+        answer = dial(("127.0.0.1", listener.port))[0]
+
+    assert rest.count(b"\n") <= 1
+    assert answer["error"] == "ECONNREFUSED"
+
+
+def test_a_listener_ends_by_itself() -> None:
+    with listening(limit_s=0.2) as listener:
+        listener.thread.join(DEADLINE_S)
+
+        assert not listener.thread.is_alive()
+
+
+def test_a_dial_says_why_it_failed_and_the_others_go_on() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with listening() as listener:
+        answers = dial(("127.0.0.1", port), ("127.0.0.1", listener.port))
+
+    assert answers[0]["error"] == "ECONNREFUSED"
+    assert answers[0]["error_text"]
+    assert [answer["ok"] for answer in answers] == [False, True]
+
+
+def test_a_server_of_another_kind_is_not_taken_for_a_host() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def greet() -> None:
+            with other.accept()[0] as guest:
+                guest.sendall(b"220 mail.example ESMTP\r\n")
+                guest.recv(1000)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        answer = dial(("127.0.0.1", other.getsockname()[1]))[0]
+        thread.join(DEADLINE_S)
+
+    assert answer["error"] == "EPROTO"
+    assert not answer["ok"]

@@ -1,0 +1,84 @@
+"""`yoked install` says of every host how it stands, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from cyclopts import App
+
+from yoked.cli.commands import install
+from yoked.cli.output import Output
+from yoked.errors import HostError, UsageError, YokedError
+from yoked.fleet.model import Fleet, Host
+from yoked.launch.environment import Difference
+from yoked.launch.install import HostEnvironment
+
+GOOD = HostEnvironment("desk", "/envs/1/bin/python", "3.12.4", "made", ())
+NAMED = HostEnvironment(
+    "laptop", "/venv/bin/python", "3.11.2", "named", (Difference("torch", "2.13.0", "2.12.1"),)
+)
+DOWN = HostError("attic: it did not answer\nssh: timed out", fix="ping attic")
+FLEET = Fleet("home", (Host("desk"), Host("laptop"), Host("attic")), Path("yoked.toml"))
+
+
+def told(
+    found: dict[str, HostEnvironment | YokedError], *, json_mode: bool = False
+) -> tuple[int, str]:
+    stream = StringIO()
+    return install.report(found, Output(json_mode=json_mode, stdout=stream)), stream.getvalue()
+
+
+def test_hosts_that_are_as_they_should_be_are_no_finding() -> None:
+    status, text = told({"desk": GOOD})
+
+    assert status == 0
+    assert "1 of 1 hosts can train" in text
+    assert "desk         made     Python 3.12.4 at /envs/1/bin/python" in text
+
+
+def test_each_host_that_cannot_train_has_its_reason_and_fix() -> None:
+    status, text = told({"desk": GOOD, "laptop": NAMED, "attic": DOWN})
+
+    assert status == 1
+    assert "1 of 3 hosts can train" in text
+    assert "torch is 2.12.1, should be 2.13.0" in text
+    assert "remove `python` of laptop from yoked.toml" in text
+    assert "attic        failed   it did not answer" in text
+    assert "fix: ping attic" in text
+
+
+def test_json_has_the_same() -> None:
+    _, text = told({"desk": GOOD, "laptop": NAMED, "attic": DOWN}, json_mode=True)
+
+    payload = json.loads(text)
+    assert payload["ok"] is False
+    assert [host["state"] for host in payload["hosts"]] == ["made", "named", "failed"]
+    assert payload["hosts"][1]["differences"] == [
+        {"package": "torch", "wanted": "2.13.0", "found": "2.12.1"}
+    ]
+    assert payload["hosts"][2]["fix"] == ["ping attic"]
+
+
+def test_hosts_are_taken_by_name_in_the_order_of_the_fleet() -> None:
+    chosen = install.selected(FLEET, ("attic", "desk"))
+
+    assert [host.name for host in chosen.hosts] == ["desk", "attic"]
+    assert install.selected(FLEET, ()) == FLEET
+
+
+def test_a_host_that_is_not_in_the_fleet_is_named() -> None:
+    with pytest.raises(UsageError, match="there is no host attick") as problem:
+        install.selected(FLEET, ("attick",))
+
+    assert problem.value.fix == ("there are: desk, laptop, attic",)
+
+
+def test_two_builds_at_once_are_refused() -> None:
+    app = App(result_action="return_value")
+    app.command(install.command, name="install")
+
+    with pytest.raises(UsageError, match="exclude each other"):
+        app(["install", "--cuda", "--cpu", "--host", "a", "--host", "b"], exit_on_error=False)

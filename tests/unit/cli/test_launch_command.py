@@ -1,0 +1,178 @@
+"""`yoked launch`: what a command line is taken to mean."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.cli.commands.launch import LaunchFlags, command, make, part_program, report
+from yoked.cli.output import Output
+from yoked.errors import UsageError, YokedError
+from yoked.launch.manifests.spec import Manifest
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def slurm(words: str, **flags: Any) -> str:
+    return make(words.split(), LaunchFlags(on="slurm", **flags)).text
+
+
+def kubernetes(words: str, **flags: Any) -> str:
+    return make(words.split(), LaunchFlags(on="kubernetes", image="x", **flags)).text
+
+
+def test_train_gets_its_flags_and_a_way_to_go_on() -> None:
+    text = slurm("train --depth 8 --run mine", nodes=2)
+
+    assert "target=(-m -- yoked.train)\n" in text
+    assert "first_args=(--depth 8 --run mine)\n" in text
+    assert "resume_args=(--resume --run mine --runs-dir runs)\n" in text
+    assert "run_folder=runs/mine\n" in text
+
+
+def test_a_run_without_a_name_gets_one_that_all_nodes_and_starts_share() -> None:
+    lines = slurm("train --depth 8").splitlines()
+
+    run = next(line.removeprefix("run=") for line in lines if line.startswith("run="))
+    assert f"first_args=(--depth 8 --run {run})" in lines
+
+
+def test_flags_that_a_resumed_run_was_given_hold_in_each_start() -> None:
+    text = slurm("train --resume --run mine --num-iterations 900")
+
+    assert "resume_args=(--resume --run mine --num-iterations 900)\n" in text
+
+
+def test_pods_keep_their_runs_on_the_storage() -> None:
+    text = kubernetes("train --depth 8 --run mine", storage="claim")
+
+    assert "if [ -f /yoked/runs/mine/run.json ]; then" in text
+    assert "claimName: claim" in text
+
+
+def test_a_module_and_a_script_are_started_as_they_are(empty_folder: Path) -> None:
+    (empty_folder / "fit.py").touch()
+
+    assert "target=(-m -- a.b)\nfirst_args=(--x 1)\n" in slurm("-m a.b --x 1")
+    assert "target=(-- fit.py)\nfirst_args=(--x 1)\n" in slurm("fit.py --x 1")
+
+
+def test_gpus_say_how_many_ranks_a_node_has() -> None:
+    assert "ranks_per_node=8\n" in slurm("train", gpus_per_node=8)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("launch --on slurm train --depth 8", "launch --on slurm -- train --depth 8"),
+        ("launch --json --on=slurm -m a --x", "launch --json --on=slurm -- -m a --x"),
+        ("launch --on slurm -- train --json", "launch --on slurm -- train --json"),
+        ("launch --help", "launch --help"),
+        ("train --depth 8", "train --depth 8"),
+    ],
+)
+def test_the_program_needs_no_dashes_before_it(typed: str, meant: str) -> None:
+    assert part_program(typed.split()) == meant.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "what"),
+    [
+        ("", {}, "no program is named"),
+        ("-m", {}, "-m names no module"),
+        ("--depth 8", {}, "--depth stands where a program should"),
+        ("nowhere.py", {}, "there is no file nowhere.py"),
+        ("train --deph 8", {}, "--deph"),
+        ("train --depth=0", {}, "--depth 0 is too small"),
+        ("train --ranks 2", {}, "--ranks 2 counts processes on one machine"),
+        ("train --shares 3:1", {"nodes": 3}, "names 2 ranks, but the run has 3"),
+        ("train --resume", {}, "--resume goes on with the latest run"),
+        ("train --resume-from-step 5 --run r", {}, "--resume-from-step"),
+        ("train", {"image": "x"}, "--image means nothing to slurm"),
+        ("train", {"gpus_per_node": 2, "ranks_per_node": 1}, "--ranks-per-node says otherwise"),
+        ("train", {"time": "2h"}, "--time '2h' cannot be meant"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(words: str, flags: dict[str, Any], what: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        slurm(words, **flags)
+
+    assert what in caught.value.what
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "what"),
+    [
+        ("train", {"image": None}, "a pod needs an image"),
+        ("train", {"partition": "p"}, "--partition means nothing to kubernetes"),
+        ("train --runs-dir /elsewhere", {}, "--runs-dir /elsewhere is a folder of a pod"),
+    ],
+)
+def test_what_cannot_be_meant_for_pods_is_said(
+    words: str, flags: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        make(words.split(), LaunchFlags(on="kubernetes", **{"image": "x", **flags}))
+
+    assert what in caught.value.what
+    assert caught.value.fix
+
+
+def test_the_name_of_a_run_that_is_there_is_refused(empty_folder: Path) -> None:
+    folder = empty_folder / "runs" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
+
+    with pytest.raises(UsageError, match="there is a run named mine"):
+        slurm("train --run mine")
+    assert "--resume" in slurm("train --run mine --resume")
+
+
+def test_the_text_alone_is_on_stdout_and_notes_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = LaunchFlags(on="slurm")
+
+    command("train", "--depth", "8", flags=flags)
+
+    said = capsys.readouterr()
+    assert said.out.startswith("#!/bin/bash\n")
+    assert "note: without --time the partition's limit holds" in said.err
+
+
+def test_a_file_is_written_and_the_next_command_named(empty_folder: Path) -> None:
+    stdout = io.StringIO()
+    flags = LaunchFlags(on="kubernetes", output=Path("run.yaml"))
+
+    report(flags, Manifest("job", "text\n"), Output(json_mode=False, stdout=stdout))
+
+    assert (empty_folder / "run.yaml").read_text() == "text\n"
+    assert stdout.getvalue() == "written: run.yaml\nnext: kubectl apply -f run.yaml\n"
+
+
+def test_programs_get_text_and_files_in_one_object() -> None:
+    stdout = io.StringIO()
+    flags = LaunchFlags(on="slurm", output=Path("job.sh"))
+
+    report(flags, Manifest("sbatch", "text\n"), Output(json_mode=True, stdout=stdout))
+
+    assert json.loads(stdout.getvalue()) == {
+        "on": "slurm",
+        "kind": "sbatch",
+        "text": "text\n",
+        "files": ["job.sh"],
+    }
+
+
+def test_a_file_that_cannot_be_written_is_named() -> None:
+    flags = LaunchFlags(on="slurm", output=Path("nowhere/job.sh"))
+
+    with pytest.raises(YokedError, match=r"nowhere/job\.sh cannot be written"):
+        report(flags, Manifest("sbatch", ""), Output(json_mode=False))

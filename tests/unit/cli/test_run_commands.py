@@ -1,0 +1,222 @@
+"""`yoked runs`, `logs`, `attach`, `stop` and `clean` on this machine, with real jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.agent.job_acts import (
+    PATIENT,
+    SLEEPER,
+    launch,
+    no_job_left,
+    says,
+    until,
+)
+
+from yoked.cli.commands import attach, clean, logs, runs, stop
+from yoked.errors import UsageError
+from yoked.remote.transport import Here
+
+TWO_RANKS = [{"host": "attic", "address": "127.0.0.1", "ranks": 2}]
+# Both ranks speak; then rank 1 is the cause of a failure.
+FAILS = """
+import json, os
+folder = os.environ["YOKED_JOB_FOLDER"]
+for rank in 0, 1:
+    with open(f"{folder}/logs/{rank}.0.out", "w") as file:
+        file.write(f"hello from {rank}\\nbye from {rank}\\n")
+failure = {"host": "attic", "node": 0, "rank": 1, "what": "killed by SIGKILL", "time_s": 1.0,
+           "last_lines": ["bye from 1"], "fix": ["look at dmesg"]}
+exit = {"status": "failed", "exit_code": 1, "attempts": [{"attempt": 0, "failure": failure}]}
+json.dump(exit, open(f"{folder}/exit.json", "w"))
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.chdir(tmp_path)
+    with no_job_left():
+        yield tmp_path / "state"
+
+
+def start(root: Path, program: str, *, over: bool = False, **more: Any) -> None:
+    with Here("attic").connect() as agent:
+        job = launch(agent, root, program, **more)
+    if over:
+        until(lambda: job.read("end.json"), "the end")
+
+
+@pytest.fixture
+def failed(root: Path) -> Path:
+    start(root, FAILS, over=True, nodes=TWO_RANKS)
+    return root
+
+
+def test_runs_are_listed_with_their_first_cause(
+    failed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    local = failed.parent / "runs" / "alone"
+    local.mkdir(parents=True)
+    (local / "result.json").write_text(json.dumps({"steps": 20, "loss": 3.25}))
+
+    status = runs.command()
+
+    said = capsys.readouterr().out
+    assert status == 0
+    assert "try: rank 1 on attic: killed by SIGKILL" in said
+    assert ["try", "failed", "attic", "2"] in [line.split()[:4] for line in said.splitlines()]
+    assert any(line.split()[:2] == ["alone", "finished"] for line in said.splitlines())
+
+
+def test_runs_for_programs_are_one_object(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.command(json_output=True)
+
+    told = json.loads(capsys.readouterr().out)
+    assert [(run["run"], run["state"], run["ranks"]) for run in told["runs"]] == [
+        ("try", "failed", 2)
+    ]
+    assert told["runs"][0]["failure"]["rank"] == 1
+
+
+def test_no_runs_is_no_error(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs.command() == 0
+    assert "there is no run yet" in capsys.readouterr().out
+
+
+def test_logs_name_host_and_rank_when_there_are_several(
+    failed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.command()
+
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == [
+        "here.0 | bye from 0",
+        "here.0 | hello from 0",
+        "here.1 | bye from 1",
+        "here.1 | hello from 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"rank": 1}, "hello from 1\nbye from 1\n"),
+        ({"rank": 0, "tail": 1}, "bye from 0\n"),
+        ({"rank": 0, "stream": "err"}, ""),
+        ({"rank": 1, "follow": True}, "hello from 1\nbye from 1\n"),
+        ({"rank": 0, "attempt": 1}, ""),
+    ],
+)
+def test_logs_show_what_was_asked_for(
+    failed: Path, capsys: pytest.CaptureFixture[str], wanted: dict[str, Any], said: str
+) -> None:
+    logs.command("try", **wanted)
+
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"rank": 2}, "no rank 2"),
+        ({"host": "cellar"}, "no host 'cellar'"),
+        ({"tail": -1}, "below 0"),
+        ({"run": "tri"}, "there is no run 'tri'"),
+    ],
+)
+def test_logs_that_cannot_be_meant_are_refused(
+    failed: Path, wanted: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        logs.command(**wanted)
+
+
+def test_attach_ends_with_the_runs_own_status_and_cause(
+    failed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = attach.command()
+
+    said = capsys.readouterr().out
+    assert status == 1
+    assert said.startswith("hello from 0\nbye from 0\nrun try failed\n")
+    assert "rank 1 on attic: killed by SIGKILL" in said
+    assert "next: look at dmesg" in said
+
+
+def test_stop_says_what_it_did(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start(root, PATIENT)
+    until(says(root / "jobs/try/logs/launcher.out", "ready"), "the program")
+
+    assert stop.command() == 0
+    assert "run try: interrupted" in capsys.readouterr().out
+
+    assert stop.command() == 0
+    assert "over already: interrupted" in capsys.readouterr().out
+
+
+def test_clean_shows_first_and_removes_after_a_yes(
+    failed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(failed, SLEEPER, run="live")
+    env = {
+        **os.environ,
+        "YOKED_LAUNCH_ID": "0123456789ab",
+        "YOKED_RUN": "gone",
+        "YOKED_JOB_FOLDER": str(failed / "jobs" / "gone"),
+    }
+    words = [sys.executable, "-c", SLEEPER]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE) as stale:
+        assert stale.stdout is not None
+        stale.stdout.readline()
+        try:
+            # Others may run on this machine: what is theirs is only looked at.
+            clean.command(older_than="0 s")
+            shown = capsys.readouterr().out
+            assert stale.poll() is None
+        finally:
+            stale.kill()
+
+    assert f"process {stale.pid} of run gone" in shown
+    assert "run try, failed" in shown
+    assert "run live" not in shown
+    assert "next: yoked clean --yes" in shown
+    assert (failed / "jobs" / "try").exists()
+
+
+def test_clean_removes_old_runs_and_leaves_those_that_run(
+    failed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(failed, SLEEPER, run="live")
+
+    clean.command(older_than="0 s", yes=True)
+
+    assert not (failed / "jobs" / "try").exists()
+    assert (failed / "jobs" / "live").exists()
+
+
+def test_a_young_run_is_not_old(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clean.command()
+
+    assert "run try" not in capsys.readouterr().out
+
+
+def test_only_sockets_without_a_listener_are_dead(tmp_path: Path) -> None:
+    alive, dead, file = tmp_path / "alive", tmp_path / "dead", tmp_path / "file"
+    file.touch()
+    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as other:
+        one.bind(str(alive))
+        one.listen()
+        other.bind(str(dead))
+
+        assert list(clean.dead_sockets([alive, dead, file])) == [dead]

@@ -1,0 +1,196 @@
+"""yoked.toml says what a person meant, or the line in which it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yoked.errors import FleetError
+from yoked.fleet.file import find_fleet, format_fleet, load_fleet, open_fleet, write_fleet
+from yoked.fleet.model import Fleet, Host
+
+WHOLE = """\
+[fleet]
+name = "home"
+ssh_config = "ssh/config"
+
+[[host]]
+name = "i9"
+ranks = 2
+device = "cpu"
+interface = "enp4s0"
+address = "192.168.1.36"
+
+[[host]]
+name = "me@laptop"
+python = "~/venv/bin/python"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "yoked.toml"
+
+
+def refusal(file: Path, text: str) -> str:
+    file.write_text(text)
+    with pytest.raises(FleetError) as caught:
+        load_fleet(file)
+    assert caught.value.fix
+    return caught.value.what.replace(str(file), "yoked.toml")
+
+
+def test_all_keys_are_read_and_a_path_is_relative_to_the_file(file: Path) -> None:
+    file.write_text(WHOLE)
+
+    fleet = load_fleet(file)
+
+    assert fleet == Fleet(
+        name="home",
+        hosts=(
+            Host("i9", 2, "cpu", "enp4s0", "192.168.1.36"),
+            Host("me@laptop", python="~/venv/bin/python"),
+        ),
+        path=file,
+        ssh_config=file.parent / "ssh" / "config",
+    )
+
+
+def test_a_host_and_its_name_are_enough(file: Path) -> None:
+    file.write_text('[[host]]\nname = "."\n')
+
+    fleet = load_fleet(file)
+
+    assert fleet.hosts == (Host("."),)
+    assert fleet.name == "yoked"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant", "said"),
+    [
+        (
+            'interface = "enp4s0"',
+            'interfce = "enp4s0"',
+            "yoked.toml:9: unknown key 'interfce' of host i9; did you mean interface?",
+        ),
+        ("ssh_config =", "ssh_confg =", "yoked.toml:3: unknown key 'ssh_confg'; did you mean"),
+        ("[fleet]", "[flete]", "yoked.toml:1: unknown key 'flete'; did you mean fleet?"),
+        ("ranks = 2", "ranks = -1", "yoked.toml:7: ranks of host i9 must be 1 or more, not -1"),
+        ("ranks = 2", 'ranks = "2"', "yoked.toml:7: ranks of host i9 must be a valid integer"),
+        ('"cpu"', '"gpu"', "yoked.toml:8: device of host i9 must be 'auto', 'cpu', 'cuda' or"),
+        ('"192.168.1.36"', '"i9.local"', "yoked.toml:10: address of host i9: 'i9.local' is no IP"),
+        ('"enp4s0"', '"a b"', "yoked.toml:9: interface of host i9: 'a b' is no interface's name"),
+        ('"me@laptop"', '"-oProxyCommand=x"', "yoked.toml:13: name of host -oProxyCommand=x"),
+        ('"me@laptop"', '"i9"', "yoked.toml:13: there are two hosts i9"),
+        ('name = "me@laptop"\n', "", "yoked.toml:12: there is no name of host number 2"),
+        ('python = "~/venv/bin/python"', 'python = ""', "yoked.toml:14: python of host me@laptop"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(
+    file: Path, written: str, meant: str, said: str
+) -> None:
+    assert said in refusal(file, WHOLE.replace(written, meant, 1))
+
+
+def test_all_that_is_wrong_is_told_at_once(file: Path) -> None:
+    said = refusal(file, WHOLE.replace("ranks", "rank").replace("python =", "pyton ="))
+
+    assert [line.split(":")[1] for line in said.splitlines()] == ["7", "14"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there is no host: write [[host]]"),
+        ("host = []", "at least one [[host]]"),
+        ("host = 3", "host must be written as [[host]]"),
+        ("[[host]\n", "is not TOML"),
+        ("fleet = 3\n[[host]]\nname = 'a'\n", "fleet must be written as [fleet]"),
+    ],
+)
+def test_a_file_that_is_no_fleet_is_refused(file: Path, text: str, said: str) -> None:
+    assert said in refusal(file, text)
+
+
+def test_bytes_that_are_no_text_are_refused(file: Path) -> None:
+    file.write_bytes(b'[[host]]\nname = "\xff"\n')
+
+    with pytest.raises(FleetError, match="is not UTF-8"):
+        load_fleet(file)
+
+
+def test_the_named_file_counts_then_the_one_that_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / "other.toml"
+    other.write_text(WHOLE)
+
+    assert find_fleet(None) is None
+    assert open_fleet(None).hosts == (Host("."),)
+    assert open_fleet(other).name == "home"
+    (tmp_path / "yoked.toml").write_text('[fleet]\nname = "here"\n[[host]]\nname = "a"\n')
+    assert open_fleet(None).name == "here"
+    with pytest.raises(FleetError, match=r"there is no file nowhere\.toml"):
+        find_fleet(Path("nowhere.toml"))
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1)
+
+
+@given(
+    hosts=st.lists(
+        st.builds(
+            Host,
+            NAMES.filter(lambda name: not name.startswith("-")),
+            st.none() | st.integers(1, 64),
+            st.sampled_from(["auto", "cpu", "cuda", "mps"]),
+            st.none() | st.sampled_from(["eth0", "wg0", "eth0:1"]),
+            st.none() | st.ip_addresses().map(str),
+            st.none() | NAMES,
+        ),
+        min_size=1,
+        max_size=4,
+        unique_by=lambda host: host.name,
+    ),
+    name=NAMES,
+)
+def test_what_is_written_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, hosts: list[Host], name: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "round.toml"
+    fleet = Fleet(name, tuple(hosts), path, Path("/etc/ssh/config"))
+
+    path.write_text(format_fleet(fleet, {hosts[0].name: "8 cores"}), encoding="utf-8")
+
+    assert load_fleet(path) == fleet
+
+
+def test_a_file_that_is_there_is_left_alone(file: Path) -> None:
+    file.write_text("by hand")
+
+    with pytest.raises(FleetError, match="is there already"):
+        write_fleet(file, WHOLE)
+
+    assert file.read_text() == "by hand"
+
+
+def test_a_file_that_is_replaced_is_kept_beside_the_new_one(file: Path) -> None:
+    file.write_text("by hand")
+
+    kept = write_fleet(file, WHOLE, force=True)
+
+    assert file.read_text() == WHOLE
+    assert kept is not None
+    assert kept.read_text() == "by hand"
+    assert sorted(each.name for each in file.parent.iterdir()) == ["yoked.toml", "yoked.toml.old"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(FleetError, match="cannot be written"):
+        write_fleet(tmp_path / "file" / "yoked.toml", WHOLE)

@@ -1,0 +1,132 @@
+"""What is made of the files that a rank leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.launch.bootstrap.job import Job, Node, Program
+from yoked.launch.bootstrap.lastwords import Death, last_lines, rank_failure
+
+KILLED = Death(pid=7, exit_code=-9, time_s=20.0)
+FAILED = Death(pid=7, exit_code=1, time_s=20.0)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    job = Job(
+        run="r",
+        launch_id="0123456789ab",
+        folder=tmp_path,
+        node_rank=1,
+        nodes=(Node("alpha", "127.0.0.1", 1), Node("beta", "127.0.0.2", 2)),
+        control_port=1,
+        control_fd=None,
+        restarts=0,
+        resume_args=(),
+        program=Program("script", "x.py", ()),
+        cwd=tmp_path,
+        bootstrap=False,
+    )
+    job.launch_dir(0).mkdir(parents=True)
+    (tmp_path / "logs").mkdir()
+    return job
+
+
+def leave(path: Path, **more: Any) -> None:
+    error = {"rank": 2, "time_s": 10.0, "kind": "OSError", "what": "OSError: full", **more}
+    path.write_text(json.dumps(error))
+
+
+def test_a_rank_that_ended_well_is_no_failure(job: Job) -> None:
+    assert rank_failure(job, 0, 2, None, None) is None
+
+
+def test_a_kill_is_named_by_its_signal_and_place(job: Job) -> None:
+    failure = rank_failure(job, 0, 2, KILLED, None)
+
+    assert failure is not None
+    assert (failure.signal, failure.exit_code, failure.kind) == ("SIGKILL", None, None)
+    assert failure.headline.startswith("rank 2 on beta: killed by SIGKILL; if you did not")
+    assert failure.fix
+
+
+def test_a_signal_without_a_name_has_its_number(job: Job) -> None:
+    failure = rank_failure(job, 0, 2, Death(7, -61, 20.0), None)
+
+    assert failure is not None
+    assert failure.signal == "signal 61"
+
+
+def test_an_exit_status_stands_alone_when_nothing_was_said(job: Job) -> None:
+    failure = rank_failure(job, 0, 2, FAILED, None)
+
+    assert failure is not None
+    assert (failure.exit_code, failure.what) == (1, "ended with exit status 1")
+
+
+def test_an_error_comes_with_the_time_at_which_it_was_raised(job: Job) -> None:
+    leave(job.error_file(0, 2), traceback="Traceback ...")
+
+    failure = rank_failure(job, 0, 2, FAILED, None)
+
+    assert failure is not None
+    assert (failure.kind, failure.what, failure.time_s) == ("OSError", "OSError: full", 10.0)
+    assert failure.traceback == "Traceback ..."
+
+
+def test_the_error_of_yoked_train_is_preferred_with_its_fix(job: Job) -> None:
+    leave(job.error_file(0, 2), kind="SystemExit", what="exit status 1")
+    leave(job.launch_dir(0) / "error.2.json", kind="DataError", what="gone", fix=["prepare it"])
+
+    failure = rank_failure(job, 0, 2, FAILED, None)
+
+    assert failure is not None
+    assert (failure.kind, failure.what, failure.fix) == ("DataError", "gone", ("prepare it",))
+
+
+def test_an_error_explains_the_abort_that_followed_it(job: Job) -> None:
+    leave(job.error_file(0, 2))
+
+    failure = rank_failure(job, 0, 2, Death(7, -6, 20.0), None)
+
+    assert failure is not None
+    assert (failure.kind, failure.signal) == ("OSError", None)
+
+
+def test_a_rank_that_we_ended_is_told_of_only_for_what_it_met_before(job: Job) -> None:
+    leave(job.error_file(0, 2))
+
+    before = rank_failure(job, 0, 2, None, ended_s=10.5)
+    after = rank_failure(job, 0, 2, None, ended_s=9.5)
+
+    assert before is not None
+    assert before.kind == "OSError"
+    assert after is None
+
+
+def test_a_torn_error_file_is_as_none(job: Job) -> None:
+    job.error_file(0, 2).write_text('{"rank": 2, "ti')
+
+    failure = rank_failure(job, 0, 2, KILLED, None)
+
+    assert failure is not None
+    assert failure.signal == "SIGKILL"
+
+
+def test_the_last_lines_end_with_the_stream_that_was_written_last(job: Job) -> None:
+    out, err = job.log_file(0, 2, "out"), job.log_file(0, 2, "err")
+    out.write_bytes(b"".join(b"step %d\n\n" % step for step in range(40)))
+    err.write_bytes(b"warning \xff\n")
+    os.utime(err, (1.0, 1.0))
+
+    assert last_lines(job, 0, 2) == tuple(f"step {step}" for step in range(25, 40))
+
+    os.utime(out, (0.5, 0.5))
+
+    assert last_lines(job, 0, 2)[-2:] == ("step 39", "warning \ufffd")
+    assert last_lines(job, 0, 1) == ()

@@ -1,0 +1,121 @@
+"""Which failure is the first cause, and what an attempt came to."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from yoked.launch.bootstrap.verdict import (
+    VANISHED,
+    Attempt,
+    Decision,
+    Failure,
+    HostExit,
+    decide,
+    first_cause,
+)
+
+GLOO = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"
+
+
+def failure(rank: int | None, time_s: float = 10.0, **more: Any) -> Failure:
+    return Failure(host="beta", node=1, rank=rank, time_s=time_s, **{"what": "", **more})
+
+
+KILLED = failure(1, 13.0, signal="SIGKILL")
+GONE = failure(None, 12.0, kind=VANISHED)
+RAISED = failure(2, 11.0, kind="ValueError", what="ValueError: no such column")
+ECHO = failure(3, 10.0, kind="RuntimeError", what=GLOO)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([KILLED, GONE, RAISED, ECHO])))
+def test_a_kill_beats_a_lost_host_beats_an_error_beats_its_echo(order: list[Failure]) -> None:
+    for rest in (order, [one for one in order if one != KILLED]):
+        expected = KILLED if KILLED in rest else GONE
+        assert first_cause(rest) == expected
+    assert first_cause([one for one in order if one in (RAISED, ECHO)]) == RAISED
+
+
+def test_of_two_errors_the_earlier_is_the_cause() -> None:
+    late, early = failure(0, 11.0, kind="ValueError"), failure(5, 10.5, kind="KeyError")
+
+    assert first_cause([late, early]) == early
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        failure(3, kind="DistNetworkError", what="failed to recv"),
+        failure(3, kind="DataError", what="a peer was lost in the sum of gradients: reset"),
+        failure(3, kind="SystemExit", what="exit status 1", last_lines=("Traceback", GLOO)),
+        failure(3, exit_code=1, what="ended with exit status 1", last_lines=(GLOO,)),
+        failure(3, signal="SIGABRT", last_lines=("[rank3]: NCCL watchdog thread terminated",)),
+    ],
+    ids=["store", "yoked", "caught and exited", "printed", "aborted"],
+)
+def test_a_complaint_about_a_peer_is_an_echo_however_the_rank_ended(echo: Failure) -> None:
+    assert first_cause([echo, RAISED]) == RAISED
+
+
+def test_an_abort_of_its_own_is_a_cause() -> None:
+    abort = failure(4, 12.0, signal="SIGABRT", last_lines=("free(): invalid pointer",))
+
+    assert first_cause([ECHO, RAISED, abort]) == abort
+
+
+def test_lines_of_a_peer_do_not_hide_an_exception_of_another_kind() -> None:
+    own = failure(4, 12.0, kind="ZeroDivisionError", what="by zero", last_lines=(GLOO,))
+
+    assert first_cause([ECHO, own]) == own
+
+
+def test_no_failure_is_a_finish_and_a_failure_is_repeated_where_it_may_be() -> None:
+    assert decide(0, [], stop=None, may_repeat=True) == Decision(0, "finished", None, again=False)
+    assert decide(0, [ECHO], stop=None, may_repeat=True) == Decision(0, "failed", ECHO, again=True)
+    assert not decide(1, [ECHO], stop=None, may_repeat=False).again
+
+
+@pytest.mark.parametrize(
+    "obeyed",
+    [
+        failure(1, kind="KeyboardInterrupt"),
+        failure(1, signal="SIGINT"),
+        failure(1, signal="SIGTERM"),
+        failure(1, kind="SystemExit", what="exit status 130"),
+        failure(1, exit_code=130),
+        ECHO,
+    ],
+)
+def test_ranks_that_end_as_asked_do_not_fail_a_stop(obeyed: Failure) -> None:
+    decision = decide(0, [obeyed], stop="interrupted", may_repeat=True)
+
+    assert decision == Decision(0, "interrupted", None, again=False)
+
+
+def test_trouble_of_a_ranks_own_is_told_of_after_a_stop() -> None:
+    full = failure(1, kind="OSError", what="No space left on device")
+
+    decision = decide(0, [ECHO, full], stop="interrupted", may_repeat=True)
+
+    assert decision == Decision(0, "interrupted", full, again=False)
+
+
+def test_the_records_survive_json() -> None:
+    full = failure(1, kind="DataError", fix=("do this",), last_lines=("a", "b"), exit_code=1)
+    outcome = HostExit("failed", (Attempt(0, 1.0, 2.0, full), Attempt(1, 3.0, 4.0, None)))
+    decision = Decision(0, "failed", full, again=True)
+
+    content = json.loads(json.dumps(outcome.to_dict()))
+
+    assert content["exit_code"] == 1
+    assert HostExit.from_dict(content) == outcome
+    assert Decision.from_dict(json.loads(json.dumps(asdict(decision)))) == decision
+
+
+def test_the_headline_names_the_place() -> None:
+    assert KILLED.headline == "rank 1 on beta: "
+    assert failure(None, what="its launcher is gone").headline == "beta: its launcher is gone"

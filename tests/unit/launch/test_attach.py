@@ -1,0 +1,194 @@
+"""Looking on at a real job: the output is whole though connections are cut, and the end is told."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.agent.job_acts import (
+    COUNTER,
+    PATIENT,
+    SLEEPER,
+    launch,
+    no_job_left,
+    says,
+    until,
+)
+
+from yoked.cli.output import Output
+from yoked.errors import HostError
+from yoked.launch.attach import follow_job
+from yoked.launch.following import HostLog, reach_again
+from yoked.launch.registry import collect, pick
+from yoked.launch.stopping import stop_run
+from yoked.remote.client import AgentClient
+from yoked.remote.transport import Here
+
+LINES = 300
+VERDICT = json.dumps({"status": "finished", "exit_code": 0, "attempts": []})
+COUNTS_AND_FINISHES = COUNTER + f"\nopen(folder + '/exit.json', 'w').write({VERDICT!r})\n"
+STUBBORN = (
+    "import signal; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN);" + SLEEPER
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
+    with no_job_left():
+        yield tmp_path / "state"
+
+
+@pytest.fixture
+def agent(root: Path) -> Iterator[AgentClient]:
+    with Here("attic").connect() as client:
+        yield client
+
+
+def reconnect(host: str) -> AgentClient:
+    return Here(host).connect()
+
+
+def test_output_is_shown_to_the_end_and_the_end_is_told(agent: AgentClient, root: Path) -> None:
+    launch(agent, root, COUNTS_AND_FINISHES, "20", "0.01")
+    shown = io.StringIO()
+
+    end = follow_job({"attic": agent}, "try", Output(json_mode=False, stdout=shown), reconnect)
+
+    assert shown.getvalue() == "".join(f"out {number}\n" for number in range(20))
+    assert (end.state, end.exit_code, end.evidence) == ("finished", 0, [])
+
+
+def test_each_byte_is_shown_once_though_the_connection_is_cut(
+    agent: AgentClient, root: Path
+) -> None:
+    launch(agent, root, COUNTS_AND_FINISHES, str(LINES), "0.005")
+    connections = [agent]
+    cuts: list[str] = []
+
+    def connect_again(host: str) -> AgentClient:
+        connections.append(Here(host).connect())
+        return connections[-1]
+
+    log = HostLog(
+        agent,
+        "try",
+        connect_again,
+        {"follow": True, "streams": ["out"], "tail_lines": 0},
+        on_cut=lambda host, problem: cuts.append(host),
+        on_back=lambda host: None,
+    )
+    came = b""
+    for part in log.parts():
+        came += part.data
+        if len(cuts) < 3:
+            log.client._process.kill()
+    for connection in connections:
+        connection.close()
+
+    first = int(came.split()[1])
+    expected = b"".join(b"out %d\n" % number for number in range(first, LINES))
+    assert cuts == ["attic"] * 3
+    assert came == expected
+
+
+def test_a_connection_comes_back_as_soon_as_one_attempt_succeeds() -> None:
+    tries: list[int] = []
+
+    def connect() -> AgentClient:
+        tries.append(len(tries))
+        if len(tries) < 3:
+            raise HostError("attic: it did not answer")
+        return Here("attic").connect()
+
+    with reach_again(connect, HostError("cut"), lambda: False) as client:
+        assert client.call("facts")
+
+    assert len(tries) >= 3
+
+
+def test_waiting_for_a_host_ends_when_it_is_no_use() -> None:
+    def connect() -> AgentClient:
+        raise HostError("attic: it did not answer")
+
+    with pytest.raises(HostError, match="cable cut"):
+        reach_again(connect, HostError("attic: cable cut"), lambda: True)
+
+
+def test_leaving_does_not_touch_the_job(
+    agent: AgentClient, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = launch(agent, root, SLEEPER)
+    (job.logs / "0.0.out").write_text("hello\n")
+    output = Output(json_mode=False, stdout=io.StringIO())
+
+    def interrupted(text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output, "text", interrupted)
+    end = follow_job({"attic": agent}, "try", output, reconnect)
+
+    assert (end.state, end.verdict) == ("running", "run try goes on")
+    assert agent.call("job_status", run="try")["state"] == "running"
+
+
+def test_stop_takes_the_gentlest_way_that_works(agent: AgentClient, root: Path) -> None:
+    clients = {"attic": agent}
+    job = launch(agent, root, PATIENT, run="patient")
+    until(says(job.logs / "launcher.out", "ready"), "the program")
+    said: list[str] = []
+
+    record = pick(collect(clients)[0], "patient")
+    ended, did = stop_run(clients, record, wait_s=20, say=said.append)
+
+    assert (ended.state, did) == ("interrupted", ["checkpoint"])
+    assert said == ["asked patient to save and stop"]
+
+
+def test_stop_kills_what_does_not_listen(
+    agent: AgentClient, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yoked.launch.stopping.TERMINATE_S", 0.2)
+    clients = {"attic": agent}
+    job = launch(agent, root, STUBBORN, run="stubborn")
+    until(says(job.logs / "launcher.out", "ready"), "the program")
+
+    record = pick(collect(clients)[0], "stubborn")
+    ended, did = stop_run(clients, record, wait_s=0, say=lambda line: None)
+
+    assert (ended.state, did) == ("stopped", ["terminate", "kill"])
+
+
+def test_stopping_a_prepared_run_removes_it(agent: AgentClient, root: Path) -> None:
+    from tests.unit.agent.job_acts import job_request
+
+    agent.call("job_start", **job_request(root, SLEEPER))
+    clients = {"attic": agent}
+
+    ended, _ = stop_run(clients, pick(collect(clients)[0], "try"), wait_s=1, say=lambda line: None)
+
+    assert ended.state == "stopped"
+    assert collect(clients)[0] == []
+
+
+def test_two_that_look_on_do_not_disturb_each_other(agent: AgentClient, root: Path) -> None:
+    launch(agent, root, COUNTS_AND_FINISHES, "40", "0.01")
+    shown = [io.StringIO(), io.StringIO()]
+
+    def look(at: io.StringIO) -> None:
+        with Here("attic").connect() as own:
+            follow_job({"attic": own}, "try", Output(json_mode=False, stdout=at), reconnect)
+
+    threads = [threading.Thread(target=look, args=(each,)) for each in shown]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    expected = "".join(f"out {number}\n" for number in range(40))
+    assert [each.getvalue() for each in shown] == [expected, expected]

@@ -1,0 +1,480 @@
+"""Hosts train with the versions that are here, or it is said what differs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.agent.files import sha256_of
+from yoked.errors import HostError, YokedError
+from yoked.fleet.model import Host
+from yoked.launch import requirements
+from yoked.launch.environment import (
+    Difference,
+    Versions,
+    check_versions,
+    differences,
+    environment_python,
+    host_versions,
+)
+from yoked.launch.install import HostEnvironment, Wishes, check_environment, install_environment
+from yoked.launch.requirements import closure, requirements_digest, train_requirements
+from yoked.launch.wheels import fetch_wheels, platform_tags
+from yoked.remote.client import AgentClient
+from yoked.remote.transport import Here
+
+DEADLINE_S = 20.0
+WANTED = ("tinyone==1.0", "tinytwo==2.0")
+# Stands for a Python: what its pip does, and which versions it has, lies in files beside it.
+FAKE_PYTHON = """#!{python}
+import json, shutil, sys
+from pathlib import Path
+beside = Path({beside!r})
+words = sys.argv[1:]
+if "venv" in words:
+    target = Path(words[-1]) / "bin"
+    target.mkdir(parents=True)
+    shutil.copy(__file__, target / "python")
+elif "pip" in words:
+    with (beside / "pip-calls").open("a") as file:
+        print(*words[2:], file=file)
+    exec((beside / "pip").read_text())
+elif "-I" in words:
+    print(json.dumps([{version}, __file__, {able}]))
+else:
+    print((beside / "versions").read_text())
+"""
+# Reaches no index, and takes the wheel that is sent.
+OFFLINE_PIP = """
+if "--find-links" in words:
+    folder = Path(words[words.index("--find-links") + 1])
+    assert (folder / "tinyone-1.0-py3-none-any.whl").read_bytes() == b"a wheel"
+else:
+    print("WARNING: Retrying after connection broken by 'NewConnectionError'", file=sys.stderr)
+    sys.exit("ERROR: No matching distribution found for tinyone==1.0")
+"""
+
+
+@dataclass(frozen=True)
+class FakeBase:
+    """A host's Python that is none, and the folder of what it does."""
+
+    python: Path
+    folder: Path
+
+    def pip_does(self, script: str) -> None:
+        (self.folder / "pip").write_text(script)
+
+    def has(self, **packages: str | None) -> None:
+        (self.folder / "versions").write_text(
+            json.dumps({"python": "3.12.1", "packages": packages})
+        )
+
+    def pip_calls(self) -> list[str]:
+        return (self.folder / "pip-calls").read_text().splitlines()
+
+
+def fake_base(folder: Path, *, version: list[int] | None = None, able: bool = True) -> FakeBase:
+    folder.mkdir(parents=True, exist_ok=True)
+    python = folder / "python"
+    python.write_text(
+        FAKE_PYTHON.format(
+            python=sys.executable, beside=str(folder), version=version or [3, 12], able=able
+        )
+    )
+    python.chmod(0o755)
+    base = FakeBase(python, folder)
+    base.pip_does("")
+    base.has(tinyone="1.0", tinytwo="2.0")
+    return base
+
+
+@pytest.fixture(autouse=True)
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("YOKED_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> FakeBase:
+    return fake_base(tmp_path / "base")
+
+
+@pytest.fixture
+def agent() -> Iterator[AgentClient]:
+    with Here(host="attic").connect() as client:
+        yield client
+
+
+def install(agent: AgentClient, base: FakeBase, **more: Any) -> HostEnvironment:
+    wishes = Wishes(WANTED, python=str(base.python), **more)
+    return install_environment(agent, Host("attic"), wishes, lambda line: None)
+
+
+def environments(own_data: Path) -> list[str]:
+    """Folders of environments, whole or not."""
+    return [path.name for path in own_data.glob("envs/*/")]
+
+
+def test_an_environment_is_made_once(agent: AgentClient, base: FakeBase, own_data: Path) -> None:
+    first, second = install(agent, base), install(agent, base)
+
+    folder = own_data / "envs" / requirements_digest(WANTED)
+    assert first.python == second.python == str(folder / "bin" / "python")
+    assert (first.state, second.state) == ("made", "present")
+    assert first.differences == ()
+    assert len(base.pip_calls()) == 1
+    assert (folder / "requirements.txt").read_text() == "tinyone==1.0\ntinytwo==2.0\n"
+
+
+def test_another_build_is_another_environment(agent: AgentClient, base: FakeBase) -> None:
+    install(agent, base, build="cpu", torch_index="file:///cpu")
+
+    again = install(agent, base, build="cuda")
+
+    assert again.state == "made"
+    first, second = base.pip_calls()
+    assert "--extra-index-url file:///cpu" in first
+    assert "--extra-index-url" not in second
+
+
+def test_a_torch_index_is_for_hosts_that_get_the_cpu_build(
+    agent: AgentClient, base: FakeBase
+) -> None:
+    wishes = Wishes(WANTED, python=str(base.python), torch_index="file:///cpu")
+    install_environment(agent, Host("attic", device="cpu"), wishes, lambda line: None)
+
+    assert "--extra-index-url file:///cpu" in base.pip_calls()[0]
+
+
+@pytest.mark.parametrize(
+    ("does", "said", "fix"),
+    [
+        (
+            'sys.exit("ERROR: Could not install: [Errno 28] No space left on device")',
+            "No space left on device",
+            "bytes are free; make room",
+        ),
+        (
+            'sys.exit("ERROR: No matching distribution found for tinyone==1.0")',
+            "No matching distribution",
+            "--python PATH",
+        ),
+        ('print("went wrong"); sys.exit(2)', "went wrong", "run the same command again"),
+        ("import os; os.kill(os.getpid(), 9)", "pip install failed", "run the same command again"),
+    ],
+)
+def test_what_pip_said_is_shown_and_nothing_is_left(
+    agent: AgentClient, base: FakeBase, own_data: Path, does: str, said: str, fix: str
+) -> None:
+    base.pip_does(does)
+
+    with pytest.raises(HostError) as problem:
+        install(agent, base)
+
+    assert problem.value.what.startswith("attic: ")
+    assert said in problem.value.what
+    assert fix in problem.value.fix[0]
+    assert environments(own_data) == []
+
+
+def test_an_installation_that_fell_short_is_told(agent: AgentClient, base: FakeBase) -> None:
+    base.has(tinyone="1.1", tinytwo=None)
+
+    found = install(agent, base)
+
+    assert [str(each) for each in found.differences] == [
+        "tinyone is 1.1, should be 1.0",
+        "tinytwo is missing, should be 2.0",
+    ]
+
+
+def test_a_host_without_an_index_gets_its_wheels_from_here(
+    agent: AgentClient, base: FakeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = tmp_path / "tinyone-1.0-py3-none-any.whl"
+    wheel.write_bytes(b"a wheel")
+    wheels = {sha256_of(wheel): wheel}
+    monkeypatch.setattr("yoked.launch.install.fetch_wheels", lambda *order: wheels)
+    base.pip_does(OFFLINE_PIP)
+
+    found = install(agent, base)
+
+    assert found.state == "made"
+    assert ["--no-index" in call for call in base.pip_calls()] == [False, True]
+    # What is installed need not lie there twice.
+    assert list((tmp_path / "cache" / "blobs").glob("*/*")) == []
+    assert list((tmp_path / "cache").glob(".wheels-*")) == []
+
+
+def test_an_interrupted_installation_ends_and_is_made_anew(base: FakeBase, own_data: Path) -> None:
+    base.pip_does("import time; (beside / 'started').touch(); time.sleep(600)")
+    agent = Here(host="attic").connect()
+
+    def attempt() -> None:
+        with pytest.raises(HostError):
+            install(agent, base)
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    wait_for(base.folder / "started")
+    agent.close()
+    thread.join(timeout=DEADLINE_S)
+    assert not thread.is_alive()
+    base.pip_does("")
+
+    with Here(host="attic").connect() as again:
+        found = install(again, base)
+
+    assert found.state == "made"
+
+
+def test_two_installations_at_once_do_not_mix(agent: AgentClient, base: FakeBase) -> None:
+    base.pip_does(
+        "import time; (beside / 'started').touch()\n"
+        "while not (beside / 'go').exists(): time.sleep(0.01)"
+    )
+    made: list[HostEnvironment] = []
+    first = threading.Thread(target=lambda: made.append(install(agent, base)))
+    first.start()
+    wait_for(base.folder / "started")
+
+    try:
+        with (
+            Here(host="attic").connect() as other,
+            pytest.raises(HostError, match="another `yoked install` is at work"),
+        ):
+            install(other, base)
+    finally:
+        (base.folder / "go").touch()
+        first.join(timeout=DEADLINE_S)
+
+    assert [each.state for each in made] == ["made"]
+
+
+def wait_for(path: Path) -> None:
+    waited = threading.Event()
+    for _ in range(int(DEADLINE_S / 0.01)):
+        if path.exists():
+            return
+        waited.wait(0.01)
+    raise AssertionError(f"{path} did not appear in {DEADLINE_S} s")
+
+
+@pytest.mark.parametrize(
+    ("version", "able", "said", "fix"),
+    [
+        ([3, 9], True, r"is 3\.9", "uv python install"),
+        ([3, 99], True, r"is 3\.99", "uv python install"),
+        ([3, 12], False, r"3\.12 cannot make virtual environments", "apt install python3.12-venv"),
+    ],
+)
+def test_a_python_that_will_not_do_is_named(
+    agent: AgentClient, tmp_path: Path, version: list[int], able: bool, said: str, fix: str
+) -> None:
+    with pytest.raises(HostError, match=said) as problem:
+        install(agent, fake_base(tmp_path / "bad", version=version, able=able))
+
+    assert fix in problem.value.fix[0]
+
+
+def test_a_python_that_is_named_but_not_there_is_said(agent: AgentClient) -> None:
+    wishes = Wishes(WANTED, python="/no/such/python")
+
+    with pytest.raises(HostError, match="/no/such/python is not there"):
+        install_environment(agent, Host("attic"), wishes, lambda line: None)
+
+
+def test_a_host_with_a_python_of_its_own_is_only_looked_at(
+    agent: AgentClient, base: FakeBase, own_data: Path
+) -> None:
+    base.has(tinyone="1.0", tinytwo="2.5")
+    host = Host("attic", python=str(base.python))
+
+    found = install_environment(agent, host, Wishes(WANTED), lambda line: None)
+
+    assert found.state == "named"
+    assert found.differences == (Difference("tinytwo", "2.0", "2.5"),)
+    assert not own_data.exists()
+
+
+def test_the_interpreter_is_the_files_then_ours_then_one_with_torch(
+    agent: AgentClient, base: FakeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yoked.launch.environment.train_requirements", lambda: WANTED)
+    nothing = Host("attic")
+    with pytest.raises(HostError, match="no Python there has torch") as problem:
+        environment_python_without_torch(nothing, tmp_path, monkeypatch)
+    assert problem.value.fix == ("yoked install --host attic",)
+
+    install(agent, base)
+
+    assert environment_python(agent, nothing).endswith("/bin/python")
+    assert "/envs/" in environment_python(agent, nothing)
+    named = Host("attic", python=str(base.python))
+    assert environment_python(agent, named) == str(base.python)
+    assert environment_python(agent, Host(".")) == sys.executable
+
+
+def environment_python_without_torch(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """As on a host whose python3 has no torch."""
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "python3").symlink_to("/bin/false")
+    with monkeypatch.context() as changed:
+        changed.setenv("PATH", f"{tmp_path / 'path'}{os.pathsep}{os.environ['PATH']}")
+        with Here(host="attic").connect() as agent:
+            return environment_python(agent, host)
+
+
+def test_a_named_interpreter_that_is_gone_is_said(agent: AgentClient) -> None:
+    host = Host("attic", python="~/no-such-venv/bin/python")
+
+    with pytest.raises(HostError, match="no ~/no-such-venv/bin/python, which"):
+        check_environment(agent, host, WANTED)
+
+
+def test_hosts_must_agree_on_torch_but_not_on_its_build(agent: AgentClient, tmp_path: Path) -> None:
+    bases = {name: fake_base(tmp_path / name) for name in ("desk", "attic", "old", "bare")}
+    for name, version in (("desk", "2.13.0+cu130"), ("attic", "2.13.0+cpu"), ("old", "2.12.1")):
+        bases[name].has(torch=version)
+    bases["bare"].has(torch=None)
+
+    problems = check_versions(
+        [(Host(name), agent, str(base.python)) for name, base in bases.items()]
+    )
+
+    assert [problem.host for problem in problems] == ["old", "bare"]
+    assert "torch is 2.12.1 on old" in problems[0].what
+    assert "2.13.0+cu130 on desk" in problems[0].what
+    assert "has no torch" in problems[1].what
+    assert problems[1].fix[0] == "yoked install --host bare"
+
+
+def test_versions_of_a_real_interpreter_are_those_of_its_metadata(agent: AgentClient) -> None:
+    found = host_versions(agent, sys.executable, ["rich", "no-such-package"])
+
+    assert found.python == platform.python_version()
+    assert found.packages == {"rich": metadata.version("rich"), "no-such-package": None}
+
+
+def test_an_interpreter_that_does_not_start_is_named(agent: AgentClient) -> None:
+    with pytest.raises(HostError, match="/bin/false does not start"):
+        host_versions(agent, "/bin/false", ["torch"])
+
+
+def test_a_difference_is_in_versions_not_in_builds() -> None:
+    found = Versions("3.12.4", {"torch": "2.13.0+cpu", "numpy": "2.1"})
+
+    result = differences(["numpy==2.0", "rich>=14", "torch==2.13.0"], found)
+
+    assert result == [
+        Difference("numpy", "2.0", "2.1"),
+        Difference("rich", ">=14", None),
+    ]
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is searched for packages before all others."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def add_package(folder: Path, name: str, version: str, *needs: str) -> None:
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {n}" for n in needs)]
+    (info / "METADATA").write_text("Metadata-Version: 2.1\n" + "\n".join(lines) + "\n")
+
+
+def test_a_closure_follows_needs_extras_and_markers(installed: Path) -> None:
+    add_package(
+        installed,
+        "tinyone",
+        "1.0+cpu",
+        "tinytwo[fast]>=2",
+        'tinymac; sys_platform == "elsewhere"',
+        "nvidia-tiny==9",
+        "tinyabsent<5",
+    )
+    add_package(installed, "tinytwo", "2.5", 'tinythree; extra == "fast"', "tinyone")
+    add_package(installed, "tinythree", "3.0")
+
+    assert closure(["tinyone"]) == {
+        "tinyone==1.0",
+        "tinytwo==2.5",
+        "tinythree==3.0",
+        "tinyabsent<5",
+    }
+
+
+def test_what_hosts_need_is_what_is_installed_here() -> None:
+    lines = train_requirements()
+
+    assert f"rich=={metadata.version('rich')}" in lines
+    assert any(line.startswith("torch==") for line in lines)
+    assert lines == train_requirements()
+    assert len(requirements_digest(lines)) == 16
+
+
+def test_an_installation_here_is_noticed(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements, "own_requirements", lambda: ["tinyone"])
+    add_package(installed, "tinyone", "1.0")
+    before = train_requirements()
+
+    add_package(installed, "tinynew", "1.0")
+    (installed / "tinyone-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: tinyone\nVersion: 1.0\nRequires-Dist: tinynew\n"
+    )
+
+    assert before == ("tinyone==1.0",)
+    assert train_requirements() == ("tinynew==1.0", "tinyone==1.0")
+
+
+def test_wheels_fit_the_systems_c_library() -> None:
+    linux = {"system": "Linux", "machine": "x86_64", "libc": "glibc", "libc_version": "2.18"}
+    mac = {"system": "Darwin", "machine": "arm64", "libc": "", "mac_version": "12.6"}
+
+    assert platform_tags(linux)[:3] == [
+        "manylinux_2_18_x86_64",
+        "manylinux_2_17_x86_64",
+        "manylinux2014_x86_64",
+    ]
+    assert platform_tags(linux)[-2:] == ["manylinux1_x86_64", "linux_x86_64"]
+    assert platform_tags(mac) == [
+        "macosx_12_0_arm64",
+        "macosx_12_0_universal2",
+        "macosx_11_0_arm64",
+        "macosx_11_0_universal2",
+    ]
+    with pytest.raises(HostError, match="which wheels fit Linux"):
+        platform_tags({**linux, "libc": ""})
+
+
+def test_wheels_that_nobody_has_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    base = {
+        "system": "Linux",
+        "machine": "x86_64",
+        "libc": "glibc",
+        "libc_version": "2.36",
+        "version": "3.12",
+    }
+
+    with pytest.raises(YokedError, match="No matching distribution found for tinyone"):
+        fetch_wheels("attic", base, ["tinyone==1.0"], [])

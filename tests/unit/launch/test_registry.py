@@ -1,0 +1,153 @@
+"""What several hosts tell of the same run becomes one record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from yoked.errors import UsageError
+from yoked.launch.attach import JobEnd, headline
+from yoked.launch.registry import Record, join, pick
+
+NODES = [{"host": "i9", "address": "10.0.0.1", "ranks": 2}, {"host": "pi", "ranks": 3}]
+
+
+def told(node: int, state: str, run: str = "try", **more: Any) -> dict[str, Any]:
+    return {
+        "run": run,
+        "launch_id": f"id-{run}",
+        "state": state,
+        "node_rank": node,
+        "nodes": NODES,
+        "started_s": 100.0 + node,
+        "ended_s": None if state in ("running", "prepared") else 200.0 + node,
+        "attempt": 0,
+        "failure": None,
+        "progress": None,
+        **more,
+    }
+
+
+def record(*jobs: dict[str, Any]) -> Record:
+    (one,) = join({NODES[job["node_rank"]]["host"]: [job] for job in jobs})
+    return one
+
+
+@pytest.mark.parametrize(
+    ("states", "together"),
+    [
+        (("running", "running"), "running"),
+        (("finished", "running"), "running"),
+        (("finished", "finished"), "finished"),
+        (("failed", "stopped"), "failed"),
+        (("lost", "finished"), "lost"),
+        (("interrupted", "stopped"), "stopped"),
+    ],
+)
+def test_the_state_that_says_most_is_that_of_the_run(
+    states: tuple[str, str], together: str
+) -> None:
+    assert record(*(told(node, state) for node, state in enumerate(states))).state == together
+
+
+def test_a_run_is_over_when_its_last_host_is() -> None:
+    assert record(told(0, "finished"), told(1, "finished")).ended_s == 201.0
+    assert record(told(0, "finished"), told(1, "running")).ended_s is None
+
+
+def test_ranks_are_found_on_their_hosts() -> None:
+    both = record(told(0, "running"), told(1, "running"))
+
+    assert [both.host_of(rank) for rank in range(6)] == ["i9", "i9", "pi", "pi", "pi", None]
+    assert both.ranks == 5
+    assert record(told(1, "running")).host_of(0) is None
+
+
+def test_the_cause_is_a_ranks_before_a_launchers() -> None:
+    vanished = {"host": "i9", "rank": None, "what": "its launcher is gone"}
+    killed = {"host": "pi", "rank": 3, "what": "killed by SIGKILL"}
+
+    both = record(told(0, "failed", failure=vanished), told(1, "failed", failure=killed))
+
+    assert both.failure == killed
+    assert headline(killed) == "rank 3 on pi: killed by SIGKILL"
+
+
+def test_an_older_run_of_the_same_name_is_another() -> None:
+    found = join(
+        {
+            "i9": [told(0, "running")],
+            "pi": [{**told(1, "failed"), "launch_id": "older", "started_s": 1.0}],
+        }
+    )
+
+    assert [(one.launch_id, one.state) for one in found] == [
+        ("id-try", "running"),
+        ("older", "failed"),
+    ]
+
+
+def test_a_folder_in_the_making_is_no_run_yet() -> None:
+    assert join({"i9": [{**told(0, "lost"), "nodes": []}]}) == []
+
+
+def test_the_newest_that_runs_is_meant_when_none_is_named() -> None:
+    records = [
+        record(told(0, "failed", "newest")),
+        record(told(0, "running", "running")),
+        record(told(0, "running", "older")),
+    ]
+
+    assert pick(records, None).run == "running"
+    assert pick(records[:1], None).run == "newest"
+    assert pick(records, "older").run == "older"
+
+
+def test_a_name_that_is_not_there_gets_the_nearest() -> None:
+    with pytest.raises(UsageError, match="no run 'tusday'") as problem:
+        pick([record(told(0, "running", "tuesday"))], "tusday")
+    assert problem.value.fix == ("did you mean tuesday?",)
+
+    with pytest.raises(UsageError, match="there is no run on these hosts"):
+        pick([], None)
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "said"),
+    [
+        ("finished", 0, "run try finished"),
+        ("failed", 1, "run try failed"),
+        ("interrupted", 130, "run try was stopped after it had saved"),
+        ("stopped", 143, "run try was stopped"),
+        ("lost", 1, "run try ended, and nobody saw how"),
+    ],
+)
+def test_an_end_is_told_with_its_exit_status(state: str, code: int, said: str) -> None:
+    end = JobEnd(record(told(0, state)))
+
+    assert (end.exit_code, end.verdict) == (code, said)
+
+
+def test_a_failure_shows_the_cause_the_last_lines_and_what_to_do() -> None:
+    failure = {
+        "host": "pi",
+        "rank": 3,
+        "what": "out of memory",
+        "last_lines": ["step 7"],
+        "fix": ["use a smaller batch"],
+    }
+
+    end = JobEnd(record(told(0, "failed", failure=failure, attempt=1)))
+
+    assert end.verdict == "run try failed, after 1 restart"
+    assert end.evidence == ["rank 3 on pi: out of memory", "its last lines:", "  step 7"]
+    assert end.next_commands[0] == "use a smaller batch"
+    assert end.to_dict() == {"state": "failed", "attempts": 2, "failure": failure}
+
+
+def test_whoever_detached_is_told_how_to_come_back() -> None:
+    end = JobEnd(record(told(0, "running")), detached=True)
+
+    assert (end.state, end.exit_code) == ("running", 130)
+    assert end.next_commands == ["yoked attach try", "yoked stop try"]

@@ -1,0 +1,158 @@
+"""What a launch works out for each host, so that nobody types it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.errors import HostError
+from yoked.fleet.model import Fleet, Host
+from yoked.launch import start
+from yoked.launch.bootstrap.job import read_job
+from yoked.launch.program import Program
+from yoked.launch.start import Order, Seat, default_ranks, job_spec, rank_environment, take_seats
+
+FACTS: dict[str, Any] = {"state": "/home/me/.local/state/yoked", "usable_cores": 6, "path": "/bin"}
+
+
+class FakeAgent:
+    """Answers as an agent would. interfaces: as its host has them."""
+
+    def __init__(self, facts: dict[str, Any], interfaces: list[dict[str, Any]]) -> None:
+        self.answers = {"facts": facts, "interfaces": interfaces}
+
+    def call(self, name: str, **_: Any) -> Any:
+        return self.answers[name]
+
+
+def agent(*interfaces: tuple[str, str | None], **facts: Any) -> FakeAgent:
+    found = [{"name": name, "gloo_address": address} for name, address in interfaces]
+    return FakeAgent({**FACTS, **facts}, found)
+
+
+def order(**changes: Any) -> Order:
+    program = Program("script", "train.py", ("--lr=1",), Path("/nowhere"), ("--resume",))
+    return Order(**{"run": "night", "program": program, "restarts": 2, **changes})
+
+
+def seat(name: str, ranks: int = 1, address: str = "10.0.0.1", **facts: Any) -> Seat:
+    found = {**FACTS, **facts}
+    python = "/home/me/venv/bin/python"
+    return Seat(Host(name), FakeAgent(found, []), found, ranks, python, "eth0", address)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def any_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "environment_python", lambda client, host: "/venv/bin/python")
+
+
+def no_search() -> dict[str, tuple[str, str]]:
+    raise AssertionError("the file has all addresses")
+
+
+def test_the_address_is_the_one_that_the_interface_has_today() -> None:
+    fleet = Fleet(
+        "home",
+        (Host("a", interface="eth0", address="10.0.0.7"), Host("b", interface="wlan0")),
+        Path(),
+    )
+    agents = {
+        "a": agent(("eth0", "10.0.0.9")),
+        "b": agent(("eth1", "10.1.0.2"), ("wlan0", "10.0.0.2")),
+    }
+
+    seats = take_seats(fleet, agents, None, no_search)  # type: ignore[arg-type]
+
+    assert [(s.interface, s.address) for s in seats] == [
+        ("eth0", "10.0.0.9"),
+        ("wlan0", "10.0.0.2"),
+    ]
+
+
+def test_a_fleet_without_interfaces_finds_them_by_traffic() -> None:
+    fleet = Fleet("home", (Host("a"), Host("b")), Path())
+    found = {"a": ("eth0", "10.0.0.1"), "b": ("eth0", "10.0.0.2")}
+
+    seats = take_seats(fleet, {"a": agent(), "b": agent()}, None, lambda: found)  # type: ignore[arg-type]
+
+    assert [s.address for s in seats] == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_a_host_alone_needs_no_network() -> None:
+    seats = take_seats(Fleet("home", (Host("."),), Path()), {".": agent()}, None, no_search)  # type: ignore[arg-type]
+
+    assert (seats[0].interface, seats[0].address) == ("lo", "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "said"),
+    [
+        ((("eth1", "10.0.0.9"),), "no interface eth0 that is up; there are: eth1"),
+        ((("eth0", None),), "interface eth0 has no address"),
+    ],
+)
+def test_an_interface_that_cannot_be_used_is_named(
+    interfaces: tuple[tuple[str, str | None], ...], said: str
+) -> None:
+    fleet = Fleet("home", (Host("a", interface="eth0"), Host("b", interface="eth0")), Path())
+    agents = {"a": agent(*interfaces), "b": agent(("eth0", "10.0.0.2"))}
+
+    with pytest.raises(HostError, match=said):
+        take_seats(fleet, agents, None, no_search)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("host", "gpus", "ranks"),
+    [
+        (Host("a"), [], 1),
+        (Host("a"), ["one", "two"], 2),
+        (Host("a", device="cpu"), ["one", "two"], 1),
+    ],
+)
+def test_a_host_has_a_rank_for_each_gpu_or_one(host: Host, gpus: list[str], ranks: int) -> None:
+    assert default_ranks(host, {"gpus": gpus}) == ranks
+
+
+def test_the_files_ranks_count_and_those_of_the_command_line_more() -> None:
+    fleet = Fleet("home", (Host(".", ranks=3),), Path())
+
+    assert take_seats(fleet, {".": agent()}, None, no_search)[0].ranks == 3  # type: ignore[arg-type]
+    assert take_seats(fleet, {".": agent()}, 2, no_search)[0].ranks == 2  # type: ignore[arg-type]
+
+
+def test_what_is_written_is_what_the_ranks_read(tmp_path: Path) -> None:
+    import json
+
+    seats = [seat("a", address="10.0.0.1"), seat("b", 2, "10.0.0.2")]
+
+    (tmp_path / "job.json").write_text(json.dumps(job_spec(order(), seats, "abc", 1, 4000)))
+    job = read_job(tmp_path / "job.json")
+
+    assert (job.node.host, list(job.local_ranks), job.world_size) == ("b", [1, 2], 3)
+    assert job.arguments(0) == ("--lr=1",)
+    assert job.arguments(1) == ("--lr=1", "--resume")
+    assert (job.control_port, job.restarts) == (4000, 2)
+    assert job.cwd == Path("/home/me/.local/state/yoked/jobs/night/work")
+
+
+def test_cores_are_shared_out_among_the_ranks_of_a_host() -> None:
+    env = rank_environment(order(), seat("a", 4), "abc", "/pkg")
+
+    assert env["OMP_NUM_THREADS"] == "1"
+    assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("eth0", "eth0")
+    assert (env["YOKED_RUN"], env["YOKED_LAUNCH_ID"]) == ("night", "abc")
+    assert env["PATH"] == "/home/me/venv/bin:/bin"
+
+
+def test_a_program_that_finds_its_threads_out_is_not_told() -> None:
+    assert "OMP_NUM_THREADS" not in rank_environment(order(own_threads=True), seat("a"), "x", "/p")
+
+
+def test_a_pythonpath_of_the_persons_comes_after_ours() -> None:
+    asked = order(env={"PYTHONPATH": "/mine", "A": "b"}, threads=3)
+
+    env = rank_environment(asked, seat("a"), "abc", "/pkg")
+
+    assert (env["PYTHONPATH"], env["A"], env["OMP_NUM_THREADS"]) == ("/pkg:/mine", "b", "3")

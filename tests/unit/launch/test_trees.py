@@ -1,0 +1,377 @@
+"""What travels is what git would take, once, and it is on the host as it was here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import yoked
+from yoked.agent.folders import LINK, PROGRAM
+from yoked.errors import HostError, UsageError
+from yoked.launch import trees
+from yoked.launch.trees import Tree, package_tree, push_tree
+from yoked.remote.client import AgentClient
+from yoked.remote.transport import Here
+
+
+def put(folder: Path, name: str, content: str = "x\n") -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+def names(folder: Path) -> set[str]:
+    return {entry.path for entry in Tree.scan(folder).entries}
+
+
+def git(folder: Path, *words: str) -> str:
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+
+
+def what_git_takes(folder: Path) -> set[str]:
+    said = git(folder, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
+    return set(said.split("\0")) - {""}
+
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not on this machine")
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    folder = tmp_path / "program"
+    put(folder, "train.py", "print('hello')\n")
+    put(folder, "pkg/model.py", "WIDTH = 64\n")
+    return folder
+
+
+@pytest.fixture
+def agent() -> Iterator[AgentClient]:
+    with Here(host="attic").connect() as client:
+        yield client
+
+
+@needs_git
+def test_git_and_we_agree_on_what_is_ignored(tmp_path: Path) -> None:
+    put(tmp_path, ".gitignore", "*.log\n!keep.log\n/build\ndata/**\n!data/keep\ncache/\n\\#odd\n")
+    put(tmp_path, "deep/.gitignore", "!important.log\nlocal.*\n*.tmp \n")
+    put(tmp_path, ".git/info/exclude", "secret\n")
+    for name in (
+        *("a.log", "keep.log", "build/x", "src/build/x", "data/keep", "data/x", "cache/keep"),
+        *("deep/a.log", "deep/important.log", "deep/local.cfg", "deep/er/local.x", "deep/x.tmp"),
+        *("secret", "sub/secret", "#odd", "ordinary file", "ünïcode"),
+    ):
+        put(tmp_path, name)
+    shutil.rmtree(tmp_path / ".git")
+    git(tmp_path, "init", "--quiet")
+    put(tmp_path, ".git/info/exclude", "secret\n")
+
+    assert names(tmp_path) == what_git_takes(tmp_path)
+
+
+_PARTS = st.sampled_from(["a", "b", "*", "**", "a*", "?", "[ab]", "c"])
+_PATTERNS = st.builds(
+    lambda no, root, parts, end: no + root + "/".join(parts) + end,
+    st.sampled_from(["", "", "!"]),
+    st.sampled_from(["", "/"]),
+    st.lists(_PARTS, min_size=1, max_size=3),
+    st.sampled_from(["", "/", "/**"]),
+)
+
+
+@needs_git
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(top=st.lists(_PATTERNS, max_size=4), nested=st.lists(_PATTERNS, max_size=3))
+def test_git_and_we_agree_on_any_patterns(
+    tmp_path: Path, top: list[str], nested: list[str]
+) -> None:
+    if not (tmp_path / ".git").exists():
+        git(tmp_path, "init", "--quiet")
+        for first in "abc":
+            for second in ("a", "b", "c", "ab/c", "ca/b/a"):
+                put(tmp_path, f"{first}/{second}")
+    put(tmp_path, ".gitignore", "\n".join(top) + "\n")
+    put(tmp_path, "a/.gitignore", "\n".join(nested) + "\n")
+    expected = what_git_takes(tmp_path)
+
+    if expected:
+        assert names(tmp_path) == expected
+    else:
+        with pytest.raises(UsageError, match="ignore all of it"):
+            Tree.scan(tmp_path)
+
+
+def test_rules_of_the_repository_hold_in_a_folder_of_it(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    put(tmp_path, ".gitignore", "*.bin\n/project/left\n")
+    for name in ("train.py", "weights.bin", "left"):
+        put(tmp_path / "project", name)
+
+    assert names(tmp_path / "project") == {"train.py"}
+
+
+def test_what_belongs_to_this_machine_stays(program: Path) -> None:
+    put(program, ".git/config")
+    put(program, "pkg/__pycache__/model.pyc")
+    put(program, "env/pyvenv.cfg")
+    put(program, "env/lib/x.py")
+    put(program, "runs/first/metrics.jsonl", "{}\n")
+    os.mkfifo(program / "pipe")
+
+    assert names(program) == {"train.py", "pkg/model.py"}
+
+
+def test_a_folder_called_runs_that_holds_none_travels(program: Path) -> None:
+    put(program, "runs/config.toml")
+
+    assert "runs/config.toml" in names(program)
+
+
+def test_links_inside_stay_links_and_others_are_followed(program: Path, tmp_path: Path) -> None:
+    put(tmp_path, "outside/sub/data.txt", "data\n")
+    (program / "inside").symlink_to("pkg/model.py")
+    (program / "pkg" / "up").symlink_to("../train.py")
+    (program / "nowhere").symlink_to("/no/such/file")
+    (program / "file").symlink_to("../outside/sub/data.txt")
+    (program / "folder").symlink_to(tmp_path / "outside")
+    (program / "outside-up").symlink_to(tmp_path)
+
+    found = {entry.path: entry for entry in Tree.scan(program).entries}
+
+    kept = {name: entry.content for name, entry in found.items() if entry.kind == LINK}
+    assert kept == {
+        "inside": "pkg/model.py",
+        "pkg/up": "../train.py",
+        "nowhere": "/no/such/file",
+    }
+    assert found["file"].content == found["folder/sub/data.txt"].content
+    # What leads up is followed, but not round.
+    assert {name for name in found if name.startswith("outside-up/")} == {
+        "outside-up/outside/sub/data.txt"
+    }
+
+
+def test_a_link_to_the_folder_itself_is_not_followed(program: Path) -> None:
+    (program / "pkg" / "round").symlink_to(program.absolute())
+
+    assert names(program) == {"train.py", "pkg/model.py"}
+
+
+def test_a_program_keeps_its_mode(program: Path) -> None:
+    (program / "train.py").chmod(0o755)
+
+    kinds = {entry.path: entry.kind for entry in Tree.scan(program).entries}
+
+    assert [name for name, kind in kinds.items() if kind == PROGRAM] == ["train.py"]
+
+
+def test_a_tree_is_known_by_content_path_and_mode_alone(program: Path, tmp_path: Path) -> None:
+    first = Tree.scan(program).digest
+    copy = shutil.copytree(program, tmp_path / "copy", copy_function=shutil.copyfile)
+
+    assert Tree.scan(copy).digest == first
+    (copy / "train.py").chmod(0o755)
+    with_mode = Tree.scan(copy).digest
+    (copy / "train.py").rename(copy / "test.py")
+    with_name = Tree.scan(copy).digest
+    put(copy, "test.py", "changed\n")
+    with_content = Tree.scan(copy).digest
+    assert len({first, with_mode, with_name, with_content}) == 4
+
+
+def test_a_folder_with_too_much_in_it_names_the_largest(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "LIMIT_BYTES", 10_000)
+    put(program, "checkpoints/step1/weights", "w" * 8_000)
+    put(program, "shards.bin", "s" * 3_000)
+
+    with pytest.raises(UsageError) as problem:
+        Tree.scan(program)
+
+    assert "checkpoints/ (8.00 kB), shards.bin (3.00 kB)" in problem.value.what
+    assert str(program / ".gitignore") in problem.value.fix[0]
+
+
+def test_a_folder_with_too_many_files_is_refused(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "LIMIT_FILES", 1)
+
+    with pytest.raises(UsageError, match="in 2 files"):
+        Tree.scan(program)
+
+
+def test_a_folder_of_which_nothing_would_travel_is_named(program: Path) -> None:
+    put(program, ".gitignore", "*\n")
+
+    with pytest.raises(UsageError, match="git's rules ignore all of it"):
+        Tree.scan(program)
+
+
+def test_what_is_no_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no folder"):
+        Tree.scan(tmp_path / "nothing")
+
+
+class Watched:
+    """An agent whose calls are written down."""
+
+    def __init__(self, agent: AgentClient) -> None:
+        self.host = agent.host
+        self.calls: list[str] = []
+        self.sent_files = 0
+        self._agent = agent
+
+    def call(self, name: str, **more: Any) -> Any:
+        self.calls.append(name)
+        self.sent_files += len(more.get("files", ()))
+        return self._agent.call(name, **more)
+
+
+def test_a_tree_is_sent_once(program: Path, agent: AgentClient) -> None:
+    watched: Any = Watched(agent)
+    tree = Tree.scan(program)
+
+    first = push_tree(watched, tree)
+    watched.calls.clear()
+    second = push_tree(watched, Tree.scan(program))
+
+    assert first == second
+    assert watched.calls == ["folder_here"]
+    assert (Path(first) / "pkg" / "model.py").read_text() == "WIDTH = 64\n"
+
+
+def test_of_a_tree_that_changed_only_the_change_is_sent(program: Path, agent: AgentClient) -> None:
+    push_tree(agent, Tree.scan(program))
+    put(program, "train.py", "print('changed')\n")
+    watched: Any = Watched(agent)
+
+    folder = push_tree(watched, Tree.scan(program))
+
+    assert watched.sent_files == 1
+    assert (Path(folder) / "train.py").read_text() == "print('changed')\n"
+
+
+def test_large_files_travel_in_pieces_with_progress(
+    program: Path, agent: AgentClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yoked.launch.blobs.LARGE_BYTES", 1000)
+    monkeypatch.setattr("yoked.launch.blobs.PIECE_BYTES", 2500)
+    (program / "weights").write_bytes(os.urandom(10_000))
+    told: list[tuple[int, int | None]] = []
+
+    class Recorder:
+        def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
+            told.append((done, total))
+
+    tree = Tree.scan(program)
+    folder = push_tree(agent, tree, Recorder())
+
+    assert (Path(folder) / "weights").read_bytes() == (program / "weights").read_bytes()
+    assert told[-1] == (tree.size_bytes, tree.size_bytes)
+    assert len(told) == 5
+
+
+def test_a_file_that_changes_while_it_is_sent_is_refused(program: Path, agent: AgentClient) -> None:
+    tree = Tree.scan(program)
+    put(program, "train.py", "another program\n")
+
+    with pytest.raises(HostError, match=r"attic: .*other content than its hash says"):
+        push_tree(agent, tree)
+
+
+def test_a_file_that_is_gone_when_it_is_sent_is_named(program: Path, agent: AgentClient) -> None:
+    tree = Tree.scan(program)
+    (program / "train.py").unlink()
+
+    with pytest.raises(UsageError, match=r"train\.py cannot be read"):
+        push_tree(agent, tree)
+
+
+def test_two_controllers_send_the_same_tree_at_once(program: Path) -> None:
+    for number in range(40):
+        put(program, f"file{number}", f"{number}\n" * 1000)
+    tree = Tree.scan(program)
+    folders: list[str] = []
+
+    def push() -> None:
+        with Here().connect() as client:
+            folders.append(push_tree(client, tree))
+
+    threads = [threading.Thread(target=push) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(folders) == 4
+    assert len(set(folders)) == 1
+    assert names(Path(folders[0])) == names(program)
+
+
+def test_the_oldest_python_takes_and_copies_a_tree(
+    program: Path, tmp_path: Path, old_python: Callable[[], str]
+) -> None:
+    (program / "link").symlink_to("train.py")
+    tree = Tree.scan(program)
+
+    with Here(python=old_python()).connect() as client:
+        push_tree(client, tree)
+        work = client.call("tree_checkout", digest=tree.digest, folder=str(tmp_path / "work"))
+        outcome = client.call("run", argv=["sh", "-c", "cat train.py"], cwd=work)
+
+    assert Tree.scan(Path(work)).digest == tree.digest
+    assert outcome["stdout"] == "print('hello')\n"
+
+
+@pytest.fixture
+def old_python() -> Callable[[], str]:
+    def find() -> str:
+        candidates = [
+            shutil.which("python3.9"),
+            *Path.home().glob(".pyenv/versions/3.9*/bin/python3.9"),
+        ]
+        for path in filter(None, candidates):
+            if (
+                subprocess.run([path, "--version"], capture_output=True, check=False).returncode
+                == 0
+            ):
+                return str(path)
+        pytest.skip("python3.9 is not on this machine")
+
+    return find
+
+
+def test_hosts_run_the_yoked_that_is_here(agent: AgentClient) -> None:
+    folder = push_tree(agent, package_tree())
+
+    found = subprocess.run(
+        [sys.executable, "-c", "import yoked.journal; print(yoked.__file__)"],
+        env={**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert found.stdout.strip() == f"{folder}/yoked/__init__.py"
+    assert (
+        Path(folder, "yoked/train/kernels/elementwise.c").read_bytes()
+        == (Path(yoked.__file__).parent / "train/kernels/elementwise.c").read_bytes()
+    )

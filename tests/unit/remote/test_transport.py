@@ -1,0 +1,187 @@
+"""An agent starts wherever there is a Python, or it is said why not."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from yoked.errors import HostError, UsageError
+from yoked.remote.ssh import explain_end, python_word, ssh_argv
+from yoked.remote.transport import Here, OpenSsh
+from yoked.remote.zipapp import agent_file
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def fake_python(tmp_path: Path, script: str) -> str:
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def find_python(version: str) -> str:
+    """A Python of that version that starts, on PATH or of pyenv; skips where there is none."""
+    name = f"python{version}"
+    places = [
+        shutil.which(name),
+        *Path.home().glob(f".pyenv/versions/{version}*/bin/{name}"),
+    ]
+    for place in filter(None, places):
+        if subprocess.run([place, "--version"], capture_output=True, check=False).returncode == 0:
+            return place
+    pytest.skip(f"{name} is not on this machine")
+
+
+@pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.13"])
+def test_an_agent_answers_under_any_python_that_is_new_enough(version: str) -> None:
+    with Here(python=find_python(version)).connect() as agent:
+        facts = agent.call("facts")
+
+    assert facts["hostname"]
+
+
+def test_the_agents_file_is_stored_once(own_cache: Path) -> None:
+    for _ in range(2):
+        Here().connect().close()
+
+    assert [path.name for path in (own_cache / "agent").iterdir()] == [agent_file().digest]
+
+
+def test_a_cache_that_takes_nothing_does_not_keep_the_agent_away(own_cache: Path) -> None:
+    own_cache.write_text("a file where the folder should be")
+
+    with Here().connect() as agent:
+        assert agent.call("facts")
+
+
+def test_what_a_login_shell_prints_is_passed_over(tmp_path: Path) -> None:
+    noisy = fake_python(tmp_path, f'echo "Welcome!"; echo yoked-agent; exec {sys.executable} "$@"')
+
+    with Here(python=noisy).connect() as agent:
+        assert agent.call("facts")
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("exit 127", "no such Python"),
+        ("echo 'disk quota exceeded' >&2; exit 1", "status 1: disk quota exceeded"),
+        ("exit 0", "said nothing"),
+    ],
+)
+def test_a_python_that_is_none_is_named(tmp_path: Path, script: str, said: str) -> None:
+    with pytest.raises(HostError, match=said):
+        Here(host="attic", python=fake_python(tmp_path, script)).connect()
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.8"])
+def test_an_old_python_says_that_it_is(version: str) -> None:
+    python = find_python(version)
+
+    with pytest.raises(HostError, match=rf"Python {version} at .* is older than 3\.9"):
+        Here(host="attic", python=python).connect()
+
+
+def test_a_program_that_is_not_there_is_named() -> None:
+    with pytest.raises(HostError, match="/no/such/python cannot be started"):
+        Here(python="/no/such/python").connect()
+
+
+def test_calls_that_wait_end_when_the_way_does(tmp_path: Path) -> None:
+    python = fake_python(tmp_path, f'echo "cable cut" >&2; exec {sys.executable} "$@"')
+    agent = Here(host="attic", python=python).connect()
+    threading.Timer(0.2, agent._process.kill).start()
+
+    def call_on() -> None:
+        while True:
+            agent.call("facts")
+
+    with agent, pytest.raises(HostError, match="attic"):
+        call_on()
+
+
+@pytest.mark.parametrize(
+    ("said", "meaning", "fix"),
+    [
+        (
+            "ssh: Could not resolve hostname attic: Name or service not known",
+            "nobody knows its name",
+            "~/.ssh/config",
+        ),
+        (
+            "ssh: connect to host attic port 22: Connection timed out",
+            "did not answer",
+            "ping attic",
+        ),
+        (
+            "ssh: connect to host attic port 22: No route to host",
+            "did not answer",
+            "ping attic",
+        ),
+        (
+            "ssh: connect to host attic port 22: Connection refused",
+            "no ssh server",
+            "openssh-server",
+        ),
+        (
+            "me@attic: Permission denied (publickey,password).",
+            "refused our keys",
+            "ssh-copy-id attic",
+        ),
+        (
+            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
+            "another than the one in known_hosts",
+            "ssh-keygen -R attic",
+        ),
+        ("Host key verification failed.", "not known here yet", "ssh attic"),
+        ("kex_exchange_identification: read: reset", "connection ended", "ssh attic"),
+    ],
+)
+def test_sshs_own_reason_is_shown_with_what_it_means(said: str, meaning: str, fix: str) -> None:
+    problem = explain_end("attic", 255, f"Warning: Permanently added\n{said}\n", ssh=True)
+
+    assert meaning in problem.what
+    assert any(line in problem.what for line in said.splitlines())
+    assert any(fix in line for line in problem.fix)
+
+
+@pytest.mark.parametrize("python", ["python3; rm -rf ~", "a b", "$(id)", "'x'", ""])
+def test_a_python_that_a_shell_would_read_otherwise_is_refused(python: str) -> None:
+    with pytest.raises(UsageError, match="plain path"):
+        python_word(python)
+
+
+def test_nobody_is_asked_at_a_terminal_and_the_persons_configuration_counts() -> None:
+    argv = ssh_argv("attic", "/etc/mine")
+
+    assert "BatchMode=yes" in argv
+    assert argv[argv.index("-F") + 1] == "/etc/mine"
+    assert argv[-2:] == ["--", "attic"]
+
+
+def test_hosts_of_one_name_in_two_configurations_do_not_share_a_connection() -> None:
+    paths = {
+        next(word for word in ssh_argv("alpha", config) if word.startswith("ControlPath="))
+        for config in (None, "/labs/one/ssh_config", "/labs/two/ssh_config")
+    }
+
+    assert len(paths) == 3
+
+
+def test_a_host_that_nobody_knows_is_named_by_ssh_itself() -> None:
+    if shutil.which("ssh") is None:
+        pytest.skip("there is no ssh here")
+
+    with pytest.raises(HostError, match=r"no-such-host\.invalid"):
+        OpenSsh("no-such-host.invalid").connect()

@@ -1,0 +1,71 @@
+"""The agent's file: all that it imports, and nothing that a host may lack."""
+
+from __future__ import annotations
+
+import ast
+import io
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import yoked
+from yoked.remote.zipapp import agent_file
+
+OLDEST = (3, 9)
+
+
+def sources() -> dict[str, str]:
+    with zipfile.ZipFile(io.BytesIO(agent_file().content)) as archive:
+        return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+def test_the_same_sources_give_the_same_file() -> None:
+    first = agent_file()
+    agent_file.cache_clear()
+
+    assert agent_file() == first
+
+
+@pytest.mark.parametrize("name", sorted(sources()))
+def test_each_module_is_in_the_grammar_of_the_oldest_python(name: str) -> None:
+    ast.parse(sources()[name], name, feature_version=OLDEST)
+
+
+def test_the_import_closure_is_the_standard_library() -> None:
+    found = sources()
+    for name, source in found.items():
+        for node in ast.walk(ast.parse(source)):
+            modules = []
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                modules = [node.module or ""]
+            for module in modules:
+                if module == "yoked" or module.startswith("yoked."):
+                    path = module.replace(".", "/")
+                    assert {f"{path}.py", f"{path}/__init__.py"} & found.keys(), (name, module)
+                else:
+                    assert module.partition(".")[0] in sys.stdlib_module_names, (name, module)
+
+
+def test_it_runs_without_the_installed_package(tmp_path: Path) -> None:
+    app = tmp_path / "agent.pyz"
+    app.write_bytes(agent_file().content)
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(app), "serve", "token"],
+        stdin=subprocess.DEVNULL,
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "yoked-agent token\n"), done.stderr
+
+
+def test_the_package_it_is_built_from_is_this_one() -> None:
+    assert f'__version__ = "{yoked.__version__}"' in sources()["yoked/__init__.py"]
