@@ -26,7 +26,7 @@ LINES = 1600
 BEGINNING = f"""
 import json, sys, time
 from pathlib import Path
-sys.path.insert(0, {str(REPOSITORY)!r})
+sys.path[:0] = {[str(REPOSITORY), str(REPOSITORY / "src")]!r}
 from tests.unit.agent.job_acts import COUNTER, SLEEPER, job_request, launch
 from yoked.launch.following import HostLog
 from yoked.remote.transport import OpenSsh

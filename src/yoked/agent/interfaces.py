@@ -9,10 +9,7 @@ again.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import re
-import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +19,7 @@ from typing import Any
 
 from yoked.agent.ask import number, text
 from yoked.agent.server import Call
+from yoked.errors import HostError
 
 NET = Path("/sys/class/net")
 # Linux and macOS agree on these: net/if.h.
@@ -127,52 +125,16 @@ def _speed_bit_per_s(path: Path) -> int | None:
     return speed_mbit_per_s * 10**6 if speed_mbit_per_s and speed_mbit_per_s > 0 else None
 
 
-class _IfAddrs(ctypes.Structure):
-    """struct ifaddrs of getifaddrs(3), alike on Linux and macOS."""
-
-
-_IfAddrs._fields_ = [
-    ("next", ctypes.POINTER(_IfAddrs)),
-    ("name", ctypes.c_char_p),
-    ("flags", ctypes.c_uint),
-    ("address", ctypes.c_void_p),
-    ("netmask", ctypes.c_void_p),
-    ("destination", ctypes.c_void_p),
-    ("data", ctypes.c_void_p),
-]
-
-
 def entries() -> Iterator[Entry]:
-    """The addresses of this host, as getifaddrs(3) has them and in its order: that is Gloo's."""
-    library = ctypes.CDLL(None, use_errno=True)
-    first = ctypes.POINTER(_IfAddrs)()
-    if library.getifaddrs(ctypes.byref(first)) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    """The addresses of this host, as getifaddrs(3) has them and in its order: that is Gloo's.
+
+    Raises HostError where this Python cannot ask.
+    """
     try:
-        # A null pointer is false.
-        here: Any = first
-        while here:
-            entry = here.contents
-            address = _address(entry.address)
-            if address is not None:
-                mask = _address(entry.netmask)
-                prefix = None if mask is None else bin(int(mask)).count("1")
-                yield Entry(entry.name.decode(), entry.flags, address, prefix)
-            here = entry.next
-    finally:
-        library.freeifaddrs(first)
-
-
-def _address(place: int | None) -> IPv4Address | IPv6Address | None:
-    """The IP address in a struct sockaddr; None for another family."""
-    if not place:
-        return None
-    # 4.4BSD, and so macOS, begins with a byte for the length.
-    head = ctypes.string_at(place, 2)
-    family = head[1] if sys.platform == "darwin" else int.from_bytes(head, sys.byteorder)
-    if family == socket.AF_INET:
-        return IPv4Address(ctypes.string_at(place + 4, 4))
-    if family == socket.AF_INET6:
-        return IPv6Address(ctypes.string_at(place + 8, 16))
-    return None
+        from yoked.agent.getifaddrs import getifaddrs
+    except ImportError as problem:
+        raise HostError(
+            f"{sys.executable} was built without ctypes, and cannot tell this host's addresses",
+            fix="install the system's own python3 there",
+        ) from problem
+    return (Entry(*each) for each in getifaddrs())

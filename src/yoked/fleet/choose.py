@@ -78,8 +78,7 @@ class _Offer:
     def order(self) -> tuple[int, float, str, str]:
         """Sorts offers of equal speed, the best first."""
         it = self.candidate
-        kind = _KINDS.index(it.kind) if it.kind in _KINDS else len(_KINDS)
-        return kind, self.rtt_s, it.interface, it.address
+        return _rank(it.kind), self.rtt_s, it.interface, it.address
 
 
 def reached_by_all(
@@ -197,47 +196,56 @@ def _no_common_family(host: str, version: int) -> HostError:
     )
 
 
+# What a dial's failure means: {target} is the host, {source} the one who dialled, {text} the
+# system's own words, {who} the one who answered. None: somebody did, but not the target.
+_ALLOW = "on {target}: sudo ufw allow from {own}"
+_ANOTHER_ADDRESS = "give {target} another address on {interface}"
+_TOGETHER = "connect {source} and {target} to the same network"
+_CAUSES: dict[str | None, tuple[str, tuple[str, ...]]] = {
+    None: ("{who} answers there: two machines have that address.", (_ANOTHER_ADDRESS,)),
+    "ETIMEDOUT": (
+        "no answer on a high port, although ssh works. A firewall on {target} is the usual cause.",
+        (_ALLOW,),
+    ),
+    "ECONNREFUSED": (
+        "{text}. Another machine has that address too, or a firewall on {target} rejects.",
+        (_ALLOW, f"or {_ANOTHER_ADDRESS}"),
+    ),
+    "EHOSTUNREACH": (
+        "{text}. They are not in one network, or a firewall on {target} says so.",
+        (_TOGETHER, f"or {_ALLOW}"),
+    ),
+    "ENETUNREACH": ("{text}. They are not in one network.", (_TOGETHER,)),
+}
+
+
 def _failed_pair(attempts: Sequence[Attempt], candidates: Sequence[Candidate]) -> HostError:
     """The failed dial that says most, in words."""
     reached = {each.target for each in attempts if each.reached}
-    failed = sorted(
+    worst = min(
         (each for each in attempts if not each.reached),
         key=lambda each: (
             each.target not in reached,
-            _KINDS.index(each.target.kind) if each.target.kind in _KINDS else len(_KINDS),
+            _rank(each.target.kind),
             each.target.interface,
             each.source,
         ),
     )
-    first = failed[0]
-    target, source = first.target, first.source
+    target, source = worst.target, worst.source
+    own = [each.address for each in _of(candidates, source, target.version)]
+    words = {
+        "target": target.host,
+        "interface": target.interface,
+        "source": source,
+        "own": own[0] if own else source,
+        "text": worst.error_text,
+        "who": worst.answered_by,
+    }
+    cause, fix = _CAUSES.get(worst.error, ("{text}.", (_ALLOW,)))
     way = f"{source} does not reach {target.host} at {target.address} ({target.interface})"
-    own = next(
-        (each for each in candidates if each.host == source and each.version == target.version),
-        None,
-    )
-    allow = f"on {target.host}: sudo ufw allow from {own.address if own else source}"
-    if first.error is None:
-        return HostError(
-            f"{way}: {first.answered_by} answers there, so two machines have that address",
-            fix=f"give {target.host} another address on {target.interface}",
-        )
-    if first.error == "ETIMEDOUT":
-        return HostError(
-            f"{way}: no answer on a high port, although ssh works. "
-            f"A firewall on {target.host} is the usual cause.",
-            fix=allow,
-        )
-    if first.error in ("EHOSTUNREACH", "ENETUNREACH"):
-        return HostError(
-            f"{way}: {first.error_text}. They are not in one network, or a firewall on "
-            f"{target.host} says so.",
-            fix=(f"connect {source} and {target.host} to the same network", f"or {allow}"),
-        )
-    if first.error == "ECONNREFUSED":
-        return HostError(
-            f"{way}: {first.error_text}. Another machine has that address too, or a firewall on "
-            f"{target.host} rejects.",
-            fix=(allow, f"or give {target.host} another address on {target.interface}"),
-        )
-    return HostError(f"{way}: {first.error_text}", fix=allow)
+    return HostError(f"{way}: {cause.format(**words)}", fix=[line.format(**words) for line in fix])
+
+
+def _rank(kind: str) -> int:
+    """The place of a kind of interface among all, the most lasting first."""
+    return _KINDS.index(kind) if kind in _KINDS else len(_KINDS)

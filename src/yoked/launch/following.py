@@ -14,7 +14,8 @@ from yoked.remote.client import AgentClient, Part
 # An attempt that began while the network was away may wait for seconds after it is back, because
 # TCP asks ever more rarely; a fresh one beside it does not.
 AGAIN_EVERY_S = 0.5
-AT_ONCE = 20
+# When the network is back all of them arrive at once, and each costs a handshake and an agent.
+AT_ONCE = 3
 
 Reconnect = Callable[[str], AgentClient]
 

@@ -29,12 +29,22 @@ EXTRA = "train"
 _BUILD_PREFIXES = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 
 
+# packaging parses markers with ast.literal_eval, which on CPython 3.11 may raise SystemError in
+# one of several threads.
+_one_at_a_time = threading.Lock()
+
+
 def train_requirements() -> tuple[str, ...]:
-    """Lines for pip, sorted, such as `torch==2.13.0`.
+    """Lines for pip, sorted, such as `torch==2.13.0`. May be called from several threads.
 
     Reading the metadata of fifty packages takes 0.3 s, which every launch would pay: they are
     remembered for as long as nothing is installed or removed.
     """
+    with _one_at_a_time:
+        return _train_requirements()
+
+
+def _train_requirements() -> tuple[str, ...]:
     memory = cache_root() / "requirements" / f"{_surroundings()}.txt"
     with contextlib.suppress(OSError):
         return tuple(memory.read_text(encoding="utf-8").splitlines())

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from yoked.errors import HostError, YokedError
+from yoked.fleet.discover import require_distinct
 from yoked.fleet.model import Fleet, Host
 from yoked.launch.environment import environment_python
 from yoked.launch.program import Program
@@ -99,7 +100,8 @@ def take_seats(
 
     ranks: on each host, instead of yoked.toml's. find_addresses: finds (interface, address) by
     traffic, for a fleet whose file does not have them.
-    Raises HostError for a host that cannot take part, with the fix.
+    Raises HostError for a host that cannot take part, and FleetError for two names of one
+    machine, with the fix.
     """
     alone = len(fleet.hosts) == 1
     unknown = not alone and any(host.interface is None for host in fleet.hosts)
@@ -124,7 +126,9 @@ def take_seats(
             address=address,
         )
 
-    return on_all(list(fleet.hosts), take)
+    seats = on_all(list(fleet.hosts), take)
+    require_distinct({seat.host.name: seat.facts for seat in seats})
+    return seats
 
 
 def default_ranks(host: Host, facts: Mapping[str, Any]) -> int:
@@ -152,7 +156,7 @@ def _address_today(host: Host, client: AgentClient) -> tuple[str, str]:
     address = named["gloo_address"]
     if address is None:
         raise HostError(
-            f"{host.name}: interface {host.interface} has no address",
+            f"{host.name}: interface {host.interface} has no address that Gloo could use",
             fix=f"look at it with `ssh {host.name} ip address`; then yoked init --force",
         )
     return host.interface, str(address)

@@ -123,7 +123,8 @@ def explain_end(host: str, status: int, said: str, *, ssh: bool) -> HostError:
             if found := re.search(pattern, said):
                 line = next((each for each in lines if found[0] in each), own_words)
                 return HostError(
-                    f"{host}: {meaning}\nssh: {line}", fix=tuple(f.format(host=host) for f in fix)
+                    f"{host}: {meaning}\nssh: {line.removeprefix('ssh: ')}",
+                    fix=tuple(f.format(host=host) for f in fix),
                 )
         return HostError(f"{host}: the ssh connection ended\nssh: {own_words}", fix=f"ssh {host}")
     if status == _NOT_FOUND:

@@ -176,3 +176,17 @@ def test_a_file_that_cannot_be_written_is_named() -> None:
 
     with pytest.raises(YokedError, match=r"nowhere/job\.sh cannot be written"):
         report(flags, Manifest("sbatch", ""), Output(json_mode=False))
+
+
+@pytest.mark.parametrize(
+    ("typed", "parted"),
+    [
+        ("run train.py --lr 3", "run -- train.py --lr 3"),
+        ("run --detach --run night train.py --json", "run --detach --run night -- train.py --json"),
+        ("run --no-bootstrap -m tool --run x", "run --no-bootstrap -- -m tool --run x"),
+        ("run --ranks=2 -- train.py", "run --ranks=2 -- train.py"),
+        ("runs --json", "runs --json"),
+    ],
+)
+def test_run_parts_the_programs_words_from_its_own(typed: str, parted: str) -> None:
+    assert part_program(typed.split()) == parted.split()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from yoked.errors import HostError
+from yoked.errors import FleetError, HostError
 from yoked.fleet.model import Fleet, Host
 from yoked.launch import start
 from yoked.launch.bootstrap.job import read_job
@@ -20,6 +20,8 @@ FACTS: dict[str, Any] = {"state": "/home/me/.local/state/yoked", "usable_cores":
 class FakeAgent:
     """Answers as an agent would. interfaces: as its host has them."""
 
+    count = 0
+
     def __init__(self, facts: dict[str, Any], interfaces: list[dict[str, Any]]) -> None:
         self.answers = {"facts": facts, "interfaces": interfaces}
 
@@ -29,7 +31,9 @@ class FakeAgent:
 
 def agent(*interfaces: tuple[str, str | None], **facts: Any) -> FakeAgent:
     found = [{"name": name, "gloo_address": address} for name, address in interfaces]
-    return FakeAgent({**FACTS, **facts}, found)
+    FakeAgent.count += 1
+    own = {"machine": f"machine {FakeAgent.count}", "hostname": "desk"}
+    return FakeAgent({**FACTS, **own, **facts}, found)
 
 
 def order(**changes: Any) -> Order:
@@ -78,6 +82,17 @@ def test_a_fleet_without_interfaces_finds_them_by_traffic() -> None:
     seats = take_seats(fleet, {"a": agent(), "b": agent()}, None, lambda: found)  # type: ignore[arg-type]
 
     assert [s.address for s in seats] == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_two_names_of_one_machine_are_refused() -> None:
+    fleet = Fleet("home", (Host("a", interface="eth0"), Host("b", interface="eth0")), Path())
+    agents = {
+        "a": agent(("eth0", "10.0.0.1"), machine="same"),
+        "b": agent(("eth0", "10.0.0.1"), machine="same"),
+    }
+
+    with pytest.raises(FleetError, match="a and b are one machine"):
+        take_seats(fleet, agents, None, no_search)  # type: ignore[arg-type]
 
 
 def test_a_host_alone_needs_no_network() -> None:

@@ -56,6 +56,11 @@ def look_at_all(
     hosts: Sequence[Host], clients: Mapping[str, AgentClient]
 ) -> dict[str, Look | YokedError]:
     """Ask all hosts that are connected at once; what each said, or why it did not."""
+    from yoked.launch.requirements import train_requirements
+
+    # Remembered from here on: packaging parses with `ast`, which in CPython 3.11 fails now and
+    # then when several threads do (SystemError: AST constructor recursion depth mismatch).
+    train_requirements()
 
     def ask(host: Host) -> Look | YokedError:
         try:

@@ -104,12 +104,13 @@ def command(
 
 
 def part_program(tokens: Sequence[str]) -> list[str]:
-    """A command line of `launch` with `--` before the program, where it is left out.
+    """A command line of `launch` or `run` with `--` before the program, where it is left out.
 
     All that follows the program's name is the program's. Anything else is unchanged.
     """
     place = 1
-    while list(tokens[:1]) == ["launch"] and place < len(tokens) and tokens[place] != "--":
+    is_ours = bool(tokens) and tokens[0] in ("launch", "run")
+    while is_ours and place < len(tokens) and tokens[place] != "--":
         token = tokens[place]
         if not token.startswith("--"):
             return [*tokens[:place], "--", *tokens[place:]]
@@ -117,7 +118,10 @@ def part_program(tokens: Sequence[str]) -> list[str]:
     return list(tokens)
 
 
-_BARE_FLAGS = ("--json", "--help", "--version")
+_BARE_FLAGS = (
+    *("--json", "--help", "--version"),
+    *("--detach", "--bootstrap", "--no-bootstrap"),
+)
 
 
 def make(words: Sequence[str], flags: LaunchFlags) -> Manifest:

@@ -1,0 +1,189 @@
+"""From a fleet's file to a job on its hosts, as a person types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from yoked.journal import read
+from yoked.lab.lab import Lab
+from yoked.lab.pytest_plugin import new_lab
+
+pytest.importorskip("torch")
+
+LIMIT_S = 240
+COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
+SOURCES = Path(__file__).parents[2] / "src"
+SMALL = (
+    *("--depth=1", "--max-seq-len=64", "--vocab-size=512", "--total-batch-size=256"),
+    *("--num-iterations=4", "--eval-every=-1", "--dtype=float32", "--matmul=mkl", "--data=text"),
+)
+# Rank 1 raises while rank 0 waits for it.
+FAILS = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    raise ValueError("row 7 has no label")
+dist.barrier()
+"""
+COUNTS = """
+import sys, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+for number in range(int(sys.argv[1])):
+    dist.barrier()
+    print("number", number, flush=True)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with (
+        tempfile.TemporaryDirectory(prefix="yoked-") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        # Shared ssh connections of other labs, with hosts of the same names, are not ours.
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        with new_lab("two-hosts-1gbe") as lab:
+            yield lab
+
+
+def start(cwd: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def yoked(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    process = start(cwd, *words)
+    try:
+        out, err = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
+        process.wait()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def of_run(lab: Lab, run: str) -> list[list[str]]:
+    """Command lines of processes of a run, on all hosts."""
+    found = []
+    for host in lab.topology.hosts:
+        for process in lab.host(host.name).processes():
+            try:
+                environ = Path(f"/proc/{process.outer_pid}/environ").read_bytes()
+            except OSError:
+                continue
+            if f"YOKED_RUN={run}\0".encode() in environ:
+                found.append(process.command)
+    return found
+
+
+def write_text(folder: Path) -> None:
+    """Documents of made-up words, which the controller prepares and sends."""
+    draw = random.Random(7)
+    words = ["".join(draw.choices("aeioubdfgklmnprst", k=draw.randint(2, 7))) for _ in range(200)]
+    documents = [{"text": " ".join(draw.choices(words, k=120))} for _ in range(60)]
+    folder.mkdir()
+    lines = "".join(json.dumps(document) + "\n" for document in documents)
+    (folder / "made-up.jsonl").write_text(lines)
+
+
+def losses(run_dir: Path) -> list[float]:
+    return [event["loss"] for event in read(run_dir / "metrics.jsonl") if "loss" in event]
+
+
+def test_training_on_two_hosts_is_the_training_of_one(lab: Lab, tmp_path: Path) -> None:
+    fleet = ["--fleet", str(lab.fleet_file)]
+    write_text(tmp_path / "text")
+
+    here = yoked(tmp_path, "train", *SMALL, "--fleet=.", "--run=here", "--json")
+    done = yoked(tmp_path, "train", *SMALL, *fleet, "--run=there", "--json")
+
+    assert here.returncode == 0, here.stderr
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["steps"], result["dir"]) == (4, "runs/there")
+    assert [host["name"] for host in result["hosts"]] == ["alpha", "beta"]
+    assert losses(tmp_path / "runs/there") == pytest.approx(
+        losses(tmp_path / "runs/here"), rel=1e-4
+    )
+
+    fetched = yoked(tmp_path, "fetch", "there", *fleet)
+    assert fetched.returncode == 0, fetched.stderr
+    assert list((tmp_path / "runs/there/checkpoints").rglob("model_000004.pt"))
+    assert of_run(lab, "there") == []
+
+
+def test_the_rank_that_failed_first_is_shown_and_all_hosts_are_free(
+    lab: Lab, tmp_path: Path
+) -> None:
+    (tmp_path / "fails.py").write_text(FAILS)
+
+    done = yoked(tmp_path, "run", "--fleet", str(lab.fleet_file), "--run=fails", "--", "fails.py")
+
+    assert done.returncode == 1, done.stderr
+    assert "rank 1 on beta: ValueError: row 7 has no label" in done.stdout
+    assert of_run(lab, "fails") == []
+
+    again = yoked(tmp_path, "run", "--fleet", str(lab.fleet_file), "--run=fails", "--", "fails.py")
+    assert again.returncode == 1
+    assert "taken" in again.stderr
+    assert "--run NAME" in again.stderr
+
+
+def test_ctrl_c_leaves_a_job_running_and_stop_ends_it(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "counts.py").write_text(COUNTS)
+    fleet = ["--fleet", str(lab.fleet_file)]
+    job = start(tmp_path, "run", *fleet, "--run=counts", "--", "counts.py", "2000")
+    assert job.stdout is not None
+    first = job.stdout.readline()
+
+    job.send_signal(signal.SIGINT)
+    left, _ = job.communicate(timeout=LIMIT_S)
+    still_there = of_run(lab, "counts")
+    stopped = yoked(tmp_path, "stop", "counts", "--now", *fleet)
+
+    assert first == "number 0\n"
+    assert "counts goes on" in left
+    assert still_there
+    assert stopped.returncode == 0, stopped.stderr
+    end_s = time.monotonic() + 20
+    while of_run(lab, "counts") and time.monotonic() < end_s:
+        time.sleep(0.1)
+    assert of_run(lab, "counts") == []
+    log = yoked(tmp_path, "logs", "counts", "--rank=0", *fleet).stdout
+    numbers = [int(line.rpartition(" ")[2]) for line in log.splitlines() if "number" in line]
+    assert numbers == list(range(len(numbers)))
+    assert numbers
+
+
+def test_a_host_that_nobody_can_reach_is_named_with_sshs_own_reason(
+    lab: Lab, tmp_path: Path
+) -> None:
+    text = lab.fleet_file.read_text()
+    (tmp_path / "yoked.toml").write_text(text.replace('"beta"', '"no-such-host.invalid"'))
+    (tmp_path / "counts.py").write_text(COUNTS)
+
+    done = yoked(tmp_path, "run", "--", "counts.py", "3")
+
+    assert done.returncode == 1
+    assert "no-such-host.invalid: nobody knows its name" in done.stderr
+    assert "Could not resolve hostname" in done.stderr
