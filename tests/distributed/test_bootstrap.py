@@ -167,6 +167,7 @@ def test_a_ddp_script_for_nccl_trains_as_one_process_on_all_rows(
     ]
 
 
+@pytest.mark.slow
 def test_an_accelerate_script_shares_its_gradients(attempt: Callable[..., Attempt]) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed")
 
@@ -191,6 +192,7 @@ def test_what_gloo_lacks_has_the_meaning_that_nccl_gives_it(
     assert not tried.log(1, "err")
 
 
+@pytest.mark.slow
 def test_a_program_without_a_group_has_one_when_it_first_steps(
     attempt: Callable[..., Attempt],
 ) -> None:

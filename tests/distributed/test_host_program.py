@@ -210,6 +210,7 @@ def test_a_host_program_that_is_killed_is_named_by_the_other(pair: Pair, gone: i
 
 
 @pytest.mark.parametrize("asked", [[1], [0, 1]], ids=["one host", "all hosts"])
+@pytest.mark.slow
 def test_an_interrupt_lets_all_ranks_save(pair: Pair, asked: list[int]) -> None:
     pair.start("save_when_interrupted")
     for rank in (0, 1, 2):

@@ -76,6 +76,13 @@ class JobFolder:
             unfinished.unlink(missing_ok=True)
             raise
 
+    def write_private(self, name: str, text: str) -> None:
+        """Write a file that nobody else may read, such as a key."""
+        path = self.path / name
+        assert path.parent == self.path, name
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+
     @property
     def launch_id(self) -> str:
         """What its processes have in their environment; empty while the folder is being made."""

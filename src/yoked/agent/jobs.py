@@ -48,7 +48,7 @@ _tethers: dict[str, int] = {}
 
 def answer_job_start(call: Call) -> dict[str, Any]:
     """Prepare a job. args: spec (job.json), argv, env and cwd of the host program, and
-    optionally tree, the digest of what is copied to `work`.
+    optionally tree, the digest of what is copied to `work`, and files {name: text}, private ones.
 
     Returns folder, supervisor (its process number), control_port; on node 0 the port is reserved
     here, and handed down as a listening socket. Raises JobError, and then nothing is left of it.
@@ -65,6 +65,8 @@ def answer_job_start(call: Call) -> dict[str, Any]:
         start = {"argv": argv, "env": call.args["env"], "cwd": call.args["cwd"]}
         job.write("start.json", start)
         job.write("job.json", {**spec, "folder": str(job.path)})
+        for name, text in call.args.get("files", {}).items():
+            job.write_private(name, text)
         _tether_supervisor(job, listener)
         _make_work_folder(job, call.args.get("tree"))
         if not Path(start["cwd"]).is_dir():

@@ -21,6 +21,7 @@ from yoked.fleet.discover import require_distinct
 from yoked.fleet.model import Fleet, Host
 from yoked.launch.environment import environment_python
 from yoked.launch.program import Program
+from yoked.launch.tls import tls_environment
 from yoked.launch.trees import Tree, package_tree, push_tree
 from yoked.remote.client import AgentClient
 
@@ -35,7 +36,8 @@ class Order:
     """What to start. ranks: on each host, instead of what yoked.toml says.
 
     threads: OMP_NUM_THREADS of each rank; None: the host's cores shared out, unless own_threads
-    says that the program finds out by itself. env: added on every host.
+    says that the program finds out by itself. env: added on every host. tls: certificates
+    and key by file name, with which Gloo encrypts.
     """
 
     run: str
@@ -46,6 +48,7 @@ class Order:
     own_threads: bool = False
     bootstrap: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
+    tls: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,7 @@ def _prepare_all(
             env=rank_environment(order, seat, launch_id, packages[number]),
             cwd=f"{seat.job_root}/{order.run}/work",
             tree=None if work is None else work.digest,
+            files=dict(order.tls),
         )
         return int(answer["control_port"])
 
@@ -286,6 +290,8 @@ def rank_environment(order: Order, seat: Seat, launch_id: str, package: str) -> 
         env["OMP_NUM_THREADS"] = str(threads)
     # Programs that a rank starts (ninja, torchrun) are those of its own environment.
     env["PATH"] = f"{PurePosixPath(seat.python).parent}:{seat.facts['path']}"
+    if order.tls:
+        env.update(tls_environment(f"{seat.job_root}/{order.run}"))
     added = dict(order.env)
     if path := added.pop("PYTHONPATH", ""):
         env["PYTHONPATH"] += f":{path}"

@@ -103,6 +103,20 @@ def test_node_0_hands_down_a_socket_that_listens_on_the_port_it_told(
         assert connection.recv(100) == b"host program"
 
 
+def test_a_key_that_travels_with_a_job_is_for_its_owner_alone(
+    agent: AgentClient, root: Path
+) -> None:
+    request = job_request(root, SLEEPER)
+
+    started = agent.call("job_start", **request, files={"tls-key.pem": "secret"})
+
+    key = Path(started["folder"]) / "tls-key.pem"
+    assert key.read_text() == "secret"
+    assert key.stat().st_mode & 0o777 == 0o600
+    agent.call("job_remove", run="try")
+    assert not key.exists()
+
+
 def test_a_name_that_is_taken_is_told_with_what_to_do(agent: AgentClient, root: Path) -> None:
     launch(agent, root, SLEEPER)
 

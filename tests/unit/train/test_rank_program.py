@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,28 @@ def test_a_configuration_file_says_it_all(tmp_path: Path) -> None:
     file.write_text(json.dumps(config.to_dict()))
 
     assert parse(["--config-file", str(file)]) == config
+
+
+def test_a_launcher_that_starts_again_says_so_beside_the_file(tmp_path: Path) -> None:
+    config = TrainConfig(depth=3, run="night")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config.to_dict()))
+
+    again = parse(["--config-file", str(file), "--resume"])
+
+    assert again == dataclasses.replace(config, resume=True)
+
+
+def test_a_rank_of_a_fleet_keeps_the_streams_that_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("YOKED_LAUNCH_DIR", str(tmp_path / "errors" / "0"))
+    monkeypatch.setenv("YOKED_RUN", "night")
+    monkeypatch.setenv("RANK", "1")
+
+    assert main([], train=succeed) == 0
+
+    assert not (tmp_path / "errors" / "logs").exists()
 
 
 def test_a_rank_hands_its_result_to_the_launcher(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,8 @@ from yoked.fleet.file import open_fleet
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, follow_job
 from yoked.launch.environment import check_versions
-from yoked.launch.start import Order, Seat, Started, start_job, take_seats
+from yoked.launch.start import Order, Seat, Started, on_all, start_job, take_seats
+from yoked.launch.tls import make_certificates, require_tls
 from yoked.remote.client import AgentClient
 from yoked.remote.connect import connect_all, connect_host
 
@@ -64,6 +66,8 @@ def run_job(
         _require_versions(seats)
         if before is not None:
             order = before(seats)
+        if flags.tls:
+            order = dataclasses.replace(order, tls=_certificates(order.run, seats))
         connect_s = time.monotonic() - began_s
         started = start_job(order, seats, output.note)
         started.took_s["connect"] = connect_s
@@ -79,6 +83,12 @@ def run_job(
 def _reconnect(fleet: Fleet, name: str) -> AgentClient:
     host = next(host for host in fleet.hosts if host.name == name)
     return connect_host(host, fleet.ssh_config)
+
+
+def _certificates(run: str, seats: list[Seat]) -> dict[str, str]:
+    """Certificates of a run, when every host can use them. Raises HostError when one cannot."""
+    on_all(seats, lambda seat: require_tls(seat.client, seat.python, seat.interface))
+    return make_certificates(run)
 
 
 def _require_versions(seats: list[Seat]) -> None:

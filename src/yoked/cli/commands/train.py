@@ -52,9 +52,9 @@ def named_fleet(flags: JobFlags) -> Fleet | None:
         flags = dataclasses.replace(flags, fleet=None)
     elif (path := find_fleet(flags.fleet)) is not None:
         return load_fleet(path)
-    if flags.restarts or flags.detach:
+    if flags.restarts or flags.detach or flags.tls:
         raise UsageError(
-            "--restarts and --detach are for a fleet, and there is no yoked.toml here",
+            "--restarts, --detach and --tls are for a fleet, and there is no yoked.toml here",
             fix="yoked init .    makes a fleet of this machine alone",
         )
     return None

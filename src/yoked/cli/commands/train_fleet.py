@@ -15,7 +15,7 @@ from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd
-from yoked.launch.datapush import push_data
+from yoked.launch.datapush import push_data, push_kernels
 from yoked.launch.mirror import fetch_json, mirror_run
 from yoked.launch.program import Program
 from yoked.launch.start import Order, Seat, on_all
@@ -43,6 +43,7 @@ def train_fleet(
 
         def before(seats: list[Seat]) -> Order:
             shipped = dataclasses.replace(config, data=_ship_data(config, seats, output))
+            on_all(seats, lambda seat: push_kernels(seat.client))
             _write_config(shipped, Path(folder))
             return dataclasses.replace(order, run=_job_name(config, seats))
 

@@ -1,4 +1,5 @@
 import math
+import shutil
 import subprocess
 import sys
 import threading
@@ -127,6 +128,23 @@ def test_a_second_call_finds_the_first_ones_result_and_does_nothing(
     assert second.folder == first.folder
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
     assert set(recorder.stages()) <= {"hashing files"}
+
+
+def test_what_was_prepared_is_found_by_its_name_without_the_text(corpus: Path, cache: Path) -> None:
+    made = small(corpus, cache)
+    shutil.rmtree(corpus)
+
+    found = prepare(made.folder.name, max_seq_len=32, cache=cache)
+
+    assert found.folder == made.folder
+    assert found.fingerprint == made.fingerprint
+
+
+def test_prepared_rows_of_another_length_are_refused(corpus: Path, cache: Path) -> None:
+    made = small(corpus, cache)
+
+    with pytest.raises(DataError, match=r"rows of 32 tokens, not 64(.|\n)*--max-seq-len 32"):
+        prepare(made.folder.name, max_seq_len=64, cache=cache)
 
 
 def test_other_inputs_give_another_folder_and_the_same_ones_the_same(

@@ -1,0 +1,117 @@
+"""`yoked train` on a fleet: what is sent, and how a run goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.cli.commands import train, train_fleet
+from yoked.cli.commands.fleet_flags import JobFlags, check_run_name
+from yoked.errors import UsageError
+from yoked.train.config import TrainConfig
+
+FLEET = '[fleet]\nname = "home"\n[[host]]\nname = "i9"\n[[host]]\nname = "laptop"\n'
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class FakeClient:
+    def __init__(self, runs: list[str]) -> None:
+        self.runs = runs
+
+    def call(self, name: str) -> Any:
+        assert name == "job_list"
+        return [{"run": run} for run in self.runs]
+
+
+@dataclasses.dataclass
+class FakeSeat:
+    client: FakeClient
+
+
+def test_without_a_file_this_machine_trains(here: Path) -> None:
+    assert train.named_fleet(JobFlags()) is None
+
+
+def test_the_file_of_this_folder_counts_and_a_dot_is_this_machine(here: Path) -> None:
+    (here / "yoked.toml").write_text(FLEET)
+
+    found = train.named_fleet(JobFlags())
+
+    assert found is not None
+    assert [host.name for host in found.hosts] == ["i9", "laptop"]
+    assert train.named_fleet(JobFlags(fleet=Path("."))) is None  # noqa: PTH201 - as typed
+
+
+@pytest.mark.parametrize("flags", [JobFlags(restarts=1), JobFlags(detach=True), JobFlags(tls=True)])
+def test_what_only_a_fleet_can_do_is_refused_without_one(here: Path, flags: JobFlags) -> None:
+    with pytest.raises(UsageError, match=r"there is no yoked\.toml here(.|\n)*yoked init"):
+        train.named_fleet(flags)
+
+
+def test_restarts_below_zero_are_refused() -> None:
+    with pytest.raises(UsageError, match="--restarts -1"):
+        JobFlags(restarts=-1).checked_restarts()
+
+
+@pytest.mark.parametrize("name", ["night", "2026.11-a_b", "a" * 80])
+def test_a_run_may_have_a_plain_name(name: str) -> None:
+    assert check_run_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "../x", "a b", "-x", "a" * 81, "a\n", "ü"])
+def test_a_name_that_is_no_plain_folders_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be the name of a run"):
+        check_run_name(name)
+
+
+def test_the_ranks_get_a_configuration_without_what_is_of_this_machine(here: Path) -> None:
+    (here / "tok").mkdir()
+    config = TrainConfig(
+        run="night", ranks=3, runs_dir=here / "runs", tokenizer=here / "tok", data="sotu-abc"
+    )
+
+    train_fleet._write_config(config, here)
+    sent = TrainConfig.from_dict(json.loads((here / "config.json").read_text()))
+
+    assert (sent.run, sent.data, sent.ranks, sent.tokenizer) == ("night", "sotu-abc", None, None)
+    # <state>/jobs/<run>/work leads to <state>/runs.
+    assert (Path("/state/jobs/night/work") / sent.runs_dir).resolve() == Path("/state/runs")
+
+
+def test_a_checkpoint_of_this_machine_travels_with_the_run(here: Path) -> None:
+    (here / "old").mkdir()
+    (here / "old" / "model.pt").write_text("weights")
+
+    train_fleet._write_config(TrainConfig(run="night", start_from=here / "old"), here)
+
+    sent = TrainConfig.from_dict(json.loads((here / "config.json").read_text()))
+    assert sent.start_from == Path("from")
+    assert (here / "from" / "model.pt").read_text() == "weights"
+
+
+@pytest.mark.parametrize(
+    ("resume", "there", "name"),
+    [
+        (False, ["night"], "night"),
+        (True, [], "night"),
+        (True, ["night"], "night.2"),
+        (True, ["night", "night.2", "day"], "night.3"),
+    ],
+)
+def test_a_resumed_run_is_a_job_of_its_own(resume: bool, there: list[str], name: str) -> None:
+    config = TrainConfig(run="night", resume=resume)
+
+    assert train_fleet._job_name(config, [FakeSeat(FakeClient(there))]) == name  # type: ignore[list-item]
+
+
+def test_built_in_data_is_prepared_by_every_host_itself() -> None:
+    assert train_fleet._ship_data(TrainConfig(data="sotu"), [], None) == "sotu"  # type: ignore[arg-type]
