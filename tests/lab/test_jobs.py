@@ -23,11 +23,17 @@ REPOSITORY = Path(__file__).parents[2]
 STATE = str(Path.home() / ".local/state/yoked")
 LINES = 1600
 # All run on alpha, a controller; beta is the host.
+ACTS = Path(__file__).parents[1] / "unit" / "agent" / "job_acts.py"
 BEGINNING = f"""
-import json, sys, time
+import json, sys, time, types
 from pathlib import Path
-sys.path[:0] = {[str(REPOSITORY), str(REPOSITORY / "src")]!r}
-from tests.unit.agent.job_acts import COUNTER, SLEEPER, job_request, launch
+sys.path.insert(0, {str(REPOSITORY / "src")!r})
+# As text: a checkout below /tmp is not to be seen from inside a host.
+acts = types.ModuleType("acts")
+exec({ACTS.read_text()!r}, acts.__dict__)
+COUNTER, SLEEPER, job_request, launch = (
+    acts.COUNTER, acts.SLEEPER, acts.job_request, acts.launch
+)
 from yoked.launch.following import HostLog
 from yoked.remote.transport import OpenSsh
 def connect(host="beta"):

@@ -8,6 +8,7 @@ train influences nothing.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
@@ -40,6 +41,9 @@ SAMPLE_MAX_RUNS = 5
 SAMPLE_TOKENS = 512
 # bfloat16 costs precision: it must be worth it.
 BFLOAT16_WORTHWHILE = 1.1
+# A dtype that is so many times slower in one small product is not looked at further.
+HOPELESS = 4.0
+SMALL_TOKENS = 64
 KINDS = ("forward", "grad_input", "grad_weight")
 
 
@@ -198,31 +202,54 @@ def libraries_for(device: torch.device, dtype: torch.dtype, asked: str) -> tuple
 
 @dataclass(frozen=True)
 class ProductChoice:
-    """Times by dtype name; the run's dtype is chosen from those of all ranks."""
+    """Times by dtype name; the run's dtype is chosen from those of all ranks.
+
+    estimated_s: seconds per token of a dtype that is too slow to be measured product by product.
+    """
 
     times: dict[str, ProductTimes]
+    estimated_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def best_s(self) -> dict[str, float]:
         """Seconds per token by dtype name."""
-        return {name: times.best_s for name, times in self.times.items()}
+        return {
+            **{name: times.best_s for name, times in self.times.items()},
+            **self.estimated_s,
+        }
 
 
 def measure_dtypes(
     config: ModelConfig, device: torch.device, *, dtype: str, matmul: str
 ) -> ProductChoice:
-    """Measure the dtypes that may be chosen: the one asked for, or both."""
+    """Measure the dtypes that may be chosen: the one asked for, or both.
+
+    A CPU without instructions for bfloat16 is up to 35 times slower in it: one small product
+    tells, where all of them would take seconds.
+    """
     names = list(DTYPES) if dtype == "auto" else [dtype]
     if device.type == "mps":
         names = ["float32"] if dtype == "auto" else names
-    return ProductChoice(
-        {
-            name: measure_products(
-                config, device, DTYPES[name], libraries_for(device, DTYPES[name], matmul)
-            )
-            for name in names
-        }
+    times: dict[str, ProductTimes] = {}
+    estimated_s: dict[str, float] = {}
+    for name in names:
+        if times and (slower := _times_slower(config, device, DTYPES[name])) > HOPELESS:
+            estimated_s[name] = slower * times["float32"].best_s
+            continue
+        libraries = libraries_for(device, DTYPES[name], matmul)
+        times[name] = measure_products(config, device, DTYPES[name], libraries)
+    return ProductChoice(times, estimated_s)
+
+
+def _times_slower(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> float:
+    """How many times longer one small product takes than in float32."""
+    x = torch.randn(SMALL_TOKENS, config.n_embd, device=device)
+    weight = torch.randn(config.n_embd, config.n_embd, device=device)
+    pairs = [(x, weight), (x.to(dtype), weight.to(dtype))]
+    plain_s, other_s = (
+        best_time_s(functools.partial(multiply, a, b, "default"), device) for a, b in pairs
     )
+    return other_s / plain_s
 
 
 def choose_dtype(by_rank: Sequence[dict[str, float]], asked: str) -> Choice:

@@ -246,7 +246,12 @@ def choose_compute(
             matmul = Choice("matmul", choose.products_name(layers, head), RECORDED)
             attention = Choice("attention", path, RECORDED)
         else:
-            times = measured.times[dtype.value]
+            times = measured.times.get(dtype.value)
+            if times is None:
+                # Too slow here to be looked at, and yet the best for the slowest of all ranks.
+                times = choose.measure_dtypes(
+                    model_config, device, dtype=dtype.value, matmul=config.matmul
+                ).times[dtype.value]
             layers, head, matmul = choose.choose_products(times, config.matmul)
             path, attention = choose.choose_attention(
                 model_config, device, choose.DTYPES[dtype.value], model_config.sequence_len

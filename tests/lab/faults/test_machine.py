@@ -123,7 +123,7 @@ def throttled(acts: Any) -> int:
 
 def test_a_slow_cpu_takes_as_many_times_longer(acts: Any) -> None:
     skip_if_blocked(acts, "slow-cpu")
-    used_s = 0.2
+    used_s = 0.4
 
     acts.fault("slow-cpu", "alpha", "0.25")
     took_s = float(acts.python("alpha", SPIN, used_s))

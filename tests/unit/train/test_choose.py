@@ -160,7 +160,10 @@ def test_what_is_measured_is_every_product_of_the_model():
 
 
 @pytest.mark.parametrize("asked", ["auto", "mkl", pytest.param("onednn", marks=needs_onednn)])
-def test_both_dtypes_are_measured_for_each_kind_and_place(asked):
+def test_both_dtypes_are_measured_for_each_kind_and_place(asked, monkeypatch):
+    # As on a CPU that is not hopeless at either.
+    monkeypatch.setattr(choose, "_times_slower", lambda *_: 1.0)
+
     choice = measure_dtypes(TINY, CPU, dtype="auto", matmul=asked)
 
     assert set(choice.times) == {"float32", "bfloat16"}
@@ -173,6 +176,20 @@ def test_both_dtypes_are_measured_for_each_kind_and_place(asked):
         layers, head, _ = choose_products(times, asked)
         assert isinstance(layers, Products)
         assert isinstance(head, Products)
+
+
+def test_a_dtype_that_is_hopeless_here_is_estimated_from_one_small_product(monkeypatch):
+    monkeypatch.setattr(choose, "_times_slower", lambda *_: 30.0)
+
+    choice = measure_dtypes(TINY, CPU, dtype="auto", matmul="mkl")
+
+    assert list(choice.times) == ["float32"]
+    assert choice.best_s["bfloat16"] == 30 * choice.best_s["float32"]
+    assert choose.choose_dtype([choice.best_s], "auto").value == "float32"
+
+
+def test_how_much_slower_a_dtype_is_is_measured():
+    assert choose._times_slower(TINY, CPU, torch.bfloat16) > 0
 
 
 def test_only_the_dtype_that_was_asked_for_is_measured():
