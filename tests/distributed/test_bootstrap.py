@@ -140,6 +140,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_a_ddp_script_for_nccl_trains_as_one_process_on_all_rows(
     write_job: Write, lab: Any
 ) -> None:

@@ -72,6 +72,7 @@ def test_ctrl_c_under_plain_torchrun_saves_and_says_how_to_go_on(lab: Any) -> No
     until_steps(lab, "plain", saved[0] + 4, resumed)
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_at_once_and_leaves_what_was_saved(lab: Any) -> None:
     flags = lab.flags(num_iterations=2000, save_every=2, eval_every=-1)
     started = lab.train("hurried", *flags)
@@ -102,6 +103,7 @@ def test_a_rank_that_is_killed_is_named_and_its_peer_says_whom_it_lost(
     assert any("resume" in line for line in ended.json["error"]["fix"])
 
 
+@pytest.mark.slow
 def test_under_plain_torchrun_the_peer_of_a_dead_rank_says_what_it_lost(lab: Any) -> None:
     flags = [*lab.flags(num_iterations=5000), "--run=plain", f"--runs-dir={lab.runs}"]
     started = lab.torchrun(2, "--", *flags)

@@ -55,6 +55,7 @@ def test_the_comparison_sees_a_run_that_learns_something_else(bench: ModuleType,
     assert figures["gradient_first_step"] > 0.1
 
 
+@pytest.mark.slow
 def test_in_bfloat16_two_ranks_learn_what_one_does_up_to_its_rounding(lab: Any) -> None:
     flags = lab.flags(dtype="bfloat16", num_iterations=8)
 

@@ -43,6 +43,7 @@ def test_a_resumed_run_computes_the_same_bits(lab: Any) -> None:
     assert lab.curve("twice").losses == before
 
 
+@pytest.mark.slow
 def test_saved_shares_give_way_to_the_ranks_of_a_resumed_run(lab: Any) -> None:
     assert lab.train("shared", *lab.flags(), "--shares=3:1", ranks=2).end().status == 0
 
@@ -97,6 +98,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(lab: Any) -> None:
     assert lab.curve("bruised").losses == before
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_keeps_its_origin(lab: Any) -> None:
     lab.train("parent").end()
     child = [*lab.flags(), f"--from={lab.runs / 'parent'}"]

@@ -23,6 +23,7 @@ def test_four_ranks_share_one_row_a_step_and_three_have_none(lab: Any) -> None:
     assert "training: 2 steps of 512 tokens" in ended.stderr
 
 
+@pytest.mark.slow
 def test_flags_after_two_dashes_are_those_of_the_program(lab: Any) -> None:
     ended = lab.torchrun(
         *(2, "--", "--device-type", "cpu", "--depth", "4", "--aspect-ratio", "64"),
