@@ -4,7 +4,7 @@ The controller runs `PYTHON -E -s -S -c COMMAND` on the host and sends this file
 on the command's standard input. It must be valid Python 2.7 too, to say that this is too old.
 """
 
-# ruff: noqa
+# ruff: noqa - the rules are those of a newer Python
 import os
 import sys
 

@@ -52,7 +52,7 @@ def answer_listen(call: Call) -> dict[str, Any]:
             try:
                 connection = listener.accept()[0]
             # Python 3.9 has two of them.
-            except (TimeoutError, socket.timeout, ConnectionAbortedError):  # noqa: UP041
+            except (TimeoutError, socket.timeout, ConnectionAbortedError):  # noqa: UP041 - two until Python 3.10
                 continue
             guests.add(connection)
             pool.submit(guests.welcome, connection)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, cast
 
+from yoked.at_once import at_once
 from yoked.errors import FleetError
 from yoked.fleet.choose import Attempt, Candidate, Choice, choose, reached_by_all
 from yoked.fleet.model import Fleet, Host
@@ -24,9 +24,6 @@ _DIAL_S = 2.5
 _SEND_S = 0.1
 _SEND_BYTES = 2_000_000
 _ANSWER_S = 30.0
-
-T = TypeVar("T")
-U = TypeVar("U")
 
 
 class Agent(Protocol):
@@ -68,7 +65,7 @@ def survey(hosts: Sequence[Host], agents: Mapping[str, Agent]) -> Survey:
     """
     assert len(hosts) > 1, hosts
     names = [host.name for host in hosts]
-    found = _at_once(lambda host: _candidates(host, agents[host.name].call("interfaces")), hosts)
+    found = at_once(lambda host: _candidates(host, agents[host.name].call("interfaces")), hosts)
     candidates = [each for own in found for each in own]
     token = secrets.token_hex(16)
     with ExitStack() as stack:
@@ -138,7 +135,7 @@ class _Dialer:
         def dial(name: str) -> list[Attempt]:
             return self._dial(name, [each for each in candidates if each.host != name])
 
-        return [attempt for own in _at_once(dial, names) for attempt in own]
+        return [attempt for own in at_once(dial, names) for attempt in own]
 
     def measure(self, names: Sequence[str], candidates: Sequence[Candidate]) -> list[Attempt]:
         """Every pair in both directions, one candidate after the other."""
@@ -156,7 +153,7 @@ class _Dialer:
         return [
             attempt
             for pairs in rounds(names)
-            for own in _at_once(dial_pair, pairs)
+            for own in at_once(dial_pair, pairs)
             for attempt in own
         ]
 
@@ -217,8 +214,3 @@ def _merged(reached: Sequence[Attempt], measured: Sequence[Attempt]) -> list[Att
             attempt = dataclasses.replace(figure, rtt_s=rtt_s)  # noqa: PLW2901
         merged.append(attempt)
     return merged
-
-
-def _at_once(act: Callable[[T], U], items: Sequence[T]) -> list[U]:
-    with ThreadPoolExecutor(max_workers=max(1, len(items))) as pool:
-        return list(pool.map(act, items))

@@ -92,11 +92,15 @@ _TABLES: dict[str, type[BaseModel]] = {"fleet": _Fleet, "host": _Host}
 def find_fleet(named: Path | None) -> Path | None:
     """The fleet's file: the one that is named, else yoked.toml of this folder, else None.
 
+    A dot is this machine, which needs no file, as it is a host's name in one.
+
     Raises FleetError when the named one is not there.
     """
     if named is None:
         here = Path(FILE_NAME)
         return here if here.is_file() else None
+    if named == Path(HERE):
+        return None
     if not named.is_file():
         raise FleetError(
             f"there is no file {named}", fix=f"yoked init HOST... --fleet {named}    writes it"

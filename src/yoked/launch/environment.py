@@ -6,12 +6,12 @@ import importlib.util
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from packaging.requirements import Requirement
 
+from yoked.at_once import at_once
 from yoked.errors import HostError
 from yoked.fleet.model import HERE, Host
 from yoked.launch.requirements import public_version, requirements_digest, train_requirements
@@ -107,8 +107,7 @@ def check_versions(
     def look(each: tuple[Host, AgentClient, str]) -> str | None:
         return host_versions(each[1], each[2], [_MUST_AGREE]).packages[_MUST_AGREE]
 
-    with ThreadPoolExecutor(max_workers=max(1, len(interpreters))) as pool:
-        found = list(pool.map(look, interpreters))
+    found = at_once(look, interpreters)
     problems: list[VersionProblem] = []
     first = found[0] if found else None
     for (host, _, python), version in zip(interpreters, found, strict=True):

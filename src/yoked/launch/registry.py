@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from yoked.at_once import at_once
 from yoked.errors import UsageError, YokedError
 from yoked.remote.client import AgentClient
 
@@ -111,8 +111,7 @@ def ask_all(
         except YokedError as problem:
             failures[name] = problem
 
-    with ThreadPoolExecutor(max_workers=max(1, len(clients))) as pool:
-        list(pool.map(act, clients))
+    at_once(act, clients)
     return {n: answers[n] for n in clients if n in answers}, failures
 
 

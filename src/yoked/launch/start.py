@@ -7,15 +7,14 @@ if one host cannot, or this process dies, what was prepared removes itself.
 
 from __future__ import annotations
 
-import shlex
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from pathlib import PurePosixPath
+from typing import Any
 
+from yoked.at_once import at_once
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import require_distinct
 from yoked.fleet.model import Fleet, Host
@@ -27,8 +26,6 @@ from yoked.remote.client import AgentClient
 
 HOST_MODULE = "yoked.launch.bootstrap.host"
 PREPARE_S = 60.0
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -78,20 +75,6 @@ class Started:
     seats: tuple[Seat, ...]
     took_s: dict[str, float]
 
-    @property
-    def ranks(self) -> int:
-        """Ranks of all hosts together."""
-        return sum(seat.ranks for seat in self.seats)
-
-
-def on_all(items: list[Any], act: Callable[[Any], T]) -> list[T]:
-    """Act on all at once; the results in order. Raises the first failure, after all have ended."""
-    if len(items) == 1:
-        return [act(items[0])]
-    with ThreadPoolExecutor(max_workers=max(1, len(items))) as pool:
-        waiting = [pool.submit(act, item) for item in items]
-        return [each.result() for each in waiting]
-
 
 def take_seats(
     fleet: Fleet,
@@ -129,7 +112,7 @@ def take_seats(
             address=address,
         )
 
-    seats = on_all(list(fleet.hosts), take)
+    seats = at_once(take, fleet.hosts)
     require_distinct({seat.host.name: seat.facts for seat in seats})
     return seats
 
@@ -176,10 +159,10 @@ def start_job(order: Order, seats: list[Seat], say: Callable[[str], None]) -> St
     took_s["scan"] = time.monotonic() - began_s
 
     began_s = time.monotonic()
-    packages = on_all(seats, lambda seat: push_tree(seat.client, package))
+    packages = at_once(lambda seat: push_tree(seat.client, package), seats)
     if work is not None:
         tree = work
-        on_all(seats, lambda seat: push_tree(seat.client, tree))
+        at_once(lambda seat: push_tree(seat.client, tree), seats)
     took_s["send"] = time.monotonic() - began_s
 
     began_s = time.monotonic()
@@ -187,7 +170,7 @@ def start_job(order: Order, seats: list[Seat], say: Callable[[str], None]) -> St
     took_s["prepare"] = time.monotonic() - began_s
     began_s = time.monotonic()
     try:
-        on_all(seats, lambda seat: seat.client.call("job_go", run=order.run))
+        at_once(lambda seat: seat.client.call("job_go", run=order.run), seats)
     except BaseException:
         _remove_all(order.run, seats, stop=True)
         raise
@@ -223,7 +206,7 @@ def _prepare_all(
     try:
         # Node 0 keeps a port; the others are told which.
         port = prepare(0, 0)
-        on_all(list(range(1, len(seats))), lambda number: prepare(number, port))
+        at_once(lambda number: prepare(number, port), range(1, len(seats)))
     except BaseException:
         # By launch id: a run of that name that was there before is not ours to remove.
         _remove_all(order.run, seats, stop=False, launch_id=launch_id)
@@ -243,7 +226,7 @@ def _remove_all(run: str, seats: list[Seat], *, stop: bool, launch_id: str | Non
             # It was not prepared there, or it ends by itself when the word does not come.
             return
 
-    on_all(seats, remove)
+    at_once(remove, seats)
 
 
 def job_spec(
@@ -296,20 +279,3 @@ def rank_environment(order: Order, seat: Seat, launch_id: str, package: str) -> 
     if path := added.pop("PYTHONPATH", ""):
         env["PYTHONPATH"] += f":{path}"
     return {**env, **added}
-
-
-def typed_by_hand(order: Order, seats: list[Seat], port: int) -> list[str]:
-    """The torchrun command of each host that does the same without restarts: for learners."""
-    words = ["-m", order.program.name] if order.program.kind == "module" else [order.program.name]
-    return [
-        f"{seat.host.name}$ GLOO_SOCKET_IFNAME={seat.interface} torchrun --nnodes {len(seats)} "
-        f"--node-rank {number} --nproc-per-node {seat.ranks} --master-addr {seats[0].address} "
-        f"--master-port {port} {shlex.join([*words, *order.program.args])}"
-        for number, seat in enumerate(seats)
-    ]
-
-
-def run_folder(name: str) -> Path:
-    """Where a run of `yoked train` lies, seen from the folder in which its ranks run."""
-    # <state>/jobs/<run>/work
-    return Path("../../../runs", name)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
+from yoked.at_once import at_once
 from yoked.errors import HostError, NoPythonError, YokedError
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import Here, OpenSsh
@@ -66,8 +66,7 @@ def connect_all(
         except YokedError as problem:
             failures[host.name] = problem
 
-    with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:
-        list(pool.map(connect, wanted))
+    at_once(connect, wanted)
     order = [host.name for host in wanted]
     return (
         {name: clients[name] for name in order if name in clients},

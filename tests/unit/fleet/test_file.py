@@ -130,6 +130,7 @@ def test_the_named_file_counts_then_the_one_that_is_here(
     other.write_text(WHOLE)
 
     assert find_fleet(None) is None
+    assert find_fleet(Path(".")) is None  # noqa: PTH201 - as it is typed
     assert open_fleet(None).hosts == (Host("."),)
     assert open_fleet(other).name == "home"
     (tmp_path / "yoked.toml").write_text('[fleet]\nname = "here"\n[[host]]\nname = "a"\n')

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from yoked.at_once import at_once
 from yoked.cli.commands.fleet_flags import JobFlags, check_run_name
 from yoked.cli.output import Output
 from yoked.errors import HostError
@@ -16,7 +17,7 @@ from yoked.fleet.file import open_fleet
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, follow_job
 from yoked.launch.environment import check_versions
-from yoked.launch.start import Order, Seat, Started, on_all, start_job, take_seats
+from yoked.launch.start import Order, Seat, Started, start_job, take_seats
 from yoked.launch.tls import make_certificates, require_tls
 from yoked.remote.client import AgentClient
 from yoked.remote.connect import connect_all, connect_host
@@ -87,7 +88,7 @@ def _reconnect(fleet: Fleet, name: str) -> AgentClient:
 
 def _certificates(run: str, seats: list[Seat]) -> dict[str, str]:
     """Certificates of a run, when every host can use them. Raises HostError when one cannot."""
-    on_all(seats, lambda seat: require_tls(seat.client, seat.python, seat.interface))
+    at_once(lambda seat: require_tls(seat.client, seat.python, seat.interface), seats)
     return make_certificates(run)
 
 

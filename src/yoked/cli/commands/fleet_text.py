@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from yoked.at_once import at_once
 from yoked.cli.commands.lab_text import table
 from yoked.errors import HostError, YokedError
 from yoked.units import format_bit_per_s, format_bytes
@@ -56,11 +56,6 @@ def look_at_all(
     hosts: Sequence[Host], clients: Mapping[str, AgentClient]
 ) -> dict[str, Look | YokedError]:
     """Ask all hosts that are connected at once; what each said, or why it did not."""
-    from yoked.launch.requirements import train_requirements
-
-    # Remembered from here on: packaging parses with `ast`, which in CPython 3.11 fails now and
-    # then when several threads do (SystemError: AST constructor recursion depth mismatch).
-    train_requirements()
 
     def ask(host: Host) -> Look | YokedError:
         try:
@@ -69,8 +64,7 @@ def look_at_all(
             return problem
 
     connected = [host for host in hosts if host.name in clients]
-    with ThreadPoolExecutor(max_workers=max(1, len(connected))) as pool:
-        return dict(zip((host.name for host in connected), pool.map(ask, connected), strict=True))
+    return dict(zip((host.name for host in connected), at_once(ask, connected), strict=True))
 
 
 def payload(host: Host, seen: Look, choice: Choice | None = None) -> dict[str, Any]:

@@ -47,10 +47,7 @@ def named_fleet(flags: JobFlags) -> Fleet | None:
     """The fleet to train on; None: this machine, in this process."""
     from yoked.fleet.file import find_fleet, load_fleet
 
-    # As in yoked.toml, a dot is this machine.
-    if flags.fleet == Path():
-        flags = dataclasses.replace(flags, fleet=None)
-    elif (path := find_fleet(flags.fleet)) is not None:
+    if (path := find_fleet(flags.fleet)) is not None:
         return load_fleet(path)
     if flags.restarts or flags.detach or flags.tls:
         raise UsageError(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from yoked.at_once import at_once
 from yoked.cli.commands.fleet_flags import JobFlags
 from yoked.cli.commands.fleet_job import FleetJob, run_job
 from yoked.cli.output import Output
@@ -18,7 +19,7 @@ from yoked.launch.attach import JobEnd
 from yoked.launch.datapush import push_data, push_kernels
 from yoked.launch.mirror import fetch_json, mirror_run
 from yoked.launch.program import Program
-from yoked.launch.start import Order, Seat, on_all
+from yoked.launch.start import Order, Seat
 from yoked.train.config import TrainConfig
 from yoked.units import format_bytes
 
@@ -43,7 +44,7 @@ def train_fleet(
 
         def before(seats: list[Seat]) -> Order:
             shipped = dataclasses.replace(config, data=_ship_data(config, seats, output))
-            on_all(seats, lambda seat: push_kernels(seat.client))
+            at_once(lambda seat: push_kernels(seat.client), seats)
             _write_config(shipped, Path(folder))
             return dataclasses.replace(order, run=_job_name(config, seats))
 
@@ -102,7 +103,7 @@ def _ship_data(config: TrainConfig, seats: list[Seat], output: Output) -> str:
         packing=config.packing,
     )
     for seat, sent in zip(
-        seats, on_all(seats, lambda seat: push_data(seat.client, data.folder)), strict=True
+        seats, at_once(lambda seat: push_data(seat.client, data.folder), seats), strict=True
     ):
         if sent:
             output.note(f"{seat.host.name} got {format_bytes(sent)} of {data.folder.name}")
