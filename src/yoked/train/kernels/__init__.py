@@ -2,10 +2,10 @@
 
 Where the CPU trains, an elementwise chain over tensors larger than the cache costs as many
 trips to memory as it has steps. A handful of such chains is written as single passes in
-`elementwise.c`, which a C compiler turns into a shared library in a second or two (against
-17 s for one block with torch.compile). The library is kept under the cache folder, addressed
-by the hash of its source, the compiler and the CPU's features, so ranks and hosts of one CPU
-type share it. Matrix products stay with the libraries that PyTorch brings.
+`elementwise.c` and `codecs.c`, which a C compiler turns into a shared library in a second or
+two (against 17 s for one block with torch.compile). The library is kept under the cache
+folder, addressed by the hash of its sources, the compiler and the CPU's features, so ranks and
+hosts of one CPU type share it. Matrix products stay with the libraries that PyTorch brings.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from torch import Tensor
 from yoked.paths import cache_root
 
 SOURCE = Path(__file__).with_name("elementwise.c")
+CODECS_SOURCE = SOURCE.with_name("codecs.c")
 FLAGS = (
     "-O3",
     "-shared",
@@ -119,7 +120,9 @@ def _build(compiler: str) -> tuple[Path, bool]:
     version = subprocess.run(
         [*compiler.split(), "--version"], capture_output=True, text=True, check=True, timeout=20
     ).stdout
-    identity = "\0".join([SOURCE.read_text(), version, cpu_identity(), *flags])
+    sources = (SOURCE, CODECS_SOURCE)
+    texts = [source.read_text() for source in sources]
+    identity = "\0".join([*texts, version, cpu_identity(), *flags])
     folder = cache_root() / "kernels" / hashlib.sha256(identity.encode()).hexdigest()[:16]
     target = folder / "elementwise.so"
     if target.exists():
@@ -131,7 +134,7 @@ def _build(compiler: str) -> tuple[Path, bool]:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             built = Path(scratch) / target.name
             subprocess.run(
-                [*compiler.split(), *flags, "-o", str(built), str(SOURCE), "-lm"],
+                [*compiler.split(), *flags, "-o", str(built), *map(str, sources), "-lm"],
                 capture_output=True,
                 text=True,
                 check=True,
@@ -238,8 +241,9 @@ def adamw_rows(
     """AdamW in place on a (rows, width) parameter.
 
     gradient: fp32, (rows, width), or (used, width) with slot (rows,) int32 giving each row's
-    place in it or -1 for a gradient of zero. coefficients: fp32 (6,): 1 - lr*decay, 1 - beta1,
-    1 - beta2, 1 - beta2^t, eps, lr / (1 - beta1^t).
+    place in it, -1 for a gradient of zero, -2 for a row to leave alone.
+    coefficients: fp32 (6,): 1 - lr*decay, 1 - beta1, 1 - beta2, 1 - beta2^t, eps,
+    lr / (1 - beta1^t).
     """
     rows, width = parameter.shape
     function = _function("yoked_adamw_{}_rows", parameter.dtype)
@@ -431,3 +435,43 @@ def mix_backward(
 
     _parallel(len(sums), run, grain=65_536 // width)
     return dx, dz, sums.double().sum(dim=0)
+
+
+def encode(codec: str, block: int, values: Tensor, out: Tensor, lost: Tensor | None) -> None:
+    """One of `yoked.train.sync.codecs`, compiled: values (+ lost) to bytes; lost is updated.
+
+    values, lost: (n,) fp32; out: uint8, as many as the codec says. block: numbers of one scale.
+    All contiguous and in host memory.
+    """
+    library = kernels().library
+    assert library is not None, "ask whether kernels() are available first"
+    function = library[f"yoked_encode_{codec}"]
+    count = values.numel()
+
+    def run(start: int, stop: int) -> None:
+        function(
+            _pointer(values),
+            _pointer(lost),
+            _pointer(out),
+            *(ctypes.c_int64(number) for number in (count, start, stop)),
+        )
+
+    _parallel(-(-count // block), run, grain=65_536 // block)
+
+
+def decode(codec: str, block: int, encoded: Tensor, out: Tensor, add: bool) -> None:
+    """The way back: bytes to out (n,) fp32, overwritten or added to."""
+    library = kernels().library
+    assert library is not None, "ask whether kernels() are available first"
+    function = library[f"yoked_decode_{codec}"]
+    count = out.numel()
+
+    def run(start: int, stop: int) -> None:
+        function(
+            _pointer(encoded),
+            _pointer(out),
+            *(ctypes.c_int64(number) for number in (count, start, stop)),
+            ctypes.c_int(add),
+        )
+
+    _parallel(-(-count // block), run, grain=65_536 // block)

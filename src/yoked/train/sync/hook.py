@@ -1,0 +1,319 @@
+"""DistributedDataParallel's gradients by our codecs and exchanges, weighted by tokens.
+
+DDP hands over a bucket of gradients as backward completes it, and takes back a future of its
+mean. Between the two a bucket passes through two threads of a state, one for each stage of an
+exchange that may block, so that backward goes on meanwhile and every process group sees its
+collectives in the order of the buckets, on all ranks alike.
+
+Where NCCL serves the bucket's device nothing blocks, and a stream does what the threads do.
+Where the bucket is on a GPU and the group is Gloo's, it goes through host memory.
+"""
+
+# DDP looks at the annotations of a hook, which must be the types themselves: none from __future__.
+
+import operator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+from torch.futures import Future
+
+from yoked.errors import UsageError
+from yoked.train.sync.codecs import CODECS, find_codec
+from yoked.train.sync.exchange import Exchange, Feedback, Groups, new_exchange
+from yoked.train.sync.wire import LostPeerError
+
+POWERSGD = "powersgd"
+# DDP forms its buckets anew after the first step, and PowerSGD remembers them by number.
+POWERSGD_FROM_STEP = 2
+_UNTOLD = -1
+
+
+class Weights:
+    """What each rank's gradient counts for in one step. Traffic a rank: 8(N-1) bytes."""
+
+    def __init__(self, told: int | None, groups: Groups, device: torch.device) -> None:
+        self.own = 1 if told is None else told
+        mine = torch.tensor([_UNTOLD if told is None else told], device=device)
+        self._by_rank = mine.new_empty(groups.size)
+        rows = list(self._by_rank.view(-1, 1).unbind())
+        self._work: Any = dist.all_gather(rows, mine, group=groups.start, async_op=True)
+        self._total: int | None = None
+
+    def total(self) -> int:
+        """The sum over ranks; waits for them. Raises UsageError when it cannot be meant."""
+        if self._total is None:
+            self._work.wait()
+            self._total = _total(self._by_rank.tolist())
+        return self._total
+
+
+def _total(by_rank: list[int]) -> int:
+    silent = [rank for rank, tokens in enumerate(by_rank) if tokens == _UNTOLD]
+    if len(silent) == len(by_rank):
+        return len(by_rank)
+    if silent:
+        who = f"rank {silent[0]}" if len(silent) == 1 else f"ranks {', '.join(map(str, silent))}"
+        raise UsageError(
+            f"{who} did not say how many tokens this step has there, and others did",
+            fix="call state.tokens(n) before backward on every rank, or on none",
+        )
+    if sum(by_rank) == 0:
+        raise UsageError(
+            "no rank has a token in this step, so its gradient has no mean",
+            fix="skip the step on all ranks",
+        )
+    return sum(by_rank)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a bucket keeps from step to step, as long as it holds the same parameters."""
+
+    parameters: tuple[int, ...]
+    feedback: Feedback
+
+
+class SyncState:
+    """How DDP's gradients travel: one for each model, made on all ranks after the process group.
+
+    payload: fp32, bf16, int8, int4, or powersgd (PyTorch's own PowerSGD, for comparison, of
+    matrix rank powersgd_rank). group: DDP's process_group, if it was given one.
+    Memory: 4 bytes a parameter, with N > 2 ranks 4/N more; fp32 keeps nothing.
+
+    Collective: all ranks make it, with the same arguments. Raises UsageError.
+    """
+
+    def __init__(
+        self,
+        payload: str = "int8",
+        *,
+        powersgd_rank: int = 1,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        _check(payload)
+        self.payload = payload
+        self.groups = _groups(group, payload)
+        self._told: int | None = None
+        self._weights: Weights | None = None
+        if payload == POWERSGD:
+            self._average = _PowerSGD(self.groups, powersgd_rank).average
+        else:
+            self._average = _Coded(payload, self.groups).average
+
+    def tokens(self, count: SupportsIndex) -> None:
+        """The next backward's gradient is a mean over so many tokens (or rows) of this rank.
+
+        Called before it, on every rank or on none; 0 where a rank has no data. Raises UsageError.
+        """
+        try:
+            told = operator.index(count)
+        except TypeError:
+            told = _UNTOLD
+        if told < 0:
+            raise UsageError(
+                f"state.tokens({count!r}) is no number of tokens",
+                fix="give a whole number, 0 where this rank has no data in this step",
+            )
+        self._told = told
+
+    def average(self, bucket: GradBucket) -> Future[Tensor]:
+        """The mean of a bucket over ranks, weighted by their tokens."""
+        if self.groups.size == 1:
+            return _done(bucket.buffer())
+        if bucket.index() == 0 or self._weights is None:
+            device = _wire_device(bucket.buffer(), self.groups)
+            self._weights = Weights(self._told, self.groups, device)
+            self._told = None
+        return self._average(bucket, self._weights)
+
+
+def sync_hook(state: SyncState, bucket: GradBucket) -> Future[Tensor]:
+    """The hook: `model.register_comm_hook(SyncState(payload="int8"), sync_hook)`.
+
+    Collective. Traffic a rank and step: 2(N-1)/N times the encoded gradients, and 8(N-1) bytes.
+    """
+    return state.average(bucket)
+
+
+def _check(payload: str) -> None:
+    if payload not in (*CODECS, POWERSGD):
+        raise UsageError(
+            f"SyncState knows no payload {payload!r}",
+            fix=f"choose among {', '.join([*CODECS, POWERSGD])}",
+        )
+    if not dist.is_initialized():
+        raise UsageError(
+            "SyncState needs torch.distributed's process group, which is not there yet",
+            fix="call torch.distributed.init_process_group() before SyncState()",
+        )
+
+
+def _groups(group: dist.ProcessGroup | None, payload: str) -> Groups:
+    needs_second = payload != POWERSGD and dist.get_world_size(group) > 2
+    if not needs_second or _is_nccl(group):
+        return Groups(group, group)
+    first = group or dist.group.WORLD
+    assert first is not None, "the process group is there"
+    # A new group would take the default deadline, half an hour, whatever this one's is.
+    options = first._get_backend(torch.device("cpu")).options  # noqa: SLF001 - no public way
+    second = dist.new_group(
+        dist.get_process_group_ranks(first),
+        timeout=options._timeout,  # noqa: SLF001
+        backend="gloo",
+        use_local_synchronization=group is not None,
+    )
+    return Groups(group, second)
+
+
+def _is_nccl(group: dist.ProcessGroup | None) -> bool:
+    return "cuda:nccl" in dist.get_backend_config(group)
+
+
+def _wire_device(tensor: Tensor, groups: Groups) -> torch.device:
+    """Where a group can take it from."""
+    direct = tensor.device.type == "cuda" and _is_nccl(groups.start)
+    return tensor.device if direct else torch.device("cpu")
+
+
+def _done(tensor: Tensor) -> Future[Tensor]:
+    future = _future(tensor.device)
+    future.set_result(tensor)
+    return future
+
+
+def _future(device: torch.device) -> Future[Tensor]:
+    # On a GPU the future makes who waits for it wait for the stream that set it.
+    return Future(devices=[device]) if device.type == "cuda" else Future()
+
+
+class _Coded:
+    """Buckets by one of our codecs."""
+
+    def __init__(self, payload: str, groups: Groups) -> None:
+        self.codec, self.groups = find_codec(payload), groups
+        self._kept: dict[int, _Kept] = {}
+        self._stream: torch.cuda.Stream | None = None
+        self._combines = ThreadPoolExecutor(1, thread_name_prefix="yoked-combine")
+        self._finishes = ThreadPoolExecutor(1, thread_name_prefix="yoked-finish")
+
+    def average(self, bucket: GradBucket, weights: Weights) -> Future[Tensor]:
+        buffer = bucket.buffer()
+        device = _wire_device(buffer, self.groups)
+        if device.type == "cuda":
+            return self._on_stream(bucket, weights)
+        exchange = self._start(bucket, weights, device)
+        outcome: Future[Any] = _future(buffer.device)
+        mean = buffer if _is_plain(buffer) else torch.empty(buffer.shape)
+
+        def finish() -> None:
+            exchange.finish(mean)
+            if mean is not buffer:
+                buffer.copy_(mean)
+            outcome.set_result(buffer)
+
+        def combine() -> None:
+            exchange.combine(weights.total())
+            self._finishes.submit(_guarded, finish, outcome)
+
+        self._combines.submit(_guarded, combine, outcome)
+        return outcome.then(_tensor_or_error)
+
+    def _on_stream(self, bucket: GradBucket, weights: Weights) -> Future[Tensor]:
+        buffer = bucket.buffer()
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(buffer.device)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream(buffer.device))
+        with torch.cuda.stream(self._stream):
+            exchange = self._start(bucket, weights, buffer.device)
+            exchange.combine(weights.total())
+            mean = torch.empty(buffer.shape, device=buffer.device)
+            exchange.finish(mean)
+            buffer.copy_(mean)
+            return _done(buffer)
+
+    def _start(self, bucket: GradBucket, weights: Weights, device: torch.device) -> Exchange:
+        values = bucket.buffer().to(device, torch.float32)
+        if weights.own == 0:
+            # The mean over no tokens may well be NaN.
+            values = torch.zeros_like(values)
+        elif weights.own != 1:
+            values = values * weights.own
+        exchange = new_exchange(self.codec, self.groups, self._feedback(bucket, values))
+        exchange.start(values)
+        return exchange
+
+    def _feedback(self, bucket: GradBucket, values: Tensor) -> Feedback:
+        """What the bucket's last step lost; nothing when DDP has put other parameters into it."""
+        parameters = tuple(id(parameter) for parameter in bucket.parameters())
+        kept = self._kept.get(bucket.index())
+        if kept is None or kept.parameters != parameters:
+            kept = _Kept(parameters, Feedback.fresh(self.codec, values, self.groups))
+            self._kept[bucket.index()] = kept
+        return kept.feedback
+
+
+def _is_plain(buffer: Tensor) -> bool:
+    return buffer.device.type == "cpu" and buffer.dtype == torch.float32
+
+
+def _guarded(stage: Callable[[], None], outcome: Future[Any]) -> None:
+    """Run a stage; what it raises becomes the outcome."""
+    try:
+        stage()
+    except UsageError as error:
+        outcome.set_result(error)
+    except RuntimeError as error:
+        outcome.set_result(
+            LostPeerError(
+                f"a peer was lost in the mean of a bucket of gradients: {error}",
+                fix="look at the logs of the other ranks for the first failure",
+            )
+        )
+
+
+def _tensor_or_error(outcome: Future[Any]) -> Tensor:
+    # Raised here it reaches who waits for the bucket; DDP would take Future.set_exception's
+    # for the hook's result.
+    result = outcome.value()
+    if isinstance(result, Exception):
+        raise result
+    assert isinstance(result, Tensor), type(result)
+    return result
+
+
+class _PowerSGD:
+    """Buckets by PyTorch's PowerSGD hook (Vogels et al. 2019), weighted beforehand.
+
+    Its collectives are started by callbacks, whose order on Gloo may differ between ranks, so
+    there one bucket waits for the other.
+    """
+
+    def __init__(self, groups: Groups, matrix_rank: int) -> None:
+        if matrix_rank < 1:
+            raise UsageError(
+                f"powersgd_rank={matrix_rank} is no rank of a matrix", fix="give 1, 2 or 4"
+            )
+        self.groups = groups
+        self._state = powersgd.PowerSGDState(
+            groups.start,
+            matrix_approximation_rank=matrix_rank,
+            start_powerSGD_iter=POWERSGD_FROM_STEP,
+        )
+
+    def average(self, bucket: GradBucket, weights: Weights) -> Future[Tensor]:
+        total, buffer = weights.total(), bucket.buffer()
+        # PowerSGD divides by the number of ranks.
+        factor = weights.own * self.groups.size / total
+        if weights.own == 0:
+            buffer.zero_()
+        elif factor != 1:
+            buffer.mul_(factor)
+        future: Future[Tensor] = powersgd.powerSGD_hook(self._state, bucket)
+        return future if _is_nccl(self.groups.start) else _done(future.wait())
