@@ -47,11 +47,17 @@ def whole_gradient(parts: Assembled, step: int) -> dict[str, np.ndarray]:
     """The gradient of a step by parameter name, summed over all ranks; collective."""
     trainer, layout = parts.trainer, parts.layout
     trainer.gradients(step)
+    trainer.sync.await_all()
+    for stack in trainer.optimizer.owned:
+        trainer.sync.collect(stack)
+        # Unchanged, but the others wait for it.
+        trainer.sync.share(stack, trainer.sync.before_update(stack))
     rows = trainer.sync.finish()
+    trainer.settle()
     # Only a matrix's owner has its sum.
     summed = layout.matrix_grads.clone()
-    for owner, part in layout.owner_slices():
-        trainer.wire.broadcast(summed[part], owner, "a gradient").wait()
+    for stack in layout.stacks:
+        trainer.wire.broadcast(stack.view(summed), stack.owner, "a gradient").wait()
     gradient = {}
     for stack in layout.stacks:
         gradient.update(zip(stack.names, stack.view(summed), strict=True))

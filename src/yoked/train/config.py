@@ -23,7 +23,8 @@ Packing = Literal["pieces", "bestfit"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 Matmul = Literal["auto", "mkl", "onednn"]
 Compile = Literal["auto", "on", "off"]
-Sync = Literal["exact"]
+Balance = Literal["auto", "on", "off"]
+Sync = Literal["auto", "exact", "bf16", "int8", "int4"]
 
 MODEL = Group("Model", sort_key=1)
 DATA = Group("Data", sort_key=2)
@@ -122,6 +123,14 @@ class TrainConfig:
         str | None,
         _flag("Rows of a step by rank, as parts: 3:1 gives rank 0 three quarters.", RANKS),
     ] = None
+    balance: Annotated[
+        Balance,
+        _flag(
+            "Move rows between ranks by their speed while they train; "
+            "auto: between several hosts, unless --shares fixes them.",
+            RANKS,
+        ),
+    ] = "auto"
     device_type: Annotated[
         str, _flag("Where to train: auto, cpu, cuda or mps.", RANKS, show_default=True)
     ] = "auto"
@@ -138,8 +147,13 @@ class TrainConfig:
         Compile, _flag("Compile the model's blocks; auto where there is a compiler.", RANKS)
     ] = "auto"
     sync: Annotated[
-        Sync, _flag("How ranks combine what they computed: exact is one loss curve.", RANKS)
-    ] = "exact"
+        Sync,
+        _flag(
+            "How gradients travel: exact is one loss curve on any number of ranks; auto measures "
+            "the network, and prefers it.",
+            RANKS,
+        ),
+    ] = "auto"
     # --- optimizer
     embedding_lr: Annotated[float, _flag("Learning rate of embeddings.", OPTIMIZER)] = 0.3
     unembedding_lr: Annotated[float, _flag("Learning rate of the lm_head.", OPTIMIZER)] = 0.008
@@ -345,6 +359,7 @@ def _check_choices(config: TrainConfig) -> None:
         ("--dtype", config.dtype, get_args(Dtype)),
         ("--matmul", config.matmul, get_args(Matmul)),
         ("--compile", config.compile, get_args(Compile)),
+        ("--balance", config.balance, get_args(Balance)),
         ("--sync", config.sync, get_args(Sync)),
     ):
         _refuse_unknown(flag, value, known)

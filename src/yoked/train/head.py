@@ -13,6 +13,7 @@ W columns of a block.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -59,12 +60,14 @@ class Head:
         *,
         grad_scale: float | None = None,
         weight_grad_VC: Tensor | None = None,
+        on_block: Callable[[int], None] | None = None,
     ) -> HeadResult:
         """Cross-entropy of softcapped logits; with grad_scale, its gradients too.
 
         hidden_NC, weight_VC: one dtype. targets_N: int64, -1 where a token does not count.
         grad_scale: the factor of every token's loss in the objective (1 / tokens of the step);
-        weight_grad_VC: (V, C) fp32, to which the weight's gradient is added.
+        weight_grad_VC: (V, C) fp32, to which the weight's gradient is added. on_block: called
+        with the number of each of its blocks (`block_edges`) when nothing more is added to it.
         """
         wants_grad = grad_scale is not None
         assert wants_grad == (weight_grad_VC is not None), "grad_scale and weight_grad go together"
@@ -78,7 +81,9 @@ class Head:
             part.forward(wants_grad)
             token_nats[rows] = part.token_nats()
             if grad_scale is not None and weight_grad_VC is not None and hidden_grad is not None:
-                hidden_grad[rows] = part.backward(grad_scale, weight_grad_VC)
+                last = rows.stop == tokens
+                tell = on_block if last else None
+                hidden_grad[rows] = part.backward(grad_scale, weight_grad_VC, tell)
         # In host memory: Metal has no float64.
         return HeadResult(token_nats.cpu().double().sum(), token_nats, hidden_grad)
 
@@ -90,8 +95,12 @@ class Head:
         alike = kept is not None and (kept.dtype, kept.device) == (like.dtype, like.device)
         if not alike or kept is None or kept.numel() < needed:
             self._blocks = kept = torch.empty(needed, dtype=like.dtype, device=like.device)
-        edges = [*range(0, vocab, BLOCK_COLUMNS), vocab]
-        return [kept[rows * a : rows * b].view(rows, b - a) for a, b in pairwise(edges)]
+        return [kept[rows * a : rows * b].view(rows, b - a) for a, b in block_edges(vocab)]
+
+
+def block_edges(vocab: int) -> list[tuple[int, int]]:
+    """First and last + 1 column of each block of a padded vocabulary."""
+    return list(pairwise([*range(0, vocab, BLOCK_COLUMNS), vocab]))
 
 
 class _Chunk:
@@ -144,7 +153,12 @@ class _Chunk:
         nats = self.partition_sum.log() - SOFTCAP * torch.tanh(self.target_logit / SOFTCAP)
         return torch.where(self.targets == IGNORED, 0.0, nats)
 
-    def backward(self, grad_scale: float, weight_grad_VC: Tensor) -> Tensor:
+    def backward(
+        self,
+        grad_scale: float,
+        weight_grad_VC: Tensor,
+        on_block: Callable[[int], None] | None,
+    ) -> Tensor:
         """Add the weight's gradient; return the hidden states', (R, C)."""
         counted = self.targets != IGNORED
         scale = torch.where(counted, grad_scale, 0.0)
@@ -154,6 +168,8 @@ class _Chunk:
         hidden_grad = self.hidden_grad * per_row
         hidden_grad -= slope[:, None] * widen(self.weight[target])
         scaled = (widen(self.hidden) * per_row).to(self.hidden.dtype)
+        # Targets lie anywhere: they come before the blocks, so that each is complete in its turn.
+        weight_grad_VC.index_add_(0, target, widen(self.hidden) * slope[:, None], alpha=-1)
         for number, gradient in enumerate(self.gradient_blocks):
             first = number * BLOCK_COLUMNS
             multiply_add(
@@ -162,6 +178,7 @@ class _Chunk:
                 scaled.t(),
                 self.head.products.grad_weight,
             )
-        weight_grad_VC.index_add_(0, target, widen(self.hidden) * slope[:, None], alpha=-1)
+            if on_block is not None:
+                on_block(number)
         result: Tensor = hidden_grad.to(self.hidden.dtype)
         return result

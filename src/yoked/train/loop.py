@@ -26,6 +26,7 @@ from yoked.console import StageProgress
 from yoked.errors import CheckpointError, DivergedError
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.config import TrainConfig
+from yoked.train.livebalance import LiveBalance, idle_note, rank_names
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
 from yoked.train.optim.optimizer import OptimizerState
 from yoked.train.progress import TrainProgress
@@ -66,7 +67,7 @@ def train(config: TrainConfig, *, console: Console) -> RunResult:
     try:
         origin = on_first(Wire(), lambda: find_origin(config, place.world_size))
         progress = StageProgress(console)
-        session = build_session(origin.config, place, progress, origin.recorded)
+        session = build_session(origin.config, place, progress, origin.recorded, origin.last_rows)
         progress.close()
         on_every(session.wire, lambda: require_enough_rows(session.data, session.rows_per_step))
         if config.dry_run:
@@ -95,6 +96,9 @@ class Loop:
         self.min_val_bpb = math.inf
         self.training_time_s = 0.0
         self.stop_asked = self.stop_agreed = False
+        live = session.sharing.live
+        self.balance = LiveBalance(session, self.parts.trainer, self.folder) if live else None
+        self._next_step = 0
         self._late: tuple[int, Tensor, Pending, float] | None = None
 
     @property
@@ -190,7 +194,12 @@ class Loop:
         self.folder.open(self._describe(), self.origin.attempt)
         if self.origin.resumes:
             self.folder.resumed(self.first_step)
-        self.folder.event("start", step=self.first_step, ranks=self.session.place.world_size)
+        self.folder.event(
+            "start",
+            step=self.first_step,
+            ranks=self.session.place.world_size,
+            rows=self.session.first_rows,
+        )
 
     def _describe(self) -> dict[str, Any]:
         plan = plan_result(self.session)
@@ -211,19 +220,12 @@ class Loop:
         counts = parameter_table(self.parts.counts)
         groups = ", ".join(f"{name} {count:,}" for name, count in counts.items() if name != "total")
         say(f"model: {counts['total']:,} parameters ({groups})", markup=False)
-        for choice in session.compute.choices:
+        for choice in session.choices:
             say(str(choice), markup=False)
-        per_step = session.rows_per_step
-        idle = [rank for rank, rows in enumerate(self.parts.trainer.ranges) if not len(rows)]
-        if idle:
-            many = f"rank {idle[0]} has" if len(idle) == 1 else f"{len(idle)} ranks have"
-            rows = "1 row" if per_step == 1 else f"{per_step} rows"
-            say(
-                f"a step has {rows} for {session.place.world_size} ranks: {many} none "
-                f"(a larger --total-batch-size would give them work)",
-                markup=False,
-            )
-        epochs = per_step * self.horizon.num_iterations / session.data.train.num_rows
+        names = rank_names([host["name"] for host in session.hosts])
+        if note := idle_note(session.first_rows, session.shares, names):
+            say(note, markup=False)
+        epochs = session.rows_per_step * self.horizon.num_iterations / session.data.train.num_rows
         say(
             f"training: {self.horizon.num_iterations:,} steps of "
             f"{self.horizon.total_batch_size:,} tokens, {epochs:.2g} epochs of {session.data.name}",
@@ -234,6 +236,7 @@ class Loop:
 
     def _step(self, step: int, progress: TrainProgress) -> None:
         """Take a step; its figures set out, those of the step before arrive."""
+        self._next_step = step + 1
         started = time.perf_counter()
         stats = self.parts.trainer.step(step)
         dt_s = time.perf_counter() - started
@@ -263,6 +266,8 @@ class Loop:
             tokens = sum(s.tokens for s in by_rank)
             progress.step(step, loss, tokens, dt_s)
         self.stop_agreed = self.stop_agreed or bool(gathered[:, -1].any())
+        if self.balance is not None and self._next_step < self.horizon.num_iterations:
+            self.balance.follow(by_rank, self._next_step, progress.say)
 
     def _require_finite(self, step: int, by_rank: list[StepStats]) -> None:
         bad = [rank for rank, stats in enumerate(by_rank) if not math.isfinite(stats.nats)]
@@ -282,6 +287,8 @@ class Loop:
             # A checkpoint must not be newer than the lines of its steps, which a kill would
             # leave out for good; nor may it hold what a loss that is not finite has left.
             self._flush(progress)
+        if checks or evaluates or saves:
+            self.parts.trainer.settle()
         if checks:
             check_weights(self.parts.model, self.wire, done)
         if evaluates:
@@ -302,6 +309,7 @@ class Loop:
             self.parts.token_bytes,
             self.wire,
             session.resolved.device_batch_size,
+            [len(rows) for rows in self.parts.trainer.ranges],
         )
         self.parts.model.train()
         self.min_val_bpb = min(self.min_val_bpb, self.val_bpb)
@@ -315,6 +323,7 @@ class Loop:
         """Save after `done` steps; collective, because matrices' state lies with their owners."""
         if not background and done == self.first_step and self.origin.resumes:
             return
+        self.parts.trainer.settle()
         self._require_finite_weights(done)
         state = whole_state(self.parts.optimizer, self.wire)
         if background:
@@ -431,7 +440,9 @@ class Loop:
             tokens_per_second=self.tally.tokens_per_second,
             first_step_s=self.tally.first_step_s,
             bytes_sent_per_step=self.tally.bytes_sent_per_step,
-            hosts=host_table(self.session.hosts, self.session.shares, self.tally),
+            hosts=host_table(
+                self.session.hosts, [len(rows) for rows in self.parts.trainer.ranges], self.tally
+            ),
         )
         if self.is_first:
             write_json(self.folder.path / "result.json", result.to_dict())
@@ -449,6 +460,7 @@ def _to_stats(row: list[float]) -> StepStats:
         comm_s=values["comm_s"],
         wait_s=values["wait_s"],
         bytes_sent=int(values["bytes_sent"]),
+        fixed_s=values["fixed_s"],
     )
 
 

@@ -10,7 +10,7 @@ Shape legend: B batch rows, T tokens a row, C = n_embd, H heads, D head_dim, V v
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -235,6 +235,8 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.compute_dtype = compute_dtype
+        # Called before the layers' weights are read: another rank's may be on their way.
+        self.before_layers: Callable[[], None] | None = None
         width, vocab = config.n_embd, config.padded_vocab_size
         kv_width = config.n_kv_head * config.head_dim
         self.transformer = nn.ModuleDict(
@@ -333,6 +335,8 @@ class GPT(nn.Module):
         cos, sin = self.cos[:tokens], self.sin[:tokens]
         x0 = x = self.embed(ids_BT, gradients)
         kept = x
+        if self.before_layers is not None:
+            self.before_layers()
         for layer, block in enumerate(self.blocks):
             x = mix(x, x0, self.resid_lambdas[layer], self.x0_lambdas[layer])
             ve = None

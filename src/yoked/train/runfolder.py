@@ -10,6 +10,7 @@ from typing import Any
 
 from yoked.errors import UsageError, YokedError
 from yoked.journal import Journal
+from yoked.journal import read as read_journal
 from yoked.train.data import files
 from yoked.train.trainer import StepStats
 
@@ -55,6 +56,16 @@ class RunFolder:
                 f"{path} cannot be read: {problem}",
                 fix=f"start a new run from its weights with --from {self.path}",
             ) from problem
+
+    def last_rows(self) -> tuple[int, ...]:
+        """Rows by rank of the run's last step; none where that is not recorded."""
+        rows: Sequence[int] = ()
+        path = self.path / "events.jsonl"
+        for event in read_journal(path) if path.exists() else ():
+            # A rank on trial has a row for a few steps, not for good.
+            if event.get("event") in ("start", "shares") and event.get("why") != "trial":
+                rows = event.get("rows", rows)
+        return tuple(rows)
 
     def claim(self) -> None:
         """Make the folder of a new run; raises UsageError if a run of that name is there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import platform
 import socket
@@ -33,6 +34,9 @@ from yoked.train.resolve import (
     fix_horizon,
     resolve,
 )
+from yoked.train.shares import Shares, settle_shares, split_rows
+from yoked.train.speeds import measure_speeds
+from yoked.train.sync.choice import RankPlace, choose_sync
 from yoked.train.sync.patience import in_peace
 from yoked.train.sync.wire import Wire
 from yoked.train.threads import plan_threads, read_cores
@@ -93,7 +97,9 @@ class Session:
     model_config: ModelConfig
     horizon: Horizon
     compute: ComputeChoices
+    sync: Choice
     hosts: list[dict[str, Any]]
+    sharing: Shares
 
     @property
     def rows_per_step(self) -> int:
@@ -102,9 +108,23 @@ class Session:
 
     @property
     def shares(self) -> list[float]:
-        """Relative share of a step's rows by rank; equal where none were given."""
-        weights = self.config.share_weights
-        return [float(w) for w in weights] if weights else [1.0] * self.place.world_size
+        """Relative share of a step's rows by rank, as the run starts."""
+        return list(self.sharing.weights)
+
+    @property
+    def first_rows(self) -> list[int]:
+        """Rows of the first step by rank."""
+        return [len(rows) for rows in split_rows(self.rows_per_step, self.shares)]
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """Everything that was chosen, for people and run.json."""
+        choices = (*self.compute.choices, self.sync)
+        if self.place.world_size == 1:
+            return choices
+        live = ", and moved by speed" if self.sharing.live else ""
+        rows = ":".join(map(str, self.first_rows)) + " rows"
+        return (*choices, Choice("shares", rows, self.sharing.reason + live))
 
 
 def join_ranks(place: Place) -> None:
@@ -119,9 +139,9 @@ def wire_for(device: torch.device) -> Wire:
     if not wire.active:
         return wire
     kinds = wire.gather_objects(device.type)
-    if set(kinds) == {"cuda"}:
-        return Wire(dist.new_group(backend="nccl"))
-    return wire
+    signals = dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S))
+    device_group = dist.new_group(backend="nccl") if set(kinds) == {"cuda"} else None
+    return Wire(device_group, signals)
 
 
 def on_every(wire: Wire, act: Callable[[], T]) -> T:
@@ -300,10 +320,12 @@ def build_session(
     place: Place,
     progress: ProgressSink,
     recorded: Sequence[dict[str, Any]] = (),
+    last_rows: Sequence[int] = (),
 ) -> Session:
     """Settle everything; collective. Raises YokedError on all ranks when one cannot.
 
     recorded: run.json's entry of each rank, where the run goes on from an earlier attempt.
+    last_rows: by rank, those of that attempt's last step.
     """
     device = on_every(Wire(), lambda: choose.pick_device(config.device_type, place.local_rank))
     wire = wire_for(device)
@@ -322,9 +344,57 @@ def build_session(
     horizon = on_every(wire, lambda: fix_horizon(resolved, size))
     compute = choose_compute(config, model_config, device, wire, threads, recorded)
     hosts = wire.gather_objects(_describe(config, place, device, compute))
-    return Session(
-        config, place, wire, device, data, resolved, model_config, horizon, compute, hosts
+    names = [host["name"] for host in hosts]
+    same_hosts = names == [host["name"] for host in recorded]
+    libraries = (compute.layers.forward, compute.head.forward)
+    speeds = functools.cache(
+        lambda: measure_speeds(model_config, device, compute.dtype, libraries, wire)
     )
+    sharing = settle_shares(config, names, last_rows if same_hosts else (), speeds)
+    rows = split_rows(horizon.total_batch_size // resolved.max_seq_len, sharing.weights)
+    sync = settle_sync(
+        config,
+        recorded,
+        len(set(names)) > 1,
+        lambda: choose_sync(
+            wire,
+            [RankPlace(*each) for each in zip(names, map(len, rows), speeds(), strict=True)],
+            model_config,
+            resolved.device_batch_size,
+        ),
+    )
+    for host in hosts:
+        host["sync"] = sync.value
+    return Session(
+        config,
+        place,
+        wire,
+        device,
+        data,
+        resolved,
+        model_config,
+        horizon,
+        compute,
+        sync,
+        hosts,
+        sharing,
+    )
+
+
+def settle_sync(
+    config: TrainConfig,
+    recorded: Sequence[dict[str, Any]],
+    several_hosts: bool,
+    measure: Callable[[], Choice],
+) -> Choice:
+    """How gradients travel; a run keeps what it began with. Collective where it measures."""
+    if config.sync != "auto":
+        return Choice("sync", config.sync, "as asked for with --sync")
+    if recorded and "sync" in recorded[0]:
+        return Choice("sync", str(recorded[0]["sync"]), RECORDED)
+    if not several_hosts:
+        return Choice("sync", "exact", "no network between the ranks")
+    return measure()
 
 
 def _model_config(resolved: ResolvedConfig, depth: int, vocab_size: int) -> ModelConfig:

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from yoked.train.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How a run shares out its rows at its start, and why.
+
+    weights: relative, by rank. live: whether rows move between ranks while it goes on.
+    """
+
+    weights: tuple[float, ...]
+    live: bool
+    reason: str
 
 
 def split_rows(rows: int, weights: Sequence[float]) -> list[range]:
@@ -19,5 +34,33 @@ def split_rows(rows: int, weights: Sequence[float]) -> list[range]:
     by_remainder = sorted(range(len(weights)), key=lambda rank: (counts[rank] - exact[rank], rank))
     for rank in by_remainder[: rows - sum(counts)]:
         counts[rank] += 1
+    return consecutive(counts)
+
+
+def consecutive(counts: Sequence[int]) -> list[range]:
+    """Ranges of so many rows, one after the other, in the order of ranks."""
     ends = [sum(counts[: rank + 1]) for rank in range(len(counts))]
     return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
+
+
+def settle_shares(
+    config: TrainConfig,
+    hosts: Sequence[str],
+    last_rows: Sequence[int],
+    measure: Callable[[], list[float]],
+) -> Shares:
+    """How rows are shared out at the start. Collective where `measure` is called.
+
+    hosts: the host of each rank. last_rows: where the run has had rows on the same hosts.
+    measure: the ranks' speeds; asked for only where the shares rest on them.
+    """
+    fixed = config.share_weights
+    several = len(set(hosts)) > 1 and fixed is None
+    live = len(hosts) > 1 and (config.balance == "on" or (config.balance == "auto" and several))
+    if fixed is not None:
+        return Shares(tuple(map(float, fixed)), live, "as asked for with --shares")
+    if last_rows:
+        return Shares(tuple(map(float, last_rows)), live, "as the run had them last")
+    if live:
+        return Shares(tuple(measure()), live, "by the speed of this model's matrix products")
+    return Shares((1.0,) * len(hosts), live, "equal parts")

@@ -28,6 +28,7 @@ from yoked.train.resolve import REFERENCE_DEPTH
 from yoked.train.result import RunResult, Tally, host_table
 from yoked.train.runfolder import RunFolder
 from yoked.train.session import Session, parameter_table
+from yoked.train.sync.payload import PAYLOADS
 from yoked.train.tokenizer import Tokenizer
 from yoked.train.trainer import Trainer
 
@@ -35,7 +36,8 @@ from yoked.train.trainer import Trainer
 @dataclass(frozen=True)
 class Origin:
     """config: as the run goes on with it; start_from: the checkpoint that a run without one of
-    its own begins with; recorded: run.json's hosts, one entry a rank, of the attempt before.
+    its own begins with; recorded: run.json's hosts, one entry a rank, of the attempt before;
+    last_rows: by rank, those of its last step.
     """
 
     config: TrainConfig
@@ -44,6 +46,7 @@ class Origin:
     start_from: Path | None = None
     attempt: int = 1
     recorded: tuple[dict[str, Any], ...] = ()
+    last_rows: tuple[int, ...] = ()
 
     @property
     def lasting_config(self) -> TrainConfig:
@@ -82,6 +85,7 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
         start_from=start_from,
         attempt=int(recorded["attempt"]) + 1,
         recorded=hosts,
+        last_rows=RunFolder(folder).last_rows(),
     )
 
 
@@ -151,6 +155,7 @@ def assemble(session: Session) -> Assembled:
         rows_per_step=session.rows_per_step,
         device_batch_size=session.resolved.device_batch_size,
         shares=session.shares,
+        payload=PAYLOADS[session.sync.value],
     )
     token_bytes = Tokenizer.load(session.data.tokenizer_folder).token_bytes()
     return Assembled(
@@ -259,7 +264,7 @@ def plan_result(session: Session) -> RunResult:
     """Everything that would be used, before a step is taken: the result of `--dry-run`."""
     counts = count_parameters(session.model_config)
     resolved, horizon, data = session.resolved, session.horizon, session.data
-    choices = [dataclasses.asdict(choice) for choice in session.compute.choices]
+    choices = [dataclasses.asdict(choice) for choice in session.choices]
     for source in (resolved, horizon):
         for name, reason in source.reasons.items():
             choices.append({"name": name, "value": str(getattr(source, name)), "reason": reason})
@@ -275,7 +280,7 @@ def plan_result(session: Session) -> RunResult:
         first_step_s=None,
         bytes_sent_per_step=0,
         params=parameter_table(counts),
-        hosts=host_table(session.hosts, session.shares, Tally()),
+        hosts=host_table(session.hosts, session.first_rows, Tally()),
         choices=choices,
         model=_model_facts(session),
         data={

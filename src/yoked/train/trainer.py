@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +21,8 @@ from yoked.train.model import GPT
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.shares import split_rows
-from yoked.train.sync.exact import ExactSync
+from yoked.train.sync.payload import PAYLOADS, Payload
+from yoked.train.sync.sync import Sync
 from yoked.train.sync.wire import Wire
 
 Rows = NDArray[np.int64]
@@ -38,7 +39,10 @@ class Stream(Protocol):
 
 @dataclass(frozen=True)
 class StepStats:
-    """This rank's part of a step. nats: summed loss of its tokens; seconds by what they went to."""
+    """This rank's part of a step. nats: summed loss of its tokens; seconds by what they went to.
+
+    fixed_s: of compute_s, what does not grow with the rows: the optimizer.
+    """
 
     nats: float
     tokens: int
@@ -46,6 +50,7 @@ class StepStats:
     comm_s: float
     wait_s: float
     bytes_sent: int
+    fixed_s: float = 0.0
 
 
 class Trainer:
@@ -63,17 +68,24 @@ class Trainer:
         rows_per_step: int,
         device_batch_size: int,
         shares: list[float],
+        payload: Payload = PAYLOADS["exact"],
     ) -> None:
         self.model, self.layout, self.optimizer, self.head = model, layout, optimizer, head
         self.wire, self.stream = wire, stream
         self.rows_per_step, self.device_batch_size = rows_per_step, device_batch_size
         self.ranges = split_rows(rows_per_step, shares)
-        self.sync = ExactSync(wire, layout)
+        self.sync = Sync(wire, layout, payload)
+        model.before_layers = self.sync.settle
 
     @property
     def my_rows(self) -> range:
         """This rank's rows of a step, counted from the step's first."""
         return self.ranges[self.wire.rank]
+
+    def reshare(self, ranges: list[range]) -> None:
+        """Compute these rows of the following steps; on all ranks before the same step."""
+        assert sum(len(part) for part in ranges) == self.rows_per_step, ranges
+        self.ranges = ranges
 
     def step(self, step: int) -> StepStats:
         """Take step `step` (counted from 0) on rows [step * B, (step + 1) * B).
@@ -82,23 +94,35 @@ class Trainer:
         """
         started, sent_before = time.perf_counter(), self.wire.bytes_sent
         nats = self.gradients(step)
-        rows = self.sync.finish()
+        sync = self.sync
+        rows_s = time.perf_counter() - started - sync.times.wait_s - sync.times.comm_s
+        self.optimizer.begin_adamw(step, sync.used_rows)
+        sync.await_all()
+        for stack in self.optimizer.owned:
+            sync.collect(stack)
+            before = sync.before_update(stack)
+            self.optimizer.step_stack(step, stack)
+            sync.share(stack, before)
+        rows = sync.finish()
         drop_noise(self.layout.scalar_grads)
-        self.optimizer.step_muon(step)
-        self.sync.start_sharing()
         self.optimizer.step_adamw(step, rows)
-        self.sync.finish_sharing()
         # On a GPU the numbers below would otherwise be of the queue, not of the work.
         _synchronize(self.model.device)
-        times = self.sync.times
+        times = sync.times
+        compute_s = time.perf_counter() - started - times.wait_s - times.comm_s
         return StepStats(
             nats=nats,
             tokens=len(self.my_rows) * self.model.config.sequence_len,
-            compute_s=time.perf_counter() - started - times.wait_s - times.comm_s,
+            compute_s=compute_s,
             comm_s=times.comm_s,
             wait_s=times.wait_s,
             bytes_sent=self.wire.bytes_sent - sent_before,
+            fixed_s=compute_s - rows_s,
         )
+
+    def settle(self) -> None:
+        """Until the weights are those of the last step: before they are read. Collective."""
+        self.sync.settle()
 
     def gradients(self, step: int) -> float:
         """Compute this rank's gradients of a step and hand them to the sync; returns its nats."""
@@ -114,6 +138,8 @@ class Trainer:
         micro_batches = torch.split(mine, self.device_batch_size) if len(mine) else ()
         nats = 0.0
         for number, rows in enumerate(micro_batches):
+            if number == len(micro_batches) - 1:
+                self.sync.last_micro_batch()
             hidden = self.model(rows[:, :-1], tables)
             loss = self.head.loss(
                 hidden.detach().flatten(0, 1),
@@ -121,14 +147,11 @@ class Trainer:
                 rows[:, 1:].flatten(),
                 grad_scale=scale,
                 weight_grad_VC=self.layout.head_grad,
+                on_block=self.sync.head_piece_ready,
             )
-            if number == len(micro_batches) - 1:
-                self.sync.head_ready()
             assert loss.hidden_grad is not None
             hidden.backward(loss.hidden_grad.view_as(hidden))
             nats += float(loss.nats)
-        if not micro_batches:
-            self.sync.head_ready()
         self.sync.rest_ready()
         return nats
 
@@ -153,13 +176,15 @@ def evaluate_bpb(
     token_bytes: Tensor,
     wire: Wire,
     device_batch_size: int,
+    shares: Sequence[float] = (),
 ) -> float:
     """Bits per byte over rows [0, num_rows): summed nats / (ln 2 * bytes of the targets).
 
     Tokens without bytes (special tokens) count neither way. rows_of: reads rows by number.
-    token_bytes: (V,) int on the model's device. Collective: ranks share the rows equally.
+    token_bytes: (V,) int on the model's device. shares: of the rows, by rank; none: equal ones.
+    Collective.
     """
-    mine = split_rows(num_rows, [1.0] * wire.world_size)[wire.rank]
+    mine = split_rows(num_rows, shares or [1.0] * wire.world_size)[wire.rank]
     totals = torch.zeros(2, dtype=torch.float64)
     weight = model.lm_head.weight.to(model.compute_dtype)
     for first in range(mine.start, mine.stop, device_batch_size):

@@ -137,10 +137,23 @@ def everywhere(root):
     return observations
 
 
+def one_save_s(folder):
+    """What a process takes for one save, on this machine at this hour."""
+
+    def work():
+        with CheckpointStore(folder, KEEP_LAST) as store:
+            save(store, 1, 1.0)
+
+    began_s = time.monotonic()
+    os.waitpid(run_child(work), 0)
+    return time.monotonic() - began_s
+
+
 def at_random(root):
     """Kill a process that saves without end, and let the next go on from what is left."""
     folder = root / "run"
     dice = random.Random(20260701)
+    save_s = one_save_s(root / "pace")
     observations = []
     for _ in range(15):
 
@@ -153,7 +166,7 @@ def at_random(root):
                 save(store, step, float(step), background=True)
 
         child = run_child(work)
-        time.sleep(dice.uniform(0.005, 0.12))
+        time.sleep(dice.uniform(0.3, 10) * save_s)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         observations.append(observe(folder))

@@ -29,10 +29,10 @@ class OtherRanks(Wire):
     def __init__(self, *others) -> None:
         super().__init__()
         self.active, self.rank, self.world_size = True, 0, 1 + len(others)
-        self.others = others
+        self.rest = others
 
     def gather_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
-        return torch.stack([tensor, *(other(tensor.clone()) for other in self.others)]), DONE
+        return torch.stack([tensor, *(other(tensor.clone()) for other in self.rest)]), DONE
 
 
 class RankZero(Wire):

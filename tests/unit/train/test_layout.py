@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -112,19 +110,6 @@ def test_stacks_fill_the_buffer_owner_by_owner(speeds):
     assert end == layout.matrices.numel() == layout.matrix_grads.numel()
     owners = [stack.owner for stack in layout.stacks]
     assert owners == sorted(owners)
-
-
-@pytest.mark.parametrize("speeds", [[1.0], [1.0, 1.0], [3.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
-def test_the_owners_parts_cover_the_buffer_once(speeds):
-    layout = make_layout(speeds)
-
-    parts = layout.owner_slices()
-
-    edges = [(part.start, part.stop) for _, part in parts]
-    assert edges[0][0] == 0
-    assert edges[-1][1] == layout.matrices.numel()
-    assert all(a[1] == b[0] for a, b in pairwise(edges))
-    assert [owner for owner, _ in parts] == [r for r, speed in enumerate(speeds) if speed > 0]
 
 
 def test_a_backward_pass_fills_the_flat_buffers():

@@ -118,14 +118,6 @@ class Layout:
             parameter = self.parameters[name]
             parameter.grad = part.view_as(parameter)
 
-    def owner_slices(self) -> list[tuple[int, slice]]:
-        """Each owner with its part of the flat matrix buffers."""
-        edges: dict[int, tuple[int, int]] = {}
-        for stack in self.stacks:
-            start, _ = edges.get(stack.owner, (stack.offset, 0))
-            edges[stack.owner] = (start, stack.offset + stack.numel)
-        return [(owner, slice(*edge)) for owner, edge in sorted(edges.items())]
-
     def zero_gradients(self) -> None:
         """Forget the last step's gradients; the tables' go with their RowGradients."""
         for buffer in (self.head_grad, self.matrix_grads, self.scalar_grads):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from yoked.errors import CheckpointError
+from yoked.train import kernels
 from yoked.train.matmul import Library
-from yoked.train.optim.adamw import adamw_update, coefficients
+from yoked.train.optim.adamw import SKIPPED, adamw_update, coefficients
 from yoked.train.optim.layout import Layout, Stack
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
 from yoked.train.optim.schedule import Schedule
@@ -36,7 +38,7 @@ class MuonAdamW:
     ) -> None:
         self.layout, self.schedule, self.rank = layout, schedule, rank
         self.library, self.low_precision = library, low_precision
-        self.updates = 0
+        self.updates, self._began = 0, False
         self.first = {n: torch.zeros_like(layout.parameters[n].data) for n in self.adamw_names}
         self.second = {n: torch.zeros_like(layout.parameters[n].data) for n in self.adamw_names}
         self.owned = [stack for stack in layout.stacks if stack.owner == rank]
@@ -50,47 +52,69 @@ class MuonAdamW:
         """Parameters that AdamW updates, on every rank."""
         return [name for group in self.layout.groups.adamw for name in group.names]
 
-    @torch.no_grad()
-    def step_adamw(self, step: int, rows: RowGradients) -> None:
-        """Update all but the matrices; step counts from 0, `rows` has the tables' gradients."""
+    def begin_adamw(self, step: int, used_rows: Tensor) -> None:
+        """Update the rows of tables that no rank used: their gradient is known to be zero.
+
+        They are nearly all rows, and this need not wait for any gradient. used_rows: (U,) int64,
+        of all ranks; step counts from 0. `step_adamw` follows.
+        """
         self.updates += 1
+        some = next(iter(self.layout.table_widths))
+        self._began = kernels.usable(self.layout.parameters[some].data)
+        if self._began:
+            slot = torch.full((len(self.layout.parameters[some]),), -1, dtype=torch.int32)
+            slot[used_rows] = SKIPPED
+            nothing = torch.empty(0)
+            for name, scalars in self._adamw_scalars(step):
+                if name in self.layout.table_widths:
+                    self._update(name, nothing, scalars, slot)
+
+    def step_adamw(self, step: int, rows: RowGradients) -> None:
+        """Update all else but the matrices; `rows` has the tables' gradients."""
+        slot = rows.slot.clone().masked_fill_(rows.slot < 0, SKIPPED) if self._began else rows.slot
+        for name, scalars in self._adamw_scalars(step):
+            table = rows.tables.get(name)
+            if table is None:
+                self._update(name, self.layout.gradient(name), scalars, None)
+            else:
+                self._update(name, table, scalars, slot)
+
+    def _adamw_scalars(self, step: int) -> Iterator[tuple[str, Tensor]]:
         lr_factor = self.schedule.learning_rate(step)
         for group in self.layout.groups.adamw:
-            scalars = coefficients(
-                self.updates, group.lr * lr_factor, group.betas, group.weight_decay
-            )
+            lr = group.lr * lr_factor
+            scalars = coefficients(self.updates, lr, group.betas, group.weight_decay)
             for name in group.names:
-                table = rows.tables.get(name)
-                gradient = self.layout.gradient(name) if table is None else table
-                adamw_update(
-                    self.layout.parameters[name].data,
-                    gradient,
-                    self.first[name],
-                    self.second[name],
-                    scalars,
-                    None if table is None else rows.slot,
-                )
+                yield name, scalars
 
     @torch.no_grad()
+    def _update(self, name: str, gradient: Tensor, scalars: Tensor, slot: Tensor | None) -> None:
+        parameter = self.layout.parameters[name].data
+        adamw_update(parameter, gradient, self.first[name], self.second[name], scalars, slot)
+
     def step_muon(self, step: int) -> None:
         """Update this rank's own matrices."""
-        lr_factor = self.schedule.learning_rate(step)
-        groups = {group.shape: group for group in self.layout.groups.muon}
         for stack in self.owned:
-            group = groups[stack.shape]
-            muon_update(
-                stack.view(self.layout.matrices),
-                stack.view(self.layout.matrix_grads),
-                self.momentum[stack],
-                self.second_moment[stack],
-                MuonStep(
-                    lr=group.lr * lr_factor,
-                    momentum=self.schedule.muon_momentum(step),
-                    weight_decay=group.weight_decay * self.schedule.weight_decay(step),
-                    library=self.library,
-                    low_precision=self.low_precision,
-                ),
-            )
+            self.step_stack(step, stack)
+
+    @torch.no_grad()
+    def step_stack(self, step: int, stack: Stack) -> None:
+        """Update one stack of this rank's own."""
+        lr_factor = self.schedule.learning_rate(step)
+        group = next(g for g in self.layout.groups.muon if g.shape == stack.shape)
+        muon_update(
+            stack.view(self.layout.matrices),
+            stack.view(self.layout.matrix_grads),
+            self.momentum[stack],
+            self.second_moment[stack],
+            MuonStep(
+                lr=group.lr * lr_factor,
+                momentum=self.schedule.muon_momentum(step),
+                weight_decay=group.weight_decay * self.schedule.weight_decay(step),
+                library=self.library,
+                low_precision=self.low_precision,
+            ),
+        )
 
     def adamw_state(self) -> dict[str, dict[str, Any]]:
         """AdamW's state by parameter name; every rank has it whole."""

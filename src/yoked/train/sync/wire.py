@@ -55,15 +55,25 @@ class Wire:
     """The collectives of a run; with one rank, nothing happens and nothing is sent.
 
     The default process group is Gloo's. device_group: NCCL's, where every rank has a CUDA
-    device; without it, tensors on a device are staged through host memory.
+    device; without it, tensors on a device are staged through host memory. signals: a Gloo group
+    with connections of its own, for words that must not queue behind gradients.
     """
 
-    def __init__(self, device_group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self,
+        device_group: dist.ProcessGroup | None = None,
+        signals: dist.ProcessGroup | None = None,
+    ) -> None:
         self.active = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
         self.rank = dist.get_rank() if self.active else 0
         self.world_size = dist.get_world_size() if self.active else 1
-        self.device_group = device_group
+        self.device_group, self.signals = device_group, signals
         self.bytes_sent = 0
+
+    @property
+    def others(self) -> list[int]:
+        """All ranks but this one."""
+        return [rank for rank in range(self.world_size) if rank != self.rank]
 
     def _group_for(self, tensor: Tensor) -> dist.ProcessGroup | None:
         """None: the default group."""
@@ -99,6 +109,17 @@ class Wire:
             lambda t: dist.all_reduce(t, group=self._group_for(t), async_op=True),
         )
 
+    def arrival(self) -> Pending:
+        """Done when every rank has called this: tells waiting from sending."""
+        if not self.active:
+            return Pending(None, None, "waiting for all ranks")
+        return self._run(
+            "waiting for all ranks",
+            torch.zeros(1),
+            2,
+            lambda t: dist.all_reduce(t, group=self.signals, async_op=True),
+        )
+
     def reduce_to(self, tensor: Tensor, owner: int, what: str) -> Pending:
         """Sum over all ranks into the owner's tensor; the others' is left in any state.
 
@@ -107,12 +128,30 @@ class Wire:
         if not self.active:
             return Pending(None, None, what)
         n = self.world_size
-        sent = (n - 1) / n * tensor.nbytes if self.rank == owner and n > 2 else tensor.nbytes
         return self._run(
             what,
             tensor,
-            0 if self.rank == owner and n == 2 else sent,
+            (n - 1) / n * tensor.nbytes if self.rank == owner else tensor.nbytes,
             lambda t: dist.reduce(t, dst=owner, group=self._group_for(t), async_op=True),
+        )
+
+    def send(self, tensor: Tensor, to: int, tag: int, what: str) -> Pending:
+        """Send a contiguous tensor to one rank, which receives it under the same tag.
+
+        The tensor must not change before the Pending is done.
+        """
+        self.bytes_sent += tensor.nbytes
+        staging = self._staging(tensor)
+        group = self._group_for(staging)
+        try:
+            return Pending(dist.isend(staging, to, group=group, tag=tag), None, what)
+        except RuntimeError as error:
+            raise _lost(what, error) from error
+
+    def receive(self, tensor: Tensor, source: int, tag: int, what: str) -> Pending:
+        """Overwrite a contiguous tensor with what one rank sends under a tag."""
+        return self._run(
+            what, tensor, 0, lambda t: dist.irecv(t, source, group=self._group_for(t), tag=tag)
         )
 
     def broadcast(self, tensor: Tensor, owner: int, what: str) -> Pending:
@@ -146,6 +185,19 @@ class Wire:
         return gathered, Pending(
             work, (lambda: _copy_back(gathered, target)) if moved else None, what
         )
+
+    def swap_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
+        """(world, *shape): row r is what rank r had in its row for this rank. In host memory.
+
+        Traffic a rank: (N-1)/N of the tensor.
+        """
+        swapped = torch.empty_like(tensor)
+        self.bytes_sent += tensor.nbytes * (self.world_size - 1) // self.world_size
+        try:
+            work = dist.all_to_all_single(swapped, tensor, async_op=True)
+        except RuntimeError as error:
+            raise _lost(what, error) from error
+        return swapped, Pending(work, None, what)
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Every rank's picklable value, for set-up and rare events."""

@@ -1,0 +1,1 @@
+"""What the parts exchange: frozen dataclasses without behaviour."""

@@ -1,0 +1,110 @@
+"""What the probe saw of a fleet: its links, its collectives and its compute.
+
+Seconds are of the fastest undisturbed repetition unless said; rates are bytes or FLOP a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Link:
+    """Raw TCP from one host to another.
+
+    goodput_bytes_per_s: payload while nothing else is sent; both_ways: while the other direction
+    is in use too.
+    """
+
+    from_host: str
+    to_host: str
+    interface: str
+    family: str
+    mtu_bytes: int
+    rtt_s: float
+    goodput_bytes_per_s: float
+    both_ways_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective over all ranks of the fleet at one size.
+
+    payload_bytes: of one rank's tensor. algbw: payload / time. busbw: algbw times the part of the
+    payload that each rank's wire has to carry, 2(N-1)/N for all_reduce and (N-1)/N for the others,
+    so that it compares with the wire whatever N is. Source: nccl-tests, doc/PERFORMANCE.md.
+    fraction_of_wire: busbw over the slowest link's goodput; None where all ranks are on one host.
+    """
+
+    op: str
+    backend: str
+    ranks: int
+    payload_bytes: int
+    time_s: float
+    algbw_bytes_per_s: float
+    busbw_bytes_per_s: float
+    fraction_of_wire: float | None
+
+
+@dataclass(frozen=True)
+class Compute:
+    """One device of a host in one dtype, while all hosts compute.
+
+    flops_per_s: of a large matrix product. copy_bytes_per_s: read plus written.
+    """
+
+    host: str
+    device: str
+    device_name: str
+    dtype: str
+    threads: int
+    flops_per_s: float
+    copy_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What decides the cost of a step, named as in the configuration."""
+
+    depth: int
+    n_embd: int
+    n_head: int
+    vocab_size: int
+    sequence_len: int
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What a training step of one model costs one rank, measured with the trainer's own code.
+
+    forward_s, head_s, backward_s: one micro-batch of `tokens` tokens: the layers forward, the
+    lm_head with the loss forward and backward, the layers backward. overhead_s: of a micro-batch
+    whatever its size. adamw_s, muon_s: the whole optimizer step by this rank alone.
+    """
+
+    host: str
+    device: str
+    dtype: str
+    threads: int
+    model: ModelShape
+    tokens: int
+    forward_s: float
+    head_s: float
+    backward_s: float
+    overhead_s: float
+    adamw_s: float
+    muon_s: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All of a fleet at one time. ranks: by host. taken_s: seconds since 1970."""
+
+    fleet: str
+    taken_s: float
+    ranks: dict[str, int]
+    memory_bytes: dict[str, int]
+    links: tuple[Link, ...]
+    collectives: tuple[Collective, ...]
+    compute: tuple[Compute, ...]
+    step_costs: tuple[StepCost, ...]

@@ -1,0 +1,103 @@
+"""Live balance in a run: figures in, rows to the trainer, changes to the journal and to people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from yoked.train.balance import Balancer, Change, Seen
+from yoked.train.runfolder import RunFolder
+from yoked.train.session import Session
+from yoked.train.shares import consecutive
+from yoked.train.trainer import StepStats, Trainer
+from yoked.units import format_duration
+
+
+class LiveBalance:
+    """Follows a run step by step; every rank has one, and all decide the same."""
+
+    def __init__(self, session: Session, trainer: Trainer, folder: RunFolder) -> None:
+        self._trainer, self._folder = trainer, folder
+        self._row_tokens = session.resolved.max_seq_len
+        self._names = rank_names([host["name"] for host in session.hosts])
+        self._left_at_home: set[int] = set()
+        self._balancer = Balancer([len(rows) for rows in trainer.ranges], session.shares)
+
+    def follow(
+        self, by_rank: Sequence[StepStats], next_step: int, say: Callable[[str], None]
+    ) -> None:
+        """Take in a step's figures; what they change holds from `next_step` on.
+
+        Collective: all ranks call this with the same figures before the same step.
+        """
+        seen = [
+            Seen(stats.tokens // self._row_tokens, stats.compute_s, stats.fixed_s)
+            for stats in by_rank
+        ]
+        change = self._balancer.observe(seen)
+        if change is None:
+            return
+        self._trainer.reshare(consecutive(change.rows))
+        self._folder.event(
+            "shares",
+            step=next_step,
+            rows=change.rows,
+            before=change.before,
+            why=change.why,
+            rank=change.rank,
+            step_s=change.step_s,
+            new_step_s=change.new_step_s,
+            row_s=[cost.row_s for cost in change.costs],
+            fixed_s=[cost.fixed_s for cost in change.costs],
+        )
+        if change.why not in ("trial", "tried"):
+            say(describe_change(change, self._names))
+            self._name_idle(change, say)
+
+    def _name_idle(self, change: Change, say: Callable[[str], None]) -> None:
+        """Say once of each rank that it is too slow to help."""
+        for rank, rows in enumerate(change.rows):
+            if rows == 0 and rank not in self._left_at_home:
+                self._left_at_home.add(rank)
+                say(
+                    f"{self._names[rank]} computes no rows: one takes it "
+                    f"{format_duration(change.costs[rank].of(1))}, all of them without it "
+                    f"{format_duration(change.new_step_s)}. Leave it at home, or give steps more "
+                    "rows (--total-batch-size). It is tried again now and then."
+                )
+
+
+def rank_names(hosts: Sequence[str]) -> list[str]:
+    """The host of each rank, with the rank where the host has several."""
+    return [
+        host if hosts.count(host) == 1 else f"{host} (rank {rank})"
+        for rank, host in enumerate(hosts)
+    ]
+
+
+def describe_change(change: Change, names: Sequence[str]) -> str:
+    """One line for people, such as `laptop slows: 26:6 -> 29:3 rows`."""
+    before, rows = (":".join(map(str, counts)) for counts in (change.before, change.rows))
+    why = "by the steps measured"
+    if change.rank is not None and change.why in ("slower", "faster"):
+        verb = "slows" if change.why == "slower" else "is faster"
+        why = f"{names[change.rank]} {verb}"
+    return f"{why}: {before} -> {rows} rows"
+
+
+def idle_note(rows: Sequence[int], shares: Sequence[float], names: Sequence[str]) -> str | None:
+    """What to say at the start of ranks without rows; None where all have some.
+
+    shares: what was asked for, or the speeds, by rank.
+    """
+    idle = [rank for rank, count in enumerate(rows) if not count]
+    if not idle:
+        return None
+    step = "1 row" if sum(rows) == 1 else f"{sum(rows)} rows"
+    if len(set(shares)) == 1:
+        many = f"rank {idle[0]} has" if len(idle) == 1 else f"{len(idle)} ranks have"
+        return (
+            f"a step has {step} for {len(rows)} ranks: {many} none "
+            "(a larger --total-batch-size would give them work)"
+        )
+    who = ", ".join(names[rank] for rank in idle)
+    return f"by these shares {who} computes none of a step's {step}"

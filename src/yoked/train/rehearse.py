@@ -1,0 +1,349 @@
+"""What a training step costs on this host: `python -m yoked.train.rehearse --depth 4 ...`.
+
+It takes the flags of `yoked train`, builds what a run would, and takes the parts of a step on
+random tokens, in each dtype that is worth a try. No data is needed. Prints one JSON object: host,
+compute and step_costs as yoked.records.measurement has them, and the choices that were made.
+
+Shape legend: b rows of a micro-batch, T tokens a row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from yoked.agent import processors
+from yoked.records.measurement import Compute, ModelShape, StepCost
+from yoked.train import choose
+from yoked.train.config import Dtype, TrainConfig
+from yoked.train.head import Head
+from yoked.train.matmul import Library, multiply
+from yoked.train.model import GPT, ModelConfig
+from yoked.train.optim.groups import LearningRates, build_groups
+from yoked.train.optim.layout import Layout
+from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.schedule import Schedule
+from yoked.train.resolve import ResolvedConfig, resolve
+from yoked.train.session import ComputeChoices, Place, choose_compute, settle_threads
+from yoked.train.sync.wire import Wire
+from yoked.train.tables import RowGradients
+
+# A slower dtype is not tried where that would take longer.
+MOST_S = 10.0
+# Repetitions of one thing: until that many, or until they took so long.
+MOST_RUNS = 6
+LIMIT_S = 0.8
+# Beside a row that takes so long, what does not grow with the rows is nothing.
+SLOW_ROW_S = 2.0
+# A product that takes so long is large enough.
+PRODUCT_S = 0.02
+LARGEST_PRODUCT = 8192
+# Out of the caches of all but the largest servers, and of one core there.
+COPY_BYTES = 128_000_000
+_STEPS = 1000
+T = TypeVar("T")
+
+
+class MicroBatch(NamedTuple):
+    """Seconds of the parts of one micro-batch."""
+
+    forward_s: float
+    head_s: float
+    backward_s: float
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.forward_s + self.head_s + self.backward_s
+
+
+def report(args: list[str]) -> dict[str, Any]:
+    """Rehearse with the flags of `yoked train`; returns what `main` prints."""
+    from yoked.train.__main__ import parse
+
+    config = parse(args)
+    place = Place.from_environment()
+    device = choose.pick_device(config.device_type, place.local_rank)
+    if device.type == "cpu":
+        choose.release_freed_memory_slowly()
+    threads = settle_threads(config, place)
+    resolved = resolve(config, device.type)
+    model_config = model_config_of(resolved)
+    host = socket.gethostname()
+    # Ranks that rehearse at the same time are no group: each chooses for itself.
+    measured = choose.measure_dtypes(model_config, device, dtype=config.dtype, matmul=config.matmul)
+    costs: list[StepCost] = []
+    choices: dict[str, list[str]] = {}
+    began_s = time.monotonic()
+    times = {name: each.best_s for name, each in measured.times.items()}
+    for dtype in worth_a_try(times, lambda: time.monotonic() - began_s):
+        asked = dataclasses.replace(config, dtype=cast(Dtype, dtype))
+        compute = choose_compute(asked, model_config, device, Wire(), threads, [])
+        # Not kept: two models with their optimizers need not fit the device.
+        rehearsal = Rehearsal(config, model_config, device, compute)
+        costs.append(rehearsal.cost(host, resolved.device_batch_size))
+        del rehearsal
+        choices[dtype] = [str(choice) for choice in compute.choices]
+    return {
+        "host": host,
+        "compute": [dataclasses.asdict(each) for each in rates(host, device, threads[0])],
+        "step_costs": [dataclasses.asdict(each) for each in costs],
+        "choices": choices,
+    }
+
+
+def worth_a_try(times_s: dict[str, float], spent_s: Callable[[], float]) -> Iterator[str]:
+    """The dtypes, the fastest first, while there is time for the next.
+
+    times_s: what a token's products take in each; spent_s: on the dtypes so far. The fastest always
+    gets its turn: a step takes what it takes.
+    """
+    fastest, *others = sorted(times_s, key=lambda dtype: times_s[dtype])
+    yield fastest
+    for dtype in others:
+        if spent_s() * times_s[dtype] / times_s[fastest] < MOST_S:
+            yield dtype
+
+
+def model_config_of(resolved: ResolvedConfig) -> ModelConfig:
+    """The model that training would build from these shapes."""
+    return ModelConfig.from_depth(
+        resolved.depth,
+        aspect_ratio=resolved.aspect_ratio,
+        head_dim=resolved.head_dim,
+        sequence_len=resolved.max_seq_len,
+        vocab_size=resolved.config.vocab_size,
+        window_pattern=resolved.window_pattern,
+    )
+
+
+class Rehearsal:
+    """The live parts of a run of one rank in one dtype, and the times of what they do."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        model_config: ModelConfig,
+        device: torch.device,
+        compute: ComputeChoices,
+    ) -> None:
+        self.compute, self.device = compute, device
+        self.model = GPT(model_config, choose.DTYPES[compute.dtype])
+        self.model.init_weights(config.seed)
+        self.model.to(device)
+        groups = build_groups(self.model, LearningRates(), batch_lr_scale=1, muon_weight_decay=0)
+        self.layout = Layout(self.model, groups, [1.0])
+        choose.apply_choices(
+            self.model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks
+        )
+        self.optimizer = MuonAdamW(
+            self.layout,
+            Schedule(_STEPS),
+            0,
+            library=compute.layers.forward,
+            low_precision=compute.dtype == "bfloat16",
+        )
+        self.head = Head(model_config.vocab_size, compute.head)
+        self.head_weight = self._cast_head()
+
+    def cost(self, host: str, device_batch_size: int) -> StepCost:
+        """What a step costs here, with micro-batches of device_batch_size rows."""
+        config = self.model.config
+        taken = self._micro_batches(device_batch_size)
+        rows = device_batch_size if device_batch_size in taken else min(taken)
+        whole = taken[rows]
+        adamw_s, muon_s = self._optimizer_step(rows)
+        return StepCost(
+            host=host,
+            device=self.device.type,
+            dtype=self.compute.dtype,
+            threads=self.compute.threads,
+            model=ModelShape(
+                config.n_layer,
+                config.n_embd,
+                config.n_head,
+                config.vocab_size,
+                config.sequence_len,
+            ),
+            tokens=rows * config.sequence_len,
+            forward_s=whole.forward_s,
+            head_s=whole.head_s,
+            backward_s=whole.backward_s,
+            overhead_s=overhead_s({rows: taken[rows].total_s for rows in taken}),
+            adamw_s=adamw_s,
+            muon_s=muon_s,
+        )
+
+    def _micro_batches(self, device_batch_size: int) -> dict[int, MicroBatch]:
+        """By rows, the fastest of a few; one row alone where that takes long already."""
+        if self.compute.compile_blocks:
+            # Every size is compiled by itself, for many seconds: the one that trains is enough.
+            batch = self.tokens(device_batch_size)
+            self._run(batch, self._tables(batch))
+            return {device_batch_size: self._micro_batch(device_batch_size)}
+        taken = {1: self._micro_batch(1)}
+        if taken[1].total_s < SLOW_ROW_S:
+            # What does not grow with the rows shows in a second size.
+            more = max(2, device_batch_size)
+            taken[more] = self._micro_batch(more)
+        return taken
+
+    def _micro_batch(self, rows: int) -> MicroBatch:
+        batch = self.tokens(rows)
+        tables = self._tables(batch)
+        return _fastest(lambda: self._run(batch, tables), lambda taken: taken.total_s)
+
+    def _optimizer_step(self, rows: int) -> tuple[float, float]:
+        """(AdamW's, Muon's) seconds, with table rows of a micro-batch of so many rows.
+
+        AdamW's have what else a step does once: gradients set to zero, the head's weight cast.
+        """
+        tables = self._tables(self.tokens(rows))
+
+        def adamw() -> None:
+            self.optimizer.begin_adamw(0, tables.rows)
+            self.optimizer.step_adamw(0, tables)
+            self.layout.zero_gradients()
+            self.head_weight = self._cast_head()
+
+        # First, on the gradients that the micro-batches left.
+        muon_s = _fastest(lambda: self._timed(lambda: self.optimizer.step_muon(0)), float)
+        return _fastest(lambda: self._timed(adamw), float), muon_s
+
+    def _run(self, batch: Tensor, tables: RowGradients) -> MicroBatch:
+        """One micro-batch, as the trainer has it. batch: (b, T + 1)."""
+        results: list[Any] = []
+        forward_s = self._timed(lambda: results.append(self.model(batch[:, :-1], tables)))
+        hidden = results.pop()
+        head_s = self._timed(
+            lambda: results.append(
+                self.head.loss(
+                    hidden.detach().flatten(0, 1),
+                    self.head_weight,
+                    batch[:, 1:].flatten(),
+                    grad_scale=1.0 / batch[:, 1:].numel(),
+                    weight_grad_VC=self.layout.head_grad,
+                )
+            )
+        )
+        gradient = results.pop().hidden_grad
+        backward_s = self._timed(lambda: hidden.backward(gradient.view_as(hidden)))
+        return MicroBatch(forward_s, head_s, backward_s)
+
+    def _timed(self, run: Callable[[], object]) -> float:
+        began_s = time.perf_counter()
+        run()
+        _settle(self.device)
+        return time.perf_counter() - began_s
+
+    def _tables(self, batch: Tensor) -> RowGradients:
+        vocab = self.model.config.padded_vocab_size
+        return RowGradients.for_ids(batch[:, :-1], self.layout.table_widths, vocab)
+
+    def _cast_head(self) -> Tensor:
+        return self.model.lm_head.weight.detach().to(self.model.compute_dtype)
+
+    def tokens(self, rows: int) -> Tensor:
+        """(b, T + 1) ids, of which some are frequent, as words are: id k as often as 1 / k."""
+        config = self.model.config
+        draw = torch.Generator().manual_seed(rows)
+        uniform = torch.rand(rows, config.sequence_len + 1, generator=draw)
+        ids = torch.exp(uniform * math.log(config.vocab_size)).long() - 1
+        return ids.clamp(0, config.vocab_size - 1).to(self.device)
+
+
+def overhead_s(total_s_by_rows: dict[int, float]) -> float:
+    """The part of a micro-batch's time that does not grow with its rows; 0 for one size alone."""
+    if len(total_s_by_rows) == 1:
+        return 0.0
+    few, many = sorted(total_s_by_rows)
+    slope_s = (total_s_by_rows[many] - total_s_by_rows[few]) / (many - few)
+    return max(0.0, total_s_by_rows[few] - few * slope_s)
+
+
+def _fastest(run: Callable[[], T], seconds: Callable[[T], float]) -> T:
+    """The fastest of a few runs after one to warm up, which counts where it is long."""
+    first = run()
+    taken = [first] if seconds(first) > LIMIT_S else []
+    spent_s = seconds(first)
+    while not taken or (spent_s < LIMIT_S and len(taken) < MOST_RUNS):
+        taken.append(run())
+        spent_s += seconds(taken[-1])
+    return min(taken, key=seconds)
+
+
+def rates(host: str, device: torch.device, threads: int) -> list[Compute]:
+    """How fast this device multiplies in each dtype, and how fast it copies."""
+    copied = copy_bytes_per_s(device)
+    return [
+        Compute(
+            host=host,
+            device=str(device),
+            device_name=_name_of(device),
+            dtype=name,
+            threads=threads,
+            flops_per_s=flops_per_s(device, name),
+            copy_bytes_per_s=copied,
+        )
+        for name in choose.DTYPES
+    ]
+
+
+def flops_per_s(device: torch.device, dtype: str) -> float:
+    """FLOP/s of a square product, twice as large until it takes long enough; the best library's."""
+    kind = choose.DTYPES[dtype]
+    size = 256
+    while True:
+        a, b = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
+        took_s = min(
+            choose.best_time_s(functools.partial(multiply, a, b, library), device)
+            for library in _libraries(device, kind)
+        )
+        if took_s >= PRODUCT_S or size >= LARGEST_PRODUCT:
+            return 2.0 * size**3 / took_s
+        size *= 2
+
+
+def _libraries(device: torch.device, dtype: torch.dtype) -> tuple[Library, ...]:
+    return choose.libraries_for(device, dtype, "auto")
+
+
+def copy_bytes_per_s(device: torch.device) -> float:
+    """Bytes read plus written a second, of a copy that the caches do not hold."""
+    source = torch.ones(COPY_BYTES // 4, device=device)
+    target = torch.empty_like(source)
+    return 2.0 * source.nbytes / choose.best_time_s(lambda: target.copy_(source), device)
+
+
+def _name_of(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return str(processors.facts()["cpu_model"])
+
+
+def _settle(device: torch.device) -> None:
+    """Wait for what was queued on a device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def main(argv: list[str]) -> int:
+    """Print the rehearsal of this process; returns the exit status."""
+    sys.stdout.write(json.dumps(report(argv)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,66 @@
+"""How fast each rank is before the first step: products of the model, while all ranks compute.
+
+Sustained for longer than a burst: a host with a quota of its CPU, or one that slows down when it
+is warm or has to share its cores, would look faster in a few milliseconds than it trains.
+
+Shape legend: N tokens, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from yoked.train.choose import DTYPES, SAMPLE_TOKENS
+from yoked.train.head import BLOCK_COLUMNS
+from yoked.train.matmul import Library, multiply
+from yoked.train.model import ModelConfig
+from yoked.train.sync.wire import Wire
+
+MEASURE_S = 0.3
+
+
+def measure_speeds(
+    config: ModelConfig,
+    device: torch.device,
+    dtype: str,
+    libraries: tuple[Library, Library],
+    wire: Wire,
+) -> list[float]:
+    """FLOP a second in the model's products, by rank. Collective; takes MEASURE_S.
+
+    libraries: those of the layers' and of the head's products.
+    """
+    width, block = config.n_embd, min(BLOCK_COLUMNS, config.padded_vocab_size)
+    rounds = [
+        (*_operands(inputs, outputs, device, DTYPES[dtype]), library)
+        for inputs, outputs, library in (
+            (width, 4 * width, libraries[0]),
+            (width, block, libraries[1]),
+        )
+    ]
+    _multiply(rounds)
+    # All begin together, so that ranks of one host share it as they will.
+    wire.gather_objects(None)
+    started, count = time.perf_counter(), 0
+    while (took_s := time.perf_counter() - started) < MEASURE_S or not count:
+        _multiply(rounds)
+        count += 1
+    flops = sum(2 * a.size(0) * a.size(1) * b.size(0) for a, b, _ in rounds)
+    return [float(speed) for speed in wire.gather_objects(count * flops / took_s)]
+
+
+def _operands(
+    inputs: int, outputs: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """(N, I) and (O, I)."""
+    a = torch.randn(SAMPLE_TOKENS, inputs, device=device).to(dtype)
+    return a, torch.randn(outputs, inputs, device=device).to(dtype)
+
+
+def _multiply(rounds: list[tuple[Tensor, Tensor, Library]]) -> None:
+    for a, b, library in rounds:
+        # A number of each product: on a GPU this waits until it is there.
+        float(multiply(a, b, library)[0, 0])

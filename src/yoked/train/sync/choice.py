@@ -1,0 +1,162 @@
+"""`--sync auto`: the network is measured, and exact sync kept unless it would cost too much.
+
+What a step would take in each payload dtype is foreseen by `yoked.timeline`, as `yoked plan` does,
+from what was measured here a moment ago: the wire with all ranks on it, and the speed of every
+rank in the model's own products.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from yoked.timeline import (
+    DENSE_BYTES,
+    GLOO_CPU_S_PER_BYTE,
+    ROW_BYTES,
+    Network,
+    Port,
+    RankWork,
+    Traffic,
+    predict_step,
+    ring_bytes,
+)
+from yoked.train.choose import Choice
+from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
+from yoked.train.sync.wire import Wire
+from yoked.units import format_bytes_per_s, format_duration
+
+# In this order: what loses least comes first. int4 is for those who ask for it.
+CANDIDATES = ("exact", "bf16", "int8")
+# Slower by less than this, the dtype that loses less is worth it.
+WORTHWHILE = 1.05
+MEASURE_S = 0.15
+FIRST_BYTES, LAST_BYTES = 1 << 18, 1 << 26
+# A training step takes longer than its products: attention, elementwise passes, memory.
+STEP_OVER_PRODUCTS = 1.3
+# Distinct tokens among 1,024 of text; see `yoked.plan.shape`.
+DISTINCT_PART = 0.45
+COPY_BYTES_PER_S = 15e9
+# AdamW reads and writes a parameter and its two moments.
+ADAMW_BYTES = 24
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """A rank: its host, its rows of a step, FLOP a second in the model's products."""
+
+    host: str
+    rows: int
+    flops_per_s: float
+
+
+def choose_sync(
+    wire: Wire, ranks: Sequence[RankPlace], config: ModelConfig, device_batch_size: int
+) -> Choice:
+    """The payload dtype for this network. Collective; all ranks choose alike."""
+    if wire.device_group is not None:
+        return Choice("sync", "exact", "NCCL between the GPUs")
+    rate, latency_s = wire.gather_objects(measure_wire(wire))[0]
+    return judge(rate, latency_s, ranks, config, device_batch_size)
+
+
+def measure_wire(wire: Wire) -> tuple[float, float]:
+    """Bytes a second that each rank sends in a large all-reduce, and a small one's seconds.
+
+    Collective; takes about MEASURE_S, or one message of FIRST_BYTES on a slow network.
+    """
+    small = torch.zeros(1)
+    wire.all_reduce(small, "measuring the network").wait()
+    latency_s = min(_time_s(wire, small) for _ in range(5))
+    size, took_s = FIRST_BYTES, 0.0
+    while True:
+        payload = torch.zeros(size // 4)
+        # The first of a size may find the shaper's bucket full, or TCP's window small.
+        took_s = max(_time_s(wire, payload), _time_s(wire, payload))
+        # Clocks differ: rank 0's says for all whether to go on.
+        if wire.gather_objects(took_s)[0] > MEASURE_S or size >= LAST_BYTES:
+            return ring_bytes(size, wire.world_size) / took_s, latency_s / 2
+        size *= 4
+
+
+def _time_s(wire: Wire, payload: torch.Tensor) -> float:
+    started = time.perf_counter()
+    wire.all_reduce(payload, "measuring the network").wait()
+    return time.perf_counter() - started
+
+
+def judge(
+    bytes_per_s: float,
+    latency_s: float,
+    ranks: Sequence[RankPlace],
+    config: ModelConfig,
+    device_batch_size: int,
+) -> Choice:
+    """Pure: the payload dtype for a wire that carries so much, each way, on every host."""
+    counts = count_parameters(config)
+    network = Network({r.host: Port(bytes_per_s, bytes_per_s) for r in ranks}, latency_s)
+    total_flops_per_s = sum(rank.flops_per_s for rank in ranks)
+    step_s: dict[str, float] = {}
+    for name in CANDIDATES:
+        works = [
+            _work(rank, name, rank.flops_per_s / total_flops_per_s, config, device_batch_size)
+            for rank in ranks
+        ]
+        step_s[name] = predict_step(works, _traffic(name, config, counts), network).step_s
+    best_s = min(step_s.values())
+    chosen = next(name for name in CANDIDATES if step_s[name] <= WORTHWHILE * best_s)
+    figures = {f"{name}_step_s": took_s for name, took_s in step_s.items()}
+    figures["wire_bytes_per_s"] = bytes_per_s
+    carries = f"the network carries {format_bytes_per_s(bytes_per_s)}"
+    if chosen == "exact":
+        return Choice("sync", chosen, f"{carries}: nothing much would be faster", figures)
+    times = f"a step is foreseen to take {format_duration(step_s[chosen])}, "
+    return Choice(
+        "sync", chosen, f"{carries}: {times}exact {format_duration(step_s['exact'])}", figures
+    )
+
+
+def _traffic(name: str, config: ModelConfig, counts: ParameterCounts) -> Traffic:
+    return Traffic(
+        head_numbers=counts.lm_head,
+        matrix_numbers=counts.transformer_matrices,
+        table_width=(counts.wte + counts.value_embeds) / config.padded_vocab_size,
+        layers=config.n_layer,
+        dense_bytes=DENSE_BYTES[name],
+        row_bytes=ROW_BYTES[name],
+    )
+
+
+def _work(
+    rank: RankPlace,
+    name: str,
+    owned: float,
+    config: ModelConfig,
+    device_batch_size: int,
+) -> RankWork:
+    counts = count_parameters(config)
+    tokens = rank.rows * config.sequence_len
+    row_s = STEP_OVER_PRODUCTS * config.sequence_len * flops_per_token(config) / rank.flops_per_s
+    head_part = 6 * counts.lm_head / flops_per_token(config)
+    last_s = row_s * min(rank.rows, (rank.rows - 1) % device_batch_size + 1)
+    layers_s = last_s * (1 - head_part)
+    lossy = name != "exact"
+    # Five steps of three products with the small side; see `layout.update_cost`.
+    muon_flops = 5 * 6 * counts.transformer_matrices * config.n_embd
+    return RankWork(
+        host=rank.host,
+        before_s=rank.rows * row_s - last_s,
+        forward_s=layers_s / 3,
+        head_s=last_s * head_part,
+        backward_s=layers_s * 2 / 3,
+        muon_s=owned * muon_flops / rank.flops_per_s,
+        adamw_s=ADAMW_BYTES * (counts.total - counts.transformer_matrices) / COPY_BYTES_PER_S,
+        owned=owned,
+        table_rows=min(DISTINCT_PART * tokens, config.padded_vocab_size),
+        encode_s=16 / COPY_BYTES_PER_S if lossy else 0.0,
+        decode_s=10 / COPY_BYTES_PER_S if lossy else 0.0,
+        cpu_s_per_byte=GLOO_CPU_S_PER_BYTE,
+    )

@@ -1,0 +1,199 @@
+"""The layers' matrices: gradients go to their owners, what the owners made of them to all.
+
+An update of Muon contains matrix products, which unlike CPUs round differently, so one rank
+computes it and all take over the same bytes. Both ways together carry as much as an all-reduce.
+
+    owner     posts its receives   adds what came   Muon, stack by stack   sends each stack
+    others    send each gradient when backward has made it                 receive, apply
+
+In a lossy payload dtype gradients travel encoded, and what the rounding lost is added to the
+next step's (error feedback, Seide et al. 2014). The owners then send encoded updates, which
+they apply as decoded themselves, so that all weights stay equal to the bit.
+
+Traffic a rank: (N-1)/N of the matrices each way.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from yoked.train.optim.layout import Layout, Stack
+from yoked.train.sync.codecs import Codec
+from yoked.train.sync.wire import Pending, Wire
+
+# Tags tell messages apart that two ranks exchange at the same time.
+GRADIENT_TAG = 1_000
+UPDATE_TAG = 100_000
+
+
+class Matrices:
+    """Carries one model's matrices step by step. codec: None sends float32 as it is."""
+
+    def __init__(self, wire: Wire, layout: Layout, codec: Codec | None) -> None:
+        self.wire, self.layout, self.codec = wire, layout, codec
+        self._stacks = {name: stack for stack in layout.stacks for name in stack.names}
+        self._tags = {name: number for number, name in enumerate(self._stacks)}
+        lossy = codec is not None and wire.active
+        # What this rank has yet to make good: of gradients that it sends, of updates that it owns.
+        self._lost = torch.zeros_like(layout.matrices, device="cpu") if lossy else None
+        self._incoming: dict[str, list[tuple[Tensor, Pending]]] = {}
+        self._leaving: list[Pending] = []
+        self._sharing: list[Pending] = []
+        self._updates: list[tuple[Stack, Tensor, Pending]] = []
+
+    @property
+    def names(self) -> list[str]:
+        """The matrices in the order in which every rank sends them: the last layer's first."""
+        return list(reversed([n for n in self.layout.parameters if n in self._stacks]))
+
+    def expect(self) -> None:
+        """Post the receives of this rank's own matrices, so that they flow while it computes."""
+        for name, stack in self._stacks.items():
+            if stack.owner == self.wire.rank:
+                self._incoming[name] = [self._receive(name, source) for source in self.wire.others]
+
+    def _receive(self, name: str, source: int) -> tuple[Tensor, Pending]:
+        buffer = self._room(self.layout.gradient(name))
+        tag = GRADIENT_TAG + self._tags[name]
+        return buffer, self.wire.receive(buffer, source, tag, f"the gradient of {name}")
+
+    def ready(self, name: str) -> None:
+        """This rank's gradient of a matrix is complete: send it to its owner."""
+        owner = self._stacks[name].owner
+        if owner == self.wire.rank:
+            return
+        gradient = self.layout.gradient(name).view(-1)
+        payload = gradient if self.codec is None else self._encode(gradient, self._part(name))
+        tag = GRADIENT_TAG + self._tags[name]
+        self._leaving.append(self.wire.send(payload, owner, tag, f"the gradient of {name}"))
+
+    def collect(self, stack: Stack) -> None:
+        """Add what the others sent to the gradients of a stack of this rank's, in their order."""
+        for name in stack.names:
+            gradient = self.layout.gradient(name).view(-1)
+            for buffer, pending in self._incoming.pop(name, ()):
+                pending.wait()
+                if self.codec is None:
+                    gradient += buffer
+                else:
+                    self._decode(buffer, gradient, add=True)
+
+    def sent(self) -> None:
+        """Wait until this rank's gradients have left: then they may change."""
+        _wait_all(self._leaving)
+
+    def expect_updates(self) -> None:
+        """Post the receives of the others' new matrices; this rank reads its own no longer."""
+        for number, stack in enumerate(self.layout.stacks):
+            if stack.owner != self.wire.rank:
+                matrices = stack.view(self.layout.matrices).view(-1)
+                buffer = matrices if self.codec is None else self._room(matrices)
+                tag = UPDATE_TAG + number
+                pending = self.wire.receive(buffer, stack.owner, tag, "new matrices")
+                self._updates.append((stack, buffer, pending))
+
+    def before_update(self, stack: Stack) -> Tensor | None:
+        """What `share` needs of a stack as it was."""
+        lossless = self.codec is None or not self.wire.active
+        return None if lossless else stack.view(self.layout.matrices).clone()
+
+    def share(self, stack: Stack, before: Tensor | None) -> None:
+        """Send a stack that this rank has updated to all others."""
+        matrices = stack.view(self.layout.matrices).view(-1)
+        payload = matrices
+        if before is not None:
+            before = before.view(-1)
+            assert self._lost is not None
+            lost = self._lost[stack.offset : stack.offset + stack.numel]
+            payload = self._encode(matrices - before, lost)
+            matrices.copy_(before)
+            self._decode(payload, matrices, add=True)
+        tag = UPDATE_TAG + self.layout.stacks.index(stack)
+        for rank in self.wire.others:
+            self._sharing.append(self.wire.send(payload, rank, tag, "new matrices"))
+
+    def start_sharing(self) -> None:
+        """All of this rank's own stacks are updated."""
+
+    def settle(self) -> None:
+        """Wait until this rank has everybody's new matrices, and all have been sent its own."""
+        updates, self._updates = self._updates, []
+        for stack, buffer, pending in updates:
+            pending.wait()
+            if self.codec is not None:
+                self._decode(buffer, stack.view(self.layout.matrices).view(-1), add=True)
+        _wait_all(self._sharing)
+
+    # --- payloads
+
+    def _room(self, like: Tensor) -> Tensor:
+        if self.codec is None:
+            return torch.empty_like(like).view(-1)
+        return torch.empty(self.codec.encoded_bytes(like.numel()), dtype=torch.uint8)
+
+    def _part(self, name: str) -> Tensor:
+        """What is still lost of a matrix."""
+        assert self._lost is not None
+        stack = self._stacks[name]
+        size = stack.shape[0] * stack.shape[1]
+        start = stack.offset + stack.names.index(name) * size
+        return self._lost[start : start + size]
+
+    def _encode(self, values: Tensor, lost: Tensor) -> Tensor:
+        assert self.codec is not None
+        payload = torch.empty(self.codec.encoded_bytes(values.numel()), dtype=torch.uint8)
+        self.codec.encode(values.cpu(), payload, lost)
+        return payload
+
+    def _decode(self, payload: Tensor, out: Tensor, *, add: bool) -> None:
+        assert self.codec is not None
+        if out.device.type == "cpu":
+            self.codec.decode(payload, out, add=add)
+            return
+        values = torch.empty(out.shape)
+        self.codec.decode(payload, values)
+        out.add_(values.to(out.device)) if add else out.copy_(values)
+
+
+def _wait_all(pendings: list[Pending]) -> None:
+    for pending in pendings:
+        pending.wait()
+    pendings.clear()
+
+
+class MatricesByCollectives(Matrices):
+    """The same in float32 by reduce and broadcast: NCCL pairs messages by their order."""
+
+    def __init__(self, wire: Wire, layout: Layout) -> None:
+        super().__init__(wire, layout, None)
+        self._reducing: dict[Stack, Pending] = {}
+
+    def expect(self) -> None:
+        """Nothing: a reduction starts on all ranks alike."""
+
+    def ready(self, name: str) -> None:
+        """Nothing until all matrices are ready: NCCL is fast, and few messages suit it."""
+
+    def expect_updates(self) -> None:
+        """All gradients of this rank are complete: reduce them."""
+        for stack in self.layout.stacks:
+            gradients = stack.view(self.layout.matrix_grads)
+            self._reducing[stack] = self.wire.reduce_to(gradients, stack.owner, "matrix gradients")
+
+    def collect(self, stack: Stack) -> None:
+        """Wait for the sum of a stack of this rank's."""
+        self._reducing.pop(stack).wait()
+
+    def sent(self) -> None:
+        """Wait until this rank's gradients have left: then they may change."""
+        _wait_all([self._reducing.pop(stack) for stack in list(self._reducing)])
+
+    def share(self, stack: Stack, before: Tensor | None) -> None:
+        """Nothing until all owners are done."""
+
+    def start_sharing(self) -> None:
+        """All owners have updated their own: send them, in one order."""
+        for stack in self.layout.stacks:
+            matrices = stack.view(self.layout.matrices)
+            self._sharing.append(self.wire.broadcast(matrices, stack.owner, "new matrices"))

@@ -1,0 +1,131 @@
+"""Ranks as threads of one process: `on_ranks(2, act)` calls act with each rank's wire."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from yoked.train.sync.wire import Pending, Wire
+
+PATIENCE_S = 30.0
+T = TypeVar("T")
+
+
+class Switchboard:
+    """What all ranks share: a queue for each sender, receiver and tag, and a meeting place."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.lock = threading.Lock()
+        self.queues: dict[tuple[int, int, int], queue.Queue[Tensor]] = {}
+        self.barrier = threading.Barrier(world_size, timeout=PATIENCE_S)
+        self.brought: list[Any] = [None] * world_size
+
+    def line(self, source: int, to: int, tag: int) -> queue.Queue[Tensor]:
+        with self.lock:
+            return self.queues.setdefault((source, to, tag), queue.Queue())
+
+    def meet(self, rank: int, brought: Tensor) -> list[Tensor]:
+        """What each rank brought, in the order of ranks."""
+        self.barrier.wait()
+        self.brought[rank] = brought.clone()
+        self.barrier.wait()
+        tensors = list(self.brought)
+        # Before anybody brings the next.
+        self.barrier.wait()
+        return tensors
+
+
+class MemoryWire(Wire):
+    """One rank's end; collectives complete when they are called, messages when waited for."""
+
+    def __init__(self, rank: int, board: Switchboard) -> None:
+        super().__init__()
+        self.active = board.world_size > 1
+        self.rank, self.world_size, self.board = rank, board.world_size, board
+
+    def all_reduce(self, tensor: Tensor, what: str) -> Pending:
+        self.bytes_sent += tensor.nbytes
+        if self.active:
+            tensor.copy_(torch.stack(self.board.meet(self.rank, tensor)).sum(0))
+        return Pending(None, None, what)
+
+    def arrival(self) -> Pending:
+        return Pending(None, None, "waiting")
+
+    def gather_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
+        self.bytes_sent += tensor.nbytes * (self.world_size - 1)
+        parts = self.board.meet(self.rank, tensor) if self.active else [tensor]
+        return torch.stack(parts), Pending(None, None, what)
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        self.board.barrier.wait()
+        self.board.brought[self.rank] = value
+        self.board.barrier.wait()
+        values = list(self.board.brought)
+        self.board.barrier.wait()
+        return values
+
+    def swap_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
+        self.bytes_sent += tensor.nbytes * (self.world_size - 1) // self.world_size
+        parts = self.board.meet(self.rank, tensor)
+        return torch.stack([part[self.rank] for part in parts]), Pending(None, None, what)
+
+    def reduce_to(self, tensor: Tensor, owner: int, what: str) -> Pending:
+        return self.all_reduce(tensor, what)
+
+    def broadcast(self, tensor: Tensor, owner: int, what: str) -> Pending:
+        tensor.copy_(self.board.meet(self.rank, tensor)[owner])
+        return Pending(None, None, what)
+
+    def send(self, tensor: Tensor, to: int, tag: int, what: str) -> Pending:
+        self.bytes_sent += tensor.nbytes
+        self.board.line(self.rank, to, tag).put(tensor.clone())
+        return Pending(None, None, what)
+
+    def receive(self, tensor: Tensor, source: int, tag: int, what: str) -> Pending:
+        line = self.board.line(source, self.rank, tag)
+
+        def arrive() -> None:
+            tensor.copy_(line.get(timeout=PATIENCE_S))
+
+        return Pending(None, arrive, what)
+
+
+@pytest.fixture(scope="session")
+def on_ranks() -> Callable[..., list[Any]]:
+    """What a function of a wire returns on each rank, all at once."""
+    return _on_ranks
+
+
+def _on_ranks(world_size: int, act: Callable[[MemoryWire], T]) -> list[T]:
+    board = Switchboard(world_size)
+    results: list[Any] = [None] * world_size
+    problems: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = act(MemoryWire(rank, board))
+        except Exception as problem:  # noqa: BLE001 - raised again below
+            problems.append(problem)
+            board.barrier.abort()
+
+    # Ranks are threads already.
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.set_num_threads(before)
+    if problems:
+        raise problems[0]
+    assert all(line.empty() for line in board.queues.values()), "a message nobody received"
+    return results

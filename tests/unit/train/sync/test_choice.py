@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from yoked.train.choose import Choice
+from yoked.train.model import ModelConfig
+from yoked.train.sync.choice import RankPlace, choose_sync, judge, measure_wire
+
+D4 = ModelConfig.from_depth(
+    4, aspect_ratio=64, head_dim=64, sequence_len=512, vocab_size=32768, window_pattern="L"
+)
+GBIT = 118e6
+
+
+def verdict(rate: float, rows: int = 16, hosts: tuple[str, ...] = ("i9", "laptop")) -> Choice:
+    ranks = [RankPlace(host, rows, 1e11) for host in hosts]
+    return judge(rate, 2e-4, ranks, D4, 2)
+
+
+def test_exact_sync_is_kept_where_the_wire_hides_behind_the_computation():
+    choice = verdict(GBIT)
+
+    assert choice.value == "exact"
+    assert "118 MB/s" in choice.reason
+
+
+def test_a_slow_wire_gets_the_smallest_payload():
+    choice = verdict(GBIT / 10)
+
+    assert choice.value == "int8"
+    assert choice.measured["int8_step_s"] < choice.measured["exact_step_s"]
+    assert "exact" in choice.reason
+
+
+@pytest.mark.parametrize("rows", [2, 16, 64])
+def test_a_slower_wire_never_chooses_a_larger_payload(rows):
+    order = ["exact", "bf16", "int8"]
+
+    chosen = [order.index(verdict(GBIT / part, rows).value) for part in (0.1, 1, 2, 4, 8, 16)]
+
+    assert chosen == sorted(chosen)
+
+
+def test_a_host_without_rows_is_no_obstacle():
+    ranks = [RankPlace("i9", 4, 1e11), RankPlace("old", 0, 1e9)]
+
+    assert judge(GBIT, 2e-4, ranks, D4, 2).value in ("exact", "bf16", "int8")
+
+
+def test_the_wire_is_measured_and_all_ranks_choose_alike(on_ranks):
+    ranks = [RankPlace("i9", 4, 1e11), RankPlace("laptop", 4, 1e11)]
+
+    choices = on_ranks(2, lambda wire: choose_sync(wire, ranks, D4, 2))
+    measured = on_ranks(2, measure_wire)
+
+    assert choices[0] == choices[1]
+    assert all(rate > 0 and latency_s > 0 for rate, latency_s in measured)

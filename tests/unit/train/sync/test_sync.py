@@ -1,0 +1,200 @@
+"""The parts of ranks, joined by every payload dtype, against one process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from yoked.train.head import Head
+from yoked.train.model import GPT, ModelConfig
+from yoked.train.optim.groups import LearningRates, build_groups
+from yoked.train.optim.layout import Layout
+from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.schedule import Schedule
+from yoked.train.sync.agreement import checksum
+from yoked.train.sync.payload import PAYLOADS
+from yoked.train.sync.wire import Wire
+from yoked.train.trainer import Trainer
+
+CONFIG = ModelConfig(
+    sequence_len=8, vocab_size=60, n_layer=3, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
+)
+ROWS = 6
+SHARES = st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any)
+
+
+class Stream:
+    """Row i is fixed."""
+
+    def batch(self, start: int, stop: int) -> np.ndarray:
+        return np.stack(
+            [
+                np.random.default_rng(i).integers(0, 60, CONFIG.sequence_len + 1)
+                for i in range(start, stop)
+            ]
+        )
+
+
+def make_trainer(
+    wire: Wire, shares: list[float], payload: str = "exact", *, batch: int = 2
+) -> Trainer:
+    model = GPT(CONFIG)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    model.finish()
+    groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
+    layout = Layout(model, groups, shares)
+    return Trainer(
+        model,
+        layout,
+        MuonAdamW(layout, Schedule(100), wire.rank),
+        Head(CONFIG.vocab_size),
+        wire,
+        Stream(),
+        rows_per_step=ROWS,
+        device_batch_size=batch,
+        shares=shares,
+        payload=PAYLOADS[payload],
+    )
+
+
+def summed_gradients(trainer: Trainer) -> dict[str, Tensor]:
+    """The gradients of step 0 that this rank would apply: all but the matrices of others."""
+    trainer.gradients(0)
+    trainer.sync.await_all()
+    for stack in trainer.optimizer.owned:
+        trainer.sync.collect(stack)
+        trainer.sync.share(stack, trainer.sync.before_update(stack))
+    rows = trainer.sync.finish()
+    trainer.settle()
+    found: dict[str, Tensor] = {}
+    for name, parameter in trainer.layout.parameters.items():
+        if name in rows.tables:
+            found[name] = torch.zeros(parameter.shape)
+            found[name][rows.rows] = rows.tables[name]
+        elif trainer.layout.owners.get(name, trainer.wire.rank) == trainer.wire.rank:
+            found[name] = trainer.layout.gradient(name).clone()
+    return found
+
+
+@pytest.fixture(scope="session")
+def joined(on_ranks):
+    """The gradients of all ranks; where several hold one, they must be equal to the bit."""
+
+    def join(shares: list[float], payload: str = "exact", batch: int = 2) -> dict[str, Tensor]:
+        total: dict[str, Tensor] = {}
+        for found in on_ranks(
+            len(shares),
+            lambda wire: summed_gradients(make_trainer(wire, shares, payload, batch=batch)),
+        ):
+            for name, gradient in found.items():
+                assert name not in total or torch.equal(total[name], gradient), name
+                total[name] = gradient
+        return total
+
+    return join
+
+
+@pytest.fixture(scope="session")
+def alone(joined):
+    """The gradients of one process."""
+    return joined([1.0])
+
+
+@settings(deadline=None, max_examples=15)
+@given(shares=SHARES, batch=st.integers(1, 7))
+def test_any_split_of_a_step_gives_the_single_process_gradient(joined, alone, shares, batch):
+    found = joined([float(share) for share in shares], batch=batch)
+
+    assert found.keys() == alone.keys()
+    for name, expected in alone.items():
+        assert (found[name] - expected).norm() <= 1e-5 * expected.norm() + 1e-9, name
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize(("payload", "error"), [("bf16", 5e-3), ("int8", 2e-2), ("int4", 0.2)])
+def test_a_lossy_payload_is_near_the_gradient_and_equal_on_all_ranks(
+    joined, alone, world_size, payload, error
+):
+    found = joined([1.0] * world_size, payload)
+
+    for name, expected in alone.items():
+        assert (found[name] - expected).norm() <= error * expected.norm() + 1e-9, name
+
+
+def weights_after(wire: Wire, shares: list[float], payload: str, steps: int) -> list[int]:
+    trainer = make_trainer(wire, shares, payload)
+    for step in range(steps):
+        trainer.step(step)
+    trainer.settle()
+    return [checksum(parameter) for parameter in trainer.layout.parameters.values()]
+
+
+@pytest.mark.parametrize("payload", list(PAYLOADS))
+@pytest.mark.parametrize("shares", [[1.0, 1.0], [2.0, 0.0, 1.0]])
+def test_weights_stay_equal_on_all_ranks_and_repeat_to_the_bit(on_ranks, payload, shares):
+    first, second = (
+        on_ranks(len(shares), lambda wire: weights_after(wire, shares, payload, 4))
+        for _ in range(2)
+    )
+
+    assert all(sums == first[0] for sums in first)
+    assert first == second
+
+
+@pytest.mark.parametrize("payload", ["bf16", "int8", "int4"])
+def test_error_feedback_brings_in_later_what_rounding_lost(on_ranks, alone, payload):
+    def sums(wire: Wire) -> tuple[Tensor, Tensor]:
+        trainer = make_trainer(wire, [1.0, 1.0], payload)
+        total = torch.zeros_like(trainer.layout.head_grad)
+        for _ in range(20):
+            total += summed_gradients(trainer)["lm_head.weight"]
+        return total / 20, trainer.layout.head_grad
+
+    (mean, last), _ = on_ranks(2, sums)
+
+    expected = alone["lm_head.weight"]
+    assert (mean - expected).norm() < 0.2 * (last - expected).norm()
+
+
+@pytest.mark.parametrize(
+    ("payload", "bits"), [("exact", 32), ("bf16", 16), ("int8", 8.2), ("int4", 5.1)]
+)
+def test_a_rank_of_two_sends_as_much_as_in_a_ring(on_ranks, payload, bits):
+    def sent(wire: Wire) -> int:
+        trainer = make_trainer(wire, [1.0, 1.0], payload)
+        trainer.step(0)
+        trainer.settle()
+        return wire.bytes_sent
+
+    dense = sum(
+        parameter.numel()
+        for n, parameter in make_trainer(Wire(), [1.0]).layout.parameters.items()
+        if n == "lm_head.weight" or n.startswith("transformer.h.")
+    )
+    rows = 48 * 3 * 32 * (4 if payload == "exact" else 2)
+
+    assert on_ranks(2, sent) == pytest.approx([dense * bits / 8 + rows / 2] * 2, rel=0.25)
+
+
+def test_matrices_by_collectives_learn_the_same(on_ranks):
+    def weights(wire: Wire, by_collectives: bool) -> list[Tensor]:
+        wire.device_group = object() if by_collectives else None  # type: ignore[assignment]
+        trainer = make_trainer(wire, [1.0, 1.0])
+        for step in range(3):
+            trainer.step(step)
+        trainer.settle()
+        return [parameter.detach() for parameter in trainer.layout.parameters.values()]
+
+    plain, collective = (
+        on_ranks(2, lambda wire, way=way: weights(wire, way))[0] for way in (False, True)
+    )
+
+    for one, other in zip(plain, collective, strict=True):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)

@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yoked import journal
+from yoked.train.balance import Balancer, Change, Cost, Level, Seen, assign_rows, step_s
+from yoked.train.config import TrainConfig
+from yoked.train.livebalance import LiveBalance, describe_change, idle_note, rank_names
+from yoked.train.runfolder import RunFolder
+from yoked.train.shares import settle_shares
+from yoked.train.trainer import StepStats
+
+SECONDS = st.floats(0.01, 10)
+COSTS = st.lists(st.builds(Cost, st.floats(0, 10), SECONDS), min_size=1, max_size=4)
+
+
+# --- whole rows
+
+
+@given(rows=st.integers(0, 7), costs=COSTS)
+@settings(max_examples=60)
+def test_no_assignment_ends_a_step_sooner(rows: int, costs: list[Cost]) -> None:
+    found = assign_rows(rows, costs)
+
+    every = (c for c in product(range(rows + 1), repeat=len(costs)) if sum(c) == rows)
+    assert step_s(found, costs) == min(step_s(counts, costs) for counts in every)
+
+
+@given(rows=st.integers(0, 500), costs=COSTS)
+@settings(max_examples=40)
+def test_every_row_is_assigned(rows: int, costs: list[Cost]) -> None:
+    found = assign_rows(rows, costs)
+
+    assert sum(found) == rows
+    assert min(found) >= 0
+
+
+def test_a_rank_has_at_least_the_rows_that_are_asked_for() -> None:
+    costs = [Cost(0, 1), Cost(0, 100)]
+
+    assert assign_rows(8, costs) == (8, 0)
+    assert assign_rows(8, costs, (0, 1)) == (7, 1)
+
+
+# --- figures
+
+
+def test_two_figures_in_a_row_begin_a_new_level_and_one_alone_does_not() -> None:
+    level = Level()
+    for figure in (1.0, 1.01, 0.99, 1.0, 3.0, 1.0, 1.02):
+        level.add(figure)
+    assert level.value == pytest.approx(1.0, abs=0.01)
+
+    for figure in (2.0, 2.02):
+        level.add(figure)
+
+    assert (level.value, level.count) == (pytest.approx(2.01), 2)
+
+
+def test_a_level_is_surer_the_more_it_has_seen() -> None:
+    level, errors = Level(), []
+    for figure in (1.0, 1.02, 0.98, 1.01, 0.99, 1.0):
+        level.add(figure)
+        errors.append(level.error)
+
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.5 * errors[0]
+
+
+# --- a run, simulated
+
+
+@dataclass
+class World:
+    """What steps cost by rank; speeds may change with the step."""
+
+    row_s: Callable[[int], Sequence[float]]
+    fixed_s: Callable[[int], Sequence[float]]
+
+    def costs(self, step: int) -> list[Cost]:
+        return [Cost(f, r) for f, r in zip(self.fixed_s(step), self.row_s(step), strict=True)]
+
+
+@dataclass
+class Simulated:
+    """step_s: true seconds of each step, without noise; changes: with the step they hold from."""
+
+    step_s: list[float]
+    rows: list[tuple[int, ...]]
+    changes: list[tuple[int, Change]]
+
+
+def simulate(
+    world: World, start: Sequence[int], steps: int, *, noise: float = 0.02, seed: int = 0
+) -> Simulated:
+    """Figures arrive one step late, as in the loop; equal speeds are all that is known before."""
+    dice, balancer = random.Random(seed), Balancer(start, [1.0] * len(start))
+    found, rows, late = Simulated([], [], []), tuple(start), None
+    for step in range(steps):
+        costs = world.costs(step)
+        found.step_s.append(step_s(rows, costs))
+        found.rows.append(rows)
+        change = None if late is None else balancer.observe(late)
+        late = [
+            Seen(
+                count,
+                cost.fixed_s + count * cost.row_s * max(0.1, dice.gauss(1, noise)),
+                cost.fixed_s,
+            )
+            for cost, count in zip(costs, rows, strict=True)
+        ]
+        if change is not None:
+            rows = change.rows
+            found.changes.append((step + 1, change))
+    return found
+
+
+def steady(*row_s: float, fixed: float = 0.3) -> World:
+    """Speeds that do not change; the optimizer takes `fixed` rows' time."""
+    return World(lambda step: row_s, lambda step: [fixed * each for each in row_s])
+
+
+def changing(at: int, before: Sequence[float], after: Sequence[float]) -> World:
+    """Other seconds per row from step `at` on, and as much slower optimizers."""
+    return World(
+        lambda step: before if step < at else after,
+        lambda step: [0.3 * each for each in (before if step < at else after)],
+    )
+
+
+def best_s(world: World, step: int, rows: int) -> float:
+    costs = world.costs(step)
+    return step_s(assign_rows(rows, costs), costs)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_equal_hosts_never_swap_rows_over_a_tenth_of_noise(seed: int) -> None:
+    found = simulate(steady(1.0, 1.0), (16, 16), 500, noise=0.1, seed=seed)
+
+    assert found.changes == []
+
+
+@pytest.mark.parametrize("row_s", [(1.0, 4.0), (1.0, 2.0, 3.0), (5.0, 1.0), (1.0, 20.0)])
+def test_unequal_hosts_have_the_best_rows_within_ten_steps(row_s: tuple[float, ...]) -> None:
+    world = steady(*row_s)
+    start = [32 // len(row_s)] * len(row_s)
+    start[0] += 32 - sum(start)
+
+    found = simulate(world, start, 40)
+
+    assert all(took <= 1.06 * best_s(world, 0, 32) for took in found.step_s[10:])
+    assert len(found.changes) <= 2
+
+
+@given(seed=st.integers(0, 10_000), slower=st.floats(1.7, 4.0), noise=st.sampled_from([0.0, 0.05]))
+@settings(max_examples=12, deadline=None)
+def test_of_a_host_that_slows_ninety_percent_is_recovered_within_20_steps(
+    seed: int, slower: float, noise: float
+) -> None:
+    world = changing(40, (1.0, 1.0), (1.0, slower))
+
+    found = simulate(world, (16, 16), 61, noise=noise, seed=seed)
+
+    unbalanced_s, balanced_s = found.step_s[40], best_s(world, 40, 32)
+    assert found.rows[40] == (16, 16)
+    assert unbalanced_s - found.step_s[60] >= 0.9 * (unbalanced_s - balanced_s)
+
+
+def test_a_host_that_recovers_has_its_rows_again() -> None:
+    row_s = {True: (1.0, 2.0), False: (1.0, 1.0)}
+    world = World(lambda step: row_s[40 <= step < 90], lambda step: (0.3, 0.3))
+
+    found = simulate(world, (16, 16), 130)
+
+    assert found.rows[80] in ((21, 11), (22, 10))
+    assert found.rows[-1] == (16, 16)
+    assert [(change.why, change.rank) for _, change in found.changes] == [
+        ("slower", 1),
+        ("faster", 1),
+    ]
+
+
+def test_a_host_that_is_a_hundred_times_slower_has_no_rows_and_hardly_delays_the_others() -> None:
+    found = simulate(steady(1.0, 100.0, fixed=0.001), (16, 16), 1500)
+
+    assert found.rows[10] == found.rows[-1] == (32, 0)
+    assert sum(found.step_s[10:]) < 1.01 * 1490 * 32
+
+
+def test_an_idle_host_whose_optimizer_is_fast_again_has_rows_at_once() -> None:
+    found = simulate(changing(60, (1.0, 100.0), (1.0, 1.0)), (16, 16), 80)
+
+    assert found.rows[59] == (32, 0)
+    assert found.rows[-1] == (16, 16)
+
+
+def test_an_idle_host_that_recovers_unseen_is_found_by_a_trial() -> None:
+    world = World(lambda step: (1.0, 5.0) if step < 40 else (1.0, 1.0), lambda step: (0.3, 0.3))
+
+    found = simulate(world, (2, 2), 400)
+
+    assert found.rows[39] == (4, 0)
+    assert found.rows[-1] == (2, 2)
+    assert [change.why for _, change in found.changes] == ["measured", "trial", "faster"]
+
+
+def test_a_trial_that_finds_nothing_new_is_taken_back() -> None:
+    found = simulate(steady(1.0, 5.0), (2, 2), 400)
+
+    whys = [change.why for _, change in found.changes]
+    assert whys[:3] == ["measured", "trial", "tried"]
+    assert found.rows[-1] == (4, 0)
+    assert sum(found.step_s[10:]) < 1.01 * 390 * 4.3
+
+
+def test_the_first_row_after_a_pause_warms_up_and_is_not_held_against_a_rank() -> None:
+    balancer, rows, before = Balancer((4, 0), (1.0, 0.2)), (4, 0), 0
+    for _ in range(300):
+        row_s = 1.0 if before or not rows[1] else 50.0
+        change = balancer.observe(
+            [Seen(rows[0], rows[0], 0.0), Seen(rows[1], rows[1] * row_s, 0.0)]
+        )
+        before, rows = rows[1], rows if change is None else change.rows
+
+    assert rows == (2, 2)
+
+
+def test_rows_do_not_swing_where_the_model_of_costs_is_wrong() -> None:
+    """A second rank whose rows cost twice as much when it has more than 12."""
+    balancer, rows, changes = Balancer((16, 16), (1.0, 1.0)), (16, 16), 0
+    for _ in range(300):
+        row_s = (1.0, 2.0 if rows[1] > 12 else 1.0)
+        seen = [Seen(count, count * each, 0.0) for count, each in zip(rows, row_s, strict=True)]
+        change = balancer.observe(seen)
+        if change is not None:
+            rows, changes = change.rows, changes + 1
+
+    # Without doubled pauses there would be 70.
+    assert changes <= 16
+
+
+def test_all_ranks_decide_alike_on_the_same_figures() -> None:
+    found = [simulate(steady(1.0, 3.0), (16, 16), 60, noise=0.1, seed=3) for _ in range(2)]
+
+    assert found[0].changes == found[1].changes
+    assert found[0].changes
+
+
+def test_a_rank_that_never_had_rows_is_taken_at_its_speed_before_the_first_step() -> None:
+    balancer = Balancer((4, 0), (1.0, 1.0))
+
+    changes = [balancer.observe([Seen(4, 4.2, 0.2), Seen(0, 0.2, 0.2)]) for _ in range(6)]
+
+    (change,) = [change for change in changes if change is not None]
+    assert change.rows == (2, 2)
+
+
+# --- how a run starts
+
+
+def shares(hosts: str, last_rows: Sequence[int] = (), **flags: str) -> tuple[tuple, bool]:
+    found = settle_shares(TrainConfig(**flags), hosts.split(), last_rows, lambda: [4.0, 1.0])
+    return found.weights, found.live
+
+
+def test_rows_move_between_hosts_unless_shares_are_fixed_or_it_is_switched_off() -> None:
+    assert shares("desk laptop") == ((4.0, 1.0), True)
+    assert shares("desk desk") == ((1.0, 1.0), False)
+    assert shares("desk desk", balance="on") == ((4.0, 1.0), True)
+    assert shares("desk laptop", balance="off") == ((1.0, 1.0), False)
+    assert shares("desk laptop", shares="3:1") == ((3.0, 1.0), False)
+    assert shares("desk laptop", shares="3:1", balance="on") == ((3.0, 1.0), True)
+    assert shares("desk", balance="on") == ((1.0,), False)
+
+
+def test_a_resumed_run_starts_with_the_rows_that_it_had_last() -> None:
+    assert shares("desk laptop", (26, 6)) == ((26.0, 6.0), True)
+    assert shares("desk laptop", (26, 6), shares="1:1") == ((1.0, 1.0), False)
+
+
+def follow_a_hundred_times_slower_laptop(path: Path) -> tuple[list[range], list[str]]:
+    """The last ranges, and what was said, of 40 steps of 8 rows of 10 tokens."""
+    session: Any = SimpleNamespace(
+        hosts=[{"name": "desk"}, {"name": "laptop"}],
+        shares=[1.0, 1.0],
+        resolved=SimpleNamespace(max_seq_len=10),
+    )
+    trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)])
+    trainer.reshare = lambda ranges: setattr(trainer, "ranges", ranges)
+    folder, said = RunFolder(path), list[str]()
+    folder.open({}, attempt=1)
+    live = LiveBalance(session, trainer, folder)
+    for step in range(40):
+        stats = [
+            StepStats(1.0, 10 * len(rows), 0.1 + len(rows) * row_s, 0.0, 0.0, 0, 0.1)
+            for rows, row_s in zip(trainer.ranges, (1.0, 100.0), strict=True)
+        ]
+        live.follow(stats, step + 2, said.append)
+    folder.close()
+    return trainer.ranges, said
+
+
+def test_a_change_reaches_the_trainer_the_journal_and_people(tmp_path: Path) -> None:
+    ranges, said = follow_a_hundred_times_slower_laptop(tmp_path)
+
+    (event,) = journal.read(tmp_path / "events.jsonl")
+    assert ranges == [range(8), range(8, 8)]
+    assert (event["event"], event["before"], event["rows"]) == ("shares", [4, 4], [8, 0])
+    assert event["step"] == 5
+    assert event["row_s"] == [pytest.approx(1.0), pytest.approx(100.0)]
+    assert said[0] == "by the steps measured: 4:4 -> 8:0 rows"
+    assert said[1].startswith("laptop computes no rows: one takes it 1 min 40 s, all of them")
+    assert len(said) == 2
+
+
+def test_the_last_rows_of_a_run_are_those_of_its_last_change_that_was_no_trial(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.last_rows() == ()
+    folder.open({}, attempt=1)
+
+    for event in (
+        {"kind": "start", "rows": [4, 4]},
+        {"kind": "shares", "rows": [8, 0], "why": "measured"},
+        {"kind": "saved", "step": 3},
+        {"kind": "shares", "rows": [7, 1], "why": "trial"},
+    ):
+        folder.event(**event)  # type: ignore[arg-type]
+    folder.close()
+
+    assert folder.last_rows() == (8, 0)
+
+
+# --- what people read
+
+
+def change(why: str, rank: int | None) -> Change:
+    return Change((29, 3), (26, 6), why, rank, 2.0, 1.0, (Cost(0, 1), Cost(0, 1)))  # type: ignore[arg-type]
+
+
+def test_a_change_is_told_with_the_host_that_it_is_about() -> None:
+    names = rank_names(["desk", "laptop"])
+
+    assert describe_change(change("slower", 1), names) == "laptop slows: 26:6 -> 29:3 rows"
+    assert describe_change(change("faster", 0), names) == "desk is faster: 26:6 -> 29:3 rows"
+    assert describe_change(change("measured", None), names).startswith("by the steps measured: 26")
+
+
+def test_ranks_of_one_host_are_told_apart() -> None:
+    assert rank_names(["desk", "laptop", "desk"]) == ["desk (rank 0)", "laptop", "desk (rank 2)"]
+
+
+def test_at_the_start_too_few_rows_and_too_slow_ranks_are_different_things() -> None:
+    names = ["desk", "laptop"]
+
+    assert idle_note([1, 1], [1.0, 1.0], names) is None
+    assert "a step has 1 row for 2 ranks: rank 1 has none" in str(
+        idle_note([1, 0], [1.0, 1.0], names)
+    )
+    assert "laptop computes none of a step's 8 rows" in str(idle_note([8, 0], [9.0, 0.1], names))

@@ -1,0 +1,112 @@
+"""A rehearsal takes the parts of a step as the trainer has them. How long is not tested."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from yoked.errors import UsageError
+from yoked.records.measurement import Compute, ModelShape, StepCost
+from yoked.train import rehearse
+from yoked.train.attention import AttentionPath
+from yoked.train.config import TrainConfig
+from yoked.train.matmul import Products
+from yoked.train.model import ModelConfig
+from yoked.train.session import ComputeChoices
+
+SMALL = ["--depth=1", "--max-seq-len=64", "--vocab-size=512", "--head-dim=32", "--threads=1"]
+PATH: AttentionPath = "sdpa"
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One repetition of everything."""
+    monkeypatch.setattr(rehearse, "MOST_RUNS", 1)
+    monkeypatch.setattr(rehearse, "PRODUCT_S", 1e-9)
+    monkeypatch.setattr(rehearse, "COPY_BYTES", 1_000_000)
+
+
+@pytest.mark.usefixtures("brief")
+def test_the_module_prints_one_object_with_the_records_fields(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = torch.get_num_threads()
+    try:
+        status = rehearse.main([*SMALL, "--device-type=cpu", "--device-batch-size=2"])
+    finally:
+        torch.set_num_threads(before)
+
+    told = json.loads(capsys.readouterr().out)
+    assert status == 0
+    costs = [
+        StepCost(**{**each, "model": ModelShape(**each["model"])}) for each in told["step_costs"]
+    ]
+    rates = [Compute(**each) for each in told["compute"]]
+    assert {rate.dtype for rate in rates} == {"float32", "bfloat16"}
+    assert {cost.dtype for cost in costs} <= {"float32", "bfloat16"}
+    assert costs[0].model == ModelShape(
+        depth=1, n_embd=64, n_head=2, vocab_size=512, sequence_len=64
+    )
+    assert all(cost.tokens in (64, 128) for cost in costs)
+    assert all(cost.threads == 1 for cost in costs)
+    assert all(
+        min(cost.forward_s, cost.head_s, cost.backward_s, cost.adamw_s, cost.muon_s) > 0
+        for cost in costs
+    )
+    assert told["choices"].keys() == {cost.dtype for cost in costs}
+
+
+@pytest.mark.usefixtures("brief")
+def test_every_parameter_takes_part_in_the_step() -> None:
+    config = ModelConfig.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
+    compute = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
+    parts = rehearse.Rehearsal(TrainConfig(), config, torch.device("cpu"), compute)
+    before = {name: each.clone() for name, each in parts.layout.parameters.items()}
+
+    parts.cost("here", 2)
+
+    # New projections are zero, so that what is behind them has no gradient in the first step.
+    unchanged = [
+        name for name, each in parts.layout.parameters.items() if torch.equal(each, before[name])
+    ]
+    assert not any(name.startswith(("lm_head", "transformer.wte")) for name in unchanged)
+    assert any("c_proj" in name for name in before.keys() - set(unchanged))
+
+
+def test_tokens_are_drawn_as_words_are_some_often_most_seldom() -> None:
+    config = ModelConfig.from_depth(1, head_dim=32, sequence_len=512, vocab_size=32_768)
+    compute = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
+    parts = rehearse.Rehearsal(TrainConfig(), config, torch.device("cpu"), compute)
+
+    ids = parts.tokens(2)[:, :-1]
+
+    assert ids.shape == (2, 512)
+    assert int(ids.min()) >= 0
+    assert int(ids.max()) < 32_768
+    # Of text there are about 455.
+    assert 300 < len(torch.unique(ids)) < 700
+
+
+def test_what_does_not_grow_with_the_rows_is_the_overhead() -> None:
+    assert rehearse.overhead_s({1: 0.3, 2: 0.5}) == pytest.approx(0.1)
+    assert rehearse.overhead_s({1: 0.3, 8: 2.4}) == pytest.approx(0.0)
+    # Two rows may take less than twice one row's time by more than a rank's noise: none.
+    assert rehearse.overhead_s({1: 0.2, 2: 0.5}) == 0.0
+    assert rehearse.overhead_s({1: 3.0}) == 0.0
+
+
+def test_the_fastest_dtype_comes_first_and_a_slow_one_only_if_there_is_time() -> None:
+    times_s = {"float32": 2e-6, "bfloat16": 1e-6}
+
+    quick = list(rehearse.worth_a_try(times_s, lambda: 2.0))
+    slow = list(rehearse.worth_a_try(times_s, lambda: 8.0))
+
+    assert quick == ["bfloat16", "float32"]
+    assert slow == ["bfloat16"]
+
+
+def test_a_model_that_cannot_be_is_refused() -> None:
+    with pytest.raises(UsageError, match="wide"):
+        rehearse.report(["--depth=1", "--aspect-ratio=8", "--head-dim=8"])
