@@ -1,0 +1,268 @@
+"""`yoked plan`: what each way of training would give here, before any time is spent on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Group, Parameter
+
+from yoked.cli.output import Output
+from yoked.errors import UsageError, YokedError
+
+if TYPE_CHECKING:
+    from yoked.plan.explain import Target
+    from yoked.plan.search import Plan, Question
+    from yoked.plan.shape import Shape
+    from yoked.records.measurement import Measurement
+    from yoked.train.config import TrainConfig
+    from yoked.train.resolve import Horizon, ResolvedConfig
+
+MODEL = Group("Model and run, as in `yoked train`", sort_key=1)
+LARGER_BATCH = 4
+# When the fleet reaches less of its hosts' sum, say what a larger batch would give.
+SATISFIED = 0.85
+
+
+def _model(help_text: str) -> Parameter:
+    return Parameter(help=help_text, group=MODEL)
+
+
+@dataclass(frozen=True)
+class PlanFlags:
+    """The run that is planned, by the flags of `yoked train`."""
+
+    depth: Annotated[int | None, _model("Layers of the model; width follows.")] = None
+    aspect_ratio: Annotated[int, _model("Width is depth times this.")] = 64
+    head_dim: Annotated[int | None, _model("Width of one attention head.")] = None
+    max_seq_len: Annotated[int | None, _model("Tokens in a row.")] = None
+    window_pattern: Annotated[str | None, _model("Attention windows.")] = None
+    vocab_size: Annotated[int, _model("Tokens in the vocabulary.")] = 32_768
+    dtype: Annotated[str, _model("auto, float32 or bfloat16.")] = "auto"
+    total_batch_size: Annotated[int | None, _model("Tokens in a step, over all ranks.")] = None
+    device_batch_size: Annotated[
+        int | None, _model("Most rows at once. Default: the best of those measured.")
+    ] = None
+    num_iterations: Annotated[int | None, _model("Steps to train.")] = None
+    target_flops: Annotated[float | None, _model("Train until so many FLOPs are done.")] = None
+    target_param_data_ratio: Annotated[
+        float | None, _model("Tokens for each parameter of the matrices and the lm_head.")
+    ] = None
+
+    def config(self) -> TrainConfig:
+        """As training has it. Raises UsageError for what cannot be meant."""
+        from yoked.train.config import TrainConfig
+
+        return TrainConfig(**dataclasses.asdict(self))
+
+    def words(self) -> list[str]:
+        """What was given, as a command line of `yoked train` has it."""
+        return [
+            f"--{field.name.replace('_', '-')} {getattr(self, field.name)}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default and field.name != "device_batch_size"
+        ]
+
+
+def command(
+    *,
+    fleet: Annotated[
+        Path | None, Parameter(help="The fleet's file. Default: yoked.toml of this folder.")
+    ] = None,
+    flags: Annotated[PlanFlags, Parameter(name="*")] = PlanFlags(),
+    probe: Annotated[
+        Path | None, Parameter(help="A measurement's file. Default: the fleet's newest.")
+    ] = None,
+    simulate: Annotated[
+        str | None,
+        Parameter(
+            help="A fleet that need not exist: a file, or h100-roce, 64-homes or two-laptops."
+        ),
+    ] = None,
+    add: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Will this host help? NAME=TFLOPS,MBIT: its peak, and what it sends each way.",
+        ),
+    ] = (),
+    price_per_hour: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative="", show_default=False, help="What an hour of a host costs: HOST=PRICE."
+        ),
+    ] = (),
+    json_output: Annotated[
+        bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
+    ] = False,
+) -> int:
+    """Predict what each way of training would give on this fleet, choose one, and say why.
+
+    It reads what `yoked probe` measured last and measures nothing itself. --simulate needs no
+    fleet: its figures are stated peaks and rates.
+    """
+    from yoked.cli.commands.plan_text import plan_lines, plan_payload
+    from yoked.plan.explain import verdict
+    from yoked.plan.search import make_plan
+    from yoked.plan.simulate import add_hosts, parse_added
+
+    output = Output(json_mode=json_output)
+    config = flags.config()
+    if simulate is not None and (fleet is not None or probe is not None):
+        raise UsageError(
+            "--simulate is a fleet of its own, without --fleet and --probe", fix="give one of them"
+        )
+    measurement, run = (
+        _measured(fleet, probe, config) if simulate is None else _simulated(simulate, config)
+    )
+    added = [parse_added(text) for text in add]
+    if added:
+        batch = run.resolved.device_batch_size
+        measurement = add_hosts(measurement, added, run.shape, batch)
+    question = _question(config, run)
+    plan = make_plan(question, measurement)
+    target = _target(run, price_per_hour, measurement)
+    names = [name for host in added for name in host.names]
+    larger = _larger(plan, measurement)
+    output.result(
+        plan_payload(plan, measurement, target, names, simulated=simulate is not None),
+        verdict=verdict(plan),
+        evidence=plan_lines(plan, measurement, target, names, larger, simulated=simulate),
+        next_commands=[] if simulate else _next_commands(plan, flags, fleet),
+    )
+    return 1 if plan.too_small else 0
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The run as it would be, resolved for the fleet's devices."""
+
+    shape: Shape
+    resolved: ResolvedConfig
+    horizon: Horizon
+
+
+def _resolve(config: TrainConfig, device_type: str) -> _Run:
+    from yoked.plan.shape import Shape, count_parameters, flops_per_token
+    from yoked.train.resolve import REFERENCE_DEPTH, ModelSize, fix_horizon, resolve
+
+    resolved = resolve(config, device_type)
+
+    def shape(depth: int) -> Shape:
+        return Shape.from_flags(
+            depth,
+            aspect_ratio=resolved.aspect_ratio,
+            head_dim=resolved.head_dim,
+            vocab_size=config.vocab_size,
+            sequence_len=resolved.max_seq_len,
+            window_pattern=resolved.window_pattern,
+        )
+
+    own = shape(resolved.depth)
+    size = ModelSize(
+        scaling=count_parameters(own).dense,
+        reference=count_parameters(shape(REFERENCE_DEPTH)).dense,
+        flops_per_token=flops_per_token(own),
+    )
+    return _Run(own, resolved, fix_horizon(resolved, size))
+
+
+def _simulated(named: str, config: TrainConfig) -> tuple[Measurement, _Run]:
+    from yoked.plan.simulate import load_simulated, simulate
+
+    fleet = load_simulated(named)
+    run = _resolve(config, "cuda" if any(host.device == "cuda" for host in fleet.host) else "cpu")
+    return simulate(fleet, run.shape, run.resolved.device_batch_size), run
+
+
+def _measured(
+    fleet: Path | None, probe: Path | None, config: TrainConfig
+) -> tuple[Measurement, _Run]:
+    measurement = _read(probe) if probe is not None else _newest(fleet)
+    devices = {cost.device for cost in measurement.step_costs}
+    kind = next((each for each in ("cuda", "mps") if each in devices), "cpu")
+    return measurement, _resolve(config, kind)
+
+
+def _read(path: Path) -> Measurement:
+    from yoked.records.measurement_json import measurement_from_json
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageError(
+            f"--probe {path} cannot be read: {problem}", fix="yoked probe"
+        ) from problem
+    return measurement_from_json(text, where=str(path))
+
+
+def _newest(fleet: Path | None) -> Measurement:
+    from yoked.fleet.file import open_fleet
+    from yoked.probe.store import load_newest
+
+    opened = open_fleet(fleet)
+    measurement = load_newest(opened)
+    if measurement is None:
+        flag = "" if fleet is None else f" --fleet {fleet}"
+        raise YokedError(
+            f"fleet {opened.name} has not been measured yet, as its hosts are now",
+            fix=[f"yoked probe{flag}", "or look at a fleet that is stated: --simulate two-laptops"],
+        )
+    return measurement
+
+
+def _question(config: TrainConfig, run: _Run) -> Question:
+    from yoked.plan.search import Question
+
+    return Question(
+        shape=run.shape,
+        tokens_per_step=run.horizon.total_batch_size,
+        device_batch_size=config.device_batch_size,
+        dtype=None if config.dtype == "auto" else config.dtype,
+    )
+
+
+def _target(run: _Run, prices: tuple[str, ...], measurement: Measurement) -> Target:
+    from yoked.plan.explain import Target
+
+    known: dict[str, float] = {}
+    for text in prices:
+        host, _, price = text.rpartition("=")
+        try:
+            known[host] = float(price)
+        except ValueError:
+            known[host] = -1.0
+        if host not in measurement.ranks or not 0 <= known[host] < math.inf:
+            raise UsageError(
+                f"--price-per-hour {text!r} is not HOST=PRICE with a host of the fleet",
+                fix=f"hosts are {', '.join(list(measurement.ranks)[:8])}",
+            )
+    return Target(run.horizon.num_iterations, known)
+
+
+def _larger(plan: Plan, measurement: Measurement) -> Plan | None:
+    """The plan for larger steps, where the network keeps the fleet from what its hosts could."""
+    from yoked.plan.search import make_plan
+
+    if len(plan.alone) == 1 or (plan.efficiency >= SATISFIED and not plan.at_home):
+        return None
+    tokens = LARGER_BATCH * plan.question.tokens_per_step
+    return make_plan(dataclasses.replace(plan.question, tokens_per_step=tokens), measurement)
+
+
+def _next_commands(plan: Plan, flags: PlanFlags, fleet: Path | None) -> list[str]:
+    words = ["yoked train", *flags.words()]
+    words.append(f"--device-batch-size {plan.chosen.device_batch_size}")
+    commands = []
+    if len(plan.chosen.rows) > 1:
+        words.append(f"--sync {plan.chosen.sync}")
+    if plan.at_home:
+        fleet = Path("fewer.toml")
+        commands.append(f"yoked init {' '.join(plan.chosen.hosts)} --fleet {fleet}")
+    if fleet is not None:
+        words.append(f"--fleet {fleet}")
+    return [*commands, " ".join(words)]

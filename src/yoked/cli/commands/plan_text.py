@@ -1,0 +1,176 @@
+"""What `yoked plan` says: plain data for programs, lines for people. Nothing is done here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from yoked.cli.commands.lab_text import table
+from yoked.plan.arithmetic import LINE_RATES_BIT_PER_S, WireTime, wire_times
+from yoked.plan.explain import explanation
+from yoked.plan.shape import count_parameters, flops_per_token
+from yoked.units import (
+    format_bit_per_s,
+    format_bytes,
+    format_count,
+    format_duration,
+)
+
+if TYPE_CHECKING:
+    from yoked.plan.candidates import Candidate
+    from yoked.plan.explain import Target
+    from yoked.plan.search import Plan
+    from yoked.records.measurement import Measurement
+
+_MOST_SHARES = 8
+
+
+def plan_payload(
+    plan: Plan,
+    measurement: Measurement,
+    target: Target,
+    added: Collection[str],
+    *,
+    simulated: bool,
+) -> dict[str, Any]:
+    """What `yoked plan --json` promises."""
+    counts = count_parameters(plan.question.shape)
+    return {
+        "fleet": measurement.fleet,
+        "simulated": simulated,
+        "measured_s": None if simulated else measurement.taken_s,
+        "params": {**vars(counts), "total": counts.total},
+        "flops_per_token": flops_per_token(plan.question.shape),
+        "tokens_per_step": plan.question.tokens_per_step,
+        "candidates": [_candidate(each, target) for each in plan.candidates],
+        "chosen": _candidate(plan.chosen, target),
+        "speedup": plan.speedup,
+        "efficiency": plan.efficiency,
+        "alone": {host: _candidate(each, target) for host, each in plan.alone.items()},
+        "gains": [
+            {
+                "host": gain.host,
+                "tokens_per_second_with": gain.with_it,
+                "tokens_per_second_without": gain.without_it,
+                "gain": gain.gain,
+            }
+            for gain in plan.gains
+        ],
+        "leave_at_home": list(plan.at_home),
+        "too_small": plan.too_small,
+        "target": {
+            "steps": target.steps,
+            "tokens": target.steps * plan.question.tokens_per_step,
+            "time_s": target.time_s(plan.chosen),
+            "cost": target.cost(plan.chosen),
+        },
+        "arithmetic": [
+            {
+                "what": way.what,
+                "bytes_per_step": way.sent_bytes,
+                "time_s": dict(zip(map(str, LINE_RATES_BIT_PER_S), way.times_s, strict=True)),
+            }
+            for way in _wire_times(plan)
+        ],
+        "explanation": explanation(plan, target, added),
+    }
+
+
+def _candidate(candidate: Candidate, target: Target) -> dict[str, Any]:
+    forecast = candidate.forecast
+    return {
+        "sync": candidate.sync,
+        "dtype": candidate.dtype,
+        "device_batch_size": candidate.device_batch_size,
+        "accumulation": candidate.accumulation,
+        "shares": candidate.rows,
+        "ranks": candidate.ranks,
+        "memory_bytes": candidate.memory_bytes,
+        "time_s": target.time_s(candidate),
+        "predicted": {
+            "step_s": forecast.step_s,
+            "tokens_per_second": candidate.tokens_per_second,
+            "compute_s": forecast.compute_s,
+            "comm_s": forecast.comm_s,
+            "exposed_comm_s": forecast.exposed_comm_s,
+            "wait_s": {host: step.wait_s for host, step in forecast.hosts.items()},
+            "bytes_per_step": forecast.sent_bytes,
+        },
+    }
+
+
+def _wire_times(plan: Plan) -> list[WireTime]:
+    """For the ranks of the whole fleet; a host alone shows what a second one would mean."""
+    ranks = max(2, sum(plan.candidates[0].ranks.values()))
+    return wire_times(plan.question.shape, ranks, plan.question.tokens_per_step / ranks)
+
+
+def plan_lines(
+    plan: Plan,
+    measurement: Measurement,
+    target: Target,
+    added: Collection[str],
+    larger: Plan | None,
+    *,
+    simulated: str | None,
+) -> list[str]:
+    """The evidence: where the figures are from, candidates, reasons, bandwidth arithmetic."""
+    lines = [_source(measurement, simulated), *explanation(plan, target, added)]
+    if larger is not None and larger.efficiency > plan.efficiency:
+        lines.append(
+            f"{larger.chosen.tokens_per_step:,} tokens a step would reach "
+            f"{larger.speedup:.2f} times the fastest alone (--sync {larger.chosen.sync}): "
+            "fewer, larger steps, so another run"
+        )
+    lines += ["", *_candidate_table(plan), "", *_arithmetic_table(plan)]
+    return lines
+
+
+def _source(measurement: Measurement, simulated: str | None) -> str:
+    if simulated is not None:
+        return f"simulated, {measurement.fleet}: stated peaks times stated utilisation, no overhead"
+    taken = datetime.fromtimestamp(measurement.taken_s).astimezone()
+    return f"from the probe of {taken:%Y-%m-%d %H:%M}"
+
+
+def _candidate_table(plan: Plan) -> list[str]:
+    columns = ("sync", "dtype", "rows", "step", "computing", "exposed", "sent", "tokens/s", "")
+    shown = [*plan.candidates]
+    shown += [] if plan.chosen in shown else [plan.chosen]
+    if len(plan.alone) > 1 and plan.best_alone not in shown:
+        shown.append(plan.best_alone)
+    return table(columns, [_row(each, plan) for each in shown])
+
+
+def _row(candidate: Candidate, plan: Plan) -> list[str]:
+    forecast = candidate.forecast
+    return [
+        candidate.sync if len(candidate.rows) > 1 else f"{candidate.hosts[0]} alone",
+        candidate.dtype,
+        _shares(candidate),
+        format_duration(forecast.step_s),
+        format_duration(forecast.compute_s),
+        format_duration(forecast.exposed_comm_s),
+        format_bytes(forecast.sent_bytes),
+        format_count(round(candidate.tokens_per_second)),
+        "<- chosen" if candidate is plan.chosen else "",
+    ]
+
+
+def _shares(candidate: Candidate) -> str:
+    """Rows by host: `26:6`."""
+    rows = [str(each) for each in candidate.rows.values()]
+    more = ":..." if len(rows) > _MOST_SHARES else ""
+    return ":".join(rows[:_MOST_SHARES]) + more
+
+
+def _arithmetic_table(plan: Plan) -> list[str]:
+    ranks = max(2, sum(plan.candidates[0].ranks.values()))
+    rates = [format_bit_per_s(rate) for rate in LINE_RATES_BIT_PER_S]
+    rows = [
+        [way.what, format_bytes(way.sent_bytes), *map(format_duration, way.times_s)]
+        for way in _wire_times(plan)
+    ]
+    title = f"nothing hidden, {ranks} ranks: 2(N-1)/N of the gradients through each network card"
+    return [title, *table(["what is sent", "a step and rank", *rates], rows)]

@@ -1,0 +1,38 @@
+"""The bandwidth arithmetic to do before anything is launched: 2(N-1)/N * S, at four speeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from yoked.plan.shape import Shape, count_parameters, distinct_tokens
+from yoked.timeline import DENSE_BYTES, ROW_BYTES, ring_bytes
+
+LINE_RATES_BIT_PER_S = (1e9, 2.5e9, 10e9, 400e9)
+# Ethernet, IP and TCP headers leave 94.9% of the line at an MTU of 1,500.
+GOODPUT_PART = 0.949
+
+
+@dataclass(frozen=True)
+class WireTime:
+    """One way to exchange gradients. times_s: by LINE_RATES_BIT_PER_S."""
+
+    what: str
+    sent_bytes: float
+    times_s: tuple[float, ...]
+
+
+def wire_times(shape: Shape, ranks: int, tokens_per_rank: float) -> list[WireTime]:
+    """What each rank sends in a step and how long that takes, nothing hidden."""
+    counts = count_parameters(shape)
+    rows = distinct_tokens(round(tokens_per_rank), shape.vocab_size) * shape.table_width
+    ways = [("every gradient in float32, as plain DDP does", ring_bytes(4.0 * counts.total, ranks))]
+    ways += [
+        (sync, ring_bytes(DENSE_BYTES[sync] * counts.dense, ranks) + (ranks - 1) * rows * row)
+        for sync, row in ROW_BYTES.items()
+    ]
+    return [
+        WireTime(
+            what, sent, tuple(8 * sent / (rate * GOODPUT_PART) for rate in LINE_RATES_BIT_PER_S)
+        )
+        for what, sent in ways
+    ]

@@ -1,0 +1,172 @@
+"""One way to train, and what it would give: who computes how many rows, and in what they sync."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from yoked.plan.costs import RankCost, codec_cost
+from yoked.plan.memory import rank_memory
+from yoked.plan.shape import Shape, count_parameters, distinct_tokens
+from yoked.timeline import (
+    DENSE_BYTES,
+    GLOO_CPU_S_PER_BYTE,
+    ROW_BYTES,
+    Network,
+    RankWork,
+    StepForecast,
+    Traffic,
+    predict_step,
+)
+
+EXACT = "exact"
+# Gradients leave layer by layer; deeper models in so many groups, which is fine enough.
+MOST_GROUPS = 8
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to train. rows: of a step, by host; accumulation: micro-batches of the rank that has
+    most; memory_bytes: by host, all its ranks.
+    """
+
+    sync: str
+    dtype: str
+    device_batch_size: int
+    accumulation: int
+    rows: dict[str, int]
+    ranks: dict[str, int]
+    tokens_per_step: int
+    forecast: StepForecast
+    memory_bytes: dict[str, float]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the whole fleet."""
+        return self.tokens_per_step / self.forecast.step_s
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Who takes part."""
+        return tuple(self.rows)
+
+
+def build_candidate(
+    shape: Shape,
+    costs: Sequence[RankCost],
+    network: Network,
+    *,
+    sync: str,
+    rows_per_step: int,
+    device_batch_size: int,
+) -> Candidate:
+    """Share out the rows by speed and predict the step. costs: one of each host, of one dtype."""
+    ranks = [cost for cost in costs for _ in range(cost.ranks)]
+    shares = share_rows(rows_per_step, ranks, device_batch_size)
+    speeds = [cost.rows_per_s for cost in ranks]
+    owned = [speed / sum(speeds) for speed in speeds]
+    works = [
+        _work(shape, cost, rows, device_batch_size, part, sync)
+        for cost, rows, part in zip(ranks, shares, owned, strict=True)
+    ]
+    by_host = dict.fromkeys((cost.host for cost in costs), 0)
+    for cost, rows in zip(ranks, shares, strict=True):
+        by_host[cost.host] += rows
+    return Candidate(
+        sync=sync,
+        dtype=costs[0].dtype,
+        device_batch_size=device_batch_size,
+        accumulation=max(math.ceil(rows / device_batch_size) for rows in shares),
+        rows=by_host,
+        ranks={cost.host: cost.ranks for cost in costs},
+        tokens_per_step=rows_per_step * shape.sequence_len,
+        forecast=predict_step(works, traffic_of(shape, sync), network),
+        memory_bytes=_memory(shape, works, ranks, shares, device_batch_size, sync),
+    )
+
+
+def _memory(
+    shape: Shape,
+    works: Sequence[RankWork],
+    ranks: Sequence[RankCost],
+    shares: Sequence[int],
+    device_batch_size: int,
+    sync: str,
+) -> dict[str, float]:
+    """Bytes by host, all its ranks."""
+    many = len(ranks) > 1
+    found: dict[str, float] = {}
+    for work, cost, rows in zip(works, ranks, shares, strict=True):
+        need = rank_memory(
+            shape,
+            dtype=cost.dtype,
+            rows=min(rows, device_batch_size),
+            owned=work.owned,
+            lossy=many and sync != EXACT,
+            payload_bytes=DENSE_BYTES[sync] if many else 0.0,
+        )
+        found[cost.host] = found.get(cost.host, 0.0) + need.total
+    return found
+
+
+def share_rows(rows: int, ranks: Sequence[RankCost], device_batch_size: int) -> list[int]:
+    """Whole rows by rank such that the slowest is done as early as can be; some may have none.
+
+    Each row goes to the rank that would be done with it first. Earlier ranks win ties.
+    """
+    shares = [0] * len(ranks)
+
+    def done_s(rank: int) -> float:
+        cost = ranks[rank]
+        return cost.adamw_s + cost.rows_time_s(shares[rank] + 1, device_batch_size)
+
+    queue = [(done_s(rank), rank) for rank in range(len(ranks))]
+    heapq.heapify(queue)
+    for _ in range(rows):
+        _, rank = queue[0]
+        shares[rank] += 1
+        heapq.heapreplace(queue, (done_s(rank), rank))
+    return shares
+
+
+def traffic_of(shape: Shape, sync: str) -> Traffic:
+    """What a step of this model exchanges."""
+    counts = count_parameters(shape)
+    return Traffic(
+        head_numbers=counts.lm_head,
+        matrix_numbers=counts.transformer_matrices,
+        table_width=shape.table_width,
+        layers=min(shape.depth, MOST_GROUPS),
+        dense_bytes=DENSE_BYTES[sync],
+        row_bytes=ROW_BYTES[sync],
+    )
+
+
+def _work(
+    shape: Shape, cost: RankCost, rows: int, device_batch_size: int, owned: float, sync: str
+) -> RankWork:
+    last = rows - (math.ceil(rows / device_batch_size) - 1) * device_batch_size if rows else 0
+    passes_s = last * cost.row_s + (cost.overhead_s if last else 0.0)
+    stretch = passes_s / (last * cost.row_s) if last else 0.0
+    counts = count_parameters(shape)
+    # The compiled pass alone can leave rows out.
+    idle = counts.tables / counts.adamw if cost.device == "cpu" else 0.0
+    codec = codec_cost(DENSE_BYTES[sync], cost.copy_bytes_per_s, lossy=sync != EXACT)
+    return RankWork(
+        host=cost.host,
+        before_s=cost.rows_time_s(rows - last, device_batch_size),
+        forward_s=last * cost.forward_s * stretch,
+        head_s=last * cost.head_s * stretch,
+        backward_s=last * cost.backward_s * stretch,
+        muon_s=owned * cost.muon_s,
+        adamw_s=(1 - idle) * cost.adamw_s,
+        idle_rows_s=idle * cost.adamw_s,
+        owned=owned,
+        table_rows=distinct_tokens(rows * shape.sequence_len, shape.vocab_size),
+        encode_s=codec.encode_s,
+        decode_s=codec.decode_s,
+        # NCCL moves bytes without the cores that compute.
+        cpu_s_per_byte=0.0 if cost.device == "cuda" else GLOO_CPU_S_PER_BYTE / cost.threads,
+    )

@@ -1,0 +1,133 @@
+"""Why a plan is what it is, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from yoked.plan.candidates import EXACT, Candidate
+from yoked.plan.search import WORTH_A_HOST, HostGain, Plan
+from yoked.units import format_bytes, format_count, format_duration
+
+# A wait or an exposed part below this is not worth a word.
+NOTEWORTHY = 0.02
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the run is to reach, and what an hour of each host costs, in any currency."""
+
+    steps: int
+    prices_per_hour: dict[str, float]
+
+    def time_s(self, candidate: Candidate) -> float:
+        """Of the whole run, without evaluation and checkpoints."""
+        return self.steps * candidate.forecast.step_s
+
+    def cost(self, candidate: Candidate) -> float | None:
+        """Of the hosts that take part; None without prices."""
+        if not self.prices_per_hour:
+            return None
+        hourly = sum(self.prices_per_hour.get(host, 0.0) for host in candidate.hosts)
+        return hourly * self.time_s(candidate) / 3600
+
+
+def verdict(plan: Plan) -> str:
+    """What it will bring, in one sentence."""
+    chosen, alone = plan.chosen, plan.best_alone
+    rate = f"{format_count(round(chosen.tokens_per_second))} tokens/s"
+    if len(plan.alone) == 1:
+        return f"{chosen.hosts[0]} alone: {rate} in {chosen.dtype}"
+    if len(chosen.rows) == 1:
+        together = plan.candidates[0]
+        return (
+            f"train on {alone.hosts[0]} alone: {rate}; all {len(plan.alone)} hosts together "
+            f"would reach {format_count(round(together.tokens_per_second))}"
+        )
+    return (
+        f"{len(chosen.rows)} hosts with --sync {chosen.sync}: {rate}, "
+        f"{plan.speedup:.2f} times {alone.hosts[0]} alone"
+    )
+
+
+def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list[str]:
+    """What decides the step, who waits, who is worth having, and what the run takes."""
+    lines = [_communication(plan.chosen)] if len(plan.chosen.rows) > 1 else []
+    lines += _choice(plan)
+    lines += [_gain(gain, plan, added) for gain in _told(plan, added)]
+    lines += [
+        f"{host} needs {format_bytes(need)} and has {format_bytes(plan.memory_bytes[host])}: "
+        "it would not fit; a smaller --device-batch-size or --depth would"
+        for host, need in plan.too_small.items()
+    ]
+    lines.append(_target(plan.chosen, target))
+    if any(cost.scaled_from is not None for cost in plan.costs.values()):
+        depths = sorted({c.scaled_from.depth for c in plan.costs.values() if c.scaled_from})
+        lines.append(
+            f"computing is scaled by FLOPs from the model that was probed (depth {depths[0]}): "
+            f"`yoked probe --depth {plan.question.shape.depth}` measures this one"
+        )
+    return lines
+
+
+def _communication(chosen: Candidate) -> str:
+    forecast = chosen.forecast
+    line = (
+        f"communication {format_duration(forecast.comm_s)} of a step of "
+        f"{format_duration(forecast.step_s)}, {format_duration(forecast.hidden_comm_s)} of it "
+        f"hidden behind computing; {format_bytes(forecast.sent_bytes)} a step and host"
+    )
+    waits = {host: step.wait_s / forecast.step_s for host, step in forecast.hosts.items()}
+    slackest = max(waits, key=lambda host: waits[host])
+    if waits[slackest] >= NOTEWORTHY:
+        line += f"; {slackest} waits {waits[slackest]:.0%}"
+    return line
+
+
+def _choice(plan: Plan) -> list[str]:
+    """Why not the fastest, or not exact."""
+    chosen, fastest = plan.chosen, plan.candidates[0]
+    if len(chosen.rows) == 1:
+        return []
+    same = [each for each in plan.candidates if each.hosts == chosen.hosts]
+    exact = [each for each in same if each.sync == EXACT]
+    if chosen.sync == EXACT and fastest.sync != EXACT and fastest in same:
+        more = fastest.tokens_per_second / chosen.tokens_per_second - 1
+        return [f"{fastest.sync} would be {more:.0%} faster: too little to lose exactness for"]
+    if chosen.sync != EXACT and exact:
+        more = chosen.tokens_per_second / exact[0].tokens_per_second - 1
+        why = "--sync exact keeps the loss curve of one process"
+        return [f"{chosen.sync} is {more:.0%} faster than exact; {why}"]
+    return []
+
+
+def _told(plan: Plan, added: Collection[str]) -> list[HostGain]:
+    """Gains worth a line: all of a small fleet, and one of many that are alike."""
+    kinds: dict[tuple[float, float, bool], HostGain] = {}
+    for gain in plan.gains:
+        kinds.setdefault((gain.with_it, gain.without_it, gain.host in added), gain)
+    return list(kinds.values())
+
+
+def _gain(gain: HostGain, plan: Plan, added: Collection[str]) -> str:
+    rates_of = (gain.with_it, gain.without_it)
+    alike = sum(1 for each in plan.gains if (each.with_it, each.without_it) == rates_of)
+    who = gain.host if alike == 1 else f"each of {alike} hosts like {gain.host}"
+    rates = (
+        f"{format_count(round(gain.without_it))} tokens/s without, "
+        f"{format_count(round(gain.with_it))} with"
+    )
+    if gain.with_it < gain.without_it * WORTH_A_HOST:
+        no = "will not help" if gain.host in added else "leave it at home"
+        return f"{who}: {no} ({rates})"
+    return f"{who} adds {gain.gain:.0%} ({rates})"
+
+
+def _target(chosen: Candidate, target: Target) -> str:
+    tokens = format_count(target.steps * chosen.tokens_per_step)
+    line = (
+        f"{target.steps:,} steps of {chosen.tokens_per_step:,} tokens, {tokens} in all: "
+        f"{format_duration(target.time_s(chosen))}"
+    )
+    cost = target.cost(chosen)
+    return line if cost is None else f"{line}, at the given prices {cost:.2f}"

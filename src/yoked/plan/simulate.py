@@ -1,0 +1,297 @@
+"""Fleets that nobody has: from stated peaks and rates to a measurement, as if it were probed.
+
+utilisation = 0.4              # the part of its peak that a device reaches in training
+rtt_ms = 0.2
+
+[[host]]
+name = "box"                   # with count above 1: box-1, box-2, ...
+count = 2
+device = "cpu"                 # or cuda
+dtype = "float32"
+tflops = 0.6                   # peak in that dtype
+copy = "40 GB/s"               # memory bandwidth, read plus written
+memory = "16 GB"
+up = "1 Gbit/s"                # payload that it can send
+down = "1 Gbit/s"              # and receive; default: as up
+half_duplex = false            # Wi-Fi: both directions share the rate
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from yoked.errors import FleetError, UsageError
+from yoked.plan.shape import (
+    Shape,
+    count_parameters,
+    head_flops_per_token,
+    layer_flops_per_token,
+    muon_flops,
+)
+from yoked.records.measurement import Compute, Link, Measurement, ModelShape, StepCost
+from yoked.units import parse_bit_per_s, parse_bytes
+
+# AdamW reads gradient, parameter and two moments, and writes all but the gradient, in float32.
+ADAMW_BYTES_PER_NUMBER = 28
+DEFAULT_UTILISATION = 0.4
+DEFAULT_COPY = "40 GB/s"
+_ETHERNET_MTU_BYTES = 1500
+
+
+def _is_rate(value: str) -> str:
+    return _require_some(parse_bit_per_s, value)
+
+
+def _is_size(value: str) -> str:
+    return _require_some(parse_bytes, value)
+
+
+def _require_some(parse: Callable[[str], float], value: str) -> str:
+    # Pydantic adds the place to a ValueError alone.
+    try:
+        amount = parse(value)
+    except UsageError as problem:
+        raise ValueError("; ".join([problem.what, *problem.fix])) from problem
+    if amount <= 0:
+        raise ValueError(f"{value!r} is nothing")
+    return value
+
+
+_Rate = Annotated[str, AfterValidator(_is_rate)]
+
+
+class SimulatedHost(BaseModel):
+    """One `[[host]]` of a simulated fleet."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(min_length=1)]
+    count: Annotated[int, Field(ge=1, le=1024)] = 1
+    device: Literal["cpu", "cuda"] = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    tflops: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    copy_rate: Annotated[_Rate, Field(alias="copy")] = DEFAULT_COPY
+    memory: Annotated[str, AfterValidator(_is_size)] | None = None
+    up: _Rate
+    down: _Rate | None = None
+    half_duplex: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all `count` hosts."""
+        if self.count == 1:
+            return (self.name,)
+        return tuple(f"{self.name}-{number + 1}" for number in range(self.count))
+
+
+class SimulatedFleet(BaseModel):
+    """A simulated fleet's file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    description: str = ""
+    utilisation: Annotated[float, Field(gt=0, le=1)] = DEFAULT_UTILISATION
+    rtt_ms: Annotated[float, Field(ge=0)] = 0.2
+    host: Annotated[list[SimulatedHost], Field(min_length=1)]
+
+
+def presets() -> dict[str, str]:
+    """Names of the built-in fleets with what they are."""
+    return {path.stem: _parse(path.read_text(), path.name).description for path in _files()}
+
+
+def load_simulated(named: str) -> SimulatedFleet:
+    """The fleet of a built-in name or of a file. Raises FleetError that says what is wrong."""
+    for path in _files():
+        if path.stem == named:
+            return _parse(path.read_text(encoding="utf-8"), path.name)
+    try:
+        return _parse(Path(named).read_text(encoding="utf-8"), named)
+    except (OSError, UnicodeDecodeError) as problem:
+        raise FleetError(
+            f"--simulate {named}: there is no such file, nor a built-in fleet of that name",
+            fix=[f"--simulate {name}    {what}" for name, what in presets().items()],
+        ) from problem
+
+
+def _files() -> list[Path]:
+    folder = Path(str(resources.files("yoked.plan"))) / "fleets"
+    return sorted(folder.glob("*.toml"))
+
+
+def _parse(text: str, where: str) -> SimulatedFleet:
+    try:
+        fleet = SimulatedFleet.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as problem:
+        raise FleetError(f"{where} is not TOML: {problem}", fix="mend that line") from problem
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        # Hosts count from 1 for people.
+        place = " ".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
+        what = first["msg"].removeprefix("Value error, ")
+        raise FleetError(
+            f"{where}: {place}: {what}", fix="`docs/plan.md` has the format of a file"
+        ) from problem
+    names = [name for host in fleet.host for name in host.names]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise FleetError(f"{where}: two hosts are called {twice[0]}", fix="give each its own name")
+    return fleet
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """A host with its rates as numbers."""
+
+    name: str
+    spec: SimulatedHost
+    up_bytes_per_s: float
+    down_bytes_per_s: float
+
+
+def simulate(fleet: SimulatedFleet, shape: Shape, device_batch_size: int) -> Measurement:
+    """What a probe would measure of this fleet for this model, if its peaks and rates are true.
+
+    Times have no overhead: they are floors, reached at the fleet's utilisation.
+    """
+    machines = _machines(fleet.host)
+    tokens = device_batch_size * shape.sequence_len
+    return Measurement(
+        fleet=fleet.description or "simulated",
+        taken_s=0.0,
+        ranks={machine.name: 1 for machine in machines},
+        memory_bytes={
+            machine.name: parse_bytes(machine.spec.memory)
+            for machine in machines
+            if machine.spec.memory is not None
+        },
+        links=_links(machines, fleet.rtt_ms / 1000),
+        collectives=(),
+        compute=tuple(_compute(machine, fleet.utilisation) for machine in machines),
+        step_costs=tuple(
+            _step_cost(machine, fleet.utilisation, shape, tokens) for machine in machines
+        ),
+    )
+
+
+def add_hosts(
+    measurement: Measurement, added: Sequence[SimulatedHost], shape: Shape, device_batch_size: int
+) -> Measurement:
+    """The fleet with hosts that it does not have, at the usual utilisation.
+
+    Each new link carries what the slower of its ends can; a known host's end is its fastest link.
+    Raises UsageError for a name that is taken.
+    """
+    if taken := [host.name for host in added if host.name in measurement.ranks]:
+        raise UsageError(f"--add {taken[0]}: the fleet has a host of that name", fix="name it anew")
+    fastest = {
+        host: max(
+            (link.both_ways_bytes_per_s for link in measurement.links if link.from_host == host),
+            default=float("inf"),
+        )
+        for host in measurement.ranks
+    }
+    rtt_s = max((link.rtt_s for link in measurement.links), default=0.5e-3)
+    newcomers = simulate(
+        SimulatedFleet(host=list(added), rtt_ms=rtt_s * 1000), shape, device_batch_size
+    )
+    links = [*measurement.links, *newcomers.links]
+    for machine in _machines(added):
+        for host, rate in fastest.items():
+            links.append(_link(machine.name, host, min(rate, machine.up_bytes_per_s), rtt_s))
+            links.append(_link(host, machine.name, min(rate, machine.down_bytes_per_s), rtt_s))
+    return Measurement(
+        fleet=measurement.fleet,
+        taken_s=measurement.taken_s,
+        ranks={**measurement.ranks, **newcomers.ranks},
+        memory_bytes={**measurement.memory_bytes, **newcomers.memory_bytes},
+        links=tuple(links),
+        collectives=measurement.collectives,
+        compute=(*measurement.compute, *newcomers.compute),
+        step_costs=(*measurement.step_costs, *_in_all_dtypes(newcomers, measurement)),
+    )
+
+
+def parse_added(text: str) -> SimulatedHost:
+    """The host of `--add NAME=TFLOPS,MBIT`: its peak, in any dtype, and its rate both ways."""
+    name, _, figures = text.partition("=")
+    tflops, _, mbit = figures.partition(",")
+    try:
+        if not name or not 0 < float(tflops) < math.inf or not 0 < float(mbit) < math.inf:
+            raise ValueError(text)
+    except ValueError as problem:
+        raise UsageError(
+            f"--add {text!r} is not NAME=TFLOPS,MBIT",
+            fix="a mini-PC of 0.3 TFLOP/s at 1 Gbit/s: --add mini=0.3,940",
+        ) from problem
+    return SimulatedHost(name=name, tflops=float(tflops), up=f"{float(mbit)} Mbit/s")
+
+
+def _machines(hosts: Sequence[SimulatedHost]) -> list[_Machine]:
+    machines = []
+    for spec in hosts:
+        up = parse_bit_per_s(spec.up) / 8
+        down = parse_bit_per_s(spec.down) / 8 if spec.down else up
+        part = 0.5 if spec.half_duplex else 1.0
+        machines += [_Machine(name, spec, part * up, part * down) for name in spec.names]
+    return machines
+
+
+def _links(machines: Sequence[_Machine], rtt_s: float) -> tuple[Link, ...]:
+    return tuple(
+        _link(a.name, b.name, min(a.up_bytes_per_s, b.down_bytes_per_s), rtt_s)
+        for a in machines
+        for b in machines
+        if a is not b
+    )
+
+
+def _link(from_host: str, to_host: str, rate: float, rtt_s: float) -> Link:
+    return Link(from_host, to_host, "simulated", "", _ETHERNET_MTU_BYTES, rtt_s, rate, rate)
+
+
+def _compute(machine: _Machine, utilisation: float) -> Compute:
+    spec = machine.spec
+    flops_per_s = utilisation * spec.tflops * 1e12
+    copy = parse_bit_per_s(spec.copy_rate) / 8
+    return Compute(machine.name, spec.device, "simulated", spec.dtype, 1, flops_per_s, copy)
+
+
+def _step_cost(machine: _Machine, utilisation: float, shape: Shape, tokens: int) -> StepCost:
+    compute = _compute(machine, utilisation)
+    layers_s = tokens * layer_flops_per_token(shape) / compute.flops_per_s
+    adamw_bytes = ADAMW_BYTES_PER_NUMBER * count_parameters(shape).adamw
+    return StepCost(
+        host=machine.name,
+        device=compute.device,
+        dtype=compute.dtype,
+        threads=compute.threads,
+        model=ModelShape(
+            shape.depth, shape.n_embd, shape.n_head, shape.vocab_size, shape.sequence_len
+        ),
+        tokens=tokens,
+        # The backward pass has twice the products.
+        forward_s=layers_s / 3,
+        head_s=tokens * head_flops_per_token(shape) / compute.flops_per_s,
+        backward_s=layers_s * 2 / 3,
+        overhead_s=0.0,
+        adamw_s=adamw_bytes / compute.copy_bytes_per_s,
+        muon_s=muon_flops(shape) / compute.flops_per_s,
+    )
+
+
+def _in_all_dtypes(newcomers: Measurement, measurement: Measurement) -> list[StepCost]:
+    """The stated peak stands for whichever dtype the fleet trains in."""
+    dtypes = dict.fromkeys(cost.dtype for cost in measurement.step_costs)
+    return [
+        StepCost(**{**vars(cost), "dtype": dtype})
+        for cost in newcomers.step_costs
+        for dtype in dtypes
+    ]

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.cli.commands import plan
+from yoked.cli.commands.plan import PlanFlags
+from yoked.errors import FleetError, UsageError, YokedError
+from yoked.fleet.file import open_fleet
+from yoked.plan.shape import Shape
+from yoked.plan.simulate import load_simulated, simulate
+from yoked.probe.store import keep
+from yoked.records.measurement_json import measurement_to_json
+
+SHAPE = Shape(4, 256, 4, 32_768, 512)
+KEYS = {"sync", "accumulation", "shares", "predicted"}
+PREDICTED = {"step_s", "tokens_per_second", "compute_s", "exposed_comm_s", "bytes_per_step"}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def probed(tmp_path: Path) -> Path:
+    """A measurement's file, of two laptops."""
+    file = tmp_path / "probe.json"
+    measurement = simulate(load_simulated("two-laptops"), SHAPE, device_batch_size=2)
+    file.write_text(measurement_to_json(measurement))
+    return file
+
+
+def answer(capsys: pytest.CaptureFixture[str], **given: Any) -> dict[str, Any]:
+    assert plan.command(json_output=True, **given) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_json_has_what_is_promised(probed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, probe=probed)
+    assert found["chosen"].keys() >= KEYS
+    for candidate in found["candidates"]:
+        assert candidate.keys() >= KEYS
+        assert candidate["predicted"].keys() >= PREDICTED
+        assert sum(candidate["shares"].values()) * 512 == found["tokens_per_step"] == 4096
+    assert found["params"]["total"] == 36_700_290
+    assert found["target"]["steps"] == 500
+
+
+def test_the_text_has_a_verdict_reasons_a_table_and_the_next_command(
+    probed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan.command(probe=probed, flags=PlanFlags(total_batch_size=32_768)) == 0
+    said = capsys.readouterr().out
+    assert "times laptop-1 alone" in said.splitlines()[0]
+    assert "hidden behind computing" in said
+    assert "<- chosen" in said
+    assert "2(N-1)/N" in said
+    assert "next: yoked train --total-batch-size 32768" in said
+
+
+def test_the_newest_measurement_of_the_fleet_is_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    keep(open_fleet(None), simulate(load_simulated("two-laptops"), SHAPE, device_batch_size=2))
+    assert answer(capsys)["alone"].keys() == {"laptop-1", "laptop-2"}
+
+
+def test_a_fleet_that_was_never_probed_is_told_to_be() -> None:
+    with pytest.raises(YokedError, match="not been measured") as refused:
+        plan.command()
+    assert refused.value.fix[0] == "yoked probe"
+
+
+def test_a_host_that_would_not_help_is_told_so(
+    probed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = answer(capsys, probe=probed, add=("old=0.01,10",))
+    assert "old" in found["leave_at_home"]
+    assert any(line.startswith("old: will not help") for line in found["explanation"])
+
+
+def test_prices_make_a_cost(probed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, probe=probed, price_per_hour=("laptop-1=2", "laptop-2=2"))
+    used = len(found["chosen"]["shares"])
+    assert found["target"]["cost"] == pytest.approx(2 * used * found["target"]["time_s"] / 3600)
+
+
+def test_a_model_that_does_not_fit_ends_with_one(capsys: pytest.CaptureFixture[str]) -> None:
+    status = plan.command(simulate="two-laptops", flags=PlanFlags(depth=40))
+    assert status == 1
+    assert "would not fit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "saw"),
+    [
+        ({"simulate": "two-laptops", "probe": Path("p")}, "a fleet of its own"),
+        ({"simulate": "two-laptops", "price_per_hour": ("x=1",)}, "HOST=PRICE"),
+        ({"simulate": "two-laptops", "price_per_hour": ("laptop-1=dear",)}, "HOST=PRICE"),
+        ({"probe": Path("missing.json")}, "cannot be read"),
+        ({"simulate": "two-laptops", "flags": PlanFlags(dtype="bfloat16")}, "was not measured"),
+        ({"simulate": "two-laptops", "flags": PlanFlags(total_batch_size=1000)}, "not a multiple"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(given: dict[str, Any], saw: str) -> None:
+    with pytest.raises(UsageError, match=saw):
+        plan.command(**given)
+
+
+def test_an_unknown_fleet_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(FleetError, match="no such file") as refused:
+        plan.command(simulate="nowhere")
+    assert any("two-laptops" in line for line in refused.value.fix)
+
+
+def test_a_plan_needs_no_torch() -> None:
+    program = (
+        "import sys; from yoked.cli.commands import plan; plan.command(simulate='two-laptops')\n"
+        "print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

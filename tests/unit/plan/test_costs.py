@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from yoked.errors import YokedError
+from yoked.plan.costs import codec_cost, rank_costs
+from yoked.plan.fleet import network_of
+from yoked.plan.memory import rank_memory
+from yoked.plan.shape import Shape, head_flops_per_token
+from yoked.records.measurement import Measurement
+
+Fleet = Callable[..., Measurement]
+
+
+def test_the_measured_model_costs_what_was_measured(fleet: Fleet, anchor: Shape) -> None:
+    (costs,) = rank_costs(fleet(), anchor).values()
+    assert costs[0].scaled_from is None
+    assert costs[0].rows_time_s(2, device_batch_size=2) == pytest.approx(0.88)
+    # What does not grow with the rows is paid for each micro-batch.
+    assert costs[0].rows_time_s(2, device_batch_size=1) == pytest.approx(0.90)
+
+
+def test_another_model_is_scaled_by_its_flops(fleet: Fleet, anchor: Shape) -> None:
+    twice = replace(anchor, vocab_size=2 * anchor.vocab_size)
+    own = rank_costs(fleet(), anchor)["float32"][0]
+    scaled = rank_costs(fleet(), twice)["float32"][0]
+    assert scaled.scaled_from == anchor
+    ratio = head_flops_per_token(twice) / head_flops_per_token(anchor)
+    assert scaled.head_s == pytest.approx(ratio * own.head_s)
+    assert scaled.forward_s == pytest.approx(own.forward_s)
+
+
+def test_a_host_of_which_nothing_is_known_is_named(fleet: Fleet, anchor: Shape) -> None:
+    known = fleet()
+    half = replace(known, step_costs=known.step_costs[:1])
+    with pytest.raises(YokedError, match="not measured on b"):
+        rank_costs(half, anchor)
+
+
+def test_only_a_lossy_payload_costs_a_codec() -> None:
+    assert codec_cost(4.0, 15.6e9, lossy=False).encode_s == 0
+    assert codec_cost(1.0, 15.6e9, lossy=True).encode_s == pytest.approx(13 / 15.6e9)
+
+
+@pytest.mark.parametrize(("rows", "peak_bytes"), [(2, 1.022e9), (8, 1.378e9)])
+def test_memory_is_what_a_rehearsal_took(anchor: Shape, rows: int, peak_bytes: float) -> None:
+    need = rank_memory(
+        anchor, dtype="float32", rows=rows, owned=1.0, lossy=False, payload_bytes=0.0
+    )
+    assert need.total == pytest.approx(peak_bytes, rel=0.05)
+
+
+def test_a_lossy_sync_keeps_what_rounding_lost(anchor: Shape) -> None:
+    def need(lossy: bool, payload_bytes: float) -> float:
+        return rank_memory(
+            anchor,
+            dtype="float32",
+            rows=2,
+            owned=0.5,
+            lossy=lossy,
+            payload_bytes=payload_bytes,
+        ).total
+
+    assert need(True, 1.0) - need(False, 1.0) == pytest.approx(46.1e6, rel=0.01)
+
+
+def test_a_measurement_without_time_or_rate_is_refused(fleet: Fleet, anchor: Shape) -> None:
+    known = fleet()
+    idle = replace(known.step_costs[0], forward_s=0.0, head_s=0.0, backward_s=0.0)
+    with pytest.raises(YokedError, match="took 0 s on a"):
+        rank_costs(replace(known, step_costs=(idle, *known.step_costs[1:])), anchor)
+    dead = replace(known.links[0], both_ways_bytes_per_s=0.0)
+    with pytest.raises(YokedError, match="from a to b carried nothing"):
+        network_of(replace(known, links=(dead, known.links[1])), ["a", "b"])

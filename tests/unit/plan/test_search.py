@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yoked.errors import UsageError, YokedError
+from yoked.plan.candidates import share_rows
+from yoked.plan.costs import RankCost
+from yoked.plan.explain import Target, explanation, verdict
+from yoked.plan.fleet import network_of
+from yoked.plan.search import SYNCS, Question, make_plan
+from yoked.plan.shape import Shape
+from yoked.records.measurement import Collective, Measurement
+from yoked.timeline import (
+    GLOO_CPU_S_PER_BYTE,
+    Network,
+    Port,
+    RankWork,
+    Traffic,
+    predict_step,
+)
+
+Fleet = Callable[..., Measurement]
+TARGET = Target(steps=1000, prices_per_hour={})
+
+
+def cost(row_s: float, overhead_s: float = 0.0, adamw_s: float = 0.0) -> RankCost:
+    return RankCost(
+        host="h",
+        device="cpu",
+        dtype="float32",
+        threads=1,
+        ranks=1,
+        forward_s=row_s,
+        head_s=0.0,
+        backward_s=0.0,
+        overhead_s=overhead_s,
+        adamw_s=adamw_s,
+        muon_s=0.0,
+        copy_bytes_per_s=1e10,
+        measured_rows=2,
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.1, 3), st.floats(0, 1)), min_size=2, max_size=3),
+    st.integers(0, 9),
+)
+def test_rows_are_shared_out_as_well_as_can_be(
+    speeds: list[tuple[float, float]], rows: int
+) -> None:
+    ranks = [cost(row_s, adamw_s=adamw_s) for row_s, adamw_s in speeds]
+
+    def slowest_s(shares: tuple[int, ...]) -> float:
+        return max(
+            each.adamw_s + each.rows_time_s(count, 2)
+            for each, count in zip(ranks, shares, strict=True)
+        )
+
+    shares = share_rows(rows, ranks, device_batch_size=2)
+    assert sum(shares) == rows
+    every = itertools.product(range(rows + 1), repeat=len(ranks))
+    best_s = min(slowest_s(each) for each in every if sum(each) == rows)
+    assert slowest_s(tuple(shares)) == pytest.approx(best_s)
+
+
+def test_a_hopeless_host_gets_no_row() -> None:
+    assert share_rows(4, [cost(1.0), cost(100.0)], device_batch_size=2) == [4, 0]
+
+
+def test_two_equal_hosts_on_a_gigabit_nearly_double_at_large_steps(
+    fleet: Fleet, anchor: Shape
+) -> None:
+    plan = make_plan(Question(anchor, 16_384), fleet())
+    assert plan.chosen.sync == "exact"
+    assert plan.chosen.rows == {"a": 16, "b": 16}
+    assert 1.9 < plan.speedup < 2.05
+    assert plan.at_home == ()
+
+
+def test_a_slow_wire_wants_a_smaller_payload(fleet: Fleet, anchor: Shape) -> None:
+    plan = make_plan(Question(anchor, 2048), fleet(gbit=0.1))
+    rates = {each.sync: each.tokens_per_second for each in plan.candidates}
+    assert rates["exact"] < rates["bf16"] < rates["int8"]
+    assert plan.chosen.sync in ("int8", "int4")
+    assert "faster than exact" in "\n".join(explanation(plan, TARGET))
+
+
+@pytest.mark.parametrize("gbit", [0.4, 0.7, 1.0])
+def test_of_what_is_nearly_as_fast_the_least_lossy_is_taken(
+    fleet: Fleet, anchor: Shape, gbit: float
+) -> None:
+    plan = make_plan(Question(anchor, 16_384), fleet(gbit=gbit))
+    rates = {each.sync: each.tokens_per_second for each in plan.candidates}
+    near = [sync for sync in SYNCS if rates[sync] * 1.03 >= max(rates.values())]
+    assert plan.chosen.sync == near[0]
+
+
+def test_shares_follow_the_speeds(fleet: Fleet, anchor: Shape) -> None:
+    plan = make_plan(Question(anchor, 16_384), fleet(slower={"fast": 1.0, "slow": 4.0}))
+    assert plan.chosen.rows["fast"] in (25, 26)
+    assert plan.efficiency > 0.9
+
+
+def test_a_host_that_only_costs_is_left_at_home(fleet: Fleet, anchor: Shape) -> None:
+    slower = {"a": 1.0, "b": 1.0, "old": 60.0}
+    plan = make_plan(Question(anchor, 2048), fleet(slower=slower))
+    (gain,) = [gain for gain in plan.gains if gain.host == "old"]
+    assert plan.at_home == ("old",)
+    assert gain.gain < 0.01
+    assert any(line.startswith("old: leave it at home") for line in explanation(plan, TARGET))
+
+
+def test_no_fleet_is_advised_where_one_host_is_faster(fleet: Fleet, anchor: Shape) -> None:
+    plan = make_plan(Question(anchor, 2048), fleet(gbit=0.001))
+    assert plan.chosen.hosts == ("a",)
+    assert plan.speedup == 1
+    assert verdict(plan).startswith("train on a alone")
+
+
+def test_what_does_not_fit_is_not_chosen_while_something_does(fleet: Fleet, anchor: Shape) -> None:
+    tight = replace(fleet(), memory_bytes={"a": 8_000_000_000, "b": 500_000_000})
+    plan = make_plan(Question(anchor, 16_384), tight)
+    assert plan.too_small.keys() <= {"b"}
+    assert "would not fit" in "\n".join(explanation(plan, TARGET))
+
+
+def test_time_and_cost_to_the_target(fleet: Fleet, anchor: Shape) -> None:
+    plan = make_plan(Question(anchor, 16_384), fleet())
+    target = Target(steps=3600, prices_per_hour={"a": 1.0, "b": 0.5})
+    assert target.time_s(plan.chosen) == pytest.approx(3600 * plan.chosen.forecast.step_s)
+    assert target.cost(plan.chosen) == pytest.approx(1.5 * plan.chosen.forecast.step_s)
+    assert TARGET.cost(plan.chosen) is None
+
+
+def test_a_dtype_that_was_not_measured_is_refused(fleet: Fleet, anchor: Shape) -> None:
+    with pytest.raises(UsageError, match="bfloat16 was not measured"):
+        make_plan(Question(anchor, 2048, dtype="bfloat16"), fleet())
+
+
+def test_a_link_that_was_not_measured_is_named(fleet: Fleet, anchor: Shape) -> None:
+    known = fleet()
+    with pytest.raises(YokedError, match="from b to a"):
+        make_plan(Question(anchor, 2048), replace(known, links=known.links[:1]))
+
+
+def test_collectives_say_what_part_of_the_wire_is_reached(fleet: Fleet) -> None:
+    known = fleet()
+    rate = known.links[0].goodput_bytes_per_s
+    reduces = tuple(
+        Collective("all_reduce", "gloo", 2, size, time_s, 0.0, busbw, busbw / rate)
+        for size, time_s, busbw in ((1000, 0.0015, 7e5), (8_000_000, 0.07, 0.9 * rate))
+    )
+    network = network_of(replace(known, collectives=reduces), ["a", "b"])
+    assert network.ports["a"].out_bytes_per_s == pytest.approx(0.9 * rate)
+    assert network.latency_s == pytest.approx(0.00075)
+
+
+def test_without_overlap_plain_ddp_comes_out_as_it_was_measured() -> None:
+    # nanochat over two hosts at 1 Gbit/s, float32: 1.07 s for 1,024 tokens, 0.23 s of optimizer,
+    # about 200 MB a step after the last backward pass; measured 555 tokens/s.
+    works = [
+        RankWork(
+            host=host,
+            before_s=1.07,
+            forward_s=0.0,
+            head_s=0.0,
+            backward_s=0.0,
+            muon_s=0.0,
+            adamw_s=0.23,
+            owned=0.5,
+            table_rows=0.0,
+            cpu_s_per_byte=GLOO_CPU_S_PER_BYTE,
+        )
+        for host in "ab"
+    ]
+    dense = Traffic(head_numbers=50e6, matrix_numbers=0, table_width=0, layers=1)
+    wire = Network({host: Port(118.8e6, 118.8e6) for host in "ab"}, 0.0015)
+    step = predict_step(works, dense, wire)
+    assert step.exposed_comm_s == pytest.approx(step.comm_s)
+    assert 2048 / step.step_s == pytest.approx(555, rel=0.3)

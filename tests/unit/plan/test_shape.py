@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yoked.plan.arithmetic import wire_times
+from yoked.plan.shape import (
+    Shape,
+    count_parameters,
+    distinct_tokens,
+    flops_per_token,
+    muon_flops,
+)
+from yoked.train import model
+from yoked.train.optim.layout import update_cost
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    depth=st.integers(1, 24),
+    head_dim=st.sampled_from([32, 64, 128]),
+    vocab=st.integers(265, 70_000),
+    tokens=st.sampled_from([64, 512, 2048]),
+    pattern=st.sampled_from(["L", "SSSL", "SL"]),
+)
+def test_sizes_from_the_shape_are_those_of_the_model(
+    depth: int, head_dim: int, vocab: int, tokens: int, pattern: str
+) -> None:
+    ours = Shape.from_flags(
+        depth,
+        aspect_ratio=64,
+        head_dim=head_dim,
+        vocab_size=vocab,
+        sequence_len=tokens,
+        window_pattern=pattern,
+    )
+    trained = model.ModelConfig.from_depth(
+        depth,
+        head_dim=head_dim,
+        sequence_len=tokens,
+        vocab_size=vocab,
+        window_pattern=pattern,
+    )
+    counts = model.count_parameters(trained)
+    assert dataclasses.asdict(count_parameters(ours)) == dataclasses.asdict(counts)
+    assert count_parameters(ours).total == counts.total
+    assert flops_per_token(ours) == model.flops_per_token(trained)
+
+
+def test_muon_costs_what_its_owners_are_chosen_by(anchor: Shape) -> None:
+    shapes = 4 * ([(256, 256)] * 4 + [(1024, 256), (256, 1024)])
+    assert muon_flops(anchor) == sum(update_cost(shape) for shape in shapes)
+
+
+@pytest.mark.parametrize(("tokens", "different"), [(512, 254), (1024, 460), (4096, 1355)])
+def test_text_repeats_its_words(tokens: int, different: int) -> None:
+    assert distinct_tokens(tokens, 32_768) == pytest.approx(different, rel=0.07)
+
+
+@given(st.integers(0, 10**7), st.integers(300, 200_000))
+def test_there_are_never_more_different_tokens_than_tokens_or_words(
+    tokens: int, vocab: int
+) -> None:
+    assert 0 <= distinct_tokens(tokens, vocab) <= min(tokens, vocab)
+
+
+def test_bytes_of_the_anchors_come_out(anchor: Shape) -> None:
+    plain, exact, bf16, int8, _ = wire_times(anchor, ranks=2, tokens_per_rank=1024)
+    assert plain.sent_bytes == pytest.approx(4 * 36_700_290)
+    rows = 454 * 768
+    assert exact.sent_bytes - 4 * rows == pytest.approx(46.1e6, rel=0.01)
+    assert bf16.sent_bytes - 2 * rows == pytest.approx(23.1e6, rel=0.01)
+    assert int8.sent_bytes - 2 * rows == pytest.approx(11.7e6, rel=0.01)
+
+
+def test_the_seeds_760m_model_comes_out_as_in_the_seeds() -> None:
+    # 760M parameters in bf16 over two ranks: "about 14 s/step on 1GbE" at 85% of the line.
+    from yoked.timeline import ring_bytes
+
+    assert 8 * ring_bytes(2 * 760e6, 2) / (0.85 * 1e9) == pytest.approx(14.3, abs=0.1)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from yoked.errors import FleetError, UsageError
+from yoked.plan.search import Question, make_plan
+from yoked.plan.shape import Shape, flops_per_token
+from yoked.plan.simulate import add_hosts, load_simulated, parse_added, presets, simulate
+from yoked.records.measurement import Measurement
+
+Fleet = Callable[..., Measurement]
+
+
+@pytest.mark.parametrize("name", ["h100-roce", "64-homes", "two-laptops"])
+def test_a_built_in_fleet_can_be_planned(name: str, anchor: Shape) -> None:
+    measurement = simulate(load_simulated(name), anchor, device_batch_size=2)
+    plan = make_plan(Question(anchor, 65_536), measurement)
+    assert name in presets()
+    assert plan.chosen.tokens_per_second >= 0.99 * plan.best_alone.tokens_per_second
+
+
+def test_a_simulated_host_reaches_its_utilisation_of_its_peak(anchor: Shape) -> None:
+    fleet = load_simulated("two-laptops")
+    cost = simulate(fleet, anchor, device_batch_size=2).step_costs[0]
+    took_s = cost.forward_s + cost.head_s + cost.backward_s
+    assert flops_per_token(anchor) * cost.tokens / took_s == pytest.approx(0.5 * 0.6e12)
+
+
+def test_a_link_is_as_fast_as_its_slower_end(anchor: Shape, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text(
+        '[[host]]\nname = "a"\ntflops = 1\nup = "40 Mbit/s"\ndown = "250 Mbit/s"\n'
+        '[[host]]\nname = "b"\ntflops = 1\nup = "100 Mbit/s"\nhalf_duplex = true\n'
+    )
+    links = simulate(load_simulated(str(file)), anchor, 2).links
+    rates = {(link.from_host, link.to_host): link.goodput_bytes_per_s * 8 for link in links}
+    assert rates == {("a", "b"): 40e6, ("b", "a"): 50e6}
+
+
+@pytest.mark.parametrize(
+    ("text", "saw"),
+    [
+        ("[[host]]\nname = 3", "host 1 name"),
+        ('[[host]]\nname = "a"\ntflops = 0\nup = "1 Gbit/s"', "host 1 tflops"),
+        ('[[host]]\nname = "a"\ntflops = 1\nup = "0 Gbit/s"', "is nothing"),
+        ('[[host]]\nname = "a"\ntflops = 1\nup = "1 Gbit/s"\nspeed = 1', "host 1 speed"),
+        ('[[host]]\nname = "a"\ntflops = 1\nup = "100"', "host 1 up: '100' is not a quantity"),
+        ("host = ", "not TOML"),
+    ],
+)
+def test_a_wrong_file_is_told_with_its_place(tmp_path: Path, text: str, saw: str) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text(text)
+    with pytest.raises(FleetError, match=saw):
+        load_simulated(str(file))
+
+
+def test_two_hosts_of_one_name_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text(2 * '[[host]]\nname = "a"\ntflops = 1\nup = "1 Gbit/s"\n')
+    with pytest.raises(FleetError, match="two hosts are called a"):
+        load_simulated(str(file))
+
+
+def test_a_machine_as_fast_as_the_others_helps(fleet: Fleet, anchor: Shape) -> None:
+    # The anchors' hosts reach 0.09 TFLOP/s.
+    more = add_hosts(fleet(), [parse_added("third=0.25,950")], anchor, device_batch_size=2)
+    plan = make_plan(Question(anchor, 16_384), more)
+    (gain,) = [gain for gain in plan.gains if gain.host == "third"]
+    assert plan.at_home == ()
+    assert gain.gain > 0.2
+
+
+def test_a_machine_on_a_slow_line_does_not_help_and_the_plan_says_no(
+    fleet: Fleet, anchor: Shape
+) -> None:
+    more = add_hosts(fleet(), [parse_added("far=0.25,2")], anchor, device_batch_size=2)
+    plan = make_plan(Question(anchor, 2048), more)
+    assert plan.at_home == ("far",)
+    assert next(gain for gain in plan.gains if gain.host == "far").gain < 0
+
+
+@pytest.mark.parametrize(
+    "text", ["mini", "mini=1", "=1,1", "mini=0,1", "mini=a,b", "mini=1,-1", "mini=inf,1"]
+)
+def test_a_host_to_add_is_checked(text: str) -> None:
+    with pytest.raises(UsageError, match="NAME=TFLOPS,MBIT"):
+        parse_added(text)
+
+
+def test_a_name_that_is_taken_is_refused(fleet: Fleet, anchor: Shape) -> None:
+    with pytest.raises(UsageError, match="host of that name"):
+        add_hosts(fleet(), [parse_added("a=1,1")], anchor, device_batch_size=2)
+
+
+def test_the_file_in_the_documentation_can_be_simulated(anchor: Shape, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "plan.md").read_text(encoding="utf-8")
+    file = tmp_path / "fleet.toml"
+    file.write_text(text.split("```toml\n")[1].split("```")[0])
+    measurement = simulate(load_simulated(str(file)), anchor, device_batch_size=2)
+    assert list(measurement.ranks) == ["desktop", "office-1", "office-2"]
