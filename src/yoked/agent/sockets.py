@@ -1,9 +1,13 @@
 """Prove with traffic who reaches whom: a listener that lives for seconds, and a dialer.
 
-    dialer    {"token": ..., "from": host}\\n
+    dialer    {"token": ..., "from": host}\\n          with echoes, skip_s and count_s, or without
     listener  {"host": ...}\\n                          closes at once for another token
+    both      a byte there and back, `echoes` times
     dialer    bytes, for a moment, then the end of its stream
-    listener  {"bytes": ..., "time_s": ...}\\n          what came after the first piece
+    listener  {"bytes": ..., "time_s": ...}\\n          what came in the window
+
+The window opens with the first piece that comes skip_s after the very first, when the bucket of a
+shaped link is empty and TCP is at its speed, and is open for count_s.
 
 Only what knows the token of this very pass is answered, and nothing of either stays open when its
 call is over.
@@ -15,8 +19,10 @@ import contextlib
 import errno
 import hmac
 import json
+import math
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,8 +37,15 @@ _POLL_S = 0.1
 _PATIENCE_S = 5.0
 _LONGEST_LINE_BYTES = 1000
 _PIECE_BYTES = 65_536
+# A fast link is not to wait for us: the largest read at once.
+_READ_BYTES = 1 << 20
 # Small, so that on a slow link little lies in buffers when the moment is over.
 _BUFFER_BYTES = 262_144
+# For a long send: no limit on what is under way, which a long link needs, and enough behind it
+# that a busy sender may come 8 ms late at 1 Gbit/s.
+_UNSENT_BYTES = 1 << 20
+# linux/in.h and linux/in6.h; Python's socket has neither.
+_LINUX_PATH_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (41, 24)}
 _MOST_AT_ONCE = 64
 
 
@@ -64,13 +77,21 @@ def answer_dial(call: Call) -> list[dict[str, Any]]:
     """Dial all targets at once.
 
     args: token; host, this host's name; targets [{address, port}]; wait_s for each connection;
-    send_s and send_bytes: how long and how much to send at most, 0: nothing.
+    send_s and send_bytes: how long and how much to send at most, 0: nothing, send_bytes null: any;
+    echoes; window {skip_s, count_s}, without which all counts but the first piece.
     For each target, in their order: ok, answered_by, error (a name such as ECONNREFUSED, or null),
-    error_text, rtt_s, goodput_bytes_per_s (null where too little was sent to tell).
+    error_text, rtt_s, echo_s (the time of each echo), goodput_bytes_per_s (null where too little
+    was sent to tell), path_mtu_bytes (what the kernel has found out by then, or null).
     """
     args, targets = call.args, call.args["targets"]
-    hello = {"token": args["token"], "from": args["host"]}
-    limits = _Limits(args["wait_s"], args.get("send_s", 0.0), args.get("send_bytes", 0))
+    echoes = int(args.get("echoes", 0))
+    hello = {
+        "token": args["token"],
+        "from": args["host"],
+        "echoes": echoes,
+        **args.get("window", {}),
+    }
+    limits = _Limits(args["wait_s"], args.get("send_s", 0.0), args.get("send_bytes", 0), echoes)
     with ThreadPoolExecutor(max(1, min(len(targets), _MOST_AT_ONCE))) as pool:
         return list(pool.map(lambda target: _dial(target, hello, limits), targets))
 
@@ -78,7 +99,8 @@ def answer_dial(call: Call) -> list[dict[str, Any]]:
 class _Limits(NamedTuple):
     wait_s: float
     send_s: float
-    send_bytes: int
+    send_bytes: int | None
+    echoes: int
 
 
 def open_listener() -> socket.socket:
@@ -122,24 +144,37 @@ class _Guests:
             return
         _write_line(connection, {"host": self._call.args["host"]})
         self.came.add(str(hello["from"]))
-        received_bytes, time_s = _count(connection)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(int(hello.get("echoes", 0))):
+            connection.sendall(connection.recv(1))
+        received_bytes, time_s = _count(
+            connection, float(hello.get("skip_s", 0.0)), float(hello.get("count_s", math.inf))
+        )
         _write_line(connection, {"bytes": received_bytes, "time_s": time_s})
 
 
-def _count(connection: socket.socket) -> tuple[int, float]:
-    """Bytes that came after the first piece, and the time that they took, in seconds."""
-    first_s = last_s = 0.0
+def _count(connection: socket.socket, skip_s: float, count_s: float) -> tuple[int, float]:
+    """Bytes that came in the window, and the time that they took, in seconds."""
+    first_s: float | None = None
+    opened_s: float | None = None
+    last_s = 0.0
     received_bytes = 0
-    for piece in _pieces(connection):
-        last_s = time.perf_counter()
-        if first_s:
-            received_bytes += len(piece)
-        first_s = first_s or last_s
-    return received_bytes, last_s - first_s
+    for now_s, size_bytes in _arrivals(connection):
+        first_s = now_s if first_s is None else first_s
+        if opened_s is None:
+            if now_s - first_s >= skip_s:
+                opened_s = last_s = now_s
+        elif now_s - opened_s <= count_s:
+            received_bytes += size_bytes
+            last_s = now_s
+    return received_bytes, 0.0 if opened_s is None else last_s - opened_s
 
 
-def _pieces(connection: socket.socket) -> Iterator[bytes]:
-    return iter(lambda: connection.recv(_PIECE_BYTES), b"")
+def _arrivals(connection: socket.socket) -> Iterator[tuple[float, int]]:
+    """When each piece came, and its size, to the end of the stream."""
+    buffer = bytearray(_READ_BYTES)
+    while size_bytes := connection.recv_into(buffer):
+        yield time.perf_counter(), size_bytes
 
 
 def _dial(target: dict[str, Any], hello: dict[str, str], limits: _Limits) -> dict[str, Any]:
@@ -149,7 +184,9 @@ def _dial(target: dict[str, Any], hello: dict[str, str], limits: _Limits) -> dic
         "error": None,
         "error_text": None,
         "rtt_s": None,
+        "echo_s": [],
         "goodput_bytes_per_s": None,
+        "path_mtu_bytes": None,
     }
     try:
         _exchange((target["address"], target["port"]), hello, limits, result)
@@ -167,28 +204,60 @@ def _exchange(
     with socket.create_connection(place, timeout=limits.wait_s) as connection:
         connected_s = time.perf_counter() - began_s
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        _keep_little_unsent(connection, bounded=limits.send_bytes is not None)
         began_s = time.perf_counter()
         _write_line(connection, hello)
         result["answered_by"] = _read_line(connection)["host"]
         # The handshake may have lost a packet, or waited for a neighbour's address.
         result["rtt_s"] = min(connected_s, time.perf_counter() - began_s)
         connection.settimeout(_PATIENCE_S)
+        result["echo_s"] = [_echo_s(connection) for _ in range(limits.echoes)]
         _send(connection, limits)
         connection.shutdown(socket.SHUT_WR)
         told = _read_line(connection)
+        result["path_mtu_bytes"] = _path_mtu_bytes(connection)
     if told["bytes"] and told["time_s"] > 0:
         result["goodput_bytes_per_s"] = told["bytes"] / told["time_s"]
     result["ok"] = True
 
 
+def _keep_little_unsent(connection: socket.socket, *, bounded: bool) -> None:
+    """Have little lie in buffers. bounded: little under way too."""
+    unsent = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if not bounded and unsent is not None:
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, unsent, _UNSENT_BYTES)
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+
+
+def _echo_s(connection: socket.socket) -> float:
+    began_s = time.perf_counter()
+    connection.sendall(b"?")
+    if not connection.recv(1):
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+    return time.perf_counter() - began_s
+
+
 def _send(connection: socket.socket, limits: _Limits) -> None:
-    piece = bytes(_PIECE_BYTES)
+    # Not zeros: a tunnel that compresses would be faster than it is.
+    piece = os.urandom(_PIECE_BYTES)
+    most_bytes = math.inf if limits.send_bytes is None else limits.send_bytes
     deadline_s = time.perf_counter() + limits.send_s
     sent_bytes = 0
-    while sent_bytes < limits.send_bytes and time.perf_counter() < deadline_s:
+    while sent_bytes < most_bytes and time.perf_counter() < deadline_s:
         connection.sendall(piece)
         sent_bytes += len(piece)
+
+
+def _path_mtu_bytes(connection: socket.socket) -> int | None:
+    """The largest packet that the kernel sends on this way unfragmented; None: it does not tell."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        return connection.getsockopt(*_LINUX_PATH_MTU[connection.family])
+    except (OSError, KeyError):
+        return None
 
 
 def _write_line(connection: socket.socket, message: dict[str, Any]) -> None:

@@ -70,7 +70,7 @@ def survey(hosts: Sequence[Host], agents: Mapping[str, Agent]) -> Survey:
     token = secrets.token_hex(16)
     with ExitStack() as stack:
         # One after the other: each answers at once.
-        ports = {name: stack.enter_context(_listening(agents[name], token, name)) for name in names}
+        ports = {name: stack.enter_context(listening(agents[name], token, name)) for name in names}
         dialer = _Dialer(agents, ports, token)
         attempts = dialer.reach(names, candidates)
         usable = reached_by_all(names, candidates, attempts)
@@ -109,7 +109,7 @@ def _candidates(host: Host, interfaces: Sequence[Mapping[str, Any]]) -> list[Can
 
 
 @contextmanager
-def _listening(agent: Agent, token: str, host: str) -> Iterator[int]:
+def listening(agent: Agent, token: str, host: str) -> Iterator[int]:
     """A listener on a host, and its port; leaving closes it."""
     parts = cast(
         "Generator[Any, None, None]",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -105,6 +107,49 @@ def test_goodput_is_that_of_what_came() -> None:
 
     assert answer["ok"]
     assert answer["goodput_bytes_per_s"] > 0
+
+
+def test_what_came_before_the_window_does_not_count() -> None:
+    hello = {"token": TOKEN, "from": "alpha", "skip_s": 0.3, "count_s": 60.0}
+    with (
+        listening() as listener,
+        socket.create_connection(("127.0.0.1", listener.port), DEADLINE_S) as guest,
+    ):
+        stream = guest.makefile("rwb")
+        stream.write(json.dumps(hello).encode() + b"\n")
+        stream.flush()
+        stream.readline()
+        # What a shaped link's full bucket lets through at once.
+        guest.sendall(bytes(3_000_000))
+        time.sleep(0.4)
+        guest.sendall(bytes(700))
+        guest.shutdown(socket.SHUT_WR)
+        told = json.loads(stream.readline())
+
+    assert told["bytes"] <= 700
+
+
+def test_echoes_and_the_paths_mtu_come_with_a_long_send() -> None:
+    with listening() as listener:
+        answer = answer_dial(
+            FakeCall(
+                token=TOKEN,
+                host="alpha",
+                targets=[{"address": "127.0.0.1", "port": listener.port}],
+                wait_s=DEADLINE_S,
+                send_s=0.2,
+                send_bytes=None,
+                echoes=3,
+                window={"skip_s": 0.02, "count_s": 60.0},
+            )
+        )[0]
+
+    assert answer["ok"], answer["error_text"]
+    assert len(answer["echo_s"]) == 3
+    assert min(answer["echo_s"]) > 0
+    assert answer["goodput_bytes_per_s"] > 0
+    if sys.platform == "linux":
+        assert answer["path_mtu_bytes"] > 1000
 
 
 def test_another_token_is_not_answered() -> None:

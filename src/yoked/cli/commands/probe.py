@@ -1,0 +1,336 @@
+"""`yoked probe`: what the fleet's links, collectives and processors give."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from cyclopts import Group, Parameter
+
+from yoked.cli.output import Output
+from yoked.errors import UsageError, YokedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from yoked.fleet.model import Fleet
+    from yoked.launch.start import Seat
+    from yoked.probe.links import LinkSeen
+    from yoked.records.measurement import Measurement
+    from yoked.remote.client import AgentClient
+    from yoked.train.config import TrainConfig
+
+MODEL = Group("Model", sort_key=1)
+LARGEST_BYTES = 256_000_000
+QUICK_LARGEST_BYTES = 16_000_000
+QUICK_PART = 0.3
+
+
+def _model(help_text: str) -> Parameter:
+    return Parameter(help=help_text, group=MODEL)
+
+
+@dataclass(frozen=True)
+class ModelFlags:
+    """The model whose step is measured, by the flags of `yoked train`."""
+
+    depth: Annotated[int, _model("Layers of the model; width follows.")] = 4
+    aspect_ratio: Annotated[int, _model("Width is depth times this.")] = 64
+    head_dim: Annotated[
+        int | None, _model("Width of one attention head. Default: 64, on CUDA 128.")
+    ] = None
+    max_seq_len: Annotated[int | None, _model("Tokens in a row. Default: 512, on CUDA 2048.")] = (
+        None
+    )
+    window_pattern: Annotated[
+        str | None, _model("Attention windows. Default: L, on CUDA SSSL.")
+    ] = None
+    vocab_size: Annotated[int, _model("Tokens in the vocabulary.")] = 32_768
+    device_batch_size: Annotated[
+        int | None, _model("Rows of a micro-batch. Default: 2, on CUDA 32.")
+    ] = None
+    device_type: Annotated[str, _model("Where to compute: auto, cpu, cuda or mps.")] = "auto"
+
+    def config(self) -> TrainConfig:
+        """As training has it. Raises UsageError for what cannot be meant."""
+        import dataclasses
+
+        from yoked.train.config import TrainConfig
+        from yoked.train.resolve import resolve
+
+        config = TrainConfig(**dataclasses.asdict(self))
+        # Only what no device could compute is refused before the hosts are asked.
+        resolve(config, "cpu" if self.device_type == "auto" else self.device_type)
+        return config
+
+    def words(self) -> list[str]:
+        """As a command line of the trainer has it."""
+        import dataclasses
+
+        given = dataclasses.asdict(self)
+        return [
+            f"--{name.replace('_', '-')}={value}"
+            for name, value in given.items()
+            if value is not None
+        ]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which parts of the probe are wanted."""
+
+    links: bool
+    collectives: bool
+    compute: bool
+
+
+def command(
+    *,
+    model: Annotated[ModelFlags, Parameter(name="*")] = ModelFlags(),
+    fleet: Annotated[
+        Path | None,
+        Parameter(help="The fleet's file. Default: yoked.toml, where there is one."),
+    ] = None,
+    quick: Annotated[bool, Parameter(help="Shorter and less exact.", negative="")] = False,
+    links: Annotated[bool, Parameter(help="Measure raw TCP between all hosts.")] = True,
+    collectives: Annotated[
+        bool, Parameter(help="Measure all_reduce, all_gather and reduce_scatter.")
+    ] = True,
+    compute: Annotated[
+        bool, Parameter(help="Measure products, memory and a training step on each host.")
+    ] = True,
+    collectives_limit: Annotated[
+        str, Parameter(help="What the collectives may take; larger sizes are left out.")
+    ] = "6 s",
+    json_output: Annotated[
+        bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
+    ] = False,
+) -> int:
+    """Measure the links, the collectives and the compute of a fleet, or of this machine.
+
+    The result is kept, and `yoked plan` starts from it. Nothing stays behind on the hosts.
+    """
+    from yoked.cli.commands.probe_text import report
+    from yoked.fleet.file import open_fleet
+    from yoked.units import parse_duration_s
+
+    output = Output(json_mode=json_output)
+    if not (links or collectives or compute):
+        raise UsageError("nothing is left to measure", fix="yoked probe    measures everything")
+    limit_s = parse_duration_s(collectives_limit)
+    if not limit_s > 0:
+        raise UsageError(
+            f"--collectives-limit {collectives_limit!r}: no time", fix="--no-collectives"
+        )
+    model.config()
+    wanted = open_fleet(fleet)
+    probe = _Probe(wanted, model, Parts(links, collectives, compute), output, quick, limit_s)
+    probe.run()
+    return report(probe.found, output)
+
+
+@dataclass
+class Found:
+    """What a probe came to. problem: why a part of it is missing; kept: the file, if it was whole.
+
+    left_out: sizes of collectives that would have taken too long.
+    """
+
+    fleet: Fleet
+    measurement: Measurement
+    links: list[LinkSeen]
+    left_out: list[dict[str, Any]]
+    choices: dict[str, dict[str, list[str]]]
+    problem: YokedError | None
+    kept: Path | None
+    took_s: float
+
+
+class Line:
+    """One line on a terminal that says what is being done; nothing elsewhere."""
+
+    def __init__(self, output: Output) -> None:
+        self._console = output.console
+        self._began_s = time.monotonic()
+        self._drawn = False
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._began_s
+
+    def show(self, doing: str) -> None:
+        """Say what is being done now."""
+        if self._console.is_terminal:
+            self._drawn = True
+            # \x1b[K clears what a longer line before this one left.
+            line = f"{self.elapsed_s:3.0f} s  {doing}"[: self._console.width - 1]
+            self._console.file.write(f"\r{line}\x1b[K")
+            self._console.file.flush()
+
+    def __enter__(self) -> Self:
+        self.show("connecting")
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self._drawn:
+            self._console.file.write("\r\x1b[K")
+            self._console.file.flush()
+
+
+class _Probe:
+    """One probe of a fleet, from connecting to keeping."""
+
+    found: Found
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        model: ModelFlags,
+        parts: Parts,
+        output: Output,
+        quick: bool,
+        limit_s: float,
+    ) -> None:
+        self._fleet, self._model, self._parts = fleet, model, parts
+        self._quick, self._limit_s = quick, limit_s
+        self._many = len(fleet.hosts) > 1
+        self._progress = Line(output)
+
+    def run(self) -> None:
+        """Measure what is wanted; what a host lacks is told in `found`, and the rest is there."""
+        from yoked.cli.commands.fleet_job import connected
+
+        problem: YokedError | None = None
+        result: Mapping[str, Any] = {}
+        seats: Sequence[Seat] = ()
+        with self._progress, connected(self._fleet) as clients:
+            facts = self._facts(clients)
+            addresses = self._addresses(clients)
+            links = self._links(clients, addresses)
+            if self._parts.compute or self._parts.collectives:
+                try:
+                    seats, result = self._job(clients, addresses)
+                except YokedError as caught:
+                    problem = caught
+        measurement = self._measurement(facts, links, seats, result)
+        self.found = Found(
+            fleet=self._fleet,
+            measurement=measurement,
+            links=links,
+            left_out=result.get("left_out", []),
+            choices={
+                seat.host.name: told["choices"]
+                for seat, told in _by_seat(seats, result.get("rehearsals", []))
+                if told is not None
+            },
+            problem=problem,
+            kept=self._keep(measurement),
+            took_s=self._progress.elapsed_s,
+        )
+
+    def _facts(self, clients: Mapping[str, AgentClient]) -> dict[str, Mapping[str, Any]]:
+        from yoked.at_once import at_once
+        from yoked.fleet.discover import require_distinct
+
+        told = at_once(lambda client: client.call("facts"), clients.values())
+        facts = dict(zip(clients, told, strict=True))
+        require_distinct(facts)
+        return facts
+
+    def _addresses(self, clients: Mapping[str, AgentClient]) -> Mapping[str, tuple[str, str]]:
+        """(interface, address) of each host, over which each has reached each."""
+        from yoked.fleet.discover import find_addresses
+
+        if not self._many:
+            return {}
+        self._progress.show("who reaches whom")
+        return find_addresses(self._fleet, clients)
+
+    def _links(
+        self, clients: Mapping[str, AgentClient], addresses: Mapping[str, tuple[str, str]]
+    ) -> list[LinkSeen]:
+        from yoked.probe.links import QUICK, Timing, measure_links
+
+        if not (self._parts.links and self._many):
+            return []
+        return measure_links(
+            _places(clients, addresses),
+            clients,
+            QUICK if self._quick else Timing(),
+            lambda done, total: self._progress.show(f"links: {done} of {total} pairs"),
+        )
+
+    def _job(
+        self, clients: Mapping[str, AgentClient], addresses: Mapping[str, tuple[str, str]]
+    ) -> tuple[Sequence[Seat], Mapping[str, Any]]:
+        from yoked.cli.commands.probe_job import REHEARSAL, run_worker, seats_of
+
+        seats = seats_of(self._fleet, clients, addresses)
+        self._progress.show("starting " + ", ".join(seat.host.name for seat in seats))
+        rehearsal = {"module": REHEARSAL, "args": self._model.words()}
+        collectives = {
+            "largest_bytes": QUICK_LARGEST_BYTES if self._quick else LARGEST_BYTES,
+            "limit_s": self._limit_s * (QUICK_PART if self._quick else 1.0),
+            "gpus": self._model.device_type in ("auto", "cuda"),
+        }
+        spec = {
+            "rehearsal": rehearsal if self._parts.compute else None,
+            "collectives": collectives if self._parts.collectives else None,
+        }
+        return seats, run_worker(self._fleet, clients, seats, spec, self._progress.show)
+
+    def _measurement(
+        self,
+        facts: Mapping[str, Mapping[str, Any]],
+        links: Sequence[LinkSeen],
+        seats: Sequence[Seat],
+        result: Mapping[str, Any],
+    ) -> Measurement:
+        from yoked.probe.summary import Rank, summarise
+
+        ranks = [
+            Rank(seat.host.name, told)
+            for seat, told in _by_seat(seats, result.get("rehearsals", []))
+        ]
+        return summarise(
+            fleet=self._fleet.name,
+            taken_s=time.time(),
+            hosts=[host.name for host in self._fleet.hosts],
+            memory_bytes={
+                name: told["memory_bytes"] for name, told in facts.items() if told["memory_bytes"]
+            },
+            links=[seen.link for seen in links],
+            ranks=ranks,
+            timed=result.get("collectives", []),
+        )
+
+    def _keep(self, measurement: Measurement) -> Path | None:
+        """Keep what is whole: `yoked plan` would miss the rest."""
+        from yoked.probe.store import keep
+        from yoked.probe.summary import is_whole
+
+        return keep(self._fleet, measurement) if is_whole(measurement) else None
+
+
+def _places(
+    clients: Mapping[str, AgentClient], addresses: Mapping[str, tuple[str, str]]
+) -> list[Any]:
+    """Where each host is reached, with the MTU of its interface."""
+    from yoked.at_once import at_once
+    from yoked.probe.links import Place
+
+    def place(name: str) -> Place:
+        interface, address = addresses[name]
+        found = {each["name"]: each["mtu_bytes"] for each in clients[name].call("interfaces")}
+        return Place(name, interface, address, found.get(interface))
+
+    return at_once(place, addresses)
+
+
+def _by_seat(seats: Sequence[Seat], by_rank: Sequence[Any]) -> list[tuple[Seat, Any]]:
+    """What each rank told, with its seat: ranks are counted from host to host."""
+    filled = [seat for seat in seats for _ in range(seat.ranks)]
+    return list(zip(filled, by_rank, strict=True)) if by_rank else []

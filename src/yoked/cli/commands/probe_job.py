@@ -1,0 +1,118 @@
+"""The part of a probe that needs torch: one job on all hosts, gone from them when it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from yoked.at_once import at_once
+from yoked.cli.commands.fleet_runs import reconnect
+from yoked.errors import HostError, JobError, YokedError
+from yoked.fleet.model import Fleet
+from yoked.launch.attach import follow_job
+from yoked.launch.datapush import push_kernels
+from yoked.launch.environment import check_versions
+from yoked.launch.program import Program
+from yoked.launch.start import Order, Seat, start_job, take_seats
+from yoked.remote.client import AgentClient
+from yoked.runs import stamp
+
+WORKER = "yoked.probe.worker"
+REHEARSAL = "yoked.train.rehearse"
+
+
+def seats_of(
+    fleet: Fleet,
+    clients: Mapping[str, AgentClient],
+    addresses: Mapping[str, tuple[str, str]],
+) -> list[Seat]:
+    """The hosts as they would train. Raises HostError that names what a host lacks."""
+    seats = take_seats(fleet, clients, None, lambda: addresses)
+    problems = check_versions([(seat.host, seat.client, seat.python) for seat in seats])
+    if problems:
+        raise HostError("\n".join(problem.what for problem in problems), fix=problems[0].fix)
+    return seats
+
+
+def run_worker(
+    fleet: Fleet,
+    clients: Mapping[str, AgentClient],
+    seats: Sequence[Seat],
+    spec: Mapping[str, Any],
+    doing: Callable[[str], None],
+) -> dict[str, Any]:
+    """Run the worker on all hosts; its result. doing: told what it is at.
+
+    Ctrl-C ends it everywhere. Raises JobError when it failed, and then its logs stay.
+    """
+    name = f"probe-{stamp(datetime.now().astimezone())}-{secrets.token_hex(2)}"
+    at_once(lambda seat: push_kernels(seat.client), seats)
+    order = Order(
+        run=name,
+        program=Program("module", WORKER, (json.dumps(spec),), None),
+        own_threads=True,
+        bootstrap=False,
+    )
+    listener = RankListener(doing)
+    keep_logs = False
+    try:
+        start_job(order, list(seats), lambda _: None)
+        end = follow_job(clients, name, listener, partial(reconnect, fleet))
+        if end.detached:
+            raise KeyboardInterrupt
+        keep_logs = end.state in ("failed", "lost")
+        end.raise_failure(fix="yoked probe --no-collectives --no-compute    links alone")
+    finally:
+        if not keep_logs:
+            _clear(name, seats)
+    if listener.result is None:
+        raise JobError(f"{name} ended without a result", fix="yoked probe    once more")
+    return listener.result
+
+
+def _clear(run: str, seats: Sequence[Seat]) -> None:
+    """Leave nothing of a job on its hosts; one that no longer answers ends it by itself."""
+
+    def clear(seat: Seat) -> None:
+        with contextlib.suppress(YokedError):
+            seat.client.call("job_stop", run=run, how="kill")
+            seat.client.call("job_remove", run=run)
+
+    at_once(clear, seats)
+
+
+class RankListener:
+    """Hears rank 0's lines. result: the last of them, when it came."""
+
+    def __init__(self, doing: Callable[[str], None]) -> None:
+        self.result: dict[str, Any] | None = None
+        self._doing = doing
+        self._unfinished = ""
+
+    def note(self, line: str) -> None:
+        """Words about the job: a host that is out of reach."""
+        self._doing(line)
+
+    def rank_output(self, stream: str, text: str) -> None:
+        """A piece of rank 0's output; what libraries say on stderr is in the logs if it fails."""
+        if stream != "out":
+            return
+        *lines, self._unfinished = (self._unfinished + text).split("\n")
+        for line in lines:
+            self._hear(line)
+
+    def _hear(self, line: str) -> None:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            # A library's own words.
+            return
+        if isinstance(message, dict) and "doing" in message:
+            self._doing(str(message["doing"]))
+        elif isinstance(message, dict) and "result" in message:
+            self.result = message["result"]

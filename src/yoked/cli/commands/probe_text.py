@@ -1,0 +1,248 @@
+"""What `yoked probe` says: tables for people, one object for programs. Nothing is measured here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from yoked.cli.commands.lab_text import counted, table
+from yoked.probe.bound import Bound, bound
+from yoked.units import format_bit_per_s, format_bytes, format_bytes_per_s, format_duration
+
+if TYPE_CHECKING:
+    from yoked.cli.commands.probe import Found
+    from yoked.cli.output import Output
+    from yoked.records.measurement import Compute, Measurement, StepCost
+
+_LINKS = ("from", "to", "interface", "goodput", "both ways", "round trip", "median", "MTU")
+_COLLECTIVES = ("collective", "size", "time", "algorithm", "bus", "of the wire")
+_COMPUTE = ("host", "device", "dtype", "threads", "products", "copy", "held by")
+_STEPS = ("host", "dtype", "tokens", "forward", "head", "backward", "AdamW", "Muon", "together")
+
+
+def report(found: Found, output: Output) -> int:
+    """Say what was found; returns the exit status."""
+    output.result(
+        payload(found),
+        verdict=_verdict(found),
+        evidence=_evidence(found),
+        next_commands=_next(found),
+    )
+    return 0 if found.problem is None else 1
+
+
+def payload(found: Found) -> dict[str, Any]:
+    """As --json has it."""
+    measurement = found.measurement
+    return {
+        "ok": found.problem is None,
+        "fleet": measurement.fleet,
+        "taken_s": measurement.taken_s,
+        "took_s": found.took_s,
+        "ranks": measurement.ranks,
+        "memory_bytes": measurement.memory_bytes,
+        "links": [_link_payload(seen) for seen in found.links],
+        "collectives": [dataclasses.asdict(each) for each in measurement.collectives],
+        "left_out": found.left_out,
+        "compute": [dataclasses.asdict(each) for each in measurement.compute],
+        "step_costs": [dataclasses.asdict(each) for each in measurement.step_costs],
+        "bounds": [dataclasses.asdict(each) for each in _bounds(measurement).values()],
+        "choices": found.choices,
+        "problem": None
+        if found.problem is None
+        else {"what": found.problem.what, "fix": list(found.problem.fix)},
+        "kept": None if found.kept is None else str(found.kept),
+    }
+
+
+def _link_payload(seen: Any) -> dict[str, Any]:
+    link = dataclasses.asdict(seen.link)
+    return {
+        "from": link.pop("from_host"),
+        "to": link.pop("to_host"),
+        **link,
+        "rtt_median_s": seen.rtt_median_s,
+        "interface_mtu_bytes": seen.interface_mtu_bytes,
+    }
+
+
+def _verdict(found: Found) -> str:
+    measurement = found.measurement
+    took = f"measured in {format_duration(found.took_s)}"
+    if measurement.links:
+        slow = min(measurement.links, key=lambda link: link.goodput_bytes_per_s)
+        rate = slow.goodput_bytes_per_s
+        return (
+            f"fleet {measurement.fleet}: the slowest link, {slow.from_host} to {slow.to_host}, "
+            f"gives {format_bit_per_s(8 * rate)} ({format_bytes_per_s(rate)}); {took}"
+        )
+    if measurement.compute:
+        best = max(measurement.compute, key=lambda each: each.flops_per_s)
+        speed = f"{_flops(best.flops_per_s)} in {best.dtype} on {best.host}"
+        return f"fleet {measurement.fleet}: {speed}; {took}"
+    return f"fleet {measurement.fleet}: {counted(len(found.fleet.hosts), 'host')}; {took}"
+
+
+def _evidence(found: Found) -> list[str]:
+    sections = (
+        list(_link_lines(found)),
+        list(_collective_lines(found)),
+        list(_compute_lines(found.measurement)),
+        list(_closing_lines(found)),
+    )
+    lines: list[str] = []
+    for section in sections:
+        lines += [*([""] if lines and section else []), *section]
+    return lines
+
+
+def _link_lines(found: Found) -> Iterator[str]:
+    if not found.links:
+        return
+    rows = []
+    for seen in found.links:
+        link = seen.link
+        rows.append(
+            [
+                link.from_host,
+                link.to_host,
+                f"{link.interface}, {link.family}",
+                format_bit_per_s(8 * link.goodput_bytes_per_s),
+                format_bit_per_s(8 * link.both_ways_bytes_per_s),
+                format_duration(link.rtt_s),
+                format_duration(seen.rtt_median_s),
+                str(link.mtu_bytes or "unknown"),
+            ]
+        )
+    yield from table(_LINKS, rows)
+    for seen in found.links:
+        link = seen.link
+        if seen.interface_mtu_bytes and link.mtu_bytes < seen.interface_mtu_bytes:
+            yield (
+                f"{link.from_host} to {link.to_host}: packets of {link.mtu_bytes} bytes at most, "
+                f"although {link.interface} takes {seen.interface_mtu_bytes}: a tunnel on the way"
+            )
+
+
+def _collective_lines(found: Found) -> Iterator[str]:
+    collectives = found.measurement.collectives
+    if collectives:
+        yield f"{collectives[0].backend}, {collectives[0].ranks} ranks, seconds of the slowest:"
+        yield from table(
+            _COLLECTIVES,
+            [
+                [
+                    each.op,
+                    format_bytes(each.payload_bytes),
+                    format_duration(each.time_s),
+                    format_bytes_per_s(each.algbw_bytes_per_s),
+                    format_bytes_per_s(each.busbw_bytes_per_s),
+                    "" if each.fraction_of_wire is None else f"{100 * each.fraction_of_wire:.0f}%",
+                ]
+                for each in collectives
+            ],
+        )
+    if found.left_out:
+        told = ", ".join(
+            f"{each['op']} of {format_bytes(each['payload_bytes'])} "
+            f"(about {format_duration(each['expected_s'])})"
+            for each in found.left_out
+        )
+        yield f"left out, too long: {told}; --collectives-limit 2min allows more"
+
+
+def _compute_lines(measurement: Measurement) -> Iterator[str]:
+    if not measurement.compute:
+        return
+    bounds = _bounds(measurement)
+    rows = []
+    for each in measurement.compute:
+        verdict = bounds.get((each.host, each.dtype))
+        rows.append(
+            [
+                each.host,
+                f"{each.device}, {each.device_name}",
+                each.dtype,
+                str(each.threads),
+                _flops(each.flops_per_s),
+                format_bytes_per_s(each.copy_bytes_per_s),
+                "too slow to be tried" if verdict is None else verdict.side,
+            ]
+        )
+    yield from table(_COMPUTE, rows)
+    yield ""
+    yield "a training step of one micro-batch on one rank, all hosts computing, nothing sent:"
+    yield from table(_STEPS, [_step_cells(cost) for cost in measurement.step_costs])
+    for verdict in bounds.values():
+        yield _bound_text(verdict)
+        yield from (f"  helps: {line}" for line in verdict.helps)
+
+
+def _step_cells(cost: StepCost) -> list[str]:
+    parts_s = (cost.forward_s, cost.head_s, cost.backward_s, cost.adamw_s, cost.muon_s)
+    return [
+        cost.host,
+        cost.dtype,
+        f"{cost.tokens:,}",
+        *map(format_duration, parts_s),
+        f"{cost.tokens / sum(parts_s):,.0f} tokens/s",
+    ]
+
+
+def _bound_text(verdict: Bound) -> str:
+    return (
+        f"{verdict.host}, {verdict.dtype}: held by {verdict.side}. The model makes "
+        f"{verdict.intensity:.3g} FLOPs of each byte, the machine could {verdict.balance:.3g}; "
+        f"layers and head reach {100 * verdict.reached:.0f}% of its fastest products"
+    )
+
+
+def _bounds(measurement: Measurement) -> dict[tuple[str, str], Bound]:
+    """The verdict for each host and dtype that took a step."""
+    found = {}
+    for cost in measurement.step_costs:
+        own = [
+            each
+            for each in measurement.compute
+            if each.host == cost.host and each.device.partition(":")[0] == cost.device
+        ]
+        stepped = {each.dtype for each in measurement.step_costs if each.host == cost.host}
+        mine = next((each for each in own if each.dtype == cost.dtype), None)
+        if mine is not None:
+            others = _others(own, stepped - {cost.dtype})
+            found[cost.host, cost.dtype] = bound(cost, mine, others)
+    return found
+
+
+def _others(own: Sequence[Compute], dtypes: set[str]) -> tuple[Compute, ...]:
+    return tuple(each for each in own if each.dtype in dtypes)
+
+
+def _closing_lines(found: Found) -> Iterator[str]:
+    if found.problem is not None:
+        first, *rest = found.problem.what.splitlines()
+        yield f"not measured: {first}"
+        yield from (f"  {line}" for line in rest)
+    if found.kept is not None:
+        yield f"kept in {found.kept}"
+    else:
+        yield "not kept: a plan needs all links and a training step of every host"
+
+
+def _next(found: Found) -> list[str]:
+    if found.problem is not None:
+        return list(found.problem.fix)
+    if found.kept is None:
+        return []
+    flag = f" --fleet {found.fleet.path}" if found.fleet.path.is_file() else ""
+    depths = {cost.model.depth for cost in found.measurement.step_costs}
+    return [f"yoked plan --depth {min(depths)}{flag}"]
+
+
+def _flops(flops_per_s: float) -> str:
+    """A speed, such as `268 GFLOP/s`."""
+    for scale, unit in ((1e12, "TFLOP/s"), (1e9, "GFLOP/s")):
+        if flops_per_s >= scale:
+            return f"{flops_per_s / scale:.3g} {unit}"
+    return f"{flops_per_s / 1e6:.3g} MFLOP/s"

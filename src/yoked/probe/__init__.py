@@ -1,0 +1,1 @@
+"""Measure a fleet: its links, its collectives, and what its processors make of a model."""

@@ -1,0 +1,174 @@
+"""Raw TCP between all hosts, in both directions: goodput, round trip and MTU.
+
+Pairs are measured in rounds in which no host is in two pairs. A pair sends one way, then the other,
+then both ways at once, over connections of their own from the address of yoked.toml's interface.
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from yoked.at_once import at_once
+from yoked.errors import HostError
+from yoked.fleet.discover import Agent, listening, rounds
+from yoked.records.measurement import Link
+
+DIAL_S = 2.5
+ECHOES = 20
+_ANSWER_S = 30.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a host is reached: the interface of yoked.toml, and its address of today."""
+
+    host: str
+    interface: str
+    address: str
+    mtu_bytes: int | None
+
+    @property
+    def family(self) -> str:
+        """ipv4 or ipv6."""
+        return f"ipv{ip_address(self.address).version}"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long one direction is sent to, and which part of that counts.
+
+    skip_s: until the bucket of a shaped link is empty and TCP is at its speed. slack_s: two that
+    send at once do not begin at once; so much at the end does not count.
+    """
+
+    send_s: float = 0.7
+    skip_s: float = 0.15
+    slack_s: float = 0.1
+
+    def window(self, *, both: bool) -> dict[str, float]:
+        """What counts, as `dial` has it."""
+        slack_s = self.slack_s if both else 0.0
+        return {"skip_s": self.skip_s, "count_s": self.send_s - self.skip_s - slack_s}
+
+
+QUICK = Timing(send_s=0.4, skip_s=0.1, slack_s=0.1)
+
+
+@dataclass(frozen=True)
+class LinkSeen:
+    """A link with what its record has no room for. interface_mtu_bytes: of the sender."""
+
+    link: Link
+    rtt_median_s: float
+    interface_mtu_bytes: int | None
+
+
+def measure_links(
+    places: Sequence[Place],
+    agents: Mapping[str, Agent],
+    timing: Timing,
+    progress: Callable[[int, int], None],
+) -> list[LinkSeen]:
+    """Every ordered pair of places. progress: told the pairs that are done, and how many there are.
+
+    Raises HostError with the pair where a connection fails.
+    """
+    by_name = {place.host: place for place in places}
+    token = secrets.token_hex(16)
+    with ExitStack() as stack:
+        ports = {
+            name: stack.enter_context(listening(agents[name], token, name)) for name in by_name
+        }
+        prober = _Prober(by_name, agents, ports, token, timing)
+        found: list[LinkSeen] = []
+        total = len(places) * (len(places) - 1) // 2
+        for pairs in rounds(list(by_name)):
+            for both in at_once(prober.measure, pairs):
+                found += both
+            progress(len(found) // 2, total)
+    order = list(by_name)
+    return sorted(
+        found, key=lambda seen: (order.index(seen.link.from_host), order.index(seen.link.to_host))
+    )
+
+
+class _Prober:
+    """Measures pairs of hosts whose listeners are open."""
+
+    def __init__(
+        self,
+        places: Mapping[str, Place],
+        agents: Mapping[str, Agent],
+        ports: Mapping[str, int],
+        token: str,
+        timing: Timing,
+    ) -> None:
+        self._places, self._agents, self._ports = places, agents, ports
+        self._token, self._timing = token, timing
+
+    def measure(self, pair: tuple[str, str]) -> list[LinkSeen]:
+        """Both links between two hosts."""
+        ways = [pair, (pair[1], pair[0])]
+        alone = [self._send(*way, both=False) for way in ways]
+        together = at_once(lambda way: self._send(*way, both=True), ways)
+        return [
+            self._seen(*way, one, both)
+            for way, one, both in zip(ways, alone, together, strict=True)
+        ]
+
+    def _send(self, source: str, target: str, *, both: bool) -> Mapping[str, Any]:
+        place = self._places[target]
+        answer: Mapping[str, Any] = self._agents[source].call(
+            "dial",
+            token=self._token,
+            host=source,
+            targets=[{"address": place.address, "port": self._ports[target]}],
+            wait_s=DIAL_S,
+            send_s=self._timing.send_s,
+            send_bytes=None,
+            echoes=0 if both else ECHOES,
+            window=self._timing.window(both=both),
+        )[0]
+        _require_answer(source, place, answer)
+        return answer
+
+    def _seen(
+        self, source: str, target: str, alone: Mapping[str, Any], both: Mapping[str, Any]
+    ) -> LinkSeen:
+        place = self._places[source]
+        link = Link(
+            from_host=source,
+            to_host=target,
+            interface=place.interface,
+            family=place.family,
+            mtu_bytes=alone["path_mtu_bytes"] or place.mtu_bytes or 0,
+            rtt_s=min(alone["echo_s"]),
+            goodput_bytes_per_s=alone["goodput_bytes_per_s"],
+            both_ways_bytes_per_s=both["goodput_bytes_per_s"],
+        )
+        return LinkSeen(link, statistics.median(alone["echo_s"]), place.mtu_bytes)
+
+
+def _require_answer(source: str, place: Place, answer: Mapping[str, Any]) -> None:
+    where = f"{place.host} at {place.address} ({place.interface})"
+    if not answer["ok"]:
+        raise HostError(
+            f"{source} lost its connection to {where}: {answer['error_text']}",
+            fix=("yoked hosts    shows which of them are up", "yoked probe"),
+        )
+    if answer["answered_by"] != place.host:
+        raise HostError(
+            f"{source} reached {answer['answered_by']} instead of {where}",
+            fix="two machines have that address: give one of them another",
+        )
+    if answer["goodput_bytes_per_s"] is None:
+        raise HostError(
+            f"next to nothing of what {source} sent arrived at {where}",
+            fix=f"look at the link's losses: on {place.host}, ip -s link show {place.interface}",
+        )

@@ -1,0 +1,103 @@
+"""One measurement out of what links, ranks and collectives told. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from yoked.probe.collectives import Timed, rated
+from yoked.records.measurement import Compute, Link, Measurement, ModelShape, StepCost
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank's host, by its name in yoked.toml, and its rehearsal; None: there was none."""
+
+    host: str
+    rehearsal: Mapping[str, Any] | None
+
+
+def summarise(
+    *,
+    fleet: str,
+    taken_s: float,
+    hosts: Sequence[str],
+    memory_bytes: Mapping[str, int],
+    links: Sequence[Link],
+    ranks: Sequence[Rank],
+    timed: Iterable[Mapping[str, Any]],
+) -> Measurement:
+    """All of a fleet. timed: as the worker wrote them; ranks: in their order, or none."""
+    counted = Counter(rank.host for rank in ranks)
+    wire = min((link.goodput_bytes_per_s for link in links), default=None)
+    rehearsed = [(rank.host, rank.rehearsal) for rank in ranks if rank.rehearsal is not None]
+    return Measurement(
+        fleet=fleet,
+        taken_s=taken_s,
+        ranks={host: counted[host] for host in hosts if host in counted},
+        memory_bytes=dict(memory_bytes),
+        links=tuple(links),
+        collectives=tuple(rated([Timed(**each) for each in timed], len(ranks), wire)),
+        compute=tuple(
+            _devices(
+                Compute(**{**each, "host": host})
+                for host, told in rehearsed
+                for each in told["compute"]
+            )
+        ),
+        step_costs=tuple(
+            _slowest(
+                _step_cost(host, each) for host, told in rehearsed for each in told["step_costs"]
+            )
+        ),
+    )
+
+
+def is_whole(measurement: Measurement) -> bool:
+    """Whether it has what a plan needs: all links, and a step of every host."""
+    hosts = set(measurement.ranks)
+    links = {(link.from_host, link.to_host) for link in measurement.links}
+    stepped = {cost.host for cost in measurement.step_costs}
+    return bool(hosts) and stepped == hosts and len(links) == len(hosts) * (len(hosts) - 1)
+
+
+def _step_cost(host: str, told: Mapping[str, Any]) -> StepCost:
+    return StepCost(**{**told, "host": host, "model": ModelShape(**told["model"])})
+
+
+def _devices(computes: Iterable[Compute]) -> list[Compute]:
+    """One for each device and dtype: ranks that share a CPU each had a part of it."""
+    found: dict[tuple[str, str, str], Compute] = {}
+    for each in computes:
+        key = each.host, each.device, each.dtype
+        other = found.get(key)
+        found[key] = each if other is None else _together(other, each)
+    return list(found.values())
+
+
+def _together(one: Compute, other: Compute) -> Compute:
+    return dataclasses.replace(
+        one,
+        threads=one.threads + other.threads,
+        flops_per_s=one.flops_per_s + other.flops_per_s,
+        copy_bytes_per_s=one.copy_bytes_per_s + other.copy_bytes_per_s,
+    )
+
+
+def _slowest(costs: Iterable[StepCost]) -> list[StepCost]:
+    """One for each host, kind of device and dtype: that of the rank the others wait for."""
+    found: dict[tuple[str, str, str], StepCost] = {}
+    for each in costs:
+        key = each.host, each.device, each.dtype
+        other = found.get(key)
+        if other is None or micro_batch_s(other) / other.tokens < micro_batch_s(each) / each.tokens:
+            found[key] = each
+    return list(found.values())
+
+
+def micro_batch_s(cost: StepCost) -> float:
+    """All of a micro-batch."""
+    return cost.forward_s + cost.head_s + cost.backward_s

@@ -1,0 +1,173 @@
+"""`yoked probe`: what it refuses before any host is asked, and what it says of what it found."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.probe.made_up import step_cost, two_hosts
+
+from yoked.cli.commands import probe
+from yoked.cli.commands.probe import Found, ModelFlags
+from yoked.cli.commands.probe_job import RankListener
+from yoked.cli.commands.probe_text import report
+from yoked.cli.output import Output
+from yoked.errors import FleetError, HostError, UsageError
+from yoked.fleet.model import Fleet, Host
+from yoked.probe.links import LinkSeen
+from yoked.records.measurement import Measurement
+
+LEFT_OUT = {"op": "all_reduce", "payload_bytes": 256_000_000, "expected_s": 43.0}
+
+
+def found(measurement: Measurement, **changes: Any) -> Found:
+    whole: dict[str, Any] = {
+        "fleet": Fleet("home", (Host("alpha"), Host("beta")), Path("nowhere/yoked.toml")),
+        "measurement": measurement,
+        "links": [LinkSeen(link, 3e-4, 1500) for link in measurement.links],
+        "left_out": [],
+        "choices": {},
+        "problem": None,
+        "kept": Path("/state/probe/home.json"),
+        "took_s": 24.0,
+    }
+    return Found(**{**whole, **changes})
+
+
+def said(what: Found, *, json_mode: bool = False) -> tuple[int, str]:
+    stream = io.StringIO()
+    status = report(what, Output(json_mode=json_mode, stdout=stream))
+    return status, stream.getvalue()
+
+
+def test_the_verdict_is_the_slowest_link_and_the_next_step_a_plan() -> None:
+    status, text = said(found(two_hosts()))
+
+    assert status == 0
+    first, *_, last = text.splitlines()
+    assert first.startswith("fleet home: the slowest link, beta to alpha, gives 936 Mbit/s")
+    assert last == "next: yoked plan --depth 4"
+    assert "kept in /state/probe/home.json" in text
+
+
+def test_each_part_has_its_table() -> None:
+    _, text = said(found(two_hosts(), left_out=[LEFT_OUT]))
+
+    rows = [line.split() for line in text.splitlines()]
+    reduced = next(row for row in rows if row[:1] == ["all_reduce"])
+    assert reduced[1:3] == ["64.0", "MB"]
+    assert reduced[-1] == "99%"
+    assert "left out, too long: all_reduce of 256 MB (about 43.0 s)" in text
+    assert "268 GFLOP/s" in text
+    # 1,024 tokens in 0.66 s of micro-batch and 0.12 s of optimizer.
+    assert "1,313 tokens/s" in text
+    assert "alpha, float32: held by arithmetic" in text
+
+
+def test_a_dtype_that_took_no_step_is_said_to_be_too_slow() -> None:
+    measurement = two_hosts()
+    slow = dataclasses.replace(measurement.compute[0], dtype="bfloat16", flops_per_s=2e9)
+
+    _, text = said(found(dataclasses.replace(measurement, compute=(*measurement.compute, slow))))
+
+    assert "too slow to be tried" in text
+
+
+def test_a_tunnel_on_the_way_is_told() -> None:
+    measurement = two_hosts()
+    link = dataclasses.replace(measurement.links[0], mtu_bytes=1420)
+
+    _, text = said(found(measurement, links=[LinkSeen(link, 3e-4, 1500)]))
+
+    assert "packets of 1420 bytes at most, although eth0 takes 1500" in text
+
+
+def test_json_has_the_promised_keys_and_one_object() -> None:
+    status, text = said(found(two_hosts()), json_mode=True)
+
+    told = json.loads(text)
+    assert status == 0
+    assert {"from", "to", "interface", "family", "mtu_bytes", "rtt_s", "goodput_bytes_per_s"} <= (
+        told["links"][0].keys()
+    )
+    assert {"op", "payload_bytes", "time_s", "busbw_bytes_per_s", "fraction_of_wire"} <= (
+        told["collectives"][0].keys()
+    )
+    assert {"host", "device", "dtype", "flops_per_s", "copy_bytes_per_s"} <= (
+        told["compute"][0].keys()
+    )
+    assert told["bounds"][0]["side"] == "arithmetic"
+
+
+def test_what_a_host_lacks_is_named_beside_what_was_measured() -> None:
+    links_alone = dataclasses.replace(two_hosts(), collectives=(), compute=(), step_costs=())
+    problem = HostError("beta: no Python there has torch", fix="yoked install --host beta")
+
+    status, text = said(found(links_alone, problem=problem, kept=None))
+
+    assert status == 1
+    assert "936 Mbit/s" in text
+    assert "not measured: beta: no Python there has torch" in text
+    assert "not kept" in text
+    assert text.splitlines()[-1] == "next: yoked install --host beta"
+
+
+def test_one_machine_alone_is_told_by_its_speed() -> None:
+    whole = two_hosts()
+    alone = dataclasses.replace(
+        whole, links=(), collectives=(), compute=whole.compute[:1], step_costs=(step_cost("alpha"),)
+    )
+
+    _, text = said(found(alone))
+
+    assert text.startswith("fleet home: 268 GFLOP/s in float32 on alpha; measured in 24.0 s")
+
+
+@pytest.mark.parametrize(
+    ("flags", "about"),
+    [
+        ({"model": ModelFlags(depth=0)}, "--depth 0"),
+        ({"model": ModelFlags(depth=1, aspect_ratio=8, head_dim=8)}, "wide"),
+        ({"model": ModelFlags(device_type="tpu")}, "tpu"),
+        ({"collectives_limit": "0 s"}, "no time"),
+        ({"collectives_limit": "soon"}, "not a duration"),
+        ({"links": False, "collectives": False, "compute": False}, "nothing is left"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_any_host_is_asked(
+    flags: dict[str, Any], about: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        probe.command(fleet=Path("no/such/yoked.toml"), **flags)
+
+    assert about in caught.value.what
+    assert caught.value.fix
+
+
+def test_a_fleet_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(FleetError, match=r"no/such/yoked\.toml"):
+        probe.command(fleet=Path("no/such/yoked.toml"))
+
+
+def test_flags_reach_the_trainer_as_its_own() -> None:
+    words = ModelFlags(depth=8, window_pattern="SSSL").words()
+
+    assert "--depth=8" in words
+    assert "--window-pattern=SSSL" in words
+    assert not any("head-dim" in word for word in words)
+
+
+def test_rank_0_is_heard_in_whole_lines_whatever_else_it_prints() -> None:
+    doing: list[str] = []
+    listener = RankListener(doing.append)
+
+    for piece in ('{"doing": "all_re', 'duce"}\nsome library\n[1]\n', '{"result": {"a": 1}}\n'):
+        listener.rank_output("out", piece)
+    listener.rank_output("err", '{"result": "a warning"}\n')
+
+    assert doing == ["all_reduce"]
+    assert listener.result == {"a": 1}

@@ -1,0 +1,75 @@
+"""Memory or arithmetic: decided by the model's intensity against the machine's balance."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.probe.made_up import SHAPE, compute, step_cost
+
+from yoked.probe.bound import bound, moved_bytes, product_flops
+
+
+def test_flops_are_six_a_parameter_and_token_and_half_the_attention() -> None:
+    flops = product_flops(SHAPE, 1024)
+
+    # 12 * 4 * 256^2 + 32768 * 256 = 11.5M parameters; 4 layers of 512 keys.
+    dense = 6 * 1024 * (12 * 4 * 256**2 + 32_768 * 256)
+    assert flops == dense + 1024 * 6 * 4 * 256 * 512
+
+
+@given(tokens=st.integers(64, 8192))
+def test_more_tokens_make_more_of_each_weight(tokens: int) -> None:
+    def intensity(count: int) -> float:
+        return product_flops(SHAPE, count) / moved_bytes(SHAPE, count, "float32")
+
+    assert intensity(2 * tokens) > intensity(tokens)
+
+
+def test_half_the_bytes_are_twice_the_intensity_of_what_is_not_fp32() -> None:
+    narrow, wide = moved_bytes(SHAPE, 1024, "bfloat16"), moved_bytes(SHAPE, 1024, "float32")
+
+    # The weights' gradients are fp32 in both.
+    assert wide / 2 < narrow < wide
+
+
+def test_slow_products_beside_fast_memory_are_held_by_arithmetic() -> None:
+    verdict = bound(step_cost("alpha"), compute("alpha"), ())
+
+    assert verdict.side == "arithmetic"
+    assert verdict.intensity > verdict.balance
+    assert 0 < verdict.reached < 1
+    assert any("faster memory would not help" in line for line in verdict.helps)
+
+
+def test_fast_products_beside_slow_memory_are_held_by_memory() -> None:
+    fast = dataclasses.replace(compute("alpha", flops=4e12), copy_bytes_per_s=10e9)
+
+    verdict = bound(step_cost("alpha"), fast, ())
+
+    assert verdict.side == "memory"
+    assert any("--device-batch-size" in line for line in verdict.helps)
+
+
+def test_a_faster_dtype_is_the_first_help_and_a_slower_one_is_none() -> None:
+    here = compute("alpha")
+    faster = compute("alpha", "bfloat16", flops=2 * here.flops_per_s)
+    slower = compute("alpha", "bfloat16", flops=here.flops_per_s / 5)
+
+    with_faster = bound(step_cost("alpha"), here, (faster,))
+    with_slower = bound(step_cost("alpha"), here, (slower,))
+
+    assert with_faster.helps[0].startswith("--dtype bfloat16")
+    assert "2.0x" in with_faster.helps[0]
+    assert not any("--dtype" in line for line in with_slower.helps)
+
+
+def test_an_optimizer_that_takes_long_asks_for_larger_steps() -> None:
+    slow = dataclasses.replace(step_cost("alpha"), adamw_s=1.0)
+
+    verdict = bound(slow, compute("alpha"), ())
+
+    assert verdict.optimizer_share == pytest.approx(1.0 / 1.76)
+    assert any("--total-batch-size" in line for line in verdict.helps)

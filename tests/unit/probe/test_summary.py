@@ -1,0 +1,79 @@
+"""What ranks told becomes one measurement of hosts by their names in yoked.toml."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tests.unit.probe.made_up import compute, link, step_cost
+
+from yoked.probe.summary import Rank, is_whole, summarise
+from yoked.records.measurement import Compute, Link, Measurement, StepCost
+
+TIMED = {"op": "all_reduce", "backend": "gloo", "payload_bytes": 4_000_000, "time_s": 0.04}
+
+
+def told(cost: StepCost, rates: Compute) -> dict[str, Any]:
+    """A rank's rehearsal as JSON has it, under the name that the host gives itself."""
+    return {
+        "host": "raspberrypi",
+        "compute": [{**dataclasses.asdict(rates), "host": "raspberrypi"}],
+        "step_costs": [{**dataclasses.asdict(cost), "host": "raspberrypi"}],
+    }
+
+
+def summarised(links: list[Link], ranks: list[Rank]) -> Measurement:
+    return summarise(
+        fleet="home",
+        taken_s=1.76e9,
+        hosts=["alpha", "beta"],
+        memory_bytes={"alpha": 8_000_000_000},
+        links=links,
+        ranks=ranks,
+        timed=[TIMED] if ranks else [],
+    )
+
+
+def test_hosts_have_the_names_of_the_file_and_the_wire_is_the_slowest_link() -> None:
+    links = [link("alpha", "beta", 118e6), link("beta", "alpha", 50e6)]
+    ranks = [Rank(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
+
+    found = summarised(links, ranks)
+
+    assert [each.host for each in found.compute] == ["alpha", "beta"]
+    assert [each.host for each in found.step_costs] == ["alpha", "beta"]
+    assert found.ranks == {"alpha": 1, "beta": 1}
+    # Two ranks: bus and algorithm bandwidth of an all-reduce are the same, 100 MB/s.
+    assert found.collectives[0].fraction_of_wire == 2.0
+    assert is_whole(found)
+
+
+def test_ranks_that_share_a_cpu_are_one_device_and_the_slowest_of_them_is_its_step() -> None:
+    fast, slow = step_cost("x"), step_cost("x", scale=1.5)
+    ranks = [Rank("alpha", told(cost, compute("x"))) for cost in (fast, slow)]
+
+    found = summarised([], ranks)
+
+    assert found.ranks == {"alpha": 2}
+    assert [each.threads for each in found.compute] == [2]
+    assert found.compute[0].flops_per_s == 2 * compute("x").flops_per_s
+    assert [each.forward_s for each in found.step_costs] == [slow.forward_s]
+    assert found.collectives[0].fraction_of_wire is None
+
+
+def test_ranks_on_gpus_of_their_own_are_devices_of_their_own() -> None:
+    gpus = [dataclasses.replace(compute("x"), device=f"cuda:{number}") for number in range(2)]
+
+    found = summarised([], [Rank("alpha", told(step_cost("x"), gpu)) for gpu in gpus])
+
+    assert [each.device for each in found.compute] == ["cuda:0", "cuda:1"]
+
+
+def test_a_host_without_a_step_or_a_missing_link_is_not_whole() -> None:
+    ranks = [Rank(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
+    both = [link("alpha", "beta"), link("beta", "alpha")]
+
+    assert not is_whole(summarised(both[:1], ranks))
+    assert not is_whole(summarised(both, [ranks[0], Rank("beta", None)]))
+    assert not is_whole(summarised(both, []))
+    assert is_whole(summarised([], ranks[:1]))

@@ -1,0 +1,92 @@
+"""The worker in two real ranks: all meet, one tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+# Each rank imports torch.
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+
+SOURCE = Path(__file__).parents[3] / "src"
+LIMIT_S = 120.0
+REHEARSAL = """
+import os
+
+def report(args):
+    return {"args": args, "rank": int(os.environ["RANK"])}
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def run_ranks(folder: Path, spec: dict[str, Any]) -> list[tuple[int, str, str]]:
+    """(exit status, stdout, stderr) of two ranks."""
+    (folder / "rehearsal_of_two.py").write_text(REHEARSAL)
+    shared = {
+        **os.environ,
+        "PYTHONPATH": f"{SOURCE}:{folder}",
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "yoked.probe.worker", json.dumps(spec)],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return [(rank.returncode, *each) for rank, each in zip(ranks, said, strict=True)]
+
+
+def test_two_ranks_rehearse_and_time_every_collective_and_rank_0_alone_tells(
+    tmp_path: Path,
+) -> None:
+    spec = {
+        "rehearsal": {"module": "rehearsal_of_two", "args": ["--depth=2"]},
+        "collectives": {"largest_bytes": 16_000, "limit_s": 0.5, "gpus": False},
+    }
+
+    first, second = run_ranks(tmp_path, spec)
+
+    assert (first[0], second[0]) == (0, 0), (first[2], second[2])
+    assert second[1] == ""
+    *progress, last = [json.loads(line) for line in first[1].splitlines()]
+    assert all("doing" in line for line in progress)
+    result = last["result"]
+    assert [each["rank"] for each in result["rehearsals"]] == [0, 1]
+    assert result["rehearsals"][1]["args"] == ["--depth=2"]
+    timed = [(each["op"], each["payload_bytes"]) for each in result["collectives"]]
+    assert timed == [
+        (op, size)
+        for op in ("all_reduce", "all_gather", "reduce_scatter")
+        for size in (1_000, 4_000, 16_000)
+    ]
+    assert all(each["time_s"] > 0 for each in result["collectives"])
+    assert result["left_out"] == []
+    assert {each["backend"] for each in result["collectives"]} == {"gloo"}
