@@ -12,6 +12,7 @@ import pytest
 from yoked.cli.commands import train, train_fleet
 from yoked.cli.commands.fleet_flags import JobFlags, check_run_name
 from yoked.errors import UsageError
+from yoked.fleet.model import Host
 from yoked.train.config import TrainConfig
 
 FLEET = '[fleet]\nname = "home"\n[[host]]\nname = "i9"\n[[host]]\nname = "laptop"\n'
@@ -27,7 +28,10 @@ class FakeClient:
     def __init__(self, runs: list[str]) -> None:
         self.runs = runs
 
-    def call(self, name: str) -> Any:
+    def call(self, name: str, **args: Any) -> Any:
+        if name == "file_list":
+            run = args["folder"].rpartition("/state/runs/")[2]
+            return [["run.json", 7, 0]] if run in self.runs else []
         assert name == "job_list"
         return [{"run": run} for run in self.runs]
 
@@ -35,6 +39,8 @@ class FakeClient:
 @dataclasses.dataclass
 class FakeSeat:
     client: FakeClient
+    host: Host = dataclasses.field(default_factory=lambda: Host("i9"))
+    facts: dict[str, Any] = dataclasses.field(default_factory=lambda: {"state": "/home/me/state"})
 
 
 def test_without_a_file_this_machine_trains(here: Path) -> None:
@@ -113,5 +119,29 @@ def test_a_resumed_run_is_a_job_of_its_own(resume: bool, there: list[str], name:
     assert train_fleet._job_name(config, [FakeSeat(FakeClient(there))]) == name  # type: ignore[list-item]
 
 
+def test_a_run_that_rank_0s_host_does_not_have_cannot_be_resumed() -> None:
+    seat: Any = FakeSeat(FakeClient(["night"]))
+
+    train_fleet._require_run(TrainConfig(run="night"), seat)
+    with pytest.raises(UsageError, match="no run 'day' on i9, the host of rank 0"):
+        train_fleet._require_run(TrainConfig(run="day"), seat)
+
+
+@pytest.mark.parametrize(
+    ("run", "resume", "alone"),
+    [
+        ("night", True, True),
+        ("day", True, False),
+        ("night", False, False),
+    ],
+)
+def test_a_run_of_another_controller_is_looked_for_on_its_host(
+    here: Path, run: str, resume: bool, alone: bool
+) -> None:
+    (here / "runs" / "day").mkdir(parents=True)
+
+    assert train._known_to_hosts_alone(TrainConfig(run=run, resume=resume)) is alone
+
+
 def test_built_in_data_is_prepared_by_every_host_itself() -> None:
-    assert train_fleet._ship_data(TrainConfig(data="sotu"), [], None) == "sotu"  # type: ignore[arg-type]
+    assert train_fleet.ship_data(TrainConfig(data="sotu"), [], None) == "sotu"  # type: ignore[arg-type]

@@ -43,10 +43,12 @@ def train_fleet(
         order = _order(config, flags, Path(folder))
 
         def before(seats: list[Seat]) -> Order:
-            shipped = dataclasses.replace(config, data=_ship_data(config, seats, output))
+            if _resumes(config):
+                _require_run(config, seats[0])
+            shipped = dataclasses.replace(config, data=ship_data(config, seats, output))
             at_once(lambda seat: push_kernels(seat.client), seats)
             _write_config(shipped, Path(folder))
-            return dataclasses.replace(order, run=_job_name(config, seats))
+            return dataclasses.replace(order, run=_job_name(config, seats), trains=config.run)
 
         def after(job: FleetJob) -> None:
             if job.end is not None and not job.end.detached:
@@ -86,7 +88,7 @@ def _write_config(config: TrainConfig, folder: Path) -> None:
     (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
 
 
-def _ship_data(config: TrainConfig, seats: list[Seat], output: Output) -> str:
+def ship_data(config: TrainConfig, seats: list[Seat], output: Output) -> str:
     """What the hosts' --data is: a built-in name, or the label of rows that were sent there."""
     if config.data in BUILT_IN_DATA and config.tokenizer is None:
         return config.data
@@ -110,10 +112,24 @@ def _ship_data(config: TrainConfig, seats: list[Seat], output: Output) -> str:
     return data.folder.name
 
 
+def _resumes(config: TrainConfig) -> bool:
+    return config.resume or config.resume_from_step is not None
+
+
+def _require_run(config: TrainConfig, first: Seat) -> None:
+    """Raise UsageError when the host of rank 0 does not have the run that is to go on."""
+    folder = f"{first.facts['state']}/runs/{config.run}"
+    if not first.client.call("file_list", folder=folder):
+        raise UsageError(
+            f"there is no run {config.run!r} on {first.host.name}, the host of rank 0",
+            fix="yoked runs    shows those of all hosts",
+        )
+
+
 def _job_name(config: TrainConfig, seats: list[Seat]) -> str:
     """The run's name; where it is resumed, with a number that no job has yet."""
     assert config.run is not None
-    if not config.resume and config.resume_from_step is None:
+    if not _resumes(config):
         return config.run
     taken = {job["run"] for job in seats[0].client.call("job_list")}
     name, number = config.run, 2

@@ -1,0 +1,258 @@
+"""Two lab hosts of one core each against one of them, in turns: A B A B.
+
+usage: bench.py [--link 1gbit] [--tokens 2048] [--sync exact] [--dtype float32] [--rounds 3]
+                [--steps 14] [--speeds 1:1] [--nanochat CHECKOUT] [--losses] [--smoke]
+
+A round is: each host alone, both at the same time; nanochat on both, with --nanochat; both with
+yoked, once for each --sync. With --losses, runs of --steps steps by one process and by both hosts
+are compared by their loss instead. As root; each configuration has a file in results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import nanochat_side as side  # noqa: E402
+from stage import HOSTS, WARM_UP_STEPS, Run, Stage  # noqa: E402
+
+from yoked.units import format_bytes  # noqa: E402
+
+RESULTS = HERE / "results"
+LAST_STEPS = 20
+ALONE = "one process"
+
+
+def measure(stage: Stage, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rounds of all arms in turn, after one of each that warms caches up; the result so far."""
+    _warm_up(stage, options)
+    rounds: list[list[Run]] = []
+    for number in range(options.rounds):
+        turn = stage.both_alone(options.steps)
+        if options.nanochat:
+            turn.append(stage.nanochat(options.steps))
+        turn += [stage.together(sync, options.steps) for sync in options.sync]
+        rounds.append(turn)
+        for run in turn:
+            print(f"round {number + 1}  {_line(run)}", flush=True)
+        yield {
+            **_facts(stage, options),
+            "summary": summarise(rounds),
+            "rounds": [[asdict(run) for run in turn] for turn in rounds],
+        }
+
+
+def _warm_up(stage: Stage, options: argparse.Namespace) -> None:
+    """What the hosts compile and receive once is there from now on."""
+    stage.both_alone(WARM_UP_STEPS)
+    for sync in options.sync:
+        stage.together(sync, WARM_UP_STEPS)
+    if options.nanochat:
+        stage.nanochat(WARM_UP_STEPS)
+
+
+def summarise(rounds: list[list[Run]]) -> dict[str, Any]:
+    """By arm: medians over the rounds; ratios are taken round by round."""
+    summary: dict[str, Any] = {}
+    for place, first in enumerate(rounds[0]):
+        runs = [turn[place] for turn in rounds]
+        alone = [[run.tokens_per_second for run in turn[:2]] for turn in rounds]
+        speeds = [run.tokens_per_second for run in runs]
+        ours: dict[str, Any] = {
+            "tokens_per_second": statistics.median(speeds),
+            "speedups": [speed / max(one) for speed, one in zip(speeds, alone, strict=True)],
+            "efficiencies": [speed / sum(one) for speed, one in zip(speeds, alone, strict=True)],
+            "sent": runs[-1].sent,
+            "payload_bytes": runs[-1].payload_bytes,
+            "last_loss": runs[-1].losses[-1],
+        }
+        ours["speedup"] = statistics.median(ours["speedups"])
+        ours["efficiency"] = statistics.median(ours["efficiencies"])
+        for name in ("compute_s", "comm_s", "wait_s"):
+            by_rank = zip(*(getattr(run, name) for run in runs), strict=True)
+            ours[name] = [statistics.median(values) for values in by_rank]
+        summary[first.arm] = ours
+    if "nanochat" in summary:
+        for place, first in enumerate(rounds[0]):
+            ratios = [_over_nanochat(turn, turn[place]) for turn in rounds]
+            summary[first.arm]["over_nanochat"] = statistics.median(ratios)
+    return summary
+
+
+def _over_nanochat(turn: list[Run], run: Run) -> float:
+    theirs = next(each for each in turn if each.arm == "nanochat")
+    return run.tokens_per_second / theirs.tokens_per_second
+
+
+def compare_losses(stage: Stage, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Mean loss of the last steps, one process against both hosts, by seed and sync."""
+    found: dict[int, dict[str, list[float]]] = {}
+    for seed, reference in dict(_references(stage, options)).items():
+        found[seed] = losses = {ALONE: reference}
+        print(f"seed {seed}  {ALONE}: {_final(reference):.4f}", flush=True)
+        for sync in options.sync:
+            losses[sync] = stage.together(sync, options.steps, seed).losses
+            print(f"seed {seed}  {sync}: {_off_percent(losses, sync):+.3f}%", flush=True)
+        yield {
+            **_facts(stage, options),
+            "loss_off_percent": {
+                sync: {seed: _off_percent(losses, sync) for seed, losses in found.items()}
+                for sync in options.sync
+            },
+            "losses": found,
+        }
+
+
+def _references(stage: Stage, options: argparse.Namespace) -> Iterator[tuple[int, list[float]]]:
+    """(seed, losses) of one process: two seeds at a time, one on each host."""
+    for seeds in zip_longest(options.seeds[::2], options.seeds[1::2]):
+        wanted = [seed for seed in seeds if seed is not None]
+        totals = dict.fromkeys(HOSTS[: len(wanted)], options.steps)
+        for seed, run in zip(wanted, stage.alone(totals, wanted), strict=True):
+            yield seed, run.losses
+
+
+def _final(losses: list[float]) -> float:
+    return statistics.mean(losses[-LAST_STEPS:])
+
+
+def _off_percent(losses: dict[str, list[float]], sync: str) -> float:
+    """How far a strategy's final loss is above that of one process."""
+    return 100 * (_final(losses[sync]) / _final(losses[ALONE]) - 1)
+
+
+def _facts(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
+    """What a reader of the figures must know."""
+    names = ("link", "tokens", "dtype", "depth", "seq_len", "rows", "steps", "rounds", "speeds")
+    checkout = options.nanochat and side.Checkout.open(options.nanochat, stage.scratch)
+    return {
+        "configuration": {name: getattr(options, name) for name in names}
+        | {"train": options.train_flags},
+        "machine": side.machine_facts(),
+        "nanochat": checkout.commit() if checkout else None,
+    }
+
+
+def _line(run: Run) -> str:
+    line = f"{run.arm:16} {run.tokens_per_second:7.0f} tokens/s"
+    if run.compute_s:
+        for what in ("compute", "comm", "wait"):
+            seconds = " ".join(f"{value:.2f}" for value in getattr(run, f"{what}_s"))
+            line += f", {what} {seconds} s"
+    if run.sent:
+        most = max(run.sent.values(), key=lambda sent: sent["wire"])
+        line += f", sent {format_bytes(most['wire'])} a step"
+    return f"{line}, last loss {run.losses[-1]:.4f}"
+
+
+def report(result: dict[str, Any]) -> None:
+    """The verdict: ratios of each arm."""
+    for arm, figures in result["summary"].items():
+        ratios = ", ".join(f"{ratio:.2f}" for ratio in figures["speedups"])
+        over = figures.get("over_nanochat")
+        print(
+            f"{arm:16} {figures['tokens_per_second']:7.0f} tokens/s, "
+            f"{figures['speedup']:.2f}x the faster host alone (by round: {ratios}), "
+            f"{figures['efficiency']:.0%} of the sum of both"
+            + (f", {over:.2f}x nanochat" if over else "")
+        )
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--link", default="1gbit", help="rate of the network, as tc writes it")
+    parser.add_argument("--tokens", type=int, default=2048, help="tokens a step")
+    parser.add_argument("--sync", default="exact", help="strategies, with commas between them")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--seq-len", type=int, default=512)
+    parser.add_argument("--rows", type=int, default=2, help="rows that a rank computes at once")
+    parser.add_argument("--steps", type=int, help="of each run (default: 14; 300 with --losses)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--speeds", default="1:1", help="of the hosts, such as 4:1")
+    parser.add_argument("--data", help="a folder or a data set (default: the embedded corpus)")
+    parser.add_argument("--nanochat", type=Path, help="a checkout: measure it on both hosts too")
+    parser.add_argument("--losses", action="store_true", help="compare losses instead of speeds")
+    parser.add_argument("--seeds", default="42,43,44", help="of --losses")
+    parser.add_argument("--smoke", action="store_true", help="see that it works; nothing is kept")
+    parser.add_argument(
+        "--with",
+        dest="train_flags",
+        action="append",
+        default=[],
+        help="a flag more for yoked's runs on both hosts, such as --with=--shares=4:1",
+    )
+    options = parser.parse_args(argv)
+    if options.smoke:
+        options.depth, options.rounds, options.seq_len, options.tokens = 2, 1, 128, 512
+    options.steps = options.steps or (6 if options.smoke else 300 if options.losses else 14)
+    if options.steps < WARM_UP_STEPS:
+        parser.error(f"--steps: {WARM_UP_STEPS} at least, the first does not count")
+    options.sync = options.sync.split(",")
+    options.seeds = [int(seed) for seed in options.seeds.split(",")]
+    try:
+        options.speeds = [float(speed) for speed in options.speeds.split(":")]
+    except ValueError:
+        options.speeds = []
+    if len(options.speeds) != 2 or min(options.speeds) <= 0:
+        parser.error("--speeds: two numbers above 0 with a colon between them, such as 4:1")
+    return options
+
+
+def prepare_data(scratch: Path, options: argparse.Namespace) -> None:
+    """The corpus as files that both programs read, before the hosts' copies are taken."""
+    text = scratch / "text"
+    if options.data is None or options.nanochat:
+        side.write_shards(text, side.into_shards(side.embedded_paragraphs()))
+        options.data = options.data or str(text)
+    if not options.nanochat:
+        return
+    from yoked.train.data.prepare import prepare
+
+    side.Checkout.open(options.nanochat, scratch)
+    dataset = prepare(str(text), max_seq_len=options.seq_len)
+    side.make_base(scratch / "nanochat", text, dataset.tokenizer_folder)
+
+
+def keep(result: dict[str, Any], options: argparse.Namespace) -> None:
+    """Write what is measured so far, in the place of an earlier measurement."""
+    kind = "losses" if options.losses else "speed"
+    speeds = "to".join(f"{speed:g}" for speed in options.speeds)
+    RESULTS.mkdir(exist_ok=True)
+    name = f"{kind}-{options.link}-{options.tokens}-{options.dtype}-{speeds}.json"
+    (RESULTS / name).write_text(json.dumps(result, indent=1) + "\n")
+
+
+def main() -> int:
+    options = parse()
+    # The hosts have a /tmp of their own, and are to see what lies here.
+    with tempfile.TemporaryDirectory(prefix="yoked-two-", dir="/var/tmp") as folder:
+        scratch = Path(folder).resolve()
+        prepare_data(scratch, options)
+        result = None
+        with Stage.up(scratch, options) as stage:
+            try:
+                for result in (compare_losses if options.losses else measure)(stage, options):
+                    if not options.smoke:
+                        keep(result, options)
+            except SystemExit:
+                print((scratch / "errors.log").read_text()[-4000:], file=sys.stderr)
+                raise
+    if result is not None and not options.losses:
+        report(result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

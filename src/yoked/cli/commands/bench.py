@@ -1,0 +1,416 @@
+"""`yoked bench`: what training gives on one process, on one host, on each GPU, on all hosts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from yoked.cli.commands.fleet_runs import FleetFlag
+from yoked.cli.output import Output
+from yoked.errors import UsageError, YokedError
+from yoked.runs import stamp
+from yoked.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from yoked.cli.commands.bench_trials import Trial
+    from yoked.fleet.model import Fleet
+    from yoked.launch.start import Seat
+    from yoked.remote.client import AgentClient
+    from yoked.report.bench_table import BenchRow, BenchTable
+
+STEPS = 20
+# Processes on one host, unless said: where memory is the limit, four show it.
+MOST_PROCESSES = 4
+# For all-reduces of all sizes together.
+ALLREDUCE_S = 10.0
+PLOTS = (".png", ".svg", ".pdf")
+# What a benchmark decides by itself, and its flag to use instead.
+_OWN = {
+    "num_iterations": "--steps",
+    "target_flops": "--steps",
+    "target_param_data_ratio": "--steps",
+    "ranks": "--processes",
+    "run": "",
+    "resume": "",
+    "resume_from_step": "",
+    "start_from": "",
+    "dry_run": "",
+}
+# What would cost time and be thrown away.
+_UNUSED = ("eval_every", "eval_tokens", "save_every", "keep_last", "model_tag", "runs_dir")
+
+
+def command(
+    *,
+    config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig(),  # noqa: B008
+    fleet: FleetFlag = None,
+    steps: Annotated[int, Parameter(help="Steps of each run.")] = STEPS,
+    processes: Annotated[
+        int | None,
+        Parameter(
+            help="Processes of the row with several on one host; 1 leaves it out. "
+            "Default: one for each core, at most 4."
+        ),
+    ] = None,
+    compare: Annotated[
+        tuple[str, ...],
+        Parameter(help="Another --sync to measure on all hosts; may be repeated.", negative=""),
+    ] = (),
+    markdown: Annotated[bool, Parameter(help="Print Markdown.", negative="")] = False,
+    plot: Annotated[Path | None, Parameter(help="Draw it: a .png, .svg or .pdf.")] = None,
+) -> int:
+    """Measure what training gives: one process, several on one host, each GPU, all hosts.
+
+    Takes the flags of `yoked train`. Each host is measured alone, all of them at the same time,
+    then together: the same steps of the same rows. Nothing stays on the hosts; Ctrl-C ends what
+    runs.
+    """
+    _check(config, steps, processes, markdown, plot)
+    strategies = [config.sync, *compare]
+    for sync in strategies:
+        # Refuses an unknown one before anything runs.
+        _with_sync(config, sync)
+    from yoked.fleet.file import open_fleet
+
+    output = Output(json_mode=config.json_output)
+    for note in (*config.notes, *_notes(config)):
+        output.note(note)
+    table = _measure(config, open_fleet(fleet), steps, processes, strategies, output)
+    drawn = None
+    if plot is not None:
+        from yoked.report.bench_plot import plot_bench
+
+        drawn = str(plot_bench(table, plot))
+    _report(table, drawn, output, markdown=markdown)
+    return 0
+
+
+def _with_sync(config: TrainConfig, sync: str) -> TrainConfig:
+    """The configuration with another strategy. Raises UsageError for one that there is not."""
+    return TrainConfig.from_dict({**config.to_dict(), "sync": sync})
+
+
+def _check(
+    config: TrainConfig, steps: int, processes: int | None, markdown: bool, plot: Path | None
+) -> None:
+    for name in config.given():
+        if name in _OWN:
+            flag = "--from" if name == "start_from" else _flag(name)
+            instead = f"{_OWN[name]} says how many" if _OWN[name] else f"leave {flag} out"
+            raise UsageError(f"{flag} is not for a benchmark, which starts anew", fix=instead)
+    if steps < 2:
+        raise UsageError(f"--steps {steps}: the first step does not count", fix=f"--steps {STEPS}")
+    if processes is not None and processes < 1:
+        raise UsageError(f"--processes {processes}: below 1", fix="--processes 2")
+    if markdown and config.json_output:
+        raise UsageError("--json and --markdown are two forms", fix="give one of the two")
+    if plot is not None and plot.suffix not in PLOTS:
+        raise UsageError(f"--plot {plot}: its name does not say what", fix="--plot bench.png")
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise UsageError(
+            f"--plot {plot}: there is no folder {plot.parent}", fix=f"mkdir -p {plot.parent}"
+        )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _notes(config: TrainConfig) -> list[str]:
+    given = [_flag(name) for name in _UNUSED if name in config.given()]
+    return [f"{flag}: a benchmark neither evaluates nor keeps anything" for flag in given]
+
+
+def _measure(
+    config: TrainConfig,
+    fleet: Fleet,
+    steps: int,
+    processes: int | None,
+    strategies: Sequence[str],
+    output: Output,
+) -> BenchTable:
+    """Connect, measure group after group, and put the rows together."""
+    from yoked.cli.commands.bench_trials import measure
+    from yoked.cli.commands.fleet_job import connected, require_versions
+    from yoked.fleet.discover import find_addresses
+    from yoked.launch.start import take_seats
+    from yoked.report.bench_table import BenchTable
+
+    with connected(fleet) as clients:
+        seats = take_seats(fleet, clients, None, lambda: find_addresses(fleet, clients))
+        require_versions(seats)
+        names = _Names()
+        shipped = _ship(_same_for_all(config, steps), seats, output)
+        alone = [_alone(fleet, seat, shipped, names) for seat in seats]
+        output.note(_said(alone))
+        first = measure(alone, output)
+        rows = list(first)
+        for group in _single_host_groups(fleet, seats, first, shipped, processes, names):
+            output.note(_said(group))
+            rows += measure(group, output)
+        if len(seats) > 1:
+            for sync in strategies:
+                trial = _together(seats, config, shipped, sync, names)
+                output.note(_said([trial]))
+                rows += measure([trial], output)
+            payload_bytes = _payload_bytes(rows, seats)
+            timed = _time_allreduce(fleet, clients, seats, payload_bytes, config, output)
+            rows = _with_allreduce(rows, timed, _wire_bytes_per_s(fleet, output), seats)
+    alone_speeds = {row.hosts[0]: row.tokens_per_second for row in first}
+    return BenchTable(tuple(rows), alone_speeds)
+
+
+class _Names:
+    """Names of runs: of this benchmark, one after the other."""
+
+    def __init__(self) -> None:
+        self._stem = f"bench-{stamp(datetime.now().astimezone())}"
+        self._number = 0
+
+    def __call__(self) -> str:
+        self._number += 1
+        return f"{self._stem}-{self._number}"
+
+
+def _said(trials: Sequence[Trial]) -> str:
+    together = ", at the same time" if len(trials) > 1 else ""
+    return f"measuring {' and '.join(trial.name for trial in trials)}{together}"
+
+
+def _same_for_all(config: TrainConfig, steps: int) -> TrainConfig:
+    """The configuration with all that would fit itself to a device: rows must be comparable."""
+    from yoked.train.resolve import SMALL_DEVICE_BATCH_TOKENS, resolve
+
+    device = config.device_type if config.device_type != "auto" else "cpu"
+    resolved = resolve(config, device)
+    row = resolved.max_seq_len
+    batch = config.total_batch_size
+    if batch is None and device != "cuda":
+        batch = -(-SMALL_DEVICE_BATCH_TOKENS // row) * row
+    return dataclasses.replace(
+        config,
+        depth=resolved.depth,
+        head_dim=resolved.head_dim,
+        max_seq_len=row,
+        window_pattern=resolved.window_pattern,
+        device_batch_size=resolved.device_batch_size,
+        total_batch_size=batch,
+        num_iterations=steps,
+        eval_every=-1,
+        save_every=-1,
+        json_output=False,
+    )
+
+
+def _ship(config: TrainConfig, seats: list[Seat], output: Output) -> TrainConfig:
+    """Data and kernels on every host; the configuration that names them there."""
+    from yoked.at_once import at_once
+    from yoked.cli.commands.train_fleet import ship_data
+    from yoked.launch.datapush import push_kernels
+
+    label = ship_data(config, seats, output)
+    at_once(lambda seat: push_kernels(seat.client), seats)
+    # Shares are of all ranks together.
+    return dataclasses.replace(config, data=label, tokenizer=None, shares=None)
+
+
+def _alone(fleet: Fleet, seat: Seat, config: TrainConfig, names: _Names) -> Trial:
+    """A host with the ranks that it has in the fleet."""
+    on_gpu = bool(_gpus(seat)) and config.device_type != "cpu"
+    name = _counted(seat, seat.ranks, "GPU" if on_gpu else "")
+    return _on_one(fleet, seat, seat.ranks, config, names, name=name)
+
+
+def _counted(seat: Seat, ranks: int, device: str = "") -> str:
+    """A row's name, such as `2 processes on i9, CPU`."""
+    where = f"{_called(seat)}, {device}" if device else _called(seat)
+    return f"{ranks} process{'es' * (ranks != 1)} on {where}"
+
+
+def _on_one(
+    fleet: Fleet,
+    seat: Seat,
+    ranks: int,
+    config: TrainConfig,
+    names: _Names,
+    *,
+    name: str,
+    env: dict[str, str] | None = None,
+) -> Trial:
+    from yoked.cli.commands.bench_trials import Trial
+    from yoked.launch.start import take_seats
+
+    one = dataclasses.replace(fleet, hosts=(seat.host,))
+    # By itself it talks to itself over its loopback device.
+    seats = take_seats(one, {seat.host.name: seat.client}, ranks, dict)
+    return Trial(
+        name=name,
+        seats=tuple(seats),
+        config=dataclasses.replace(config, run=names()),
+        sync=None if ranks == 1 else config.sync,
+        env=env or {},
+    )
+
+
+def _called(seat: Seat) -> str:
+    from yoked.fleet.model import HERE
+
+    return "this machine" if seat.host.name == HERE else seat.host.name
+
+
+def _single_host_groups(
+    fleet: Fleet,
+    seats: Sequence[Seat],
+    alone: Sequence[BenchRow],
+    config: TrainConfig,
+    processes: int | None,
+    names: _Names,
+) -> list[list[Trial]]:
+    """What else one host can do: processes on the first one's cores, and each GPU by itself."""
+    groups: list[list[Trial]] = []
+    first = seats[0]
+    if config.device_type in ("auto", "cpu"):
+        on_cpu = dataclasses.replace(config, device_type="cpu")
+        several = processes or min(MOST_PROCESSES, int(first.facts["usable_cores"]))
+        # What it does alone in the fleet is measured already.
+        known = {alone[0].ranks} if alone[0].device == "cpu" else set()
+        device = "CPU" if _gpus(first) else ""
+        groups += [
+            [_on_one(fleet, first, ranks, on_cpu, names, name=_counted(first, ranks, device))]
+            for ranks in sorted({1, several} - known)
+        ]
+    if config.device_type in ("auto", "cuda"):
+        groups += _gpu_groups(fleet, seats, config, names)
+    return groups
+
+
+def _gpu_groups(
+    fleet: Fleet, seats: Sequence[Seat], config: TrainConfig, names: _Names
+) -> list[list[Trial]]:
+    """Each GPU by itself, on all hosts at once; a host's only one is its row alone already."""
+    on_gpu = dataclasses.replace(config, device_type="cuda")
+
+    def on(seat: Seat, number: int) -> Trial:
+        only = {"CUDA_VISIBLE_DEVICES": str(number)}
+        name = f"GPU {number} of {_called(seat)}"
+        return _on_one(fleet, seat, 1, on_gpu, names, name=name, env=only)
+
+    most = max(len(_gpus(seat)) for seat in seats)
+    groups = [
+        [on(seat, number) for seat in seats if len(_gpus(seat)) > max(number, 1)]
+        for number in range(most)
+    ]
+    return [group for group in groups if group]
+
+
+def _gpus(seat: Seat) -> Sequence[Any]:
+    if seat.host.device not in ("auto", "cuda"):
+        return ()
+    return seat.facts.get("gpus") or ()
+
+
+def _together(
+    seats: Sequence[Seat], config: TrainConfig, shipped: TrainConfig, sync: str, names: _Names
+) -> Trial:
+    from yoked.cli.commands.bench_trials import Trial
+
+    ranks = sum(seat.ranks for seat in seats)
+    named = dataclasses.replace(_with_sync(shipped, sync), run=names(), shares=config.shares)
+    return Trial(f"{len(seats)} hosts, {ranks} ranks, {sync}", tuple(seats), named, sync)
+
+
+def _share(seats: Sequence[Seat]) -> float:
+    """What a rank sends of a payload in an all-reduce over all ranks: 2(N-1)/N of it."""
+    ranks = sum(seat.ranks for seat in seats)
+    return 2 * (ranks - 1) / ranks
+
+
+def _payload_bytes(rows: Sequence[BenchRow], seats: Sequence[Seat]) -> float:
+    """The largest all-reduce that sends as much as a step on all hosts does."""
+    together = [row.bytes_sent_per_step for row in rows if len(row.hosts) > 1]
+    return max(together) / _share(seats)
+
+
+def _time_allreduce(
+    fleet: Fleet,
+    clients: Mapping[str, AgentClient],
+    seats: Sequence[Seat],
+    payload_bytes: float,
+    config: TrainConfig,
+    output: Output,
+) -> list[tuple[float, float]]:
+    """(bytes, seconds) of all-reduces over the fleet's ranks while nothing computes.
+
+    Sizes up to payload_bytes, and the next larger one unless it would take too long.
+    """
+    from yoked.cli.commands.probe_job import run_worker
+    from yoked.probe.collectives import PAYLOADS_BYTES
+
+    output.note("measuring all-reduces by themselves")
+    largest = next((each for each in PAYLOADS_BYTES if each >= payload_bytes), PAYLOADS_BYTES[-1])
+    wanted = {
+        "largest_bytes": largest,
+        "limit_s": ALLREDUCE_S,
+        "gpus": config.device_type in ("auto", "cuda"),
+    }
+    spec = {"rehearsal": None, "collectives": wanted}
+    try:
+        result = run_worker(fleet, clients, seats, spec, lambda _: None)
+    except YokedError as problem:
+        # What took long is measured already.
+        output.note(f"no all-reduce by itself: {problem}")
+        return []
+    timed = [each for each in result["collectives"] if each["op"] == "all_reduce"]
+    return [(each["payload_bytes"], each["time_s"]) for each in timed]
+
+
+def _with_allreduce(
+    rows: Sequence[BenchRow],
+    timed: Sequence[tuple[float, float]],
+    wire_bytes_per_s: float | None,
+    seats: Sequence[Seat],
+) -> list[BenchRow]:
+    """Rows of all hosts with what an all-reduce of their bytes takes, and should take."""
+    from yoked.report.bench_table import time_of_bytes
+
+    def complete(row: BenchRow) -> BenchRow:
+        sent = row.bytes_sent_per_step
+        return dataclasses.replace(
+            row,
+            allreduce_s=time_of_bytes(timed, sent / _share(seats)),
+            predicted_allreduce_s=None if wire_bytes_per_s is None else sent / wire_bytes_per_s,
+        )
+
+    return [complete(row) if len(row.hosts) > 1 else row for row in rows]
+
+
+def _wire_bytes_per_s(fleet: Fleet, output: Output) -> float | None:
+    """The slowest wire between the fleet's hosts while both directions are in use."""
+    from yoked.probe.store import load_newest
+
+    measured = load_newest(fleet)
+    if measured is None or not measured.links:
+        output.note("no prediction: the fleet was not probed; `yoked probe` does it")
+        return None
+    return min(link.both_ways_bytes_per_s for link in measured.links)
+
+
+def _report(table: BenchTable, drawn: str | None, output: Output, *, markdown: bool) -> None:
+    from yoked.cli.commands.lab_text import table as aligned
+    from yoked.report.bench_table import COLUMNS, to_markdown
+
+    if markdown:
+        output.text(to_markdown(table))
+        return
+    plots = [] if drawn is None else [f"plot  {drawn}"]
+    output.result(
+        {**table.to_dict(), "plot": drawn},
+        verdict=table.verdict(),
+        evidence=[*aligned(COLUMNS, table.cells()), *table.notes(), *plots],
+        next_commands=["yoked plan"] if len(table.alone) > 1 else [],
+    )

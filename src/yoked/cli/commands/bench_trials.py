@@ -1,0 +1,258 @@
+"""The runs of `yoked bench`: started together, followed step by step, and gone when measured."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from yoked.at_once import at_once
+from yoked.cli.commands.train_fleet import CONFIG_NAME
+from yoked.cli.output import Output
+from yoked.console import StageProgress
+from yoked.errors import JobError, YokedError
+from yoked.launch.attach import JobEnd
+from yoked.launch.mirror import fetch_json
+from yoked.launch.program import Program
+from yoked.launch.registry import Record, ask_all, join
+from yoked.launch.start import Order, Seat, Started, start_job
+from yoked.launch.stopping import stop_run
+from yoked.remote.client import AgentClient
+from yoked.report.bench_table import BenchRow, concurrent_steps, read_steps
+from yoked.train.config import TrainConfig
+
+# Below this no median says anything, however long a slow host takes.
+FEWEST_STEPS = 4
+# Below the job's own folder, so that the run goes with it.
+RUNS = "runs"
+# Asking costs the hosts a millisecond that is not the training's.
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run to measure. name: of its row; env: added for its ranks."""
+
+    name: str
+    seats: tuple[Seat, ...]
+    config: TrainConfig
+    sync: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of all its hosts."""
+        return sum(seat.ranks for seat in self.seats)
+
+    @property
+    def steps(self) -> int:
+        """How many it takes."""
+        assert self.config.num_iterations is not None
+        return self.config.num_iterations
+
+
+class Jobs:
+    """Jobs on the hosts of a fleet that end with the `with` statement, whatever happens."""
+
+    def __init__(self) -> None:
+        self._started: list[Started] = []
+
+    def __enter__(self) -> Jobs:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        at_once(self._remove, self._started)
+
+    def start(self, order: Order, seats: Sequence[Seat]) -> Started:
+        """Start a job. Raises JobError or HostError, and then nothing is left of it."""
+        started = start_job(order, list(seats), _say_nothing)
+        self._started.append(started)
+        return started
+
+    def record(self, started: Started) -> Record:
+        """How a job is now, as its hosts tell. Raises YokedError when none of them answers."""
+        clients = {seat.host.name: seat.client for seat in started.seats}
+        told, failures = ask_all(clients, lambda client: client.call("job_status", run=started.run))
+        if not told:
+            raise next(iter(failures.values()))
+        return join({host: [status] for host, status in told.items()})[0]
+
+    def end(self, started: Started) -> None:
+        """End a job that still runs; without a checkpoint, which nobody wants."""
+        clients = {seat.host.name: seat.client for seat in started.seats}
+        record = self.record(started)
+        if record.active:
+            stop_run(clients, record, wait_s=0, say=_say_nothing)
+
+    def _remove(self, started: Started) -> None:
+        # What a lost host has left, `yoked clean` finds.
+        with contextlib.suppress(YokedError):
+            self.end(started)
+        for seat in started.seats:
+            with contextlib.suppress(YokedError):
+                seat.client.call("job_remove", run=started.run, launch_id=started.launch_id)
+
+
+def _say_nothing(line: str) -> None:
+    del line
+
+
+def measure(trials: Sequence[Trial], output: Output) -> list[BenchRow]:
+    """Run trials, all at the same time, and read their rows.
+
+    The others are ended when the first has done its steps and they have done a few.
+    Raises JobError for one that failed, and then none is left.
+    """
+    with Jobs() as jobs, tempfile.TemporaryDirectory(prefix="yoked-bench-") as folder:
+        started = at_once(lambda trial: _start(jobs, trial, Path(folder)), trials)
+        runs = [_Run(trial, job) for trial, job in zip(trials, started, strict=True)]
+        seen = _follow(runs, jobs, output)
+        counted = _counted(runs, seen, output)
+        return [run.row(steps) for run, steps in zip(runs, counted, strict=True)]
+
+
+def _counted(
+    runs: Sequence[_Run], seen: Sequence[Mapping[str, int]], output: Output
+) -> list[range]:
+    """The steps of each run whose time counts: those beside the others', if they are enough."""
+    if len(runs) == 1:
+        return [range(1, len(runs[0].steps))]
+    beside = concurrent_steps(seen, {run.trial.name: run.trial.steps for run in runs})
+    counted = []
+    for run in runs:
+        steps = beside[run.trial.name]
+        if len(steps) < min(FEWEST_STEPS, run.trial.steps) - 1:
+            steps = range(1, len(run.steps))
+            output.note(f"{run.trial.name}: too few steps beside the others' ones, all count")
+        counted.append(steps)
+    return counted
+
+
+def _start(jobs: Jobs, trial: Trial, folder: Path) -> Started:
+    assert trial.config.run is not None
+    own = folder / trial.config.run
+    own.mkdir()
+    shipped = dataclasses.replace(trial.config, ranks=None, runs_dir=Path(RUNS), tokenizer=None)
+    (own / CONFIG_NAME).write_text(json.dumps(shipped.to_dict()), encoding="utf-8")
+    order = Order(
+        run=trial.config.run,
+        program=Program("module", "yoked.train", ("--config-file", CONFIG_NAME), own),
+        threads=trial.config.thread_count,
+        own_threads=True,
+        bootstrap=False,
+        env=trial.env,
+    )
+    return jobs.start(order, trial.seats)
+
+
+class _Run:
+    """A trial that is under way: its training lines as they come."""
+
+    def __init__(self, trial: Trial, started: Started) -> None:
+        self.trial, self.started = trial, started
+        self.steps: list[dict[str, Any]] = []
+        self.over = False
+        self._offset = 0
+
+    @property
+    def client(self) -> AgentClient:
+        """Of rank 0's host."""
+        return self.started.seats[0].client
+
+    @property
+    def folder(self) -> str:
+        """The job's, on rank 0's host."""
+        return f"{self.started.seats[0].job_root}/{self.started.run}"
+
+    def look(self) -> None:
+        """Take in the training lines that were written since."""
+        path = f"{self.folder}/work/{RUNS}/{self.started.run}/metrics.jsonl"
+        parts = self.client.stream("file_read", path=path, offset=self._offset)
+        new = b"".join(part.data for part in parts)
+        whole = new[: new.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        lines = [json.loads(line) for line in whole.splitlines()]
+        self.steps += [line for line in lines if "dt_s" in line]
+
+    def row(self, counted: range) -> BenchRow:
+        """What was measured. counted: the steps whose time counts."""
+        told = fetch_json(self.client, f"{self.folder}/work/{RUNS}/{self.started.run}/run.json")
+        first: Mapping[str, Any] = next(iter((told or {}).get("hosts") or ()), {})
+        # What `auto` came to.
+        sync = None if self.trial.sync is None else str(first.get("sync", self.trial.sync))
+        is_auto = self.trial.sync == "auto" and len(self.trial.seats) > 1
+        row = BenchRow(
+            name=f"{self.trial.name}: {sync}" if is_auto else self.trial.name,
+            hosts=tuple(seat.host.name for seat in self.trial.seats),
+            ranks=self.trial.ranks,
+            device=str(first.get("device", "")),
+            dtype=str(first.get("dtype", "")),
+            sync=sync,
+            tokens_per_second=0.0,
+            step_s=(),
+        )
+        return read_steps(row, self.steps, counted, whole=len(self.steps) == self.trial.steps)
+
+
+def _follow(runs: Sequence[_Run], jobs: Jobs, output: Output) -> list[dict[str, int]]:
+    """Wait for the runs; how many steps each had finished, from look to look.
+
+    Raises JobError for one that failed.
+    """
+    seen: list[dict[str, int]] = []
+    progress = StageProgress(output.console)
+    try:
+        while not all(run.over for run in runs):
+            # Over first: what it wrote before its end must not be missed.
+            for run, over in _over(runs, jobs):
+                run.over = over
+            at_once(lambda run: run.look(), runs)
+            seen.append({run.trial.name: len(run.steps) for run in runs})
+            _end_the_slow(runs, jobs)
+            _show(runs, progress)
+            time.sleep(_POLL_S)
+    finally:
+        progress.close()
+    return seen
+
+
+def _over(runs: Sequence[_Run], jobs: Jobs) -> Iterator[tuple[_Run, bool]]:
+    waiting = [run for run in runs if not run.over]
+    for run, record in zip(
+        waiting, at_once(lambda run: jobs.record(run.started), waiting), strict=True
+    ):
+        if not record.active and record.state != "finished":
+            _raise_failure(run, JobEnd(record))
+        yield run, not record.active
+
+
+def _raise_failure(run: _Run, end: JobEnd) -> None:
+    """Raise JobError: what the job's hosts say of its end, before it is removed."""
+    failure = end.record.failure or {}
+    raise JobError(
+        "\n".join([f"{run.trial.name}: {end.verdict}", *end.evidence]),
+        fix=[*failure.get("fix", ()), "yoked train with the same flags shows all that is said"],
+    )
+
+
+def _end_the_slow(runs: Sequence[_Run], jobs: Jobs) -> None:
+    """When one has done its steps, nothing that the others still do is at the same time."""
+    if not any(len(run.steps) >= run.trial.steps for run in runs):
+        return
+    for run in runs:
+        if not run.over and FEWEST_STEPS <= len(run.steps) < run.trial.steps:
+            jobs.end(run.started)
+            run.look()
+            run.over = True
+
+
+def _show(runs: Sequence[_Run], progress: StageProgress) -> None:
+    names = ", ".join(run.trial.name for run in runs)
+    furthest = max(runs, key=lambda run: len(run.steps))
+    progress.update(names, len(furthest.steps), furthest.trial.steps, "steps")

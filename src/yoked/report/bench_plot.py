@@ -1,0 +1,118 @@
+"""The benchmark's table as a picture: speed by row, and where a step's communication goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from yoked.errors import YokedError
+from yoked.report.bench_table import BenchRow, BenchTable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_ALONE = "#9db8d9"
+_TOGETHER = "#1f4e8c"
+_REFERENCE = "#6b6b6b"
+_EXPOSED = "#b4501e"
+_BAR = 0.62
+
+
+def plot_bench(table: BenchTable, path: Path) -> Path:
+    """Draw the table into a .png, .svg or .pdf; returns its path.
+
+    Raises YokedError when it cannot be written.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    # A fixed salt and no date: the same table gives the same file.
+    style: dict[Any, Any] = {
+        "svg.hashsalt": "yoked",
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with matplotlib.rc_context(style):
+        figure = _figure(table)
+        try:
+            figure.savefig(path, dpi=150, metadata=_metadata(path.suffix))
+        except OSError as problem:
+            raise YokedError(
+                f"{path} cannot be written: {problem.strerror}", fix="name another file"
+            ) from problem
+    return path
+
+
+def _metadata(suffix: str) -> dict[str, Any]:
+    if suffix == ".png":
+        return {"Software": "yoked"}
+    return {"Creator": "yoked", "Date" if suffix == ".svg" else "CreationDate": None}
+
+
+def _figure(table: BenchTable) -> Figure:
+    from matplotlib.figure import Figure
+
+    networked = [row for row in table.rows if row.allreduce_s is not None]
+    heights = [len(table.rows) + 1.2, len(networked) + 1.2]
+    figure = Figure(
+        figsize=(8, 0.8 + 0.45 * sum(heights if networked else heights[:1])), layout="constrained"
+    )
+    if networked:
+        top, bottom = figure.subplots(2, 1, height_ratios=heights)
+        _draw_allreduce(bottom, networked)
+    else:
+        top = figure.subplots()
+    _draw_speeds(top, table)
+    figure.suptitle(table.verdict(), fontsize=11, x=0.02, ha="left")
+    return figure
+
+
+def _draw_speeds(axes: Axes, table: BenchTable) -> None:
+    places = range(len(table.rows))
+    speeds = [row.tokens_per_second for row in table.rows]
+    colours = [_TOGETHER if len(row.hosts) > 1 else _ALONE for row in table.rows]
+    axes.barh(places, speeds, _BAR, color=colours)
+    for place, speed in zip(places, speeds, strict=True):
+        axes.annotate(
+            f"{speed:,.0f}",
+            (speed, place),
+            textcoords="offset points",
+            xytext=(4, 0),
+            va="center",
+        )
+    if len(table.alone) > 1:
+        total = sum(table.alone.values())
+        axes.axvline(total, color=_REFERENCE, linewidth=1, linestyle=(0, (4, 3)))
+        axes.annotate(
+            "sum of all alone",
+            (total, -0.75),
+            textcoords="offset points",
+            xytext=(-4, 0),
+            ha="right",
+            va="center",
+            color=_REFERENCE,
+        )
+    _name_rows(axes, [row.name for row in table.rows])
+    axes.set_xlabel("tokens per second")
+
+
+def _draw_allreduce(axes: Axes, rows: list[BenchRow]) -> None:
+    series = (
+        ("all-reduce, measured", _TOGETHER, [row.allreduce_s for row in rows]),
+        ("predicted", _ALONE, [row.predicted_allreduce_s for row in rows]),
+        ("exposed in a step", _EXPOSED, [row.exposed_comm_s for row in rows]),
+    )
+    for number, (label, colour, values) in enumerate(series):
+        places = [place + (number - 1) * _BAR / 3 for place in range(len(rows))]
+        axes.barh(places, [value or 0.0 for value in values], _BAR / 3, color=colour, label=label)
+    _name_rows(axes, [row.name for row in rows])
+    axes.set_xlabel("seconds")
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _name_rows(axes: Axes, names: list[str]) -> None:
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -1.0)
+    axes.margins(x=0.12)

@@ -1,0 +1,210 @@
+"""The benchmark's table: what training gives on one process, on one host, and on all of them.
+
+Figures come from the journals of runs that took the same steps of the same rows; nothing here
+measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from yoked.units import format_bytes, format_duration
+
+COLUMNS = ("", "ranks", "tokens/s", "x alone", "all-reduce", "predicted", "exposed", "loss")
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One way to train. hosts: those that took part, ranks: of all of them together.
+
+    tokens_per_second: of the median step. bytes_sent_per_step: of the rank that sends most.
+    allreduce_s: what an all-reduce of as many bytes takes while nothing computes, measured;
+    predicted_allreduce_s: those bytes over the slowest wire, by the fleet's probe.
+    exposed_comm_s: for how long a step's slowest rank waits for the wire. loss: nats a token in
+    the last step; None for a run that was cut short. step_s: of the steps that count.
+    """
+
+    name: str
+    hosts: tuple[str, ...]
+    ranks: int
+    device: str
+    dtype: str
+    sync: str | None
+    tokens_per_second: float
+    step_s: tuple[float, ...]
+    allreduce_s: float | None = None
+    predicted_allreduce_s: float | None = None
+    exposed_comm_s: float | None = None
+    bytes_sent_per_step: int = 0
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class BenchTable:
+    """All rows. alone: what each host gives by itself, tokens/s, all at the same time.
+
+    speedup: of the fastest run on all hosts, over the fastest host alone. efficiency: of the
+    same over the sum of all alone. Both are None for one host.
+    """
+
+    rows: tuple[BenchRow, ...]
+    alone: Mapping[str, float]
+
+    @property
+    def best(self) -> BenchRow | None:
+        """The fastest run on all hosts."""
+        together = [row for row in self.rows if set(row.hosts) == set(self.alone)]
+        if len(self.alone) < 2 or not together:
+            return None
+        return max(together, key=lambda row: row.tokens_per_second)
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast as the fastest host alone."""
+        return None if self.best is None else self.over_fastest(self.best)
+
+    @property
+    def efficiency(self) -> float | None:
+        """Part of what all hosts give that trains their own runs."""
+        if self.best is None:
+            return None
+        return self.best.tokens_per_second / sum(self.alone.values())
+
+    def over_fastest(self, row: BenchRow) -> float:
+        """A row's speed over that of the fastest host alone."""
+        return row.tokens_per_second / max(self.alone.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As --json has it."""
+        rows = [{**asdict(row), "speedup": self.over_fastest(row)} for row in self.rows]
+        return {
+            "rows": rows,
+            "alone": dict(self.alone),
+            "speedup": self.speedup,
+            "efficiency": self.efficiency,
+        }
+
+    def verdict(self) -> str:
+        """One line: what the hosts give together; of one host, its fastest row."""
+        if self.best is None:
+            fastest = max(self.rows, key=lambda row: row.tokens_per_second)
+            return f"{fastest.name}: {fastest.tokens_per_second:,.0f} tokens/s"
+        return (
+            f"{len(self.alone)} hosts: {self.best.tokens_per_second:,.0f} tokens/s, "
+            f"{self.speedup:.2f}x the fastest alone, "
+            f"{self.efficiency:.0%} of the sum of all alone"
+        )
+
+    def cells(self) -> list[list[str]]:
+        """The rows as text, one cell for each of COLUMNS."""
+        return [self._cells_of(row) for row in self.rows]
+
+    def notes(self) -> list[str]:
+        """What the columns mean, as far as they are filled, for people."""
+        rows = [row for row in self.rows if row.bytes_sent_per_step]
+        notes = [
+            f"{row.name}: a rank sends {format_bytes(row.bytes_sent_per_step)} a step"
+            for row in rows
+        ]
+        if any(row.allreduce_s is not None for row in rows):
+            notes.append("all-reduce: of that many bytes, while nothing computes")
+        if any(row.predicted_allreduce_s is not None for row in rows):
+            notes.append("predicted: those bytes over the slowest wire, by the last probe")
+        if rows:
+            notes.append("exposed: what a step waits for the wire; the rest hides behind computing")
+        if any(row.loss is None for row in self.rows):
+            notes.append("no loss: the run was ended when the fastest had done its steps")
+        return notes
+
+    def _cells_of(self, row: BenchRow) -> list[str]:
+        return [
+            row.name,
+            str(row.ranks),
+            f"{row.tokens_per_second:,.0f}",
+            f"{self.over_fastest(row):.2f}x",
+            *map(
+                _seconds,
+                (row.allreduce_s, row.predicted_allreduce_s, row.exposed_comm_s),
+            ),
+            "" if row.loss is None else f"{row.loss:.4f}",
+        ]
+
+
+def _seconds(value_s: float | None) -> str:
+    return "" if value_s is None else format_duration(value_s)
+
+
+def to_markdown(table: BenchTable) -> str:
+    """The table as Markdown, its verdict above and its notes below."""
+    lines = [table.verdict(), "", _markdown_row(COLUMNS), _markdown_row(["---"] * len(COLUMNS))]
+    lines += [_markdown_row(cells) for cells in table.cells()]
+    lines += ["", *(f"- {note}" for note in table.notes())] if table.notes() else []
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def read_steps(
+    row: BenchRow, steps: Sequence[Mapping[str, Any]], counted: range, *, whole: bool
+) -> BenchRow:
+    """A row with the figures of a run's training lines, metrics.jsonl's, in order.
+
+    counted: the steps whose time counts. whole: the run was not cut short, so its last loss is
+    that after the same tokens as the others'.
+    """
+    taken = steps[counted.start : counted.stop]
+    assert taken, (row.name, counted, len(steps))
+    step_s = tuple(float(step["dt_s"]) for step in taken)
+    several = row.ranks > 1
+    return BenchRow(
+        **{
+            **asdict(row),
+            "hosts": row.hosts,
+            "tokens_per_second": sum(taken[0]["tokens"]) / median(step_s),
+            "step_s": step_s,
+            "exposed_comm_s": median(max(s["comm_s"]) for s in taken) if several else None,
+            "bytes_sent_per_step": int(median(max(step["bytes_sent"]) for step in taken)),
+            "loss": float(steps[-1]["loss"]) if whole else None,
+        }
+    )
+
+
+def concurrent_steps(
+    seen: Sequence[Mapping[str, int]], totals: Mapping[str, int]
+) -> dict[str, range]:
+    """The steps of each run that it took while all the others trained too, the first left out.
+
+    seen: how many steps each run had finished, in order of time. totals: how many each takes.
+    A run counts as training from the end of its first step to its last.
+    """
+    training = [done for done in seen if all(done[name] >= 1 for name in totals)]
+    if not training:
+        return {name: range(0) for name in totals}
+    first = training[0]
+    ended = (done for done in training if any(done[name] >= totals[name] for name in totals))
+    last = next(ended, training[-1])
+    return {name: range(first[name], last[name]) for name in totals}
+
+
+def time_of_bytes(timed: Sequence[tuple[float, float]], payload_bytes: float) -> float | None:
+    """Seconds of a collective at a payload, from those at others: (bytes, seconds).
+
+    Between two payloads and beyond the largest it is a straight line, as latency and a rate make
+    it; below the smallest it is that one's. None: fewer than two are known.
+    """
+    points = sorted(timed)
+    if len(points) < 2:
+        return None
+    if payload_bytes <= points[0][0]:
+        return points[0][1]
+    below, above = next(
+        (pair for pair in pairwise(points) if payload_bytes <= pair[1][0]), (points[-2], points[-1])
+    )
+    rate_s = (above[1] - below[1]) / (above[0] - below[0])
+    return max(below[1] + rate_s * (payload_bytes - below[0]), 0.0)

@@ -1,0 +1,274 @@
+"""`yoked bench`: what it refuses, and which runs it starts; those are told, not taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.cli.commands import bench, bench_trials, probe_job
+from yoked.cli.commands.bench_trials import Trial
+from yoked.cli.commands.fleet_job import connected
+from yoked.cli.output import Output
+from yoked.errors import JobError, UsageError
+from yoked.fleet.file import open_fleet
+from yoked.launch.start import Seat, take_seats
+from yoked.report.bench_table import BenchRow
+from yoked.train.config import TrainConfig
+
+SMALL = TrainConfig(depth=1, max_seq_len=64, vocab_size=512, total_batch_size=256)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture
+def seat(here: Path) -> Iterator[Seat]:
+    fleet = open_fleet(None)
+    with connected(fleet) as clients:
+        yield take_seats(fleet, clients, None, dict)[0]
+
+
+class Told:
+    """Stands in for `measure`: every trial is as fast as it has ranks."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[Trial]] = []
+
+    def __call__(self, trials: Sequence[Trial], output: Output) -> list[BenchRow]:
+        self.groups.append(list(trials))
+        return [
+            BenchRow(
+                name=trial.name,
+                hosts=tuple(seat.host.name for seat in trial.seats),
+                ranks=trial.ranks,
+                device="cpu",
+                dtype="float32",
+                sync=trial.sync,
+                tokens_per_second=100.0 * trial.ranks,
+                step_s=(1.0,),
+                loss=9.0,
+            )
+            for trial in trials
+        ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"steps": 1}, "--steps 1: the first step does not count"),
+        ({"processes": 0}, "--processes 0: below 1"),
+        ({"plot": Path("bench.gif")}, "--plot bench.gif: its name does not say what"),
+        ({"plot": Path("nowhere/bench.png")}, "there is no folder nowhere"),
+        ({"compare": ("int3",)}, "'int3' is unknown"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_runs(
+    here: Path, flags: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        bench.command(**flags)
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "fix"),
+    [
+        ({"num_iterations": 5}, "--num-iterations is not for a benchmark", "--steps"),
+        ({"ranks": 2}, "--ranks is not for a benchmark", "--processes"),
+        ({"start_from": Path("old")}, "--from is not for a benchmark", "leave --from out"),
+        ({"resume": True}, "--resume is not for a benchmark", "leave --resume out"),
+    ],
+)
+def test_flags_that_a_benchmark_decides_are_refused_with_what_to_say_instead(
+    here: Path, given: dict[str, Any], said: str, fix: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        bench.command(config=TrainConfig(**given))
+
+    assert fix in " ".join(refused.value.fix)
+
+
+def test_flags_of_train_that_have_no_use_here_are_told(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_trials, "measure", Told())
+
+    bench.command(config=dataclasses.replace(SMALL, eval_every=5), processes=1)
+
+    assert "--eval-every: a benchmark neither evaluates" in capsys.readouterr().err
+
+
+def test_two_forms_at_once_are_refused(here: Path) -> None:
+    with pytest.raises(UsageError, match="--json and --markdown are two forms"):
+        bench.command(config=TrainConfig(json_output=True), markdown=True)
+
+
+def test_one_machine_is_measured_by_one_process_and_by_several(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Told()
+    monkeypatch.setattr(bench_trials, "measure", told)
+    config = dataclasses.replace(SMALL, json_output=True)
+
+    status = bench.command(config=config, steps=7, processes=3, plot=here / "bench.svg")
+
+    assert status == 0
+    result = json.loads(capsys.readouterr().out)
+    names = ["1 process on this machine", "3 processes on this machine"]
+    assert [row["name"] for row in result["rows"]] == names
+    assert [row["speedup"] for row in result["rows"]] == [1.0, 3.0]
+    assert (result["speedup"], result["efficiency"]) == (None, None)
+    assert result["plot"] == str(here / "bench.svg")
+    assert (here / "bench.svg").is_file()
+    configs = [trial.config for group in told.groups for trial in group]
+    assert len({config.run for config in configs}) == 2
+    for config in configs:
+        assert (config.num_iterations, config.total_batch_size) == (7, 256)
+        assert (config.eval_every, config.save_every) == (-1, -1)
+
+
+def test_one_process_is_left_alone_where_several_are_not_wanted(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Told()
+    monkeypatch.setattr(bench_trials, "measure", told)
+
+    bench.command(config=SMALL, processes=1, markdown=True)
+
+    assert len(told.groups) == 1
+    assert "| 1 process on this machine | 1 | 100 | 1.00x |" in capsys.readouterr().out
+
+
+def test_rows_are_comparable_whatever_the_devices() -> None:
+    same = bench._same_for_all(TrainConfig(max_seq_len=1000), 20)
+
+    # The smallest batch of whole rows that is not below the usual one.
+    assert same.total_batch_size == 5000
+    assert (same.depth, same.head_dim, same.device_batch_size) == (4, 64, 2)
+
+
+def with_gpus(seat: Seat, name: str, gpus: int, device: Any = "auto") -> Seat:
+    host = dataclasses.replace(seat.host, device=device)
+    facts = {**seat.facts, "gpus": [{"name": name}] * gpus}
+    return dataclasses.replace(seat, host=host, facts=facts)
+
+
+def test_each_gpu_is_measured_by_itself_on_all_hosts_at_once(seat: Seat) -> None:
+    two, three = with_gpus(seat, "T4", 2), with_gpus(seat, "A2", 3)
+    config = dataclasses.replace(SMALL, num_iterations=5)
+
+    groups = bench._gpu_groups(open_fleet(None), [two, three], config, bench._Names())
+
+    devices = [[trial.env["CUDA_VISIBLE_DEVICES"] for trial in group] for group in groups]
+    assert devices == [["0", "0"], ["1", "1"], ["2"]]
+    assert groups[2][0].name == "GPU 2 of this machine"
+    assert {trial.config.device_type for group in groups for trial in group} == {"cuda"}
+    assert {trial.ranks for group in groups for trial in group} == {1}
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(1, "auto"), (2, "cpu"), (0, "cuda")])
+def test_a_gpu_that_is_measured_already_or_is_not_used_has_no_row(
+    seat: Seat, gpus: int, device: str
+) -> None:
+    host = with_gpus(seat, "T4", gpus, device)
+
+    assert bench._gpu_groups(open_fleet(None), [host], SMALL, bench._Names()) == []
+
+
+def test_the_cpu_of_a_host_with_a_gpu_is_measured_beside_it(seat: Seat) -> None:
+    host = with_gpus(seat, "T4", 1)
+    alone = Told()(
+        [bench._alone(open_fleet(None), host, SMALL, bench._Names())], Output(json_mode=True)
+    )
+    on_gpu = [dataclasses.replace(alone[0], device="cuda")]
+
+    groups = bench._single_host_groups(open_fleet(None), [host], on_gpu, SMALL, 4, bench._Names())
+
+    assert alone[0].name == "1 process on this machine, GPU"
+    names = [trial.name for group in groups for trial in group]
+    assert names == ["1 process on this machine, CPU", "4 processes on this machine, CPU"]
+    assert {trial.config.device_type for group in groups for trial in group} == {"cpu"}
+
+
+@dataclasses.dataclass
+class SeatOf:
+    ranks: int
+
+
+TWO_RANKS: Any = [SeatOf(1), SeatOf(1)]
+
+
+def sends(hosts: tuple[str, ...], sent: int) -> BenchRow:
+    row = BenchRow("x", hosts, len(hosts), "cpu", "float32", None, 1.0, (1.0,))
+    return dataclasses.replace(row, bytes_sent_per_step=sent)
+
+
+def test_rows_of_several_hosts_get_their_all_reduce_measured_and_predicted() -> None:
+    rows = [sends(("a",), 0), sends(("a", "b"), 50_000_000), sends(("a", "b"), 5_000_000)]
+    timed = [(1e6, 0.01), (100e6, 1.0)]
+
+    # Of two ranks each sends as much as it has.
+    assert bench._payload_bytes(rows, TWO_RANKS) == pytest.approx(50e6)
+    found = bench._with_allreduce(rows, timed, 100e6, TWO_RANKS)
+    unknown = bench._with_allreduce(rows, [], None, TWO_RANKS)
+
+    assert found[0] == rows[0]
+    assert [row.allreduce_s for row in found[1:]] == pytest.approx([0.5, 0.05])
+    assert [row.predicted_allreduce_s for row in found[1:]] == pytest.approx([0.5, 0.05])
+    assert unknown == rows
+
+
+def test_the_worker_measures_the_bytes_of_a_step_and_the_next_larger_size(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def run_worker(*args: Any) -> dict[str, Any]:
+        asked.append(args[3])
+        return {
+            "collectives": [
+                {"op": "all_reduce", "payload_bytes": 1000, "time_s": 0.1},
+                {"op": "all_gather", "payload_bytes": 1000, "time_s": 0.2},
+            ]
+        }
+
+    monkeypatch.setattr(probe_job, "run_worker", run_worker)
+
+    timed = bench._time_allreduce(
+        open_fleet(None), {}, TWO_RANKS, 50e6, SMALL, Output(json_mode=True)
+    )
+
+    assert timed == [(1000, 0.1)]
+    assert asked[0]["collectives"]["largest_bytes"] == 64_000_000
+
+
+def test_what_was_measured_is_not_lost_when_the_all_reduce_fails(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_worker(*args: Any) -> dict[str, Any]:
+        raise JobError("rank 1 on laptop: killed by SIGKILL", fix="look at dmesg")
+
+    monkeypatch.setattr(probe_job, "run_worker", run_worker)
+
+    timed = bench._time_allreduce(
+        open_fleet(None), {}, TWO_RANKS, 1e6, SMALL, Output(json_mode=True)
+    )
+
+    assert timed == []
+    assert "killed by SIGKILL" in capsys.readouterr().err
+
+
+def test_a_fleet_that_was_never_probed_has_no_prediction(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench._wire_bytes_per_s(open_fleet(None), Output(json_mode=True)) is None
+    assert "`yoked probe` does it" in capsys.readouterr().err
