@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Speed is a matter of benchmarks: a busy machine is no failure.
+settings.register_profile("yoked", deadline=None)
+settings.load_profile("yoked")
 
 # Tests share the machine; more threads would make them slower, not faster.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -8,6 +8,7 @@ Parts: overhead, first_step, controller, agent, rank, soak. As root, in a quiet 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -17,7 +18,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,7 @@ FREE_S = 5.0
 REATTACH_S = 1.0
 CUT_S = 120.0
 PORT = 29_500
+BUG_STATUS = 3
 
 
 class Bench:
@@ -193,41 +197,89 @@ def numbered(text: str, word: str) -> list[int]:
     return [int(each) for each in re.findall(rf"rank 0 {word} (\d+)", text)]
 
 
-def controller(bench: Bench) -> dict[str, Any]:
-    """The controller is killed with -9 and all ssh connections are cut for two minutes."""
-    steps, pause_s = 700, 0.25
-    run = "controller"
-    program = ["steps.py", str(steps), str(pause_s)]
-    launch = bench.start("run", *bench.fleet, "--run", run, "--", *program)
-    bench.wait_for(lambda: len(bench.ranks(run)) >= 4, "ranks")
-    time.sleep(8)
-    os.killpg(launch.pid, signal.SIGKILL)
-    launch.communicate()
+class Follower:
+    """`yoked attach` of a run, and when each of its lines came."""
+
+    def __init__(self, bench: Bench, run: str) -> None:
+        self.process = bench.start("attach", run, *bench.fleet)
+        self.lines: list[tuple[float, str]] = []
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def first_s(self, since_s: float) -> float | None:
+        """When rank 0 was first heard after a time; None: not yet."""
+        came = [at_s for at_s, line in list(self.lines) if line.startswith("rank 0")]
+        return next((at_s for at_s in came if at_s > since_s), None)
+
+    def leave(self) -> str:
+        """Ctrl-C; what it said."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGINT)
+        return self.end()
+
+    def end(self) -> str:
+        self.process.wait(timeout=LIMIT_S)
+        self._thread.join(LIMIT_S)
+        return "".join(line for _, line in self.lines)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append((time.monotonic(), line))
+
+
+def cut_ssh(bench: Bench) -> float:
+    """Drop every packet of ssh for a while; the time at which that ended."""
     for name in bench.hosts:
         # The whole cable of the controller: every server process of ssh, new ones too.
         bench.lab.host(name).tool(["nft", "-f", "-"], input=CUT_SSH)
     time.sleep(bench.options.cut_s)
     for name in bench.hosts:
         bench.lab.host(name).tool(["nft", "delete", "table", "inet", "cutssh"])
-    began_s = time.monotonic()
-    attach = bench.start("attach", run, *bench.fleet)
-    assert attach.stdout is not None
-    first = attach.stdout.readline()
-    reattach_s = time.monotonic() - began_s
-    attach.communicate(timeout=LIMIT_S)
+    return time.monotonic()
+
+
+def controller(bench: Bench) -> dict[str, Any]:
+    """The controller is killed with -9, and all ssh connections are cut for minutes, twice: once
+    an attach is waiting, once it is typed when the network is back."""
+    pause_s = 0.25
+    steps = int((2 * bench.options.cut_s + 60) / pause_s)
+    run = "controller"
+    program = ["steps.py", str(steps), str(pause_s)]
+    launch = bench.start("run", *bench.fleet, "--run", run, "--", *program)
+    bench.wait_for(lambda: len(bench.ranks(run)) >= 4, "ranks")
+    waiting = Follower(bench, run)
+    bench.wait_for(lambda: waiting.first_s(0) is not None, "output")
+    time.sleep(4)
+    os.killpg(launch.pid, signal.SIGKILL)
+    launch.communicate()
+    back_s = cut_ssh(bench)
+    bench.wait_for(lambda: waiting.first_s(back_s) is not None, "output of the one that waited")
+    waited_s = (waiting.first_s(back_s) or 0.0) - back_s
+    time.sleep(4)
+    seen = numbered(waiting.leave(), "step")
+    back_s = cut_ssh(bench)
+    attach = Follower(bench, run)
+    bench.wait_for(lambda: attach.first_s(back_s) is not None, "output of the one that was typed")
+    reattach_s = (attach.first_s(back_s) or 0.0) - back_s
+    attach.end()
     log = bench.logs(run)
     lost = sorted(set(range(steps)) - set(numbered(log, "step")))
-    twice = len(numbered(log, "step")) - len(set(numbered(log, "step")))
+    lost += sorted(set(range(seen[0], seen[-1] + 1)) - set(seen))
+    twice = sum(len(found) - len(set(found)) for found in (numbered(log, "step"), seen))
     errors = sorted(set(range(steps)) - set(numbered(log, "error stream")))
-    print(f"reattached in {reattach_s:.2f} s: {first.strip()}; lost {lost + errors}, twice {twice}")
+    print(f"typed: output after {reattach_s:.2f} s; waiting: after {waited_s:.2f} s")
+    print(f"lost {lost + errors}, twice {twice}")
+    slowest_s = max(reattach_s, waited_s)
     return {
         "cut_s": bench.options.cut_s,
         "reattach_s": round(reattach_s, 3),
+        "waiting_s": round(waited_s, 3),
         "steps_lost": len(lost),
         "lines_lost": len(lost) + len(errors),
         "lines_doubled": twice,
-        "status": attach.returncode,
-        "fine": not lost and not errors and not twice and reattach_s < REATTACH_S,
+        "status": attach.process.returncode,
+        "fine": not lost and not errors and not twice and slowest_s < REATTACH_S,
     }
 
 
@@ -319,60 +371,71 @@ def soak(bench: Bench) -> dict[str, Any]:
         )
         for name in bench.hosts
     ]
-    before = {name: listeners(bench, name) for name in bench.hosts}
-    history = []
-    for number in range(bench.options.launches):
-        run = f"soak-{number}"
-        how = draw.choice(["stop", "stop --now", "kill", "ctrl-c", "end"])
-        launch = bench.start("run", *bench.fleet, "--run", run, "--", "steps.py", "4", "0.1")
-        if how != "end":
-            time.sleep(draw.uniform(0.05, 9))
-        if how == "ctrl-c":
-            launch.send_signal(signal.SIGINT)
-        if how == "kill":
-            os.killpg(launch.pid, signal.SIGKILL)
-        if how.startswith("stop"):
-            stop = bench.start("stop", run, *bench.fleet, *how.split()[1:])
-            stop.communicate(timeout=LIMIT_S)
-        said, _ = launch.communicate(timeout=LIMIT_S)
-        if how in ("kill", "ctrl-c"):
-            bench.start("stop", run, "--now", *bench.fleet).communicate(timeout=LIMIT_S)
-        history.append([how, launch.returncode])
-        print(number, how, launch.returncode, said.strip().splitlines()[-1:] if said else "")
+    ports, files = listeners(bench), files_there(bench)
+    history = [broken_launch(bench, draw, n) for n in range(bench.options.launches)]
     # A prepared job whose controller was killed waits this long for the word.
-    bench.wait_for(lambda: not bench.ranks(), "no processes", 90)
-    bench.type("clean", "--yes", *bench.fleet)
+    bench.wait_for(lambda: not bench.ranks(), "no processes", 160)
+    bench.type("clean", "--yes", "--older-than", "0 s", *bench.fleet)
     left = {
         "processes": bench.ranks(),
-        "ports": {n: sorted(listeners(bench, n) - before[n]) for n in bench.hosts},
-        "files": {n: files_left(bench, n) for n in bench.hosts},
+        "ports": sorted(listeners(bench) - ports),
+        "files": sorted(files_there(bench) - files),
     }
     alive = all(decoy.poll() is None for decoy in decoys)
     for decoy in decoys:
         decoy.kill()
         decoy.wait()
     print(json.dumps(left)[:2000], "decoys alive:", alive)
-    nothing = not left["processes"] and not any(left["ports"].values())
-    nothing = nothing and not any(left["files"].values())
     return {
         "launches": len(history),
-        "history": history,
+        "ends": {f"{how}: {status}": n for (how, status), n in sorted(Counter(history).items())},
         "left": left,
         "decoys_alive": alive,
-        "fine": nothing and alive,
+        "fine": not any(left.values()) and alive,
     }
 
 
-def listeners(bench: Bench, name: str) -> set[str]:
-    said = bench.lab.host(name).tool(["ss", "-Hltn"]).stdout
-    return {line.split()[3] for line in said.splitlines()}
+def broken_launch(bench: Bench, draw: random.Random, number: int) -> tuple[str, int]:
+    """A launch that is stopped, killed, left alone or waited for; how, and its exit status."""
+    run = f"soak-{number}"
+    how = draw.choice(["stop", "stop --now", "kill", "ctrl-c", "end"])
+    launch = bench.start("run", *bench.fleet, "--run", run, "--", "steps.py", "4", "0.1")
+    if how != "end":
+        time.sleep(draw.uniform(0.05, 9))
+    if how == "ctrl-c":
+        launch.send_signal(signal.SIGINT)
+    if how == "kill":
+        os.killpg(launch.pid, signal.SIGKILL)
+    if how.startswith("stop"):
+        stop = bench.start("stop", run, *bench.fleet, *how.split()[1:])
+        stop.communicate(timeout=LIMIT_S)
+    said, _ = launch.communicate(timeout=LIMIT_S)
+    if how in ("kill", "ctrl-c"):
+        bench.start("stop", run, "--now", *bench.fleet).communicate(timeout=LIMIT_S)
+    print(number, how, launch.returncode, said.strip().splitlines()[-1:], flush=True)
+    if launch.returncode == BUG_STATUS:
+        raise RuntimeError(f"{run} met a bug:\n{said}")
+    return how, launch.returncode
 
 
-def files_left(bench: Bench, name: str) -> list[str]:
-    """What `yoked clean` did not remove: job folders, shared memory, temporary files."""
-    places = "ls -A ~/.local/state/yoked/jobs /dev/shm; ls -dA /tmp/*yoked* /tmp/torch*"
-    said = bench.lab.host(name).run(["sh", "-c", f"({places}) 2>/dev/null"], check=False).stdout
-    return [line for line in said.splitlines() if line and not line.endswith(":")]
+def listeners(bench: Bench) -> set[str]:
+    """Listening TCP sockets of all hosts."""
+    return {
+        f"{name} {line.split()[3]}"
+        for name in bench.hosts
+        for line in bench.lab.host(name).tool(["ss", "-Hltn"]).stdout.splitlines()
+    }
+
+
+def files_there(bench: Bench) -> set[str]:
+    """Jobs, shared memory and temporary files of all hosts, and what is temporary here."""
+    places = "for p in ~/.local/state/yoked/jobs /dev/shm /tmp; do find $p -maxdepth 1; done"
+    found = {f"here {path}" for path in Path(tempfile.gettempdir()).iterdir()}
+    for name in bench.hosts:
+        said = bench.lab.host(name).run(["sh", "-c", f"{places} 2>/dev/null"], check=False).stdout
+        found |= {f"{name} {line}" for line in said.splitlines()}
+    # The folders themselves, of the connections' sockets and of jobs, may stay.
+    return {each for each in found if not each.endswith(("/jobs", f"/yoked-{os.getuid()}"))}
 
 
 PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
@@ -404,6 +467,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="yoked-bench-") as state:
         # The person's own labs and runs go on.
         os.environ["YOKED_STATE"] = state
+        tempfile.tempdir = os.environ["TMPDIR"] = str(Path(state, "t"))
+        Path(tempfile.tempdir).mkdir()
         with Lab.up(load("two-hosts-1gbe"), name="bench", tethered=True) as lab:
             bench = Bench(lab, options)
             for part in options.only or PARTS:

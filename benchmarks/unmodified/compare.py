@@ -9,30 +9,47 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 
-def checksums(path: Path) -> list[str]:
-    """A rank's checksums by step."""
-    return [json.loads(line)["sha256"] for line in path.read_text().splitlines()]
+@dataclass(frozen=True)
+class Comparison:
+    """The weights of some ranks. changed: how many different ones a rank had."""
+
+    equal: bool
+    verdict: str
+    steps: int
+    changed: int
+
+
+def checksums(text: str) -> list[str]:
+    """A rank's checksums by step, out of its file."""
+    return [json.loads(line)["sha256"] for line in text.splitlines()]
+
+
+def compare(ranks: Sequence[list[str]]) -> Comparison:
+    """Compare the checksums of two or more ranks. Raises SystemExit without any."""
+    if len(ranks) < 2 or not all(ranks):
+        raise SystemExit("two or more files with a line for each step are needed")
+    steps, changed = len(ranks[0]), len(set(ranks[0]))
+    if len({len(sums) for sums in ranks}) > 1:
+        unlike = f"ranks made unlike numbers of steps: {[len(sums) for sums in ranks]}"
+        return Comparison(False, unlike, steps, changed)
+    apart = [step for step, sums in enumerate(zip(*ranks, strict=True), 1) if len(set(sums)) > 1]
+    if apart:
+        verdict = f"weights differ from step {apart[0]} on ({len(apart)} of {steps} steps)"
+    else:
+        verdict = f"weights equal on {len(ranks)} ranks after each of {steps} steps"
+        verdict += f", {changed} unlike"
+    return Comparison(not apart, verdict, steps, changed)
 
 
 def main() -> int:
-    ranks = [checksums(Path(path)) for path in sys.argv[1:]]
-    if len(ranks) < 2 or not all(ranks):
-        raise SystemExit("two or more files with a line for each step are needed")
-    if len({len(steps) for steps in ranks}) > 1:
-        print(f"ranks made unlike numbers of steps: {[len(steps) for steps in ranks]}")
-        return 1
-    apart = [step for step, sums in enumerate(zip(*ranks, strict=True), 1) if len(set(sums)) > 1]
-    changed = len(set(ranks[0]))
-    if apart:
-        print(f"weights differ from step {apart[0]} on ({len(apart)} of {len(ranks[0])} steps)")
-        return 1
-    print(
-        f"weights equal on {len(ranks)} ranks after each of {len(ranks[0])} steps, {changed} unlike"
-    )
-    return 0
+    found = compare([checksums(Path(path).read_text()) for path in sys.argv[1:]])
+    print(found.verdict)
+    return 0 if found.equal else 1
 
 
 if __name__ == "__main__":

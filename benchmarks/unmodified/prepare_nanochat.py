@@ -49,6 +49,21 @@ def train_tokenizer(checkout: Path, base: Path, vocab_size: int) -> None:
         raise SystemExit(f"nanochat's tok_train failed:\n{ended.stderr}")
 
 
+def prepare(checkout: Path, base: Path, ranks: int, vocab_size: int) -> None:
+    """Make the base folder for so many ranks. Raises SystemExit for what is no checkout."""
+    if not (checkout / "scripts" / "base_train.py").is_file():
+        raise SystemExit(f"{checkout} is no nanochat checkout: it has no scripts/base_train.py")
+    groups = max(FEWEST_GROUPS, ranks)
+    documents = side.embedded_paragraphs()
+    side.write_shards(base / side.DATA_FOLDER, split_evenly(documents, side.SHARDS, groups))
+    train_tokenizer(checkout, base, vocab_size)
+
+
+def train_words(ranks: int) -> list[str]:
+    """What to train with, after `yoked run --`."""
+    return TRAIN.format(rows=2, tokens=2 * 512 * ranks).split()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nanochat", type=Path, required=True, help="a checkout of nanochat")
@@ -56,18 +71,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2, help="ranks that will train on it")
     parser.add_argument("--vocab-size", type=int, default=4096)
     args = parser.parse_args()
-    checkout = args.nanochat.resolve()
-    if not (checkout / "scripts" / "base_train.py").is_file():
-        raise SystemExit(f"{checkout} is no nanochat checkout: it has no scripts/base_train.py")
-    base = args.base.resolve()
-    groups = max(FEWEST_GROUPS, args.ranks)
-    documents = side.embedded_paragraphs()
-    side.write_shards(base / side.DATA_FOLDER, split_evenly(documents, side.SHARDS, groups))
-    train_tokenizer(checkout, base, args.vocab_size)
-    rows, tokens = 2, 2 * 512 * args.ranks
+    checkout, base = args.nanochat.resolve(), args.base.resolve()
+    prepare(checkout, base, args.ranks, args.vocab_size)
     print(f"cd {checkout}")
     print(f"export NANOCHAT_BASE_DIR={base}")
-    print(f"yoked run --ranks {args.ranks} -- {TRAIN.format(rows=rows, tokens=tokens)}")
+    print(f"yoked run --ranks {args.ranks} -- {' '.join(train_words(args.ranks))}")
 
 
 if __name__ == "__main__":

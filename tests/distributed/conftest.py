@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,11 @@ HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 DEADLINE_S = 120.0
 YOKED = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
+# Matplotlib takes longer than a tiny run: one test sees that a run is drawn.
+UNDRAWN = (
+    "from yoked.report import loss_plot; "
+    "loss_plot.plot_loss = lambda run_dir: (run_dir / 'loss.png', run_dir / 'loss.svg'); "
+)
 
 
 def made_up_text(seed: int) -> list[str]:
@@ -166,10 +172,16 @@ class Laboratory:
         return self.started[-1]
 
     def train(
-        self, run: str, *flags: str, ranks: int = 1, environment: Mapping[str, str] | None = None
+        self,
+        run: str,
+        *flags: str,
+        ranks: int = 1,
+        environment: Mapping[str, str] | None = None,
+        drawn: bool = False,
     ) -> Started:
         """`yoked train`; without flags, the tiny run."""
-        argv = ["-c", YOKED, "train", "--json", f"--runs-dir={self.runs}", f"--run={run}"]
+        program = YOKED if drawn else UNDRAWN + YOKED
+        argv = ["-c", program, "train", "--json", f"--runs-dir={self.runs}", f"--run={run}"]
         return self.start([*argv, f"--ranks={ranks}", *(flags or self.flags())], environment)
 
     def torchrun(self, ranks: int, *arguments: str) -> Started:
@@ -209,3 +221,25 @@ def lab(tmp_path: Path, text_folder: Path, shared_cache: Path) -> Iterator[Labor
     laboratory = Laboratory(tmp_path, text_folder, shared_cache)
     yield laboratory
     laboratory.clean_up()
+
+
+@pytest.fixture(scope="session")
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, text_folder: Path, shared_cache: Path
+) -> Path:
+    """The folder of the tiny run `done`, trained once; a test that goes on with it copies it."""
+    laboratory = Laboratory(tmp_path_factory.mktemp("trained"), text_folder, shared_cache)
+    try:
+        ended = laboratory.train("done", drawn=True).end()
+    finally:
+        laboratory.clean_up()
+    assert ended.status == 0, ended.stderr
+    return laboratory.runs / "done"
+
+
+@pytest.fixture
+def done(trained: Path, lab: Laboratory) -> list[float]:
+    """A copy of the tiny run `done`, of 12 steps, for one test: its losses."""
+    shutil.copytree(trained, lab.runs / "done", symlinks=True)
+    losses: list[float] = lab.curve("done").losses
+    return losses

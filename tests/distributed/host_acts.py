@@ -54,16 +54,16 @@ def collectives_beside_a_worker() -> None:
 
 
 def first_attempt_fails() -> None:
-    mark(" ".join(sys.argv[1:]) + " " + os.environ["TORCHELASTIC_RESTART_COUNT"])
-    if ATTEMPT == 0 and RANK == 1:
-        sys.exit(7)
-    all_reduce_quietly()
-
-
-def all_reduce_quietly() -> None:
+    """Rank 1 ends after all have met; in the next attempt the others wait for rank 0."""
     import torch.distributed as dist
 
+    mark(" ".join(sys.argv[1:]) + " " + os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if ATTEMPT > 0 and RANK == 0:
+        time.sleep(2)
     dist.init_process_group("gloo")
+    dist.barrier()
+    if ATTEMPT == 0 and RANK == 1:
+        sys.exit(7)
     dist.barrier()
     dist.destroy_process_group()
 

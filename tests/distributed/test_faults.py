@@ -88,7 +88,8 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_what_was_saved(lab: Any) -> Non
     assert "Traceback" not in resumed.stderr
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+# Rank 1's death is told the same way by ranks that only pretend, in test_local_launch.
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_is_killed_is_named_and_its_peer_says_whom_it_lost(
     lab: Any, victim: int
 ) -> None:
@@ -128,6 +129,8 @@ def bent(lab: Any, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     run_ranks(LocalLaunch(lab.runs / way, 2, config=config.to_dict(), module="bent_rank"))
 
 
+# These two are in test_local_launch too, with ranks that only pretend and are up sooner.
+@pytest.mark.slow
 def test_the_first_cause_is_told_and_not_the_peers_complaint(
     lab: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +140,7 @@ def test_the_first_cause_is_told_and_not_the_peers_complaint(
     assert caught.value.what == "rank 1: row 17 cannot be read"
 
 
+@pytest.mark.slow
 def test_a_bug_in_one_rank_ends_the_run_with_its_traceback(
     lab: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +150,12 @@ def test_a_bug_in_one_rank_ends_the_run_with_its_traceback(
 
 @pytest.mark.parametrize(
     ("ranks", "rate", "save_every"),
-    [(1, 1e38, -1), (2, 1e38, -1), (1, 1e300, 1), (2, 1e300, 1)],
+    [
+        (1, 1e38, -1),
+        pytest.param(2, 1e38, -1, marks=pytest.mark.slow),
+        pytest.param(1, 1e300, 1, marks=pytest.mark.slow),
+        (2, 1e300, 1),
+    ],
     ids=["loss", "loss of two ranks", "weights", "weights of two ranks"],
 )
 def test_numbers_that_are_not_finite_end_the_run_and_are_never_saved(
@@ -166,21 +175,19 @@ def test_numbers_that_are_not_finite_end_the_run_and_are_never_saved(
     assert again.status == 0, again.stderr
 
 
-def test_a_full_disk_costs_checkpoints_but_not_the_run(lab: Any) -> None:
-    assert lab.train("full", *lab.flags(num_iterations=6)).end().status == 0
-    argv = ["-c", WITH_SMALL_FILES, "train", "--json", f"--runs-dir={lab.runs}", "--run=full"]
+def test_a_full_disk_costs_checkpoints_but_not_the_run(lab: Any, done: list[float]) -> None:
+    argv = ["-c", WITH_SMALL_FILES, "train", "--json", f"--runs-dir={lab.runs}", "--run=done"]
 
-    ended = lab.start([*argv, "--resume", "--num-iterations=14"]).end()
+    ended = lab.start([*argv, "--resume", "--num-iterations=18"]).end()
 
     assert ended.status == 1
     assert ended.stderr.count("NOT SAVED") >= 1
     assert "training goes on" in ended.stderr
     assert ended.json["error"]["kind"] == "CheckpointError"
-    assert "step 14 was not saved" in ended.json["error"]["what"]
-    assert lab.curve("full").steps == list(range(14)), "training went on"
-    left = sorted(file.name for file in lab.checkpoints("full").iterdir() if file.suffix == ".pt")
-    assert [name for name in left if name.startswith("model")] == [
-        "model_000004.pt",
-        "model_000006.pt",
-    ]
-    assert lab.train("full", "--resume", "--num-iterations=8").end().status == 0
+    assert "step 18 was not saved" in ended.json["error"]["what"]
+    assert lab.curve("done").steps == list(range(18)), "training went on"
+    assert lab.curve("done").losses[:12] == done
+    left = sorted(file.name for file in lab.checkpoints("done").iterdir() if file.suffix == ".pt")
+    models = [name for name in left if name.startswith("model")]
+    assert models == [f"model_{step:06d}.pt" for step in (4, 8, 12)]
+    assert lab.train("done", "--resume", "--num-iterations=14").end().status == 0

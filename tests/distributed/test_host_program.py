@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,14 +42,20 @@ class Pair:
     launch_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     programs: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def start(self, act: str, *, restarts: int = 0) -> None:
+    @contextmanager
+    def port(self) -> Iterator[socket.socket]:
+        """The port at which host 0 will answer; whoever asks before waits."""
         with socket.socket() as listener:
             listener.bind((HOSTS[0]["address"], 0))
             listener.listen(8)
-            for node in range(len(HOSTS)):
-                self._start(node, act, restarts, listener)
+            yield listener
 
-    def _start(self, node: int, act: str, restarts: int, listener: socket.socket) -> None:
+    def start(self, act: str, *, restarts: int = 0) -> None:
+        with self.port() as listener:
+            for node in range(len(HOSTS)):
+                self.start_one(node, act, listener, restarts=restarts)
+
+    def start_one(self, node: int, act: str, listener: socket.socket, *, restarts: int = 0) -> None:
         folder = self.folder(node)
         (folder / "logs").mkdir(parents=True)
         job = {
@@ -84,6 +92,11 @@ class Pair:
                 pass_fds=() if node else (listener.fileno(),),
             )
         self.programs.append(program)
+
+    def heeds_signals(self, program: subprocess.Popen[bytes]) -> bool:
+        """Whether a host program has its own handler of SIGTERM, which Python has not."""
+        caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{program.pid}/status").read_text())
+        return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
     def folder(self, node: int) -> Path:
         return self.root / str(HOSTS[node]["host"])
@@ -180,7 +193,7 @@ def test_an_exception_is_the_cause_and_not_what_its_peers_complain_of(pair: Pair
     assert "host_acts.py" in cause.traceback
 
 
-def test_a_second_attempt_resumes_with_the_arguments_for_it(pair: Pair) -> None:
+def test_a_second_attempt_resumes_with_its_arguments_and_meets_its_own_ranks(pair: Pair) -> None:
     pair.start("first_attempt_fails", restarts=1)
 
     outcomes = [pair.exit(node) for node in (0, 1)]
@@ -235,6 +248,34 @@ def test_a_stop_of_one_host_kills_the_ranks_of_all_that_do_not_obey(pair: Pair) 
     outcomes = [pair.exit(node) for node in (0, 1)]
 
     assert [outcome.status for outcome in outcomes] == ["stopped", "stopped"]
+    assert [outcome.failure for outcome in outcomes] == [None, None]
+    assert pair.processes() == []
+
+
+@pytest.mark.slow
+def test_a_host_that_waits_for_another_can_be_interrupted(pair: Pair) -> None:
+    with pair.port() as listener:
+        pair.start_one(0, "all_reduce", listener)
+    pair.until(lambda: "attempt 0" in pair.printed(0))
+
+    pair.programs[0].send_signal(signal.SIGINT)
+    outcome = pair.exit(0)
+
+    assert (outcome.status, outcome.failure) == ("interrupted", None)
+
+
+@pytest.mark.slow
+def test_a_wish_to_stop_from_before_the_hosts_met_reaches_both(pair: Pair) -> None:
+    with pair.port() as listener:
+        pair.start_one(1, "all_reduce", listener)
+        pair.until(lambda: pair.heeds_signals(pair.programs[0]))
+
+        pair.programs[0].send_signal(signal.SIGINT)
+        pair.start_one(0, "all_reduce", listener)
+    pair.programs.reverse()
+    outcomes = [pair.exit(node) for node in (0, 1)]
+
+    assert [outcome.status for outcome in outcomes] == ["interrupted", "interrupted"]
     assert [outcome.failure for outcome in outcomes] == [None, None]
     assert pair.processes() == []
 

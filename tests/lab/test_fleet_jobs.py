@@ -132,6 +132,27 @@ def test_training_on_two_hosts_is_the_training_of_one(lab: Lab, tmp_path: Path) 
     assert of_run(lab, "there") == []
 
 
+@pytest.mark.slow
+def test_a_training_goes_on_from_another_controller(lab: Lab, tmp_path: Path) -> None:
+    fleet = ["--fleet", str(lab.fleet_file)]
+    first, second = tmp_path / "first", tmp_path / "second"
+    for controller in (first, second):
+        controller.mkdir()
+    write_text(first / "text")
+
+    begun = yoked(first, "train", *SMALL, *fleet, "--run=moved")
+    again = ["train", "--resume", "--run=moved", "--num-iterations=6", *fleet, "--json"]
+    done = yoked(second, *again)
+    listed = yoked(second, "runs", *fleet, "--json")
+
+    assert begun.returncode == 0, begun.stderr
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 6
+    assert len(losses(second / "runs/moved")) == 6
+    runs = {row["run"]: row["step"] for row in json.loads(listed.stdout)["runs"]}
+    assert (runs["moved"], runs["moved.2"]) == (5, 5)
+
+
 def test_the_rank_that_failed_first_is_shown_and_all_hosts_are_free(
     lab: Lab, tmp_path: Path
 ) -> None:

@@ -36,8 +36,8 @@ COUNTER, SLEEPER, job_request, launch = (
 )
 from yoked.launch.following import HostLog
 from yoked.remote.transport import OpenSsh
-def connect(host="beta"):
-    return OpenSsh(host, python=sys.executable).connect()
+def connect(host="beta", patience_s=10):
+    return OpenSsh(host, python=sys.executable, patience_s=patience_s).connect()
 agent, state = connect(), Path({STATE!r})
 """
 PREPARE = """

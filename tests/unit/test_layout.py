@@ -23,7 +23,14 @@ def test_the_changelog_knows_this_version() -> None:
     assert f"## {__version__} " in (REPOSITORY / "CHANGELOG.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "docs/training.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "ARCHITECTURE.md",
+        *sorted(f"docs/{page.name}" for page in (REPOSITORY / "docs").glob("*.md")),
+    ],
+)
 def test_links_between_the_documents_lead_somewhere(name: str) -> None:
     import re
 

@@ -25,11 +25,6 @@ def store(data, digest):
 
     Unpacked, because Python keeps what it compiled of a folder, but not of a zip.
     """
-    import io
-    import shutil
-    import tempfile
-    import zipfile
-
     cache = os.environ.get("YOKED_CACHE") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "yoked"
     )
@@ -43,19 +38,30 @@ def store(data, digest):
                 raise OSError(parent + " belongs to somebody else")
             if os.path.isdir(folder):
                 return folder
-            temporary = tempfile.mkdtemp(dir=parent)
-            try:
-                zipfile.ZipFile(io.BytesIO(data)).extractall(temporary)
-                os.rename(temporary, folder)
-            except BaseException:
-                shutil.rmtree(temporary, ignore_errors=True)
-                # Another controller may have been first.
-                if not os.path.isdir(folder):
-                    raise
+            unpack(data, parent, folder)
             return folder
         except OSError as error:
             problem = problem or error
     refuse("no place for the agent: %s" % problem)
+
+
+def unpack(data, parent, folder):
+    """Unpack the agent into its folder, whole or not at all."""
+    # Only now: they cost more than all else here, and mostly the agent is there already.
+    import io
+    import shutil
+    import tempfile
+    import zipfile
+
+    temporary = tempfile.mkdtemp(dir=parent)
+    try:
+        zipfile.ZipFile(io.BytesIO(data)).extractall(temporary)
+        os.rename(temporary, folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        # Another controller may have been first.
+        if not os.path.isdir(folder):
+            raise
 
 
 def boot(source):

@@ -108,9 +108,14 @@ def sha256_of(path: Path) -> str:
 
 def free_bytes(folder: Path) -> int:
     """Free space where `folder` is, or will be made."""
+    return shutil.disk_usage(_nearest(folder)).free
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the one above it that is there."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    return shutil.disk_usage(folder).free
+    return folder
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:
@@ -141,7 +146,7 @@ def disk_full(path: Path, needed_bytes: int | None) -> HostError:
     needed = "" if needed_bytes is None else f"{needed_bytes:,} bytes are needed, "
     return HostError(
         f"{path}: the disk is full: {needed}{free_bytes(path):,} bytes are free",
-        fix=(f"df -h {path}    there; free some space, then run the same command again",),
+        fix=(f"df -h {_nearest(path)}    there; free some space, then run the same command again",),
     )
 
 

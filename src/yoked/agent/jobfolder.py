@@ -17,19 +17,15 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import fcntl
 import json
 import os
 import re
-import secrets
-import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from yoked.agent.processes import Process, boot_id
 from yoked.errors import JobError
@@ -40,11 +36,14 @@ ACTIVE = ("prepared", "running")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _REMOVED = ".removed-"
 _LOCK_PATIENCE_S = 2.0
+# From the first file of a job to its supervisor.
+MADE_WITHIN_S = 20.0
 
 
-@dataclass(frozen=True)
-class JobFolder:
+class JobFolder(NamedTuple):
     """A job on this host."""
+
+    # No dataclass: those import half of the standard library, and every look at a run waits.
 
     path: Path
 
@@ -68,7 +67,7 @@ class JobFolder:
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file such that a reader sees all of it or nothing."""
-        unfinished = self.path / f".{name}-{secrets.token_hex(4)}"
+        unfinished = self.path / f".{name}-{os.urandom(4).hex()}"
         try:
             unfinished.write_text(json.dumps(content), encoding="utf-8")
             unfinished.replace(self.path / name)
@@ -124,11 +123,19 @@ class JobFolder:
         if ended:
             return self._end_state(ended)
         if not self.was_started:
-            return "prepared" if supervised else "lost"
+            return "prepared" if supervised or self._in_the_making else "lost"
         program = self.host_program
         if supervised or (program is not None and program.alive):
             return "running"
         return str(self.read("exit.json").get("status", "lost"))
+
+    @property
+    def _in_the_making(self) -> bool:
+        """Whether an agent may still be at work on it, who has not come to the supervisor."""
+        try:
+            return abs(time.time() - self.path.stat().st_mtime) < MADE_WITHIN_S
+        except OSError:
+            return False
 
     def _end_state(self, ended: dict[str, Any]) -> str:
         outcome = self.read("exit.json")
@@ -181,7 +188,9 @@ class JobFolder:
 
     def remove(self) -> None:
         """Remove all of it; its name is free at once."""
-        gone = self.path.with_name(f"{_REMOVED}{secrets.token_hex(6)}")
+        gone = self.path.with_name(f"{_REMOVED}{os.urandom(6).hex()}")
+        import shutil
+
         with contextlib.suppress(FileNotFoundError):
             self.path.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
@@ -206,6 +215,8 @@ def find_job(run: str) -> JobFolder:
     """The job of a name; raises JobError, with the name that is nearest."""
     job = JobFolder(jobs_root() / check_run_name(run))
     if not job.path.is_dir():
+        import difflib
+
         names = [other.run for other in all_jobs()]
         near = difflib.get_close_matches(run, names, n=1)
         raise JobError(

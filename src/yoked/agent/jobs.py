@@ -1,4 +1,4 @@
-"""Jobs on this host: prepare, start, list, stop, remove.
+"""Jobs on this host: prepare, start, stop, remove.
 
 A launch has two phases, so that nothing runs when another host cannot take part: `job_start`
 makes the folder, reserves the port and starts a supervisor that waits; `job_go` lets it start.
@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,15 @@ from yoked.agent.folders import checkout_tree
 from yoked.agent.jobfolder import (
     ACTIVE,
     JobFolder,
-    all_jobs,
     check_run_name,
     find_job,
     jobs_root,
     last_lines,
 )
-from yoked.agent.processes import kill_all
-from yoked.agent.progress import last_attempt, training_progress
+from yoked.agent.jobstatus import keep_supervised
+from yoked.agent.processes import Process, kill_all
 from yoked.agent.server import Call
-from yoked.errors import JobError
-from yoked.paths import state_root
+from yoked.errors import JobError, YokedError
 
 # Room for logs: a job that cannot say anything is not worth starting.
 NEEDED_BYTES = 64 << 20
@@ -60,19 +58,19 @@ def answer_job_start(call: Call) -> dict[str, Any]:
     _make_folder(job)
     listener = None
     try:
-        if spec["node_rank"] == 0:
-            listener = _reserve_port(spec)
-        start = {"argv": argv, "env": call.args["env"], "cwd": call.args["cwd"]}
-        job.write("start.json", start)
-        job.write("job.json", {**spec, "folder": str(job.path)})
-        for name, text in call.args.get("files", {}).items():
-            job.write_private(name, text)
-        _tether_supervisor(job, listener)
-        _make_work_folder(job, call.args.get("tree"))
-        if not Path(start["cwd"]).is_dir():
-            raise JobError(f"{start['cwd']} is no folder", fix="name one that is there")
+        with _not_stopped(job):
+            if spec["node_rank"] == 0:
+                listener = _reserve_port(spec)
+            start = {"argv": argv, "env": call.args["env"], "cwd": call.args["cwd"]}
+            supervisor = _fill(job, spec, start, call.args.get("files", {}), listener)
+            _make_work_folder(job, call.args.get("tree"))
+            if not Path(start["cwd"]).is_dir():
+                raise JobError(f"{start['cwd']} is no folder", fix="name one that is there")
     except BaseException:
-        _abort(job)
+        # Stopped meanwhile, its name may be another launch's by now.
+        if job.launch_id in ("", spec["launch_id"]):
+            _abort(job)
+        _untether(spec["launch_id"])
         raise
     finally:
         if listener is not None:
@@ -80,17 +78,35 @@ def answer_job_start(call: Call) -> dict[str, Any]:
             listener.close()
     return {
         "folder": str(job.path),
-        "supervisor": job.read("supervisor.json")["pid"],
+        "supervisor": supervisor,
         "control_port": spec["control_port"],
     }
 
 
+def _fill(
+    job: JobFolder,
+    spec: dict[str, Any],
+    start: dict[str, Any],
+    files: Mapping[str, str],
+    listener: socket.socket | None,
+) -> int:
+    """Write what the supervisor reads, and start it; returns its process number."""
+    job.write("start.json", start)
+    job.write("job.json", {**spec, "folder": str(job.path)})
+    for name, text in files.items():
+        job.write_private(name, text)
+    _tether_supervisor(job, listener)
+    return int(job.read("supervisor.json")["pid"])
+
+
 def answer_job_go(call: Call) -> dict[str, Any]:
     """Start a prepared job; returns the number of its host program. Raises JobError."""
-    job = find_job(call.args["run"])
+    job = JobFolder(jobs_root() / check_run_name(call.args["run"]))
+    launch_id = job.launch_id
+    if launch_id not in _tethers:
+        raise _stopped(job)
     if not job.supervised:
         raise JobError(f"run {job.run} was prepared, but its supervisor is gone", fix="yoked clean")
-    launch_id = job.launch_id
     (job.path / "go").touch()
     _await(lambda: job.was_started or bool(job.read("end.json")) or not job.path.exists())
     _untether(launch_id)
@@ -98,16 +114,6 @@ def answer_job_go(call: Call) -> dict[str, Any]:
         said = job.read("end.json").get("error", "what was prepared is gone: it took too long")
         raise JobError(f"run {job.run} did not start: {said}", fix="start it again")
     return {"host_program": job.read("supervisor.json")["host_program"]["pid"]}
-
-
-def answer_job_list(call: Call) -> list[dict[str, Any]]:
-    """All jobs of this host, the newest first. args: sizes, to have their size on disk too."""
-    return [describe(job, sizes=bool(call.args.get("sizes"))) for job in all_jobs()]
-
-
-def answer_job_status(call: Call) -> dict[str, Any]:
-    """One job. args: run."""
-    return describe(find_job(call.args["run"]))
 
 
 def answer_job_stop(call: Call) -> dict[str, Any]:
@@ -157,44 +163,6 @@ def answer_job_remove(call: Call) -> bool:
     return not job.path.exists()
 
 
-def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
-    """A job for the controller; one whose supervisor was killed gets another."""
-    keep_supervised(job)
-    spec, ended = job.read("job.json"), job.read("end.json")
-    nodes, node = spec.get("nodes", []), spec.get("node_rank", 0)
-    outcome, record = job.read("exit.json"), job.read("supervisor.json")
-    state = job.state
-    return {
-        "run": job.run,
-        "launch_id": job.launch_id,
-        "state": state,
-        "folder": str(job.path),
-        "node_rank": node,
-        "nodes": nodes,
-        "program": spec.get("program"),
-        "restarts": spec.get("restarts", 0),
-        "started_s": _written_s(job.path / "job.json"),
-        "ended_s": ended.get("time_s"),
-        "attempt": last_attempt(job),
-        "heartbeat": job.read("heartbeat.json") or None,
-        "supervisor": record.get("pid") if job.supervised else None,
-        "host_program": record.get("host_program"),
-        "exit": outcome or None,
-        "end": ended or None,
-        "failure": job.failure() if state not in ACTIVE else None,
-        "launcher_lines": last_lines(job.logs / "launcher.err", 20) if ended else [],
-        "progress": training_progress(state_root() / "runs" / job.run),
-        "size_bytes": _size_bytes(job.path) if sizes else None,
-    }
-
-
-def keep_supervised(job: JobFolder) -> None:
-    """Start a new supervisor for a started job that has lost its own before its end."""
-    if job.was_started and not job.supervised and not job.read("end.json"):
-        with contextlib.suppress(FileNotFoundError):
-            start_supervisor(job)
-
-
 def _program(name: str) -> str:
     # A Path would turn ./x into x.
     path = shutil.which(os.path.expanduser(name))  # noqa: PTH111
@@ -214,7 +182,9 @@ def _make_folder(job: JobFolder) -> None:
             f"the name {job.run} is taken by a run that is {state}",
             fix=(
                 "take another name for the run: --run NAME",
-                f"yoked attach {job.run}" if state in ACTIVE else "or free it: yoked clean",
+                f"yoked attach {job.run}"
+                if state in ACTIVE
+                else f"or free it: yoked clean {job.run}",
             ),
         ) from None
     job.logs.mkdir()
@@ -225,6 +195,36 @@ def _make_work_folder(job: JobFolder, tree: str | None) -> None:
         (job.path / "work").mkdir()
     else:
         checkout_tree(tree, job.path / "work")
+
+
+@contextlib.contextmanager
+def _not_stopped(job: JobFolder) -> Iterator[None]:
+    """Raises JobError, whatever else was met, when the folder was removed meanwhile."""
+    folder = _inode(job.path)
+    problem: Exception | None = None
+    try:
+        yield
+    except (OSError, KeyError, YokedError) as met:
+        problem = met
+    if _inode(job.path) != folder:
+        raise _stopped(job) from problem
+    if problem is not None:
+        raise problem
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+def _stopped(job: JobFolder) -> JobError:
+    return JobError(
+        f"run {job.run} was removed before it began: somebody stopped it, or another host took "
+        "too long",
+        fix="start it again, if that was not meant",
+    )
 
 
 def _reserve_port(spec: dict[str, Any]) -> socket.socket:
@@ -270,10 +270,14 @@ def _untether(launch_id: str) -> None:
 
 def _abort(job: JobFolder) -> None:
     """Undo what was prepared; returns when its folder is gone."""
-    launch_id = job.launch_id
+    launch_id, record = job.launch_id, job.read("supervisor.json")
     with contextlib.suppress(FileNotFoundError):
         (job.path / "abort").touch()
     _await(lambda: not job.path.exists() or not job.supervised)
+    if record:
+        # It frees the name first, and then removes what had it.
+        supervisor = Process.from_dict(record)
+        _await(lambda: not supervisor.alive)
     _untether(launch_id)
     job.remove()
 
@@ -283,19 +287,3 @@ def _await(done: Callable[[], bool]) -> None:
     waiting = threading.Event()
     while not done() and time.monotonic() < until_s:
         waiting.wait(_POLL_S)
-
-
-def _written_s(path: Path) -> float | None:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return None
-
-
-def _size_bytes(folder: Path) -> int:
-    total = 0
-    for parent, _, files in os.walk(folder):
-        for name in files:
-            with contextlib.suppress(OSError):
-                total += os.lstat(Path(parent, name)).st_size
-    return total

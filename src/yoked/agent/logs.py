@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yoked.agent.jobfolder import ACTIVE, JobFolder, find_job
-from yoked.agent.jobs import keep_supervised
+from yoked.agent.jobstatus import keep_supervised
 from yoked.agent.logtimes import LOG_NAME, STREAM_LETTER, Notes
 from yoked.agent.server import Call
 from yoked.errors import JobError

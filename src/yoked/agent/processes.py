@@ -10,9 +10,8 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 LAUNCH_VARIABLE = "YOKED_LAUNCH_ID"
 FOLDER_VARIABLE = "YOKED_JOB_FOLDER"
@@ -21,8 +20,7 @@ _DEAD_STATES = "ZX"
 _POLL_S = 0.02
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """A process by its number and its start, in clock ticks since the machine booted."""
 
     pid: int

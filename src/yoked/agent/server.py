@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
@@ -82,6 +81,8 @@ class Server:
         except YokedError as problem:
             self._fail(number, type(problem).__name__, problem.what, list(problem.fix))
         except Exception as problem:  # noqa: BLE001 - the controller shows it as a bug
+            import traceback
+
             self._fail(number, "bug", repr(problem), [], traceback.format_exc())
         finally:
             self._open.pop(number, None)

@@ -8,35 +8,49 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError, Group
-from rich.console import Console
 
 from yoked import __version__
-from yoked.cli.commands import (
-    attach,
-    clean,
-    data,
-    fetch,
-    hosts,
-    init,
-    install,
-    lab,
-    launch,
-    logs,
-    plot,
-    run,
-    runs,
-    sample,
-    stop,
-    train,
-)
 from yoked.cli.output import Output
+from yoked.cli.words import own_flags, part_command, part_program
 from yoked.errors import UsageError, YokedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Each command is a module of yoked.cli.commands, in the order of the reference: its `command`, or
+# the `app` that holds its own commands.
+_COMMANDS = (
+    "init:command",
+    "hosts:command",
+    "install:command",
+    "probe:command",
+    "plan:command",
+    "train:command",
+    "bench:command",
+    "run:command",
+    "runs:command",
+    "logs:command",
+    "attach:command",
+    "stop:command",
+    "fetch:command",
+    "clean:command",
+    "sample:command",
+    "plot:command",
+    "data:app",
+    "launch:command",
+    "lab:app",
+)
+_NAMES = tuple(each.partition(":")[0] for each in _COMMANDS)
+_PAGES = ("--help", "-h", "--version")
+# Typed alone, these show a page too.
+_FAMILIES = [[name] for name, each in zip(_NAMES, _COMMANDS, strict=True) if each.endswith(":app")]
 
 
 def build_app() -> App:
-    """The parser. The modules of commands load torch and the like only when they run."""
+    """The parser. A command's module is imported when that command is named, or all are shown."""
     app = App(
         name="yoked",
         version=__version__,
@@ -47,28 +61,17 @@ def build_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     app["--help"].group = app["--version"].group = Group("Other", sort_key=99)
-    commands = (init, hosts, install, train, run, runs, logs, attach, stop, fetch, clean)
-    for module in (*commands, sample, plot):
-        app.command(module.command, name=module.__name__.rpartition(".")[2])
-    app.command(data.app)
-    app.command(launch.command, name="launch")
-    app.command(lab.app)
+    for name, each in zip(_NAMES, _COMMANDS, strict=True):
+        app.command(f"yoked.cli.commands.{each}", name=name)
     return app
-
-
-class _HelpConsole(Console):
-    """A console that leaves it to `main` what a reader that left means."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit status."""
-    tokens = launch.part_program(lab.part_command(sys.argv[1:] if argv is None else argv))
-    output = Output(json_mode="--json" in lab.own_flags(tokens))
+    tokens = part_program(part_command(sys.argv[1:] if argv is None else argv))
+    output = Output(json_mode="--json" in own_flags(tokens))
     try:
-        status = build_app()(tokens, console=_HelpConsole(), exit_on_error=False, print_error=False)
+        status = _run(tokens)
         sys.stdout.flush()
     except CycloptsError as problem:
         return output.error(UsageError(_first_line(str(problem)), fix=_help_for(tokens)))
@@ -86,11 +89,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
+def _run(tokens: list[str]) -> object:
+    app = build_app()
+    if not tokens or tokens[0] not in _NAMES:
+        # The page that lists them shows what each does.
+        app.resolved_commands()
+    alone = not tokens or tokens in _FAMILIES
+    is_page = alone or not set(_PAGES).isdisjoint(own_flags(tokens))
+    # Other lines do without rich, which takes a while to import.
+    console = _page_console() if is_page else None
+    return app(tokens, console=console, exit_on_error=False, print_error=False)
+
+
+def _page_console() -> Console:
+    """A console that leaves it to `main` what a reader that left means."""
+    from rich.console import Console
+
+    class PageConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PageConsole()
+
+
 def _first_line(text: str) -> str:
     return " ".join(text.split())
 
 
 def _help_for(tokens: Sequence[str]) -> str:
     words = [token for token in tokens[:2] if token.isalpha()]
-    command = words[0] if words and words[0] in build_app() else ""
+    command = words[0] if words and words[0] in _NAMES else ""
     return " ".join(["yoked", *([command] if command else []), "--help"])

@@ -6,16 +6,17 @@ stderr. Without, stdout carries the verdict, the evidence and the next command.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console
-
-from yoked.console import stderr_console
 from yoked.errors import YokedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 BUG_STATUS = 3
 INTERRUPTED_STATUS = 130
@@ -27,7 +28,13 @@ class Output:
     def __init__(self, *, json_mode: bool, stdout: TextIO | None = None) -> None:
         self.json_mode = json_mode
         self._stdout = stdout or sys.stdout
-        self.console: Console = stderr_console()
+
+    @functools.cached_property
+    def console(self) -> Console:
+        """Stderr, with progress on a terminal. Made when needed: rich takes a while to import."""
+        from yoked.console import stderr_console
+
+        return stderr_console()
 
     def note(self, line: str) -> None:
         """Something worth knowing that changes nothing."""

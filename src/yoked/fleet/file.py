@@ -12,13 +12,10 @@ import re
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from typing import Any, get_args
 
 from yoked.errors import FleetError
 from yoked.fleet.model import HERE, Device, Fleet, Host
@@ -30,63 +27,68 @@ _DEVICE_LENGTH = 15
 _Place = tuple[str | int, ...]
 
 
-def _refuse(what: str) -> PydanticCustomError:
-    return PydanticCustomError("value", "{what}", {"what": what})
+# What is wrong with a value, as it goes on behind the name of its key; None: nothing.
+_Check = Callable[[object], str | None]
+_Flaw = tuple[_Place, str]
 
 
-def _host_name(value: str) -> str:
+def _filled(value: object) -> str | None:
+    if not isinstance(value, str):
+        return f" must be a string, not {value!r}"
+    return None if value.strip() else ": must not be empty"
+
+
+def _host_name(value: object) -> str | None:
+    if not isinstance(value, str):
+        return _filled(value)
     # ssh would take a leading hyphen for an option.
     if not value or value.startswith("-") or re.search(r"[\s\x00-\x1f]", value):
-        raise _refuse(f"{value!r} is no name for ssh: it is empty, has a blank or begins with -")
-    return value
+        return f": {value!r} is no name for ssh: it is empty, has a blank or begins with -"
+    return None
 
 
-def _interface(value: str) -> str:
+def _ranks(value: object) -> str | None:
+    # In Python True is a number too.
+    if not isinstance(value, int) or isinstance(value, bool):
+        return f" must be a whole number, not {value!r}"
+    return None if value >= 1 else f" must be 1 or more, not {value!r}"
+
+
+def _device(value: object) -> str | None:
+    *others, last = map(repr, get_args(Device))
+    if value in get_args(Device):
+        return None
+    return f" must be {', '.join(others)} or {last}, not {value!r}"
+
+
+def _interface(value: object) -> str | None:
+    if not isinstance(value, str):
+        return _filled(value)
     if not re.fullmatch(r"[^\s/]+", value) or len(value) > _DEVICE_LENGTH:
-        raise _refuse(f"{value!r} is no interface's name: 1 to 15 characters, no blank, no slash")
-    return value
+        return f": {value!r} is no interface's name: 1 to 15 characters, no blank, no slash"
+    return None
 
 
-def _address(value: str) -> str:
+def _address(value: object) -> str | None:
+    if not isinstance(value, str):
+        return _filled(value)
     try:
-        return str(ip_address(value))
-    except ValueError as problem:
-        raise _refuse(f"{value!r} is no IP address") from problem
+        ip_address(value)
+    except ValueError:
+        return f": {value!r} is no IP address"
+    return None
 
 
-def _filled(value: str) -> str:
-    if not value.strip():
-        raise _refuse("must not be empty")
-    return value
-
-
-_Filled = Annotated[str, AfterValidator(_filled)]
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _Fleet(_Table):
-    name: _Filled | None = None
-    ssh_config: _Filled | None = None
-
-
-class _Host(_Table):
-    name: Annotated[str, AfterValidator(_host_name)]
-    ranks: Annotated[int | None, Field(ge=1)] = None
-    device: Device = "auto"
-    interface: Annotated[str, AfterValidator(_interface)] | None = None
-    address: Annotated[str, AfterValidator(_address)] | None = None
-    python: _Filled | None = None
-
-
-class _File(_Table):
-    fleet: _Fleet = _Fleet()
-    host: Annotated[list[_Host], Field(min_length=1)]
-
-
-_TABLES: dict[str, type[BaseModel]] = {"fleet": _Fleet, "host": _Host}
+_FLEET: Mapping[str, _Check] = {"name": _filled, "ssh_config": _filled}
+_HOST: Mapping[str, _Check] = {
+    "name": _host_name,
+    "ranks": _ranks,
+    "device": _device,
+    "interface": _interface,
+    "address": _address,
+    "python": _filled,
+}
+_TABLES = ("fleet", "host")
 
 
 def find_fleet(named: Path | None) -> Path | None:
@@ -129,81 +131,78 @@ def load_fleet(path: Path) -> Fleet:
         raise FleetError(f"{path} is not UTF-8 text", fix=f"file {path}") from problem
     except tomllib.TOMLDecodeError as problem:
         raise FleetError(f"{path} is not TOML: {problem}", fix="see https://toml.io") from problem
-    try:
-        parsed = _File.model_validate(raw)
-    except ValidationError as problem:
-        flaws = [(each["loc"], _words(each, raw)) for each in problem.errors()]
-        raise _flawed(path, text, flaws) from problem
-    if doubles := _doubles(parsed.host):
-        raise _flawed(path, text, doubles)
-    return _fleet(parsed, path)
+    if flaws := list(_flaws(raw)):
+        raise _flawed(path, text, flaws)
+    return _fleet(raw, path)
 
 
-def _fleet(parsed: _File, path: Path) -> Fleet:
-    config = parsed.fleet.ssh_config
+def _fleet(raw: Mapping[str, Any], path: Path) -> Fleet:
+    table = raw.get("fleet", {})
+    config = table.get("ssh_config")
     return Fleet(
-        name=parsed.fleet.name or path.stem,
-        hosts=tuple(Host(**host.model_dump()) for host in parsed.host),
+        name=table.get("name") or path.stem,
+        hosts=tuple(_host(entry) for entry in raw["host"]),
         path=path,
         ssh_config=None if config is None else path.parent / Path(config).expanduser(),
     )
 
 
-def _doubles(hosts: list[_Host]) -> list[tuple[_Place, str]]:
-    seen: set[str] = set()
-    flaws: list[tuple[_Place, str]] = []
+def _host(entry: Mapping[str, Any]) -> Host:
+    address = entry.get("address")
+    return Host(**{**entry, "address": None if address is None else str(ip_address(address))})
+
+
+def _flaws(raw: Mapping[str, Any]) -> Iterator[_Flaw]:
+    """All that is wrong in the file, each with its place."""
+    for key in raw:
+        if key not in _TABLES:
+            yield (key,), f"unknown key {key!r}; {_nearest(key, _TABLES)}"
+    table, hosts = raw.get("fleet", {}), raw.get("host")
+    if isinstance(table, dict):
+        yield from _table_flaws(table, _FLEET, ("fleet",), "")
+    else:
+        yield ("fleet",), "fleet must be written as [fleet]"
+    if hosts is None:
+        yield ("host",), 'there is no host: write [[host]], and below it name = "..."'
+    elif not isinstance(hosts, list) or not all(isinstance(each, dict) for each in hosts):
+        yield ("host",), "host must be written as [[host]]"
+    elif not hosts:
+        yield ("host",), "a fleet needs at least one [[host]]"
+    else:
+        yield from _host_flaws(hosts)
+
+
+def _host_flaws(hosts: list[dict[str, Any]]) -> Iterator[_Flaw]:
+    seen: list[object] = []
     for number, host in enumerate(hosts):
-        if host.name in seen:
-            flaws.append(
-                (
-                    ("host", number, "name"),
-                    f"there are two hosts {host.name}; for more ranks on one, write `ranks = 2`",
-                )
-            )
-        seen.add(host.name)
-    return flaws
+        name = host.get("name")
+        where = f" of host {name if isinstance(name, str) else f'number {number + 1}'}"
+        place = ("host", number)
+        yield from _table_flaws(host, _HOST, place, where)
+        if name is None:
+            yield (*place, "name"), f'there is no name{where}: write name = "..."'
+        elif name in seen:
+            what = f"there are two hosts {name}; for more ranks on one, write `ranks = 2`"
+            yield (*place, "name"), what
+        seen.append(name)
 
 
-def _flawed(path: Path, text: str, flaws: list[tuple[_Place, str]]) -> FleetError:
+def _table_flaws(
+    table: Mapping[str, Any], checks: Mapping[str, _Check], place: _Place, where: str
+) -> Iterator[_Flaw]:
+    for key, value in table.items():
+        if key not in checks:
+            yield (*place, key), f"unknown key {key!r}{where}; {_nearest(key, checks)}"
+        elif (what := checks[key](value)) is not None:
+            yield (*place, key), f"{key}{where}{what}"
+
+
+def _flawed(path: Path, text: str, flaws: list[_Flaw]) -> FleetError:
     lines = [f"{path}:{_line(text, place)}: {what}" for place, what in flaws]
     return FleetError("\n".join(lines), fix=f"mend {path}")
 
 
-def _words(error: ErrorDetails, raw: Mapping[str, Any]) -> str:
-    """What pydantic found, in words for people."""
-    place, kind = error["loc"], error["type"]
-    where = _owner(place, raw)
-    # Of a union like `int | None`, the branch is the last part of the place.
-    keys = [part for part in place if isinstance(part, str)]
-    key = keys[0] if len(keys) == 1 else keys[1]
-    if kind == "extra_forbidden":
-        known = (_TABLES[keys[0]] if len(keys) > 1 else _File).model_fields
-        return f"unknown key {key!r}{where}; {_nearest(key, list(known))}"
-    if kind == "missing":
-        example = '[[host]], and below it name = "..."' if key == "host" else f'{key} = "..."'
-        return f"there is no {key}{where}: write {example}"
-    if kind == "too_short":
-        return "a fleet needs at least one [[host]]"
-    if kind in ("list_type", "model_type", "model_attributes_type"):
-        return f"{keys[0]} must be written as {'[[host]]' if keys[0] == 'host' else '[fleet]'}"
-    if kind == "value":
-        return f"{key}{where}: {error['msg']}"
-    if kind == "greater_than_equal":
-        return f"{key}{where} must be {error['ctx']['ge']} or more, not {error['input']!r}"
-    wanted = error["msg"].replace("Input should be", "must be")
-    return f"{key}{where} {wanted}, not {error['input']!r}"
-
-
-def _owner(place: _Place, raw: Mapping[str, Any]) -> str:
-    """` of host i9`, for what is wrong inside of a host."""
-    if len(place) < 2 or not isinstance(place[1], int):
-        return ""
-    entry = raw["host"][place[1]]
-    name = entry.get("name") if isinstance(entry, dict) else None
-    return f" of host {name}" if isinstance(name, str) else f" of host number {place[1] + 1}"
-
-
-def _nearest(key: str, known: list[str]) -> str:
+def _nearest(key: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(key, known, n=1)
     return f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
 

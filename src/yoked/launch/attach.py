@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rich.console import Console
-
 from yoked.errors import HostError, JobError, YokedError
 from yoked.launch.bootstrap.verdict import EXIT_CODES
 from yoked.launch.following import HostLog, Reconnect
 from yoked.launch.registry import Record, ask_all, join
 from yoked.remote.client import AgentClient, Part
+from yoked.remote.connect import Arrivals
+from yoked.remote.ssh import CONNECT_TIMEOUT_S
 
-# Hosts end within seconds of each other.
-END_WITHIN_S = 15.0
+# Hosts end within seconds of each other, but for one whose cores are crowded.
+END_WITHIN_S = 60.0
 _POLL_S = 0.2
 # One that is asked while the network is away must not keep us from noticing that it is back.
 _STATUS_S = 2.0
@@ -28,15 +28,12 @@ DETACHED_CODE = 130
 class Display(Protocol):
     """Where the output of rank 0 and words about the run go: a command's `Output`."""
 
-    json_mode: bool
-    console: Console
-
     def note(self, line: str) -> None:
         """Something worth knowing."""
         ...
 
-    def text(self, text: str) -> None:
-        """Text as it is, at once, on stdout."""
+    def rank_output(self, stream: str, text: str) -> None:
+        """What a rank wrote to `out` or `err`, at once."""
         ...
 
 
@@ -97,8 +94,8 @@ class JobEnd:
             return [f"yoked attach {self.run}", f"yoked stop {self.run}"]
         failure = self.record.failure
         if failure is None:
-            return []
-        return [*failure.get("fix", ()), f"yoked logs {self.run} --tail 50"]
+            return self.record.go_on
+        return [*failure.get("fix", ()), f"yoked logs {self.run} --tail 50", *self.record.go_on]
 
     def to_dict(self) -> dict[str, Any]:
         """As --json has it."""
@@ -143,13 +140,16 @@ def follow_job(
     reconnect: Reconnect,
     *,
     tail_lines: int | None = None,
+    record: Record | None = None,
+    arrivals: Arrivals | None = None,
 ) -> JobEnd:
     """Show rank 0's output as it comes, until the job is over on all hosts.
 
-    tail_lines: only so many lines of what there was before. Ctrl-C leaves the job running.
+    tail_lines: only so many lines of what there was before. record: what is known of the run.
+    arrivals: hosts that may come later than the clients. Ctrl-C leaves the job running.
     Raises JobError when no host has such a run.
     """
-    viewer = _Viewer(clients, run, output, reconnect)
+    viewer = _Viewer(clients, run, output, reconnect, record, arrivals)
     try:
         viewer.show_rank_0(tail_lines)
         return JobEnd(viewer.await_end())
@@ -166,14 +166,20 @@ class _Viewer:
         run: str,
         output: Display,
         reconnect: Reconnect,
+        record: Record | None,
+        arrivals: Arrivals | None,
     ) -> None:
-        self._clients = dict(clients)
-        self._given = set(clients.values())
+        self._given = dict(clients)
+        self._own: dict[str, AgentClient] = {}
+        self._gone: set[str] = set()
         self._run = run
         self._output = output
         self._reconnect = reconnect
+        self._arrivals = arrivals
         self._attempt = 0
-        self.record = self._look()
+        self._launch_id = None if record is None else record.launch_id
+        self.record = record or self._look()
+        self._launch_id = self.record.launch_id
 
     def show_rank_0(self, tail_lines: int | None) -> None:
         """Show the output of rank 0 to its end, or until the run is known to be over."""
@@ -187,7 +193,7 @@ class _Viewer:
         log = HostLog(
             self._clients[host],
             self._run,
-            lambda _: self._reconnect(host),
+            self._reconnect,
             wanted,
             on_cut=lambda _, problem: self._on_cut(host, problem),
             on_back=lambda _: self._output.note(f"{host} is back"),
@@ -198,12 +204,14 @@ class _Viewer:
                 self._show(part)
         except HostError:
             self._output.note(f"the run is over on the other hosts; {host} still does not answer")
-            del self._clients[host]
+            self._gone.add(host)
         else:
-            self._clients[host] = log.client
+            self._take(host, log.client)
 
     def await_end(self) -> Record:
         """The record when the run is over on all hosts that answer."""
+        if self._arrivals is not None:
+            self._arrivals.wait()
         until_s = time.monotonic() + END_WITHIN_S
         while True:
             self.record = self._look(again=True)
@@ -213,9 +221,23 @@ class _Viewer:
 
     def close(self) -> None:
         """Close the connections that were made here."""
-        for client in self._clients.values():
-            if client not in self._given:
-                client.close()
+        for client in self._own.values():
+            client.close()
+
+    @property
+    def _clients(self) -> dict[str, AgentClient]:
+        """The hosts that can be asked now, by the newest connection to each."""
+        came = {} if self._arrivals is None else self._arrivals.clients
+        clients = {**came, **self._given, **self._own}
+        return {host: client for host, client in clients.items() if host not in self._gone}
+
+    def _take(self, host: str, client: AgentClient) -> None:
+        """Ask a host by this connection from now on."""
+        if client is not self._clients.get(host):
+            former = self._own.pop(host, None)
+            self._own[host] = client
+            if former is not None:
+                former.close()
 
     def _look(self, *, again: bool = False) -> Record:
         """What the hosts tell. again: those that were cut off meanwhile get a new connection."""
@@ -233,16 +255,21 @@ class _Viewer:
 
     def _renew(self, host: str) -> None:
         with contextlib.suppress(HostError):
-            former, self._clients[host] = self._clients[host], self._reconnect(host)
-            if former not in self._given:
-                former.close()
+            self._take(host, self._reconnect(host, CONNECT_TIMEOUT_S))
 
     def _ask(self) -> tuple[dict[str, dict[str, Any]], dict[str, YokedError]]:
         def ask(client: AgentClient) -> dict[str, Any]:
             status: dict[str, Any] = client.call("job_status", run=self._run, timeout_s=_STATUS_S)
             return status
 
-        return ask_all(self._clients, ask)
+        told, failures = ask_all(self._clients, ask)
+        # A host may have an older run of this name.
+        ours = {
+            host: status
+            for host, status in told.items()
+            if self._launch_id in (None, status["launch_id"])
+        }
+        return ours, failures
 
     def _show(self, part: Part) -> None:
         attempt = int(part.content["attempt"])
@@ -250,12 +277,7 @@ class _Viewer:
             self._attempt = attempt
             self._output.note(f"run {self._run} starts again: attempt {attempt + 1}")
         text = part.data.decode(errors="replace")
-        # With --json, stdout is for one object.
-        if part.content["stream"] == "out" and not self._output.json_mode:
-            self._output.text(text)
-        else:
-            self._output.console.file.write(text)
-            self._output.console.file.flush()
+        self._output.rank_output(part.content["stream"], text)
 
     def _on_cut(self, host: str, problem: YokedError) -> None:
         reason = problem.what.splitlines()[-1]
@@ -263,6 +285,8 @@ class _Viewer:
 
     def _others_are_done(self, host: str) -> bool:
         """Whether some other host of the run says that it is over."""
-        told, _ = self._ask()
-        ended = [name for name, status in told.items() if status["end"] and name != host]
-        return bool(ended)
+        told, failures = self._ask()
+        for name, problem in failures.items():
+            if name != host and isinstance(problem, HostError):
+                self._renew(name)
+        return any(status["end"] for name, status in told.items() if name != host)

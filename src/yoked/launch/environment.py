@@ -111,7 +111,6 @@ def check_versions(
     problems: list[VersionProblem] = []
     first = found[0] if found else None
     for (host, _, python), version in zip(interpreters, found, strict=True):
-        install = f"yoked install --host {host.name}"
         if version is None:
             what = f"{host.name}: {python} has no torch"
         elif first is not None and public_version(version) != public_version(first):
@@ -119,12 +118,23 @@ def check_versions(
                 f"torch is {version} on {host.name} ({python}), but {first} on "
                 f"{interpreters[0][0].name}: they need not understand each other"
             )
-            install = "yoked install"
         else:
             continue
-        fix = (install, f"or name another `python` for {host.name} in yoked.toml")
-        problems.append(VersionProblem(host.name, what, fix))
+        problems.append(VersionProblem(host.name, what, _get_torch(host, first)))
     return problems
+
+
+def _get_torch(host: Host, wanted: str | None) -> tuple[str, ...]:
+    """How a host comes by torch. wanted: the version of the first host, if it has one."""
+    install = f"yoked install --host {host.name}"
+    if host.python is None:
+        return (install, f"or name another `python` for {host.name} in yoked.toml")
+    # What yoked.toml names is the person's own: `yoked install` leaves it as it is.
+    package = _MUST_AGREE if wanted is None else f"{_MUST_AGREE}=={public_version(wanted)}"
+    return (
+        f"{host.python} -m pip install {package}    on {host.name}",
+        f"or remove `python` of {host.name} from yoked.toml, and run `{install}`",
+    )
 
 
 def host_versions(client: AgentClient, python: str, packages: Sequence[str]) -> Versions:

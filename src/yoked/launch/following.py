@@ -10,21 +10,25 @@ from typing import Any
 
 from yoked.errors import HostError, YokedError
 from yoked.remote.client import AgentClient, Part
+from yoked.remote.ssh import CONNECT_TIMEOUT_S
 
-# An attempt that began while the network was away may wait for seconds after it is back, because
-# TCP asks ever more rarely; a fresh one beside it does not.
-AGAIN_EVERY_S = 0.5
-# When the network is back all of them arrive at once, and each costs a handshake and an agent.
-AT_ONCE = 3
+# A fresh attempt so often: one that began while the network was away asks ever more rarely (TCP
+# doubles its wait), and would stay unheard for seconds after it is back.
+AGAIN_EVERY_S = 0.4
+# Such an attempt is over before TCP would ask again, so that not all of them arrive at once.
+HASTY_S = 1
+AT_ONCE = 4
+_LOOK_ROUND_EVERY_S = 2.0
 
-Reconnect = Callable[[str], AgentClient]
+# Connects to a host that may take so many seconds to answer.
+Reconnect = Callable[[str, int], AgentClient]
 
 
 class HostLog:
     """The output of a run on one host. wanted: what `job_logs` is asked for.
 
     on_cut, on_back: called with the host when its connection ended, and when it has a new one.
-    give_up: asked again and again while there is none; true ends the waiting.
+    give_up: asked again and again while there is none, from another thread; true ends the waiting.
     """
 
     def __init__(
@@ -77,45 +81,78 @@ class HostLog:
         host = self.client.host
         self._on_cut(host, problem)
         self.client.close()
-        self.client = reach_again(lambda: self._reconnect(host), problem, self._give_up)
+        self.client = reach_again(
+            lambda patience_s: self._reconnect(host, patience_s), problem, self._give_up
+        )
         self._on_back(host)
 
 
 def reach_again(
-    connect: Callable[[], AgentClient], problem: YokedError, give_up: Callable[[], bool]
+    connect: Callable[[int], AgentClient], problem: YokedError, give_up: Callable[[], bool]
 ) -> AgentClient:
-    """Connect as soon as that can be done; raises problem when give_up says so."""
-    arrived: queue.Queue[AgentClient] = queue.Queue()
-    free = threading.Semaphore(AT_ONCE)
-    done = threading.Event()
+    """Connect as soon as that can be done; raises problem when give_up says so.
 
-    def attempt() -> None:
-        try:
-            with contextlib.suppress(YokedError):
-                client = connect()
-                arrived.put(client)
-                if done.is_set():
-                    _close_all(arrived)
-        finally:
-            free.release()
-
+    connect gets the seconds that a host may take to answer: few, in attempts that follow each
+    other closely, and in one beside them as many as a slow host needs.
+    """
+    attempts = _Attempts(connect)
     try:
+        _start(attempts.be_patient)
+        _start(lambda: attempts.look_round(give_up))
         while True:
-            if free.acquire(blocking=False):
-                threading.Thread(target=attempt, name="reconnect", daemon=True).start()
+            if attempts.free.acquire(blocking=False):
+                _start(attempts.hurry)
             with contextlib.suppress(queue.Empty):
-                return arrived.get(timeout=AGAIN_EVERY_S)
-            if give_up():
-                raise problem
+                client = attempts.outcome.get(timeout=AGAIN_EVERY_S)
+                if client is None:
+                    raise problem
+                return client
     finally:
         # Those that come later are not needed.
-        done.set()
-        _close_all(arrived)
+        attempts.done.set()
+        attempts.close_all()
 
 
-def _close_all(arrived: queue.Queue[AgentClient]) -> None:
-    while True:
+class _Attempts:
+    """What threads do to reach a host. outcome: a client; None: it is no use."""
+
+    def __init__(self, connect: Callable[[int], AgentClient]) -> None:
+        self._connect = connect
+        self.outcome: queue.Queue[AgentClient | None] = queue.Queue()
+        self.free = threading.Semaphore(AT_ONCE)
+        self.done = threading.Event()
+
+    def hurry(self) -> None:
         try:
-            arrived.get_nowait().close()
-        except queue.Empty:
-            return
+            self._attempt(HASTY_S)
+        finally:
+            self.free.release()
+
+    def be_patient(self) -> None:
+        while not self.done.wait(AGAIN_EVERY_S):
+            self._attempt(CONNECT_TIMEOUT_S)
+
+    def look_round(self, give_up: Callable[[], bool]) -> None:
+        while not give_up():
+            if self.done.wait(_LOOK_ROUND_EVERY_S):
+                return
+        self.outcome.put(None)
+
+    def close_all(self) -> None:
+        while True:
+            try:
+                client = self.outcome.get_nowait()
+            except queue.Empty:
+                return
+            if client is not None:
+                client.close()
+
+    def _attempt(self, patience_s: int) -> None:
+        with contextlib.suppress(YokedError):
+            self.outcome.put(self._connect(patience_s))
+            if self.done.is_set():
+                self.close_all()
+
+
+def _start(act: Callable[[], None]) -> None:
+    threading.Thread(target=act, name="reconnect", daemon=True).start()

@@ -47,6 +47,18 @@ class Record:
         return list(self._first["nodes"])
 
     @property
+    def trains(self) -> str | None:
+        """The run of `yoked train` that this is a part of; None: another program's."""
+        named: str | None = self._first.get("trains")
+        return named
+
+    @property
+    def go_on(self) -> list[str]:
+        """The command that goes on with a training that ended before its time; else none."""
+        early = self.state in ("interrupted", "stopped", "failed", "lost")
+        return [f"yoked train --resume --run {self.trains}"] if early and self.trains else []
+
+    @property
     def ranks(self) -> int:
         """Ranks of all hosts together."""
         return sum(int(node["ranks"]) for node in self.nodes)

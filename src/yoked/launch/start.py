@@ -34,7 +34,8 @@ class Order:
 
     threads: OMP_NUM_THREADS of each rank; None: the host's cores shared out, unless own_threads
     says that the program finds out by itself. env: added on every host. tls: certificates
-    and key by file name, with which Gloo encrypts.
+    and key by file name, with which Gloo encrypts. trains: the run of `yoked train` that this
+    job is a part of; a run that is resumed has several.
     """
 
     run: str
@@ -46,6 +47,7 @@ class Order:
     bootstrap: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
     tls: Mapping[str, str] = field(default_factory=dict)
+    trains: str | None = None
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,7 @@ def job_spec(
     return {
         "version": 1,
         "run": order.run,
+        "trains": order.trains,
         "launch_id": launch_id,
         "folder": folder,
         "node_rank": number,

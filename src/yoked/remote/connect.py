@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from yoked.at_once import at_once
 from yoked.errors import HostError, NoPythonError, YokedError
 from yoked.remote.client import AgentClient
+from yoked.remote.ssh import CONNECT_TIMEOUT_S
 from yoked.remote.transport import Here, OpenSsh
 
 # This machine, as yoked.toml names it.
@@ -32,10 +34,14 @@ class HostLike(Protocol):
         ...
 
 
-def connect_host(host: HostLike, ssh_config: Path | None = None) -> AgentClient:
+def connect_host(
+    host: HostLike, ssh_config: Path | None = None, *, patience_s: int = CONNECT_TIMEOUT_S
+) -> AgentClient:
     """An agent on one host. Raises HostError with ssh's own reason.
 
-    Any Python will do for the agent; the configured one is asked where python3 is missing or old.
+    The host's own interpreter runs the agent, and where it has none that can, any python3 does:
+    a name that the shell must look for may lead to a slow script (pyenv), a path does not.
+    patience_s: how long the host may take to answer ssh.
     """
     if host.name == HERE:
         return Here(host.name, sys.executable).connect()
@@ -44,31 +50,101 @@ def connect_host(host: HostLike, ssh_config: Path | None = None) -> AgentClient:
             f"{host.name}: there is no ssh on this machine", fix="sudo apt install openssh-client"
         )
     config = None if ssh_config is None else str(ssh_config)
-    try:
-        return OpenSsh(host.name, config, _ANY_PYTHON).connect()
-    except NoPythonError:
-        if host.python is None:
-            raise
-        return OpenSsh(host.name, config, host.python).connect()
+    if host.python is not None:
+        with contextlib.suppress(NoPythonError):
+            return OpenSsh(host.name, config, host.python, patience_s).connect()
+    return OpenSsh(host.name, config, _ANY_PYTHON, patience_s).connect()
+
+
+class Arrivals:
+    """Agents on several hosts, each to be used as soon as it is there.
+
+    All are connected to at once, from now on. on_failure: called with what went wrong with a
+    host, from another thread. Close it to close the agents, those too that are not there yet.
+    """
+
+    def __init__(
+        self,
+        hosts: Iterable[HostLike],
+        ssh_config: Path | None = None,
+        *,
+        on_failure: Callable[[YokedError], None] | None = None,
+    ) -> None:
+        self._hosts = list(hosts)
+        self._on_failure = on_failure
+        self._ends: list[tuple[str, AgentClient | Exception]] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        for host in self._hosts:
+            threading.Thread(
+                target=self._connect, args=(host, ssh_config), name=f"to-{host.name}", daemon=True
+            ).start()
+
+    @property
+    def clients(self) -> dict[str, AgentClient]:
+        """The agents that are there by now, in the order of the hosts."""
+        ends = self._in_order()
+        return {name: end for name, end in ends.items() if not isinstance(end, Exception)}
+
+    @property
+    def failures(self) -> dict[str, YokedError]:
+        """Why there is no agent, as far as is known, in the order of the hosts."""
+        ends = self._in_order()
+        return {name: end for name, end in ends.items() if isinstance(end, YokedError)}
+
+    def each(self) -> Iterator[tuple[str, AgentClient]]:
+        """The agents in the order in which they come, until each host has one or failed."""
+        for number in range(len(self._hosts)):
+            with self._changed:
+                while len(self._ends) <= number:
+                    self._changed.wait()
+                name, end = self._ends[number]
+            if not isinstance(end, Exception):
+                yield name, end
+            elif not isinstance(end, YokedError):
+                raise end
+
+    def wait(self) -> None:
+        """Return when each host has an agent or failed."""
+        for _ in self.each():
+            pass
+
+    def close(self) -> None:
+        """Close all agents; one that comes later is closed then."""
+        with self._changed:
+            self._closed = True
+        for client in self.clients.values():
+            client.close()
+
+    def _connect(self, host: HostLike, ssh_config: Path | None) -> None:
+        end: AgentClient | Exception
+        try:
+            end = connect_host(host, ssh_config)
+        except Exception as problem:  # noqa: BLE001 - raised where it is waited for
+            end = problem
+        if isinstance(end, YokedError) and self._on_failure is not None and not self._closed:
+            self._on_failure(end)
+        with self._changed:
+            self._ends.append((host.name, end))
+            self._changed.notify_all()
+            late = self._closed
+        if late and not isinstance(end, Exception):
+            end.close()
+
+    def _in_order(self) -> dict[str, AgentClient | Exception]:
+        with self._changed:
+            ends = dict(self._ends)
+        return {host.name: ends[host.name] for host in self._hosts if host.name in ends}
 
 
 def connect_all(
     hosts: Iterable[HostLike], ssh_config: Path | None = None
 ) -> tuple[dict[str, AgentClient], dict[str, YokedError]]:
     """Agents on all hosts at once, by name; and the failures, by name."""
-    wanted = list(hosts)
-    clients: dict[str, AgentClient] = {}
-    failures: dict[str, YokedError] = {}
-
-    def connect(host: HostLike) -> None:
-        try:
-            clients[host.name] = connect_host(host, ssh_config)
-        except YokedError as problem:
-            failures[host.name] = problem
-
-    at_once(connect, wanted)
-    order = [host.name for host in wanted]
-    return (
-        {name: clients[name] for name in order if name in clients},
-        {name: failures[name] for name in order if name in failures},
-    )
+    arrivals = Arrivals(hosts, ssh_config)
+    try:
+        arrivals.wait()
+    except BaseException:
+        arrivals.close()
+        raise
+    return arrivals.clients, arrivals.failures

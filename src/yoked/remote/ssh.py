@@ -27,11 +27,11 @@ _NOT_FOUND = 127
 _PLAIN_PATH = re.compile(r"(~/)?[A-Za-z0-9._/+@-]+")
 
 
-def ssh_argv(host: str, config: str | None) -> list[str]:
+def ssh_argv(host: str, config: str | None, *, patience_s: int = CONNECT_TIMEOUT_S) -> list[str]:
     """`ssh` up to the remote command. config: a file instead of ~/.ssh/config."""
     options = {
         "BatchMode": "yes",
-        "ConnectTimeout": str(CONNECT_TIMEOUT_S),
+        "ConnectTimeout": str(patience_s),
         "ServerAliveInterval": str(ALIVE_EVERY_S),
         "ServerAliveCountMax": "3",
         "ControlMaster": "auto",
@@ -81,9 +81,9 @@ def python_word(python: str) -> str:
 # What ssh says, what it means, and what to do; the first that fits counts.
 _REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
+        r"Offending \S+ key in|REMOTE HOST IDENTIFICATION HAS CHANGED",
         "its host key is another than the one in known_hosts: a new system, or somebody between",
-        ("if you know why, `ssh-keygen -R {host}`, then `ssh {host}` once to look at the new key",),
+        ("if you know why, `{forget}`, then `ssh {host}` once to look at the new key",),
     ),
     (
         r"Host key verification failed|No .* host key is known",
@@ -110,7 +110,17 @@ _REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "it did not answer",
         ("is it on, awake and in this network? `ping {host}`",),
     ),
+    (
+        r"Connection closed by UNKNOWN port|kex_exchange_identification|banner exchange",
+        "the way to it ended before its ssh server said a word",
+        (
+            "is it on, awake and in this network?",
+            "or a jump host, or a ProxyCommand of ~/.ssh/config, is what fails: ssh -v {host}",
+        ),
+    ),
 )
+# ssh knows which file has the key, and under which name.
+_FORGET = re.compile(r"ssh-keygen -f .* -R .*")
 _NOISE = re.compile(r"^(Warning: Permanently added|Connection to .* closed|mux_client|\s*$)")
 
 
@@ -122,9 +132,11 @@ def explain_end(host: str, status: int, said: str, *, ssh: bool) -> HostError:
         for pattern, meaning, fix in _REASONS:
             if found := re.search(pattern, said):
                 line = next((each for each in lines if found[0] in each), own_words)
+                forget = _FORGET.search(said)
+                words = {"host": host, "forget": forget[0] if forget else f"ssh-keygen -R {host}"}
                 return HostError(
                     f"{host}: {meaning}\nssh: {line.removeprefix('ssh: ')}",
-                    fix=tuple(f.format(host=host) for f in fix),
+                    fix=tuple(f.format(**words) for f in fix),
                 )
         return HostError(f"{host}: the ssh connection ended\nssh: {own_words}", fix=f"ssh {host}")
     if status == _NOT_FOUND:

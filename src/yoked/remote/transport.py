@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import Protocol
 from yoked.agent.protocol import GREETING
 from yoked.errors import HostError, NoPythonError, YokedError
 from yoked.remote.client import AgentClient, close_streams
-from yoked.remote.ssh import explain_end, python_word, ssh_argv
+from yoked.remote.ssh import CONNECT_TIMEOUT_S, explain_end, python_word, ssh_argv
 from yoked.remote.zipapp import agent_file, boot_script
 
 # Single quotes mean the same to sh, csh and fish; nothing inside needs any of their characters.
@@ -60,17 +59,20 @@ class OpenSsh:
     """A host by the system's ssh.
 
     host: what ssh understands; config: a file instead of ~/.ssh/config; python: the interpreter
-    there that runs the agent, which may begin with ~/.
+    there that runs the agent, which may begin with ~/; patience_s: how long ssh waits for an
+    answer.
     """
 
     host: str
     config: str | None = None
     python: str = "python3"
+    patience_s: int = CONNECT_TIMEOUT_S
 
     def connect(self) -> AgentClient:
         """Start an agent over ssh; a connection that is open already is shared."""
         command = f"exec {python_word(self.python)} {' '.join(FLAGS)} -c '{BOOT}'"
-        return start_agent(self.host, [*ssh_argv(self.host, self.config), command], ssh=True)
+        way = ssh_argv(self.host, self.config, patience_s=self.patience_s)
+        return start_agent(self.host, [*way, command], ssh=True)
 
 
 def start_agent(host: str, argv: Sequence[str], *, ssh: bool = False) -> AgentClient:
@@ -78,7 +80,7 @@ def start_agent(host: str, argv: Sequence[str], *, ssh: bool = False) -> AgentCl
 
     Raises HostError with the way's own reason when no agent greets.
     """
-    token = secrets.token_hex(8)
+    token = os.urandom(8).hex()
     try:
         process = subprocess.Popen(
             argv,

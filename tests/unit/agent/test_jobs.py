@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.unit.agent.job_acts import (
@@ -26,9 +27,12 @@ from tests.unit.agent.job_acts import (
     until,
 )
 
+from yoked.agent import jobs
+from yoked.agent.folders import checkout_tree
 from yoked.agent.jobfolder import JobFolder
 from yoked.agent.listeners import listening_sockets
 from yoked.agent.processes import Process, processes_of
+from yoked.agent.server import Call, Server
 from yoked.errors import JobError
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import Here
@@ -200,6 +204,47 @@ def test_a_prepared_job_that_is_not_wanted_is_removed(agent: AgentClient, root: 
     assert (others, status(agent)["state"]) == (False, "prepared")
 
     assert agent.call("job_remove", run="try")
+    assert agent.call("job_list") == []
+
+
+def test_a_name_is_not_free_while_another_controller_prepares_it(
+    agent: AgentClient, root: Path
+) -> None:
+    folder = root / "jobs" / "try"
+    folder.mkdir(parents=True)
+
+    with pytest.raises(JobError, match="the name try is taken by a run that is prepared"):
+        agent.call("job_start", **job_request(root, SLEEPER))
+
+    hours_ago_s = time.time() - 7200
+    os.utime(folder, (hours_ago_s, hours_ago_s))
+    assert status(agent)["state"] == "lost"
+
+
+def test_a_job_that_was_stopped_before_it_began_is_told_so(agent: AgentClient, root: Path) -> None:
+    agent.call("job_start", **job_request(root, SLEEPER))
+
+    agent.call("job_stop", run="try", how="checkpoint")
+
+    with pytest.raises(JobError, match="before it began: somebody stopped it"):
+        agent.call("job_go", run="try")
+    assert list((root / "jobs").iterdir()) == []
+
+
+def test_a_job_that_is_stopped_while_it_is_prepared_is_told_so(
+    agent: AgentClient, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped_by_another(tree: str, folder: Path) -> None:
+        with Here("attic").connect() as other:
+            other.call("job_stop", run="try", how="kill")
+        checkout_tree(tree, folder)
+
+    monkeypatch.setattr(jobs, "checkout_tree", stopped_by_another)
+    args = {**job_request(root, SLEEPER), "tree": "0" * 64}
+
+    with pytest.raises(JobError, match="before it began: somebody stopped it"):
+        jobs.answer_job_start(Call(1, args, b"", cast("Server", None)))
+
     assert agent.call("job_list") == []
 
 

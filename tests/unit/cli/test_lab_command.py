@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from yoked.cli.commands import lab_text
-from yoked.cli.commands.lab import own_flags, part_command
 from yoked.cli.main import main
+from yoked.cli.words import own_flags, part_command
 from yoked.errors import LabError
 from yoked.lab.faults.base import ActiveFault
 from yoked.lab.host import HostProcess

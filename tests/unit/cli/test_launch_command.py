@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from yoked.cli.commands.launch import LaunchFlags, command, make, part_program, report
+from yoked.cli.commands.launch import LaunchFlags, command, make, report
 from yoked.cli.output import Output
+from yoked.cli.words import part_program
 from yoked.errors import UsageError, YokedError
 from yoked.launch.manifests.spec import Manifest
 

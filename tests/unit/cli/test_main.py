@@ -31,6 +31,23 @@ def test_help_loads_no_heavy_package(argv: list[str]) -> None:
     assert "Usage: yoked" in done.stdout
 
 
+def test_a_command_loads_no_other_commands_module() -> None:
+    program = (
+        "import sys; from yoked.cli.main import main\n"
+        "main(['attach', '--hlp'])\n"
+        "print(sorted(m for m in sys.modules if m.startswith('yoked.cli.commands.')"
+        " or m in ('pydantic', 'yoked.train.config')))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.splitlines()[-1] == (
+        "['yoked.cli.commands.attach', 'yoked.cli.commands.fleet_runs']"
+    )
+
+
 def test_a_mistyped_flag_gets_the_nearest_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["train", "--dpth", "4"])
 
@@ -86,7 +103,7 @@ def test_statuses_tell_failure_bug_and_interrupt_apart(
             raise problem
 
         monkeypatch.setattr(cli, "build_app", lambda raising=raising: raising)
-        statuses.append(main([]))
+        statuses.append(main(["train"]))
 
     assert statuses == [1, 3, 130]
     said = capsys.readouterr().err

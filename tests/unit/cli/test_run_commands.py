@@ -190,7 +190,7 @@ def test_clean_shows_first_and_removes_after_a_yes(
     assert f"process {stale.pid} of run gone" in shown
     assert "run try, failed" in shown
     assert "run live" not in shown
-    assert "next: yoked clean --yes" in shown
+    assert "next: yoked clean --older-than '0 s' --yes" in shown
     assert (failed / "jobs" / "try").exists()
 
 
@@ -203,6 +203,21 @@ def test_clean_removes_old_runs_and_leaves_those_that_run(
 
     assert not (failed / "jobs" / "try").exists()
     assert (failed / "jobs" / "live").exists()
+
+
+def test_clean_removes_a_run_that_is_named_and_no_other(
+    failed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(failed, SLEEPER, run="live")
+    start(failed, "", run="done")
+    until((failed / "jobs/done/end.json").exists, "its end")
+
+    assert clean.command("try", yes=True) == 0
+    with pytest.raises(UsageError, match="run live is running"):
+        clean.command("live", yes=True)
+
+    assert "run try, failed" in capsys.readouterr().out
+    assert sorted(path.name for path in (failed / "jobs").glob("[!.]*")) == ["done", "live"]
 
 
 def test_a_young_run_is_not_old(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,10 +22,11 @@ from tests.unit.agent.job_acts import (
 from yoked.cli.output import Output
 from yoked.errors import HostError
 from yoked.launch.attach import follow_job
-from yoked.launch.following import HostLog, reach_again
+from yoked.launch.following import HASTY_S, HostLog, reach_again
 from yoked.launch.registry import collect, pick
 from yoked.launch.stopping import stop_run
 from yoked.remote.client import AgentClient
+from yoked.remote.ssh import CONNECT_TIMEOUT_S
 from yoked.remote.transport import Here
 
 LINES = 300
@@ -50,7 +51,7 @@ def agent(root: Path) -> Iterator[AgentClient]:
         yield client
 
 
-def reconnect(host: str) -> AgentClient:
+def reconnect(host: str, patience_s: int) -> AgentClient:
     return Here(host).connect()
 
 
@@ -71,7 +72,7 @@ def test_each_byte_is_shown_once_though_the_connection_is_cut(
     connections = [agent]
     cuts: list[str] = []
 
-    def connect_again(host: str) -> AgentClient:
+    def connect_again(host: str, patience_s: int) -> AgentClient:
         connections.append(Here(host).connect())
         return connections[-1]
 
@@ -100,20 +101,20 @@ def test_each_byte_is_shown_once_though_the_connection_is_cut(
 def test_a_connection_comes_back_as_soon_as_one_attempt_succeeds() -> None:
     tries: list[int] = []
 
-    def connect() -> AgentClient:
-        tries.append(len(tries))
-        if len(tries) < 3:
+    def connect(patience_s: int) -> AgentClient:
+        tries.append(patience_s)
+        if len(tries) < 5:
             raise HostError("attic: it did not answer")
         return Here("attic").connect()
 
     with reach_again(connect, HostError("cut"), lambda: False) as client:
         assert client.call("facts")
 
-    assert len(tries) >= 3
+    assert set(tries) == {HASTY_S, CONNECT_TIMEOUT_S}, "a slow host never answers in haste"
 
 
 def test_waiting_for_a_host_ends_when_it_is_no_use() -> None:
-    def connect() -> AgentClient:
+    def connect(patience_s: int) -> AgentClient:
         raise HostError("attic: it did not answer")
 
     with pytest.raises(HostError, match="cable cut"):

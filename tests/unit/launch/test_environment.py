@@ -362,6 +362,23 @@ def test_hosts_must_agree_on_torch_but_not_on_its_build(agent: AgentClient, tmp_
     assert problems[1].fix[0] == "yoked install --host bare"
 
 
+def test_a_named_interpreter_without_torch_is_left_to_the_person(
+    agent: AgentClient, tmp_path: Path
+) -> None:
+    bases = [fake_base(tmp_path / name) for name in ("desk", "attic")]
+    bases[0].has(torch="2.13.0+cpu")
+    bases[1].has(torch=None)
+    hosts = [Host("desk"), Host("attic", python="~/venv/bin/python")]
+
+    problems = check_versions(
+        [(host, agent, str(base.python)) for host, base in zip(hosts, bases, strict=True)]
+    )
+
+    assert [problem.fix[0] for problem in problems] == [
+        "~/venv/bin/python -m pip install torch==2.13.0    on attic"
+    ]
+
+
 def test_versions_of_a_real_interpreter_are_those_of_its_metadata(agent: AgentClient) -> None:
     found = host_versions(agent, sys.executable, ["rich", "no-such-package"])
 

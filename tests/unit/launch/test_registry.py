@@ -74,6 +74,17 @@ def test_the_cause_is_a_ranks_before_a_launchers() -> None:
     assert headline(killed) == "rank 3 on pi: killed by SIGKILL"
 
 
+def test_a_training_that_ended_early_can_go_on_under_its_own_name() -> None:
+    resumed = {"run": "night.2", "trains": "night"}
+
+    states = ("interrupted", "stopped", "finished", "running")
+    ways = [record({**told(0, state), **resumed}).go_on for state in states]
+
+    go_on = ["yoked train --resume --run night"]
+    assert ways == [go_on, go_on, [], []]
+    assert record(told(0, "interrupted")).go_on == []
+
+
 def test_an_older_run_of_the_same_name_is_another() -> None:
     found = join(
         {

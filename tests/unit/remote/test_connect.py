@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from yoked.errors import HostError, NoPythonError
 from yoked.fleet.model import Host
 from yoked.remote import connect
-from yoked.remote.connect import connect_all, connect_host
+from yoked.remote.connect import Arrivals, connect_all, connect_host
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,13 @@ class FakeSsh:
     host: str
     config: str | None
     python: str
+    patience_s: int
 
     def connect(self) -> Any:
         if self.host == "gone":
             raise HostError("gone: it did not answer")
-        if self.host == "bare" and self.python == "python3":
-            raise NoPythonError("bare: no such Python")
+        if (self.host, self.python) == ("bare", "python3") or self.python.startswith("/gone"):
+            raise NoPythonError(f"{self.host}: no such Python")
         return self
 
 
@@ -35,16 +37,17 @@ def fake_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect.shutil, "which", lambda name: f"/usr/bin/{name}")
 
 
-def test_any_python_will_do_for_the_agent() -> None:
+def test_the_python_of_the_file_runs_the_agent() -> None:
     way: Any = connect_host(Host("tower", python="~/venv/bin/python"))
 
-    assert way.python == "python3"
-
-
-def test_the_python_of_the_file_is_asked_where_there_is_no_python3() -> None:
-    way: Any = connect_host(Host("bare", python="~/venv/bin/python"))
-
     assert way.python == "~/venv/bin/python"
+
+
+def test_any_python_will_do_where_the_file_names_none_that_can() -> None:
+    unnamed: Any = connect_host(Host("tower"))
+    missing: Any = connect_host(Host("tower", python="/gone/python"))
+
+    assert unnamed.python == missing.python == "python3"
 
 
 def test_a_host_without_any_python_is_a_failure() -> None:
@@ -71,3 +74,76 @@ def test_all_failures_are_kept_beside_what_answered_in_the_order_of_the_file() -
 
     assert list(clients) == ["tower", "laptop"]
     assert list(failures) == ["gone", "bare"]
+
+
+class Gate:
+    """Hosts that answer when they are let in."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        self._open = {name: threading.Event() for name in names}
+        monkeypatch.setattr(connect, "connect_host", self._connect)
+
+    def let_in(self, name: str) -> None:
+        self._open[name].set()
+
+    def _connect(self, host: Host, config: object) -> Any:
+        assert self._open[host.name].wait(10)
+        if host.name == "gone":
+            raise HostError("gone: it did not answer")
+        return Answering()
+
+
+class Answering:
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_an_agent_can_be_used_while_another_host_has_not_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate(monkeypatch, "slow", "tower")
+    arrivals = Arrivals([Host("slow"), Host("tower")])
+    each = arrivals.each()
+
+    gate.let_in("tower")
+    first, _ = next(each)
+    so_far = list(arrivals.clients)
+    gate.let_in("slow")
+    arrivals.wait()
+
+    assert (first, so_far) == ("tower", ["tower"])
+    assert list(arrivals.clients) == ["slow", "tower"]
+
+
+def test_what_comes_after_the_end_is_closed_and_what_fails_then_is_nobodys_business(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate(monkeypatch, "slow", "gone")
+    said: list[str] = []
+    arrivals = Arrivals(
+        [Host("slow"), Host("gone")], on_failure=lambda problem: said.append(problem.what)
+    )
+
+    arrivals.close()
+    for name in ("slow", "gone"):
+        gate.let_in(name)
+    arrivals.wait()
+
+    late: Any = arrivals.clients["slow"]
+    assert late.closed.wait(10)
+    assert said == []
+
+
+def test_a_bug_on_the_way_to_a_host_is_not_taken_for_a_host_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(host: Host, config: object) -> Any:
+        raise ZeroDivisionError(host.name)
+
+    monkeypatch.setattr(connect, "connect_host", broken)
+
+    with pytest.raises(ZeroDivisionError, match="tower"):
+        connect_all([Host("tower")])

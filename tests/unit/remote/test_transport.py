@@ -145,7 +145,14 @@ def test_calls_that_wait_end_when_the_way_does(tmp_path: Path) -> None:
             "ssh-keygen -R attic",
         ),
         ("Host key verification failed.", "not known here yet", "ssh attic"),
-        ("kex_exchange_identification: read: reset", "connection ended", "ssh attic"),
+        (
+            "Offending ED25519 key in /kh:2\n  remove with:\n  ssh-keygen -f '/kh' -R 'attic'",
+            "or somebody between\nssh: Offending ED25519 key in /kh:2",
+            "`ssh-keygen -f '/kh' -R 'attic'`",
+        ),
+        ("kex_exchange_identification: read: reset", "the way to it ended", "ssh -v attic"),
+        ("Connection closed by UNKNOWN port 65535", "the way to it ended", "ssh -v attic"),
+        ("client_loop: send disconnect", "connection ended", "ssh attic"),
     ],
 )
 def test_sshs_own_reason_is_shown_with_what_it_means(said: str, meaning: str, fix: str) -> None:

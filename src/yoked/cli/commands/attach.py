@@ -29,9 +29,17 @@ def command(
     if tail < 0:
         raise UsageError(f"--tail {tail}: below 0", fix="--tail 20")
     output = Output(json_mode=json_output)
-    with reach_hosts(fleet, output) as hosts:
-        record = hosts.pick(run)
-        end = follow_job(hosts.only(record), record.run, output, hosts.reconnect, tail_lines=tail)
+    with reach_hosts(fleet, output, wait=False) as hosts:
+        record = hosts.find_active(run) or hosts.pick(run)
+        end = follow_job(
+            hosts.only(record),
+            record.run,
+            output,
+            hosts.reconnect,
+            tail_lines=tail,
+            record=record,
+            arrivals=hosts.arrivals,
+        )
     output.result(
         {"run": end.run, **end.to_dict()},
         verdict=end.verdict,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import socket
 import sys
 import time
@@ -15,20 +16,27 @@ from cyclopts import Parameter
 
 from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, JsonFlag, reach_hosts
 from yoked.cli.output import Output
+from yoked.errors import UsageError
 from yoked.launch.registry import ask_all
 from yoked.remote.client import AgentClient
 from yoked.remote.ssh import control_folder
 from yoked.units import format_bytes, format_duration, parse_duration_s
 
+OLD = "7 d"
+
 
 @dataclass
 class Litter:
-    """What was left. Each is as the host's agent tells it; jobs are those that can go."""
+    """What was left. Each is as the host's agent tells it; jobs are those that can go.
+
+    silent: hosts that were asked and gave no answer.
+    """
 
     processes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     shared_memory: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     jobs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     control_sockets: list[Path] = field(default_factory=list)
+    silent: set[str] = field(default_factory=set)
 
     def lines(self) -> list[str]:
         """Each thing in a line, for people."""
@@ -65,11 +73,14 @@ class Litter:
 
 
 def command(
+    run: Annotated[
+        str | None, Parameter(help="A run that is over, to remove it alone, of whatever age.")
+    ] = None,
     *,
     fleet: FleetFlag = None,
     older_than: Annotated[
         str, Parameter(help="Runs that ended so long ago, such as 12 h, count as old.")
-    ] = "7 d",
+    ] = OLD,
     yes: Annotated[bool, Parameter(help="Do it without asking.", negative="")] = False,
     json_output: JsonFlag = False,
 ) -> int:
@@ -82,12 +93,12 @@ def command(
     age_s = parse_duration_s(older_than)
     output = Output(json_mode=json_output)
     with reach_hosts(fleet, output) as hosts:
-        litter = _look(hosts, age_s)
+        litter = _look(hosts, age_s) if run is None else _look_at(hosts, run)
         lines = litter.lines()
         wanted = bool(lines) and (yes or _asked(lines, output))
         if wanted:
             _remove(hosts, litter)
-        unreachable = bool(hosts.unreachable)
+        unreachable = bool(hosts.unreachable or litter.silent)
     told = {**litter.to_dict(), "removed": wanted}
     if not lines:
         output.result(told, verdict="nothing was left behind")
@@ -95,24 +106,50 @@ def command(
         output.result(told, verdict="removed:", evidence=lines)
     else:
         output.result(
-            told, verdict="would remove:", evidence=lines, next_commands=["yoked clean --yes"]
+            told, verdict="would remove:", evidence=lines, next_commands=[_again(run, older_than)]
         )
     return 1 if unreachable else 0
+
+
+def _again(run: str | None, older_than: str) -> str:
+    """The command that removes what was shown."""
+    words = [] if run is None else [run]
+    if older_than != OLD:
+        words += ["--older-than", older_than]
+    return shlex.join(["yoked", "clean", *words, "--yes"])
 
 
 def _look(hosts: Hosts, age_s: float) -> Litter:
     litter = Litter(control_sockets=list(dead_sockets(control_folder().iterdir())))
     reaped, silent = ask_all(hosts.clients, lambda client: client.call("job_reap"))
-    hosts.unreachable.update(silent)
+    litter.silent.update(silent)
     litter.processes = {host: each["processes"] for host, each in reaped.items()}
     litter.shared_memory = {host: each["shared_memory"] for host, each in reaped.items()}
-    listed, silent = ask_all(hosts.clients, lambda client: client.call("job_list", sizes=True))
-    hosts.unreachable.update(silent)
-    now_s = time.time()
+    before_s = time.time() - age_s
     litter.jobs = {
-        host: [job for job in jobs if _can_go(job, now_s - age_s)] for host, jobs in listed.items()
+        host: [job for job in jobs if _can_go(job, before_s)]
+        for host, jobs in _listed(hosts, litter).items()
     }
     return litter
+
+
+def _look_at(hosts: Hosts, run: str) -> Litter:
+    """One run. Raises UsageError for one that is not there, or is not over."""
+    record = hosts.pick(run)
+    if record.active:
+        raise UsageError(f"run {run} is {record.state}", fix=f"yoked stop {run}")
+    litter = Litter()
+    litter.jobs = {
+        host: [job for job in jobs if job["run"] == run]
+        for host, jobs in _listed(hosts, litter).items()
+    }
+    return litter
+
+
+def _listed(hosts: Hosts, litter: Litter) -> dict[str, list[dict[str, Any]]]:
+    listed, silent = ask_all(hosts.clients, lambda client: client.call("job_list", sizes=True))
+    litter.silent.update(silent)
+    return listed
 
 
 def _can_go(job: dict[str, Any], before_s: float) -> bool:
@@ -136,7 +173,8 @@ def _remove(hosts: Hosts, litter: Litter) -> None:
     """Remove it; each host checks again what is still so."""
 
     def act(client: AgentClient, host: str) -> None:
-        client.call("job_reap", kill=True)
+        if litter.processes or litter.shared_memory:
+            client.call("job_reap", kill=True)
         for job in litter.jobs.get(host, ()):
             client.call("job_remove", run=job["run"], launch_id=job["launch_id"])
 

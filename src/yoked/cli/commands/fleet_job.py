@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from yoked.at_once import at_once
 from yoked.cli.commands.fleet_flags import JobFlags, check_run_name
+from yoked.cli.commands.fleet_runs import reconnect
 from yoked.cli.output import Output
 from yoked.errors import HostError
 from yoked.fleet.discover import find_addresses
@@ -20,7 +22,7 @@ from yoked.launch.environment import check_versions
 from yoked.launch.start import Order, Seat, Started, start_job, take_seats
 from yoked.launch.tls import make_certificates, require_tls
 from yoked.remote.client import AgentClient
-from yoked.remote.connect import connect_all, connect_host
+from yoked.remote.connect import connect_all
 
 
 @contextmanager
@@ -64,7 +66,7 @@ def run_job(
     began_s = time.monotonic()
     with connected(fleet) as clients:
         seats = take_seats(fleet, clients, order.ranks, lambda: find_addresses(fleet, clients))
-        _require_versions(seats)
+        require_versions(seats)
         if before is not None:
             order = before(seats)
         if flags.tls:
@@ -74,16 +76,11 @@ def run_job(
         started.took_s["connect"] = connect_s
         end = None
         if not flags.detach:
-            end = follow_job(clients, order.run, output, lambda name: _reconnect(fleet, name))
+            end = follow_job(clients, order.run, output, partial(reconnect, fleet))
         job = FleetJob(started, end)
         if after is not None:
             after(job)
     return job
-
-
-def _reconnect(fleet: Fleet, name: str) -> AgentClient:
-    host = next(host for host in fleet.hosts if host.name == name)
-    return connect_host(host, fleet.ssh_config)
 
 
 def _certificates(run: str, seats: list[Seat]) -> dict[str, str]:
@@ -92,7 +89,7 @@ def _certificates(run: str, seats: list[Seat]) -> dict[str, str]:
     return make_certificates(run)
 
 
-def _require_versions(seats: list[Seat]) -> None:
+def require_versions(seats: Iterable[Seat]) -> None:
     """Raise HostError for versions that do not work together."""
     problems = check_versions([(seat.host, seat.client, seat.python) for seat in seats])
     if problems:

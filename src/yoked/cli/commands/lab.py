@@ -453,28 +453,3 @@ class _ends_as_interrupt:  # noqa: N801 - used as a with statement
     def _interrupt(number: int, frame: types.FrameType | None) -> None:
         del number, frame
         raise KeyboardInterrupt
-
-
-def part_command(tokens: Sequence[str]) -> list[str]:
-    """A command line of `lab exec` with `--` before the program, where it is left out.
-
-    As with ssh, all that follows the host's name is the program's. Anything else is unchanged.
-    """
-    if list(tokens[:2]) != ["lab", "exec"]:
-        return list(tokens)
-    place = 2
-    has_host = False
-    while place < len(tokens) and tokens[place] != "--":
-        if tokens[place].startswith("-"):
-            place += 2 if tokens[place] == "--lab" else 1
-        elif has_host:
-            return [*tokens[:place], "--", *tokens[place:]]
-        else:
-            has_host = True
-            place += 1
-    return list(tokens)
-
-
-def own_flags(tokens: Sequence[str]) -> list[str]:
-    """The part of a command line that is ours: what a program of the user's takes is not."""
-    return list(tokens[: tokens.index("--")]) if "--" in tokens else list(tokens)

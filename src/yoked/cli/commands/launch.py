@@ -103,27 +103,6 @@ def command(
     return report(flags, make(program, flags), Output(json_mode=flags.json_output))
 
 
-def part_program(tokens: Sequence[str]) -> list[str]:
-    """A command line of `launch` or `run` with `--` before the program, where it is left out.
-
-    All that follows the program's name is the program's. Anything else is unchanged.
-    """
-    place = 1
-    is_ours = bool(tokens) and tokens[0] in ("launch", "run")
-    while is_ours and place < len(tokens) and tokens[place] != "--":
-        token = tokens[place]
-        if not token.startswith("--"):
-            return [*tokens[:place], "--", *tokens[place:]]
-        place += 1 if "=" in token or token in _BARE_FLAGS else 2
-    return list(tokens)
-
-
-_BARE_FLAGS = (
-    *("--json", "--help", "--version"),
-    *("--detach", "--bootstrap", "--no-bootstrap"),
-)
-
-
 def make(words: Sequence[str], flags: LaunchFlags) -> Manifest:
     """The manifest that a command line asks for. Raises UsageError."""
     _check(flags)

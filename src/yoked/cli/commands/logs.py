@@ -94,7 +94,7 @@ def _parts(
         return HostLog(
             hosts.clients[name],
             record.run,
-            lambda _: hosts.reconnect(name),
+            hosts.reconnect,
             wanted,
             on_cut=on_cut,
             on_back=lambda _: output.note(f"{name} is back"),

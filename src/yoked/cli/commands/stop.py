@@ -40,6 +40,7 @@ def command(
             output.result(
                 {"run": record.run, "state": record.state, "did": []},
                 verdict=f"run {record.run} is over already: {record.state}",
+                next_commands=record.go_on,
             )
             return 0
         record, did = stop_run(
@@ -53,6 +54,6 @@ def command(
             ", then ".join(_STEPS[how] for how in did),
             *([f"{missing} of its hosts did not answer"] if missing else []),
         ],
-        next_commands=["yoked runs"] if record.active or missing else [],
+        next_commands=["yoked runs"] if record.active or missing else record.go_on,
     )
     return 1 if record.active or missing else 0

@@ -66,8 +66,9 @@ def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Out
         output.note(note)
     output.note(f"the hosts of {fleet.path}; --fleet . trains on this machine alone")
     # Ranks are the hosts' own matter, those of an earlier start too.
-    named = with_run_name(config, datetime.now().astimezone())
-    config = dataclasses.replace(named, ranks=config.ranks)
+    if not _known_to_hosts_alone(config):
+        named = with_run_name(config, datetime.now().astimezone())
+        config = dataclasses.replace(named, ranks=config.ranks)
     job, result = train_fleet(config, fleet, flags, output)
     if result is None:
         return report_job(job, output)
@@ -171,6 +172,11 @@ def with_run_name(config: TrainConfig, now: datetime) -> TrainConfig:
     if config.run is None:
         return dataclasses.replace(config, run=new_run_name(config.runs_dir, now))
     return config
+
+
+def _known_to_hosts_alone(config: TrainConfig) -> bool:
+    """Whether a run that is resumed was started from another machine: its host has its folder."""
+    return bool(config.run and _resumes(config) and not (config.runs_dir / config.run).exists())
 
 
 def _ranks_before(folder: Path) -> int:

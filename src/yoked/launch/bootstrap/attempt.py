@@ -65,8 +65,13 @@ class LocalRanks:
 
     @property
     def over(self) -> bool:
-        """Whether no rank is left."""
-        return not self._thread.is_alive()
+        """Whether no rank is left, nor will be."""
+        return not self._thread.is_alive() or self.given_up
+
+    @property
+    def given_up(self) -> bool:
+        """Whether they were interrupted or ended before there were any."""
+        return self._torchrun.given_up
 
     def interrupt(self) -> None:
         """Send each rank SIGINT, once."""
@@ -125,7 +130,7 @@ class _Torchrun(LocalElasticAgent):
             logs_specs=DefaultLogsSpecs(log_dir=str(job.folder / "torchrun")),
         )
         # `attempt` restarts are behind us, and torchrun must not begin one by itself. So
-        # TORCHELASTIC_RESTART_COUNT is right, which keeps the attempts' keys in the store apart.
+        # TORCHELASTIC_RESTART_COUNT, by which programs know that they are to resume, is right.
         self._remaining_restarts = 0
         self._job = job
         self._on_death = on_death
@@ -134,11 +139,21 @@ class _Torchrun(LocalElasticAgent):
         self.interrupting = threading.Event()
         self.ending = threading.Event()
         self._interrupted = False
+        self._begun = False
+        self._beginning = threading.Lock()
+
+    @property
+    def given_up(self) -> bool:
+        """Whether there are no ranks, and never will be; the rendezvous may still block."""
+        with self._beginning:
+            return not self._begun and (self.ending.is_set() or self.interrupting.is_set())
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         # The rendezvous blocks, and may come after we gave the attempt up.
-        if self.ending.is_set():
-            raise _EndedError
+        with self._beginning:
+            if self.ending.is_set() or self.interrupting.is_set():
+                raise _EndedError
+            self._begun = True
         started: dict[int, Any] = super()._start_workers(worker_group)
         return started
 

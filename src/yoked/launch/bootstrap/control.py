@@ -79,6 +79,7 @@ class Control:
         self._job = job
         self._changed = threading.Condition()
         self._own = Notice()
+        self._said: Notice | None = None
         self._unsent = True
         self._closing = False
         self._connected = False
@@ -124,6 +125,11 @@ class Control:
         with self._changed:
             self._changed.wait(timeout_s)
 
+    def wait_until_said(self, timeout_s: float) -> None:
+        """Return when what was said has left, and at the latest after the time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._said == self._own or self._trouble, timeout_s)
+
     def close(self, timeout_s: float = 1.0) -> None:
         """Send what is unsent and end; a store that hangs is left behind."""
         with self._changed:
@@ -133,25 +139,32 @@ class Control:
 
     def _run(self) -> None:
         try:
-            store = PrefixStore(self._job.launch_id, connect(self._job))
+            store = connect(self._job)
             with self._changed:
                 self._connected = True
                 self._changed.notify_all()
-            self._talk(store)
+            self._talk(store, PrefixStore(self._job.launch_id, store))
         except HostError as problem:
             self._give_up(problem)
         except (DistError, RuntimeError) as problem:
             self._give_up(_lost(self._job, problem))
 
-    def _talk(self, store: PrefixStore) -> None:
+    def _talk(self, everything: TCPStore, store: PrefixStore) -> None:
         beat = 0
+        forgotten = -1
         raw: dict[int, bytes] = {}
         while True:
             with self._changed:
                 own, closing = self._own, self._closing
                 self._unsent = False
+            if own.decision and own.decision.again and own.decision.attempt > forgotten:
+                forgotten = own.decision.attempt
+                _forget_ranks(everything, self._job)
             beat += 1
             store.set(_key(self._job.node_rank), own.to_json(beat))
+            with self._changed:
+                self._said = own
+                self._changed.notify_all()
             for node, text in _read(store, self._job, raw).items():
                 if raw.get(node) != text:
                     raw[node] = text
@@ -261,6 +274,17 @@ def _lost(job: Job, problem: Exception) -> HostError:
         f"the connection to the launcher on {job.nodes[0].host} was lost: {first_line}",
         fix=f"look at {job.nodes[0].host}: it was switched off or cut off, or its launcher killed",
     )
+
+
+def _forget_ranks(store: TCPStore, job: Job) -> None:
+    """Remove what the ranks of an attempt have left in the store; none of them runs any more.
+
+    Gloo writes there where its ranks listen, under the same keys in every attempt: a rank of the
+    next one would dial the dead, if it came before its peer.
+    """
+    for key in store.list_keys():
+        if not key.startswith(f"{job.launch_id}/"):
+            store.delete_key(key)
 
 
 def _key(node: int) -> str:

@@ -35,6 +35,7 @@ class Hearing:
         self._began_s = time.monotonic()
         self._failing_since_s: float | None = None
         self._reports_by_s: float | None = None
+        self._called_off = False
 
     @property
     def reports(self) -> dict[int, tuple[Failure, ...]]:
@@ -85,6 +86,11 @@ class Hearing:
         limit_s = REPORT_S + (SILENT_S if self._job.node_rank else 0)
         self._reports_by_s = self._reports_by_s or time.monotonic() + limit_s
 
+    def call_off(self) -> None:
+        """Expect reports of an attempt that shall not begin: who is absent has not failed."""
+        self._called_off = True
+        self.expect_reports()
+
     @property
     def overdue(self) -> bool:
         """Whether reports that were expected have not come in time."""
@@ -92,6 +98,8 @@ class Hearing:
 
     def gone(self) -> list[Failure]:
         """The host programs that fell silent without a report."""
+        if self._called_off:
+            return []
         trouble = self._control.trouble
         if trouble is not None:
             failure = _vanished(self._job, 0, trouble.what)

@@ -83,11 +83,18 @@ class HostProgram:
         return HostExit(decision.status, tuple(attempts))
 
     def _attempt(self, number: int) -> Decision:
-        if not self._arrive():
-            return self._decide_alone(number, Hearing(self._job, self._control, number))
+        arrived = self._arrive()
+        hearing = Hearing(self._job, self._control, number)
+        if not arrived:
+            if self._stop is not None:
+                hearing.call_off()
+            return self._decide_alone(number, hearing)
         self._control.say(attempt=number, failing=False, report=None)
         _say(_introduction(self._job, number))
-        hearing = Hearing(self._job, self._control, number)
+        self._heed()
+        wish = self._stop
+        if wish is not None:
+            return self._call_off(number, hearing)
         ranks = self._start(number)
         while not ranks.over and not hearing.overdue:
             self._heed(ranks)
@@ -95,6 +102,8 @@ class HostProgram:
                 ranks.end()
                 hearing.expect_reports()
             self._control.wait(_POLL_S)
+        if ranks.given_up and self._stop is not None:
+            hearing.call_off()
         report = ranks.failures()
         self._control.say(report=report, failing=bool(report))
         return self._agree(number, hearing)
@@ -104,10 +113,23 @@ class HostProgram:
 
         return LocalRanks(self._job, number, on_death=lambda: self._control.say(failing=True))
 
+    def _call_off(self, number: int, hearing: Hearing) -> Decision:
+        """A person wants no run, and this host has no rank yet: there is nothing to save."""
+        self._control.say(report=())
+        hearing.call_off()
+        return self._agree(number, hearing)
+
     def _arrive(self) -> bool:
-        """Wait for the store; False if it cannot be reached, or a person does not want to."""
+        """Wait for the store; False if it cannot be reached, or not soon after a wish to stop.
+
+        The others may not have heard of that wish, and would wait for this host for a minute.
+        """
+        wished_s: float | None = None
         while not self._control.connected:
-            if self._control.trouble is not None or self._signals.wish is not None:
+            if self._signals.wish is not None:
+                wished_s = wished_s or time.monotonic()
+            late = wished_s is not None and time.monotonic() - wished_s > _FAREWELL_S
+            if self._control.trouble is not None or late:
                 return False
             self._control.wait(_POLL_S)
         return True
@@ -146,6 +168,9 @@ class HostProgram:
             self._control.wait(_POLL_S)
         decision = self._decide_alone(number, hearing)
         self._control.say(decision=decision)
+        if decision.again:
+            # The store is cleared before it leaves; ranks that wrote earlier would be lost.
+            self._control.wait_until_said(_FAREWELL_S)
         return decision
 
     def _decide_alone(self, number: int, hearing: Hearing) -> Decision:

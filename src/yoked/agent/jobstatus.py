@@ -1,0 +1,80 @@
+"""What a host tells of its jobs. Light: every look at a run waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.jobfolder import ACTIVE, JobFolder, all_jobs, find_job, last_lines
+from yoked.agent.progress import last_attempt, training_progress
+from yoked.agent.server import Call
+from yoked.paths import state_root
+
+
+def answer_job_list(call: Call) -> list[dict[str, Any]]:
+    """All jobs of this host, the newest first. args: sizes, to have their size on disk too."""
+    return [describe(job, sizes=bool(call.args.get("sizes"))) for job in all_jobs()]
+
+
+def answer_job_status(call: Call) -> dict[str, Any]:
+    """One job. args: run."""
+    return describe(find_job(call.args["run"]))
+
+
+def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
+    """A job for the controller; one whose supervisor was killed gets another."""
+    keep_supervised(job)
+    spec, ended = job.read("job.json"), job.read("end.json")
+    nodes, node = spec.get("nodes", []), spec.get("node_rank", 0)
+    outcome, record = job.read("exit.json"), job.read("supervisor.json")
+    state = job.state
+    return {
+        "run": job.run,
+        "launch_id": job.launch_id,
+        "state": state,
+        "folder": str(job.path),
+        "node_rank": node,
+        "nodes": nodes,
+        "program": spec.get("program"),
+        "trains": spec.get("trains"),
+        "restarts": spec.get("restarts", 0),
+        "started_s": _written_s(job.path / "job.json"),
+        "ended_s": ended.get("time_s"),
+        "attempt": last_attempt(job),
+        "heartbeat": job.read("heartbeat.json") or None,
+        "supervisor": record.get("pid") if job.supervised else None,
+        "host_program": record.get("host_program"),
+        "exit": outcome or None,
+        "end": ended or None,
+        "failure": job.failure() if state not in ACTIVE else None,
+        "launcher_lines": last_lines(job.logs / "launcher.err", 20) if ended else [],
+        "progress": training_progress(state_root() / "runs" / (spec.get("trains") or job.run)),
+        "size_bytes": _size_bytes(job.path) if sizes else None,
+    }
+
+
+def keep_supervised(job: JobFolder) -> None:
+    """Start a new supervisor for a started job that has lost its own before its end."""
+    if job.was_started and not job.supervised and not job.read("end.json"):
+        from yoked.agent.detach import start_supervisor
+
+        with contextlib.suppress(FileNotFoundError):
+            start_supervisor(job)
+
+
+def _written_s(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _size_bytes(folder: Path) -> int:
+    total = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(Path(parent, name)).st_size
+    return total

@@ -1,0 +1,51 @@
+"""The words of a command line, before the parser sees them: which are ours, which a program's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# Flags of `launch` and `run` that stand alone; every other takes the word behind it.
+_BARE_FLAGS = (
+    *("--json", "--help", "--version"),
+    *("--detach", "--bootstrap", "--no-bootstrap"),
+)
+
+
+def part_program(tokens: Sequence[str]) -> list[str]:
+    """A command line of `launch` or `run` with `--` before the program, where it is left out.
+
+    All that follows the program's name is the program's. Anything else is unchanged.
+    """
+    place = 1
+    is_ours = bool(tokens) and tokens[0] in ("launch", "run")
+    while is_ours and place < len(tokens) and tokens[place] != "--":
+        token = tokens[place]
+        if not token.startswith("--"):
+            return [*tokens[:place], "--", *tokens[place:]]
+        place += 1 if "=" in token or token in _BARE_FLAGS else 2
+    return list(tokens)
+
+
+def part_command(tokens: Sequence[str]) -> list[str]:
+    """A command line of `lab exec` with `--` before the program, where it is left out.
+
+    As with ssh, all that follows the host's name is the program's. Anything else is unchanged.
+    """
+    if list(tokens[:2]) != ["lab", "exec"]:
+        return list(tokens)
+    place = 2
+    has_host = False
+    while place < len(tokens) and tokens[place] != "--":
+        if tokens[place].startswith("-"):
+            place += 2 if tokens[place] == "--lab" else 1
+        elif has_host:
+            return [*tokens[:place], "--", *tokens[place:]]
+        else:
+            has_host = True
+            place += 1
+    return list(tokens)
+
+
+def own_flags(tokens: Sequence[str]) -> list[str]:
+    """The part of a command line that is ours: what a program of the user's takes is not."""
+    return list(tokens[: tokens.index("--")]) if "--" in tokens else list(tokens)
