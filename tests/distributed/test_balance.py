@@ -83,6 +83,7 @@ def test_a_resumed_run_starts_with_the_rows_that_it_had_last(slow: Any, lab: Any
     assert rows_by_step(lab.runs / "moved")[10] == last
 
 
+@pytest.mark.slow
 def test_a_run_without_live_balance_keeps_its_shares(slow: Any, lab: Any) -> None:
     flags = lab.flags(num_iterations=8, eval_every=-1, save_every=-1)
 
