@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 from yoked.at_once import at_once
+from yoked.cli.commands.fleet_job import require_versions
 from yoked.cli.commands.fleet_runs import reconnect
-from yoked.errors import HostError, JobError, YokedError
+from yoked.errors import JobError, YokedError
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import follow_job
 from yoked.launch.datapush import push_kernels
-from yoked.launch.environment import check_versions
 from yoked.launch.program import Program
 from yoked.launch.start import Order, Seat, start_job, take_seats
 from yoked.remote.client import AgentClient
@@ -33,9 +33,7 @@ def seats_of(
 ) -> list[Seat]:
     """The hosts as they would train. Raises HostError that names what a host lacks."""
     seats = take_seats(fleet, clients, None, lambda: addresses)
-    problems = check_versions([(seat.host, seat.client, seat.python) for seat in seats])
-    if problems:
-        raise HostError("\n".join(problem.what for problem in problems), fix=problems[0].fix)
+    require_versions(seats)
     return seats
 
 

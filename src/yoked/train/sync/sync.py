@@ -55,6 +55,8 @@ class Sync:
         pieces = [slice(a * width, b * width) for a, b in block_edges(layout.head_grad.size(0))]
         self.head = DenseSum(wire, layout.head_grad.view(-1), pieces, payload.dense)
         self._rank_rows: list[Tensor] = []
+        # (U,) int64, sorted: rows of the tables that some rank looks up in this step.
+        self.used_rows = torch.empty(0, dtype=torch.int64)
         self._mine: RowGradients | None = None
         self._scalars: Pending | None = None
         self._gathered: Tensor | None = None
@@ -83,17 +85,12 @@ class Sync:
         self._sends, self._pieces_sent = False, 0
         self._unsent = dict.fromkeys(self.matrices.names)
         self._rank_rows = [torch.unique(ids) for ids in ids_by_rank]
+        self.used_rows = torch.unique(torch.cat(self._rank_rows))
         vocab = self.layout.model.config.padded_vocab_size
         self._mine = RowGradients(self._rank_rows[self.wire.rank], self.layout.table_widths, vocab)
         if self.wire.active:
             self.matrices.expect()
         return self._mine
-
-    @property
-    def used_rows(self) -> Tensor:
-        """(U,) int64, sorted: rows of the tables that some rank looks up in this step."""
-        used: Tensor = torch.unique(torch.cat(self._rank_rows))
-        return used
 
     def settle(self) -> None:
         """Until the weights are those of the last step, on all ranks the same bytes."""
