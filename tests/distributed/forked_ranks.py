@@ -1,11 +1,13 @@
 """Runs programs in worlds of several ranks, forked from one process that has imported torch.
 
 Importing it costs more than what the programs do. Standard input: a JSON list of worlds, each
-{"ranks", "port" (of a TCPStore that is there already), "argv", "out" (file of rank 0's words)}.
+{"ranks", "port" (of a TCPStore that is there already), "argv", "out" (file of rank 0's words),
+"stuck_s" (seconds after which a rank is stuck)}.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -29,6 +31,8 @@ def be_rank(rank: int, world: dict[str, Any]) -> None:
         MASTER_PORT=str(world["port"]),
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
+    # What hangs says where, before whoever waits for it gives up.
+    faulthandler.dump_traceback_later(world["stuck_s"], exit=True)
     sys.argv = world["argv"]
     with Path(world["out"] if rank == 0 else os.devnull).open("w") as words:
         os.dup2(words.fileno(), 1)

@@ -61,6 +61,7 @@ def words_of(asked: Asked, folder: Path, cache: Path) -> dict[str, str]:
             "port": stores[name].port,
             "argv": [str(word) for word in argv],
             "out": str(folder / name),
+            "stuck_s": DEADLINE_S / 2,
         }
         for name, (ranks, argv) in asked.items()
     ]

@@ -11,6 +11,7 @@ Where the bucket is on a GPU and the group is Gloo's, it goes through host memor
 
 # DDP looks at the annotations of a hook, which must be the types themselves: none from __future__.
 
+import ctypes
 import operator
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -100,6 +101,7 @@ class SyncState:
         _check(payload)
         self.payload = payload
         self.groups = _groups(group, payload)
+        _hold_for_good(self.groups)
         self._told: int | None = None
         self._weights: Weights | None = None
         if payload == POWERSGD:
@@ -170,6 +172,17 @@ def _groups(group: dist.ProcessGroup | None, payload: str) -> Groups:
         use_local_synchronization=group is not None,
     )
     return Groups(group, second)
+
+
+def _hold_for_good(groups: Groups) -> None:
+    """Never free process groups: their sockets and threads end with the process.
+
+    A thread of Gloo's that drops a collective's tensors wants the interpreter's lock. A DDP model
+    that is freed frees its group, which joins those threads with the lock held: now and then a
+    program hung at its end (torch 2.13).
+    """
+    for group in {groups.start or dist.group.WORLD, groups.combine or dist.group.WORLD}:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def _is_nccl(group: dist.ProcessGroup | None) -> bool:
