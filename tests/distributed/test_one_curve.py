@@ -44,6 +44,7 @@ def test_ranks_and_shares_change_neither_gradients_nor_losses(
     )
 
 
+@pytest.mark.slow
 def test_the_comparison_sees_a_run_that_learns_something_else(bench: ModuleType, lab: Any) -> None:
     first, second = (parse(lab.flags(num_iterations=500, seed=seed)) for seed in (1, 2))
     for name, config in (("first", first), ("second", second)):

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.distributed
 SMALL = ("--vocab-size=512", "--num-iterations=2", "--eval-every=-1")
 
 
+@pytest.mark.slow
 def test_four_ranks_share_one_row_a_step_and_three_have_none(lab: Any) -> None:
     ended = lab.torchrun(
         *(4, "--device-type=cpu", "--depth=4", "--max-seq-len=512"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 # Flags of `launch` and `run` that stand alone; every other takes the word behind it.
-_BARE_FLAGS = (
-    *("--json", "--help", "--version"),
-    *("--detach", "--bootstrap", "--no-bootstrap"),
+BARE_FLAGS = (
+    *("--json", "--help", "--version", "--detach", "--tls"),
+    *("--bootstrap", "--no-bootstrap", "--doctor", "--no-doctor"),
 )
 
 
@@ -22,7 +22,7 @@ def part_program(tokens: Sequence[str]) -> list[str]:
         token = tokens[place]
         if not token.startswith("--"):
             return [*tokens[:place], "--", *tokens[place:]]
-        place += 1 if "=" in token or token in _BARE_FLAGS else 2
+        place += 1 if "=" in token or token in BARE_FLAGS else 2
     return list(tokens)
 
 

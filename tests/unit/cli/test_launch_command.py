@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from yoked.cli.commands.launch import LaunchFlags, command, make, report
+from yoked.cli.main import build_app
 from yoked.cli.output import Output
-from yoked.cli.words import part_program
+from yoked.cli.words import BARE_FLAGS, part_program
 from yoked.errors import UsageError, YokedError
 from yoked.launch.manifests.spec import Manifest
 
@@ -186,8 +187,20 @@ def test_a_file_that_cannot_be_written_is_named() -> None:
         ("run --detach --run night train.py --json", "run --detach --run night -- train.py --json"),
         ("run --no-bootstrap -m tool --run x", "run --no-bootstrap -- -m tool --run x"),
         ("run --ranks=2 -- train.py", "run --ranks=2 -- train.py"),
+        ("run --no-doctor --fleet f train.py", "run --no-doctor --fleet f -- train.py"),
+        ("run --tls -- train.py", "run --tls -- train.py"),
         ("runs --json", "runs --json"),
     ],
 )
 def test_run_parts_the_programs_words_from_its_own(typed: str, parted: str) -> None:
     assert part_program(typed.split()) == parted.split()
+
+
+@pytest.mark.parametrize("name", ["run", "launch"])
+def test_every_flag_that_stands_alone_is_known_before_the_parser(name: str) -> None:
+    arguments = build_app()[name].assemble_argument_collection()
+
+    switches = {each for argument in arguments if argument.hint is bool for each in argument.names}
+
+    assert "--json" in switches
+    assert switches <= set(BARE_FLAGS)
