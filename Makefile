@@ -11,7 +11,7 @@ help:
 	@echo "make lint      ruff, mypy, import contracts"
 	@echo "make format    lay out the code as lint wants it"
 	@echo "make bench     the benchmarks that need nothing else"
-	@echo "make docs      write docs/commands.md from the parser"
+	@echo "make docs      write docs/commands.md and docs/checks.md from the code"
 	@echo "make setup     .venv with all that is needed; quick when it is there"
 	@echo "make clean     remove what the targets made; runs/ stays"
 
@@ -43,6 +43,7 @@ bench: setup
 
 docs: setup
 	$(BIN)/python -m yoked.cli.reference docs/commands.md
+	$(BIN)/python -m yoked.doctor.pages docs/checks.md
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

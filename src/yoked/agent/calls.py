@@ -38,6 +38,9 @@ MODULES = {
     "job_logs": "logs",
     "job_reap": "reap",
     "listener_owner": "listeners",
+    "health": "health",
+    "trial": "trials",
+    "trial_go": "trials",
 }
 
 

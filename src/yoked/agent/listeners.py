@@ -19,7 +19,15 @@ def answer_listener_owner(call: Call) -> list[dict[str, Any]]:
 
     pid is None where the socket belongs to somebody whose processes we may not look into.
     """
-    sockets = listening_sockets(int(call.args["port"]))
+    return listener_owners(int(call.args["port"]))
+
+
+def listener_owners(port: int) -> list[dict[str, Any]]:
+    """The processes that listen on a port; see `answer_listener_owner`."""
+    sockets = listening_sockets(port)
+    # Mostly nobody does, and then nobody's files need be looked through.
+    if not sockets:
+        return []
     owners = []
     for process in all_processes():
         held = sockets.keys() & socket_inodes(process)
@@ -35,10 +43,9 @@ def answer_listener_owner(call: Call) -> list[dict[str, Any]]:
 def listening_sockets(port: int | None = None) -> dict[int, int]:
     """{inode: user number} of sockets that listen, on this port or on any."""
     found = {}
-    for table in _TABLES:
-        for fields in _rows(table):
-            if fields[3] == _LISTENING and port in (None, local_port(fields)):
-                found[int(fields[9])] = int(fields[7])
+    for fields in rows():
+        if fields[3] == _LISTENING and port in (None, local_port(fields)):
+            found[int(fields[9])] = int(fields[7])
     return found
 
 
@@ -48,8 +55,7 @@ def ports_of(process: Process) -> list[int]:
     return sorted(
         {
             local_port(fields)
-            for table in _TABLES
-            for fields in _rows(table)
+            for fields in rows()
             if fields[3] == _LISTENING and int(fields[9]) in held
         }
     )
@@ -94,12 +100,16 @@ def describe_owner(process: Process) -> dict[str, Any]:
     }
 
 
-def _rows(table: str) -> list[list[str]]:
-    try:
-        lines = Path(table).read_text().splitlines()[1:]
-    except OSError:
-        return []
-    return [line.split() for line in lines]
+def rows() -> list[list[str]]:
+    """The rows of the kernel's tables of TCP sockets, of both families."""
+    found = []
+    for table in _TABLES:
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        found += [line.split() for line in lines]
+    return found
 
 
 def _user(uid: int) -> str:

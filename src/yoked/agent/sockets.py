@@ -4,7 +4,7 @@
     listener  {"host": ...}\\n                          closes at once for another token
     both      a byte there and back, `echoes` times
     dialer    bytes, for a moment, then the end of its stream
-    listener  {"bytes": ..., "time_s": ...}\\n          what came in the window
+    listener  {"bytes": ..., "time_s": ..., "all_bytes": ...}\\n    in the window, and at all
 
 The window opens with the first piece that comes skip_s after the very first, when the bucket of a
 shaped link is empty and TCP is at its speed, and is open for count_s.
@@ -21,18 +21,22 @@ import hmac
 import json
 import math
 import os
+import selectors
 import socket
+import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from yoked.agent.server import Call
+from yoked.agent.ways import source_of
 
 # The longest that a listener lives, whatever its controller does.
 LISTEN_S = 60.0
 _POLL_S = 0.1
+_ARRIVAL_POLL_S = 0.01
 # A peer that is silent for longer is gone.
 _PATIENCE_S = 5.0
 _LONGEST_LINE_BYTES = 1000
@@ -46,31 +50,59 @@ _BUFFER_BYTES = 262_144
 _UNSENT_BYTES = 1 << 20
 # linux/in.h and linux/in6.h; Python's socket has neither.
 _LINUX_PATH_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (41, 24)}
+# Asks how much of what was sent is not yet confirmed: SIOCOUTQ of linux/sockios.h, and SO_NWRITE
+# of macOS's sys/socket.h.
+_LINUX_UNCONFIRMED, _MACOS_UNCONFIRMED = 0x5411, 0x1024
 _MOST_AT_ONCE = 64
 
 
 def answer_listen(call: Call) -> dict[str, Any]:
     """Listen on all addresses, IPv4 and IPv6, until the call is cancelled.
 
-    args: token; host, this host's name; limit_s. The port is sent as a part at once; the answer
+    args: token; host, this host's name; limit_s; more, a list of ports to listen on as well, 0 for
+    any. At once comes a part with port and more: the ports, null where one is taken. The answer
     has the names of the hosts that came.
     """
     limit_s = min(float(call.args.get("limit_s", LISTEN_S)), LISTEN_S)
     deadline_s = time.monotonic() + limit_s
     guests = _Guests(call)
-    with open_listener() as listener, ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
-        listener.settimeout(_POLL_S)
-        call.send({"port": listener.getsockname()[1]})
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(open_listener())
+        more = [_open_or_none(stack, port) for port in call.args.get("more") or ()]
+        pool = stack.enter_context(ThreadPoolExecutor(_MOST_AT_ONCE))
+        ports = [None if each is None else each.getsockname()[1] for each in more]
+        call.send({"port": first.getsockname()[1], "more": ports})
+        listeners = [first, *(each for each in more if each is not None)]
         while time.monotonic() < deadline_s and not call.cancelled.is_set():
-            try:
-                connection = listener.accept()[0]
-            # Python 3.9 has two of them.
-            except (TimeoutError, socket.timeout, ConnectionAbortedError):  # noqa: UP041 - two until Python 3.10
-                continue
-            guests.add(connection)
-            pool.submit(guests.welcome, connection)
+            for connection in _accepted(listeners):
+                guests.add(connection)
+                pool.submit(guests.welcome, connection)
         guests.dismiss()
     return {"came": sorted(guests.came)}
+
+
+def _open_or_none(stack: contextlib.ExitStack, port: int) -> socket.socket | None:
+    """A listener for as long as the stack lasts; None: the port is taken, or not for us."""
+    try:
+        return stack.enter_context(open_listener(port))
+    except OSError:
+        return None
+
+
+def _accepted(listeners: Sequence[socket.socket]) -> Iterator[socket.socket]:
+    """The connections that come within a moment."""
+    with selectors.DefaultSelector() as selector:
+        for listener in listeners:
+            listener.setblocking(False)
+            selector.register(listener, selectors.EVENT_READ)
+        ready = [key.fileobj for key, _ in selector.select(_POLL_S)]
+    for listener in listeners:
+        if listener in ready:
+            # Whoever knocked may be gone again.
+            with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+                connection = listener.accept()[0]
+                connection.setblocking(True)
+                yield connection
 
 
 def answer_dial(call: Call) -> list[dict[str, Any]]:
@@ -78,10 +110,14 @@ def answer_dial(call: Call) -> list[dict[str, Any]]:
 
     args: token; host, this host's name; targets [{address, port}]; wait_s for each connection;
     send_s and send_bytes: how long and how much to send at most, 0: nothing, send_bytes null: any;
-    echoes; window {skip_s, count_s}, without which all counts but the first piece.
+    echoes; window {skip_s, count_s}, without which all counts but the first piece; patience_s, how
+    long a silence may be once it is connected.
     For each target, in their order: ok, answered_by, error (a name such as ECONNREFUSED, or null),
     error_text, rtt_s, echo_s (the time of each echo), goodput_bytes_per_s (null where too little
-    was sent to tell), path_mtu_bytes (what the kernel has found out by then, or null).
+    was sent to tell), path_mtu_bytes (what the kernel has found out by then, or null),
+    source_address (ours on this way; null: there is no way), took_s (until it was connected, or
+    that was given up), connected, arrived_bytes (of what was sent; as far as they were confirmed,
+    where the conversation did not come to its end).
     """
     args, targets = call.args, call.args["targets"]
     echoes = int(args.get("echoes", 0))
@@ -91,7 +127,13 @@ def answer_dial(call: Call) -> list[dict[str, Any]]:
         "echoes": echoes,
         **args.get("window", {}),
     }
-    limits = _Limits(args["wait_s"], args.get("send_s", 0.0), args.get("send_bytes", 0), echoes)
+    limits = _Limits(
+        wait_s=args["wait_s"],
+        send_s=args.get("send_s", 0.0),
+        send_bytes=args.get("send_bytes", 0),
+        echoes=echoes,
+        patience_s=args.get("patience_s", _PATIENCE_S),
+    )
     with ThreadPoolExecutor(max(1, min(len(targets), _MOST_AT_ONCE))) as pool:
         return list(pool.map(lambda target: _dial(target, hello, limits), targets))
 
@@ -101,16 +143,24 @@ class _Limits(NamedTuple):
     send_s: float
     send_bytes: int | None
     echoes: int
+    patience_s: float
 
 
-def open_listener() -> socket.socket:
-    """A listener at a free port of all addresses, of IPv4 alone where there is no IPv6."""
+def open_listener(port: int = 0) -> socket.socket:
+    """A listener at a port (0: a free one) of all addresses, of IPv4 alone where there is no IPv6.
+
+    Raises OSError where the port is taken.
+    """
     if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):
+        try:
             return socket.create_server(
-                ("::", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_MOST_AT_ONCE
+                ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_MOST_AT_ONCE
             )
-    return socket.create_server(("", 0), backlog=_MOST_AT_ONCE)
+        except OSError as problem:
+            # Else IPv6 is switched off here, and this is no answer.
+            if problem.errno == errno.EADDRINUSE:
+                raise
+    return socket.create_server(("", port), backlog=_MOST_AT_ONCE)
 
 
 class _Guests:
@@ -147,19 +197,28 @@ class _Guests:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(int(hello.get("echoes", 0))):
             connection.sendall(connection.recv(1))
-        received_bytes, time_s = _count(
+        counted = _count(
             connection, float(hello.get("skip_s", 0.0)), float(hello.get("count_s", math.inf))
         )
-        _write_line(connection, {"bytes": received_bytes, "time_s": time_s})
+        _write_line(connection, counted._asdict())
 
 
-def _count(connection: socket.socket, skip_s: float, count_s: float) -> tuple[int, float]:
-    """Bytes that came in the window, and the time that they took, in seconds."""
+class _Counted(NamedTuple):
+    """What came in the window, the time that it took, and what came at all."""
+
+    bytes: int
+    time_s: float
+    all_bytes: int
+
+
+def _count(connection: socket.socket, skip_s: float, count_s: float) -> _Counted:
+    """Read to the end of the stream."""
     first_s: float | None = None
     opened_s: float | None = None
     last_s = 0.0
-    received_bytes = 0
+    received_bytes = all_bytes = 0
     for now_s, size_bytes in _arrivals(connection):
+        all_bytes += size_bytes
         first_s = now_s if first_s is None else first_s
         if opened_s is None:
             if now_s - first_s >= skip_s:
@@ -167,7 +226,7 @@ def _count(connection: socket.socket, skip_s: float, count_s: float) -> tuple[in
         elif now_s - opened_s <= count_s:
             received_bytes += size_bytes
             last_s = now_s
-    return received_bytes, 0.0 if opened_s is None else last_s - opened_s
+    return _Counted(received_bytes, 0.0 if opened_s is None else last_s - opened_s, all_bytes)
 
 
 def _arrivals(connection: socket.socket) -> Iterator[tuple[float, int]]:
@@ -187,38 +246,58 @@ def _dial(target: dict[str, Any], hello: dict[str, str], limits: _Limits) -> dic
         "echo_s": [],
         "goodput_bytes_per_s": None,
         "path_mtu_bytes": None,
+        "source_address": None,
+        "took_s": None,
+        "connected": False,
+        "arrived_bytes": 0,
     }
+    began_s = time.perf_counter()
     try:
-        _exchange((target["address"], target["port"]), hello, limits, result)
+        # Asked beforehand: a connection that fails does not tell.
+        result["source_address"] = source_of(target["address"])
+        connection = socket.create_connection((target["address"], target["port"]), limits.wait_s)
+        with connection:
+            result["connected"], result["took_s"] = True, _since(began_s)
+            _converse(connection, hello, limits, result)
     except (OSError, ValueError, KeyError, TypeError) as problem:
         result["error"], result["error_text"] = _name_of(problem)
         result["ok"] = False
+        result["took_s"] = result["took_s"] or _since(began_s)
     return result
 
 
-def _exchange(
-    place: tuple[str, int], hello: dict[str, str], limits: _Limits, result: dict[str, Any]
+def _converse(
+    connection: socket.socket, hello: dict[str, str], limits: _Limits, result: dict[str, Any]
 ) -> None:
     """Fill in what one conversation tells. Raises what kept it from its end."""
+    connection.settimeout(limits.patience_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _keep_little_unsent(connection, bounded=limits.send_bytes is not None)
     began_s = time.perf_counter()
-    with socket.create_connection(place, timeout=limits.wait_s) as connection:
-        connected_s = time.perf_counter() - began_s
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _keep_little_unsent(connection, bounded=limits.send_bytes is not None)
-        began_s = time.perf_counter()
-        _write_line(connection, hello)
-        result["answered_by"] = _read_line(connection)["host"]
-        # The handshake may have lost a packet, or waited for a neighbour's address.
-        result["rtt_s"] = min(connected_s, time.perf_counter() - began_s)
-        connection.settimeout(_PATIENCE_S)
-        result["echo_s"] = [_echo_s(connection) for _ in range(limits.echoes)]
-        _send(connection, limits)
+    _write_line(connection, hello)
+    result["answered_by"] = _read_line(connection)["host"]
+    # The handshake may have lost a packet, or waited for a neighbour's address.
+    result["rtt_s"] = min(result["took_s"], _since(began_s))
+    result["echo_s"] = [_echo_s(connection) for _ in range(limits.echoes)]
+    sender = _Sender(connection)
+    try:
+        sender.send(limits)
         connection.shutdown(socket.SHUT_WR)
+        sender.await_arrival(limits.patience_s)
         told = _read_line(connection)
-        result["path_mtu_bytes"] = _path_mtu_bytes(connection)
+    except OSError:
+        result["arrived_bytes"] = sender.confirmed_bytes
+        raise
+    result["arrived_bytes"] = told["all_bytes"]
+    result["path_mtu_bytes"] = _path_mtu_bytes(connection)
     if told["bytes"] and told["time_s"] > 0:
         result["goodput_bytes_per_s"] = told["bytes"] / told["time_s"]
     result["ok"] = True
+
+
+def _since(began_s: float) -> float:
+    """Seconds, to the microsecond: answers are to be short."""
+    return round(time.perf_counter() - began_s, 6)
 
 
 def _keep_little_unsent(connection: socket.socket, *, bounded: bool) -> None:
@@ -236,18 +315,56 @@ def _echo_s(connection: socket.socket) -> float:
     connection.sendall(b"?")
     if not connection.recv(1):
         raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-    return time.perf_counter() - began_s
+    return _since(began_s)
 
 
-def _send(connection: socket.socket, limits: _Limits) -> None:
-    # Not zeros: a tunnel that compresses would be faster than it is.
-    piece = os.urandom(_PIECE_BYTES)
-    most_bytes = math.inf if limits.send_bytes is None else limits.send_bytes
-    deadline_s = time.perf_counter() + limits.send_s
-    sent_bytes = 0
-    while sent_bytes < most_bytes and time.perf_counter() < deadline_s:
-        connection.sendall(piece)
-        sent_bytes += len(piece)
+class _Sender:
+    """Sends for a moment, and knows how much of it the other side has."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._sent_bytes = 0
+
+    def send(self, limits: _Limits) -> None:
+        """Send as much, for as long, as the limits say."""
+        # Not zeros: a tunnel that compresses would be faster than it is.
+        piece = memoryview(os.urandom(_PIECE_BYTES))
+        most_bytes = math.inf if limits.send_bytes is None else limits.send_bytes
+        deadline_s = time.perf_counter() + limits.send_s
+        while self._sent_bytes < most_bytes and time.perf_counter() < deadline_s:
+            self._sent_bytes += self._connection.send(piece[self._sent_bytes % _PIECE_BYTES :])
+
+    def await_arrival(self, patience_s: float) -> None:
+        """Return when the other side has all, or nothing more came to it for patience_s.
+
+        A slow link is not to be taken for one that lets nothing through.
+        """
+        seen_bytes, since_s = -1, time.perf_counter()
+        while time.perf_counter() - since_s < patience_s:
+            arrived_bytes = self.confirmed_bytes
+            if arrived_bytes >= self._sent_bytes or not arrived_bytes:
+                return
+            if arrived_bytes > seen_bytes:
+                seen_bytes, since_s = arrived_bytes, time.perf_counter()
+            time.sleep(_ARRIVAL_POLL_S)
+
+    @property
+    def confirmed_bytes(self) -> int:
+        """Those that its kernel has said to have; 0 where ours does not tell."""
+        waiting = _unconfirmed_bytes(self._connection)
+        return 0 if waiting is None else max(0, self._sent_bytes - waiting)
+
+
+def _unconfirmed_bytes(connection: socket.socket) -> int | None:
+    try:
+        if sys.platform == "darwin":
+            return connection.getsockopt(socket.SOL_SOCKET, _MACOS_UNCONFIRMED)
+        import fcntl
+
+        told = fcntl.ioctl(connection.fileno(), _LINUX_UNCONFIRMED, b"\0" * 4)
+    except OSError:
+        return None
+    return int(struct.unpack("=i", told)[0])
 
 
 def _path_mtu_bytes(connection: socket.socket) -> int | None:

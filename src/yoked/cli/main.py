@@ -26,6 +26,7 @@ _COMMANDS = (
     "init:command",
     "hosts:command",
     "install:command",
+    "doctor:command",
     "probe:command",
     "plan:command",
     "train:command",

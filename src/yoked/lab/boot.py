@@ -155,7 +155,7 @@ def _configuration(lab: Lab, host: Host, group: HostGroup, cpus: tuple[int, ...]
         "ssh_files": keys.client_files(lab.topology, _user_name()),
         "sshd_files": keys.server_files(host),
         "sshd": ssh.server_command(),
-        "path": ssh.LOGIN_PATH,
+        "sshd_environment": ssh.SERVER_ENVIRONMENT,
     }
 
 

@@ -181,8 +181,7 @@ def _become_ssh_server(config: dict[str, Any], command: list[str]) -> NoReturn:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    environment = {"PATH": config["path"], "LANG": "C.UTF-8"}
-    os.execve(command[0], command, environment)  # noqa: S606 - an argument list, no shell
+    os.execve(command[0], command, config["sshd_environment"])  # noqa: S606 - an argument list, no shell
 
 
 def restore_signals() -> None:

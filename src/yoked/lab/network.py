@@ -184,7 +184,7 @@ def configure_host(host: Host, topology: Topology) -> list[str]:
             lines.append(f"link set dev {name} addrgenmode none")
             lines += batching(name, interface.shape, one_by_one=is_lossy(topology))
         lines.append(f"link set dev {name} up")
-        lines += _addresses(interface)
+        lines += addresses(interface)
     return lines
 
 
@@ -230,16 +230,17 @@ def _local_bridge(interface: Interface, port: str) -> list[str]:
     ]
 
 
-def _addresses(interface: Interface) -> list[str]:
+def addresses(interface: Interface, verb: str = "add") -> list[str]:
+    """Give an interface the addresses that its topology says. verb: "replace" where some may be."""
     lines = []
     if interface.address4:
-        lines.append(f"address add {interface.address4} dev {interface.name}")
+        lines.append(f"address {verb} {interface.address4} dev {interface.name}")
     if interface.address6:
         # Without nodad an address cannot be used for its first second or two.
-        lines.append(f"address add {interface.address6} dev {interface.name} nodad")
+        lines.append(f"address {verb} {interface.address6} dev {interface.name} nodad")
         if interface.mac:
             local = link_local(interface.mac)
-            lines.append(f"address add {local}/64 dev {interface.name} scope link nodad")
+            lines.append(f"address {verb} {local}/64 dev {interface.name} scope link nodad")
     return lines
 
 

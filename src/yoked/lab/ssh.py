@@ -18,6 +18,16 @@ SERVER_FOLDER = "/run/yoked"
 LOGIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Wanted by the clock-skew fault: only the time of day is to differ.
 ALWAYS_SET = {"FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+# What libfaketime shares between processes: a semaphore and a piece of memory, in /dev/shm.
+CLOCK_SHARED = ("/yoked_clock_sem", "/yoked_clock_shm")
+# Of the server itself, not of who logs in: its sandbox kills it when libfaketime reads a file to
+# tell the time, or removes at the end what it shares.
+SERVER_ENVIRONMENT = {
+    "LANG": "C.UTF-8",
+    "PATH": LOGIN_PATH,
+    "FAKETIME_SKIP_CMDS": "sshd",
+    "FAKETIME_SHARED": " ".join(CLOCK_SHARED),
+}
 
 
 def server_command() -> list[str] | None:
@@ -104,6 +114,7 @@ class Keys:
                 "  StrictHostKeyChecking yes\n"
                 # ssh hands it to a shell.
                 f"  ProxyCommand {_for_ssh(command)} %p\n"
+                "  ProxyUseFdpass yes\n"
             )
         path.write_text("\n".join(blocks))
 

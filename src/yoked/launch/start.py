@@ -150,8 +150,17 @@ def _address_today(host: Host, client: AgentClient) -> tuple[str, str]:
     return host.interface, str(address)
 
 
-def start_job(order: Order, seats: list[Seat], say: Callable[[str], None]) -> Started:
-    """Start a job on all hosts. Raises JobError or HostError, and then nothing is left of it."""
+def start_job(
+    order: Order,
+    seats: list[Seat],
+    say: Callable[[str], None],
+    *,
+    before_go: Callable[[], None] = lambda: None,
+) -> Started:
+    """Start a job on all hosts. Raises JobError or HostError, and then nothing is left of it.
+
+    before_go: called when all hosts are prepared; what it raises ends the job before it began.
+    """
     took_s: dict[str, float] = {}
     launch_id = uuid.uuid4().hex[:12]
     began_s = time.monotonic()
@@ -172,6 +181,9 @@ def start_job(order: Order, seats: list[Seat], say: Callable[[str], None]) -> St
     took_s["prepare"] = time.monotonic() - began_s
     began_s = time.monotonic()
     try:
+        before_go()
+        took_s["doctor"] = time.monotonic() - began_s
+        began_s = time.monotonic()
         at_once(lambda seat: seat.client.call("job_go", run=order.run), seats)
     except BaseException:
         _remove_all(order.run, seats, stop=True)

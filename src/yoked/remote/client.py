@@ -6,6 +6,7 @@ import contextlib
 import queue
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from yoked.errors import HostError, YokedError
 
 # What answers at once: a host that takes longer is as good as gone.
 DEADLINE_S = 30.0
+CLOSE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,9 @@ class _Pending:
 class AgentClient:
     """An agent that can be called. host: its name in messages.
 
-    explain: makes the error out of the end of the process that led to the agent.
+    explain: makes the error out of the end of the process that led to the agent. noise: what the
+    host's shell printed before it. heard_s: when the agent last said anything, by the monotonic
+    clock.
     """
 
     def __init__(
@@ -43,10 +47,14 @@ class AgentClient:
         host: str,
         process: subprocess.Popen[bytes],
         explain: Callable[[], YokedError],
+        *,
+        noise: str = "",
     ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self.host = host
+        self.noise = noise
+        self.heard_s = time.monotonic()
         self._process = process
         self._sink: IO[bytes] = process.stdin
         self._source: IO[bytes] = process.stdout
@@ -82,13 +90,16 @@ class AgentClient:
                     return
                 yield part
 
-    def close(self) -> None:
-        """End the agent; what it started goes on. Closing twice is harmless."""
+    def close(self, patience_s: float = CLOSE_S) -> None:
+        """End the agent; what it started goes on. Closing twice is harmless.
+
+        patience_s: how long its end may take, until the way to it is cut.
+        """
         # It may have ended before, with something to flush.
         with contextlib.suppress(OSError):
             self._sink.close()
         try:
-            self._process.wait(timeout=5)
+            self._process.wait(timeout=patience_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -149,6 +160,7 @@ class AgentClient:
     def _read(self) -> None:
         try:
             while (found := read_message(self._source)) is not None:  # type: ignore[arg-type]
+                self.heard_s = time.monotonic()
                 pending = self._pending.get(found[0]["id"])
                 if pending is not None:
                     pending.queue.put(found)

@@ -35,13 +35,18 @@ class HostLike(Protocol):
 
 
 def connect_host(
-    host: HostLike, ssh_config: Path | None = None, *, patience_s: int = CONNECT_TIMEOUT_S
+    host: HostLike,
+    ssh_config: Path | None = None,
+    *,
+    patience_s: int = CONNECT_TIMEOUT_S,
+    shared: bool = True,
 ) -> AgentClient:
     """An agent on one host. Raises HostError with ssh's own reason.
 
     The host's own interpreter runs the agent, and where it has none that can, any python3 does:
     a name that the shell must look for may lead to a slow script (pyenv), a path does not.
-    patience_s: how long the host may take to answer ssh.
+    patience_s: how long the host may take to answer ssh; shared: over the connection that other
+    commands use.
     """
     if host.name == HERE:
         return Here(host.name, sys.executable).connect()
@@ -52,8 +57,8 @@ def connect_host(
     config = None if ssh_config is None else str(ssh_config)
     if host.python is not None:
         with contextlib.suppress(NoPythonError):
-            return OpenSsh(host.name, config, host.python, patience_s).connect()
-    return OpenSsh(host.name, config, _ANY_PYTHON, patience_s).connect()
+            return OpenSsh(host.name, config, host.python, patience_s, shared).connect()
+    return OpenSsh(host.name, config, _ANY_PYTHON, patience_s, shared).connect()
 
 
 class Arrivals:

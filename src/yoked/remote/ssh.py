@@ -11,9 +11,11 @@ import hashlib
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from yoked.errors import HostError, NoPythonError, UsageError, YokedError
+from yoked.records.examination import SshKind
 
 CONNECT_TIMEOUT_S = 10
 # A cut cable is noticed after three of these.
@@ -27,21 +29,33 @@ _NOT_FOUND = 127
 _PLAIN_PATH = re.compile(r"(~/)?[A-Za-z0-9._/+@-]+")
 
 
-def ssh_argv(host: str, config: str | None, *, patience_s: int = CONNECT_TIMEOUT_S) -> list[str]:
-    """`ssh` up to the remote command. config: a file instead of ~/.ssh/config."""
+def ssh_argv(
+    host: str, config: str | None, *, patience_s: int = CONNECT_TIMEOUT_S, shared: bool = True
+) -> list[str]:
+    """`ssh` up to the remote command. config: a file instead of ~/.ssh/config.
+
+    shared: over the connection that other commands use; else over one of its own, which shows
+    what ssh does now.
+    """
     options = {
         "BatchMode": "yes",
         "ConnectTimeout": str(patience_s),
         "ServerAliveInterval": str(ALIVE_EVERY_S),
         "ServerAliveCountMax": "3",
-        "ControlMaster": "auto",
-        "ControlPath": str(control_folder() / f"{_digest(config)}%C"),
-        "ControlPersist": str(SHARED_FOR_S),
+        **(_sharing(config) if shared else {"ControlMaster": "no", "ControlPath": "none"}),
     }
     words = ["ssh", "-T", *(("-F", config) if config else ())]
     for name, value in options.items():
         words += ["-o", f"{name}={value}"]
     return [*words, "--", host]
+
+
+def _sharing(config: str | None) -> dict[str, str]:
+    return {
+        "ControlMaster": "auto",
+        "ControlPath": str(control_folder() / f"{_digest(config)}%C"),
+        "ControlPersist": str(SHARED_FOR_S),
+    }
 
 
 def _digest(config: str | None) -> str:
@@ -78,40 +92,67 @@ def python_word(python: str) -> str:
     return python
 
 
+class NoAgentError(HostError):
+    """The way to a host led to no agent. kind: one of yoked.records.examination.SshKind.
+
+    said: the words of ssh, or of the host's shell; empty where neither said anything in time.
+    """
+
+    def __init__(
+        self, what: str, *, fix: str | Sequence[str] = (), kind: SshKind = "other", said: str = ""
+    ) -> None:
+        super().__init__(what, fix=fix)
+        self.kind: SshKind = kind
+        self.said = said
+
+
 # What ssh says, what it means, and what to do; the first that fits counts.
-_REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+_REASONS: tuple[tuple[str, SshKind, str, tuple[str, ...]], ...] = (
     (
         r"Offending \S+ key in|REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "host-key",
         "its host key is another than the one in known_hosts: a new system, or somebody between",
         ("if you know why, `{forget}`, then `ssh {host}` once to look at the new key",),
     ),
     (
         r"Host key verification failed|No .* host key is known",
+        "host-key",
         "its host key is not known here yet",
         ("ssh {host}    once, to look at the key and accept it",),
     ),
     (
         r"Permission denied|Too many authentication failures",
+        "denied",
         "it refused our keys",
         ("ssh-copy-id {host}", "or `ssh-add`, where a key has a passphrase"),
     ),
     (
         r"Could not resolve hostname",
+        "unresolved",
         "nobody knows its name",
         ("put it into ~/.ssh/config: `Host {host}` with `HostName ADDRESS`",),
     ),
     (
         r"Connection refused",
+        "refused",
         "it is up, but has no ssh server at that port",
         ("sudo apt install openssh-server    there, or `sudo systemctl start ssh`",),
     ),
     (
-        r"timed out|No route to host|Network is unreachable|Host is down",
+        r"timed out",
+        "timeout",
+        "it did not answer",
+        ("is it on, awake and in this network? `ping {host}`",),
+    ),
+    (
+        r"No route to host|Network is unreachable|Host is down",
+        "unreachable",
         "it did not answer",
         ("is it on, awake and in this network? `ping {host}`",),
     ),
     (
         r"Connection closed by UNKNOWN port|kex_exchange_identification|banner exchange",
+        "other",
         "the way to it ended before its ssh server said a word",
         (
             "is it on, awake and in this network?",
@@ -129,16 +170,7 @@ def explain_end(host: str, status: int, said: str, *, ssh: bool) -> HostError:
     lines = [line.strip() for line in said.splitlines() if not _NOISE.match(line)]
     own_words = lines[-1] if lines else f"it ended with status {status} and said nothing"
     if ssh and status == NO_CONNECTION:
-        for pattern, meaning, fix in _REASONS:
-            if found := re.search(pattern, said):
-                line = next((each for each in lines if found[0] in each), own_words)
-                forget = _FORGET.search(said)
-                words = {"host": host, "forget": forget[0] if forget else f"ssh-keygen -R {host}"}
-                return HostError(
-                    f"{host}: {meaning}\nssh: {line.removeprefix('ssh: ')}",
-                    fix=tuple(f.format(**words) for f in fix),
-                )
-        return HostError(f"{host}: the ssh connection ended\nssh: {own_words}", fix=f"ssh {host}")
+        return _explain_ssh(host, said, lines, own_words)
     if status == _NOT_FOUND:
         return NoPythonError(
             f"{host}: no such Python: {own_words}",
@@ -147,6 +179,29 @@ def explain_end(host: str, status: int, said: str, *, ssh: bool) -> HostError:
                 f'or name one for {host} in yoked.toml: python = "~/venv/bin/python"',
             ),
         )
-    return HostError(
-        f"{host}: the agent ended with status {status}: {own_words}", fix=f"ssh {host}"
+    return NoAgentError(
+        f"{host}: the agent ended with status {status}: {own_words}",
+        fix=f"ssh {host}",
+        kind="shell",
+        said=own_words,
+    )
+
+
+def _explain_ssh(host: str, said: str, lines: Sequence[str], own_words: str) -> NoAgentError:
+    """Why ssh has no connection."""
+    for pattern, kind, meaning, fix in _REASONS:
+        if found := re.search(pattern, said):
+            line = next((each for each in lines if found[0] in each), own_words)
+            line = line.removeprefix("ssh: ")
+            forget = _FORGET.search(said)
+            words = {"host": host, "forget": forget[0] if forget else f"ssh-keygen -R {host}"}
+            return NoAgentError(
+                f"{host}: {meaning}\nssh: {line}",
+                fix=tuple(f.format(**words) for f in fix),
+                kind=kind,
+                # ssh frames what it finds alarming.
+                said=line.strip("@ "),
+            )
+    return NoAgentError(
+        f"{host}: the ssh connection ended\nssh: {own_words}", fix=f"ssh {host}", said=own_words
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,7 +15,13 @@ from typing import Protocol
 from yoked.agent.protocol import GREETING
 from yoked.errors import HostError, NoPythonError, YokedError
 from yoked.remote.client import AgentClient, close_streams
-from yoked.remote.ssh import CONNECT_TIMEOUT_S, explain_end, python_word, ssh_argv
+from yoked.remote.ssh import (
+    CONNECT_TIMEOUT_S,
+    NoAgentError,
+    explain_end,
+    python_word,
+    ssh_argv,
+)
 from yoked.remote.zipapp import agent_file, boot_script
 
 # Single quotes mean the same to sh, csh and fish; nothing inside needs any of their characters.
@@ -26,6 +33,8 @@ BOOT = (
 # these too, and can say that it is too old.
 FLAGS = ("-E", "-s", "-S")
 GREETING_DEADLINE_S = 20.0
+# Once ssh is through, the shell and Python may take as long again.
+_DEADLINE_PATIENCES = 2
 _REFUSED = "yoked-refused"
 
 
@@ -60,25 +69,33 @@ class OpenSsh:
 
     host: what ssh understands; config: a file instead of ~/.ssh/config; python: the interpreter
     there that runs the agent, which may begin with ~/; patience_s: how long ssh waits for an
-    answer.
+    answer, and the agent may take twice that in all; shared: see ssh_argv.
     """
 
     host: str
     config: str | None = None
     python: str = "python3"
     patience_s: int = CONNECT_TIMEOUT_S
+    shared: bool = True
 
     def connect(self) -> AgentClient:
-        """Start an agent over ssh; a connection that is open already is shared."""
+        """Start an agent over ssh."""
         command = f"exec {python_word(self.python)} {' '.join(FLAGS)} -c '{BOOT}'"
-        way = ssh_argv(self.host, self.config, patience_s=self.patience_s)
-        return start_agent(self.host, [*way, command], ssh=True)
+        way = ssh_argv(self.host, self.config, patience_s=self.patience_s, shared=self.shared)
+        deadline_s = _DEADLINE_PATIENCES * self.patience_s
+        return start_agent(self.host, [*way, command], ssh=True, deadline_s=deadline_s)
 
 
-def start_agent(host: str, argv: Sequence[str], *, ssh: bool = False) -> AgentClient:
+def start_agent(
+    host: str,
+    argv: Sequence[str],
+    *,
+    ssh: bool = False,
+    deadline_s: float = GREETING_DEADLINE_S,
+) -> AgentClient:
     """Start the command that leads to a Python, make it the agent, and return its client.
 
-    Raises HostError with the way's own reason when no agent greets.
+    Raises HostError with the way's own reason when no agent greets in deadline_s.
     """
     token = os.urandom(8).hex()
     try:
@@ -95,20 +112,12 @@ def start_agent(host: str, argv: Sequence[str], *, ssh: bool = False) -> AgentCl
             f"{host}: {argv[0]} cannot be started: {problem.strerror}",
             fix="sudo apt install openssh-client" if ssh else (),
         ) from problem
-    said = _Stderr(process)
-
-    def explain() -> YokedError:
-        try:
-            status = process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            return HostError(f"{host} closed the agent's connection", fix=f"ssh {host} true")
-        return explain_end(host, status, said.text(), ssh=ssh)
-
-    late = threading.Timer(GREETING_DEADLINE_S, process.kill)
+    way = _Way(host, process, ssh=ssh, deadline_s=deadline_s)
+    late = threading.Timer(deadline_s, way.give_up)
     late.start()
     try:
         _send_agent(process, token)
-        _await_greeting(host, process, token, explain)
+        noise = _await_greeting(host, process, token, way.explain)
     except BaseException:
         process.kill()
         process.wait()
@@ -116,7 +125,50 @@ def start_agent(host: str, argv: Sequence[str], *, ssh: bool = False) -> AgentCl
         raise
     finally:
         late.cancel()
-    return AgentClient(host, process, explain)
+    return AgentClient(host, process, way.explain, noise=noise)
+
+
+class _Way:
+    """The process that leads to an agent, and why it ended."""
+
+    def __init__(
+        self, host: str, process: subprocess.Popen[bytes], *, ssh: bool, deadline_s: float
+    ) -> None:
+        self._host, self._process = host, process
+        self._ssh, self._deadline_s = ssh, deadline_s
+        self._said = _Stderr(process)
+        self._overdue = False
+
+    def give_up(self) -> None:
+        """End it, because no agent came in time."""
+        self._overdue = True
+        kill_way(self._process)
+
+    def explain(self, noise: str = "") -> YokedError:
+        """Why there is no agent, or no longer. noise: the shell's last words beside stderr."""
+        try:
+            status = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return HostError(
+                f"{self._host} closed the agent's connection", fix=f"ssh {self._host} true"
+            )
+        if self._overdue:
+            return NoAgentError(
+                f"{self._host}: no agent answered in {self._deadline_s:g} s",
+                fix=f"ssh {self._host} true",
+                kind="timeout",
+            )
+        said = self._said.text()
+        return explain_end(self._host, status, said if said.strip() else noise, ssh=self._ssh)
+
+
+def kill_way(process: subprocess.Popen[bytes]) -> None:
+    """Kill a way to a host that was started in a session of its own, with what helps it.
+
+    ssh's ProxyCommand, and the connection that it leaves behind to be shared, hold its pipes.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _send_agent(process: subprocess.Popen[bytes], token: str) -> None:
@@ -133,24 +185,24 @@ def _send_agent(process: subprocess.Popen[bytes], token: str) -> None:
 
 
 def _await_greeting(
-    host: str, process: subprocess.Popen[bytes], token: str, explain: Callable[[], YokedError]
-) -> None:
-    """Pass over what the login shell's start-up files print, up to the agent's own line."""
+    host: str, process: subprocess.Popen[bytes], token: str, explain: Callable[[str], YokedError]
+) -> str:
+    """Pass over what the login shell's start-up files print, up to the agent's own line; returns
+    the last line of that.
+    """
     assert process.stdout is not None
+    noise = ""
     for line in process.stdout:
         words = line.decode(errors="replace").split(maxsplit=2)
         if words[:2] == [GREETING, token]:
-            return
+            return noise
         if words[:2] == [_REFUSED, token]:
             raise NoPythonError(
                 f"{host}: {words[2].strip()}",
                 fix=f'in yoked.toml, for {host}: python = "~/venv/bin/python", 3.9 or newer',
             )
-    if process.poll() == -signal.SIGKILL:
-        raise HostError(
-            f"{host}: no agent answered in {GREETING_DEADLINE_S:g} s", fix=f"ssh {host} true"
-        )
-    raise explain()
+        noise = line.decode(errors="replace").strip() or noise
+    raise explain(noise)
 
 
 class _Stderr:

@@ -22,6 +22,7 @@ class FakeSsh:
     config: str | None
     python: str
     patience_s: int
+    shared: bool
 
     def connect(self) -> Any:
         if self.host == "gone":

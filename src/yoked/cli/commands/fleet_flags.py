@@ -36,6 +36,9 @@ class JobFlags:
     detach: Annotated[
         bool, _flag("Return as soon as the job runs; `yoked attach` shows it.", negative="")
     ] = False
+    doctor: Annotated[
+        bool, _flag("Look for what would keep the run from working before it starts.")
+    ] = True
 
     def checked_restarts(self) -> int:
         """Restarts; raises UsageError below 0."""

@@ -49,6 +49,7 @@ def command(
     """
     import shlex
 
+    from yoked.cli.commands.doctor_need import need_of
     from yoked.cli.commands.fleet_job import report_job, run_job
     from yoked.launch.program import read_program
     from yoked.launch.start import Order
@@ -67,7 +68,7 @@ def command(
         env=_environment(env),
     )
     output = Output(json_mode=json_output)
-    return report_job(run_job(order, flags, output), output)
+    return report_job(run_job(order, flags, output, need=need_of()), output)
 
 
 def _environment(settings: tuple[str, ...]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.at_once import at_once
+from yoked.cli.commands.doctor_need import need_of
 from yoked.cli.commands.fleet_flags import JobFlags
 from yoked.cli.commands.fleet_job import FleetJob, run_job
 from yoked.cli.output import Output
@@ -54,7 +55,9 @@ def train_fleet(
             if job.end is not None and not job.end.detached:
                 results.append(_bring_home(config, job, job.end))
 
-        job = run_job(order, flags, output, fleet=fleet, before=before, after=after)
+        job = run_job(
+            order, flags, output, fleet=fleet, need=need_of(config), before=before, after=after
+        )
     return job, results[0] if results else None
 
 

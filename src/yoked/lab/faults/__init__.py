@@ -15,13 +15,29 @@ from typing import TYPE_CHECKING, Any
 
 from yoked.errors import LabError, UsageError, YokedError
 from yoked.lab.faults.base import Act, ActiveFault, Fault
+from yoked.lab.faults.distributions import Firewalld, Iptables, Ufw
 from yoked.lab.faults.files import DifferentCode, DifferentData, DifferentTorch
 from yoked.lab.faults.firewall import Firewall
+from yoked.lab.faults.hostrules import ClosedRange, ConnectionLimit, FirewallOut
+from yoked.lab.faults.interfaces import (
+    ForeignAddress,
+    InterfaceDown,
+    NoAddress,
+    SameAddress,
+    WrongNetmask,
+)
 from yoked.lab.faults.links import Cut, Lossy, Mtu, OneWay, SlowLink
+from yoked.lab.faults.login import HostKey, LoginShell, LooseKeys, NoSsh
 from yoked.lab.faults.machine import ClockSkew, DiskFull, Kill, Oom, Reboot, SlowCpu
 from yoked.lab.faults.names import HostsLoopback, Ipv6First, NoResolve
 from yoked.lab.faults.processes import StaleProcess, Stop, Suspend
+from yoked.lab.faults.programs import BrokenTorch, BusyCpu, NoCompiler, TakenPort
+from yoked.lab.faults.routes import KillSwitch, NoRoute, WrongNeighbour
+from yoked.lab.faults.settings import LogoutKills, PortRange, SilentNameServer, StaleName
+from yoked.lab.faults.startfile import ExitingShell, Exported, Limit, NoisyShell, SlowShell
+from yoked.lab.faults.storage import Battery, NoExec, NoInodes, ReadOnly, SmallShm
 from yoked.lab.faults.store import Store
+from yoked.lab.faults.switch import ClientIsolation
 from yoked.lab.topology import hint
 
 if TYPE_CHECKING:
@@ -30,25 +46,69 @@ if TYPE_CHECKING:
 __all__ = ["FAULTS", "ActiveFault", "Fault", "active", "after_start", "apply", "heal", "kind_named"]
 
 FAULTS: tuple[type[Fault], ...] = (
+    # cables and what lies between
     Cut,
     OneWay,
-    Firewall,
+    ClientIsolation,
     SlowLink,
     Lossy,
     Mtu,
+    # a host's own network
+    InterfaceDown,
+    NoAddress,
+    WrongNetmask,
+    SameAddress,
+    ForeignAddress,
+    NoRoute,
+    KillSwitch,
+    WrongNeighbour,
+    PortRange,
+    # firewalls
+    Firewall,
+    FirewallOut,
+    ClosedRange,
+    ConnectionLimit,
+    Ufw,
+    Firewalld,
+    Iptables,
+    # names
+    HostsLoopback,
+    NoResolve,
+    StaleName,
+    Ipv6First,
+    SilentNameServer,
+    # logging in
+    NoSsh,
+    HostKey,
+    LooseKeys,
+    LoginShell,
+    NoisyShell,
+    ExitingShell,
+    SlowShell,
+    Exported,
+    Limit,
+    # processes and the whole machine
     Stop,
     Suspend,
     Kill,
     Reboot,
     SlowCpu,
+    BusyCpu,
     Oom,
-    DiskFull,
     StaleProcess,
-    HostsLoopback,
-    NoResolve,
-    Ipv6First,
+    TakenPort,
     ClockSkew,
+    Battery,
+    LogoutKills,
+    # files
+    DiskFull,
+    NoInodes,
+    ReadOnly,
+    NoExec,
+    SmallShm,
     DifferentTorch,
+    BrokenTorch,
+    NoCompiler,
     DifferentData,
     DifferentCode,
 )

@@ -36,7 +36,7 @@ def _program() -> str:
     return Path(inside_files.__file__).read_text(encoding="utf-8")
 
 
-def _ask(host: LabHost, do: str, *, env: dict[str, str] | None = None, **request: Any) -> Any:
+def ask(host: LabHost, do: str, *, env: dict[str, str] | None = None, **request: Any) -> Any:
     """Have the host's Python look at or change the host's files."""
     words = ["python3", "-c", _program(), json.dumps({"do": do, **request})]
     done = host.run(words, env=env, check=False, as_root=True)
@@ -52,7 +52,8 @@ def _ask(host: LabHost, do: str, *, env: dict[str, str] | None = None, **request
 def _not_the_machines(host: LabHost, path: str) -> None:
     """Raise LabError where a host's file is the machine's own and not the host's copy of it."""
     try:
-        there, here = Path(f"/proc/{host.pid}/root{path}").stat(), Path(path).stat()
+        # A link by itself: where it leads would be looked up among the machine's own files.
+        there, here = Path(f"/proc/{host.pid}/root{path}").lstat(), Path(path).lstat()
     except OSError:
         return  # only one of them has it
     if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
@@ -78,11 +79,11 @@ class FileFault(Fault):
         changes = self.changes(act, host)
         for change in changes:
             _not_the_machines(host, change["path"])
-        _ask(host, "change", keep=_KEPT.format(act.id), changes=changes)
+        ask(host, "change", keep=_KEPT.format(act.id), changes=changes)
 
     def undo(self, act: Act) -> None:
         """Put back what is still as it was left."""
-        _ask(act.writable(self.host), "restore", keep=_KEPT.format(act.id))
+        ask(act.writable(self.host), "restore", keep=_KEPT.format(act.id))
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class DifferentTorch(FileFault):
 
     def changes(self, _act: Act, host: LabHost) -> list[dict[str, Any]]:
         """Where torch and the package tools look."""
-        found = _ask(host, "find", package="torch")
+        found = ask(host, "find", package="torch")
         if found is None:
             raise LabError(
                 f"the python3 of {self.host} has no torch",
@@ -166,7 +167,7 @@ class DifferentData(FolderFault):
 
     def changes(self, act: Act, host: LabHost) -> list[dict[str, Any]]:
         """Remove one by chance, flip bytes in the middle of another."""
-        found = _ask(host, "list", folder=self.folder or str(cache_root()))
+        found = ask(host, "list", folder=self.folder or str(cache_root()))
         folder, files = found["folder"], [file for file in found["files"] if file[1] > 0]
         if not files:
             raise LabError(
@@ -201,7 +202,7 @@ class DifferentCode(FolderFault):
     def changes(self, act: Act, host: LabHost) -> list[dict[str, Any]]:
         """A comment more in one by chance."""
         folder = self.folder or self._package(host)
-        found = _ask(host, "list", folder=folder)
+        found = ask(host, "list", folder=folder)
         files = [
             name
             for name, size_bytes in found["files"]
@@ -218,7 +219,7 @@ class DifferentCode(FolderFault):
 
     def _package(self, host: LabHost) -> str:
         """The yoked that the host's Python imports, else the one that brought up the lab."""
-        found = _ask(host, "find", package="yoked")
+        found = ask(host, "find", package="yoked")
         return found["folder"] if found else str(Path(yoked.__file__).parent)
 
 

@@ -78,7 +78,8 @@ def _change(keep: str, changes: list[dict[str, Any]]) -> None:
     kept: list[dict[str, Any]] = []
     for number, change in enumerate(changes):
         copy = folder / str(number)
-        shutil.copy2(change["path"], copy)
+        # A link that is to go is kept as a link.
+        shutil.copy2(change["path"], copy, follow_symlinks="remove" not in change)
         kept.append({"path": change["path"], "copy": str(copy), "left_as": None})
     for entry, change in zip(kept, changes):  # noqa: B905 - Python 3.8 has no strict
         path = Path(change["path"])
@@ -121,7 +122,7 @@ def _restore(keep: str) -> None:
         # Anything else is somebody's own work by now, or was never changed.
         if _digest(path.read_bytes() if path.exists() else None) == entry["left_as"]:
             path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(entry["copy"], path)
+            shutil.copy2(entry["copy"], path, follow_symlinks=False)
             _forget_compiled(path)
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,8 @@ from typing import TYPE_CHECKING, Self
 from yoked.errors import LabError
 from yoked.lab import syscalls
 from yoked.lab.faults.base import Act, Fault, Words, found, lacking
+from yoked.lab.faults.mounts import mount_all
+from yoked.lab.ssh import CLOCK_SHARED
 from yoked.units import format_bytes
 
 if TYPE_CHECKING:
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 # While a disk is being filled others write to it.
 _FILL_ATTEMPTS = 5
+# Makes what libfaketime shares, so that the ssh server need not. Runs in the host.
+_SHARE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+semaphore, memory = (name.encode() for name in sys.argv[1:])
+libc.sem_open.restype = ctypes.c_void_p
+if not libc.sem_open(semaphore, os.O_CREAT, 0o600, 1):
+    sys.exit(os.strerror(ctypes.get_errno()))
+os.ftruncate(libc.shm_open(memory, os.O_CREAT | os.O_RDWR, 0o600), 4096)
+"""
 _PRELOAD, _FAKETIMERC = "/etc/ld.so.preload", "/etc/faketimerc"
 _MOST_SKEW_S = 100 * 365 * 86_400
 
@@ -218,36 +228,19 @@ class DiskFull(Fault):
             _resize(act.lab, self.host, size_bytes)
 
 
-# Runs as a process of its own, for a namespace is entered for good.
-_RESIZE = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from yoked.lab import syscalls
-syscalls.enter_namespaces(
-    syscalls.open_namespaces(int(sys.argv[4]), ["mnt"], user_namespace=sys.argv[5] == "user")
-)
-try:
-    syscalls.mount("none", sys.argv[2], None, syscalls.MS_REMOUNT | syscalls.MS_NODEV, sys.argv[3])
-except OSError as problem:
-    sys.exit(problem.strerror)
-"""
-
-
 def _resize(lab: Lab, name: str, size_bytes: int) -> None:
     """Another size for a host's storage, which is mounted in the lab's own namespaces."""
-    source = str(Path(syscalls.__file__).parents[2])
     # In a tmpfs, 0 would mean no limit.
-    words = [source, f"/run/hosts/{name}", f"size={max(size_bytes, 1)}"]
-    words += [str(lab.init.pid), "root" if lab.is_root else "user"]
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _RESIZE, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        why = done.stderr.strip().rpartition("\n")[2]
-        raise LabError(f"the disk of {name} cannot have {format_bytes(size_bytes)}: {why}")
+    resize_storage(lab, name, f"size={max(size_bytes, 1)}")
+
+
+def resize_storage(lab: Lab, name: str, option: str) -> None:
+    """Another size or number of inodes for a host's storage. option: as tmpfs(5) has it."""
+    flags = syscalls.MS_REMOUNT | syscalls.MS_NODEV
+    try:
+        mount_all(lab, lab.init.pid, [["mount", "none", f"/run/hosts/{name}", None, flags, option]])
+    except LabError as problem:
+        raise LabError(f"the disk of {name} cannot have {option}: {problem.what}") from problem
 
 
 @dataclass(frozen=True)
@@ -284,6 +277,7 @@ class ClockSkew(Fault):
     def apply(self, act: Act) -> None:
         """Have every program load libfaketime, and tell it the offset."""
         host = act.writable(self.host)
+        host.run(["python3", "-c", _SHARE, *CLOCK_SHARED])
         host.write_text(_FAKETIMERC, f"{self.skew_s:+.3f}\n")
         library = _faketime()
         now = host.read_text(_PRELOAD) if host.exists(_PRELOAD) else ""
@@ -300,6 +294,8 @@ class ClockSkew(Fault):
             else:
                 host.remove(_PRELOAD)
         host.remove(_FAKETIMERC)
+        semaphore, memory = (name.removeprefix("/") for name in CLOCK_SHARED)
+        host.run(["rm", "-f", f"/dev/shm/sem.{semaphore}", f"/dev/shm/{memory}"])  # noqa: S108
 
 
 def _faketime() -> str:

@@ -43,6 +43,16 @@ def send(process: ProcessId, number: signal.Signals) -> None:
         os.close(handle)
 
 
+def end_marked(host: LabHost, fault_id: str) -> None:
+    """Kill what a fault started on a host, which has the fault's id in its environment."""
+    mark = f"YOKED_LAB_FAULT={fault_id}".encode()
+    for process in host.processes():
+        with contextlib.suppress(OSError):
+            found = ProcessId.of(process.outer_pid)
+            if mark in Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0"):
+                found.kill()
+
+
 def _stop(act: Act, processes: Iterable[HostProcess]) -> int:
     """SIGSTOP, written down first; how many."""
     found = []
@@ -118,7 +128,7 @@ class Stop(Fault):
                 )
             _stop(act, [processes[self.pid]])
             return
-        spared = [1, *(each.pid for each in host.processes() if _is_ssh_server(each))]
+        spared = [1, *(each.pid for each in host.processes() if is_ssh_server(each))]
         count = _stop_all(act, host, spared)
         act.say(f"{self.text}: {count} of them")
 
@@ -127,7 +137,8 @@ class Stop(Fault):
         _continue(act)
 
 
-def _is_ssh_server(process: HostProcess) -> bool:
+def is_ssh_server(process: HostProcess) -> bool:
+    """Whether it is what takes connections for ssh."""
     # Not those that serve a login: they are what a person started.
     return process.parent == 1 and bool(process.command) and "sshd" in process.command[0]
 
@@ -269,10 +280,5 @@ class StaleProcess(Fault):
         if not host.alive:
             return
         host = act.awake(self.host)
-        mark = f"YOKED_LAB_FAULT={act.id}".encode()
-        for process in host.processes():
-            with contextlib.suppress(OSError):
-                found = ProcessId.of(process.outer_pid)
-                if mark in Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0"):
-                    found.kill()
+        end_marked(host, act.id)
         host.run(["rm", "-rf", f"/tmp/{act.id}"])  # noqa: S108

@@ -10,9 +10,15 @@ from yoked.errors import UsageError
 from yoked.lab.faults import FAULTS, apply, kind_named
 from yoked.lab.faults.base import Fault
 from yoked.lab.faults.firewall import Firewall
+from yoked.lab.faults.hostrules import ClosedRange
+from yoked.lab.faults.interfaces import ForeignAddress, WrongNetmask
 from yoked.lab.faults.links import Cut, Lossy, Mtu, SlowLink
 from yoked.lab.faults.machine import ClockSkew, Oom
 from yoked.lab.faults.processes import Stop
+from yoked.lab.faults.programs import BusyCpu
+from yoked.lab.faults.routes import NoRoute
+from yoked.lab.faults.startfile import Exported, Limit
+from yoked.lab.faults.storage import ReadOnly
 
 PROMISED = [
     "cut",
@@ -36,6 +42,43 @@ PROMISED = [
     "different-data",
     "different-code",
     "ipv6-first",
+    "client-isolation",
+    "interface-down",
+    "no-address",
+    "wrong-netmask",
+    "same-address",
+    "foreign-address",
+    "no-route",
+    "kill-switch",
+    "wrong-neighbour",
+    "port-range",
+    "firewall-out",
+    "closed-ports",
+    "connection-limit",
+    "ufw",
+    "firewalld",
+    "iptables",
+    "stale-name",
+    "silent-dns",
+    "no-ssh",
+    "host-key",
+    "loose-keys",
+    "login-shell",
+    "noisy-shell",
+    "exiting-shell",
+    "slow-shell",
+    "exported",
+    "limit",
+    "busy-cpu",
+    "taken-port",
+    "battery",
+    "logout-kills",
+    "no-inodes",
+    "read-only",
+    "no-exec",
+    "small-shm",
+    "broken-torch",
+    "no-compiler",
 ]
 
 
@@ -73,6 +116,16 @@ def test_a_fault_says_what_it_does_and_how_it_is_written(kind: type[Fault]) -> N
         ("stop alpha 17", Stop("alpha", 17)),
         ("oom alpha 256", Oom("alpha", 256 * 2**20)),
         ("clock-skew alpha -30", ClockSkew("alpha", -30.0)),
+        ("wrong-netmask alpha:eth0 /32", WrongNetmask("alpha", "eth0", 32)),
+        ("foreign-address alpha", ForeignAddress("alpha", None, "10.0.2.15/24")),
+        ("no-route alpha beta", NoRoute("alpha", "beta", "unreachable")),
+        ("no-route alpha beta prohibit", NoRoute("alpha", "beta", "prohibit")),
+        ("closed-ports alpha 32768-45000", ClosedRange("alpha", 32768, 45000)),
+        ("exported alpha LD_PRELOAD=/gone.so", Exported("alpha", "LD_PRELOAD", "/gone.so")),
+        ("exported alpha EMPTY=", Exported("alpha", "EMPTY", "")),
+        ("limit alpha nofile 64", Limit("alpha", "nofile", 64)),
+        ("busy-cpu alpha", BusyCpu("alpha", 1)),
+        ("read-only alpha /var/tmp/", ReadOnly("alpha", "/var/tmp")),
     ],
 )
 def test_words_become_a_fault(paper_lab: Any, line: str, meant: Fault) -> None:
@@ -97,6 +150,19 @@ def test_words_become_a_fault(paper_lab: Any, line: str, meant: Fault) -> None:
         ("stop alpha 1", "PID is '1'", "stop HOST [PID]"),
         ("slow-cpu alpha 0", "FRACTION is '0'", "slow-cpu HOST FRACTION"),
         ("different-torch alpha new", "'new' is not a version", "2.12.1"),
+        ("same-address alpha alpha", "alpha is named twice", "same-address"),
+        ("wrong-netmask alpha 33", "LENGTH is '33'", "wrong-netmask HOST[:INTERFACE] LENGTH"),
+        ("foreign-address alpha 10.0.2", "'10.0.2' is not an IPv4 address", "foreign-address"),
+        ("no-route alpha beta gone", "'gone' is not a kind of route", "no-route HOST OTHER"),
+        ("closed-ports alpha 80", "'80' is not a range of ports", "32768-45000"),
+        ("closed-ports alpha 90-80", "LAST is '80'", "closed-ports HOST FIRST-LAST"),
+        ("port-range alpha 80 90", "FIRST is '80': it must be from 1024", "port-range"),
+        ("stale-name alpha beta home", "'home' is not an address", "stale-name"),
+        ("login-shell alpha nologin", "'nologin' is not the path", "login-shell HOST [SHELL]"),
+        ("exported alpha OMP", "'OMP' is not NAME=VALUE", "OMP_NUM_THREADS=1"),
+        ("limit alpha files 3", "'files' is not a limit", "limit HOST NAME COUNT"),
+        ("read-only alpha /", "'/' is not the absolute path", "read-only HOST FOLDER"),
+        ("no-exec alpha tmp", "'tmp' is not the absolute path", "no-exec HOST FOLDER"),
     ],
 )
 def test_a_mistake_is_named_with_the_way_to_write_it(
@@ -133,6 +199,13 @@ def test_an_unknown_fault_is_answered_with_the_nearest(paper_lab: Any) -> None:
         ("different-data alpha /a", "different-data alpha /b", False),
         ("different-data alpha /a", "different-code alpha /a", False),
         ("stale-process alpha 1", "stale-process alpha 2", False),
+        ("no-route alpha beta", "no-route alpha beta blackhole", True),
+        ("no-route alpha beta", "no-route beta alpha", False),
+        ("exported alpha A=1", "exported alpha A=2", True),
+        ("exported alpha A=1", "exported alpha B=1", False),
+        ("limit alpha nofile 9", "limit alpha nproc 9", False),
+        ("read-only alpha /var", "read-only alpha /var/tmp", False),
+        ("read-only alpha /var", "no-exec alpha /var", False),
     ],
 )
 def test_the_same_fault_twice_is_told_from_two_faults(

@@ -1,0 +1,93 @@
+"""The network cards of this host, those that are down too, and its radios.
+
+Source: sysfs-class-net, packet(7), iw(8).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.ask import number, said_by, text
+from yoked.agent.firewall import tool
+from yoked.agent.interfaces import NET, entries
+
+# linux/if.h
+_UP = 0x1
+
+
+def part_links(args: Mapping[str, Any]) -> dict[str, Any] | None:
+    """{interface: up, carrier, speed_bit_per_s, duplex, mtu_bytes, rx_errors, tx_errors,
+    addresses}; addresses: how many it has. None where there is no /sys.
+    """
+    del args
+    if not NET.is_dir():
+        return None
+    addresses = Counter(entry.name for entry in entries())
+    return {
+        path.name: describe(path, addresses[path.name])
+        for path in sorted(NET.iterdir())
+        # Bonding keeps a file here.
+        if (path / "flags").exists()
+    }
+
+
+def describe(card: Path, addresses: int) -> dict[str, Any]:
+    """One interface. card: its folder in /sys/class/net."""
+    speed = number(card / "speed")
+    carrier = number(card / "carrier")
+    return {
+        "up": bool(int(text(card / "flags") or "0", 16) & _UP),
+        # One that is switched off cannot be asked for its carrier.
+        "carrier": None if carrier is None else bool(carrier),
+        "speed_bit_per_s": speed * 10**6 if speed and speed > 0 else None,
+        "duplex": duplex if (duplex := text(card / "duplex")) in ("full", "half") else None,
+        "mtu_bytes": number(card / "mtu"),
+        "rx_errors": number(card / "statistics/rx_errors"),
+        "tx_errors": number(card / "statistics/tx_errors"),
+        "addresses": addresses,
+    }
+
+
+def part_wireless(args: Mapping[str, Any]) -> dict[str, Any]:
+    """{interface: power_save, signal_dbm, bit_per_s} of the radios; None for what iw is needed
+    for, where it is absent.
+    """
+    del args
+    radios = [
+        path.name
+        for path in sorted(NET.glob("*"))
+        if (path / "wireless").exists() or (path / "phy80211").exists()
+    ]
+    iw = tool("iw")
+    signals = signals_of(text(Path("/proc/net/wireless")))
+    found = {}
+    for name in radios:
+        saves = said_by([iw, "dev", name, "get", "power_save"]) if iw else ""
+        link = said_by([iw, "dev", name, "link"]) if iw else ""
+        found[name] = {**radio_of(saves, link), "signal_dbm": signals.get(name)}
+    return found
+
+
+def radio_of(saves: str, link: str) -> dict[str, Any]:
+    """power_save and bit_per_s from what `iw dev NAME get power_save` and `... link` say."""
+    rate = re.search(r"tx bitrate: ([\d.]+) MBit/s", link)
+    state = re.search(r"Power save: (on|off)", saves)
+    return {
+        "power_save": state[1] == "on" if state else None,
+        "bit_per_s": float(rate[1]) * 1e6 if rate else None,
+    }
+
+
+def signals_of(wireless: str) -> dict[str, float]:
+    """{interface: dBm} from /proc/net/wireless."""
+    found = {}
+    for line in wireless.splitlines()[2:]:
+        name, _, rest = line.partition(":")
+        fields = rest.split()
+        if len(fields) > 2:
+            found[name.strip()] = float(fields[2].rstrip("."))
+    return found

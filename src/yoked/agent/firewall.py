@@ -1,0 +1,159 @@
+"""Which firewall this host has, whether it is on, and its rules as far as we may read them.
+
+Only root may read a kernel's rules; others see which firewall is there and whether it is started.
+Source: ufw(8), firewall-cmd(1), nft(8), iptables-save(8), pfctl(8).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.ask import said_by, text
+
+# A shell that ssh starts need not have them all.
+TOOL_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+_TOOLS = ("ufw", "firewall-cmd", "nft", "iptables", "pfctl")
+_UNITS = ("ufw", "firewalld", "nftables", "iptables", "netfilter-persistent")
+_KINDS = {"nftables": "nft", "netfilter-persistent": "iptables"}
+_ADMINISTRATORS = ("sudo", "wheel", "admin")
+_APPLICATION_FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"
+
+
+def part_firewall(args: Mapping[str, Any]) -> dict[str, Any]:
+    """kind, active, rules, zone (firewalld's) and tools; see health."""
+    del args
+    tools = [name for name in _TOOLS if tool(name)]
+    if sys.platform == "darwin":
+        return _of_macos(tools)
+    root = _as_root()
+    active = _started()
+    if active is None and root is not None:
+        return {**_of_rules(root), "zone": None, "tools": tools}
+    rules = None if root is None else _rules(active, root)
+    return {
+        "kind": active,
+        "active": None if active is None else True,
+        "rules": rules,
+        "zone": _zone() if active == "firewalld" else None,
+        "tools": tools,
+    }
+
+
+def part_sudo(args: Mapping[str, Any]) -> dict[str, bool | None]:
+    """root: whether we are. without_password: whether sudo asks for none; None: not tried, because
+    it would be reported where the user is no administrator.
+    """
+    del args
+    if os.getuid() == 0:
+        return {"root": True, "without_password": None}
+    if not _may_try_sudo():
+        return {"root": False, "without_password": None if tool("sudo") else False}
+    return {"root": False, "without_password": bool(_said_as_root(["echo", "yes"]))}
+
+
+def tool(name: str) -> str | None:
+    """The path of a tool for administrators; None: it is not there."""
+    return shutil.which(name, path=TOOL_PATH)
+
+
+def hooks_input(rules: str) -> bool:
+    """Whether nft's rules decide about what comes in."""
+    return re.search(r"\bhook (input|prerouting|ingress)\b", rules) is not None
+
+
+def _started() -> str | None:
+    """The firewall that is switched on, by what everybody may read."""
+    if re.search(r"^ENABLED=yes", text(Path("/etc/ufw/ufw.conf")), re.MULTILINE):
+        return "ufw"
+    # Its own tool takes a quarter of a second to say so.
+    if any(text(path) == "firewalld" for path in Path("/proc").glob("[0-9]*/comm")):
+        return "firewalld"
+    # Exits with 3 when one of them is off, and says what is on all the same.
+    states = said_by(["sh", "-c", f"systemctl is-active {' '.join(_UNITS)} || true"]).split()
+    for unit, state in zip(_UNITS, states):  # noqa: B905 - not before Python 3.10
+        # ufw's unit is active on a machine where ufw is switched off.
+        if state == "active" and unit != "ufw":
+            return _KINDS.get(unit, unit)
+    return None
+
+
+def _of_rules(root: list[str]) -> dict[str, Any]:
+    """The firewall that the kernel's rules show."""
+    nft = tool("nft")
+    said = said_by([*root, nft, "list", "ruleset"]) if nft else ""
+    iptables = tool("iptables-save")
+    if hooks_input(said):
+        ours = "iptables" if "managed by iptables-nft" in said else "nft"
+        return {"kind": ours, "active": True, "rules": said.splitlines()}
+    old = said_by([*root, iptables]) if iptables else ""
+    if re.search(r"^(-A |:\w+ (DROP|REJECT))", old, re.MULTILINE):
+        return {"kind": "iptables", "active": True, "rules": old.splitlines()}
+    if nft is None and iptables is None:
+        return {"kind": None, "active": None, "rules": None}
+    return {"kind": "none", "active": False, "rules": []}
+
+
+def _rules(kind: str | None, root: list[str]) -> list[str] | None:
+    """The rules in the words of the firewall that made them."""
+    words = {
+        "ufw": ["ufw", "status", "verbose"],
+        "firewalld": ["firewall-cmd", "--list-all"],
+        "nft": ["nft", "list", "ruleset"],
+        "iptables": ["iptables-save"],
+    }.get(kind or "")
+    path = tool(words[0]) if words else None
+    if words is None or path is None:
+        return None
+    return said_by([*root, path, *words[1:]]).splitlines() or None
+
+
+def _zone() -> str | None:
+    path = tool("firewall-cmd")
+    return (said_by([path, "--get-default-zone"]) or None) if path else None
+
+
+def _of_macos(tools: list[str]) -> dict[str, Any]:
+    said = said_by([_APPLICATION_FIREWALL, "--getglobalstate"])
+    return {
+        "kind": "pf" if said else None,
+        "active": "enabled" in said if said else None,
+        "rules": None,
+        "zone": None,
+        "tools": tools,
+    }
+
+
+def _as_root() -> list[str] | None:
+    """What makes a command root's; None: nothing does."""
+    if os.getuid() == 0:
+        return []
+    sudo = tool("sudo")
+    if sudo and _may_try_sudo() and _said_as_root(["echo", "yes"]):
+        return [sudo, "-n"]
+    return None
+
+
+def _said_as_root(argv: list[str]) -> str:
+    sudo = tool("sudo")
+    return said_by([sudo, "-n", *argv]) if sudo else ""
+
+
+def _may_try_sudo() -> bool:
+    """Whether the user is an administrator: sudo reports others to root."""
+    import grp
+
+    if not tool("sudo"):
+        return False
+    for number in os.getgroups():
+        try:
+            if grp.getgrgid(number).gr_name in _ADMINISTRATORS:
+                return True
+        except KeyError:
+            continue
+    return False

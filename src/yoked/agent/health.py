@@ -1,0 +1,73 @@
+"""What could keep this host from training: looked at in parts, without root and without tools.
+
+A part that cannot be told is null, and `untold` has why; none holds up another.
+
+    names         {hostname, own: {addresses, error, took_s}, others: {name: the same}}
+    ways          {address: {source, interface, error, neighbour, mac}}
+    gateway       {address, interface, neighbour} or null
+    environment   {NAME: value}
+    firewall      {kind, active, rules, zone, tools}
+    sudo          {root, without_password}
+    limits        {nofile, ...: [soft, hard], pids: {max, current}, umask}
+    folders       {home, state, cache, tmp, shm: {path, exists, writable, free_bytes, ...}}
+    ports         {range, reserved, taken, owners: {port: [...]}}
+    processes     {stale: [...], busy: [...], idle_cores}
+    memory, power, processors, wireless, links, compiler, kernel, clock, gpu, shell
+
+What each holds is described where it is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from yoked.agent.deadline import told_within
+from yoked.agent.server import Call
+
+# By part: the module whose `part_NAME` tells it.
+PARTS = {
+    "names": "names",
+    "ways": "ways",
+    "gateway": "ways",
+    "environment": "surroundings",
+    "firewall": "firewall",
+    "sudo": "firewall",
+    "limits": "limits",
+    "folders": "storage",
+    "ports": "ports",
+    "processes": "strays",
+    "memory": "limits",
+    "power": "power",
+    "processors": "limits",
+    "wireless": "cards",
+    "links": "cards",
+    "compiler": "toolchain",
+    "kernel": "limits",
+    "clock": "clock",
+    "gpu": "gpustate",
+    "shell": "toolchain",
+}
+LIMIT_S = 2.5
+
+
+def answer_health(call: Call) -> dict[str, Any]:
+    """Look at the parts that are named.
+
+    args: parts, null: all; names to resolve; addresses to find the way to; ports whose owners are
+    asked for; limit_s, for all of it. Gives {part: content} and untold {part: why}.
+    """
+    wanted: list[str] = call.args.get("parts") or list(PARTS)
+    told, untold = told_within(
+        float(call.args.get("limit_s") or LIMIT_S),
+        {name: partial(_part(name), call.args) for name in wanted},
+    )
+    return {**{name: told.get(name) for name in wanted}, "untold": untold}
+
+
+def _part(name: str) -> Callable[[Mapping[str, Any]], Any]:
+    module = importlib.import_module(f"yoked.agent.{PARTS[name]}")
+    found: Callable[[Mapping[str, Any]], Any] = getattr(module, f"part_{name}")
+    return found

@@ -1,0 +1,113 @@
+"""What a process of ours may have on this host, and what the kernel's settings allow."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from yoked.agent.ask import number, text
+from yoked.agent.facts import memory
+from yoked.agent.processors import CGROUPS, affinity, facts, own_groups
+
+_LIMITS = {
+    "nofile": "RLIMIT_NOFILE",
+    "nproc": "RLIMIT_NPROC",
+    "memlock": "RLIMIT_MEMLOCK",
+    "as": "RLIMIT_AS",
+    "fsize": "RLIMIT_FSIZE",
+    "data": "RLIMIT_DATA",
+    "stack": "RLIMIT_STACK",
+    "cpu": "RLIMIT_CPU",
+}
+
+
+def part_limits(args: Mapping[str, Any]) -> dict[str, Any]:
+    """[soft, hard] of each limit, None: unlimited; pids of our control groups; umask."""
+    del args
+    return {
+        **{name: _limit(constant) for name, constant in _LIMITS.items()},
+        "pids": pids(),
+        "umask": _umask(),
+    }
+
+
+def _limit(constant: str) -> list[int | None] | None:
+    kind = getattr(resource, constant, None)
+    if kind is None:
+        return None
+    return [None if each == resource.RLIM_INFINITY else each for each in resource.getrlimit(kind)]
+
+
+def pids(proc: Path = Path("/proc"), cgroups: Path = CGROUPS) -> dict[str, int] | None:
+    """max and current of the control group that leaves the least; None: no limit."""
+    found = []
+    for folder in own_groups(proc, cgroups, "pids"):
+        most, current = number(folder / "pids.max"), number(folder / "pids.current")
+        if most is not None and current is not None:
+            found.append({"max": most, "current": current})
+    return min(found, key=lambda each: each["max"] - each["current"], default=None)
+
+
+def _umask() -> int | None:
+    """Read, because asking the C library for it would change it."""
+    for line in text(Path("/proc/self/status")).splitlines():
+        if line.startswith("Umask:"):
+            return int(line.split()[1], 8)
+    return None
+
+
+def part_memory(args: Mapping[str, Any]) -> dict[str, int | None]:
+    """available_bytes, swap_free_bytes, overcommit, commit_left_bytes and limit_bytes (of the
+    control group; None: it has none).
+    """
+    del args
+    kib = _meminfo(Path("/proc"))
+    found = memory()
+    total = kib.get("MemTotal")
+    limited = total is not None and found["memory_bytes"] not in (None, 1024 * total)
+    left = kib["CommitLimit"] - kib["Committed_AS"] if "CommitLimit" in kib else None
+    return {
+        "available_bytes": found["memory_available_bytes"],
+        "swap_free_bytes": 1024 * kib["SwapFree"] if "SwapFree" in kib else None,
+        "overcommit": number(Path("/proc/sys/vm/overcommit_memory")),
+        "commit_left_bytes": None if left is None else max(0, 1024 * left),
+        "limit_bytes": found["memory_bytes"] if limited else None,
+    }
+
+
+def _meminfo(proc: Path) -> dict[str, int]:
+    rows = (line.partition(":") for line in text(proc / "meminfo").splitlines())
+    return {name: int(rest.split()[0]) for name, _, rest in rows}
+
+
+def part_processors(args: Mapping[str, Any]) -> dict[str, Any]:
+    """online and affinity: how many logical CPUs there are, and we may use; quota_cores: CPUs'
+    worth of time that control groups grant, None: no limit; fast_cores and slow_cores: physical.
+    """
+    del args
+    found = facts()
+    return {
+        "online": found["threads"],
+        "affinity": len(affinity()) if hasattr(resource, "prlimit") else found["threads"],
+        "quota_cores": found["cpu_quota"],
+        "fast_cores": found["fast_cores"],
+        "slow_cores": found["cores"] - found["fast_cores"],
+    }
+
+
+def part_kernel(args: Mapping[str, Any]) -> dict[str, Any] | None:
+    """ptrace_scope, conntrack_count, conntrack_max, rp_filter {interface: n} and somaxconn."""
+    del args
+    settings = Path("/proc/sys")
+    if not settings.is_dir():
+        return None
+    filters = (settings / "net/ipv4/conf").glob("*/rp_filter")
+    return {
+        "ptrace_scope": number(settings / "kernel/yama/ptrace_scope"),
+        "conntrack_count": number(settings / "net/netfilter/nf_conntrack_count"),
+        "conntrack_max": number(settings / "net/netfilter/nf_conntrack_max"),
+        "rp_filter": {path.parent.name: number(path) for path in sorted(filters)},
+        "somaxconn": number(settings / "net/core/somaxconn"),
+    }

@@ -1,0 +1,44 @@
+"""What names mean on this host: asked as Gloo, torch's store and every program here ask."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from yoked.agent.deadline import told_within
+
+# The resolver itself gives up after 5 s a server.
+_LIMIT_S = 1.5
+
+
+def part_names(args: Mapping[str, Any]) -> dict[str, Any]:
+    """This host's own name, and `names`: hostname; own and others {name: {addresses, error,
+    took_s}}.
+    """
+    own = socket.gethostname()
+    wanted: Sequence[str] = args.get("names") or ()
+    acts: dict[str, Callable[[], dict[str, Any]]] = {
+        name: partial(resolve, name) for name in {own, *wanted}
+    }
+    told, untold = told_within(_LIMIT_S, acts)
+    for name, why in untold.items():
+        told[name] = {"addresses": [], "error": why, "took_s": _LIMIT_S}
+    return {"hostname": own, "own": told[own], "others": {name: told[name] for name in wanted}}
+
+
+def resolve(name: str) -> dict[str, Any]:
+    """The addresses of a name, in the resolver's order: the first is the one that is taken."""
+    began_s = time.monotonic()
+    addresses: list[str] = []
+    error = None
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    except OSError as problem:
+        error = problem.strerror or str(problem)
+    except UnicodeError:
+        error = "no name that a resolver could be asked for"
+    return {"addresses": addresses, "error": error, "took_s": time.monotonic() - began_s}

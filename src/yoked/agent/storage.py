@@ -1,0 +1,102 @@
+"""The folders that a run writes to: whether it could, and how much."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from yoked.agent.ask import text
+from yoked.agent.deadline import told_within
+from yoked.paths import cache_root, state_root
+
+# A folder of a server that is gone hangs whoever looks at it.
+_LIMIT_S = 1.5
+# More than a file system keeps beside the inode, so that a full one shows.
+_TRIED_BYTES = 8192
+
+
+class Mount(NamedTuple):
+    """Where a file system is mounted, its type and its options."""
+
+    place: Path
+    filesystem: str
+    options: frozenset[str]
+
+
+def part_folders(args: Mapping[str, Any]) -> dict[str, Any]:
+    """home, state, cache, tmp and shm; see health. One that hangs has its `error` alone."""
+    del args
+    folders = {
+        "home": Path.home(),
+        "state": state_root(),
+        "cache": cache_root(),
+        "tmp": Path(os.environ.get("TMPDIR") or "/tmp"),  # noqa: S108 - where programs write
+        "shm": Path("/dev/shm"),  # noqa: S108
+    }
+    if sys.platform == "darwin":
+        del folders["shm"]
+    told, untold = told_within(
+        _LIMIT_S, {name: partial(describe, path) for name, path in folders.items()}
+    )
+    for name, why in untold.items():
+        told[name] = {"path": str(folders[name]), "error": why}
+    return told
+
+
+def describe(folder: Path, mounts: str | None = None) -> dict[str, Any]:
+    """What a folder is; for one that is not there, what its nearest parent that is there allows.
+
+    mounts: what /proc/self/mountinfo says. A file without a name is written to find out.
+    """
+    place = next(each for each in (folder, *folder.parents) if each.exists())
+    found = os.statvfs(place)
+    mount = mount_of(place, text(Path("/proc/self/mountinfo")) if mounts is None else mounts)
+    error = _try_to_write(place)
+    return {
+        "path": str(folder),
+        "exists": place == folder,
+        "writable": error is None,
+        "free_bytes": found.f_bavail * found.f_frsize,
+        # Some file systems make inodes as they need them, and count none.
+        "free_inodes": found.f_favail if found.f_files else None,
+        "filesystem": mount.filesystem if mount else None,
+        "noexec": bool(found.f_flag & getattr(os, "ST_NOEXEC", 0)),
+        "read_only": bool(found.f_flag & os.ST_RDONLY),
+        "owner_uid": place.stat().st_uid,
+        "error": error,
+    }
+
+
+def mount_of(folder: Path, mounts: str) -> Mount | None:
+    """The file system that a folder is on. mounts: as in proc_pid_mountinfo(5)."""
+    real = folder.resolve()
+    best = None
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split()
+        # Blanks in names are written in octal.
+        place = Path(fields[4].encode().decode("unicode_escape"))
+        if (place == real or place in real.parents) and (
+            # A later mount at the same place covers an earlier one.
+            best is None or len(place.parts) >= len(best.place.parts)
+        ):
+            best = Mount(place, after.split()[0], frozenset(fields[5].split(",")))
+    return best
+
+
+def _try_to_write(folder: Path) -> str | None:
+    """Why a file cannot be written there, as a symbol and words; None: it can."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\1" * _TRIED_BYTES)
+            file.flush()
+    except OSError as problem:
+        symbol = errno.errorcode.get(problem.errno or 0, "EIO")
+        return f"{symbol}: {problem.strerror}"
+    return None

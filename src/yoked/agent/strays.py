@@ -1,0 +1,152 @@
+"""Processes that are in a run's way: ranks that outlived their launcher, others' programs at work.
+
+Source: proc_pid_stat(5).
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from yoked.agent.ask import text
+from yoked.agent.processes import LAUNCH_VARIABLE, Process, all_processes
+from yoked.agent.processors import affinity
+from yoked.agent.reap import stale_processes
+
+# Set for what the doctor itself starts.
+DOCTOR_VARIABLE = "YOKED_DOCTOR"
+_SAMPLE_S = 0.2
+_BUSY_CORES = 0.5
+_LAUNCHER = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch))\b")
+# Who takes over what loses its parent.
+_ADOPTERS = ("systemd", "init", "hostinit", "tini", "dumb-init", "launchd")
+
+
+class _Sight(NamedTuple):
+    """A process with what it used in the sample."""
+
+    process: Process
+    ppid: int
+    cores: float
+    memory_bytes: int
+
+
+def part_processes(args: Mapping[str, Any]) -> dict[str, Any] | None:
+    """stale, busy and idle_cores; see health. None where there is no /proc.
+
+    idle_cores: logical CPUs that we may use, less what others' programs use; the doctor's own
+    work does not count.
+    """
+    del args
+    if not Path("/proc/self/stat").exists():
+        return None
+    seen = _look()
+    own = _family(seen, os.getpid())
+    others = [each for each in seen if each.process.pid not in own]
+    stale = _stale(others)
+    stale_pids = {each["pid"] for each in stale}
+    busy = [
+        {**_describe(each), "cores": round(each.cores, 2)}
+        for each in others
+        if each.cores >= _BUSY_CORES and each.process.pid not in stale_pids
+    ]
+    used = sum(each.cores for each in others)
+    return {
+        "stale": stale,
+        "busy": sorted(busy, key=lambda each: -float(each["cores"])),
+        "idle_cores": round(max(0.0, len(affinity()) - used), 2),
+    }
+
+
+def _look() -> list[_Sight]:
+    """All processes, and what each used of the CPUs in the sample."""
+    before = {process: process.usage()[0] for process in all_processes()}
+    began_s = time.monotonic()
+    time.sleep(_SAMPLE_S)
+    took_s = time.monotonic() - began_s
+    seen = []
+    for process, used_s in before.items():
+        now_s, memory_bytes = process.usage()
+        parent = _parent(process.pid)
+        if parent is not None:
+            cores = max(0.0, now_s - used_s) / took_s
+            seen.append(_Sight(process, parent, cores, memory_bytes))
+    return seen
+
+
+def _family(seen: list[_Sight], root: int) -> set[int]:
+    """This agent, what it started, and whatever else a doctor started on this machine."""
+    found = {root}
+    while more := {
+        each.process.pid for each in seen if each.ppid in found and each.process.pid not in found
+    }:
+        found |= more
+    doctors = {each.process.pid for each in seen if DOCTOR_VARIABLE in each.process.environment()}
+    return found | doctors
+
+
+def _stale(others: list[_Sight]) -> list[dict[str, Any]]:
+    """Ours, whose job is over or gone, and others' ranks and launchers that lost their parent."""
+    ours = {process.pid for process, _ in stale_processes()}
+    return [
+        {
+            **_describe(each),
+            "ppid": each.ppid,
+            "cores": round(each.cores, 2),
+            "memory_bytes": each.memory_bytes,
+            "age_s": _age_s(each.process),
+        }
+        for each in others
+        if each.process.pid in ours or _is_left_behind(each)
+    ]
+
+
+def _is_left_behind(seen: _Sight) -> bool:
+    environment = seen.process.environment()
+    if LAUNCH_VARIABLE in environment or not _is_adopted(seen.ppid):
+        return False
+    rank = {"RANK", "WORLD_SIZE"} <= environment.keys()
+    return rank or _LAUNCHER.search(seen.process.command()) is not None
+
+
+def _is_adopted(ppid: int) -> bool:
+    return ppid == 1 or text(Path(f"/proc/{ppid}/comm")) in _ADOPTERS
+
+
+def _describe(seen: _Sight) -> dict[str, Any]:
+    pid = seen.process.pid
+    return {
+        "pid": pid,
+        "run": seen.process.environment().get("YOKED_RUN"),
+        "command": seen.process.command() or text(Path(f"/proc/{pid}/comm")),
+        "user": _user(pid),
+    }
+
+
+def _user(pid: int) -> str | None:
+    try:
+        uid = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _parent(pid: int) -> int | None:
+    """The parent's number; None: it is gone, or a zombie."""
+    fields = text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return int(fields[1]) if fields and fields[0] not in "ZX" else None
+
+
+def _age_s(process: Process) -> float | None:
+    words = text(Path("/proc/uptime")).split()
+    if not words:
+        return None
+    return round(float(words[0]) - process.start_ticks / os.sysconf("SC_CLK_TCK"), 1)

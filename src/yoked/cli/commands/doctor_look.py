@@ -1,0 +1,68 @@
+"""Looks at a fleet for `yoked doctor`, and judges what it sees, or what a bundle kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from yoked.records.examination import Examination, Finding, Need
+
+if TYPE_CHECKING:
+    from yoked.cli.output import Output
+    from yoked.fleet.model import Fleet
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An examination, and what it comes to. fleet: the fleet's name."""
+
+    fleet: str
+    examination: Examination
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Eyes:
+    """Looks at a fleet, again and again. folders: compared on all hosts, by what they are."""
+
+    need: Need
+    output: Output
+    quick: bool = False
+    bandwidth: bool = False
+    folders: Mapping[str, Path] | None = None
+
+    def __call__(self, fleet: Fleet, *, quick: bool | None = None) -> Seen:
+        """Look at a fleet, and judge. quick: None is as was asked for."""
+        from yoked.cli.commands.doctor_fix import connect
+        from yoked.cli.commands.probe import Line
+        from yoked.doctor.causes import findings_of
+        from yoked.doctor.compare import with_contents
+        from yoked.doctor.examine import look
+
+        is_quick = self.quick if quick is None else quick
+        with Line(self.output) as line:
+            examination = look(
+                fleet,
+                self.need,
+                quick=is_quick,
+                bandwidth=self.bandwidth and not is_quick,
+                say=line.show,
+            )
+            if self.folders:
+                line.show("comparing folders")
+                examination = with_contents(
+                    examination, self.folders, lambda host: connect(fleet, host)
+                )
+        return Seen(fleet.name, examination, findings_of(examination))
+
+
+def replayed(path: Path) -> Seen:
+    """A saved examination, judged. Raises UsageError or YokedError for what is none."""
+    from yoked.doctor.bundle import read_saved
+    from yoked.doctor.causes import findings_of
+    from yoked.doctor.replay import from_json
+
+    examination = from_json(read_saved(path), where=f"--from {path}")
+    return Seen(path.name, examination, findings_of(examination))

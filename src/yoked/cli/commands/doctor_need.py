@@ -1,0 +1,90 @@
+"""What a run needs, as far as it is known before it starts: for the doctor to compare with."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from yoked import __version__
+from yoked.errors import YokedError
+from yoked.launch.requirements import requirements_digest, train_requirements
+from yoked.records.examination import Need
+
+if TYPE_CHECKING:
+    from yoked.plan.shape import Counts, Shape
+    from yoked.train.config import TrainConfig
+
+_COMPARED = ("torch", "numpy")
+_FLOAT32_BYTES = 4
+# AdamW keeps two moments of a number, Muon one and a few factors of rows.
+_ADAMW_COPIES = 3
+_MUON_COPIES = 2
+
+
+def need_of(config: TrainConfig | None = None) -> Need:
+    """What a run of that configuration needs; None: of an unknown program.
+
+    Sizes are for float32 on the CPU, and for one rank with all of Muon's work: what is needed at
+    most. Raises UsageError for a configuration that no device could compute.
+    """
+    versions, environment = _versions(), _environment()
+    if config is None:
+        return Need(versions=versions, environment=environment)
+    from yoked.plan.memory import rank_memory
+    from yoked.plan.shape import count_parameters
+
+    shape, rows = _shape(config)
+    memory = rank_memory(
+        shape, dtype="float32", rows=rows, owned=1.0, lossy=False, payload_bytes=_FLOAT32_BYTES
+    )
+    return Need(
+        versions=versions,
+        environment=environment,
+        checkpoint_bytes=checkpoint_bytes(count_parameters(shape)),
+        memory_bytes=round(memory.total),
+        keep=config.keep_last,
+    )
+
+
+def checkpoint_bytes(counts: Counts) -> int:
+    """Bytes of one checkpoint: weights and the optimizer's state."""
+    adamw = counts.adamw + counts.scalars
+    numbers = _ADAMW_COPIES * adamw + _MUON_COPIES * counts.transformer_matrices
+    return _FLOAT32_BYTES * numbers
+
+
+def _shape(config: TrainConfig) -> tuple[Shape, int]:
+    """The model, and the rows of a micro-batch, as they are where nothing else is said."""
+    from yoked.plan.shape import Shape
+    from yoked.train.resolve import resolve
+
+    resolved = resolve(config, "cpu" if config.device_type == "auto" else config.device_type)
+    shape = Shape.from_flags(
+        resolved.depth,
+        aspect_ratio=resolved.aspect_ratio,
+        head_dim=resolved.head_dim,
+        vocab_size=config.vocab_size,
+        sequence_len=resolved.max_seq_len,
+        window_pattern=resolved.window_pattern,
+    )
+    return shape, resolved.device_batch_size
+
+
+def _environment() -> str | None:
+    try:
+        return requirements_digest(train_requirements())
+    except YokedError:
+        # Hosts may have environments all the same; they are looked at as far as they are named.
+        return None
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "yoked": __version__}
+    for name in _COMPARED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            # A controller need not train.
+            continue
+    return found

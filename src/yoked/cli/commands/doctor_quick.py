@@ -1,0 +1,145 @@
+"""The doctor's quick form before a launch: beside the preparations, and done before the word."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from yoked.cli.commands.doctor_text import errors_of, fleet_flag, problem_lines, typed
+from yoked.cli.commands.lab_text import counted
+from yoked.errors import FleetError, HostError, YokedError
+from yoked.remote.connect import connect_host
+from yoked.units import format_duration
+
+if TYPE_CHECKING:
+    from yoked.cli.output import Output
+    from yoked.fleet.model import Fleet
+    from yoked.records.examination import Examination, Finding, Need
+    from yoked.remote.client import AgentClient
+
+# It has deadlines of its own, far below. What passes this one is held up by something else.
+PATIENCE_S = 20.0
+_SSH = "ssh-"
+
+
+class StoppedError(HostError):
+    """The doctor's own verdict: this launch cannot work."""
+
+
+class QuickLook:
+    """A quick examination of a fleet that goes on while something else is done."""
+
+    def __init__(self, fleet: Fleet, need: Need, connect: Callable[..., AgentClient]) -> None:
+        self._fleet, self._need, self._connect = fleet, need, connect
+        self._seen: tuple[Examination, tuple[Finding, ...]] | None = None
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._look, name="doctor", daemon=True)
+        self._thread.start()
+
+    def require_health(self, output: Output) -> None:
+        """Wait for the verdict, say it in a line, and raise HostError where a run cannot work.
+
+        An examination that could not be made stops nobody: it is said.
+        """
+        self._thread.join(PATIENCE_S)
+        if isinstance(self._problem, YokedError):
+            output.note(f"doctor: {self._problem.what}")
+            return
+        if self._problem is not None:
+            raise self._problem
+        if self._seen is None:
+            output.note(f"doctor: no answer in {PATIENCE_S:g} s")
+            return
+        examination, findings = self._seen
+        if wrong := errors_of(findings):
+            raise _stopped(self._fleet, examination, wrong)
+        output.note(_all_well(examination, findings))
+
+    def explained(self, problem: YokedError) -> YokedError:
+        """What a launch ends with that came to grief meanwhile: with all that the doctor knows.
+
+        Why ssh does not come in, the launch has said as well.
+        """
+        self._thread.join(PATIENCE_S)
+        if self._seen is None:
+            return problem
+        examination, findings = self._seen
+        rest = [each for each in errors_of(findings) if not each.check.startswith(_SSH)]
+        if not rest:
+            return problem
+        found = _stopped(self._fleet, examination, rest)
+        if len(examination.up) == len(examination.hosts):
+            return found
+        return HostError(f"{problem.what}\n{found.what}", fix=(*problem.fix, *found.fix))
+
+    def _look(self) -> None:
+        from yoked.doctor.causes import findings_of
+        from yoked.doctor.examine import look
+
+        try:
+            examination = look(
+                self._fleet,
+                self._need,
+                quick=True,
+                bandwidth=False,
+                say=lambda _: None,
+                connect=self._connect,
+            )
+            self._seen = examination, findings_of(examination)
+        except BaseException as problem:  # noqa: BLE001 - raised where it is waited for
+            self._problem = problem
+
+
+def _stopped(fleet: Fleet, examination: Examination, wrong: Sequence[Finding]) -> StoppedError:
+    """The error that ends a launch: all that is wrong, and the lines that mend it."""
+    lines = [f"the doctor stopped this launch: {counted(len(wrong), 'error')}"]
+    for finding in wrong:
+        lines += problem_lines(finding)
+    fixes = [
+        f"{typed(fix, examination)}    on {fix.host or 'this machine'}"
+        for finding in wrong
+        for fix in finding.fix
+    ]
+    closer = f"yoked doctor{fleet_flag(fleet)}    looks closer"
+    more = [closer, "--no-doctor    starts it all the same"]
+    return StoppedError("\n".join(lines), fix=[*fixes, *more])
+
+
+def _all_well(examination: Examination, findings: tuple[Finding, ...]) -> str:
+    """One line; warnings are named, and told by the whole doctor."""
+    took = format_duration(examination.took_s)
+    names = list(dict.fromkeys(finding.check for finding in findings))
+    if not names:
+        return f"doctor: nothing is in the way ({took})"
+    warnings = f"{counted(len(findings), 'warning')} ({', '.join(names)})"
+    return f"doctor: nothing is in the way, {warnings}; `yoked doctor` says more ({took})"
+
+
+@contextmanager
+def beside(
+    fleet: Fleet,
+    need: Need,
+    *,
+    wanted: bool,
+    connect: Callable[..., AgentClient] = connect_host,
+) -> Iterator[QuickLook | None]:
+    """A quick examination beside what is done in this context; None where there is no link.
+
+    connect: to a host, as `connect_host` does: the agents of the launch serve the doctor too.
+
+    A host that fails in the meantime is what the doctor knows best: its errors are raised with it.
+    """
+    if not wanted or len(fleet.hosts) < 2:
+        yield None
+        return
+    quick = QuickLook(fleet, need, connect)
+    try:
+        yield quick
+    except StoppedError:
+        raise
+    except (HostError, FleetError) as problem:
+        if (found := quick.explained(problem)) is problem:
+            raise
+        raise found from problem

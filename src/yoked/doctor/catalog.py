@@ -1,0 +1,65 @@
+"""All checks, in the order in which what they find is to be mended."""
+
+from __future__ import annotations
+
+import difflib
+
+from yoked.doctor.check import Check
+from yoked.doctor.checks import (
+    cables,
+    environment,
+    firewall,
+    flow,
+    folders,
+    gpu,
+    interfaces,
+    limits,
+    machine,
+    names,
+    neighbours,
+    power,
+    processes,
+    sent,
+    software,
+    ssh,
+    ways,
+    world,
+)
+from yoked.errors import UsageError
+
+# From what everything else stands on to what is only slow; the world comes last, for whatever
+# else is wrong explains why it failed.
+CHECKS: tuple[Check, ...] = (
+    *ssh.CHECKS,
+    *machine.CHECKS[:1],
+    *interfaces.CHECKS,
+    *ways.CHECKS,
+    *neighbours.CHECKS,
+    *limits.CHECKS,
+    *firewall.CHECKS,
+    *flow.CHECKS,
+    *cables.CHECKS,
+    *folders.CHECKS,
+    *environment.CHECKS,
+    *software.CHECKS,
+    *gpu.CHECKS,
+    *processes.CHECKS,
+    *machine.CHECKS[1:],
+    *power.CHECKS,
+    *sent.CHECKS,
+    *names.CHECKS,
+    *world.CHECKS,
+)
+
+
+def check_named(name: str) -> Check:
+    """The check of that name. Raises UsageError with the nearest."""
+    for check in CHECKS:
+        if check.name == name:
+            return check
+    known = [check.name for check in CHECKS]
+    near = difflib.get_close_matches(name, known, n=3)
+    raise UsageError(
+        f"there is no check {name!r}",
+        fix=f"did you mean {' or '.join(near)}?" if near else "docs/checks.md lists them",
+    )

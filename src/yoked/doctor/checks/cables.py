@@ -1,0 +1,140 @@
+"""How good the ways are that the run would use: a cable before radio, and its port's speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from yoked.doctor.check import Check, page
+from yoked.doctor.checks.interfaces import link_of, several
+from yoked.doctor.checks.reading import (
+    at,
+    by_hand,
+    choose_again,
+    chosen_interface,
+    finding,
+    listed,
+    own_interfaces,
+)
+from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.units import format_bit_per_s
+
+_SLOW_PORT_BIT_PER_S = 10**8
+
+
+def _slower(seen: Examination) -> Iterator[Finding]:
+    """VPN or radio is used where a cable leads to the same host."""
+    found: dict[str, str] = {}
+    for host in several(seen):
+        used = chosen_interface(seen, host)
+        kind = at(own_interfaces(host).get(str(used)), "kind")
+        better = _all_reach(seen, host, "physical") if kind in ("vpn", "wireless") else None
+        if better is not None:
+            what = "a VPN" if kind == "vpn" else "radio"
+            found[host.name] = f"{used} of {host.name}, {what}, beside its cable {better}"
+    if found:
+        yield finding(
+            "slow-interface",
+            "warning",
+            found,
+            f"the run would use {listed(found.values())}, at which all others reach it too",
+            "each step would wait for the slower way; a VPN also encrypts on one core",
+            choose_again(seen),
+        )
+
+
+def _all_reach(seen: Examination, host: HostSeen, kind: str) -> str | None:
+    """An interface of a kind at which all other hosts reach a host."""
+    reached: dict[str, set[str]] = {}
+    for dial in seen.dials:
+        if dial.target == host.name and dial.ok and dial.answered_by in (None, host.name):
+            reached.setdefault(dial.interface, set()).add(dial.source)
+    others = {each.name for each in seen.up} - {host.name}
+    interfaces = own_interfaces(host)
+    for name, sources in reached.items():
+        if at(interfaces.get(name), "kind") == kind and others and others <= sources:
+            return name
+    return None
+
+
+def _slow_port(seen: Examination) -> Iterator[Finding]:
+    for host in several(seen):
+        interface = chosen_interface(seen, host)
+        speed = at(link_of(host, interface), "speed_bit_per_s")
+        kind = at(own_interfaces(host).get(str(interface)), "kind")
+        if speed and speed <= _SLOW_PORT_BIT_PER_S and kind == "physical":
+            yield finding(
+                "slow-port",
+                "warning",
+                host.name,
+                f"{interface} of {host.name} runs at {format_bit_per_s(speed)}",
+                "a cable with a broken pair, or an old switch, makes a gigabit port fall back; "
+                "every exchange takes ten times as long",
+                by_hand(
+                    host.name, f"try another cable and another port of the switch at {interface}"
+                ),
+            )
+
+
+def _half_duplex(seen: Examination) -> Iterator[Finding]:
+    for host in several(seen):
+        interface = chosen_interface(seen, host)
+        if at(link_of(host, interface), "duplex") == "half":
+            yield finding(
+                "half-duplex",
+                "warning",
+                host.name,
+                f"{interface} of {host.name} is half duplex",
+                "it cannot send and receive at once, as every all-reduce does",
+                Fix(
+                    host.name,
+                    f"ethtool -s {interface} autoneg on",
+                    root=True,
+                    undo=f"ethtool -s {interface} autoneg off duplex half",
+                ),
+            )
+
+
+CHECKS = (
+    Check(
+        "slow-interface",
+        "Is the best interface used?",
+        ("dials", "interfaces"),
+        "warning",
+        page(
+            symptom="It trains, slowly, and no error says why.",
+            cause="Two hosts that share a cable talk over a VPN or radio, because its interface "
+            "was named, or came first.",
+            fix="Measures all interfaces and takes the fastest.",
+            elsewhere="NCCL: training over the management network, because InfiniBand or the fast "
+            "NIC is not in NCCL_SOCKET_IFNAME.",
+        ),
+        _slower,
+    ),
+    Check(
+        "slow-port",
+        "Does the port of every cable run at gigabit speed?",
+        ("health.links",),
+        "warning",
+        page(
+            symptom="It trains at a tenth of the speed that was planned.",
+            cause="The port fell back to 100 Mbit/s: a cable with two pairs, a bent plug, an old "
+            "switch.",
+            fix="By hand: cable or switch. `ethtool eth0` shows what both ends can do.",
+        ),
+        _slow_port,
+        explains=("slow-link",),
+    ),
+    Check(
+        "half-duplex",
+        "Can every port send and receive at once?",
+        ("health.links",),
+        "warning",
+        page(
+            symptom="Exchanges take more than twice as long as they should; errors are counted.",
+            cause="One end was set to a fixed speed, and the other fell back to half duplex.",
+            fix="Has both ends agree by themselves.",
+        ),
+        _half_duplex,
+        explains=("slow-link",),
+    ),
+)

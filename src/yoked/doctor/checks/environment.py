@@ -1,0 +1,332 @@
+"""Variables that ranks inherit from the shell that ssh starts, and what they do to a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from yoked.doctor.check import Check, page
+from yoked.doctor.checks.reading import finding, listed, mapping, part, plural, ranks_of
+from yoked.doctor.checks.startfiles import take_out_variable
+from yoked.records.examination import Examination, Finding, Fix, HostSeen, Severity
+
+# What torchrun tells its ranks, and whoever else reads it takes for the truth.
+_OF_A_RANK = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
+    "MASTER_PORT", "NODE_RANK",
+)  # fmt: skip
+# A launch sets these itself: see rank_environment of yoked.launch.start.
+_OVERRIDDEN = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+# Of torch 2.13, by what its libraries contain; others do nothing.
+_OF_GLOO = (
+    "GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT", "GLOO_LOG_LEVEL",
+    "GLOO_DISABLE_CONNECTION_RETRIES", "GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY",
+    "GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT", "GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_FILE",
+    "GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_PATH",
+)  # fmt: skip
+# All ranks must do the same; what only makes them talk more is left out.
+_ALIKE = (
+    "TORCH_DISTRIBUTED_DEBUG", "TORCH_GLOO_LAZY_INIT", "GLOO_DEVICE_TRANSPORT", "NCCL_PROTO",
+    "NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_BUFFSIZE", "NCCL_NTHREADS",
+)  # fmt: skip
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
+_SLOW_PYTHON = ("PYTHONMALLOC", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONASYNCIODEBUG")
+
+
+def _variables(host: HostSeen, names: Iterable[str]) -> dict[str, str]:
+    """Those of some variables that are set on a host, and to something."""
+    told = mapping(part(host, "environment"))
+    return {name: str(told[name]) for name in names if told.get(name)}
+
+
+def _shown(found: dict[str, str]) -> str:
+    return listed(f"{name}={value}" for name, value in found.items())
+
+
+def _take_out(host: HostSeen, found: Iterable[str]) -> tuple[Fix, ...]:
+    return tuple(take_out_variable(host.name, name) for name in found)
+
+
+def _about(
+    check: str, host: HostSeen, found: dict[str, str], why: str, severity: Severity = "warning"
+) -> Finding:
+    saw = f"the shell's start files set {_shown(found)} on {host.name}"
+    return finding(check, severity, host.name, saw, why, *_take_out(host, found))
+
+
+def _rank_variables(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        if found := _variables(host, _OF_A_RANK):
+            yield _about(
+                "rank-variables",
+                host,
+                found,
+                "a program that is started without a launcher takes itself for a rank, and waits "
+                "for peers that do not come; ranks of a run get their own",
+            )
+
+
+def _gloo_variables(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        told = mapping(part(host, "environment"))
+        pinned = _variables(host, _OVERRIDDEN)
+        if pinned:
+            yield _about(
+                "gloo-variables",
+                host,
+                pinned,
+                "yoked names the interface itself; other programs use this one, whatever network "
+                "they are in",
+            )
+        idle = {name: str(told[name]) for name in told if name.startswith("GLOO_") and name not in
+                _OF_GLOO}  # fmt: skip
+        if idle:
+            yield _about(
+                "gloo-variables", host, idle, "torch knows no such variable: it does nothing"
+            )
+
+
+def _transport(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        found = _variables(host, ("GLOO_DEVICE_TRANSPORT",))
+        if found and found["GLOO_DEVICE_TRANSPORT"] != "TCP":
+            yield _about(
+                "gloo-transport",
+                host,
+                found,
+                "Gloo speaks plain TCP to all others: the build has no such transport, or "
+                "certificates are missing; for encryption there is --tls",
+                "error",
+            )
+
+
+def _unlike(seen: Examination) -> Iterator[Finding]:
+    """Variables that must be the same on all hosts, and are not."""
+    for name in _ALIKE:
+        values = {
+            host.name: mapping(part(host, "environment")).get(name)
+            for host in seen.up
+            if part(host, "environment") is not None
+        }
+        if len(set(values.values())) < 2:
+            continue
+        bearers = [seen.host(host) for host, value in values.items() if value]
+        shown = [f"{value or 'unset'} on {host}" for host, value in values.items()]
+        yield finding(
+            "unlike-variables",
+            "error",
+            [host.name for host in bearers],
+            f"{name} is {listed(shown)}",
+            "ranks that are set up differently wait for different messages: all hang",
+            *(take_out_variable(host.name, name) for host in bearers),
+        )
+
+
+def _debugging(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        found = _variables(host, ("TORCH_DISTRIBUTED_DEBUG",))
+        if found and found["TORCH_DISTRIBUTED_DEBUG"] == "DETAIL":
+            yield _about(
+                "debug-variables",
+                host,
+                found,
+                "each collective is preceded by another that compares what all ranks are about to "
+                "do",
+            )
+
+
+def _threads(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        cores = host.facts.get("usable_cores")
+        if not cores or host.facts.get("gpus"):
+            continue
+        fair = max(1, int(cores) // ranks_of(host))
+        few = {
+            name: value
+            for name, value in _variables(host, _THREADS).items()
+            if value.isdigit() and int(value) < fair
+        }
+        if few:
+            yield _about(
+                "thread-variables",
+                host,
+                few,
+                f"`yoked train` takes what a person has set, and {plural(fair, 'core')} could work "
+                "for each rank",
+            )
+
+
+def _python_home(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        if found := _variables(host, ("PYTHONHOME",)):
+            yield _about(
+                "python-home",
+                host,
+                found,
+                "every Python looks for its own library there: `No module named 'encodings'`",
+                "error",
+            )
+
+
+def _python_variables(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        found = _variables(host, _SLOW_PYTHON)
+        found |= {
+            name: value
+            for name, value in _variables(host, ("PYTHONWARNINGS",)).items()
+            if "error" in value
+        }
+        if found:
+            yield _about(
+                "python-variables",
+                host,
+                found,
+                "every rank's Python is slower, or ends at the first warning of a library",
+            )
+        if paths := _variables(host, ("PYTHONPATH",)):
+            yield _about(
+                "python-variables",
+                host,
+                paths,
+                "programs that are started by hand find other modules than ranks of a run, which "
+                "get a path of their own",
+            )
+
+
+def _preload(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        if found := _variables(host, ("LD_PRELOAD",)):
+            yield _about(
+                "preload",
+                host,
+                found,
+                "that library is loaded into every rank; where it is not there, each program says "
+                "`object ... from LD_PRELOAD cannot be preloaded`",
+            )
+
+
+def _check(
+    name: str,
+    run: Callable[[Examination], Iterator[Finding]],
+    question: str,
+    text: str,
+    *explains: str,
+    severity: Severity = "warning",
+) -> Check:
+    needs = ("health.environment",)
+    return Check(name, question, needs, severity, text, run, explains=explains, quick=True)
+
+
+_FIX = "Makes the line of the start file that exports it a comment."
+
+CHECKS = (
+    _check(
+        "python-home",
+        _python_home,
+        "Does Python look for its library in the right place?",
+        page(
+            symptom="`Fatal Python error: init_fs_encoding`, `No module named 'encodings'`.",
+            cause="PYTHONHOME is set, and is the home of another Python.",
+            fix=_FIX,
+        ),
+        "torch-missing",
+        "torch-import",
+        "python-missing",
+        "world-failed",
+        severity="error",
+    ),
+    _check(
+        "gloo-transport",
+        _transport,
+        "Does Gloo use plain TCP on all hosts?",
+        page(
+            symptom="`unsupported gloo device transport`, or `Connection reset by peer` in the "
+            "first handshake.",
+            cause="GLOO_DEVICE_TRANSPORT is set on a host.",
+            fix=_FIX,
+        ),
+        "unlike-variables",
+        "world-failed",
+        severity="error",
+    ),
+    _check(
+        "unlike-variables",
+        _unlike,
+        "Are variables that must be alike the same on all hosts?",
+        page(
+            symptom="All ranks hang in the first collective, or in init_process_group.",
+            cause="TORCH_DISTRIBUTED_DEBUG=DETAIL, NCCL_PROTO or the like on some of the hosts: "
+            "these ranks send messages that the others do not expect.",
+            fix=_FIX,
+            elsewhere="Slurm exports the submitting shell's variables to all nodes, so it cannot "
+            "occur; with ssh it can.",
+        ),
+        "debug-variables",
+        "world-failed",
+        severity="error",
+    ),
+    _check(
+        "rank-variables",
+        _rank_variables,
+        "Is the shell free of another job's rank?",
+        page(
+            symptom="A script that trains alone hangs in init_process_group.",
+            cause="RANK, WORLD_SIZE or MASTER_ADDR were exported once, by hand.",
+            fix=_FIX,
+        ),
+    ),
+    _check(
+        "gloo-variables",
+        _gloo_variables,
+        "Does the shell leave the interface to the launcher?",
+        page(
+            symptom="`Unable to find address for: wlan0` on some days.",
+            cause="GLOO_SOCKET_IFNAME and the like in a start file; or variables that torch does "
+            "not know (GLOO_PORT_RANGE, GLOO_IPV6).",
+            fix=_FIX,
+        ),
+    ),
+    _check(
+        "debug-variables",
+        _debugging,
+        "Is torch's slow check of collectives off?",
+        page(
+            symptom="Steps with many small collectives are several times slower.",
+            cause="TORCH_DISTRIBUTED_DEBUG=DETAIL is left from a search for a bug.",
+            fix=_FIX,
+        ),
+    ),
+    _check(
+        "thread-variables",
+        _threads,
+        "May ranks use all of their cores?",
+        page(
+            symptom="One core at 100%, the others idle.",
+            cause="OMP_NUM_THREADS=1 in a start file.",
+            fix=_FIX,
+            elsewhere="torchrun itself sets OMP_NUM_THREADS=1 where nobody else has.",
+        ),
+    ),
+    _check(
+        "python-variables",
+        _python_variables,
+        "Is the shell free of settings for Python?",
+        page(
+            symptom="Everything is slower, a warning ends the run, or another module is imported "
+            "than expected.",
+            cause="PYTHONMALLOC, PYTHONDEVMODE, PYTHONWARNINGS=error or PYTHONPATH in a start "
+            "file.",
+            fix=_FIX,
+        ),
+    ),
+    _check(
+        "preload",
+        _preload,
+        "Is no library forced upon every program?",
+        page(
+            symptom="`ERROR: ld.so: object '/gone.so' from LD_PRELOAD cannot be preloaded`, before "
+            "each line of output.",
+            cause="LD_PRELOAD in a start file.",
+            fix=_FIX,
+        ),
+    ),
+)

@@ -1,0 +1,218 @@
+"""Whether the device that yoked.toml asks for is there and can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from yoked.doctor.check import Check, page
+from yoked.doctor.checks.reading import (
+    by_hand,
+    edit_entry,
+    finding,
+    install_torch,
+    listed,
+    mapping,
+    part,
+    plural,
+)
+from yoked.doctor.checks.startfiles import take_out_variable
+from yoked.records.examination import Examination, Finding, Fix, HostSeen
+
+_HIDDEN = ("", "-1", "NoDevFiles")
+_AFTER = ("world-failed", "nccl-missing")
+
+
+def _gpus(host: HostSeen) -> list[Mapping[str, Any]]:
+    return [each for each in host.facts.get("gpus") or () if each.get("vendor") in
+            ("nvidia", "amd")]  # fmt: skip
+
+
+def _device(host: HostSeen) -> str:
+    return str(host.wanted.get("device") or "auto")
+
+
+def _take_what_is_there(seen: Examination, host: HostSeen) -> Fix:
+    return edit_entry(seen, host.name, 's/^device *=.*/device = "auto"/')
+
+
+def _no_device(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        device, system = _device(host), host.facts.get("os")
+        if device == "cuda" and "gpus" in host.facts and not _gpus(host):
+            error = part(host, "gpu", "error")
+            what = error or "it has no GPU that is known of"
+        elif device == "mps" and system not in (None, "Darwin"):
+            what = f"mps is Apple's, and it runs {system}"
+        else:
+            continue
+        yield finding(
+            "device-missing",
+            "error",
+            host.name,
+            f'yoked.toml has device = "{device}" for {host.name}: {what}',
+            "a rank there ends with `Torch not compiled with CUDA enabled` or `No CUDA GPUs are "
+            "available`",
+            _take_what_is_there(seen, host),
+        )
+
+
+def _driver(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        error = part(host, "gpu", "error")
+        if not error or _device(host) in ("cpu", "mps"):
+            continue
+        yield finding(
+            "gpu-driver",
+            "error" if _device(host) == "cuda" else "warning",
+            host.name,
+            f"the GPU of {host.name} cannot be used: {error}",
+            "torch sees no GPU, and would train on the CPU",
+            *_mend_driver(host, str(error)),
+        )
+
+
+def _mend_driver(host: HostSeen, error: str) -> tuple[Fix, ...]:
+    if "permission" in error:
+        user = host.facts.get("user")
+        line = f"usermod -a -G video,render {user}"
+        return (Fix(host.name, line, root=True), by_hand(host.name, "log in anew"))
+    if "mismatch" in error:
+        return (by_hand(host.name, "restart the host: its driver was renewed while it ran"),)
+    return (
+        by_hand(host.name, "install NVIDIA's driver: `sudo ubuntu-drivers install`, and restart"),
+    )
+
+
+def _unused(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        told = mapping(host.torch)
+        gpus, device = _gpus(host), _device(host)
+        if not gpus or device in ("cpu", "mps") or not told.get("torch"):
+            continue
+        if "cuda_build" in told and told["cuda_build"] is None and told.get("imported"):
+            saw, fix = "its torch is built for the CPU", install_torch(seen, host)
+            fix = Fix("", f"{fix.command} --cuda")
+        elif told.get("cuda_available") is False:
+            saw = f"its torch (CUDA {told.get('cuda_build')}) cannot use it"
+            fix = by_hand(host.name, "compare `nvidia-smi` with torch.version.cuda: the driver "
+                                     "must be as new as that")  # fmt: skip
+        else:
+            continue
+        names = listed(dict.fromkeys(str(each.get("name")) for each in gpus))
+        yield finding(
+            "gpu-unused",
+            "error" if device == "cuda" else "warning",
+            host.name,
+            f"{host.name} has {plural(len(gpus), 'GPU')} ({names}), and {saw}",
+            "it would train on the CPU, many times slower",
+            fix,
+        )
+
+
+def _hidden(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        environment = mapping(part(host, "environment"))
+        value = environment.get("CUDA_VISIBLE_DEVICES")
+        if value is None or value not in _HIDDEN or not _gpus(host):
+            continue
+        if _device(host) in ("cpu", "mps"):
+            continue
+        yield finding(
+            "gpu-hidden",
+            "error" if _device(host) == "cuda" else "warning",
+            host.name,
+            f'CUDA_VISIBLE_DEVICES is "{value}" on {host.name}, which hides '
+            f"{plural(len(_gpus(host)), 'GPU')}",
+            "torch sees no GPU, and would train on the CPU",
+            take_out_variable(host.name, "CUDA_VISIBLE_DEVICES"),
+        )
+
+
+def _nccl(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        told = mapping(host.torch)
+        if told.get("nccl") is False and told.get("cuda_build") and _device(host) == "cuda":
+            yield finding(
+                "nccl-missing",
+                "warning",
+                host.name,
+                f"the torch of {host.name} was built without NCCL",
+                "gradients of GPUs would travel by Gloo, through the CPU's memory",
+                install_torch(seen, host),
+            )
+
+
+CHECKS = (
+    Check(
+        "device-missing",
+        "Is the device of yoked.toml there?",
+        ("facts",),
+        "error",
+        page(
+            symptom="`AssertionError: Torch not compiled with CUDA enabled`, `RuntimeError: No "
+            "CUDA GPUs are available`.",
+            cause="yoked.toml asks for a device that the host does not have.",
+            fix='Writes `device = "auto"`: a GPU where there is one, else the CPU.',
+            elsewhere="Slurm: the job did not ask for `--gres=gpu`; Kubernetes: no "
+            "`nvidia.com/gpu` among its limits.",
+        ),
+        _no_device,
+        explains=(*_AFTER, "gpu-driver"),
+        quick=True,
+    ),
+    Check(
+        "gpu-hidden",
+        "Is the GPU visible?",
+        ("health.environment", "facts"),
+        "error",
+        page(
+            symptom="`torch.cuda.is_available()` is False, and nvidia-smi shows the GPU.",
+            cause="A start file of the shell sets CUDA_VISIBLE_DEVICES to nothing.",
+            fix="Makes that line a comment.",
+        ),
+        _hidden,
+        explains=(*_AFTER, "gpu-unused"),
+        quick=True,
+    ),
+    Check(
+        "gpu-driver",
+        "Does the GPU's driver work?",
+        ("health.gpu",),
+        "error",
+        page(
+            symptom="`NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA "
+            "driver`, `Driver/library version mismatch`.",
+            cause="No driver, one that was renewed without a restart, or no permission for "
+            "/dev/nvidia*.",
+            fix="Gives the user the groups of the GPU; the rest is by hand.",
+        ),
+        _driver,
+        explains=(*_AFTER, "gpu-unused"),
+    ),
+    Check(
+        "gpu-unused",
+        "Can torch use the GPU that is there?",
+        ("torch", "facts"),
+        "error",
+        page(
+            symptom="A host with a GPU trains at the speed of its CPU.",
+            cause="The CPU's build of torch, or one for a newer CUDA than the driver knows.",
+            fix="Makes an environment with the build for GPUs.",
+        ),
+        _unused,
+        explains=_AFTER,
+    ),
+    Check(
+        "nccl-missing",
+        "Does torch have NCCL where GPUs train?",
+        ("torch",),
+        "warning",
+        page(
+            symptom="`Distributed package doesn't have NCCL built in`.",
+            cause="A build of torch without it.",
+            fix="Installs the usual build.",
+        ),
+        _nccl,
+    ),
+)

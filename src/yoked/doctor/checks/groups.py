@@ -1,0 +1,93 @@
+"""Links that fail, put together by what is to be mended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from yoked.doctor.checks.reading import choose_again, chosen_address, chosen_interface, plural
+from yoked.doctor.checks.verdicts import Link, Verdict, reached, verdicts
+from yoked.records.examination import Dial, Examination, Fix, HostSeen
+from yoked.units import format_duration
+
+
+@dataclass(frozen=True)
+class Group:
+    """Links that fail by one cause on one host."""
+
+    seen: Examination
+    host: HostSeen
+    links: tuple[Link, ...]
+
+    @property
+    def peers(self) -> list[HostSeen]:
+        """The hosts at the other ends, once each."""
+        found = {
+            each.name: each
+            for link in self.links
+            for each in (link.source, link.target)
+            if each != self.host
+        }
+        return list(found.values())
+
+    @property
+    def peer_addresses(self) -> list[str]:
+        """Theirs, as far as they have one."""
+        own = [chosen_address(self.seen, each) for each in self.peers]
+        return [each for each in own if each is not None]
+
+    @property
+    def link(self) -> tuple[str, str] | None:
+        """The link, where it is one."""
+        return self.links[0].name if len(self.links) == 1 else None
+
+    @property
+    def interface(self) -> str:
+        """The host's own, as the run would use it."""
+        return str(chosen_interface(self.seen, self.host))
+
+    @property
+    def address(self) -> str | None:
+        """The host's own, as the run would use it."""
+        return chosen_address(self.seen, self.host)
+
+    @property
+    def evidence(self) -> str:
+        """What was dialled, in one line."""
+        first = self.links[0]
+        more = len(self.links) - 1
+        others = f" (and {plural(more, 'other link')})" if more else ""
+        return f"{described(first.failed)}{others}"
+
+
+def groups(seen: Examination, check: str) -> Iterator[Group]:
+    """The links whose verdict is this check, by the host to mend."""
+    found: dict[str, list[Verdict]] = {}
+    for verdict in verdicts(seen):
+        if verdict.check == check:
+            found.setdefault(verdict.host, []).append(verdict)
+    for host in seen.up:
+        if host.name in found:
+            yield Group(seen, host, tuple(each.link for each in found[host.name]))
+
+
+def described(dial: Dial) -> str:
+    """A dial and how it ended, with figures."""
+    way = f"{dial.source} to {dial.target} at {dial.address} port {dial.port}"
+    if reached(dial):
+        return f"{way}: answered"
+    if dial.answered_by not in (None, dial.target):
+        return f"{way}: {dial.answered_by} answered"
+    took = f" after {format_duration(dial.took_s)}" if dial.took_s is not None else ""
+    if dial.error == "ETIMEDOUT":
+        return f"{way}: no answer{took}"
+    return f"{way}: {dial.error_text or 'failed'} ({dial.error}){took}"
+
+
+def alternative(group: Group) -> tuple[Fix, ...]:
+    """Find an interface anew, where the hosts reach each other at another address."""
+    pairs = {link.name for link in group.links}
+    by_other = {
+        (each.source, each.target) for each in group.seen.dials if not each.chosen and reached(each)
+    }
+    return (choose_again(group.seen),) if pairs <= by_other else ()

@@ -1,0 +1,435 @@
+"""The interface of each host that the run would use: whether it is there, and the best one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from yoked.doctor.check import Check, page
+from yoked.doctor.checks.reading import (
+    addresses,
+    at,
+    by_hand,
+    choose_again,
+    chosen_address,
+    finding,
+    former_address,
+    host_of_address,
+    listed,
+    own_interfaces,
+    part,
+    prefix_of,
+    version_of,
+)
+from yoked.records.examination import Examination, Finding, Fix, HostSeen
+
+_LINKS = (
+    "no-route", "forbidden-route", "other-network", "other-way", "firewall-drop",
+    "firewall-ephemeral", "firewall-reject", "firewall-out", "silent-neighbour",
+    "lost-between",
+    "client-isolation", "router-between", "nat", "wrong-netmask", "dial-failed", "other-answers",
+    "reverse-path", "loss", "slow-interface", "world-failed", "rendezvous-port",
+)  # fmt: skip
+"""What fails on links whose interface does."""
+_NAMES = ("own-name-elsewhere", "peer-name-wrong", "name-family")
+"""Names that still lead to the address that was."""
+# Bridges to a host's own containers and virtual machines; without any they have no signal.
+_OWN_BRIDGE = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|(virbr|podman|cni|lxcbr)\d+")
+
+
+def _wanted(host: HostSeen) -> str | None:
+    wanted = host.wanted.get("interface")
+    return None if wanted is None else str(wanted)
+
+
+def link_of(host: HostSeen, interface: str | None) -> Any:
+    """What the kernel says of an interface, up or down; None: it does not tell."""
+    return part(host, "links", interface) if interface else None
+
+
+def several(seen: Examination) -> tuple[HostSeen, ...]:
+    """The hosts that have to reach each other."""
+    return seen.up if len(seen.hosts) > 1 else ()
+
+
+def _interface_gone(seen: Examination) -> Iterator[Finding]:
+    for host in several(seen):
+        wanted, known = _wanted(host), set(own_interfaces(host))
+        links = part(host, "links")
+        if wanted is None or not known or links is None:
+            continue
+        if wanted not in known and wanted.partition(":")[0] not in links:
+            yield finding(
+                "interface-gone",
+                "error",
+                host.name,
+                f"{host.name} has no interface {wanted}, which yoked.toml names; it has "
+                f"{listed(sorted(each for each in links if each != 'lo'))}",
+                "the run would have no address there",
+                choose_again(seen),
+            )
+
+
+def _interface_down(seen: Examination) -> Iterator[Finding]:
+    for host in several(seen):
+        wanted = _wanted(host)
+        if wanted and at(link_of(host, wanted), "up") is False:
+            yield finding(
+                "interface-down",
+                "error",
+                host.name,
+                f"{wanted} of {host.name} is switched off",
+                "nobody reaches the host at the address that the run would use",
+                Fix(
+                    host.name,
+                    f"ip link set dev {wanted} up",
+                    root=True,
+                    undo=f"ip link set dev {wanted} down",
+                ),
+            )
+
+
+def _no_carrier(seen: Examination) -> Iterator[Finding]:
+    for host in several(seen):
+        wanted = _wanted(host)
+        link = link_of(host, wanted)
+        lost = at(link, "up") and at(link, "carrier") is False
+        if wanted and lost and not _OWN_BRIDGE.fullmatch(wanted):
+            yield finding(
+                "no-carrier",
+                "error",
+                host.name,
+                f"{wanted} of {host.name} is on, but has no signal",
+                "the cable is out, or the switch or access point is off",
+                by_hand(host.name, f"plug in the cable of {wanted}, or join its wireless network"),
+            )
+
+
+def _no_address(seen: Examination) -> Iterator[Finding]:
+    for host in several(seen):
+        wanted = _wanted(host)
+        link = link_of(host, wanted)
+        off = at(link, "up") is False or at(link, "carrier") is False
+        if wanted is None or link is None or off or wanted in own_interfaces(host):
+            continue
+        if _OWN_BRIDGE.fullmatch(wanted):
+            continue
+        yield finding(
+            "no-address",
+            "error",
+            host.name,
+            f"{wanted} of {host.name} is up, but has no address",
+            "Gloo can neither listen there nor be dialled",
+            _give_address(seen, host, wanted),
+        )
+
+
+def _give_address(seen: Examination, host: HostSeen, interface: str) -> Fix:
+    """Give an interface the address that it had, or have one asked for."""
+    former = former_address(seen, host)
+    if former is None:
+        line = (
+            f"nmcli device connect {interface} || networkctl renew {interface} || "
+            f"dhclient {interface}"
+        )
+        return Fix(host.name, line, root=True)
+    what = f"{former[0]}/{former[1]} dev {interface}"
+    return Fix(host.name, f"ip address add {what}", root=True, undo=f"ip address del {what}")
+
+
+def _link_local(seen: Examination) -> Iterator[Finding]:
+    for host in several(seen):
+        wanted = _wanted(host)
+        own = own_interfaces(host).get(str(wanted))
+        if own and own.get("addresses") and own.get("gloo_address") is None:
+            yield finding(
+                "link-local",
+                "error",
+                host.name,
+                f"{wanted} of {host.name} has a link-local address alone: "
+                f"{own['addresses'][0]['address']}",
+                "it means nothing to another host, and Gloo cannot use it",
+                _give_address(seen, host, str(wanted)),
+            )
+
+
+_PRIVATE = {
+    "loopback": "which reaches nobody but the host itself",
+    "docker": "which is a bridge to its own containers",
+}
+
+
+def _not_for_peers(seen: Examination) -> Iterator[Finding]:
+    """Interfaces that lead to nobody else: one line of yoked.toml each, and one fix."""
+    found = {host.name: what for host in several(seen) if (what := _private(seen, host))}
+    if found:
+        yield finding(
+            "private-interface",
+            "error",
+            found,
+            f"yoked.toml has {listed(found.values())}",
+            "the peers would dial their own containers, or nobody",
+            choose_again(seen),
+        )
+
+
+def _private(seen: Examination, host: HostSeen) -> str | None:
+    """What is wrong with the interface of a host; None: it leads to others."""
+    wanted = _wanted(host)
+    own = own_interfaces(host).get(str(wanted))
+    bridge = "docker" if _OWN_BRIDGE.fullmatch(str(wanted)) else None
+    what = _PRIVATE.get(bridge or str(at(own, "kind")))
+    if what is None:
+        return None
+    address = at(own, "gloo_address") or "no address"
+    also = [name for name in host_of_address(seen, str(address)) if name != host.name]
+    shared = f" (an address of {listed(also)} too)" if also else ""
+    return f"{wanted}, {address}{shared}, for {host.name}, {what}"
+
+
+def _same_address(seen: Examination) -> Iterator[Finding]:
+    """An address that the run would use on one host, and that another has too."""
+    told: set[str] = set()
+    for host in several(seen):
+        address = chosen_address(seen, host)
+        if address is None or address in told:
+            continue
+        others = [each for each in host_of_address(seen, address) if each != host.name]
+        if not others or at(own_interfaces(host).get(str(_wanted(host))), "kind") == "docker":
+            continue
+        told.add(address)
+        wrong = _intruder(seen, address, [host.name, *others])
+        yield finding(
+            "same-address",
+            "error",
+            (wrong.name, *(each for each in (host.name, *others) if each != wrong.name)),
+            f"{listed([host.name, *others])} have one address, {address}",
+            "packets for one reach the other, by chance and in turns",
+            *_own_address_back(seen, wrong, address),
+        )
+
+
+def _intruder(seen: Examination, address: str, names: list[str]) -> HostSeen:
+    """Of hosts with one address the one that is not to have it; the last where that is unknown."""
+    hosts = [seen.host(name) for name in names]
+    for host in reversed(hosts):
+        if former_address(seen, host) is not None:
+            return host
+    return next(
+        (host for host in reversed(hosts) if chosen_address(seen, host) != address), hosts[-1]
+    )
+
+
+def _own_address_back(seen: Examination, host: HostSeen, address: str) -> tuple[Fix, ...]:
+    """Take an address from a host; where the run would use it, give it its own instead."""
+    interface = next(name for name, own, _ in addresses(host) if own == address)
+    taken = f"{address}/{prefix_of(host, address)} dev {interface}"
+    if chosen_address(seen, host) != address:
+        return (
+            Fix(
+                host.name,
+                f"ip address del {taken}",
+                root=True,
+                undo=f"ip address add {taken}",
+            ),
+        )
+    former = former_address(seen, host)
+    if former is None:
+        return (by_hand(host.name, f"give {interface} of {host.name} an address of its own"),)
+    return (replace_address(host, taken, f"{former[0]}/{former[1]} dev {interface}"),)
+
+
+def replace_address(host: HostSeen, old: str, new: str) -> Fix:
+    """Give an interface an address for another; old, new: `ADDRESS/PREFIX dev INTERFACE`.
+
+    The new one comes first: with its last address an interface loses its routes.
+    """
+    device = new.rpartition(" ")[2]
+    # Else the second of a network goes with the first.
+    keep = f"sysctl -qw net/ipv4/conf/{device}/promote_secondaries=1"
+    return Fix(
+        host.name,
+        f"{keep} && ip address add {new} && ip address del {old}",
+        root=True,
+        undo=f"ip address add {old} && ip address del {new}",
+    )
+
+
+def _mixed_families(seen: Examination) -> Iterator[Finding]:
+    found = {
+        host.name: address for host in several(seen) if (address := chosen_address(seen, host))
+    }
+    versions = {name: version_of(address) for name, address in found.items()}
+    if len(set(versions.values())) < 2:
+        return
+    odd = [name for name, version in versions.items() if version == 6]
+    shown = [f"{found[name]} on {name}" for name in found]
+    yield finding(
+        "families",
+        "error",
+        odd,
+        f"the run would use {listed(shown)}: IPv4 and IPv6 do not meet",
+        "Gloo ends with `ss1.ss_family == ss2.ss_family. 10 vs 2`",
+        choose_again(seen),
+    )
+
+
+def _no_interface(seen: Examination) -> Iterator[Finding]:
+    """Hosts without any address that others could dial, where yoked.toml names no interface."""
+    for host in several(seen):
+        if _wanted(host) or not host.interfaces or chosen_address(seen, host):
+            continue
+        if not any(each.get("gloo_address") and each.get("kind") != "loopback" for each in
+                   host.interfaces):  # fmt: skip
+            yield finding(
+                "no-interface",
+                "error",
+                host.name,
+                f"{host.name} has no interface with an address that others could dial",
+                "it cannot take part",
+                by_hand(host.name, f"connect {host.name} to the network of the others"),
+            )
+
+
+CHECKS = (
+    Check(
+        "interface-gone",
+        "Is the interface of yoked.toml there on every host?",
+        ("interfaces", "health.links"),
+        "error",
+        page(
+            symptom="`RuntimeError: [enforce fail at .../tcp/device.cc] ifa != nullptr. Unable to "
+            "find address for: enp4s0`.",
+            cause="An adapter was unplugged or has another name: USB adapters are named by their "
+            "port or MAC.",
+            fix="Finds out anew, with traffic, which interface each host can use.",
+            elsewhere="NCCL: `Bootstrap : no socket interface found`, when NCCL_SOCKET_IFNAME "
+            "names one that a node does not have.",
+        ),
+        _interface_gone,
+        explains=(*_LINKS, "no-interface"),
+        quick=True,
+    ),
+    Check(
+        "interface-down",
+        "Is that interface switched on?",
+        ("health.links",),
+        "error",
+        page(
+            symptom="`Unable to find address for: eth0`, and `No route to host` from the others.",
+            cause="Somebody, or a network manager, switched it off.",
+            fix="Switches it on.",
+        ),
+        _interface_down,
+        explains=(*_LINKS, *_NAMES, "no-address", "no-interface"),
+        quick=True,
+    ),
+    Check(
+        "no-carrier",
+        "Does that interface have a signal?",
+        ("health.links",),
+        "error",
+        page(
+            symptom="`No route to host` from all others after some seconds.",
+            cause="The cable is out, the switch is off, or the radio has lost its network.",
+            fix="By hand.",
+        ),
+        _no_carrier,
+        explains=(*_LINKS, "no-address", "no-interface"),
+        quick=True,
+    ),
+    Check(
+        "no-address",
+        "Does that interface have an address?",
+        ("interfaces", "health.links"),
+        "error",
+        page(
+            symptom="`Unable to find address for: eth0`.",
+            cause="No DHCP server answered, or a fixed address was taken away.",
+            fix="Gives it the address that yoked.toml has, until the next start of the host; "
+            "where none is known, asks the DHCP server again.",
+        ),
+        _no_address,
+        explains=(*_LINKS, *_NAMES, "no-interface"),
+        quick=True,
+    ),
+    Check(
+        "link-local",
+        "Can Gloo use the address of that interface?",
+        ("interfaces",),
+        "error",
+        page(
+            symptom="`connect [fe80::...]: Invalid argument`.",
+            cause="Only an IPv6 link-local address is there: it needs an interface's name beside "
+            "it, which Gloo does not send.",
+            fix="Gives the interface an IPv4 address.",
+        ),
+        _link_local,
+        explains=(*_LINKS, *_NAMES),
+        quick=True,
+    ),
+    Check(
+        "private-interface",
+        "Is that interface one that leads to other hosts?",
+        ("interfaces",),
+        "error",
+        page(
+            symptom="Peers dial 172.17.0.1 or 127.0.0.1: `Connection refused`, or a rank that "
+            "talks to itself and hangs.",
+            cause="docker0, another bridge for containers, or loopback was chosen. They have the "
+            "same address on every host.",
+            fix="Finds out anew, with traffic, which interface each host can use.",
+            elsewhere="NCCL leaves docker and lo out by itself (`NCCL_SOCKET_IFNAME=^docker,lo`); "
+            "Gloo does not.",
+        ),
+        _not_for_peers,
+        explains=(*_LINKS, "same-address", "families"),
+        quick=True,
+    ),
+    Check(
+        "same-address",
+        "Does each host have an address of its own?",
+        ("interfaces",),
+        "error",
+        page(
+            symptom="Connections fail or reach the wrong machine, now and then.",
+            cause="Two machines were given one address: a copied disk image, a fixed address "
+            "inside the DHCP server's range.",
+            fix="Takes the address from the host that is not to have it, and gives it back its "
+            "own, as yoked.toml has it.",
+        ),
+        _same_address,
+        explains=(*_LINKS, *_NAMES, "wrong-neighbour"),
+        quick=True,
+    ),
+    Check(
+        "families",
+        "Are the addresses of all hosts of one family?",
+        ("interfaces", "dials"),
+        "error",
+        page(
+            symptom="`ss1.ss_family == ss2.ss_family. 10 vs 2`: 10 is IPv6, 2 is IPv4.",
+            cause="On one host an interface with IPv6 alone was chosen, often a VPN's; on another "
+            "one with IPv4.",
+            fix="Finds out anew, with traffic, which interfaces of one family reach each other.",
+        ),
+        _mixed_families,
+        explains=(*_LINKS, *_NAMES),
+        quick=True,
+    ),
+    Check(
+        "no-interface",
+        "Does every host have an interface that others could dial?",
+        ("interfaces",),
+        "error",
+        page(
+            symptom="The host is reached over ssh by a jump host, USB or a serial line alone.",
+            cause="It is in no network with the others.",
+            fix="By hand: a cable, or a wireless network.",
+        ),
+        _no_interface,
+        explains=(*_LINKS, *_NAMES),
+        quick=True,
+    ),
+)

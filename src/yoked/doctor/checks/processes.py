@@ -1,0 +1,146 @@
+"""Processes that are in a run's way: ranks that were left behind, other programs at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from yoked.doctor.check import Check, page
+from yoked.doctor.checks.reading import by_hand, finding, listed, part, plural
+from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.units import format_bytes, format_duration
+
+# Less than this of the cores is what a desktop always does.
+_NOTABLE = 0.15
+_SHOWN = 3
+
+
+def _command(process: Mapping[str, Any]) -> str:
+    words = str(process.get("command") or "a program")
+    return words if len(words) <= 60 else f"{words[:57]}..."
+
+
+def _pids(processes: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [str(each["pid"]) for each in processes if each.get("pid")]
+
+
+def _stale(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        stale: list[Mapping[str, Any]] = part(host, "processes", "stale") or []
+        if not stale:
+            continue
+        memory = sum(each.get("memory_bytes") or 0 for each in stale)
+        cores = sum(each.get("cores") or 0.0 for each in stale)
+        runs = sorted({str(each["run"]) for each in stale if each.get("run")})
+        oldest = max((each.get("age_s") or 0.0) for each in stale)
+        of = f" of {listed(runs)}" if runs else ""
+        yield finding(
+            "stale-ranks",
+            "warning",
+            host.name,
+            f"{plural(len(stale), 'process')}{'es'[: 2 * (len(stale) > 1)]}{of} on {host.name}"
+            f" lost the launcher and go on: {_command(stale[0])}; they hold {format_bytes(memory)} "
+            f"and {cores:.1f} cores, the oldest for {format_duration(oldest)}",
+            "they hold memory, cores and ports that the next run wants",
+            *_end(host, stale),
+        )
+
+
+def _end(host: HostSeen, stale: Sequence[Mapping[str, Any]]) -> tuple[Fix, ...]:
+    """One line for processes of the user, one for those of others."""
+    user = host.facts.get("user")
+    own = [each for each in stale if each.get("user") in (user, None)]
+    others = [each for each in stale if each not in own]
+    return tuple(
+        Fix(host.name, f"kill -9 {' '.join(_pids(some))}", root=root)
+        for some, root in ((own, False), (others, True))
+        if some
+    )
+
+
+def _busy(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        busy: list[Mapping[str, Any]] = part(host, "processes", "busy") or []
+        cores = sum(each.get("cores") or 0.0 for each in busy)
+        have = host.facts.get("usable_cores") or part(host, "processors", "online") or 1
+        if not busy or cores < _NOTABLE * have:
+            continue
+        shown = [
+            f"{_command(each)} ({each.get('user')}, process {each.get('pid')}, "
+            f"{each.get('cores'):.1f} cores)"
+            for each in busy[:_SHOWN]
+        ]
+        yield finding(
+            "busy-cpu",
+            "warning",
+            host.name,
+            f"other programs on {host.name} use {cores:.1f} of its {plural(int(have), 'core')}: "
+            f"{listed(shown)}",
+            "all ranks wait for the one that shares its cores",
+            by_hand(host.name, f"end it, if it can go: kill {' '.join(_pids(busy))}"),
+        )
+
+
+def _busy_gpu(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        busy: list[Mapping[str, Any]] = part(host, "gpu", "busy") or []
+        held = sum(each.get("memory_bytes") or 0 for each in busy)
+        # A desktop draws with it too.
+        if host.wanted.get("device") in ("cpu", "mps") or held < 1 << 30:
+            continue
+        yield finding(
+            "busy-gpu",
+            "warning",
+            host.name,
+            f"other programs hold {format_bytes(held)} of GPU memory on {host.name}: "
+            f"{listed(_command(each) for each in busy[:_SHOWN])}",
+            "a batch that fits an empty GPU does not fit this one: `CUDA out of memory`",
+            by_hand(host.name, f"end it, if it can go: kill {' '.join(_pids(busy))}"),
+        )
+
+
+CHECKS = (
+    Check(
+        "stale-ranks",
+        "Are there ranks whose launcher is gone?",
+        ("health.processes",),
+        "warning",
+        page(
+            symptom="Memory or cores are gone before the start; `EADDRINUSE`; a new rank meets an "
+            "old one and hangs.",
+            cause="A launcher was killed, or a login dropped, and its ranks went on (their parent "
+            "is process 1). Known by the run's id in their environment, or by RANK and "
+            "WORLD_SIZE.",
+            fix="Ends these very processes. `yoked clean` ends those of yoked's runs on all hosts.",
+            elsewhere="Slurm ends what is left of a step by its control group; on machines without "
+            "one it is the same.",
+        ),
+        _stale,
+        explains=("port-taken", "busy-cpu", "busy-gpu", "memory"),
+    ),
+    Check(
+        "busy-cpu",
+        "Do other programs use the cores?",
+        ("health.processes",),
+        "warning",
+        page(
+            symptom="Steps are slower than the probe measured, on all hosts alike.",
+            cause="A build, a browser, an indexer, another user.",
+            fix="By hand: only you know whether it can go.",
+            elsewhere="Shared partitions without `--exclusive`.",
+        ),
+        _busy,
+    ),
+    Check(
+        "busy-gpu",
+        "Do other programs hold GPU memory?",
+        ("health.gpu",),
+        "warning",
+        page(
+            symptom="`torch.OutOfMemoryError: CUDA out of memory`, with a batch that fits.",
+            cause="A notebook, a server of a model, a game.",
+            fix="By hand: only you know whether it can go.",
+        ),
+        _busy_gpu,
+    ),
+)

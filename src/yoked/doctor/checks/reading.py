@@ -1,0 +1,207 @@
+"""Read an examination: what is missing in it is None, and never trouble by itself."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
+from typing import Any
+
+from yoked.records.examination import Dial, Examination, Finding, Fix, HostSeen, Severity
+
+# Neighbour states in which the other one has answered. Source: ip-neighbour(8).
+ANSWERED = frozenset({"reachable", "stale", "delay", "probe", "noarp"})
+SILENT = frozenset({"failed", "incomplete"})
+
+
+def part(host: HostSeen, *path: str) -> Any:
+    """What lies at a path of a host's health; None: it could not be told."""
+    return at(host.health, *path)
+
+
+def at(content: Any, *path: str) -> Any:
+    """What lies at a path of nested mappings; None where it ends early."""
+    for name in path:
+        if not isinstance(content, Mapping):
+            return None
+        content = content.get(name)
+    return content
+
+
+def mapping(content: Any) -> Mapping[str, Any]:
+    """A mapping as it is, all else as an empty one."""
+    return content if isinstance(content, Mapping) else {}
+
+
+def finding(
+    check: str,
+    severity: Severity,
+    hosts: str | Iterable[str],
+    saw: str,
+    why: str,
+    *fix: Fix,
+    link: tuple[str, str] | None = None,
+) -> Finding:
+    """A finding; hosts may be one name."""
+    named = (hosts,) if isinstance(hosts, str) else tuple(hosts)
+    return Finding(check, severity, named, saw, why, fix, link)
+
+
+def by_hand(host: str, what: str) -> Fix:
+    """What only a person can do. host "": wherever."""
+    return Fix(host, what, by_hand=True)
+
+
+def chosen_dial(seen: Examination, target: str) -> Dial | None:
+    """A dial at the address of a host that the run would use."""
+    return next((each for each in seen.dials if each.target == target and each.chosen), None)
+
+
+def own_interfaces(host: HostSeen) -> dict[str, Mapping[str, Any]]:
+    """The interfaces of a host that are up and have an address, by name."""
+    return {str(each["name"]): each for each in host.interfaces}
+
+
+def chosen_interface(seen: Examination, host: HostSeen) -> str | None:
+    """The interface that the run would use on a host: yoked.toml's, else the one dialled at."""
+    wanted = host.wanted.get("interface")
+    if wanted:
+        return str(wanted)
+    dial = chosen_dial(seen, host.name)
+    return dial.interface if dial else None
+
+
+def chosen_address(seen: Examination, host: HostSeen) -> str | None:
+    """The address at which the others would reach a host; None: there is none."""
+    dial = chosen_dial(seen, host.name)
+    if dial is not None:
+        return dial.address
+    interface = own_interfaces(host).get(str(host.wanted.get("interface")))
+    address = at(interface, "gloo_address")
+    return None if address is None else str(address)
+
+
+def addresses(host: HostSeen) -> Iterator[tuple[str, str, int | None]]:
+    """(interface, address, prefix) of all addresses of a host but loopback's."""
+    for interface in host.interfaces:
+        if interface.get("kind") == "loopback":
+            continue
+        for each in interface.get("addresses") or ():
+            yield str(interface["name"]), str(each["address"]), each.get("prefix")
+
+
+def prefix_of(host: HostSeen, address: str) -> int | None:
+    """The prefix length with which a host has an address."""
+    return next((prefix for _, own, prefix in addresses(host) if own == address), None)
+
+
+def in_network(host: HostSeen, own: str, other: str) -> bool | None:
+    """Whether `other` is in the network of a host's address `own`; None: it has no such one."""
+    prefix = prefix_of(host, own)
+    if prefix is None:
+        return None
+    return address_of(other) in ip_interface(f"{own}/{prefix}").network
+
+
+def address_of(text: str) -> IPv4Address | IPv6Address | None:
+    """An address without its scope; None for what is none."""
+    try:
+        return ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def is_loopback(text: str) -> bool:
+    """Whether a text is an address of loopback."""
+    address = address_of(text)
+    return address is not None and address.is_loopback
+
+
+def version_of(text: str) -> int | None:
+    """4 or 6; None for what is no address."""
+    address = address_of(text)
+    return None if address is None else address.version
+
+
+def host_of_address(seen: Examination, address: str) -> list[str]:
+    """The hosts that have an address."""
+    return [host.name for host in seen.up if any(own == address for _, own, _ in addresses(host))]
+
+
+def common_prefix(seen: Examination, address: str, but: str) -> int | None:
+    """The prefix that the other hosts have for the network that an address is in."""
+    for host in seen.up:
+        for _, own, prefix in addresses(host):
+            if host.name != but and prefix and in_network(host, own, address):
+                return prefix
+    return None
+
+
+def former_address(seen: Examination, host: HostSeen) -> tuple[str, int] | None:
+    """(address, prefix) that a host had, or is to have, in the network of the others.
+
+    yoked.toml has it, or names that still lead to it; None: it is not known, or taken.
+    """
+    known = [host.wanted.get("address"), *(at(part(host, "names", "own"), "addresses") or ())]
+    for other in seen.up:
+        if other != host:
+            known += at(part(other, "names", "others", host.name), "addresses") or ()
+    for address in dict.fromkeys(str(each) for each in known if each):
+        for other in seen.up:
+            own = chosen_address(seen, other)
+            if other == host or own is None or host_of_address(seen, address) not in (
+                [], [host.name]
+            ):  # fmt: skip
+                continue
+            prefix = prefix_of(other, own)
+            if prefix is not None and in_network(other, own, address):
+                return address, prefix
+    return None
+
+
+def ranks_of(host: HostSeen) -> int:
+    """How many ranks a host gets. Source: yoked.launch.start.default_ranks."""
+    if host.wanted.get("ranks"):
+        return int(host.wanted["ranks"])
+    if host.wanted.get("device") in ("cpu", "mps"):
+        return 1
+    return max(1, len(host.facts.get("gpus") or ()))
+
+
+def choose_again(seen: Examination) -> Fix:
+    """Find out anew, by traffic, which interface each host can use."""
+    words = ["yoked", "init", "--force", *fleet_flag(seen)]
+    path = at(seen.controller, "fleet")
+    where = shlex.quote(str(path or "yoked.toml"))
+    return Fix("", shlex.join(words), undo=f"mv {where}.old {where}")
+
+
+def fleet_flag(seen: Examination) -> list[str]:
+    """`--fleet FILE` for a line of the controller, where it is not the file of its folder."""
+    path = at(seen.controller, "fleet")
+    return ["--fleet", str(path)] if path else []
+
+
+def install_torch(seen: Examination, host: HostSeen) -> Fix:
+    """Make an environment on a host with the versions that are here."""
+    return Fix("", shlex.join(["yoked", "install", "--host", host.name, *fleet_flag(seen)]))
+
+
+def edit_entry(seen: Examination, host: str, script: str) -> Fix:
+    """Change a host's entry of yoked.toml. script: for sed, of the lines below its name."""
+    where = shlex.quote(str(at(seen.controller, "fleet") or "yoked.toml"))
+    name = re.sub(r"([][\\./*^$])", r"\\\1", host)
+    change = f'/^name *= *"{name}"/,/^\\[/{{{script};}}'
+    return Fix("", f"sed -i.old {shlex.quote(change)} {where}", undo=f"mv {where}.old {where}")
+
+
+def plural(count: int, word: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{count:,} {word}{'s' * (count != 1)}"
+
+
+def listed(words: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *first, last = list(words) or [""]
+    return f"{', '.join(first)} and {last}" if first else last

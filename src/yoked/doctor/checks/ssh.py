@@ -1,0 +1,329 @@
+"""Whether ssh comes in, and what it meets there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+
+from yoked.doctor.check import Check, page
+from yoked.doctor.checks.reading import at, by_hand, finding, part
+from yoked.doctor.checks.startfiles import quiet, take_out_variable
+from yoked.records.examination import Examination, Finding, Fix, HostSeen, SshKind
+from yoked.units import format_duration
+
+# ssh itself is there in a quarter of a second over a LAN.
+_SLOW_S = 5.0
+# ssh's own words know which file has the key, and under which name.
+_FORGET = re.compile(r"ssh-keygen -f .*? -R (\"[^\"]+\"|'[^']+'|\S+)")
+_NO_LOGIN = re.compile(r"not available|nologin|/bin/false")
+# Whoever has a key there, and a shell that lets nobody in, gets one that does.
+_LET_IN = (
+    "getent passwd | awk -F: '$7 ~ /(nologin|false)$/ { print $1, $6 }' | "
+    'while read -r user home; do if [ -e "$home/.ssh/authorized_keys" ]; then '
+    'usermod -s /bin/bash "$user"; fi; done'
+)
+# Of a Python that PYTHONHOME leads to a place without its library.
+_WRONG_HOME = re.compile(r"encodings|Fatal Python error|init_fs_encoding|PYTHONHOME")
+_TRAINS = "it is in yoked.toml, and a run wants all of its hosts"
+
+
+def _mend(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
+    """What the one who looked could tell about the very case."""
+    del seen
+    assert host.failure is not None
+    return tuple(by_hand("", line) for line in host.failure.fix)
+
+
+def _mend_shell(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
+    del seen
+    assert host.failure is not None
+    if _WRONG_HOME.search(host.failure.text):
+        return (take_out_variable(host.name, "PYTHONHOME"),)
+    # A shell that lets nobody in often says nothing at all over ssh.
+    let_in = Fix(host.name, _LET_IN, root=True)
+    if _NO_LOGIN.search(host.failure.text):
+        return (let_in,)
+    return (quiet(host.name), let_in)
+
+
+def _get_python(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
+    del seen
+    assert host.failure is not None
+    if _WRONG_HOME.search(host.failure.text):
+        return (take_out_variable(host.name, "PYTHONHOME"),)
+    line = (
+        "apt-get install -y python3 || dnf install -y python3 || pacman -S --noconfirm python || "
+        "apk add python3"
+    )
+    return (Fix(host.name, line, root=True),)
+
+
+def _ssh_words(seen: Examination) -> list[str]:
+    config = at(seen.controller, "ssh_config")
+    return ["ssh", *(["-F", str(config)] if config else [])]
+
+
+def _say_its_address(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
+    address = host.wanted.get("address")
+    config = at(seen.controller, "ssh_config") or "~/.ssh/config"
+    if not address:
+        return (
+            by_hand("", f"put it into {config}: `Host {host.name}` with `HostName ITS-ADDRESS`"),
+        )
+    # ssh takes the first that it finds, so it must stand before `Host *`.
+    entry = f"Host {host.name}\\n  HostName {address}\\n\\n"
+    path = config if config.startswith("~/") else shlex.quote(config)
+    line = (
+        f"touch {path} && cp -p {path} {path}.old && "
+        f"{{ printf '{entry}'; cat {path}.old; }} > {path}"
+    )
+    return (Fix("", line, undo=f"mv {path}.old {path}"),)
+
+
+def _wake(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
+    del seen
+    address = host.wanted.get("address")
+    at_address = f" (yoked.toml has {address})" if address else ""
+    return (
+        by_hand(
+            host.name,
+            f"switch it on or wake it, and see that it is in this network{at_address}; "
+            "a firewall there must let port 22 in",
+        ),
+    )
+
+
+def _start_server(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
+    del seen
+    line = "systemctl enable --now ssh || systemctl enable --now sshd || service ssh start"
+    return (Fix(host.name, line, root=True, undo="systemctl stop ssh || systemctl stop sshd"),)
+
+
+def _look_at_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
+    assert host.failure is not None
+    said = "\n".join((host.failure.text, *host.failure.fix))
+    found = _FORGET.search(said)
+    accept = shlex.join(
+        [*_ssh_words(seen), "-o", "StrictHostKeyChecking=accept-new", host.name, "true"]
+    )
+    changed = "Offending" in said or "CHANGED" in said or found is not None
+    if not changed:
+        return (Fix("", accept),)
+    forget = found[0] if found else shlex.join(["ssh-keygen", "-R", host.name])
+    return (Fix("", forget), Fix("", accept))
+
+
+def _copy_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
+    copy = shlex.join(["ssh-copy-id", *_ssh_words(seen)[1:], host.name])
+    modes = "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys && chmod u+rwx ~/.ssh"
+    return (
+        Fix(host.name, modes),
+        by_hand("", copy),
+    )
+
+
+_Act = Callable[[Examination, HostSeen], tuple[Fix, ...]]
+
+
+def _check(kind: SshKind, act: _Act, why: str, *, question: str, text: str) -> Check:
+    """The check of one kind of failure. why: may name {host}."""
+    name = f"ssh-{kind}"
+
+    def run(seen: Examination) -> Iterator[Finding]:
+        for host in seen.hosts:
+            if host.failure is not None and host.failure.kind == kind:
+                yield finding(
+                    name,
+                    "error",
+                    host.name,
+                    f"ssh {host.name}: {host.failure.text}",
+                    why.format(host=host.name),
+                    *(act(seen, host) or _mend(seen, host)),
+                )
+
+    return Check(name, question, ("ssh",), "error", text, run, quick=True)
+
+
+def _slow(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        if host.connect_s is not None and host.connect_s > _SLOW_S:
+            yield finding(
+                "ssh-slow",
+                "warning",
+                host.name,
+                f"ssh and the agent took {format_duration(host.connect_s)} to come up",
+                "each command that reaches this host for the first time waits as long",
+                by_hand(
+                    host.name,
+                    "time it with `ssh -v`: a start file of the shell, or `UseDNS yes` of sshd, "
+                    "is what usually takes long",
+                ),
+            )
+
+
+def _noise(seen: Examination) -> Iterator[Finding]:
+    for host in seen.up:
+        if part(host, "shell", "sources_noise") is True:
+            yield finding(
+                "shell-noise",
+                "warning",
+                host.name,
+                f"the shell's start file on {host.name} prints something, although nobody sits "
+                "there",
+                "yoked reads past it; scp, rsync and git over ssh do not",
+                quiet(host.name),
+            )
+
+
+CHECKS = (
+    _check(
+        "unresolved",
+        _say_its_address,
+        f"nobody knows where it is; {_TRAINS}",
+        question="Does ssh know the address of every host?",
+        text=page(
+            symptom="`ssh: Could not resolve hostname beta: Name or service not known`.",
+            cause="The name stands in yoked.toml, but neither in ~/.ssh/config nor in /etc/hosts "
+            "nor in a DNS or mDNS that this machine asks.",
+            fix="Gives the name an address in ssh's configuration, before all other entries.",
+            elsewhere="Slurm: `sinfo` lists the node, yet `srun` says `Unable to resolve`; the "
+            "node's NodeAddr is missing in slurm.conf.",
+        ),
+    ),
+    _check(
+        "timeout",
+        _wake,
+        f"nothing at its address answers; {_TRAINS}",
+        question="Does something answer at the address of every host?",
+        text=page(
+            symptom="`ssh: connect to host beta port 22: Connection timed out`.",
+            cause="The host is off or asleep, in another network, or a firewall drops port 22. "
+            "A timeout is silence: a host that is up and refuses says so at once.",
+            fix="By hand: power, the network, or port 22.",
+            elsewhere="Slurm shows the node as `down*`; Kubernetes as `NotReady`.",
+        ),
+    ),
+    _check(
+        "refused",
+        _start_server,
+        "the host is up, but no ssh server listens there",
+        question="Does an ssh server listen on every host?",
+        text=page(
+            symptom="`ssh: connect to host beta port 22: Connection refused`.",
+            cause="The machine answered that nobody listens: no ssh server is installed or "
+            "started, or it listens at another port.",
+            fix="Starts the server, now and at each start of the host. Run it at the host itself. "
+            "Where it is not installed: `sudo apt install openssh-server`; on macOS `sudo "
+            "systemsetup -setremotelogin on`.",
+        ),
+    ),
+    _check(
+        "unreachable",
+        _wake,
+        f"there is no way to it from here; {_TRAINS}",
+        question="Is there a way from here to every host?",
+        text=page(
+            symptom="`ssh: connect to host beta port 22: No route to host`, or `Network is "
+            "unreachable`.",
+            cause="No machine has that address in this network, or the VPN or network that leads "
+            "to it is not up here.",
+            fix="By hand: bring up the network that leads to it, or the host.",
+        ),
+    ),
+    _check(
+        "host-key",
+        _look_at_key,
+        "ssh refuses to speak with what may be another machine; go on only if you know why its "
+        "key is another",
+        question="Is every host the machine that it was?",
+        text=page(
+            symptom="`REMOTE HOST IDENTIFICATION HAS CHANGED!` or `Host key verification failed.`",
+            cause="The host was installed anew, another machine has its address now, or somebody "
+            "stands between. Or nobody ever looked at its key from here.",
+            fix="Forgets the old key and takes the new one over. Compare its fingerprint with "
+            "`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` at the host first.",
+        ),
+    ),
+    _check(
+        "denied",
+        _copy_key,
+        "it asks for more than a key, and a run cannot type a password",
+        question="Does every host let our key in?",
+        text=page(
+            symptom="`beta: Permission denied (publickey,password).`",
+            cause="Our public key is not among those that the host accepts; or sshd passes over "
+            "authorized_keys, because the file, ~/.ssh or the home folder can be written by "
+            "others (StrictModes).",
+            fix="At the host itself, the first line gives the files the modes that sshd wants; the "
+            "second, here, copies the key there and asks for the password once.",
+        ),
+    ),
+    _check(
+        "shell",
+        _mend_shell,
+        "the agent speaks over that shell, and every byte of its own is in the way",
+        question="Does the login shell of every host run what it is told, and nothing else?",
+        text=page(
+            symptom="scp and rsync fail too: `protocol version mismatch -- is your shell clean?`, "
+            "or the connection ends at once.",
+            cause="A start file of the shell (~/.bashrc, ~/.zshenv) prints, exits, waits or starts "
+            "another program although nobody sits there; or the login shell is one like nologin.",
+            fix="Has the start file end at once where nobody sits at a terminal, which also leaves "
+            "out what it exports; gives the account a shell, where it has none.",
+            elsewhere="The same start files break `srun` and `mpirun` over ssh.",
+        ),
+    ),
+    _check(
+        "python",
+        _get_python,
+        "the agent, and every rank, is a Python program",
+        question="Does every host have a Python that can run the agent?",
+        text=page(
+            symptom="`bash: line 1: python3: command not found`, or `torchrun: command not found` "
+            "although it is there: a shell without a terminal has another PATH.",
+            cause="No Python of 3.9 or later is found by the shell that ssh starts there, and "
+            "yoked.toml names none by its path.",
+            fix="Installs the system's Python. To train, the host needs 3.11 or later: "
+            "`yoked install` says which it takes.",
+        ),
+    ),
+    _check(
+        "other",
+        _mend,
+        f"there is no agent on it; {_TRAINS}",
+        question="Is there anything else between ssh and the agent?",
+        text=page(
+            symptom="The finding has ssh's own words, or the agent's.",
+            cause="None of the known kinds: a jump host, a ProxyCommand, a quota, a broken disk.",
+            fix="`ssh -v HOST true` shows how far it comes.",
+        ),
+    ),
+    Check(
+        "shell-noise",
+        "Is the login shell silent where nobody sits?",
+        ("ssh", "health.shell"),
+        "warning",
+        page(
+            symptom="scp: `Received message too long`; rsync: `is your shell clean?`.",
+            cause="A start file greets, for people and programs alike.",
+            fix="Has the start file end at once where nobody sits at a terminal, which also leaves "
+            "out what it exports.",
+        ),
+        _noise,
+    ),
+    Check(
+        "ssh-slow",
+        "Does ssh come in soon?",
+        ("ssh",),
+        "warning",
+        page(
+            symptom="Each command pauses for some seconds before anything is said.",
+            cause="sshd asks a DNS for the name of who comes (`UseDNS`), or the shell's start file "
+            "works for long (conda, nvm, a network drive).",
+            fix="By hand, since only you know what the start file is for.",
+        ),
+        _slow,
+        quick=True,
+    ),
+)

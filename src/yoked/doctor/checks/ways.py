@@ -1,0 +1,339 @@
+"""The ways between hosts: routes, netmasks, neighbours, and who answers at an address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from ipaddress import ip_interface
+
+from yoked.doctor.check import Check, page
+from yoked.doctor.checks.groups import Group, alternative, groups
+from yoked.doctor.checks.interfaces import replace_address
+from yoked.doctor.checks.reading import (
+    by_hand,
+    chosen_address,
+    chosen_interface,
+    common_prefix,
+    finding,
+    former_address,
+    listed,
+    part,
+    prefix_of,
+)
+from yoked.doctor.checks.verdicts import FORBIDDEN
+from yoked.records.examination import Examination, Finding, Fix
+
+_NAMES = ("own-name-elsewhere", "peer-name-wrong", "name-family")
+_AFTER = (*_NAMES, "rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed")
+# Before the rules of VPNs, which begin at a few thousand.
+_RULE = 1
+
+
+def _no_route(seen: Examination) -> Iterator[Finding]:
+    for group in groups(seen, "no-route"):
+        own, prefix = group.address, None
+        if own is not None:
+            prefix = prefix_of(group.host, own)
+        interface = group.interface
+        network = f"{network_of(own, prefix)} dev {interface} src {own}" if own and prefix else ""
+        yield finding(
+            "no-route",
+            "error",
+            group.host.name,
+            f"{group.host.name} has no route to {listed(group.peer_addresses)}, although it is in "
+            f"their network: {group.evidence}",
+            "the kernel does not know by which interface to send",
+            *(
+                (Fix(group.host.name, f"ip route add {network}", root=True,
+                     undo=f"ip route del {network}"),)
+                if network
+                else (by_hand(group.host.name, f"ip route add NETWORK dev {interface}"),)
+            ),
+            link=group.link,
+        )  # fmt: skip
+
+
+def network_of(address: str, prefix: int) -> str:
+    """The network of an address, as `192.168.1.0/24`."""
+    return str(ip_interface(f"{address}/{prefix}").network)
+
+
+def _forbidden_route(seen: Examination) -> Iterator[Finding]:
+    for group in groups(seen, "forbidden-route"):
+        error = str(next(_way_errors(group), "EINVAL"))
+        yield finding(
+            "forbidden-route",
+            "error",
+            group.host.name,
+            f"{group.host.name} is not to send to {listed(group.peer_addresses)}: its kernel "
+            f"says {error}, as for a route or rule of kind {FORBIDDEN.get(error, 'prohibit')}",
+            "a VPN's kill switch, a container network or an old `ip route` forbids the way; "
+            "nothing is sent, whatever the firewalls say",
+            *direct(group),
+            link=group.link,
+        )
+
+
+def _way_errors(group: Group) -> Iterator[object]:
+    for address in group.peer_addresses:
+        error = part(group.host, "ways", address, "error")
+        if error is not None:
+            yield error
+
+
+def direct(group: Group) -> Iterator[Fix]:
+    """Routes straight to the peers, and a rule that has them asked before all others."""
+    for address in group.peer_addresses:
+        ip = "ip -6" if ":" in address else "ip"
+        route, rule = f"{address} dev {group.interface}", f"to {address} lookup main pref {_RULE}"
+        yield Fix(
+            group.host.name,
+            f"{ip} route replace {route} && {ip} rule add {rule}",
+            root=True,
+            undo=f"{ip} rule del {rule} && {ip} route del {route}",
+        )
+
+
+def _wrong_netmask(seen: Examination) -> Iterator[Finding]:
+    for group in groups(seen, "wrong-netmask"):
+        own = str(group.address)
+        prefix, right = prefix_of(group.host, own), common_prefix(seen, own, but=group.host.name)
+        old, new = (f"{own}/{each} dev {group.interface}" for each in (prefix, right))
+        yield finding(
+            "wrong-netmask",
+            "error",
+            group.host.name,
+            f"{group.interface} of {group.host.name} has {own}/{prefix}: its network leaves out "
+            f"{listed(group.peer_addresses)}, whose networks (/{right}) have it in",
+            "what others send arrives, and no answer comes back",
+            replace_address(group.host, old, new),
+            link=group.link,
+        )
+
+
+def _wrong_neighbour(seen: Examination) -> Iterator[Finding]:
+    for group in groups(seen, "wrong-neighbour"):
+        interface = group.interface.partition(":")[0]
+        macs = {each: part(group.host, "ways", each, "mac") for each in group.peer_addresses}
+        fixed = {
+            each: mac
+            for each, mac in macs.items()
+            if part(group.host, "ways", each, "neighbour") == "permanent"
+        }
+        shown = [f"{mac} for {each}" for each, mac in fixed.items()]
+        yield finding(
+            "wrong-neighbour",
+            "error",
+            group.host.name,
+            f"{group.host.name} was told by hand to use the network card {listed(shown)}, and "
+            f"nobody answers there: {group.evidence}",
+            "every packet goes to a card that is not there",
+            *(
+                Fix(
+                    group.host.name,
+                    f"ip neighbour del {each} dev {interface}",
+                    root=True,
+                    undo=f"ip neighbour replace {each} lladdr {mac} dev {interface} nud permanent",
+                )
+                for each, mac in fixed.items()
+            ),
+            link=group.link,
+        )
+
+
+def _other_way(seen: Examination) -> Iterator[Finding]:
+    for group in groups(seen, "other-way"):
+        taken = {str(part(group.host, "ways", each, "interface")) for each in group.peer_addresses}
+        yield finding(
+            "other-way",
+            "error",
+            group.host.name,
+            f"{group.host.name} sends what is for {listed(group.peer_addresses)} out by "
+            f"{listed(sorted(taken))}, although it is in their network at {group.interface}",
+            "a VPN that takes all traffic, or a rule of `ip rule`, draws it away",
+            *direct(group),
+            link=group.link,
+        )
+
+
+def _other_network(seen: Examination) -> Iterator[Finding]:
+    for group in groups(seen, "other-network"):
+        peers = group.peer_addresses
+        yield finding(
+            "other-network",
+            "error",
+            group.host.name,
+            f"{group.host.name}, at {group.address or 'no address'}, and {listed(peers)} are in "
+            f"different networks: {group.evidence}",
+            "packets find no way between the two networks",
+            *into_their_network(group),
+            link=group.link,
+        )
+
+
+def into_their_network(group: Group) -> tuple[Fix, ...]:
+    """Mend whichever address is not what it was, else find out anew."""
+    for host in (group.host, *group.peers):
+        today, interface = chosen_address(group.seen, host), chosen_interface(group.seen, host)
+        former = former_address(group.seen, host)
+        if today is None or interface is None or former is None or former[0] == today:
+            continue
+        old = f"{today}/{prefix_of(host, today)} dev {interface}"
+        return (replace_address(host, old, f"{former[0]}/{former[1]} dev {interface}"),)
+    return join(group)
+
+
+def join(group: Group) -> tuple[Fix, ...]:
+    """Another interface where one works; else a person's hand."""
+    names = listed([group.host.name, *(each.name for each in group.peers)])
+    return alternative(group) or (by_hand(group.host.name, f"connect {names} to the same network"),)
+
+
+def _reverse_path(seen: Examination) -> Iterator[Finding]:
+    for group in groups(seen, "reverse-path"):
+        interface = group.interface.partition(":")[0]
+        setting = f"net.ipv4.conf.{interface}.rp_filter"
+        before = part(group.host, "kernel", "rp_filter") or {}
+        yield finding(
+            "reverse-path",
+            "error",
+            group.host.name,
+            f"{group.host.name} drops what comes in at {interface}, because it would answer by "
+            f"another interface (rp_filter {before.get(interface, 1)}): {group.evidence}",
+            "two interfaces lead to one network, and the strict filter takes packets for forged",
+            Fix(
+                group.host.name,
+                f"sysctl -w {setting}=2",
+                root=True,
+                undo=f"sysctl -w {setting}={before.get(interface, 1)}",
+            ),
+            link=group.link,
+        )
+
+
+def _dial_failed(seen: Examination) -> Iterator[Finding]:
+    for group in groups(seen, "dial-failed"):
+        yield finding(
+            "dial-failed",
+            "error",
+            group.host.name,
+            f"a connection failed: {group.evidence}",
+            "the ranks open the same connections",
+            *alternative(group),
+            link=group.link,
+        )
+
+
+_Run = Callable[[Examination], Iterator[Finding]]
+
+
+def way_check(name: str, run: _Run, question: str, text: str, *needs: str) -> Check:
+    """A check of links. needs: what it reads beside the dials."""
+    reads = ("dials", *needs)
+    return Check(name, question, reads, "error", text, run, explains=_AFTER, quick=True)
+
+
+CHECKS = (
+    way_check(
+        "wrong-netmask",
+        _wrong_netmask,
+        "Do all hosts of a network have the same netmask?",
+        page(
+            symptom="One host reaches nobody, `Network is unreachable`; the others wait in vain "
+            "for its answer, `Connection timed out`.",
+            cause="A prefix length typed wrongly, such as /30 or /32 for /24.",
+            fix="Gives the address the prefix length that the others have, until the next start; "
+            "put it right in the network settings too.",
+        ),
+        "interfaces",
+    ),
+    way_check(
+        "forbidden-route",
+        _forbidden_route,
+        "Does a route or rule of a host forbid the way to another?",
+        page(
+            symptom="`Permission denied`, `Invalid argument` or `No route to host` at once, while "
+            "the neighbour answers to others.",
+            cause="A route of kind prohibit, blackhole or unreachable, or such a rule in `ip "
+            "rule`: a VPN's kill switch forbids the home's own network.",
+            fix="Routes straight to the peers, with a rule that is asked before the VPN's. Most "
+            "VPN programs have a switch for it: allow the local network.",
+            elsewhere="Kubernetes: a network policy, or Calico's blackhole routes.",
+        ),
+        "health.ways",
+    ),
+    way_check(
+        "no-route",
+        _no_route,
+        "Does every host have a route to the others?",
+        page(
+            symptom="`OSError: [Errno 101] Network is unreachable`.",
+            cause="The route of the interface's network is gone: a VPN program or a script removed "
+            "it.",
+            fix="Adds the route that the address should have brought.",
+        ),
+        "health.ways",
+    ),
+    way_check(
+        "other-network",
+        _other_network,
+        "Are all hosts in networks that reach each other?",
+        page(
+            symptom="`Network is unreachable`, or `Connection timed out`, on all links of a host.",
+            cause="Its address is of a network that the others have no way to: that of a virtual "
+            "machine's NAT (10.0.2.15), of a container, or one from another router.",
+            fix="Gives it back the address of yoked.toml, where that fits into the network of the "
+            "others; otherwise by hand: bridge the virtual machine, use the host's network for "
+            "the container (`--network host`).",
+            elsewhere="Kubernetes: pods with `hostNetwork: false` on clusters without an overlay.",
+        ),
+        "health.ways",
+        "interfaces",
+    ),
+    way_check(
+        "wrong-neighbour",
+        _wrong_neighbour,
+        "Does every host know the network cards of the others?",
+        page(
+            symptom="`Connection timed out` or `No route to host` in one direction.",
+            cause="A fixed entry in the neighbour table has the MAC of a card that was replaced.",
+            fix="Deletes the entry; the kernel then asks.",
+        ),
+        "health.ways",
+    ),
+    way_check(
+        "other-way",
+        _other_way,
+        "Do packets leave by the interface that leads to the others?",
+        page(
+            symptom="`Connection timed out`, only while the VPN is on.",
+            cause="A VPN that takes all traffic, or a policy route, draws packets for the home's "
+            "own network away.",
+            fix="Routes straight to the peers, with a rule that is asked before the VPN's.",
+        ),
+        "health.ways",
+    ),
+    way_check(
+        "reverse-path",
+        _reverse_path,
+        "Would every host take packets that come in where it would not answer?",
+        page(
+            symptom="`Connection timed out` on a host with two interfaces in one network.",
+            cause="Strict reverse path filtering: what comes in by another interface than the "
+            "answer would take is dropped.",
+            fix="Sets the filter of the interface to loose (2), until the next start.",
+            elsewhere="The same on Kubernetes nodes with several NICs.",
+        ),
+        "health.kernel",
+        "health.ways",
+    ),
+    way_check(
+        "dial-failed",
+        _dial_failed,
+        "Is there anything else that keeps two hosts apart?",
+        page(
+            symptom="The finding has the system's own words.",
+            cause="None of the known kinds.",
+            fix="None is known; where another interface works, that one is taken.",
+        ),
+    ),
+)

@@ -1,0 +1,299 @@
+"""Dial between all hosts: the sockets that a run will open, of every ordered pair at once.
+
+Every host listens at two ports that the kernel picks, as Gloo does, and at one that stays the same,
+as a rendezvous does. Every other dials them at the address that the run would use, and sends a
+piece of bulk; what else a host has for addresses is dialled once, to tell causes apart.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from yoked.at_once import at_once
+from yoked.errors import YokedError
+from yoked.fleet.choose import Candidate
+from yoked.fleet.discover import Agent, rounds, survey
+from yoked.fleet.model import Host
+from yoked.records.examination import Dial, Purpose
+
+RENDEZVOUS_PORT = 29500
+# How long an answer may take beyond what it tells of.
+_SLACK_S = 1.5
+_LISTEN_S, _MEASURED_S = 5.0, 8.0
+# A moment for a figure of goodput, and what of it counts: see yoked.probe.links.
+_SEND_S, _WINDOW = 0.4, {"skip_s": 0.1, "count_s": 0.3}
+_KINDS = ("physical", "wireless", "bridge", "docker", "vpn")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How thoroughly is looked. Sizes in bytes, times in seconds.
+
+    dial_s: until a connection counts as lost: a SYN is sent again after 1 s. all_ports: also a
+    second port, the one for a rendezvous, and addresses that the run would not use.
+    """
+
+    dial_s: float
+    silence_s: float
+    bulk_bytes: int
+    echoes: int
+    all_ports: bool
+
+
+THOROUGH = Pace(dial_s=2.2, silence_s=2.0, bulk_bytes=262_144, echoes=10, all_ports=True)
+QUICK = Pace(dial_s=1.15, silence_s=1.5, bulk_bytes=65_536, echoes=0, all_ports=False)
+
+
+@dataclass(frozen=True)
+class Door:
+    """An address of a host. chosen: whether a run would use it."""
+
+    host: str
+    interface: str
+    address: str
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class _Knock:
+    """One dial to be made."""
+
+    door: Door
+    port: int
+    purpose: Purpose
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Dials of one kind, to one host."""
+
+    knocks: tuple[_Knock, ...]
+    send_bytes: int
+    echoes: int
+
+
+@dataclass(frozen=True)
+class _Ports:
+    """Where a host listens. rendezvous: None where that port is taken."""
+
+    first: int
+    second: int | None
+    rendezvous: int | None
+
+
+def doors_of(
+    hosts: Sequence[Host],
+    interfaces: Mapping[str, Sequence[Mapping[str, Any]]],
+    agents: Mapping[str, Agent],
+) -> list[Door]:
+    """The addresses of all hosts that Gloo could use, and which of them a run would.
+
+    interfaces: of each host, as the agent's call of this name tells them.
+    """
+    candidates = [
+        Candidate(host.name, each["name"], each["gloo_address"], each["kind"])
+        for host in hosts
+        for each in interfaces[host.name]
+        if each["gloo_address"] is not None and each["kind"] != "loopback"
+    ]
+    chosen = {host.name: host.interface for host in hosts}
+    if None in chosen.values():
+        chosen = _choose(hosts, candidates, agents)
+    return [
+        Door(each.host, each.interface, each.address, chosen=chosen[each.host] == each.interface)
+        for each in candidates
+    ]
+
+
+def _choose(
+    hosts: Sequence[Host], candidates: Sequence[Candidate], agents: Mapping[str, Agent]
+) -> dict[str, str | None]:
+    """What a launch would find out by traffic; where it would fail, what is likely to be meant."""
+    likely: dict[str, str | None] = {
+        host.name: host.interface or _likely(host.name, candidates) for host in hosts
+    }
+    if len(hosts) == 1:
+        return likely
+    try:
+        found = survey(hosts, agents).choices
+    except YokedError:
+        return likely
+    return {**likely, **{name: choice.interface for name, choice in found.items()}}
+
+
+def _likely(host: str, candidates: Sequence[Candidate]) -> str | None:
+    own = [each for each in candidates if each.host == host]
+    best = min(own, key=lambda each: (each.version, _rank(each.kind)), default=None)
+    return None if best is None else best.interface
+
+
+def _rank(kind: str) -> int:
+    return _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
+
+
+def dial_all(doors: Sequence[Door], agents: Mapping[str, Agent], pace: Pace) -> list[Dial]:
+    """All dials of a look, at the same time; those of a host that falls silent are left out."""
+    names = list(agents)
+    token = secrets.token_hex(16)
+    with _listening(agents, token, pace) as ports:
+
+        def dial(source: str) -> list[Dial]:
+            calls = [
+                call
+                for target in ports
+                if target != source
+                for call in _calls([door for door in doors if door.host == target], ports, pace)
+            ]
+            answers = at_once(lambda call: _dial(agents[source], source, call, token, pace), calls)
+            return [found for own in answers for found in own]
+
+        return [found for own in at_once(dial, names) for found in own]
+
+
+def _calls(doors: Sequence[Door], ports: Mapping[str, _Ports], pace: Pace) -> Iterator[_Call]:
+    """What one host is asked to dial of another: short answers, of which the bulk's may be late."""
+    knocks = [knock for door in doors for knock in _knocks(door, ports[door.host], pace)]
+    bulk = [_Knock(door, ports[door.host].first, "bulk") for door in doors if door.chosen]
+    if knocks:
+        yield _Call(tuple(knocks), send_bytes=0, echoes=pace.echoes)
+    if bulk:
+        yield _Call(tuple(bulk), send_bytes=pace.bulk_bytes, echoes=0)
+
+
+def _knocks(door: Door, ports: _Ports, pace: Pace) -> Iterator[_Knock]:
+    """The dials to one address."""
+    if door.chosen or pace.all_ports:
+        yield _Knock(door, ports.first, "ephemeral")
+    if door.chosen and ports.second is not None:
+        yield _Knock(door, ports.second, "ephemeral")
+    if door.chosen and ports.rendezvous is not None:
+        yield _Knock(door, ports.rendezvous, "rendezvous")
+
+
+@contextmanager
+def _listening(agents: Mapping[str, Agent], token: str, pace: Pace) -> Iterator[dict[str, _Ports]]:
+    """Listeners on all hosts that have one to give, and their ports; leaving closes them."""
+    more = [0, RENDEZVOUS_PORT] if pace.all_ports else []
+    with ExitStack() as stack:
+
+        def listen(name: str) -> tuple[str, _Ports] | None:
+            try:
+                parts = agents[name].stream(
+                    "listen", timeout_s=_LISTEN_S, token=token, host=name, more=more
+                )
+                content = next(parts).content
+            except YokedError:
+                return None
+            stack.callback(parts.close)  # type: ignore[attr-defined]
+            second, rendezvous = (content["more"] + [None, None])[:2]
+            return name, _Ports(content["port"], second, rendezvous)
+
+        yield dict(found for found in at_once(listen, agents) if found is not None)
+
+
+def _dial(agent: Agent, source: str, call: _Call, token: str, pace: Pace) -> list[Dial]:
+    """The dials of one call; none where the host falls silent."""
+    targets = [{"address": each.door.address, "port": each.port} for each in call.knocks]
+    try:
+        answers = agent.call(
+            "dial",
+            timeout_s=pace.dial_s + 2 * pace.silence_s + _SLACK_S,
+            token=token,
+            host=source,
+            targets=targets,
+            wait_s=pace.dial_s,
+            patience_s=pace.silence_s,
+            send_s=pace.silence_s if call.send_bytes else 0.0,
+            send_bytes=call.send_bytes,
+            echoes=call.echoes,
+        )
+    except YokedError:
+        return []
+    return [
+        _seen(source, knock, answer, pace)
+        for knock, answer in zip(call.knocks, answers, strict=True)
+    ]
+
+
+def _seen(source: str, knock: _Knock, answer: Mapping[str, Any], pace: Pace) -> Dial:
+    text = answer["error_text"]
+    if answer["connected"] and answer["error"] == "ETIMEDOUT":
+        text = f"it connected, then nothing came for {pace.silence_s:g} s"
+    return Dial(
+        source=source,
+        target=knock.door.host,
+        interface=knock.door.interface,
+        address=knock.door.address,
+        port=knock.port,
+        purpose=knock.purpose,
+        chosen=knock.door.chosen,
+        ok=answer["ok"] and answer["answered_by"] == knock.door.host,
+        answered_by=answer["answered_by"],
+        error=answer["error"],
+        error_text=text,
+        source_address=answer["source_address"],
+        rtt_s=answer["rtt_s"],
+        echo_s=tuple(answer["echo_s"]),
+        took_s=answer["took_s"],
+        path_mtu_bytes=answer["path_mtu_bytes"],
+        bulk_bytes=answer["arrived_bytes"] if knock.purpose == "bulk" else None,
+    )
+
+
+def measure(dials: Sequence[Dial], agents: Mapping[str, Agent]) -> list[Dial]:
+    """The same dials, with the goodput of each address that was reached.
+
+    In rounds in which no host is in two pairs, so that measurements do not share a link. A figure
+    stands with the bulk dial of a chosen address, and with the only one of any other.
+    """
+    token = secrets.token_hex(16)
+    figures: dict[tuple[str, str, str], float | None] = {}
+    with _listening(agents, token, QUICK) as ports:
+
+        def send(pair: tuple[str, str]) -> None:
+            for source, target in (pair, pair[::-1]):
+                for address in _reached(dials, source, target):
+                    figures[source, target, address] = _goodput(
+                        agents[source], source, address, ports[target].first, token
+                    )
+
+        for pairs in rounds(list(ports)):
+            at_once(send, pairs)
+    return [
+        replace(each, goodput_bytes_per_s=figures.get((each.source, each.target, each.address)))
+        if each.purpose == ("bulk" if each.chosen else "ephemeral")
+        else each
+        for each in dials
+    ]
+
+
+def _reached(dials: Sequence[Dial], source: str, target: str) -> list[str]:
+    """The addresses of a link at which the target itself answered."""
+    ok = [each.address for each in dials if (each.source, each.target) == (source, target)
+          and each.ok]  # fmt: skip
+    return list(dict.fromkeys(ok))
+
+
+def _goodput(agent: Agent, source: str, address: str, port: int, token: str) -> float | None:
+    """Bytes per second that arrive; None: it could not be measured."""
+    try:
+        answer = agent.call(
+            "dial",
+            timeout_s=_MEASURED_S,
+            token=token,
+            host=source,
+            targets=[{"address": address, "port": port}],
+            wait_s=THOROUGH.dial_s,
+            patience_s=THOROUGH.silence_s,
+            send_s=_SEND_S,
+            send_bytes=None,
+            window=_WINDOW,
+        )[0]
+    except YokedError:
+        return None
+    figure: float | None = answer["goodput_bytes_per_s"]
+    return figure

@@ -1,0 +1,141 @@
+"""Look at all hosts and all ordered pairs at once, with a deadline on every wait.
+
+`HostSeen.torch` is told by the very interpreter that would train, in the environment that ranks
+get: python (its path), python_version, torch, torch_path, numpy, gloo, nccl, cuda_build,
+cuda_available, imported (None: not tried, or not through with it in time), error, took_s (of the
+import).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import yoked
+from yoked.doctor import dialling
+from yoked.doctor.dialling import dial_all, doors_of, measure
+from yoked.doctor.proof import prove
+from yoked.doctor.visits import Connect, Manner, Visits
+from yoked.fleet.model import Fleet
+from yoked.paths import state_root
+from yoked.records.examination import Examination, HostSeen, Need
+from yoked.remote.connect import connect_host
+
+_ALONE = Manner(patience_s=4, shared=False, health_s=2.5, how="train")
+_THOROUGH = Manner(patience_s=4, shared=False, health_s=2.5, how="connect")
+_QUICK = Manner(patience_s=2, shared=True, health_s=1.0, how="versions")
+_VERSIONS_S = 1.5
+_TOLD_S = 1.0
+
+
+def look(
+    fleet: Fleet,
+    need: Need,
+    *,
+    quick: bool,
+    bandwidth: bool,
+    say: Callable[[str], None],
+    connect: Connect = connect_host,
+) -> Examination:
+    """What is to be seen of a fleet. Changes nothing, and leaves nothing behind.
+
+    quick: what takes less than two seconds: no world, no addresses beside the chosen ones.
+    bandwidth: measures each link too. say: told what goes on. connect: makes the agents, which
+    are closed at the end. A host that is not reached, or falls silent, is part of what was seen.
+    """
+    began_s = time.monotonic()
+    manner = _QUICK if quick else _THOROUGH if len(fleet.hosts) > 1 else _ALONE
+    with closing(Visits(fleet, need, manner, say, connect)) as visits:
+        visits.begin()
+        visits.begin_training()
+        agents = visits.here
+        hosts = [visit.host for visit in visits.here.values()]
+        interfaces = {name: visit.interfaces for name, visit in visits.here.items()}
+        doors = doors_of(hosts, interfaces, agents)
+        say(_counted(len(hosts)))
+        dials = dial_all(doors, agents, dialling.QUICK if quick else dialling.THOROUGH)
+        visits.begin_health(
+            {name: [door.address for door in doors if door.host == name] for name in visits.here}
+        )
+        world = None if quick else prove(visits, doors, dials, began_s, say)
+        if quick:
+            _await_versions(visits, time.monotonic() + _VERSIONS_S)
+        # What is still being imported would only hold up the rest.
+        visits.end_trials()
+        if bandwidth and len(agents) > 1:
+            say("measuring each link")
+            dials = measure(dials, agents)
+        return Examination(
+            hosts=tuple(_seen(fleet, visits)),
+            dials=tuple(dials),
+            world=world,
+            need=need,
+            controller=_controller(fleet),
+            quick=quick,
+            took_s=time.monotonic() - began_s,
+        )
+
+
+def _counted(hosts: int) -> str:
+    pairs = hosts * (hosts - 1)
+    return f"{hosts} host{'s' * (hosts != 1)} answered; dialling between {pairs} ordered pairs"
+
+
+def _await_versions(visits: Visits, until_s: float) -> None:
+    for visit in visits.here.values():
+        if visit.found_python is not None:
+            visit.trials["versions"].await_any("ended", "failed", until_s=until_s)
+
+
+def _seen(fleet: Fleet, visits: Visits) -> list[HostSeen]:
+    return [
+        visits.here[host.name].seen()
+        if host.name in visits.here
+        else HostSeen(
+            name=host.name,
+            wanted=dataclasses.asdict(host),
+            failure=visits.failures[host.name],
+        )
+        for host in fleet.hosts
+    ]
+
+
+def _controller(fleet: Fleet) -> dict[str, Any]:
+    """What this machine says of itself."""
+    try:
+        torch: str | None = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        torch = None
+    return {
+        "hostname": socket.gethostname(),
+        "python": platform.python_version(),
+        "yoked": yoked.__version__,
+        "torch": torch,
+        "ssh": _ssh_version(),
+        "state": str(state_root()),
+        "fleet": str(fleet.path),
+        "ssh_config": None if fleet.ssh_config is None else str(fleet.ssh_config),
+        "time_s": time.time(),
+    }
+
+
+def _ssh_version() -> str | None:
+    try:
+        done = subprocess.run(
+            ["ssh", "-V"],  # noqa: S607 - the one that connects is found alike
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TOLD_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return (done.stderr or done.stdout).strip() or None

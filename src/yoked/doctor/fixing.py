@@ -1,0 +1,337 @@
+"""Carry out the fixes of findings, and take them back.
+
+What is done is written down before it is done: a controller that dies in between leaves a note of
+what it may have changed, and `yoked doctor --undo` takes that back too. Nothing here asks anybody.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from yoked.agent.programs import run_program
+from yoked.errors import HostError, YokedError
+from yoked.journal import Journal, read
+from yoked.paths import state_root
+from yoked.records.examination import Examination, Finding, Fix
+
+# Long enough for `yoked install` over a slow line.
+LIMIT_S = 900.0
+_ANSWER_S = LIMIT_S + 30.0
+_SHELL = ("/bin/sh", "-c")
+# Started by a shell, which says by its status that there is no sudo.
+_SUDO = (*_SHELL, 'exec sudo -n /bin/sh -c "$1"', "sh")
+# A plain command needs no shell of root's: none of these is outside quotes.
+_OPERATORS = frozenset("();<>|&")
+_SUDO_WORD = re.compile(r"(^|[;&|(]\s*)sudo\s+(?:-n\s+)?")
+
+
+def is_root(examination: Examination, host: str) -> bool:
+    """Whether what is run on a host as its user is run by root. host "": this machine."""
+    if host == "":
+        return os.getuid() == 0
+    seen = next((each for each in examination.hosts if each.name == host), None)
+    if seen is None:
+        return False
+    told = (seen.health.get("sudo") or {}).get("root")
+    return bool(seen.facts.get("uid") == 0 if told is None else told)
+
+
+def as_typed(fix: Fix, *, root_there: bool) -> str:
+    """The line as a person types it: with sudo where it needs root and nobody is.
+
+    root_there: whether the user of that host is root, who may have no sudo.
+    """
+    if not fix.root or fix.by_hand:
+        return fix.command
+    plain = plain_command(fix)
+    if root_there:
+        return plain
+    if plain != fix.command:
+        return fix.command
+    return f"sudo {plain}" if _is_one_command(plain) else f"sudo sh -c {shlex.quote(plain)}"
+
+
+def plain_command(fix: Fix) -> str:
+    """The line without sudo: who carries it out decides how root is come by."""
+    return _SUDO_WORD.sub(r"\1", fix.command) if fix.root else fix.command
+
+
+def _is_one_command(line: str) -> bool:
+    words = shlex.shlex(line, posix=True, punctuation_chars=True)
+    words.whitespace_split = True
+    try:
+        # In a line of several, or with an assignment in front, sudo would take the first alone.
+        found = list(words)
+    except ValueError:
+        return False
+    joined = any(word and set(word) <= _OPERATORS for word in found)
+    return not joined and "\n" not in line and not re.match(r"\w+=", line)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """The fix of a finding. left: why it is not carried out; empty: it can be."""
+
+    finding: Finding
+    left: str = ""
+
+    @property
+    def fixes(self) -> tuple[Fix, ...]:
+        """Its lines, in their order."""
+        return self.finding.fix
+
+
+def repairs(
+    findings: Sequence[Finding], examination: Examination, *, sudo: bool
+) -> tuple[Repair, ...]:
+    """What can be carried out of the findings' fixes, and why the rest cannot. sudo: may be used.
+
+    A fix is carried out as a whole or not at all.
+    """
+    return tuple(Repair(each, _why_left(each, examination, sudo)) for each in findings)
+
+
+def _why_left(finding: Finding, examination: Examination, sudo: bool) -> str:
+    if not finding.fix:
+        return "there is no line that mends it"
+    if any(fix.by_hand for fix in finding.fix):
+        return "only a person can do it"
+    up = {each.name for each in examination.up}
+    for fix in finding.fix:
+        if fix.host and fix.host not in up:
+            return f"there is no agent on {fix.host}"
+        if fix.root and not is_root(examination, fix.host) and not sudo:
+            where = f"on {fix.host}" if fix.host else "here"
+            return f"it needs root {where}: yoked doctor --fix --sudo"
+    return ""
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a line ended. text: its last words, for people."""
+
+    ok: bool
+    text: str
+
+
+class Shell(Protocol):
+    """Runs a line on a host, or, for host "", on this machine."""
+
+    def __call__(self, host: str, line: str, *, root: bool) -> Said:
+        """Run it as the host's user, or as root. Raises HostError when the host is silent."""
+        ...
+
+
+class Caller(Protocol):
+    """What is needed of an agent's client."""
+
+    def call(self, name: str, *, timeout_s: float, **args: Any) -> Any:
+        """The result of a call."""
+        ...
+
+    def __enter__(self) -> Caller:
+        """The agent, which ends with the context."""
+        ...
+
+    def __exit__(self, *problem: object) -> None:
+        """End it."""
+        ...
+
+
+# Makes an agent on the host of a name; it raises HostError.
+Connect = Callable[[str], Caller]
+
+
+class Shells:
+    """Lines for the hosts of a fleet, each by an agent of its own that is there when needed.
+
+    Leaving its context closes the agents.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._agents: dict[str, Caller] = {}
+        self._open = ExitStack()
+
+    def __call__(self, host: str, line: str, *, root: bool) -> Said:
+        """Run it. root: by `sudo -n`, where the user is not root already."""
+        if host == "":
+            outcome = run_program(
+                _argv(line, root=root and os.getuid() != 0), env=_own_path(), limit_s=LIMIT_S
+            )
+            return _said(
+                outcome.exit_status, outcome.late, outcome.stdout.decode(errors="replace"),
+                outcome.stderr.decode(errors="replace"),
+            )  # fmt: skip
+        agent = self._agent(host)
+        is_user = root and agent.call("facts", timeout_s=_ANSWER_S)["uid"] != 0
+        told = agent.call(
+            "run", argv=_argv(line, root=is_user), limit_s=LIMIT_S, timeout_s=_ANSWER_S
+        )
+        return _said(told["exit_status"], told["late"], told["stdout"], told["stderr"])
+
+    def __enter__(self) -> Shells:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._open.close()
+
+    def _agent(self, host: str) -> Caller:
+        if host not in self._agents:
+            self._agents[host] = self._open.enter_context(self._connect(host))
+        return self._agents[host]
+
+
+def _argv(line: str, *, root: bool) -> list[str]:
+    return [*(_SUDO if root else _SHELL), line]
+
+
+def _own_path() -> dict[str, str]:
+    # `yoked` of this very environment, which need not be activated.
+    return {"PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"}
+
+
+def _said(status: int | None, late: bool, out: str, err: str) -> Said:
+    lines = [line for line in (err or out).strip().splitlines() if line.strip()]
+    if late:
+        return Said(False, f"it was ended after {LIMIT_S:g} s")
+    if status == 0:
+        return Said(True, lines[-1] if lines else "")
+    ended = "it was killed" if status is None else f"it ended with status {status}"
+    return Said(False, f"{ended}: {lines[-1]}" if lines else ended)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A line that was carried out, or was about to be. undo: None where nothing is to take back.
+
+    fleet: the fleet's file; at_s: Unix time.
+    """
+
+    id: str
+    at_s: float
+    fleet: str
+    check: str
+    host: str
+    command: str
+    undo: str | None
+    root: bool
+
+
+class Book:
+    """What was done on hosts, in the controller's state folder; each line is on disk at once.
+
+    path: default `doctor/fixes.jsonl` of the state folder.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or state_root() / "doctor" / "fixes.jsonl"
+
+    def begin(self, fleet: Path, finding: Finding, fix: Fix) -> Done:
+        """Note that a line is about to be carried out."""
+        done = Done(
+            id=uuid.uuid4().hex[:12],
+            at_s=time.time(),
+            fleet=str(fleet.absolute()),
+            check=finding.check,
+            host=fix.host,
+            command=plain_command(fix),
+            undo=fix.undo,
+            root=fix.root,
+        )
+        self._append({"event": "begin", **asdict(done)})
+        return done
+
+    def end(self, done: Done, event: str, said: str = "") -> None:
+        """Note how it went on. event: "done", "failed" or "undone"."""
+        self._append({"event": event, "id": done.id, "said": said})
+
+    def standing(self, fleet: Path) -> list[Done]:
+        """What can be taken back of a fleet, newest first: all that began and did not fail."""
+        if not self.path.exists():
+            return []
+        begun: dict[str, Done] = {}
+        for event in read(self.path):
+            if event["event"] == "begin":
+                fields = {name: event[name] for name in Done.__dataclass_fields__}
+                begun[event["id"]] = Done(**fields)
+            elif event["event"] in ("failed", "undone"):
+                begun.pop(event["id"], None)
+        own = str(fleet.absolute())
+        return [
+            done for done in reversed(begun.values()) if done.fleet == own and done.undo is not None
+        ]
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        with Journal(self.path, fsync=True) as journal:
+            journal.append(event)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """How a repair went. done: its lines that were carried out; problem: what stopped it."""
+
+    done: tuple[Done, ...]
+    problem: str = ""
+
+
+def carry_out(repair: Repair, shell: Shell, book: Book, fleet: Path) -> Carried:
+    """Carry out a repair line by line, up to the first that fails."""
+    assert not repair.left, repair
+    carried: list[Done] = []
+    for fix in repair.fixes:
+        done = book.begin(fleet, repair.finding, fix)
+        try:
+            said = shell(fix.host, done.command, root=fix.root)
+        except YokedError as problem:
+            # Whether it ran is not known: it stays among what can be taken back.
+            return Carried((*carried, done), problem.what)
+        if not said.ok:
+            book.end(done, "failed", said.text)
+            return Carried(tuple(carried), f"{done.command}: {said.text}")
+        book.end(done, "done", said.text)
+        carried.append(done)
+    return Carried(tuple(carried))
+
+
+def take_back(done: Done, shell: Shell, book: Book) -> str:
+    """Undo one line; why it could not be, or nothing."""
+    assert done.undo is not None, done
+    undo = Fix(done.host, done.undo, root=done.root)
+    try:
+        said = shell(done.host, plain_command(undo), root=done.root)
+    except HostError as problem:
+        return problem.what
+    if not said.ok:
+        return said.text
+    book.end(done, "undone", said.text)
+    return ""
+
+
+def still_there(finding: Finding, findings: Sequence[Finding]) -> Finding | None:
+    """The finding that says the same after a fix, also where another explains it now."""
+
+    def same(other: Finding) -> bool:
+        if other.check != finding.check:
+            return False
+        if finding.link or other.link:
+            return finding.link == other.link
+        return not finding.hosts or bool(set(finding.hosts) & set(other.hosts))
+
+    return next(filter(same, _all(findings)), None)
+
+
+def _all(findings: Sequence[Finding]) -> Iterator[Finding]:
+    for finding in findings:
+        yield finding
+        yield from _all(finding.follows)

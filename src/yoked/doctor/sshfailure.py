@@ -1,0 +1,76 @@
+"""Why a host has no agent: as ssh said it, and where it said nothing, by trying."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+from pathlib import Path
+from typing import IO
+
+from yoked.errors import NoPythonError, YokedError
+from yoked.records.examination import SshFailure, SshKind
+from yoked.remote.ssh import NoAgentError, ssh_argv
+from yoked.remote.transport import kill_way
+
+_CAME_IN = b"Authenticated to"
+_PIECE_BYTES = 65_536
+_TRY_S = 2
+
+
+def failure_of(host: str, ssh_config: Path | None, problem: YokedError) -> SshFailure:
+    """What kept the agent of a host from coming."""
+    kind: SshKind = "other"
+    text = problem.what
+    if isinstance(problem, NoPythonError):
+        kind = "python"
+    elif isinstance(problem, NoAgentError):
+        kind = problem.kind
+        text = problem.said or problem.what
+        if kind == "timeout" and not problem.said and comes_in(host, ssh_config):
+            kind = "shell"
+            text = "ssh comes in, but the login shell there does not start a program"
+    return SshFailure(kind, text, problem.fix)
+
+
+def comes_in(host: str, ssh_config: Path | None) -> bool:
+    """Whether ssh gets as far as the login, on a connection of its own.
+
+    A shared one may lead to a machine that is gone, and not know it yet.
+    """
+    config = None if ssh_config is None else str(ssh_config)
+    program, *rest = ssh_argv(host, config, patience_s=_TRY_S, shared=False)
+    try:
+        process = subprocess.Popen(
+            [program, "-v", "-N", *rest],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError:
+        return False
+    assert process.stderr is not None
+    try:
+        return _says(process.stderr, _CAME_IN, _TRY_S)
+    finally:
+        kill_way(process)
+        process.wait()
+        process.stderr.close()
+
+
+def _says(stream: IO[bytes], words: bytes, limit_s: float) -> bool:
+    """Whether these words come on a stream in time."""
+    said = b""
+    until_s = time.monotonic() + limit_s
+    while (left_s := until_s - time.monotonic()) > 0:
+        if not select.select([stream], [], [], left_s)[0]:
+            return False
+        piece = os.read(stream.fileno(), _PIECE_BYTES)
+        said += piece
+        if words in said:
+            return True
+        if not piece:
+            return False
+    return False

@@ -1,0 +1,197 @@
+"""Worlds on trial: a rank of `yoked.probe.world` on each host, and what comes of them together."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import secrets
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yoked
+from yoked.at_once import at_once
+from yoked.errors import YokedError
+from yoked.fleet.discover import Agent
+from yoked.records.examination import World
+
+How = Literal["versions", "connect", "train"]
+# A rank gives up by itself before it is given up. On a busy host seconds are not much, and a
+# world that only takes long is no failure.
+_PATIENCE_S = 5.0
+_WORLD_S = 8.0
+_CALL_S = 5.0
+# Done, and let go of.
+_WANTED_ENDS = (0, 3)
+# Whatever happens to us, nothing is left of a trial after this.
+_LIMIT_S = 60.0
+
+
+@functools.cache
+def program() -> str:
+    """The text of the rank: nothing of ours is on a host yet."""
+    return (Path(yoked.__file__).parent / "probe" / "world.py").read_text(encoding="utf-8")
+
+
+class Trial:
+    """One rank, which starts now. Every method may be called from any thread."""
+
+    def __init__(self, client: Agent, python: str, how: How) -> None:
+        self._client = client
+        self._name = secrets.token_hex(8)
+        self._messages: list[dict[str, Any]] = []
+        self._over = False
+        self._changed = threading.Condition()
+        argv = [python, "-c", program(), how]
+        threading.Thread(target=self._follow, args=(argv,), daemon=True, name="trial").start()
+
+    @property
+    def has(self) -> dict[str, Any]:
+        """What it said to have so far."""
+        with self._changed:
+            return {name: value for each in self._messages for name, value in _has(each).items()}
+
+    @property
+    def failed(self) -> str | None:
+        """Why it failed; None: it did not."""
+        found = self._find(["failed"])
+        return None if found is None else str(found["failed"])
+
+    @property
+    def last_words(self) -> str:
+        """Why it failed, else what it was doing last."""
+        doing = [each["doing"] for each in self._messages if "doing" in each]
+        return self.failed or (f"it was {doing[-1]}" if doing else "it said nothing")
+
+    def await_any(self, *keys: str, until_s: float) -> dict[str, Any] | None:
+        """The first message with one of these keys; None: it ended before, or time is up.
+
+        until_s: by the monotonic clock.
+        """
+        with self._changed:
+            while (found := self._find(keys)) is None and not self._over:
+                if not self._changed.wait(until_s - time.monotonic()):
+                    break
+            return found or self._find(keys)
+
+    def go(self, spec: Mapping[str, Any] | None) -> None:
+        """Have it take part in a world; None: have it end."""
+        # One that has ended needs no word, and its last ones are here.
+        with contextlib.suppress(YokedError):
+            self._client.call("trial_go", trial=self._name, spec=spec, timeout_s=_CALL_S)
+
+    def _follow(self, argv: Sequence[str]) -> None:
+        env = {
+            # Ranks find our package there, and nothing that the host has there otherwise.
+            "PYTHONPATH": None,
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": "1",
+            "YOKED_DOCTOR": self._name,
+        }
+        try:
+            for part in self._client.stream(
+                "trial",
+                timeout_s=_LIMIT_S,
+                trial=self._name,
+                argv=argv,
+                env=env,
+                limit_s=_LIMIT_S,
+            ):
+                self._take(_message(part.content))
+        except YokedError as problem:
+            self._take({"failed": problem.what})
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        with self._changed:
+            self._messages.append(message)
+            self._changed.notify_all()
+
+    def _find(self, keys: Sequence[str]) -> dict[str, Any] | None:
+        return next((each for each in self._messages if any(key in each for key in keys)), None)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank of a world is: its host, and what launch would give it there."""
+
+    host: str
+    interface: str
+    address: str
+
+
+def run_world(trials: Mapping[str, Trial], places: Sequence[Place], backend: str) -> World:
+    """Have the trials of these places, which are ready, make a world; the first has the store."""
+    began_s = time.monotonic()
+    until_s = began_s + _WORLD_S
+    spec = {
+        "world": len(places),
+        "address": places[0].address,
+        "backend": backend,
+        "patience_s": _PATIENCE_S,
+    }
+
+    def enter(rank: int, port: int) -> None:
+        env = _rank_environment(places[rank].interface)
+        trials[places[rank].host].go({**spec, "rank": rank, "port": port, "env": env})
+
+    enter(0, 0)
+    opened = trials[places[0].host].await_any("port", "failed", until_s=until_s)
+    if opened is not None and "port" in opened:
+        at_once(lambda rank: enter(rank, opened["port"]), range(1, len(places)))
+    ends = {
+        place.host: trials[place.host].await_any("done", "failed", until_s=until_s)
+        for place in places
+    }
+    took_s = time.monotonic() - began_s
+    if all(end is not None and "done" in end for end in ends.values()):
+        return World(ok=True, took_s=took_s)
+    return World(
+        ok=False,
+        took_s=took_s,
+        said={
+            host: "it came through" if end and "done" in end else trials[host].last_words
+            for host, end in ends.items()
+        },
+        reason=f"a world of {backend} over the chosen interfaces did not come about",
+    )
+
+
+def _rank_environment(interface: str) -> dict[str, str]:
+    """As launch gives it to ranks."""
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+    return dict.fromkeys(names, interface)
+
+
+def _has(message: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = message.get("has", {})
+    return found
+
+
+def _message(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a part of a trial's answer means."""
+    if "end" in content:
+        return _end(content["end"])
+    try:
+        found = json.loads(content["line"])
+    except ValueError:
+        # A library's own words.
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _end(end: Mapping[str, Any]) -> dict[str, Any]:
+    """What the end of a rank means, unless it has said so itself."""
+    if end["exit_status"] in _WANTED_ENDS:
+        return {"ended": True}
+    if end["late"]:
+        return {"failed": f"no end in {_LIMIT_S:g} s"}
+    how = f"signal {end['signal']}" if end["signal"] else f"status {end['exit_status']}"
+    words = end["stderr"].strip().splitlines()
+    return {"failed": words[-1] if words else f"the interpreter ended with {how}"}

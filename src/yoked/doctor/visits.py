@@ -1,0 +1,327 @@
+"""One visit to each host: an agent, and what it says of its host, all of it at the same time."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from yoked.doctor.dialling import RENDEZVOUS_PORT
+from yoked.doctor.sshfailure import failure_of
+from yoked.doctor.trials import How, Trial
+from yoked.errors import HostError, YokedError
+from yoked.fleet.model import HERE, Fleet, Host
+from yoked.records.examination import HostSeen, Need, SshFailure
+from yoked.remote.client import AgentClient, Part
+from yoked.remote.connect import connect_host
+
+_CALL_S = 5.0
+# How long an answer may take beyond what it tells of.
+_SLACK_S = 1.0
+# Until Gloo's library is loaded: from a cold disk it is half a gigabyte.
+LOAD_S = 12.0
+# How long all of torch waits for a small world, which the cores are needed for.
+_HEAD_START_S = 0.4
+_CLOSE_S = 0.5
+_TORCH_KEYS = (
+    "python",
+    "python_version",
+    "torch",
+    "torch_path",
+    "numpy",
+    "gloo",
+    "nccl",
+    "cuda_build",
+    "cuda_available",
+    "imported",
+    "error",
+    "took_s",
+)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How hosts are visited. patience_s: how long ssh may take; shared: over the connection that
+    other commands have; how: the trial to begin with.
+    """
+
+    patience_s: int
+    shared: bool
+    health_s: float
+    how: How
+
+
+class Visit:
+    """A host that was reached. What it is asked is answered while other things are done.
+
+    interfaces: as the agent's call of this name tells them. trials: those that have begun.
+    """
+
+    def __init__(self, host: Host, client: AgentClient, connect_s: float) -> None:
+        self.host, self.client, self.connect_s = host, client, connect_s
+        self.interfaces: list[Mapping[str, Any]] = []
+        self.trials: dict[How, Trial] = {}
+        self._silent = False
+        self._line = ThreadPoolExecutor(max_workers=1)
+        self._waiting: dict[str, Future[Any]] = {}
+
+    def begin(self, need: Need, how: How) -> None:
+        """Ask for what does not depend on other hosts; returns with the interfaces alone.
+
+        One after the other, and nothing with a large answer: a way that lets no large packet
+        through holds up ssh as well, and with it all that comes after.
+        """
+        self.interfaces = self.ask("interfaces") or []
+        # What takes longest is asked first.
+        self._ask_later("python", self._begin_trial, need, how)
+        self._ask_later("facts", self.ask, "facts")
+        self._ask_later("clock", self._compare_clocks)
+
+    def begin_health(self, names: Sequence[str], addresses: Sequence[str], limit_s: float) -> None:
+        """Ask for what the host could be suffering from, now that it has dialled.
+
+        names: to resolve; addresses: of the others.
+        """
+        args = {"names": names, "addresses": addresses, "ports": [RENDEZVOUS_PORT]}
+        ask = partial(self.ask, "health", timeout_s=limit_s + _SLACK_S, limit_s=limit_s, **args)
+        self._ask_later("health", ask)
+
+    def _ask_later(self, what: str, act: Callable[..., Any], *args: object) -> None:
+        self._waiting[what] = self._line.submit(act, *args)
+
+    def ask(self, name: str, *, timeout_s: float = _CALL_S, **args: Any) -> Any:
+        """What a call answers; None where nothing comes, or what comes is a failure."""
+        try:
+            return self.call(name, timeout_s=timeout_s, **args)
+        except YokedError:
+            return None
+
+    def call(self, name: str, *, data: bytes = b"", timeout_s: float = _CALL_S, **args: Any) -> Any:
+        """The result of a call. A host that once let one run out without a word is not waited
+        for again. Raises HostError.
+        """
+        self._require_voice()
+        asked_s = time.monotonic()
+        try:
+            return self.client.call(name, data=data, timeout_s=timeout_s, **args)
+        finally:
+            waited_s = time.monotonic() - asked_s
+            self._silent |= waited_s >= timeout_s and self.client.heard_s < asked_s
+
+    def stream(
+        self, name: str, *, data: bytes = b"", timeout_s: float | None = None, **args: Any
+    ) -> Iterator[Part]:
+        """The parts of an answer. Raises HostError."""
+        self._require_voice()
+        return self.client.stream(name, data=data, timeout_s=timeout_s, **args)
+
+    def _require_voice(self) -> None:
+        if self._silent:
+            raise HostError(f"{self.host.name} fell silent", fix=f"ssh {self.host.name} uptime")
+
+    @property
+    def found_facts(self) -> Mapping[str, Any]:
+        """Its facts, once they are there; none where it does not answer."""
+        return self._waiting["facts"].result() or {}
+
+    @property
+    def found_python(self) -> str | None:
+        """The interpreter whose trials have begun; None: there is none."""
+        found = self._waiting["python"].result().get("python")
+        return found if self.trials else None
+
+    def await_loaded(self, until_s: float) -> str | None:
+        """The interpreter, when its first trial has loaded what it needs; None: it could not."""
+        python = self.found_python
+        if python is None:
+            return None
+        told = self.trials["connect"].await_any("ready", "failed", until_s=until_s)
+        return python if told else None
+
+    def begin_training(self, python: str) -> None:
+        """Import all of torch."""
+        self.trials["train"] = Trial(self, python, "train")
+
+    def seen(self) -> HostSeen:
+        """The record of this visit, once all has been answered."""
+        health = dict(self._waiting["health"].result() or {})
+        if health:
+            shell = health["shell"] or {}
+            health["shell"] = {**shell, "sources_noise": bool(self.client.noise)}
+        offset_s, error_s = self._waiting["clock"].result() or (None, None)
+        silent = not (health or self.found_facts or self.interfaces)
+        return HostSeen(
+            name=self.host.name,
+            wanted=dataclasses.asdict(self.host),
+            failure=SshFailure("timeout", "its agent came up, and then fell silent")
+            if silent
+            else None,
+            connect_s=self.connect_s,
+            clock_offset_s=offset_s,
+            clock_error_s=error_s,
+            facts=self.found_facts,
+            interfaces=tuple(self.interfaces),
+            health=health,
+            torch=self._torch(),
+        )
+
+    def end_trials(self) -> None:
+        """End the ranks that run there."""
+        for trial in list(self.trials.values()):
+            trial.go(None)
+
+    def close(self) -> None:
+        """End what runs there for us."""
+        self.end_trials()
+        self.client.close(_CLOSE_S)
+        self._line.shutdown()
+
+    def _compare_clocks(self) -> tuple[float, float] | None:
+        """(its clock minus ours, what that may be wrong by) in seconds."""
+        sent_s = time.time()
+        told = self.ask("health", parts=["clock"])
+        took_s = time.time() - sent_s
+        if told is None or told["clock"] is None:
+            return None
+        return told["clock"]["time_s"] - (sent_s + took_s / 2), took_s / 2
+
+    def _begin_trial(self, need: Need, how: How) -> dict[str, Any]:
+        """The interpreter that would train, and its first trial; or why there is none."""
+        found = self._find_python(need)
+        if "error" not in found:
+            self.trials[how] = Trial(self, found["python"], how)
+        return found
+
+    def _find_python(self, need: Need) -> dict[str, Any]:
+        here = self.host.name == HERE and self.host.python is None
+        if here and importlib.util.find_spec("torch") is not None:
+            return {"python": sys.executable}
+        wanted = self.host.python
+        told = self.ask("environment", digest=need.environment or "none", configured=wanted)
+        if told is None:
+            return {"error": "the host did not say which Python it has"}
+        if wanted is not None and told["configured"] is None:
+            return {"python": wanted, "error": f"there is no {wanted}"}
+        python = told["configured"] or told["made"] or told["system"]
+        return {"python": python} if python else {"error": "no Python there has torch"}
+
+    def _torch(self) -> dict[str, Any]:
+        """What the interpreter that would train says; see `yoked.doctor.examine`."""
+        found: dict[str, Any] = dict.fromkeys(_TORCH_KEYS)
+        found.update(self._waiting["python"].result())
+        for trial in list(self.trials.values()):
+            found.update(trial.has)
+        training = self.trials.get("train") or self.trials.get("versions")
+        if training is not None and training.failed is not None:
+            found.update(error=training.failed)
+            if "train" in self.trials:
+                found.update(imported=False)
+        return found
+
+
+# Makes an agent, as `connect_host` does.
+Connect = Callable[..., AgentClient]
+
+
+class Visits:
+    """Visits to all hosts of a fleet at once. Close it to end them."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        need: Need,
+        manner: Manner,
+        say: Callable[[str], None],
+        connect: Connect = connect_host,
+    ) -> None:
+        self._connect = connect
+        self._fleet, self._need, self._manner, self._say = fleet, need, manner, say
+        self._pool = ThreadPoolExecutor(max_workers=len(fleet.hosts) + 1)
+        self._closed = False
+        self._training: Future[None] | None = None
+        self.world_is_over = threading.Event()
+        self.here: dict[str, Visit] = {}
+        self.failures: dict[str, SshFailure] = {}
+
+    def begin(self) -> None:
+        """Return when each host has an agent, and has told its interfaces, or failed."""
+        list(self._pool.map(self._visit, self._fleet.hosts))
+        # In the order of the file, not of arrival.
+        self.here = {
+            each.name: self.here[each.name] for each in self._fleet.hosts if each.name in self.here
+        }
+
+    def begin_training(self) -> None:
+        """Have all hosts import all of torch, once each has loaded what a small world needs.
+
+        That world comes first, where there is one: `world_is_over` says that it was.
+        """
+
+        def begin() -> None:
+            until_s = time.monotonic() + LOAD_S
+            pythons = {name: visit.await_loaded(until_s) for name, visit in self.here.items()}
+            self.world_is_over.wait(_HEAD_START_S)
+            for name, python in pythons.items():
+                if python is not None and not self._closed:
+                    self.here[name].begin_training(python)
+
+        if self._manner.how == "connect":
+            self._training = self._pool.submit(begin)
+
+    def trainings(self) -> dict[str, Trial]:
+        """The trials that import all of torch, once they have begun."""
+        if self._training is not None:
+            self._training.result()
+        found = {name: visit.trials.get("train") for name, visit in self.here.items()}
+        return {name: trial for name, trial in found.items() if trial is not None}
+
+    def begin_health(self, addresses: Mapping[str, Sequence[str]]) -> None:
+        """Ask all that are here for their health. addresses: of each host, by its name."""
+        names = [name for each in self._fleet.hosts if (name := _bare_name(each)) is not None]
+        for visit in self.here.values():
+            others = [
+                address
+                for name, own in addresses.items()
+                if name != visit.host.name
+                for address in own
+            ]
+            visit.begin_health(names, others, self._manner.health_s)
+
+    def end_trials(self) -> None:
+        """End the ranks that run on all hosts."""
+        list(self._pool.map(Visit.end_trials, self.here.values()))
+
+    def close(self) -> None:
+        """End all visits, that of a host that is only arriving too."""
+        self._closed = True
+        list(self._pool.map(Visit.close, self.here.values()))
+        self._pool.shutdown(cancel_futures=True)
+
+    def _visit(self, host: Host) -> None:
+        began_s = time.monotonic()
+        config, manner = self._fleet.ssh_config, self._manner
+        try:
+            client = self._connect(host, config, patience_s=manner.patience_s, shared=manner.shared)
+        except YokedError as problem:
+            self.failures[host.name] = failure_of(host.name, config, problem)
+            self._say(f"{host.name}: {self.failures[host.name].text}")
+            return
+        if self._closed:
+            client.close(_CLOSE_S)
+            return
+        visit = Visit(host, client, time.monotonic() - began_s)
+        visit.begin(self._need, self._manner.how)
+        self.here[host.name] = visit
+
+
+def _bare_name(host: Host) -> str | None:
+    """The name by which others would look a host up; None: it is an address, or this machine."""
+    name = host.name.rpartition("@")[2]
+    return None if name == HERE or not name.strip("0123456789.:") or ":" in name else name

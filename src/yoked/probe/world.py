@@ -1,0 +1,208 @@
+"""One rank of the doctor's last proof: a real world over the chosen interfaces, in seconds.
+
+    python -c THIS_FILE HOW DESCRIPTOR
+
+It travels as text and stands alone, because nothing of ours is on a host yet. HOW: "versions" says
+what this interpreter has, without loading it; "connect" also starts a world of Gloo; "train"
+imports all of torch and starts a world that reduces tensors, on Gloo or NCCL. Both worlds wait for
+a line of JSON from DESCRIPTOR: rank, world, address and port of rank 0's store (0: any), backend,
+env, patience_s. The end of that descriptor ends this process at once, whatever it is doing.
+
+Each line on standard output is one JSON object: has (what there is), ready (for a world), doing,
+port (of the store), done (seconds that the world took) or failed (why).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import types
+import warnings
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from importlib import metadata
+from typing import Any
+
+_BULK_BYTES = 1 << 20
+# Of float32: 1 kB and 1 MB.
+_SMALL, _LARGE = 256, 262_144
+_NICE = 10
+
+Spec = Mapping[str, Any]
+World = Callable[[Spec], None]
+
+
+def main(argv: list[str]) -> int:
+    """Say what is here, then take part in a world; returns the exit status."""
+    how, descriptor = argv[0], int(argv[1])
+    tell(has=versions())
+    if how == "versions":
+        return 0
+    specs: queue.Queue[Spec] = queue.Queue()
+    threading.Thread(target=_hear, args=(descriptor, specs), daemon=True).start()
+    try:
+        began_s = time.perf_counter()
+        world, has = load_all() if how == "train" else load_communication()
+        if how == "train":
+            has["took_s"] = time.perf_counter() - began_s
+        tell(has=has, ready=True)
+        spec = specs.get()
+        os.environ.update(spec["env"])
+        began_s = time.perf_counter()
+        world(spec)
+        tell(done=time.perf_counter() - began_s)
+    except Exception as problem:  # noqa: BLE001 - its words are what is asked for
+        tell(failed=f"{type(problem).__name__}: {problem}")
+        return 1
+    return 0
+
+
+def tell(**message: Any) -> None:
+    """One line for the doctor."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def versions() -> dict[str, Any]:
+    """What this interpreter has, from metadata: importing torch takes seconds."""
+    found = importlib.util.find_spec("torch")
+    return {
+        "python": sys.executable,
+        "python_version": ".".join(map(str, sys.version_info[:3])),
+        "torch": _version("torch"),
+        "torch_path": found.origin if found else None,
+        "numpy": _version("numpy"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _hear(descriptor: int, specs: queue.Queue[Spec]) -> None:
+    """Pass the line on; at the end of the descriptor nobody waits for us."""
+    with open(descriptor, "rb") as source:
+        for line in source:
+            specs.put(json.loads(line))
+    os._exit(3)
+
+
+def load_communication() -> tuple[World, dict[str, Any]]:
+    """torch's Gloo alone: its library, without the 2 s of Python around it; and what it has.
+
+    Stands in for the two packages that the library asks for by name, and for no more than that.
+    """
+    tell(doing="loading Gloo")
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    (folder,) = found.submodule_search_locations
+    for name in ("torch", "torch.distributed"):
+        package = types.ModuleType(name)
+        package.__path__ = [os.path.join(folder, *name.split(".")[1:])]  # noqa: PTH118
+        sys.modules[name] = package
+    sys.modules["torch"].distributed = sys.modules["torch.distributed"]  # type: ignore[attr-defined]
+    # The library takes numpy along where it is, a third of its time, and warns where it is not.
+    sys.modules["numpy"] = None  # type: ignore[assignment]
+    warnings.simplefilter("ignore")
+    from torch._C import _c10d_init
+
+    if not _c10d_init():
+        raise RuntimeError("this torch was built without torch.distributed")
+    from torch._C import _distributed_c10d as communication
+
+    return connect, {"gloo": hasattr(communication, "ProcessGroupGloo")}
+
+
+def connect(spec: Spec) -> None:
+    """Meet at the store, exchange a megabyte there, connect to all, and wait for all."""
+    from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
+
+    patience = timedelta(seconds=spec["patience_s"])
+    store = _store(spec, patience)
+    tell(doing="sending 1 MB through the store of rank 0")
+    store.set(f"bulk/{spec['rank']}", os.urandom(_BULK_BYTES))
+    assert len(store.get("bulk/0")) == _BULK_BYTES
+    tell(doing="connecting to the others through Gloo")
+    group = ProcessGroupGloo(PrefixStore("world", store), spec["rank"], spec["world"], patience)
+    tell(doing="waiting for all in a barrier")
+    group.barrier().wait()  # type: ignore[attr-defined]
+    _leave_together(spec, store)
+
+
+def load_all() -> tuple[World, dict[str, Any]]:
+    """All of torch, as training imports it; and what it has."""
+    # Seconds of work that prove little more: everything else on this host goes first.
+    os.nice(_NICE)
+    tell(doing="importing torch")
+    import torch
+    import torch.distributed
+
+    return reduce_tensors, {
+        "imported": True,
+        "gloo": torch.distributed.is_gloo_available(),
+        "nccl": torch.distributed.is_nccl_available(),
+        "cuda_build": torch.version.cuda,
+        "cuda_available": torch.cuda.is_available(),
+    }
+
+
+def reduce_tensors(spec: Spec) -> None:
+    """Two all-reduces on the backend that training would use, with their sums checked."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+    patience = timedelta(seconds=spec["patience_s"])
+    store = _store(spec, patience)
+    tell(doing=f"connecting to the others through {spec['backend']}")
+    dist.init_process_group(
+        spec["backend"],
+        store=PrefixStore("world", store),
+        rank=spec["rank"],
+        world_size=spec["world"],
+        timeout=patience,
+    )
+    device = torch.device("cuda", 0) if spec["backend"] == "nccl" else torch.device("cpu")
+    for numbers in (_SMALL, _LARGE):
+        tell(doing=f"an all-reduce of {4 * numbers} bytes")
+        tensor = torch.full((numbers,), spec["rank"] + 1.0, device=device)
+        dist.all_reduce(tensor)
+        expected = spec["world"] * (spec["world"] + 1) / 2
+        assert bool((tensor == expected).all()), f"the sum is {tensor[0]:g}, not {expected:g}"
+    _leave_together(spec, store)
+    dist.destroy_process_group()
+
+
+def _store(spec: Spec, patience: timedelta) -> Any:
+    """The store of rank 0, which says its port."""
+    from torch._C._distributed_c10d import TCPStore
+
+    first = spec["rank"] == 0
+    where = f"{spec['address']} port {spec['port']}"
+    tell(doing="opening the store" if first else f"meeting at the store at {where}")
+    store = TCPStore(
+        spec["address"], spec["port"], spec["world"], first, patience, wait_for_workers=False
+    )
+    if first:
+        tell(port=store.port)
+    return store
+
+
+def _leave_together(spec: Spec, store: Any) -> None:
+    """Rank 0 serves the store, and must not go before the others are through."""
+    store.set(f"through/{spec['rank']}", "")
+    if spec["rank"] == 0:
+        store.wait([f"through/{rank}" for rank in range(spec["world"])])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,101 @@
+"""What somebody meets who logs in by ssh, and what programs get from the shell."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.lab import ssh
+from yoked.lab.faults import kind_named
+
+pytestmark = pytest.mark.skipif(
+    ssh.server_command() is None, reason="this machine has no sshd: hosts have none either"
+)
+
+
+def log_in(acts: Any, command: str, patience_s: float = 20) -> tuple[int, str, str]:
+    """Status, output and errors of a command over ssh; a new connection each time."""
+    words = ["ssh", "-F", str(acts.lab.ssh_config), "-o", "BatchMode=yes", "alpha", command]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=patience_s)
+    return done.returncode, done.stdout.strip(), done.stderr.strip()
+
+
+def skip_if_blocked(acts: Any, kind: str) -> None:
+    if reason := kind_named(kind).blocked(acts.lab):
+        pytest.skip(f"{kind}: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        pytest.param("no-ssh alpha", "Connection refused", marks=pytest.mark.slow),
+        ("host-key alpha", "Host key verification failed"),
+        pytest.param("loose-keys alpha", "Permission denied", marks=pytest.mark.slow),
+    ],
+)
+def test_nobody_gets_in_and_everybody_does_again(acts: Any, line: str, said: str) -> None:
+    before = log_in(acts, "hostname")
+
+    acts.fault(*line.split())
+    during = log_in(acts, "hostname")
+    acts.heal("alpha")
+
+    assert before[:2] == (0, "alpha")
+    assert during[:2] == (255, "")
+    assert said in during[2]
+    assert log_in(acts, "hostname")[:2] == (0, "alpha")
+
+
+def test_a_login_shell_that_runs_nothing_says_so(acts: Any) -> None:
+    acts.fault("login-shell", "alpha")
+    during = log_in(acts, "hostname")
+    acts.heal("alpha")
+
+    assert during[0] == 1
+    assert "not available" in during[1]
+    assert log_in(acts, "hostname")[:2] == (0, "alpha")
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "status", "printed"),
+    [
+        ("noisy-shell alpha", "echo mine", 0, "Welcome to alpha!\nmine"),
+        pytest.param("exiting-shell alpha", "echo mine", 1, "", marks=pytest.mark.slow),
+        pytest.param(
+            *("exported alpha OMP_NUM_THREADS=1", "printenv OMP_NUM_THREADS", 0, "1"),
+            marks=pytest.mark.slow,
+        ),
+        ("limit alpha nofile 64", "ulimit -Sn; ulimit -Hn", 0, "64\n64"),
+    ],
+)
+def test_the_start_file_is_read_by_every_program_over_ssh(
+    acts: Any, line: str, command: str, status: int, printed: str
+) -> None:
+    skip_if_blocked(acts, line.partition(" ")[0])
+
+    acts.fault(*line.split())
+    during = log_in(acts, command)
+    acts.heal("alpha")
+
+    assert during[:2] == (status, printed)
+    assert log_in(acts, "echo mine")[:2] == (0, "mine")
+
+
+@pytest.mark.slow
+def test_two_lines_of_one_start_file_are_healed_in_either_order(acts: Any) -> None:
+    skip_if_blocked(acts, "exported")
+    first = acts.fault("exported", "alpha", "FIRST=1")
+    acts.fault("exported", "alpha", "SECOND=2")
+
+    acts.heal(first.id)
+    left = log_in(acts, "echo ${FIRST-none} ${SECOND-none}")
+    acts.heal()
+
+    assert left[1] == "none 2"
+    assert (
+        "export"
+        not in acts.lab.host("alpha").read_text(str(Path.home() / ".bashrc")).split("\n", 1)[0]
+    )

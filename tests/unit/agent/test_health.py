@@ -1,0 +1,218 @@
+"""What a host says of itself: each part by itself, whatever the others do."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.agent import names, power, storage, strays, surroundings, ways
+from yoked.agent.health import PARTS, answer_health
+from yoked.agent.server import Call
+
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's kernel")
+
+
+class FakeCall(Call):
+    def __init__(self, **args: Any) -> None:
+        self.args = args
+
+
+def test_every_part_is_told_here_and_can_travel() -> None:
+    told = answer_health(FakeCall(limit_s=20.0))
+
+    untold = told.pop("untold")
+    assert untold == {}
+    assert set(told) == set(PARTS)
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_only_what_is_asked_for_is_told() -> None:
+    told = answer_health(FakeCall(parts=["sudo", "shell"]))
+
+    assert set(told) == {"sudo", "shell", "untold"}
+
+
+def test_a_part_that_hangs_or_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(args: Any) -> None:
+        raise OSError("no such thing")
+
+    released = threading.Event()
+    monkeypatch.setattr(names, "part_names", lambda args: released.wait(20))
+    monkeypatch.setattr(power, "part_power", fail)
+
+    told = answer_health(FakeCall(parts=["names", "power", "shell"], limit_s=0.5))
+    released.set()
+
+    assert told["names"] is None
+    assert told["power"] is None
+    assert told["shell"]["sources_noise"] is None
+    assert told["untold"] == {
+        "names": "no answer in 0.5 s",
+        "power": "OSError('no such thing')",
+    }
+
+
+def test_names_have_their_addresses_or_the_reason() -> None:
+    told = names.part_names({"names": ["localhost", "no.such.invalid"]})
+
+    assert told["hostname"] == socket.gethostname()
+    assert told["others"]["localhost"]["addresses"]
+    assert told["others"]["no.such.invalid"]["addresses"] == []
+    assert told["others"]["no.such.invalid"]["error"]
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released = threading.Event()
+
+    def resolve(*args: Any, **more: Any) -> Any:
+        released.wait(20)
+        return []
+
+    monkeypatch.setattr(names.socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(names, "_LIMIT_S", 0.2)
+
+    told = names.part_names({"names": []})
+    released.set()
+
+    assert told["own"] == {"addresses": [], "error": "no answer in 0.2 s", "took_s": 0.2}
+
+
+@LINUX
+def test_the_way_to_an_address_has_its_source_and_interface() -> None:
+    told = ways.part_ways({"addresses": ["127.0.0.1"]})["127.0.0.1"]
+
+    assert (told["source"], told["interface"], told["error"]) == ("127.0.0.1", "lo", None)
+
+
+def test_the_gateway_with_the_least_metric_counts(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/route").write_text(
+        "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"
+        "wlan0\t00000000\t0101A8C0\t0003\t0\t0\t600\t00000000\n"
+        "eth0\t00000000\tFE01A8C0\t0003\t0\t0\t100\t00000000\n"
+        "eth0\t0001A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\n"
+    )
+
+    assert ways.default_gateway(tmp_path) == ("192.168.1.254", "eth0")
+    assert ways.default_gateway(tmp_path / "none") is None
+
+
+def test_macs_routes_are_read() -> None:
+    said = "   route to: default\n    gateway: 192.168.1.1\n  interface: en0\n"
+
+    assert ways.gateway_of_route(said) == ("192.168.1.1", "en0")
+    assert ways.gateway_of_route("") is None
+
+
+def test_only_variables_that_matter_are_told_and_no_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setenv("https_proxy", "http://me:secret@proxy:3128/")
+    monkeypatch.setenv("AWS_SECRET", "secret")
+
+    told = surroundings.part_environment({})
+
+    assert told["GLOO_SOCKET_IFNAME"] == "lo"
+    assert told["https_proxy"] == "http://***@proxy:3128/"
+    assert "secret" not in str(told)
+
+
+def test_a_folder_that_is_not_there_is_told_by_its_parent(tmp_path: Path) -> None:
+    told = storage.describe(tmp_path / "cache" / "yoked")
+
+    assert (told["exists"], told["writable"], told["error"]) == (False, True, None)
+    assert told["free_bytes"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@LINUX
+def test_a_folder_that_cannot_be_written_says_why() -> None:
+    told = storage.describe(Path("/proc/self"))
+
+    assert told["writable"] is False
+    assert told["error"].startswith("E")
+
+
+def test_the_mount_of_a_folder_is_the_nearest_and_the_latest(tmp_path: Path) -> None:
+    home = tmp_path.resolve()
+    mounts = "\n".join(
+        [
+            "1 0 8:1 / / rw - ext4 /dev/sda1 rw",
+            f"2 1 0:5 / {home} rw - ext4 /dev/sdb1 rw",
+            f"3 2 0:6 / {home} ro,noexec - nfs4 server:/home rw",
+            f"4 1 0:7 / {home}-other rw - tmpfs tmpfs rw",
+        ]
+    )
+
+    found = storage.mount_of(home / "runs", mounts)
+
+    assert found is not None
+    assert (found.place, found.filesystem) == (home, "nfs4")
+    assert found.options == {"ro", "noexec"}
+
+
+@LINUX
+def test_who_listens_on_a_port_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        told = answer_health(FakeCall(parts=["ports"], ports=[port]))["ports"]
+
+    assert [each["pid"] for each in told["owners"][str(port)]] == [os.getpid()]
+    assert told["range"][0] < told["range"][1]
+
+
+@contextmanager
+def left_behind(**env: str) -> Iterator[int]:
+    """A process whose parent is gone; its number."""
+    script = "sleep 60 >/dev/null 2>&1 & echo $!"
+    done = subprocess.run(
+        ["sh", "-c", script], env={**os.environ, **env}, capture_output=True, text=True, check=True
+    )
+    pid = int(done.stdout)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, 9)
+
+
+@LINUX
+def test_a_rank_that_lost_its_launcher_is_stale() -> None:
+    with left_behind(RANK="0", WORLD_SIZE="2") as pid, left_behind() as other:
+        told = strays.part_processes({})
+
+    assert told is not None
+    found = {each["pid"]: each for each in told["stale"]}
+    assert pid in found
+    assert other not in found
+    assert found[pid]["command"] == "sleep 60"
+    assert found[pid]["run"] is None
+    assert found[pid]["age_s"] < 60
+
+
+@LINUX
+def test_what_this_agent_started_is_nobody_elses() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            time.sleep(0.2)
+            told = strays.part_processes({})
+        finally:
+            child.kill()
+
+    assert told is not None
+    assert child.pid not in {each["pid"] for each in told["busy"]}
+    assert 0 <= told["idle_cores"] <= len(os.sched_getaffinity(0))

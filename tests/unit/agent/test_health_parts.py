@@ -1,0 +1,163 @@
+"""What is read out of files and of what tools say."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from yoked.agent import cards, clock, firewall, gpustate, limits, power, toolchain
+from yoked.agent.netlink import Neighbour, can_ask, neighbours, way_to
+
+
+def write(root: Path, name: str, content: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+def test_nobody_says_what_logind_does_where_there_is_none(tmp_path: Path) -> None:
+    assert power.logind_settings(tmp_path) == {}
+
+
+def test_the_last_of_loginds_files_wins(tmp_path: Path) -> None:
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    write(tmp_path, "usr/lib/systemd/logind.conf", "[Login]\nHandleLidSwitch=lock\n")
+    write(tmp_path, "etc/systemd/logind.conf", "[Login]\n#HandleLidSwitch=suspend\nIdleAction=lock")
+    write(tmp_path, "etc/systemd/logind.conf.d/90-me.conf", "KillUserProcesses = yes\n")
+    write(tmp_path, "usr/lib/systemd/logind.conf.d/10-it.conf", "KillUserProcesses=no\n")
+
+    assert power.logind_settings(tmp_path) == {
+        "HandleLidSwitch": "suspend",
+        "IdleAction": "lock",
+        "KillUserProcesses": "yes",
+    }
+
+
+def test_a_setting_is_read_where_no_systemd_runs_too(tmp_path: Path) -> None:
+    write(tmp_path, "etc/systemd/logind.conf", "KillUserProcesses=yes\n")
+
+    assert power.logind_settings(tmp_path) == {"KillUserProcesses": "yes"}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"), [("4000000", False), ("1200000", True), ("", None)]
+)
+def test_a_cpu_that_is_held_down_is_throttled(
+    tmp_path: Path, allowed: str, expected: bool | None
+) -> None:
+    for number in (0, 1):
+        write(tmp_path, f"cpu{number}/cpufreq/cpuinfo_max_freq", "4000000")
+        write(tmp_path, f"cpu{number}/cpufreq/scaling_max_freq", allowed if number else "4000000")
+    if not allowed:
+        for path in tmp_path.glob("*/cpufreq/*"):
+            path.unlink()
+
+    assert power.throttled(tmp_path, (0, 1)) is expected
+
+
+def test_the_group_that_leaves_the_fewest_processes_counts(tmp_path: Path) -> None:
+    write(tmp_path, "proc/self/cgroup", "0::/user/me\n")
+    write(tmp_path, "groups/user/pids.max", "1000\n")
+    write(tmp_path, "groups/user/pids.current", "990\n")
+    write(tmp_path, "groups/user/me/pids.max", "100\n")
+    write(tmp_path, "groups/user/me/pids.current", "3\n")
+
+    found = limits.pids(tmp_path / "proc", tmp_path / "groups")
+
+    assert found == {"max": 1000, "current": 990}
+
+
+def test_no_limit_is_none() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    found = limits.part_limits({})
+
+    expected = [None if each == resource.RLIM_INFINITY else each for each in (soft, hard)]
+    assert found["nofile"] == expected
+
+
+def test_a_card_that_is_off_has_no_carrier(tmp_path: Path) -> None:
+    for name, content in [("flags", "0x1002"), ("mtu", "1500"), ("statistics/rx_errors", "7")]:
+        write(tmp_path, f"eth0/{name}", content)
+
+    found = cards.describe(tmp_path / "eth0", 0)
+
+    assert (found["up"], found["carrier"], found["mtu_bytes"]) == (False, None, 1500)
+    assert (found["rx_errors"], found["tx_errors"]) == (7, None)
+
+
+def test_a_card_at_a_tenth_of_its_speed_says_so(tmp_path: Path) -> None:
+    for name, content in [("flags", "0x1003"), ("speed", "100"), ("duplex", "half")]:
+        write(tmp_path, f"eth0/{name}", content)
+    write(tmp_path, "eth0/carrier", "1")
+
+    found = cards.describe(tmp_path / "eth0", 1)
+
+    assert (found["up"], found["carrier"], found["duplex"]) == (True, True, "half")
+    assert found["speed_bit_per_s"] == 100_000_000
+
+
+def test_what_iw_says_is_understood() -> None:
+    link = "Connected to 00:11\n\tsignal: -61 dBm\n\ttx bitrate: 144.4 MBit/s MCS 15\n"
+
+    assert cards.radio_of("Power save: on\n", link) == {
+        "power_save": True,
+        "bit_per_s": 144_400_000.0,
+    }
+    assert cards.radio_of("", "Not connected.") == {"power_save": None, "bit_per_s": None}
+
+
+def test_the_signal_is_told_without_iw() -> None:
+    wireless = "Inter-| sta-|\n face | tus |\n wlan0: 0000   54.  -56.  -256   0 0 0\n"
+
+    assert cards.signals_of(wireless) == {"wlan0": -56.0}
+
+
+def test_rules_for_what_comes_in_are_told_from_others() -> None:
+    nat = "table ip nat {\n chain post {\n type nat hook postrouting priority 100;\n }\n}"
+
+    assert not firewall.hooks_input(nat)
+    assert firewall.hooks_input(nat.replace("postrouting", "input"))
+
+
+def test_what_is_said_of_gpus_is_understood(tmp_path: Path) -> None:
+    version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22\n"
+    for name, vendor, kind in [("a", "0x10de", "0x030000"), ("b", "0x10de", "0x040300")]:
+        write(tmp_path, f"{name}/vendor", vendor)
+        write(tmp_path, f"{name}/class", kind)
+
+    assert gpustate.driver_version(version) == "550.54.14"
+    assert gpustate.driver_version("") is None
+    assert gpustate.nvidia_cards(tmp_path) == 1
+    assert gpustate.busy_of("812, /usr/bin/python3, 4096\n\n") == [
+        {"pid": 812, "command": "/usr/bin/python3", "memory_bytes": 4 << 30}
+    ]
+
+
+def test_the_clock_is_now() -> None:
+    before_s = time.time()
+
+    found = clock.part_clock({})
+
+    assert before_s <= found["time_s"] <= time.time()
+    assert found["synchronised"] in (True, False, None)
+
+
+def test_a_compiler_with_arguments_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/no/such/cc -m64")
+    monkeypatch.setenv("CXX", f"{sys.executable} -m64")
+
+    found = toolchain.part_compiler({})
+
+    assert found["cxx"] == sys.executable
+    assert found["cc"] != "/no/such/cc"
+
+
+@pytest.mark.skipif(not can_ask(), reason="this system has no netlink")
+def test_the_kernel_tells_ways_and_neighbours() -> None:
+    assert way_to("127.0.0.1").interface == "lo"
+    assert all(isinstance(each, Neighbour) and each.state for each in neighbours())

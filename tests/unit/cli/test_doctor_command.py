@@ -1,0 +1,394 @@
+"""`yoked doctor` as it is typed: what it refuses, carries out, takes back, keeps and explains.
+
+Looking and judging are stand-ins here: a fault is a file that should not be there.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.cli.commands import doctor
+from yoked.cli.commands.doctor import DoctorFlags
+from yoked.cli.main import main
+from yoked.doctor.check import Check
+from yoked.errors import HostError, UsageError, YokedError
+from yoked.fleet.model import Fleet
+from yoked.records.examination import Examination, Finding, Fix, HostSeen, Need, World
+
+FLEET = '[fleet]\nname = "home"\n[[host]]\nname = "."\ninterface = "lo"\naddress = "127.0.0.1"\n'
+
+
+def examine(*, json_output: bool = False, **flags: Any) -> int:
+    return doctor.command(flags=DoctorFlags(**flags), json_output=json_output)
+
+
+class Fault:
+    """Something wrong on this machine, as a file, and what to do about it."""
+
+    def __init__(self, folder: Path, name: str, **fix: Any) -> None:
+        self.path = folder / name
+        self.path.write_text("broken")
+        self.fix = Fix(
+            **{
+                "host": ".",
+                "command": f"mv {self.path} {self.path}.kept",
+                "undo": f"mv {self.path}.kept {self.path}",
+                **fix,
+            }
+        )
+
+    @property
+    def finding(self) -> Finding:
+        return Finding(self.path.name, "error", (".",), f"{self.path}", "it breaks", (self.fix,))
+
+
+class Home:
+    """A fleet of this machine, with faults."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.fleet = folder / "yoked.toml"
+        self.fleet.write_text(FLEET)
+        self.faults: list[Fault] = []
+        self.looks: list[dict[str, Any]] = []
+
+    def breaks(self, name: str, **fix: Any) -> Fault:
+        self.faults.append(Fault(self.folder, name, **fix))
+        return self.faults[-1]
+
+    def look(self, fleet: Fleet, need: Need, **flags: Any) -> Examination:
+        flags.pop("say")("looking")
+        self.looks.append({**flags, "need": need})
+        facts = {"uid": 1000, "executable": sys.executable}
+        hosts = tuple(HostSeen(host.name, {}, facts=facts) for host in fleet.hosts)
+        return Examination(hosts, (), World(True), need, quick=flags["quick"], took_s=0.1)
+
+    def findings_of(self, examination: Examination) -> tuple[Finding, ...]:
+        return tuple(fault.finding for fault in self.faults if fault.path.exists())
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    found = Home(tmp_path)
+    checks = tuple(
+        Check(name, "Is it?", (), "error", "**Symptom.** It breaks.", lambda _: (), quick=True)
+        for name in ("own-name", "firewall")
+    )
+    monkeypatch.setattr("yoked.doctor.examine.look", found.look)
+    monkeypatch.setattr("yoked.doctor.causes.findings_of", found.findings_of)
+    monkeypatch.setattr("yoked.doctor.catalog.CHECKS", checks)
+    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    return found
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A person at the terminal who answers so."""
+
+    def give(*lines: str) -> None:
+        stdin = io.StringIO("".join(f"{line}\n" for line in lines))
+        monkeypatch.setattr(stdin, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stdin", stdin)
+
+    return give
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_all_well_is_status_0_and_what_to_do_next(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examine() == 0
+
+    said = capsys.readouterr().out
+    assert said.startswith("fleet home: nothing is in the way of a run")
+    assert "next: yoked train --fleet yoked.toml" in said
+
+
+def test_an_error_is_status_1_and_names_what_mends_it(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = home.breaks("own-name")
+
+    assert examine() == 1
+
+    said = capsys.readouterr().out
+    assert fault.fix.command in [line.strip() for line in said.splitlines()]
+    assert "next: yoked doctor --explain own-name" in said
+    assert "next: yoked doctor --fix --fleet yoked.toml" in said
+    assert fault.path.exists()
+
+
+def test_what_needs_root_is_offered_with_sudo(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.breaks("own-name", root=True)
+
+    examine()
+
+    assert "next: yoked doctor --fix --sudo" in capsys.readouterr().out
+
+
+def test_what_only_a_person_can_do_is_not_offered(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.breaks("cable", by_hand=True)
+
+    examine()
+
+    assert "--fix" not in capsys.readouterr().out
+
+
+def test_what_was_asked_for_is_what_is_looked_at(home: Home) -> None:
+    examine(bandwidth=True)
+    examine(quick=True)
+    examine(depth=8)
+
+    assert [(look["quick"], look["bandwidth"]) for look in home.looks] == [
+        (False, True),
+        (True, False),
+        (False, False),
+    ]
+    assert home.looks[0]["need"].checkpoint_bytes is None
+    assert home.looks[2]["need"].checkpoint_bytes > 4 * 125_829_546
+
+
+def test_json_is_one_object(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    home.breaks("own-name")
+
+    assert main(["doctor", "--json"]) == 1
+
+    found = told(capsys)
+    assert found["ok"] is False
+    assert found["findings"][0]["fix"][0]["host"] == "."
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"fix": True, "undo": True}, "--fix and --undo are different wishes"),
+        ({"fix": True, "from_file": Path("e.json")}, "--from and --fix"),
+        ({"explain": "x", "undo": True}, "--explain and --undo"),
+        ({"explain": "x", "depth": 4}, "--explain looks at no host"),
+        ({"from_file": Path("e.json"), "data": Path("data")}, "--from looks at no host"),
+        ({"undo": True, "yes": True, "bundle": Path("b.zip")}, "--bundle keeps what was seen"),
+        ({"data": Path("nowhere")}, "--data nowhere: there is no such folder"),
+        ({"sudo": True}, "--sudo is for --fix"),
+        ({"yes": True}, "--yes is for"),
+        ({"quick": True, "bandwidth": True}, "--quick measures no bandwidth"),
+        ({"depth": 0}, "--depth 0"),
+        ({"bundle": Path("yoked.toml")}, "left as it is"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anybody_is_looked_at(
+    home: Home, flags: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        examine(**flags)
+    assert home.looks == []
+
+
+def test_folders_that_are_named_are_compared_on_all_hosts(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home.folder / "data").mkdir()
+    (home.folder / "data" / "1.txt").write_text("one")
+    judged: list[Examination] = []
+    monkeypatch.setattr("yoked.doctor.causes.findings_of", lambda seen: judged.append(seen) or ())
+
+    examine(data=Path("data"))
+
+    (seen,) = judged
+    assert seen.need.data is not None
+    assert list(seen.need.data) == ["1.txt"]
+    assert seen.hosts[0].health["data"] == seen.need.data
+
+
+@pytest.mark.parametrize("flag", ["--fix", "--undo"])
+def test_nothing_is_done_where_nobody_can_be_asked(
+    home: Home, monkeypatch: pytest.MonkeyPatch, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = home.breaks("own-name")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+
+    assert main(["doctor", flag]) == 2
+
+    assert f"yoked doctor {flag} --yes" in capsys.readouterr().err
+    assert fault.path.exists()
+    assert home.looks == []
+
+
+def test_with_consent_a_fix_is_carried_out_verified_and_told(
+    home: Home, answers: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = home.breaks("own-name"), home.breaks("firewall")
+    answers("n", "y")
+
+    status = examine(fix=True)
+
+    out, err = capsys.readouterr()
+    assert status == 1
+    assert (first.path.exists(), second.path.exists()) == (True, False)
+    assert second.fix.command in err
+    assert "own-name on .: declined" in out
+    assert "firewall on .: fixed" in out
+    assert "yoked doctor --undo" in out
+
+
+def test_each_fix_is_verified_by_looking_again(home: Home) -> None:
+    home.breaks("own-name")
+
+    assert examine(fix=True, yes=True) == 0
+
+    # At first, for the check alone, and at the end.
+    assert [look["quick"] for look in home.looks] == [False, True, False]
+
+
+def test_a_fix_that_does_not_help_is_told(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    home.breaks("own-name", command="true", undo=None)
+
+    assert examine(fix=True, yes=True, json_output=True) == 1
+
+    assert [(each["state"], each["commands"]) for each in told(capsys)["fixed"]] == [
+        ("still there", ["true"])
+    ]
+
+
+def test_a_fix_that_fails_is_told_and_the_next_is_tried(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.breaks("own-name", command="echo no such name >&2; exit 4")
+    home.breaks("firewall")
+
+    examine(fix=True, yes=True, json_output=True)
+
+    states = {each["check"]: (each["state"], each["said"]) for each in told(capsys)["fixed"]}
+    assert states["own-name"][0] == "failed"
+    assert "status 4: no such name" in states["own-name"][1]
+    assert states["firewall"] == ("fixed", "")
+
+
+def test_what_one_fix_hid_is_mended_too(home: Home) -> None:
+    home.breaks("own-name")
+    hidden = home.folder / "firewall"
+    home.faults[0].fix = Fix(
+        ".", f"rm {home.faults[0].path}; touch {hidden}", undo=f"touch {home.faults[0].path}"
+    )
+    late = Fault(home.folder, "firewall")
+    late.path.unlink()
+    home.faults.append(late)
+
+    assert examine(fix=True, yes=True) == 0
+
+    assert not hidden.exists()
+
+
+def test_what_another_fix_mended_is_not_mended_twice(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = home.breaks("own-name"), home.breaks("firewall")
+    first.fix = Fix(".", f"rm {first.path} {second.path}")
+
+    assert examine(fix=True, yes=True, json_output=True) == 0
+
+    assert [each["check"] for each in told(capsys)["fixed"]] == ["own-name"]
+
+
+def test_undo_takes_back_what_was_done_newest_first(
+    home: Home, answers: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = [home.breaks("own-name"), home.breaks("firewall")]
+    examine(fix=True, yes=True)
+    assert not any(fault.path.exists() for fault in faults)
+    capsys.readouterr()
+    answers("y", "y")
+
+    assert examine(undo=True) == 0
+
+    out, err = capsys.readouterr()
+    assert all(fault.path.exists() for fault in faults)
+    assert out.startswith("2 of 2 taken back")
+    assert err.index("for firewall") < err.index("for own-name")
+
+
+def test_what_is_older_stays_when_something_newer_is_not_taken_back(
+    home: Home, answers: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = [home.breaks("own-name"), home.breaks("firewall")]
+    examine(fix=True, yes=True)
+    capsys.readouterr()
+    answers("n")
+
+    assert examine(undo=True, json_output=True) == 1
+
+    assert [each["why"] for each in told(capsys)["left"]] == [
+        "declined",
+        "something newer on . was not undone",
+    ]
+    assert not any(fault.path.exists() for fault in faults)
+
+
+def test_with_nothing_to_take_back_undo_is_well(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examine(undo=True, yes=True) == 0
+    assert "nothing to take back" in capsys.readouterr().out
+
+
+def test_a_host_that_left_the_fleet_is_named(home: Home, tmp_path: Path) -> None:
+    from yoked.cli.commands.doctor_fix import connect
+
+    with pytest.raises(HostError, match="cellar is not in"):
+        connect(Fleet("home", (), home.fleet), "cellar")
+
+
+def test_a_check_is_explained_by_its_page(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    assert examine(explain="firewall") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said == "firewall: Is it? Symptom. It breaks."
+
+    examine(explain="firewall", json_output=True)
+    assert told(capsys)["page"] == "**Symptom.** It breaks."
+
+
+def test_a_wrong_name_gets_the_nearest(home: Home) -> None:
+    with pytest.raises(UsageError, match="no such check") as caught:
+        examine(explain="own-nam")
+    assert caught.value.fix == ("yoked doctor --explain own-name",)
+
+
+def test_a_bundle_is_judged_again_without_any_host(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = home.breaks("own-name")
+    assert examine(bundle=Path("b.zip")) == 1
+    assert "kept in b.zip" in capsys.readouterr().out
+    looks = len(home.looks)
+
+    status = examine(from_file=Path("b.zip"))
+
+    said = capsys.readouterr().out
+    assert status == 1
+    assert said.startswith("fleet b.zip: 1 error")
+    assert fault.fix.command in said
+    assert "next:" not in said
+    assert len(home.looks) == looks
+
+
+def test_a_saved_file_of_another_kind_is_refused(home: Home) -> None:
+    (home.folder / "e.json").write_text('{"hosts": [{"who": "attic"}]}')
+
+    with pytest.raises(YokedError, match=r"--from .*e.json") as caught:
+        examine(from_file=home.folder / "e.json")
+    assert "--bundle" in caught.value.fix[0]

@@ -1,0 +1,40 @@
+"""What a run is said to need, beside what the trainer really writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from yoked import __version__
+from yoked.cli.commands.doctor_need import checkpoint_bytes, need_of
+from yoked.errors import UsageError
+from yoked.plan.shape import Counts
+from yoked.train.config import TrainConfig
+
+
+def test_of_an_unknown_program_only_versions_are_compared() -> None:
+    need = need_of()
+
+    assert need.versions["yoked"] == __version__
+    assert need.versions["python"].startswith("3.")
+    assert (need.checkpoint_bytes, need.memory_bytes) == (None, None)
+
+
+def test_a_checkpoint_has_weights_two_moments_for_adamw_and_one_for_muon() -> None:
+    counts = Counts(wte=10, value_embeds=20, lm_head=30, transformer_matrices=40, scalars=5)
+
+    assert checkpoint_bytes(counts) == 4 * (3 * (10 + 20 + 30 + 5) + 2 * 40)
+
+
+def test_a_larger_model_needs_more_and_the_checkpoints_kept_are_told() -> None:
+    small, large = need_of(TrainConfig(depth=4)), need_of(TrainConfig(depth=8, keep_last=5))
+
+    assert small.checkpoint_bytes is not None
+    assert large.checkpoint_bytes is not None
+    assert large.checkpoint_bytes > 2 * small.checkpoint_bytes
+    assert (large.memory_bytes or 0) > (small.memory_bytes or 0) > small.checkpoint_bytes
+    assert large.keep == 5
+
+
+def test_a_model_that_nothing_could_compute_is_refused() -> None:
+    with pytest.raises(UsageError):
+        need_of(TrainConfig(depth=4, head_dim=7))

@@ -1,0 +1,372 @@
+"""Every check finds its trouble, on the right host, with a line that mends it; and no other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from tests.unit.doctor.builders import (
+    ADDRESS,
+    NAMES,
+    PORTS,
+    PYTHON,
+    RENDEZVOUS,
+    change,
+    firewall,
+    home,
+    interface,
+    told,
+)
+from tests.unit.doctor.troubles import (
+    Make,
+    behind_router,
+    by_vpn,
+    code,
+    data,
+    dialled,
+    docker_named,
+    dropped_between,
+    fixed_neighbour,
+    has,
+    ipv6_alone,
+    large_run,
+    measured,
+    names_known,
+    netmask,
+    no_agent,
+    no_interface_at_all,
+    on_radio,
+    on_vpn,
+    one_machine,
+    other_versions,
+    outbound_alone,
+    route,
+    said,
+    shared_address,
+    slow_echoes,
+    strict_filter,
+    two_networks,
+    unheard,
+    wants,
+    windows,
+    with_gpu,
+)
+
+from yoked.doctor.catalog import CHECKS
+from yoked.doctor.causes import findings_of
+from yoked.records.examination import Severity, World
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is made wrong, and what must be said: the check, the hosts, a piece of its fix."""
+
+    check: str
+    make: Make
+    fix: str
+    hosts: tuple[str, ...] = ("garage",)
+    severity: Severity = "error"
+
+
+UNKNOWN = {"addresses": [], "error": "Name or service not known", "took_s": 0.01}
+SILENT = {"addresses": [], "error": "no answer in 1.5 s", "took_s": 1.5}
+RANK = {
+    "pid": 4711,
+    "ppid": 1,
+    "run": "otter",
+    "command": "python train.py",
+    "user": "ada",
+    "cores": 1.0,
+    "memory_bytes": 3 << 30,
+    "age_s": 7200.0,
+}
+FULL = {"path": "/home/ada/.local/state/yoked", "exists": True, "writable": False,
+        "free_bytes": 0, "free_inodes": 10**6, "read_only": False,
+        "error": "ENOSPC: No space left on device"}  # fmt: skip
+
+CASES = (
+    # ssh
+    Case("ssh-unresolved", no_agent("unresolved", "Could not resolve hostname"),
+         f"HostName {ADDRESS['garage']}"),
+    Case("ssh-timeout", no_agent("timeout", "Connection timed out"), "switch it on"),
+    Case("ssh-refused", no_agent("refused", "Connection refused"), "systemctl enable --now ssh"),
+    Case("ssh-unreachable", no_agent("unreachable", "No route to host"), "in this network"),
+    Case("ssh-host-key", no_agent("host-key", "Offending ED25519 key in known_hosts:3"),
+         "ssh-keygen -R garage"),
+    Case("ssh-denied", no_agent("denied", "Permission denied (publickey)."), "ssh-copy-id garage"),
+    Case("ssh-shell", no_agent("shell", "exit status 1"), "return"),
+    Case("ssh-shell", no_agent("shell", "This account is currently not available."),
+         "usermod -s /bin/bash"),
+    Case("ssh-python", no_agent("python", "python3: command not found"), "install -y python3"),
+    Case("ssh-other", no_agent("other", "the connection ended"), ""),
+    Case("shell-noise", said("health/shell/sources_noise", True), "return", severity="warning"),
+    Case("ssh-slow", lambda: change(home(), "garage", connect_s=9.0), "UseDNS",
+         severity="warning"),
+    # one host or two
+    Case("same-machine", one_machine, "yoked init --force attic garage --fleet",
+         ("study", "garage")),
+    # interfaces
+    Case("interface-gone", wants(interface="enp9s0"), "yoked init --force"),
+    Case("interface-down", said("health/links/eth0/up", False), "ip link set dev eth0 up"),
+    Case("no-carrier", said("health/links/eth0/carrier", False), "plug in"),
+    Case("no-address", has(interface("lo", "127.0.0.1", 8, "loopback")),
+         f"ip address add {ADDRESS['garage']}/24 dev eth0"),
+    Case("link-local", has({**interface("eth0", "fe80::1", 64), "gloo_address": None}),
+         f"ip address add {ADDRESS['garage']}/24 dev eth0"),
+    Case("private-interface", docker_named, "yoked init --force"),
+    Case("same-address", shared_address,
+         f"ip address add {ADDRESS['garage']}/24 dev eth0 && ip address del {ADDRESS['attic']}/24",
+         ("garage", "attic")),
+    Case("families", ipv6_alone, "yoked init --force"),
+    Case("no-interface", no_interface_at_all, "connect garage"),
+    # ways
+    Case("wrong-netmask", netmask, f"ip address add {ADDRESS['garage']}/24 dev eth0"),
+    Case("forbidden-route", route("EACCES"), f"to {ADDRESS['attic']} lookup main pref 1"),
+    Case("forbidden-route", route("EINVAL"), f"ip route replace {ADDRESS['attic']} dev eth0"),
+    Case("forbidden-route", route("EHOSTUNREACH"), f"ip route replace {ADDRESS['attic']}"),
+    Case("no-route", route("ENETUNREACH"), "ip route add 192.168.1.0/24 dev eth0 src"),
+    Case("other-network", two_networks, f"ip address add {ADDRESS['garage']}/24 dev eth0"),
+    Case("wrong-neighbour", fixed_neighbour, f"ip neighbour del {ADDRESS['attic']} dev eth0"),
+    Case("other-way", by_vpn, "lookup main pref 1"),
+    Case("other-answers", dialled(None, "garage", answered_by="study"), "another address"),
+    Case("lost-between", dropped_between, "plain switch", ("garage", "attic")),
+    Case("client-isolation", lambda: unheard("failed", router=True), "isolation off",
+         ("garage", "attic", "study")),
+    Case("silent-neighbour", lambda: unheard("failed", router=False), "check the cable",
+         ("garage", "attic", "study")),
+    Case("reverse-path", strict_filter, "sysctl -w net.ipv4.conf.eth0.rp_filter=2"),
+    Case("nat", windows, "networkingMode=mirrored", ("study",)),
+    Case("router-between", behind_router, "same network", ("study", "attic", "garage")),
+    Case("dial-failed", dialled(None, "garage", error="ENOPROTOOPT"), ""),
+    # limits
+    Case("open-files", said("health/limits/nofile", [24, 24]), "ulimit"),
+    Case("open-files", dialled("garage", None, error="EMFILE"), "ulimit"),
+    Case("process-limit", said("health/limits/nproc", [6, 6]), "ulimit"),
+    Case("process-limit", said("health/limits/pids", {"max": 64, "current": 40}), "--pids-limit"),
+    Case("address-space", said("health/limits/as", [600 << 20, None]), "ulimit"),
+    Case("file-size", said("health/limits/fsize", [65_536, 65_536]), "ulimit"),
+    Case("cpu-time", said("health/limits/cpu", [600, 600]), "ulimit"),
+    Case("umask", said("health/limits/umask", 0o777), "umask"),
+    Case("port-range", said("health/ports/range", [40_000, 40_001]), "32768 60999"),
+    Case("port-range", dialled("garage", None, error="EADDRNOTAVAIL"), "ss -s"),
+    Case("port-taken", said("health/ports/owners", {"29500": [
+        {"pid": 77, "command": "nginx", "user": "www", "run": None}]}), "--master_port",
+         severity="warning"),
+    # firewalls
+    Case("firewall-drop", dialled(None, "garage"), "ip saddr"),
+    Case("firewall-ephemeral", dialled(None, "garage", ports=PORTS), "ip saddr"),
+    Case("firewall-reject", dialled(None, "garage", error="EHOSTUNREACH"), "ip saddr"),
+    Case("firewall-reject", dialled(None, "garage", error="ECONNREFUSED"), "ip saddr"),
+    Case("firewall-out", outbound_alone, "ip daddr"),
+    Case("firewall-range", dialled(None, "garage", ports=PORTS[:1]), "ip saddr"),
+    Case("connection-rate", dialled("attic", "garage", ports=PORTS[1:]), "ip saddr"),
+    Case("connection-rate", dialled("attic", "garage", purposes=("bulk", "rendezvous")),
+         "ip saddr"),
+    Case("rendezvous-port", dialled("attic", "garage", ports=(RENDEZVOUS,)), "ip saddr",
+         severity="warning"),
+    Case("conntrack-full", said("health/kernel/conntrack_count", 262_144), "nf_conntrack_max"),
+    # flow
+    Case("mtu", dialled("attic", "garage", purposes=("bulk",), rtt_s=0.0003, bulk_bytes=0),
+         "mtu $m", ("attic", "garage")),
+    Case("bulk-stalls", dialled("attic", "garage", purposes=("bulk",), rtt_s=0.0003,
+                                bulk_bytes=90_000), "check cable", ("garage", "attic")),
+    Case("loss", lambda: slow_echoes((0.0004,) * 7 + (0.21, 0.22, 0.42)), "check the cable",
+         ("attic", "garage"), "warning"),
+    Case("jitter", lambda: slow_echoes((0.002, 0.003, 0.01, 0.03, 0.05, 0.06, 0.08, 0.09)),
+         "use a cable", ("attic", "garage"), "warning"),
+    Case("wifi-power-save", lambda: on_radio(power_save=True), "iw dev eth0 set power_save off",
+         ("study",), "warning"),
+    Case("wifi-weak", lambda: on_radio(signal_dbm=-82), "nearer", ("study",), "warning"),
+    Case("slow-link", lambda: measured(6e6, 6e6), "use a cable", ("attic", "garage"), "warning"),
+    Case("slow-link", lambda: measured(20e6, 117e6), "yoked init --force", ("attic", "garage"),
+         "warning"),
+    Case("slow-interface", on_vpn, "yoked init --force", severity="warning"),
+    Case("slow-port", said("health/links/eth0/speed_bit_per_s", 10**8), "another cable",
+         severity="warning"),
+    Case("half-duplex", said("health/links/eth0/duplex", "half"), "autoneg on",
+         severity="warning"),
+    # folders
+    Case("folder-hangs", said("health/folders/state", {"path": "/net/ada", "error": "no answer"}),
+         "unmount"),
+    Case("read-only", said("health/folders/state/read_only", True), "remount,rw"),
+    Case("folder-denied", said("health/folders/cache", {
+        "path": "/home/ada/.cache/yoked", "writable": False, "read_only": False, "owner_uid": 0,
+        "free_bytes": 10**11, "error": "EACCES: Permission denied"}), "chown -R 1000"),
+    Case("disk-full", said("health/folders/state", FULL), "make room"),
+    Case("disk-full", large_run, "make room", ("attic",)),
+    Case("no-inodes", said("health/folders/state/free_inodes", 0), "du --inodes"),
+    Case("tmp-missing", lambda: told(told(home(), "garage", "health/folders/tmp/exists", False),
+                                     "garage", "health/environment/TMPDIR", "/nowhere"),
+         "TMPDIR=", severity="warning"),
+    Case("noexec", said("health/folders/tmp/noexec", True), "remount,exec", severity="warning"),
+    Case("shared-memory", said("health/folders/shm/free_bytes", 64 << 20), "size=2g",
+         severity="warning"),
+    Case("remote-folder", said("health/folders/state/filesystem", "nfs4"), "XDG_STATE_HOME",
+         severity="warning"),
+    # environment
+    Case("python-home", said("health/environment/PYTHONHOME", "/nowhere"), "PYTHONHOME="),
+    Case("gloo-transport", said("health/environment/GLOO_DEVICE_TRANSPORT", "IBVERBS"),
+         "GLOO_DEVICE_TRANSPORT="),
+    Case("unlike-variables", said("health/environment/NCCL_PROTO", "LL"), "NCCL_PROTO="),
+    Case("rank-variables", said("health/environment/RANK", "5"), "RANK=", severity="warning"),
+    Case("gloo-variables", said("health/environment/GLOO_SOCKET_IFNAME", "docker0"),
+         "GLOO_SOCKET_IFNAME=", severity="warning"),
+    Case("gloo-variables", said("health/environment/GLOO_PORT_RANGE", "5000-6000"),
+         "GLOO_PORT_RANGE=", severity="warning"),
+    Case("debug-variables", lambda: told(
+        home(("attic",)), "attic", "health/environment/TORCH_DISTRIBUTED_DEBUG", "DETAIL"),
+         "TORCH_DISTRIBUTED_DEBUG=", ("attic",), "warning"),
+    Case("thread-variables", said("health/environment/OMP_NUM_THREADS", "1"), "OMP_NUM_THREADS=",
+         severity="warning"),
+    Case("python-variables", said("health/environment/PYTHONWARNINGS", "error"),
+         "PYTHONWARNINGS=", severity="warning"),
+    Case("python-variables", said("health/environment/PYTHONPATH", "/opt/ros"), "PYTHONPATH=",
+         severity="warning"),
+    Case("preload", said("health/environment/LD_PRELOAD", "/gone.so"), "LD_PRELOAD=",
+         severity="warning"),
+    # software
+    Case("python-missing", lambda: change(
+        told(home(), "garage", "wanted/python", "/opt/gone/python"), "garage",
+        torch={"python": "/opt/gone/python", "error": "there is no /opt/gone/python"}),
+         "/^python *=/d"),
+    Case("python-old", said("torch/python_version", "3.10.4"), "yoked install --host garage"),
+    Case("torch-missing", lambda: change(home(), "garage",
+                                         torch={"error": "no Python there has torch"}),
+         "yoked install --host garage"),
+    Case("torch-missing", lambda: change(home(), "garage", torch={
+        "python": PYTHON, "python_version": "3.12.3", "torch": None, "torch_path": None}),
+         "yoked install --host garage"),
+    Case("torch-shadowed", lambda: told(told(told(
+        home(), "garage", "torch/torch_path", "/home/ada/torch.py"),
+        "garage", "torch/imported", False), "garage", "torch/gloo", None), "mv /home/ada/torch.py"),
+    Case("torch-import", lambda: told(told(
+        home(), "garage", "torch/imported", False),
+        "garage", "torch/error", "OSError: libc10.so: cannot open"), "yoked install"),
+    Case("torch-version", other_versions, "yoked install --host garage"),
+    Case("gloo-missing", said("torch/gloo", False), "yoked install"),
+    Case("numpy-missing", said("torch/numpy", None), "yoked install"),
+    Case("python-version", said("torch/python_version", "3.13.1"), "yoked install",
+         severity="warning"),
+    Case("compiler", said("health/compiler/cxx", None), "build-essential", severity="warning"),
+    # devices
+    Case("device-missing", wants(device="cuda"), 'device = "auto"'),
+    Case("device-missing", wants(device="mps"), 'device = "auto"'),
+    Case("gpu-hidden", lambda: with_gpu(health__environment__CUDA_VISIBLE_DEVICES="-1",
+                                        torch__cuda_build="12.8"), "CUDA_VISIBLE_DEVICES="),
+    Case("gpu-driver", lambda: with_gpu(health__gpu__error="no permission for /dev/nvidia0"),
+         "usermod -a -G video,render ada"),
+    Case("gpu-unused", with_gpu, "--cuda"),
+    Case("nccl-missing", lambda: with_gpu(torch__cuda_build="12.8", torch__cuda_available=True),
+         "yoked install", severity="warning"),
+    # processes
+    Case("stale-ranks", said("health/processes/stale", [RANK]), "kill -9 4711",
+         severity="warning"),
+    Case("busy-cpu", said("health/processes/busy", [
+        {"pid": 99, "command": "make -j8", "user": "ada", "cores": 3.9}]), "kill 99",
+         severity="warning"),
+    Case("busy-gpu", lambda: with_gpu("auto", torch__cuda_build="12.8", torch__cuda_available=True,
+                                      health__gpu__busy=[{"pid": 5, "command": "ollama",
+                                                          "memory_bytes": 6 << 30}]),
+         "kill 5", severity="warning"),
+    # the machine
+    Case("memory", said("health/memory", {"available_bytes": 100 << 20, "swap_free_bytes": 0}),
+         "end what holds memory"),
+    Case("memory", said("health/memory", {"available_bytes": 100 << 20,
+                                          "swap_free_bytes": 4 << 30}),
+         "end what holds memory", severity="warning"),
+    Case("overcommit", said("health/memory", {"available_bytes": 12 << 30, "overcommit": 2,
+                                              "commit_left_bytes": 1 << 30}),
+         "vm.overcommit_memory=0"),
+    Case("ranks", wants(ranks=8), "ranks = 4", severity="warning"),
+    Case("slow-cores", lambda: told(told(home(), "garage", "wanted/ranks", 6), "garage",
+                                    "facts/usable_cores", 8), "ranks = 4", severity="warning"),
+    Case("cpu-quota", said("health/processors/quota_cores", 0.5), "--cpus", severity="warning"),
+    Case("clock", lambda: change(home(), "garage", clock_offset_s=3600.0), "set-ntp true",
+         severity="warning"),
+    Case("ptrace", said("health/kernel/ptrace_scope", 2), "ptrace_scope=1", severity="warning"),
+    # power
+    Case("logout", said("health/power/kill_user_processes", True), "enable-linger ada"),
+    Case("battery", said("health/power/on_battery", True), "plug garage in", severity="warning"),
+    Case("lid", said("health/power/can_inhibit", False, "study"), "systemctl mask sleep.target",
+         ("study",), "warning"),
+    Case("idle-sleep", lambda: told(told(home(), "garage", "health/power/idle_action", "suspend"),
+                                    "garage", "health/power/can_inhibit", False),
+         "systemctl mask sleep.target", severity="warning"),
+    Case("throttled", said("health/power/throttled", True), "cpupower", severity="warning"),
+    # what is sent
+    Case("data-differs", lambda: data({"000.bin": "a1"}), "rsync"),
+    Case("code-differs", lambda: code({"train.py": "zz"}), "yoked run", severity="warning"),
+    # names
+    Case("own-name", said("health/names/own/addresses", ["127.0.1.1"]),
+         f"{ADDRESS['garage']} garage", severity="warning"),
+    Case("own-name-unresolved", said("health/names/own", UNKNOWN), f"{ADDRESS['garage']} garage",
+         severity="warning"),
+    Case("own-name-elsewhere", said("health/names/own/addresses", ["192.168.1.77"]),
+         f"{ADDRESS['garage']} garage", severity="warning"),
+    Case("peer-name", lambda: told(names_known(), "garage", "health/names/others/attic", UNKNOWN),
+         f"{ADDRESS['attic']} attic", severity="warning"),
+    Case("peer-name-wrong", lambda: told(names_known(), "garage",
+                                         "health/names/others/attic/addresses", ["192.168.1.99"]),
+         f"{ADDRESS['attic']} attic", severity="warning"),
+    Case("name-family", lambda: told(change(home(), "garage", interfaces=(
+        *home().host("garage").interfaces, interface("eth0:6", "fd00::12", 64))),
+        "garage", "health/names/own/addresses", ["fd00::12", ADDRESS["garage"]]),
+         f"{ADDRESS['garage']} garage", severity="warning"),
+    Case("slow-names", lambda: replace(
+        told(home(), "garage", "health/names/reverse", {"took_s": 20.0}),
+        world=World(ok=False, took_s=5.0, said={"garage": "timed out"}, reason="no world")),
+         "timeout:1"),
+    Case("slow-names", said("health/names/own", SILENT), f"{ADDRESS['garage']} garage",
+         severity="warning"),
+    # the last proof
+    Case("world-failed", lambda: replace(home(), world=World(
+        ok=False, took_s=3.0, said={"garage": "it was connecting"}, reason="no world")),
+         "--bundle"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.check)
+def test_a_trouble_is_one_finding_with_its_host_and_its_fix(case: Case) -> None:
+    seen = case.make()
+
+    found = findings_of(seen)
+
+    assert [each.check for each in found] == [case.check], found
+    assert found[0].severity == case.severity
+    assert found[0].hosts == case.hosts
+    fix = "\n".join(each.command for each in found[0].fix)
+    assert case.fix in fix
+    assert found[0].saw
+    assert found[0].why
+
+
+def test_every_check_has_cases_as_grave_as_it_says() -> None:
+    found: dict[str, set[str]] = {check.name: set() for check in CHECKS}
+    for case in CASES:
+        found[case.check].add(case.severity)
+
+    assert all(check.severity in found[check.name] for check in CHECKS), found
+    assert all(found[check.name] == {"warning"} for check in CHECKS if check.severity == "warning")
+
+
+def test_nothing_is_found_in_an_ordinary_home() -> None:
+    assert findings_of(home()) == ()
+
+
+def test_nothing_is_found_where_hosts_tell_nothing() -> None:
+    seen = home()
+    for name in NAMES:
+        seen = change(seen, name, health={}, torch=None, facts={}, interfaces=())
+
+    assert findings_of(replace(seen, world=None)) == ()
+
+
+def test_one_host_alone_needs_no_network() -> None:
+    seen = told(home(("garage",)), "garage", "wanted/interface", None)
+    alone = change(seen, "garage", interfaces=(interface("lo", "127.0.0.1", 8, "loopback"),))
+
+    assert findings_of(replace(alone, world=World(ok=None, reason="one host alone"))) == ()
+
+
+def test_a_firewall_that_is_on_is_no_trouble_by_itself() -> None:
+    assert findings_of(told(home(), "garage", "health/firewall", firewall("ufw"))) == ()

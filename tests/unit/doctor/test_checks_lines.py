@@ -1,0 +1,170 @@
+"""The lines that fixes are made of do what they say, and can be taken back."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.doctor.builders import ADDRESS, home, unreached
+
+from yoked.doctor.causes import findings_of
+from yoked.doctor.checks.names import write_name
+from yoked.doctor.checks.reading import edit_entry
+from yoked.doctor.checks.startfiles import quiet, take_out_limit, take_out_variable
+from yoked.records.examination import Examination, Fix
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the lines are for Linux")
+
+BASHRC = """\
+# what I need
+export PATH=$HOME/bin:$PATH
+\texport  RANK=5
+RANK_OF_MINE=1
+ulimit -S -n 24
+ulimit -c 0
+"""
+TOML = """\
+[[host]]
+name = "attic"
+ranks = 2
+python = "/opt/attic/bin/python"
+
+[[host]]
+name = "gar.age"
+ranks = 8
+python = "/opt/gone/bin/python"
+
+[[host]]
+name = "gar-age"
+ranks = 3
+"""
+
+
+def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HOME": str(folder)}
+    return subprocess.run(
+        ["sh", "-c", line], env=environment, cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def undo(fix: Fix) -> str:
+    assert fix.undo is not None
+    return fix.undo
+
+
+def test_a_variable_is_taken_out_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / ".bashrc"
+    file.write_text(BASHRC)
+    fix = take_out_variable("garage", "RANK")
+
+    assert run(fix.command, tmp_path).returncode == 0
+
+    assert file.read_text() == BASHRC.replace("\texport  RANK=5", "# \texport  RANK=5")
+    assert run(undo(fix), tmp_path).returncode == 0
+    assert file.read_text() == BASHRC
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_limit_is_taken_out_and_others_stay(tmp_path: Path) -> None:
+    file = tmp_path / ".bashrc"
+    file.write_text(BASHRC)
+
+    assert run(take_out_limit("garage", "n").command, tmp_path).returncode == 0
+
+    assert file.read_text() == BASHRC.replace("ulimit -S -n 24", "# ulimit -S -n 24")
+
+
+def test_a_line_that_finds_nothing_says_so(tmp_path: Path) -> None:
+    (tmp_path / ".bashrc").write_text("echo hello\n")
+
+    assert run(take_out_variable("garage", "RANK").command, tmp_path).returncode != 0
+
+
+def test_two_lines_on_one_file_are_taken_back_one_after_the_other(tmp_path: Path) -> None:
+    file = tmp_path / ".bashrc"
+    file.write_text(BASHRC)
+    fixes = [take_out_variable("garage", "RANK"), take_out_limit("garage", "n")]
+
+    for fix in fixes:
+        run(fix.command, tmp_path)
+    for fix in reversed(fixes):
+        run(undo(fix), tmp_path)
+
+    assert file.read_text() == BASHRC
+
+
+def test_a_start_file_is_made_silent_where_nobody_sits(tmp_path: Path) -> None:
+    file = tmp_path / ".bashrc"
+    file.write_text("echo welcome\nexit 1\n")
+    fix = quiet("garage")
+
+    assert run(fix.command, tmp_path).returncode == 0
+
+    said = subprocess.run(
+        ["bash", "-c", f". {shlex.quote(str(file))}; echo on"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert said.stdout == "on\n"
+    run(undo(fix), tmp_path)
+    assert file.read_text() == "echo welcome\nexit 1\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("127.0.0.1 localhost\n127.0.1.1\tgarage\n", "127.0.0.1 localhost\n"),
+        ("127.0.1.1 garage.home garage\n", "127.0.1.1 garage.home\n"),
+        ("127.0.1.1 garage garage2 # garage\n", "127.0.1.1 garage2 #\n"),
+        ("# garage is here\n10.0.0.1 attic-garage\n", "# is here\n10.0.0.1 attic-garage\n"),
+    ],
+)
+def test_a_name_gets_one_address_in_the_hosts_file(before: str, after: str, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(before)
+    fix = write_name(home().host("garage"), "garage", ADDRESS["garage"])
+
+    def here(line: str) -> str:
+        return line.replace("/etc/hosts", str(file))
+
+    assert run(here(fix.command), tmp_path).returncode == 0
+
+    assert file.read_text() == f"{ADDRESS['garage']} garage\n{after}"
+    assert run(here(undo(fix)), tmp_path).returncode == 0
+    assert file.read_text() == before
+
+
+def test_an_entry_of_the_fleet_file_is_changed_and_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "yoked.toml"
+    file.write_text(TOML)
+    seen = Examination((), controller={"fleet": str(file)})
+
+    fix = edit_entry(seen, "gar.age", "s/^ranks *=.*/ranks = 4/")
+    assert run(fix.command, tmp_path).returncode == 0
+    assert file.read_text() == TOML.replace("ranks = 8", "ranks = 4")
+    assert run(undo(fix), tmp_path).returncode == 0
+
+    removal = edit_entry(seen, "gar.age", "/^python *=/d")
+    assert run(removal.command, tmp_path).returncode == 0
+    assert file.read_text() == TOML.replace('python = "/opt/gone/bin/python"\n', "")
+
+
+def test_an_unknown_name_gets_its_address_in_front_of_all_others(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host *\n  HostName elsewhere\n")
+    seen = home(("attic",))
+    lost = unreached("garage", "unresolved", "Could not resolve hostname")
+    seen = Examination((*seen.hosts, lost), controller={"ssh_config": str(config)})
+    (found,) = findings_of(seen)
+
+    assert run(found.fix[0].command, tmp_path).returncode == 0
+
+    asked = subprocess.run(
+        ["ssh", "-F", str(config), "-G", "garage"], capture_output=True, text=True, check=True
+    )
+    assert f"hostname {ADDRESS['garage']}\n" in asked.stdout
+    run(undo(found.fix[0]), tmp_path)
+    assert config.read_text() == "Host *\n  HostName elsewhere\n"

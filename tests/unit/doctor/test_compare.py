@@ -1,0 +1,106 @@
+"""Folders on hosts beside those of the controller: real files, looked at by real agents."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.doctor.compare import with_contents
+from yoked.errors import HostError, UsageError
+from yoked.records.examination import Examination, HostSeen, Need, SshFailure
+from yoked.remote.client import AgentClient
+from yoked.remote.transport import Here
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    (folder / "part").mkdir(parents=True)
+    (folder / "part" / "1.txt").write_text("one")
+    (folder / "2.txt").write_text("two")
+    for name in (".git", "__pycache__"):
+        (folder / name).mkdir()
+        (folder / name / "noise").write_text("of a tool")
+    return folder
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def host(name: str, **more: Any) -> HostSeen:
+    return HostSeen(name, {}, facts={"executable": sys.executable}, health={"limits": {}}, **more)
+
+
+def connect(name: str) -> AgentClient:
+    return Here(name).connect()
+
+
+def test_names_and_contents_are_compared_file_by_file(data: Path) -> None:
+    examination = Examination((host("attic"),), need=Need(keep=7))
+
+    seen = with_contents(examination, {"data": data}, connect)
+
+    wanted = {"part/1.txt": digest("one"), "2.txt": digest("two")}
+    assert (seen.need.data, seen.need.code, seen.need.keep) == (wanted, None, 7)
+    assert seen.hosts[0].health == {"limits": {}, "data": wanted}
+
+
+class Agent:
+    """Answers a call as it is told to, and remembers the folder that it was asked for."""
+
+    def __init__(self, stdout: str) -> None:
+        self.folders: list[str] = []
+        self._stdout = stdout
+
+    def call(self, name: str, *, timeout_s: float, **args: Any) -> Any:
+        self.folders.append(args["argv"][-1])
+        return {"exit_status": 0, "stdout": self._stdout, "stderr": ""}
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        pass
+
+
+def test_a_folder_that_a_host_lacks_is_empty_there(data: Path) -> None:
+    seen = with_contents(Examination((host("attic"),)), {"code": data}, lambda _: Agent("null"))
+
+    assert seen.hosts[0].health["code"] == {}
+    assert seen.need.code is not None
+
+
+def test_below_the_home_folder_each_host_looks_below_its_own(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent("{}")
+    monkeypatch.setenv("HOME", str(data.parent))
+
+    with_contents(Examination((host("attic"),)), {"data": data}, lambda _: agent)
+
+    assert agent.folders == ["~/data"]
+
+
+def test_a_host_that_cannot_tell_is_not_taken_for_one_that_differs(data: Path) -> None:
+    def silent(name: str) -> AgentClient:
+        raise HostError(f"{name} fell silent")
+
+    examination = Examination((host("attic"), HostSeen("cellar", {}, SshFailure("timeout", ""))))
+
+    seen = with_contents(examination, {"data": data}, silent)
+
+    assert seen.hosts[0].health == {"limits": {}, "untold": {"data": "attic fell silent"}}
+    assert seen.hosts[1] == examination.hosts[1]
+
+
+@pytest.mark.parametrize("kind", ["empty", "missing"])
+def test_what_is_not_here_cannot_be_compared(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "empty").mkdir()
+
+    with pytest.raises(UsageError, match=f"--data .*{kind}"):
+        with_contents(Examination(()), {"data": tmp_path / kind}, connect)

@@ -1,0 +1,397 @@
+"""What is made of what hosts answer, those too that answer with nothing; the agents are made up."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.doctor import dialling, proof
+from yoked.doctor.examine import look
+from yoked.errors import HostError
+from yoked.fleet.model import Fleet, Host
+from yoked.records.examination import Examination, Need
+from yoked.remote.ssh import NoAgentError
+
+ADDRESSES = {"alpha": "10.0.0.1", "beta": "10.0.0.2", "gamma": "10.0.0.3"}
+DEADLINE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Part:
+    content: Any
+    data: bytes = b""
+
+
+class Rank:
+    """A trial: what it says, and whether it goes on."""
+
+    def __init__(self, says: Mapping[str, Any], how: str) -> None:
+        self.says, self.how = says, how
+        self.told = threading.Event()
+        self.spec: Mapping[str, Any] | None = None
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        yield {"has": {"torch": "2.13.0", "python_version": "3.12.1"}}
+        if self.how == "versions":
+            return
+        if "loading" in self.says:
+            yield {"failed": self.says["loading"]}
+            return
+        yield {"has": {"gloo": True, "imported": self.how == "train" or None}, "ready": True}
+        assert self.told.wait(DEADLINE_S)
+        if self.spec is None:
+            return
+        if self.spec["rank"] == 0:
+            yield {"port": 4711}
+        yield {"doing": "connecting to the others"}
+        yield {"failed": self.says["world"]} if "world" in self.says else {"done": 0.1}
+
+
+@dataclass
+class FakeAgent:
+    """An agent of words. lost: addresses that it does not reach; silent: calls that it does not
+    answer; says: how its trials fail, by what they are doing.
+    """
+
+    name: str
+    lost: tuple[str, ...] = ()
+    stuck: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    answered_by: str | None = None
+    extra: tuple[Mapping[str, Any], ...] = ()
+    says: Mapping[str, str] = field(default_factory=dict)
+    python: str | None = "/usr/bin/python3"
+    noise: str = ""
+    heard_s: float = 0.0
+    listening: int = 0
+    closed: bool = False
+    ranks: dict[str, Rank] = field(default_factory=dict)
+
+    def call(self, name: str, *, data: bytes = b"", timeout_s: float = 30.0, **args: Any) -> Any:
+        if name in self.silent or self.closed:
+            raise HostError(f"{self.name} gave no answer to {name!r}")
+        answer: Any = getattr(self, f"_{name}")(args)
+        return answer
+
+    def stream(
+        self, name: str, *, data: bytes = b"", timeout_s: float | None = None, **args: Any
+    ) -> Iterator[Part]:
+        if name in self.silent:
+            raise HostError(f"{self.name} gave no answer to {name!r}")
+        if name == "listen":
+            return self._listen(args)
+        return self._trial(args)
+
+    def close(self, patience_s: float = 5.0) -> None:
+        self.closed = True
+
+    def _listen(self, args: Mapping[str, Any]) -> Iterator[Part]:
+        self.listening += 1
+        try:
+            yield Part({"port": 4000, "more": [4001, 29500][: len(args.get("more", ()))]})
+        finally:
+            self.listening -= 1
+
+    def _trial(self, args: Mapping[str, Any]) -> Iterator[Part]:
+        rank = self.ranks[args["trial"]] = Rank(self.says, args["argv"][-1])
+        for line in rank.lines():
+            yield Part({"line": json.dumps(line)})
+        end = {"exit_status": 0, "signal": None, "late": False, "stderr": ""}
+        yield Part({"end": end})
+
+    def _trial_go(self, args: Mapping[str, Any]) -> bool:
+        rank = self.ranks[args["trial"]]
+        rank.spec = rank.spec or args["spec"]
+        rank.told.set()
+        return True
+
+    def _facts(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        return {"machine": self.name, "gpus": []}
+
+    def _interfaces(self, args: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        own = {"name": "eth0", "gloo_address": ADDRESSES[self.name], "kind": "physical"}
+        lo = {"name": "lo", "gloo_address": "127.0.0.1", "kind": "loopback"}
+        return [lo, own, *self.extra]
+
+    def _environment(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        return {"made": None, "configured": args["configured"], "system": self.python}
+
+    def _health(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        if args.get("parts") == ["clock"]:
+            return {"clock": {"time_s": 1e9}, "untold": {}}
+        return {"shell": {"login_shell": "/bin/sh", "sources_noise": None}, "asked": dict(args)}
+
+    def _dial(self, args: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [self._dialled(each, args) for each in args["targets"]]
+
+    def _dialled(self, target: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
+        address, sends = target["address"], args["send_bytes"]
+        lost = address in self.lost
+        stuck = address in self.stuck and sends != 0
+        by = {own: name for name, own in ADDRESSES.items()}.get(address)
+        return {
+            "ok": not lost and not stuck,
+            "answered_by": None if lost else self.answered_by or by,
+            "error": "ETIMEDOUT" if lost or stuck else None,
+            "error_text": "Connection timed out" if lost or stuck else None,
+            "rtt_s": None if lost else 1e-3,
+            "echo_s": [],
+            "goodput_bytes_per_s": 1e8 if sends is None else None,
+            "path_mtu_bytes": 1500,
+            "source_address": ADDRESSES[self.name],
+            "took_s": 2.2 if lost else 1e-3,
+            "connected": not lost,
+            "arrived_bytes": 0 if lost or stuck or sends is None else sends,
+        }
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "_IMPORT_UNTIL_S", DEADLINE_S)
+
+
+def examine(
+    agents: Mapping[str, FakeAgent | Exception],
+    *,
+    hosts: Mapping[str, Any] | None = None,
+    quick: bool = False,
+    bandwidth: bool = False,
+) -> Examination:
+    def connect(host: Host, config: Path | None, *, patience_s: int, shared: bool) -> Any:
+        found = agents[host.name]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    wanted = hosts or {name: {"interface": "eth0"} for name in agents}
+    fleet = Fleet("home", tuple(Host(name, **more) for name, more in wanted.items()), Path("f"))
+    seen = look(
+        fleet,
+        Need(),
+        quick=quick,
+        bandwidth=bandwidth,
+        say=lambda line: None,
+        connect=connect,
+    )
+    for agent in agents.values():
+        if isinstance(agent, FakeAgent):
+            assert agent.closed
+            assert agent.listening == 0
+            assert all(rank.told.is_set() or rank.says for rank in agent.ranks.values()) or quick
+    return seen
+
+
+def fleet_of(*names: str) -> dict[str, FakeAgent | Exception]:
+    return {name: FakeAgent(name) for name in names}
+
+
+def test_every_ordered_pair_is_dialled_for_each_purpose() -> None:
+    seen = examine(fleet_of("alpha", "beta", "gamma"))
+
+    for source in ADDRESSES:
+        for target, address in ADDRESSES.items():
+            if source != target:
+                own = seen.between(source, target, ("ephemeral", "rendezvous", "bulk"))
+                purposes = sorted(each.purpose for each in own)
+                assert purposes == ["bulk", "ephemeral", "ephemeral", "rendezvous"]
+                assert all(each.ok and each.address == address for each in own)
+                assert {each.port for each in own if each.purpose == "rendezvous"} == {29500}
+    assert seen.world is not None
+    assert seen.world.ok
+
+
+def test_hosts_that_are_down_leave_the_rest_to_be_seen() -> None:
+    agents = fleet_of("alpha", "beta", "gamma")
+    agents["beta"] = NoAgentError("beta: it did not answer", kind="refused", said="refused")
+
+    seen = examine(agents)
+
+    assert [(host.name, host.up) for host in seen.hosts] == [
+        ("alpha", True),
+        ("beta", False),
+        ("gamma", True),
+    ]
+    failure = seen.host("beta").failure
+    assert failure is not None
+    assert failure.kind == "refused"
+    assert {(each.source, each.target) for each in seen.dials} == {
+        ("alpha", "gamma"),
+        ("gamma", "alpha"),
+    }
+    assert seen.world is not None
+    assert seen.world.ok
+
+
+def test_no_host_at_all_is_an_examination_too() -> None:
+    agents: dict[str, FakeAgent | Exception] = {
+        name: HostError(f"{name}: gone") for name in ("alpha", "beta")
+    }
+
+    seen = examine(agents)
+
+    assert (seen.up, seen.dials) == ((), ())
+    assert seen.world is not None
+    assert seen.world.ok is None
+
+
+def test_a_lost_dial_is_told_and_no_world_is_tried() -> None:
+    agents = fleet_of("alpha", "beta")
+    agents["beta"] = FakeAgent("beta", lost=(ADDRESSES["alpha"],))
+
+    seen = examine(agents)
+
+    assert all(each.ok for each in seen.between("alpha", "beta"))
+    (first, *_) = seen.between("beta", "alpha")
+    assert (first.ok, first.error, first.took_s) == (False, "ETIMEDOUT", 2.2)
+    assert first.source_address == ADDRESSES["beta"]
+    assert seen.world is not None
+    assert (seen.world.ok, seen.world.reason) == (None, "beta did not come through to alpha")
+
+
+def test_small_passes_and_large_does_not() -> None:
+    agents = fleet_of("alpha", "beta")
+    agents["alpha"] = FakeAgent("alpha", stuck=(ADDRESSES["beta"],))
+
+    seen = examine(agents)
+
+    (bulk,) = seen.between("alpha", "beta", ("bulk",))
+    assert (bulk.ok, bulk.bulk_bytes) == (False, 0)
+    assert bulk.error_text == "it connected, then nothing came for 2 s"
+    assert all(each.ok for each in seen.between("alpha", "beta"))
+
+
+def test_who_answers_in_anothers_place_is_no_success() -> None:
+    agents = fleet_of("alpha", "beta")
+    agents["alpha"] = FakeAgent("alpha", answered_by="gamma")
+
+    seen = examine(agents)
+
+    (first, *_) = seen.between("alpha", "beta")
+    assert (first.ok, first.answered_by, first.error) == (False, "gamma", None)
+
+
+def test_other_addresses_are_dialled_once_to_tell_causes() -> None:
+    docker = {"name": "docker0", "gloo_address": "172.17.0.1", "kind": "docker"}
+    agents = fleet_of("alpha", "beta")
+    agents["beta"] = FakeAgent("beta", extra=(docker,))
+
+    seen = examine(agents)
+
+    (other,) = [each for each in seen.dials if each.address == "172.17.0.1"]
+    assert (other.source, other.chosen, other.interface) == ("alpha", False, "docker0")
+    assert seen.world is not None
+    assert seen.world.ok
+
+
+def test_without_an_interface_in_the_file_the_likely_one_is_taken_where_traffic_does_not_tell() -> (
+    None
+):
+    vpn = {"name": "wg0", "gloo_address": "10.9.0.1", "kind": "vpn"}
+    agents = fleet_of("alpha", "beta")
+    agents["alpha"] = FakeAgent("alpha", extra=(vpn,), lost=tuple(ADDRESSES.values()))
+
+    seen = examine(agents, hosts={"alpha": {}, "beta": {}})
+
+    assert {each.interface for each in seen.dials if each.chosen} == {"eth0"}
+
+
+def test_a_world_that_fails_has_the_last_words_of_its_ranks() -> None:
+    agents = fleet_of("alpha", "beta")
+    agents["beta"] = FakeAgent("beta", says={"world": "RuntimeError: Connection reset by peer"})
+
+    seen = examine(agents)
+
+    assert seen.world is not None
+    assert seen.world.ok is False
+    assert seen.world.said == {
+        "alpha": "it came through",
+        "beta": "RuntimeError: Connection reset by peer",
+    }
+
+
+def test_torch_that_does_not_load_is_told_of_its_host() -> None:
+    agents = fleet_of("alpha", "beta")
+    agents["beta"] = FakeAgent("beta", says={"loading": "ImportError: libtorch_cpu.so"})
+
+    seen = examine(agents)
+
+    torch = seen.host("beta").torch
+    assert torch is not None
+    assert (torch["imported"], torch["error"]) == (False, "ImportError: libtorch_cpu.so")
+    assert seen.world is not None
+    assert (seen.world.ok, seen.world.reason) == (None, "Gloo could not be loaded on beta")
+
+
+def test_a_host_without_torch_is_no_riddle() -> None:
+    agents = fleet_of("alpha", "beta")
+    agents["beta"] = FakeAgent("beta", python=None)
+
+    seen = examine(agents)
+
+    torch = seen.host("beta").torch
+    assert torch is not None
+    assert (torch["python"], torch["error"]) == (None, "no Python there has torch")
+    assert seen.world is not None
+    assert seen.world.reason == "beta has no torch"
+
+
+def test_a_host_that_falls_silent_is_not_taken_for_a_healthy_one() -> None:
+    calls = ("facts", "interfaces", "health", "environment", "listen", "dial")
+    agents = fleet_of("alpha", "beta")
+    agents["beta"] = FakeAgent("beta", silent=calls)
+
+    seen = examine(agents)
+
+    failure = seen.host("beta").failure
+    assert failure is not None
+    assert "fell silent" in failure.text
+    assert seen.host("alpha").up
+
+
+def test_the_quick_form_dials_little_and_starts_no_world() -> None:
+    agents = fleet_of("alpha", "beta")
+
+    seen = examine(agents, quick=True)
+
+    assert seen.quick
+    assert seen.world is None
+    assert sorted(
+        each.purpose for each in seen.between("alpha", "beta", ("ephemeral", "bulk"))
+    ) == [
+        "bulk",
+        "ephemeral",
+    ]
+    torch = seen.host("beta").torch
+    assert torch is not None
+    assert (torch["torch"], torch["imported"]) == ("2.13.0", None)
+
+
+def test_health_is_asked_with_what_the_others_are() -> None:
+    agents = fleet_of("alpha", "beta")
+
+    seen = examine(agents)
+
+    asked = seen.host("alpha").health["asked"]
+    assert asked["addresses"] == [ADDRESSES["beta"]]
+    assert asked["names"] == ["alpha", "beta"]
+    assert asked["ports"] == [dialling.RENDEZVOUS_PORT]
+    assert seen.host("alpha").health["shell"]["sources_noise"] is False
+    offset_s = seen.host("alpha").clock_offset_s
+    assert offset_s is not None
+    assert offset_s < -1e8
+
+
+def test_bandwidth_is_measured_of_every_link() -> None:
+    seen = examine(fleet_of("alpha", "beta", "gamma"), bandwidth=True)
+
+    measured = {
+        (each.source, each.target): each.purpose for each in seen.dials if each.goodput_bytes_per_s
+    }
+    assert len(measured) == 6
+    assert set(measured.values()) == {"bulk"}

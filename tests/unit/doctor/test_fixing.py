@@ -1,0 +1,290 @@
+"""Fixes: what may be carried out, what is typed, and that all of it can be taken back."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yoked.doctor.fixing import (
+    Book,
+    Repair,
+    Said,
+    Shells,
+    as_typed,
+    carry_out,
+    is_root,
+    plain_command,
+    repairs,
+    still_there,
+    take_back,
+)
+from yoked.errors import HostError
+from yoked.records.examination import Examination, Finding, Fix, HostSeen, SshFailure
+from yoked.remote.transport import Here
+
+FLEET = Path("/somewhere/yoked.toml")
+
+
+def finding(*fixes: Fix, check: str = "firewall", **more: Any) -> Finding:
+    return Finding(check, "error", more.pop("hosts", ("attic",)), "seen", "why", fixes, **more)
+
+
+def seen(*, root: bool | None = False, uid: int = 1000) -> Examination:
+    attic = HostSeen("attic", {}, facts={"uid": uid}, health={"sudo": {"root": root}})
+    cellar = HostSeen("cellar", {}, failure=SshFailure("timeout", "timed out"))
+    return Examination((attic, cellar))
+
+
+class Told:
+    """A shell that only notes what it is told; it fails at the lines of `bad`."""
+
+    def __init__(self, *bad: str) -> None:
+        self.lines: list[tuple[str, str, bool]] = []
+        self._bad = bad
+
+    def __call__(self, host: str, line: str, *, root: bool) -> Said:
+        self.lines.append((host, line, root))
+        return Said(line not in self._bad, "it cannot" if line in self._bad else "")
+
+
+@pytest.mark.parametrize(
+    ("line", "root_there", "typed"),
+    [
+        ("ufw allow 22", False, "sudo ufw allow 22"),
+        ("ufw allow 22", True, "ufw allow 22"),
+        ("sudo ufw allow 22", True, "ufw allow 22"),
+        ("sudo -n ufw allow 22", True, "ufw allow 22"),
+        ("sudo a && sudo b", True, "a && b"),
+        ("sudo a && sudo b", False, "sudo a && sudo b"),
+        ("a && b", False, "sudo sh -c 'a && b'"),
+        ("echo 1 > /proc/x", False, "sudo sh -c 'echo 1 > /proc/x'"),
+        ("A=1 b", False, "sudo sh -c 'A=1 b'"),
+        ("sed -i 's/a;b/c/' /etc/hosts", False, "sudo sed -i 's/a;b/c/' /etc/hosts"),
+        ("echo 'it is", False, "sudo sh -c 'echo '\"'\"'it is'"),
+    ],
+)
+def test_a_line_for_root_is_typed_with_sudo_where_nobody_is_root(
+    line: str, root_there: bool, typed: str
+) -> None:
+    assert as_typed(Fix("attic", line, root=True), root_there=root_there) == typed
+
+
+def test_a_line_for_the_user_is_typed_as_it_is() -> None:
+    assert as_typed(Fix("attic", "a && sudo b"), root_there=False) == "a && sudo b"
+    assert as_typed(Fix("attic", "plug it in", root=True, by_hand=True), root_there=False) == (
+        "plug it in"
+    )
+
+
+@given(st.lists(st.sampled_from(["a", "&&", "'x y'", ";", "|", ">f", "$(b)", '"c"']), min_size=1))
+@settings(max_examples=50)
+def test_what_is_typed_hands_all_of_a_line_to_root(words: list[str]) -> None:
+    line = " ".join(["echo", *words])
+
+    typed = as_typed(Fix("attic", line, root=True), root_there=False)
+
+    if typed.startswith("sudo sh -c "):
+        assert shlex.split(typed) == ["sudo", "sh", "-c", line]
+    else:
+        assert typed == f"sudo {line}"
+        assert not {"&&", ";", "|", ">f"} & set(words)
+
+
+@pytest.mark.parametrize(
+    ("told", "uid", "expected"), [(True, 1000, True), (None, 0, True), (None, 7, False)]
+)
+def test_who_is_root_is_what_the_host_says_or_else_its_number(
+    told: bool | None, uid: int, expected: bool
+) -> None:
+    assert is_root(seen(root=told, uid=uid), "attic") is expected
+    assert is_root(seen(), "nobody") is False
+    assert is_root(seen(), "") is (os.getuid() == 0)
+
+
+@pytest.mark.parametrize(
+    ("fixes", "sudo", "left"),
+    [
+        ((Fix("attic", "true"),), False, ""),
+        ((), True, "no line"),
+        ((Fix("attic", "true"), Fix("attic", "plug it in", by_hand=True)), True, "a person"),
+        ((Fix("cellar", "true"),), True, "no agent on cellar"),
+        ((Fix("attic", "true", root=True),), False, "needs root on attic"),
+        ((Fix("attic", "true", root=True),), True, ""),
+    ],
+)
+def test_what_cannot_be_carried_out_is_left_with_the_reason(
+    fixes: tuple[Fix, ...], sudo: bool, left: str
+) -> None:
+    (repair,) = repairs([finding(*fixes)], seen(), sudo=sudo)
+
+    assert left in repair.left
+    assert bool(repair.left) == bool(left)
+
+
+def test_where_the_user_is_root_nothing_needs_sudo() -> None:
+    (repair,) = repairs([finding(Fix("attic", "true", root=True))], seen(root=True), sudo=False)
+
+    assert repair.left == ""
+
+
+def test_what_is_about_to_be_done_is_on_disk_before_it_is_done(tmp_path: Path) -> None:
+    book = Book(tmp_path / "fixes.jsonl")
+    known: list[str] = []
+
+    def shell(host: str, line: str, *, root: bool) -> Said:
+        known.extend(done.command for done in Book(book.path).standing(FLEET))
+        raise KeyboardInterrupt
+
+    repair = Repair(finding(Fix("attic", "sudo a", root=True, undo="sudo b")))
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(repair, shell, book, FLEET)
+
+    assert known == ["a"]
+    assert [done.undo for done in book.standing(FLEET)] == ["sudo b"]
+
+
+def test_what_was_done_is_taken_back_newest_first_and_once(tmp_path: Path) -> None:
+    book, shell = Book(tmp_path / "fixes.jsonl"), Told()
+    first = finding(Fix("attic", "a", undo="-a"), Fix("attic", "look"), Fix("", "b", undo="-b"))
+    second = finding(Fix("attic", "c", root=True, undo="-c"))
+    for each in (first, second):
+        assert carry_out(Repair(each), shell, book, FLEET).problem == ""
+    shell.lines.clear()
+
+    for done in book.standing(FLEET):
+        assert take_back(done, shell, book) == ""
+
+    assert shell.lines == [("attic", "-c", True), ("", "-b", False), ("attic", "-a", False)]
+    assert book.standing(FLEET) == []
+
+
+def test_a_line_that_fails_ends_its_repair_and_is_nothing_to_take_back(tmp_path: Path) -> None:
+    book, shell = Book(tmp_path / "fixes.jsonl"), Told("b")
+    repair = Repair(finding(*(Fix("attic", line, undo=f"-{line}") for line in "abc")))
+
+    carried = carry_out(repair, shell, book, FLEET)
+
+    assert carried.problem == "b: it cannot"
+    assert [line for _, line, _ in shell.lines] == ["a", "b"]
+    assert [done.command for done in book.standing(FLEET)] == ["a"]
+
+
+def test_a_host_that_falls_silent_may_have_done_it(tmp_path: Path) -> None:
+    book = Book(tmp_path / "fixes.jsonl")
+
+    def silent(host: str, line: str, *, root: bool) -> Said:
+        raise HostError("attic gave no answer")
+
+    carried = carry_out(Repair(finding(Fix("attic", "a", undo="-a"))), silent, book, FLEET)
+
+    assert carried.problem == "attic gave no answer"
+    (done,) = book.standing(FLEET)
+    assert take_back(done, silent, book) == "attic gave no answer"
+    assert book.standing(FLEET) == [done]
+
+
+def test_fleets_have_books_of_their_own(tmp_path: Path) -> None:
+    book = Book(tmp_path / "fixes.jsonl")
+    carry_out(Repair(finding(Fix("attic", "a", undo="-a"))), Told(), book, FLEET)
+
+    assert book.standing(tmp_path / "yoked.toml") == []
+    assert len(book.standing(FLEET)) == 1
+
+
+def test_an_undo_that_fails_stays_to_be_done(tmp_path: Path) -> None:
+    book = Book(tmp_path / "fixes.jsonl")
+    carry_out(Repair(finding(Fix("attic", "a", undo="-a"))), Told(), book, FLEET)
+    (done,) = book.standing(FLEET)
+
+    assert take_back(done, Told("-a"), book) == "it cannot"
+    assert book.standing(FLEET) == [done]
+
+
+@pytest.mark.parametrize("host", ["", "attic"])
+def test_lines_run_here_and_on_hosts_and_say_how_they_ended(tmp_path: Path, host: str) -> None:
+    with Shells(lambda name: Here(name).connect()) as shells:
+        well = shells(host, f"umask 077; echo hello > {tmp_path}/made; echo seen", root=False)
+        ill = shells(host, "echo no such thing >&2; exit 3", root=False)
+
+    assert well == Said(True, "seen")
+    assert (tmp_path / "made").read_text() == "hello\n"
+    assert ill == Said(False, "it ended with status 3: no such thing")
+
+
+def fake_sudo(folder: Path) -> Path:
+    """A sudo that says that it was asked, and does it."""
+    program = folder / "sudo"
+    program.write_text(f'#!/bin/sh\nprintf %s "$1" > {folder}/asked\nshift\nexec "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return program
+
+
+@pytest.mark.parametrize(("uid", "asked"), [(0, False), (1000, True)])
+def test_root_is_come_by_with_sudo_unless_the_user_is_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, asked: bool
+) -> None:
+    fake_sudo(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+
+    with Shells(_nobody) as shells:
+        said = shells("", "echo done", root=True)
+
+    assert said == Said(True, "done")
+    assert (tmp_path / "asked").exists() == asked
+    if asked:
+        assert (tmp_path / "asked").read_text() == "-n"
+
+
+def test_a_host_without_sudo_did_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = Book(tmp_path / "fixes.jsonl")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+    with Shells(_nobody) as shells:
+        carried = carry_out(
+            Repair(finding(Fix("", "true", root=True, undo="false"))), shells, book, FLEET
+        )
+
+    assert "sudo" in carried.problem
+    assert "not found" in carried.problem
+    assert book.standing(FLEET) == []
+
+
+def _nobody(name: str) -> Any:
+    raise AssertionError(name)
+
+
+def test_the_controllers_own_lines_find_its_own_yoked(tmp_path: Path) -> None:
+    with Shells(_nobody) as shells:
+        said = shells("", "command -v python3 python | head -1", root=False)
+
+    assert said.ok
+    assert Path(said.text).parent == Path(sys.executable).parent
+
+
+def test_a_finding_is_still_there_where_its_check_says_so_of_the_same_place() -> None:
+    wanted = finding(link=("attic", "cellar"))
+    back = finding(link=("cellar", "attic"))
+    other = finding(check="names")
+    hidden = finding(check="names", follows=(wanted,))
+
+    assert still_there(wanted, [back, other]) is None
+    assert still_there(wanted, [back, hidden]) == wanted
+    assert still_there(finding(), [finding(hosts=("cellar",))]) is None
+    assert still_there(finding(), [finding(hosts=("cellar", "attic"))]) is not None
+
+
+def test_sudo_is_no_part_of_what_is_carried_out() -> None:
+    assert plain_command(Fix("attic", "sudo a; sudo -n b | sudo c", root=True)) == "a; b | c"
+    assert plain_command(Fix("attic", "echo sudo", root=True)) == "echo sudo"
+    assert plain_command(Fix("attic", "sudo a")) == "sudo a"

@@ -1,0 +1,47 @@
+"""docs/checks.md is complete, and as the checks have it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from yoked.doctor.catalog import CHECKS, check_named
+from yoked.doctor.pages import checks_page, section
+from yoked.errors import UsageError
+
+DOCS = Path(__file__).parents[3] / "docs" / "checks.md"
+
+
+def test_the_page_in_docs_is_that_of_the_checks() -> None:
+    assert DOCS.read_text(encoding="utf-8") == checks_page(), (
+        "run `python -m yoked.doctor.pages docs/checks.md`"
+    )
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_a_check_says_symptom_cause_and_fix(check: object) -> None:
+    text = section(check)  # type: ignore[arg-type]
+
+    assert all(f"**{word}.** " in text for word in ("Symptom", "Cause", "Fix"))
+
+
+def test_names_are_unique_and_explain_known_ones() -> None:
+    names = [check.name for check in CHECKS]
+
+    assert len(set(names)) == len(names) >= 50
+    assert {each for check in CHECKS for each in check.explains} <= set(names)
+
+
+def test_no_page_recommends_a_variable_that_does_nothing() -> None:
+    for name in ("GLOO_PORT_RANGE", "GLOO_IPV6"):
+        lines = [line for line in checks_page().splitlines() if name in line]
+        assert all("nothing" in line or "does not know" in line for line in lines)
+
+
+def test_a_wrong_name_gets_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        check_named("firewal-drop")
+
+    assert "firewall-drop" in caught.value.fix[0]
+    assert check_named("own-name").severity == "warning"

@@ -1,0 +1,112 @@
+"""Why a host has no agent: what ssh said is told from what nobody said."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from yoked.doctor import sshfailure
+from yoked.doctor.sshfailure import comes_in, failure_of
+from yoked.errors import HostError, NoPythonError
+from yoked.remote.ssh import NoAgentError, explain_end
+from yoked.remote.transport import start_agent
+
+DEADLINE_S = 20.0
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("ssh: Could not resolve hostname attic: Name or service not known", "unresolved"),
+        ("ssh: connect to host attic port 22: Connection timed out", "timeout"),
+        ("Connection timed out during banner exchange", "timeout"),
+        ("ssh: connect to host attic port 22: Connection refused", "refused"),
+        ("ssh: connect to host attic port 22: No route to host", "unreachable"),
+        ("Host key verification failed.", "host-key"),
+        ("@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @", "host-key"),
+        ("me@attic: Permission denied (publickey).", "denied"),
+        ("kex_exchange_identification: read: Connection reset by peer", "other"),
+        ("something new", "other"),
+    ],
+)
+def test_what_ssh_says_has_its_kind(said: str, kind: str) -> None:
+    failure = failure_of("attic", None, explain_end("attic", 255, said, ssh=True))
+
+    assert failure.kind == kind
+    assert failure.text in said
+    assert failure.fix
+
+
+def test_a_shell_that_ends_is_the_shells_fault() -> None:
+    problem = explain_end("attic", 1, "This account is currently not available.", ssh=True)
+
+    failure = failure_of("attic", None, problem)
+
+    assert (failure.kind, failure.text) == ("shell", "This account is currently not available.")
+
+
+def test_a_host_without_python_is_told_from_one_that_is_gone() -> None:
+    assert failure_of("attic", None, NoPythonError("no such Python")).kind == "python"
+    assert failure_of("attic", None, HostError("no ssh here")).kind == "other"
+
+
+@pytest.mark.parametrize(("comes", "kind"), [(True, "shell"), (False, "timeout")])
+def test_where_nobody_said_anything_a_try_tells_the_shell_from_the_network(
+    monkeypatch: pytest.MonkeyPatch, comes: bool, kind: str
+) -> None:
+    monkeypatch.setattr(sshfailure, "comes_in", lambda *args: comes)
+
+    failure = failure_of("attic", None, NoAgentError("no agent answered", kind="timeout"))
+
+    assert failure.kind == kind
+
+
+def test_an_agent_that_does_not_come_in_time_is_a_timeout_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    # What helps the way, such as a ProxyCommand.
+    script = f"sleep 60 & echo $! >{tmp_path}/helper; wait"
+
+    with pytest.raises(NoAgentError, match="no agent answered in") as raised:
+        start_agent("attic", ["sh", "-c", script], deadline_s=0.5)
+
+    assert (raised.value.kind, raised.value.said) == ("timeout", "")
+    helper = Path("/proc", (tmp_path / "helper").read_text().strip())
+    until_s = time.monotonic() + DEADLINE_S
+    while helper.exists() and "Z" not in (helper / "stat").read_text().split(")")[1]:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def fake_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    program = folder / "ssh"
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(sshfailure, "_TRY_S", 1)
+
+
+def test_ssh_comes_in_when_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_ssh(tmp_path, monkeypatch, 'Authenticated to attic ([10.0.0.2]:22) using "publickey".')
+
+    assert comes_in("attic", None)
+
+
+def test_ssh_that_stays_silent_does_not_come_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_ssh(tmp_path, monkeypatch, "debug1: Connecting to attic port 22.")
+
+    assert not comes_in("attic", None)
+
+
+def test_what_the_shell_said_last_is_told_where_ssh_said_nothing() -> None:
+    script = "echo This account is currently not available.; exit 1"
+
+    with pytest.raises(NoAgentError) as raised:
+        start_agent("attic", ["sh", "-c", script], ssh=True)
+
+    failure = failure_of("attic", None, raised.value)
+    assert (failure.kind, failure.text) == ("shell", "This account is currently not available.")

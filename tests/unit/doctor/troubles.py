@@ -1,0 +1,270 @@
+"""What can be wrong in a home, one function each: it gives the examination of that home."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tests.unit.doctor.builders import (
+    ADDRESS,
+    NAMES,
+    OFF,
+    VPN,
+    beside,
+    broken,
+    change,
+    home,
+    interface,
+    told,
+    unreached,
+)
+
+from yoked.records.examination import Examination, Need, SshKind
+
+Make = Callable[[], Examination]
+
+
+def said(path: str, value: Any, name: str = "garage") -> Make:
+    return lambda: told(home(), name, path, value)
+
+
+def no_agent(kind: SshKind, text: str) -> Make:
+    def make() -> Examination:
+        seen = home(("attic", "study"))
+        return replace(seen, hosts=(*seen.hosts, unreached("garage", kind, text)))
+
+    return make
+
+
+def dialled(source: str | None = "attic", target: str | None = "garage", **changes: Any) -> Make:
+    return lambda: broken(home(), source, target, **changes)
+
+
+def wants(**entry: Any) -> Make:
+    """Another entry of yoked.toml."""
+
+    def make() -> Examination:
+        seen = home()
+        return change(seen, "garage", wanted={**seen.host("garage").wanted, **entry})
+
+    return make
+
+
+def has(*interfaces: dict[str, Any], **fields: Any) -> Make:
+    """Other interfaces than the usual."""
+    return lambda: change(home(), "garage", interfaces=interfaces, **fields)
+
+
+def with_gpu(device: str = "cuda", **more: Any) -> Examination:
+    seen = told(home(), "garage", "facts/gpus", [{"vendor": "nvidia", "name": "RTX 3060"}])
+    seen = told(seen, "garage", "wanted/device", device)
+    for path, value in more.items():
+        seen = told(seen, "garage", path.replace("__", "/"), value)
+    return seen
+
+
+def on_radio(**wireless: Any) -> Examination:
+    seen = told(home(), "study", "health/wireless", {"eth0": wireless})
+    radio = interface("eth0", ADDRESS["study"], 24, "wireless")
+    return change(seen, "study", interfaces=(radio,))
+
+
+def slow_echoes(times_s: tuple[float, ...]) -> Examination:
+    seen = home(("attic", "garage"))
+    dials = tuple(
+        replace(each, echo_s=times_s, rtt_s=min(times_s)) if each.echo_s else each
+        for each in seen.dials
+    )
+    bulk = tuple(replace(each, rtt_s=min(times_s)) for each in dials)
+    return replace(seen, dials=bulk)
+
+
+def measured(rate: float, other: float) -> Examination:
+    """Goodputs of the chosen cable and of another interface."""
+    seen = beside(home(("attic", "garage")), "eth1", {"attic": "10.9.0.1", "garage": "10.9.0.2"})
+    dials = tuple(
+        replace(each, goodput_bytes_per_s=rate if each.chosen else other) for each in seen.dials
+    )
+    return replace(seen, dials=dials)
+
+
+def on_vpn() -> Examination:
+    """The VPN is named for garage, although all reach it at its cable too."""
+    seen = told(home(), "garage", "wanted/interface", "tailscale0")
+    named = tuple(
+        replace(each, interface="tailscale0", address=VPN["garage"])
+        if each.target == "garage"
+        else each
+        for each in seen.dials
+    )
+    return beside(replace(seen, dials=named), "eth0", ADDRESS)
+
+
+def outbound_alone() -> Examination:
+    return broken(home(), "garage", None)
+
+
+def two_networks() -> Examination:
+    """garage has the address of a virtual machine's NAT."""
+    seen = home()
+    nat = interface("eth0", "10.0.2.15", 24)
+    seen = change(seen, "garage", interfaces=(nat,))
+    dials = tuple(
+        replace(each, address="10.0.2.15") if each.target == "garage" else each
+        for each in seen.dials
+    )
+    seen = replace(seen, dials=dials)
+    for name in ("attic", "study"):
+        ways = {"10.0.2.15": {"error": "ENETUNREACH"}}
+        seen = told(seen, name, "health/ways", ways)
+        seen = told(seen, "garage", f"health/ways/{ADDRESS[name]}/error", "ENETUNREACH")
+    seen = broken(seen, "garage", None, error="ENETUNREACH")
+    return broken(seen, None, "garage", error="ENETUNREACH")
+
+
+def behind_router() -> Examination:
+    """study is behind a second router: it reaches the others, and they do not reach it."""
+    seen = home()
+    far = interface("eth0", "192.168.50.13", 24)
+    seen = change(seen, "study", interfaces=(far,), wanted={**seen.host("study").wanted,
+                                                            "address": None})  # fmt: skip
+    dials = tuple(
+        replace(each, address="192.168.50.13") if each.target == "study" else each
+        for each in seen.dials
+    )
+    return broken(replace(seen, dials=dials), None, "study")
+
+
+def windows() -> Examination:
+    return told(behind_router(), "study", "facts/kernel", "5.15.167.4-microsoft-standard-WSL2")
+
+
+def netmask() -> Examination:
+    seen = broken(broken(home(), "garage", None), None, "garage")
+    narrow = interface("eth0", ADDRESS["garage"], 32)
+    return change(seen, "garage", interfaces=(narrow,))
+
+
+def route(error: str) -> Make:
+    def make() -> Examination:
+        seen = broken(broken(home(), "garage", "attic", error=error), "attic", "garage")
+        return told(seen, "garage", f"health/ways/{ADDRESS['attic']}/error", error)
+
+    return make
+
+
+def fixed_neighbour() -> Examination:
+    seen = broken(broken(home(), "garage", "attic"), "attic", "garage")
+    way = f"health/ways/{ADDRESS['attic']}"
+    seen = told(seen, "garage", f"{way}/neighbour", "permanent")
+    return told(seen, "garage", f"{way}/mac", "02:00:5e:00:53:01")
+
+
+def by_vpn() -> Examination:
+    """A VPN takes what is for the neighbours."""
+    seen = broken(broken(home(), "garage", None), None, "garage")
+    for name in ("attic", "study"):
+        seen = told(seen, "garage", f"health/ways/{ADDRESS[name]}/interface", "tailscale0")
+    return seen
+
+
+def unheard(state: str, *, router: bool) -> Examination:
+    """Nobody hears garage, and it hears nobody."""
+    seen = broken(broken(home(), "garage", None), None, "garage")
+    for name in ("attic", "study"):
+        seen = told(seen, "garage", f"health/ways/{ADDRESS[name]}/neighbour", state)
+        seen = told(seen, name, f"health/ways/{ADDRESS['garage']}/neighbour", state)
+    if not router:
+        seen = told(seen, "garage", "health/gateway", None)
+    return seen
+
+
+def dropped_between() -> Examination:
+    seen = broken(broken(home(), "garage", "attic"), "attic", "garage")
+    for name in NAMES:
+        seen = told(told(seen, name, "health/firewall", OFF), name, "health/gateway", None)
+    return seen
+
+
+def strict_filter() -> Examination:
+    seen = broken(home(), None, "garage")
+    seen = told(seen, "garage", "health/kernel/rp_filter", {"all": 1, "eth0": 1})
+    for name in ("attic", "study"):
+        seen = told(seen, "garage", f"health/ways/{ADDRESS[name]}/interface", "wlan0")
+    # It is in their network with its radio too.
+    radio = interface("wlan0", "192.168.1.99", 24, "wireless")
+    return change(seen, "garage", interfaces=(*seen.host("garage").interfaces, radio))
+
+
+def other_versions() -> Examination:
+    return told(home(), "garage", "torch/torch", "2.12.1+cpu")
+
+
+def one_machine() -> Examination:
+    return told(home(), "study", "facts/machine", "machine of garage")
+
+
+def shared_address() -> Examination:
+    """garage was given the address of attic."""
+    seen = home()
+    copied = interface("eth0", ADDRESS["attic"], 24)
+    seen = change(seen, "garage", interfaces=(copied,))
+    dials = tuple(
+        replace(each, address=ADDRESS["attic"]) if each.target == "garage" else each
+        for each in seen.dials
+    )
+    return broken(replace(seen, dials=dials), None, "garage", error="ECONNREFUSED")
+
+
+def docker_named() -> Examination:
+    seen = told(home(), "garage", "wanted/interface", "docker0")
+    dials = tuple(
+        replace(each, interface="docker0", address="172.17.0.1")
+        if each.target == "garage"
+        else each
+        for each in seen.dials
+    )
+    return broken(replace(seen, dials=dials), None, "garage", error="ECONNREFUSED")
+
+
+def ipv6_alone() -> Examination:
+    seen = home()
+    other = interface("eth0", "fd00::12", 64)
+    seen = change(seen, "garage", interfaces=(other,))
+    dials = tuple(
+        replace(each, address="fd00::12") if each.target == "garage" else each
+        for each in seen.dials
+    )
+    return broken(replace(seen, dials=dials), None, "garage", error="ENETUNREACH")
+
+
+def no_interface_at_all() -> Examination:
+    seen = told(home(), "garage", "wanted/interface", None)
+    seen = change(seen, "garage", interfaces=(interface("lo", "127.0.0.1", 8, "loopback"),))
+    dials = tuple(each for each in seen.dials if each.target != "garage")
+    return replace(seen, dials=dials)
+
+
+def names_known() -> Examination:
+    """All know all names."""
+    seen = home()
+    for asker in NAMES:
+        for name in NAMES:
+            answer = {"addresses": [ADDRESS[name]], "error": None, "took_s": 0.001}
+            seen = told(seen, asker, f"health/names/others/{name}", answer)
+    return seen
+
+
+def data(there: dict[str, str]) -> Examination:
+    seen = replace(home(), need=Need(data={"000.bin": "a1", "001.bin": "b2"}))
+    return told(seen, "garage", "health/data", there)
+
+
+def code(there: dict[str, str]) -> Examination:
+    seen = replace(home(), need=Need(code={"train.py": "a1"}))
+    return told(seen, "garage", "health/code", there)
+
+
+def large_run() -> Examination:
+    return replace(home(), need=Need(checkpoint_bytes=30 * 10**9, keep=2))
