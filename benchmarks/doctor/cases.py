@@ -60,7 +60,7 @@ _GATEWAY = "\n".join(
 )
 
 # As after `apt install python3-torch`: the python3 of a login has torch.
-_PYTHON_IN_PATH = f"beta$ sed -i '1i export PATH={Path(sys.executable).parent}:$PATH' ~/.bashrc"
+_PYTHON_IN_PATH = f"beta$ echo 'export PATH={Path(sys.executable).parent}:$PATH' >> ~/.bashrc"
 
 _FIREWALLS = (
     Case("high ports dropped", "firewall alpha", "firewall-ephemeral", "alpha", group="link"),

@@ -30,7 +30,7 @@ from yoked.remote.connect import connect_host
 
 _ALONE = Manner(patience_s=4, shared=False, health_s=2.5, how="train")
 _THOROUGH = Manner(patience_s=4, shared=False, health_s=2.5, how="connect")
-_QUICK = Manner(patience_s=2, shared=True, health_s=1.0, how="versions")
+_QUICK = Manner(patience_s=4, shared=True, health_s=1.0, how="versions")
 _VERSIONS_S = 1.5
 _TOLD_S = 1.0
 

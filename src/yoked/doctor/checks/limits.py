@@ -68,7 +68,7 @@ def _process_limit(seen: Examination) -> Iterator[Finding]:
             "process-limit",
             "error",
             host.name,
-            f"{saw}; {plural(ranks_of(host), 'rank')} need about {needed}",
+            f"{saw}; {plural(ranks_of(host), 'rank')} would take about {needed}",
             "torch ends with `Resource temporarily unavailable` or `can't start new thread`",
             fix,
         )
@@ -157,7 +157,7 @@ def _port_range(seen: Examination) -> Iterator[Finding]:
             "error" if grave else "warning",
             host.name,
             f"the kernel of {host.name} picks ports from {low} to {high}, of which {taken} are "
-            f"taken; {plural(_world(seen), 'rank')} need about {needed}",
+            f"taken; {plural(_world(seen), 'rank')} would take about {needed}",
             "a rank finds no port: `Address already in use` or `Cannot assign requested address`",
             *_usual_ports(host, f"{low} {high}"),
         )

@@ -73,7 +73,7 @@ def _memory(seen: Examination) -> Iterator[Finding]:
             "error" if grave else "warning",
             host.name,
             f"{format_bytes(available)} of memory are free on {host.name}; "
-            f"{plural(ranks, 'rank')} need about {format_bytes(needed)}",
+            f"{plural(ranks, 'rank')} would take about {format_bytes(needed)}",
             "the kernel ends a rank, and the others say `Connection closed by peer`"
             if grave
             else "it will swap, and all ranks wait for it",
