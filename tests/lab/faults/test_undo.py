@@ -141,6 +141,7 @@ def break_it(acts: Any, line: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_many_faults_of_one_host_are_undone_together(acts: Any) -> None:
     before = state(acts)
 

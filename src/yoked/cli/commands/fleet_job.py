@@ -139,7 +139,7 @@ def run_job(
             order,
             seats,
             output.note,
-            before_go=lambda: None if doctor is None else doctor.require_health(output),
+            approve=lambda: None if doctor is None else doctor.require_health(output),
         )
         started.took_s["connect"] = connect_s
         end = None
