@@ -15,7 +15,7 @@ from typing import Any
 
 from yoked.at_once import at_once
 from yoked.errors import YokedError
-from yoked.fleet.choose import Candidate
+from yoked.fleet.choose import Candidate, kind_rank
 from yoked.fleet.discover import Agent, rounds, survey
 from yoked.fleet.model import Host
 from yoked.records.examination import Dial, Purpose
@@ -26,7 +26,6 @@ _SLACK_S = 1.5
 _LISTEN_S, _MEASURED_S = 5.0, 8.0
 # A moment for a figure of goodput, and what of it counts: see yoked.probe.links.
 _SEND_S, _WINDOW = 0.4, {"skip_s": 0.1, "count_s": 0.3}
-_KINDS = ("physical", "wireless", "bridge", "docker", "vpn")
 
 
 @dataclass(frozen=True)
@@ -127,12 +126,8 @@ def _choose(
 
 def _likely(host: str, candidates: Sequence[Candidate]) -> str | None:
     own = [each for each in candidates if each.host == host]
-    best = min(own, key=lambda each: (each.version, _rank(each.kind)), default=None)
+    best = min(own, key=lambda each: (each.version, kind_rank(each.kind)), default=None)
     return None if best is None else best.interface
-
-
-def _rank(kind: str) -> int:
-    return _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
 
 
 def dial_all(doors: Sequence[Door], agents: Mapping[str, Agent], pace: Pace) -> list[Dial]:

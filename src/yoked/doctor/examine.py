@@ -22,11 +22,10 @@ import yoked
 from yoked.doctor import dialling
 from yoked.doctor.dialling import dial_all, doors_of, measure
 from yoked.doctor.proof import prove
-from yoked.doctor.visits import Connect, Manner, Visits
+from yoked.doctor.visits import Lend, Manner, Visits
 from yoked.fleet.model import Fleet
 from yoked.paths import state_root
 from yoked.records.examination import Examination, HostSeen, Need
-from yoked.remote.connect import connect_host
 
 _ALONE = Manner(patience_s=4, shared=False, health_s=2.5, how="train")
 _THOROUGH = Manner(patience_s=4, shared=False, health_s=2.5, how="connect")
@@ -42,17 +41,18 @@ def look(
     quick: bool,
     bandwidth: bool,
     say: Callable[[str], None],
-    connect: Connect = connect_host,
+    lend: Lend | None = None,
 ) -> Examination:
     """What is to be seen of a fleet. Changes nothing, and leaves nothing behind.
 
     quick: what takes less than two seconds: no world, no addresses beside the chosen ones.
-    bandwidth: measures each link too. say: told what goes on. connect: makes the agents, which
-    are closed at the end. A host that is not reached, or falls silent, is part of what was seen.
+    bandwidth: measures each link too. say: told what goes on. lend: gives the agent of a host by
+    its name, and keeps it; None: a look has agents of its own. A host that is not reached, or
+    falls silent, is part of what was seen.
     """
     began_s = time.monotonic()
     manner = _QUICK if quick else _THOROUGH if len(fleet.hosts) > 1 else _ALONE
-    with closing(Visits(fleet, need, manner, say, connect)) as visits:
+    with closing(Visits(fleet, need, manner, say, lend)) as visits:
         visits.begin()
         visits.begin_training()
         agents = visits.here

@@ -62,9 +62,13 @@ class Visit:
     """A host that was reached. What it is asked is answered while other things are done.
 
     interfaces: as the agent's call of this name tells them. trials: those that have begun.
+    is_lent: the agent is somebody else's, and stays.
     """
 
-    def __init__(self, host: Host, client: AgentClient, connect_s: float) -> None:
+    def __init__(
+        self, host: Host, client: AgentClient, connect_s: float, *, is_lent: bool = False
+    ) -> None:
+        self._is_lent = is_lent
         self.host, self.client, self.connect_s = host, client, connect_s
         self.interfaces: list[Mapping[str, Any]] = []
         self.trials: dict[How, Trial] = {}
@@ -180,7 +184,8 @@ class Visit:
     def close(self) -> None:
         """End what runs there for us."""
         self.end_trials()
-        self.client.close(_CLOSE_S)
+        if not self._is_lent:
+            self.client.close(_CLOSE_S)
         self._line.shutdown()
 
     def _compare_clocks(self) -> tuple[float, float] | None:
@@ -226,8 +231,8 @@ class Visit:
         return found
 
 
-# Makes an agent, as `connect_host` does.
-Connect = Callable[..., AgentClient]
+# Gives the agent of a host by its name; whoever lends it closes it. Raises why there is none.
+Lend = Callable[[str], AgentClient]
 
 
 class Visits:
@@ -239,9 +244,9 @@ class Visits:
         need: Need,
         manner: Manner,
         say: Callable[[str], None],
-        connect: Connect = connect_host,
+        lend: Lend | None = None,
     ) -> None:
-        self._connect = connect
+        self._lend = lend
         self._fleet, self._need, self._manner, self._say = fleet, need, manner, say
         self._pool = ThreadPoolExecutor(max_workers=len(fleet.hosts) + 1)
         self._closed = False
@@ -306,19 +311,26 @@ class Visits:
 
     def _visit(self, host: Host) -> None:
         began_s = time.monotonic()
-        config, manner = self._fleet.ssh_config, self._manner
         try:
-            client = self._connect(host, config, patience_s=manner.patience_s, shared=manner.shared)
+            client = self._agent(host)
         except YokedError as problem:
-            self.failures[host.name] = failure_of(host.name, config, problem)
+            self.failures[host.name] = failure_of(host.name, self._fleet.ssh_config, problem)
             self._say(f"{host.name}: {self.failures[host.name].text}")
             return
+        visit = Visit(host, client, time.monotonic() - began_s, is_lent=self._lend is not None)
         if self._closed:
-            client.close(_CLOSE_S)
+            visit.close()
             return
-        visit = Visit(host, client, time.monotonic() - began_s)
         visit.begin(self._need, self._manner.how)
         self.here[host.name] = visit
+
+    def _agent(self, host: Host) -> AgentClient:
+        if self._lend is not None:
+            return self._lend(host.name)
+        manner = self._manner
+        return connect_host(
+            host, self._fleet.ssh_config, patience_s=manner.patience_s, shared=manner.shared
+        )
 
 
 def _bare_name(host: Host) -> str | None:

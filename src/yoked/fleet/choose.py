@@ -78,7 +78,7 @@ class _Offer:
     def order(self) -> tuple[int, float, str, str]:
         """Sorts offers of equal speed, the best first."""
         it = self.candidate
-        return _rank(it.kind), self.rtt_s, it.interface, it.address
+        return kind_rank(it.kind), self.rtt_s, it.interface, it.address
 
 
 def reached_by_all(
@@ -226,7 +226,7 @@ def _failed_pair(attempts: Sequence[Attempt], candidates: Sequence[Candidate]) -
         (each for each in attempts if not each.reached),
         key=lambda each: (
             each.target not in reached,
-            _rank(each.target.kind),
+            kind_rank(each.target.kind),
             each.target.interface,
             each.source,
         ),
@@ -246,6 +246,6 @@ def _failed_pair(attempts: Sequence[Attempt], candidates: Sequence[Candidate]) -
     return HostError(f"{way}: {cause.format(**words)}", fix=[line.format(**words) for line in fix])
 
 
-def _rank(kind: str) -> int:
+def kind_rank(kind: str) -> int:
     """The place of a kind of interface among all, the most lasting first."""
     return _KINDS.index(kind) if kind in _KINDS else len(_KINDS)

@@ -109,6 +109,15 @@ class Arrivals:
             elif not isinstance(end, YokedError):
                 raise end
 
+    def agent(self, name: str) -> AgentClient:
+        """The agent of one host, once it is there. Raises why it does not come."""
+        with self._changed:
+            while (end := dict(self._ends).get(name)) is None:
+                self._changed.wait()
+        if isinstance(end, Exception):
+            raise end
+        return end
+
     def wait(self) -> None:
         """Return when each host has an agent or failed."""
         for _ in self.each():

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from yoked.doctor import dialling, proof
+from yoked.doctor import dialling, proof, visits
 from yoked.doctor.examine import look
 from yoked.errors import HostError
 from yoked.fleet.model import Fleet, Host
@@ -171,14 +171,9 @@ def examine(
 
     wanted = hosts or {name: {"interface": "eth0"} for name in agents}
     fleet = Fleet("home", tuple(Host(name, **more) for name, more in wanted.items()), Path("f"))
-    seen = look(
-        fleet,
-        Need(),
-        quick=quick,
-        bandwidth=bandwidth,
-        say=lambda line: None,
-        connect=connect,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(visits, "connect_host", connect)
+        seen = look(fleet, Need(), quick=quick, bandwidth=bandwidth, say=lambda line: None)
     for agent in agents.values():
         if isinstance(agent, FakeAgent):
             assert agent.closed
@@ -370,6 +365,23 @@ def test_the_quick_form_dials_little_and_starts_no_world() -> None:
     torch = seen.host("beta").torch
     assert torch is not None
     assert (torch["torch"], torch["imported"]) == ("2.13.0", None)
+
+
+def test_agents_that_are_lent_stay_with_their_owner() -> None:
+    agents = fleet_of("alpha", "beta")
+    hosts = tuple(Host(name, interface="eth0") for name in agents)
+
+    seen = look(
+        Fleet("home", hosts, Path("f")),
+        Need(),
+        quick=True,
+        bandwidth=False,
+        say=lambda line: None,
+        lend=agents.__getitem__,
+    )
+
+    assert [host.name for host in seen.up] == ["alpha", "beta"]
+    assert not any(agent.closed for agent in agents.values())
 
 
 def test_health_is_asked_with_what_the_others_are() -> None:

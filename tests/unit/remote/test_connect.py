@@ -119,6 +119,14 @@ def test_an_agent_can_be_used_while_another_host_has_not_answered(
     assert list(arrivals.clients) == ["slow", "tower"]
 
 
+def test_one_hosts_agent_is_waited_for_or_why_it_does_not_come() -> None:
+    arrivals = Arrivals([Host("tower"), Host("gone")])
+
+    assert arrivals.agent("tower") is arrivals.agent("tower")
+    with pytest.raises(HostError):
+        arrivals.agent("gone")
+
+
 def test_what_comes_after_the_end_is_closed_and_what_fails_then_is_nobodys_business(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

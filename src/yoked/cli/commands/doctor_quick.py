@@ -1,23 +1,22 @@
-"""The doctor's quick form before a launch: beside the preparations, and done before the word."""
+"""The doctor's quick form beside a launch: its verdict comes before the ranks meet."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from yoked.cli.commands.doctor_text import errors_of, fleet_flag, problem_lines, typed
 from yoked.cli.commands.lab_text import counted
 from yoked.errors import FleetError, HostError, YokedError
-from yoked.remote.connect import connect_host
 from yoked.units import format_duration
 
 if TYPE_CHECKING:
     from yoked.cli.output import Output
+    from yoked.doctor.visits import Lend
     from yoked.fleet.model import Fleet
     from yoked.records.examination import Examination, Finding, Need
-    from yoked.remote.client import AgentClient
 
 # It has deadlines of its own, far below. What passes this one is held up by something else.
 PATIENCE_S = 20.0
@@ -31,8 +30,8 @@ class StoppedError(HostError):
 class QuickLook:
     """A quick examination of a fleet that goes on while something else is done."""
 
-    def __init__(self, fleet: Fleet, need: Need, connect: Callable[..., AgentClient]) -> None:
-        self._fleet, self._need, self._connect = fleet, need, connect
+    def __init__(self, fleet: Fleet, need: Need, lend: Lend | None) -> None:
+        self._fleet, self._need, self._lend = fleet, need, lend
         self._seen: tuple[Examination, tuple[Finding, ...]] | None = None
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._look, name="doctor", daemon=True)
@@ -85,7 +84,7 @@ class QuickLook:
                 quick=True,
                 bandwidth=False,
                 say=lambda _: None,
-                connect=self._connect,
+                lend=self._lend,
             )
             self._seen = examination, findings_of(examination)
         except BaseException as problem:  # noqa: BLE001 - raised where it is waited for
@@ -123,18 +122,18 @@ def beside(
     need: Need,
     *,
     wanted: bool,
-    connect: Callable[..., AgentClient] = connect_host,
+    lend: Lend | None = None,
 ) -> Iterator[QuickLook | None]:
     """A quick examination beside what is done in this context; None where there is no link.
 
-    connect: to a host, as `connect_host` does: the agents of the launch serve the doctor too.
+    lend: gives the agent of a host by its name: those of the launch serve the doctor too.
 
     A host that fails in the meantime is what the doctor knows best: its errors are raised with it.
     """
     if not wanted or len(fleet.hosts) < 2:
         yield None
         return
-    quick = QuickLook(fleet, need, connect)
+    quick = QuickLook(fleet, need, lend)
     try:
         yield quick
     except StoppedError:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,14 +17,14 @@ from yoked.cli.output import Output
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import find_addresses
 from yoked.fleet.file import open_fleet
-from yoked.fleet.model import Fleet, Host
+from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, follow_job
 from yoked.launch.environment import check_versions
 from yoked.launch.start import Order, Seat, Started, start_job, take_seats
 from yoked.launch.tls import make_certificates, require_tls
 from yoked.records.examination import Need
 from yoked.remote.client import AgentClient
-from yoked.remote.connect import connect_all, connect_host
+from yoked.remote.connect import Arrivals, connect_all
 
 
 @contextmanager
@@ -35,63 +34,17 @@ def connected(fleet: Fleet) -> Iterator[dict[str, AgentClient]]:
     with ExitStack() as stack:
         for client in clients.values():
             stack.enter_context(client)
-        if failures:
-            raise HostError(
-                "\n".join(failure.what for failure in failures.values()),
-                fix=[line for failure in failures.values() for line in failure.fix],
-            )
+        require_all(failures)
         yield clients
 
 
-class Lent(AgentClient):
-    """An agent that somebody else closes: the same connection, for another user of it."""
-
-    def __init__(self, owner: AgentClient) -> None:
-        self.__dict__ = owner.__dict__
-
-    def close(self, patience_s: float = 0.0) -> None:
-        """Leave it open."""
-
-
-class Agents:
-    """Agents on all hosts of a fleet, connected to once, for the launch and the doctor beside it.
-
-    Close it to close them.
-    """
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._pool = ThreadPoolExecutor(len(fleet.hosts))
-        self._coming = {
-            host.name: self._pool.submit(connect_host, host, fleet.ssh_config)
-            for host in fleet.hosts
-        }
-
-    def lend(self, host: Host, *_: object, **__: object) -> AgentClient:
-        """The agent of a host, once it is there. Raises why it does not come."""
-        return Lent(self._coming[host.name].result())
-
-    def all(self) -> dict[str, AgentClient]:
-        """All agents. Raises HostError that names each host without one."""
-        failures: list[YokedError] = []
-        for each in self._coming.values():
-            problem = each.exception()
-            if isinstance(problem, YokedError):
-                failures.append(problem)
-            elif problem is not None:
-                raise problem
-        if failures:
-            raise HostError(
-                "\n".join(problem.what for problem in failures),
-                fix=[line for problem in failures for line in problem.fix],
-            )
-        return {name: each.result() for name, each in self._coming.items()}
-
-    def close(self) -> None:
-        """Close those that came."""
-        for each in self._coming.values():
-            if each.exception() is None:
-                each.result().close()
-        self._pool.shutdown()
+def require_all(failures: Mapping[str, YokedError]) -> None:
+    """Raise HostError that names each host without an agent, if there is one."""
+    if failures:
+        raise HostError(
+            "\n".join(failure.what for failure in failures.values()),
+            fix=[line for failure in failures.values() for line in failure.fix],
+        )
 
 
 @dataclass(frozen=True)
@@ -122,12 +75,13 @@ def run_job(
     fleet = fleet or open_fleet(flags.fleet)
     began_s = time.monotonic()
     with ExitStack() as stack:
-        agents = Agents(fleet)
-        stack.callback(agents.close)
+        arrivals = stack.enter_context(closing(Arrivals(fleet.hosts, fleet.ssh_config)))
         doctor = stack.enter_context(
-            beside(fleet, need or Need(), wanted=flags.doctor, connect=agents.lend)
+            beside(fleet, need or Need(), wanted=flags.doctor, lend=arrivals.agent)
         )
-        clients = agents.all()
+        arrivals.wait()
+        require_all(arrivals.failures)
+        clients = arrivals.clients
         seats = take_seats(fleet, clients, order.ranks, lambda: find_addresses(fleet, clients))
         require_versions(seats)
         if before is not None:
