@@ -21,6 +21,7 @@ import hmac
 import json
 import math
 import os
+import random
 import selectors
 import socket
 import struct
@@ -54,6 +55,8 @@ _LINUX_PATH_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (41
 # of macOS's sys/socket.h.
 _LINUX_UNCONFIRMED, _MACOS_UNCONFIRMED = 0x5411, 0x1024
 _MOST_AT_ONCE = 64
+# Free on nearly every host, and below what kernels pick from: 32,768 on Linux, 49,152 on macOS.
+_LOW_PORTS = (20_000, 32_000)
 
 
 def answer_listen(call: Call) -> dict[str, Any]:
@@ -255,8 +258,7 @@ def _dial(target: dict[str, Any], hello: dict[str, str], limits: _Limits) -> dic
     try:
         # Asked beforehand: a connection that fails does not tell.
         result["source_address"] = source_of(target["address"])
-        connection = socket.create_connection((target["address"], target["port"]), limits.wait_s)
-        with connection:
+        with _connect((target["address"], target["port"]), limits.wait_s) as connection:
             result["connected"], result["took_s"] = True, _since(began_s)
             _converse(connection, hello, limits, result)
     except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -264,6 +266,26 @@ def _dial(target: dict[str, Any], hello: dict[str, str], limits: _Limits) -> dic
         result["ok"] = False
         result["took_s"] = result["took_s"] or _since(began_s)
     return result
+
+
+def _connect(address: tuple[str, int], wait_s: float) -> socket.socket:
+    """Connect as a rank would, from a port that the kernel picks.
+
+    Where it has none left, the way is tried from another port, so that one trouble does not hide
+    the next: what fails there is raised, and otherwise that no port was left.
+    """
+    try:
+        return socket.create_connection(address, wait_s)
+    except OSError as problem:
+        if problem.errno != errno.EADDRNOTAVAIL:
+            raise
+        own = ("", random.randint(*_LOW_PORTS))
+        try:
+            socket.create_connection(address, wait_s, source_address=own).close()
+        except OSError as next_problem:
+            if next_problem.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+                raise
+        raise
 
 
 def _converse(

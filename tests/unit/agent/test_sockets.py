@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import sys
 import threading
@@ -206,6 +208,31 @@ def test_a_dial_says_why_it_failed_and_the_others_go_on() -> None:
     assert answers[0]["error"] == "ECONNREFUSED"
     assert answers[0]["error_text"]
     assert [answer["ok"] for answer in answers] == [False, True]
+
+
+@pytest.fixture
+def no_port_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel gives no port to whoever does not bring one."""
+    connect = socket.create_connection
+
+    def create(
+        address: tuple[str, int], timeout: float, source_address: tuple[str, int] | None = None
+    ) -> socket.socket:
+        if source_address is None:
+            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+        return connect(address, timeout, source_address)
+
+    monkeypatch.setattr(socket, "create_connection", create)
+
+
+@pytest.mark.usefixtures("no_port_left")
+def test_a_dial_without_a_port_of_its_own_tells_what_else_is_in_its_way() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with listening() as listener:
+        answers = dial(("127.0.0.1", port), ("127.0.0.1", listener.port))
+
+    assert [answer["error"] for answer in answers] == ["ECONNREFUSED", "EADDRNOTAVAIL"]
 
 
 def test_a_server_of_another_kind_is_not_taken_for_a_host() -> None:

@@ -6,7 +6,18 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.doctor.builders import ADDRESS, NAMES, broken, change, home, told, unreached
+from tests.unit.doctor.builders import (
+    ADDRESS,
+    NAMES,
+    PORTS,
+    RENDEZVOUS,
+    broken,
+    change,
+    home,
+    told,
+    unreached,
+)
+from tests.unit.doctor.troubles import fixed_neighbour
 
 from yoked.doctor.causes import findings_of
 from yoked.doctor.check import Check
@@ -163,3 +174,21 @@ def test_whatever_links_fail_each_is_told_once(chance: object) -> None:
     assert all(set(pair) & told_of for pair in failed)
     assert bool(found) == bool(failed)
     assert len({(each.check, each.hosts) for each in found}) == len(found)
+
+
+def test_a_host_without_ports_does_not_hide_who_closes_theirs() -> None:
+    seen = told(home(), "garage", "health/ports/range", [40_000, 40_001])
+    seen = broken(seen, None, "attic", ports=PORTS)
+    seen = broken(seen, "garage", "attic", ports=[RENDEZVOUS], error="EADDRNOTAVAIL")
+
+    assert names(findings_of(seen)) == [("port-range", "garage"), ("firewall-ephemeral", "attic")]
+
+
+def test_a_wrong_neighbour_does_not_explain_a_name_that_leads_elsewhere() -> None:
+    stale = {"attic": {"addresses": ["192.168.1.99"], "error": None, "took_s": 0.001}}
+    seen = told(fixed_neighbour(), "garage", "health/names/others", stale)
+
+    assert names(findings_of(seen)) == [
+        ("wrong-neighbour", "garage"),
+        ("peer-name-wrong", "garage"),
+    ]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from yoked.doctor.check import Check, page
 from yoked.doctor.checks.reading import by_hand, finding, listed, part, plural, ranks_of
 from yoked.doctor.checks.startfiles import take_out_limit
-from yoked.doctor.checks.verdicts import verdicts
+from yoked.doctor.checks.verdicts import NO_DESCRIPTORS, USED_UP
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
 from yoked.units import format_bytes, format_duration
 
@@ -34,8 +34,13 @@ def _world(seen: Examination) -> int:
     return sum(ranks_of(host) for host in seen.up)
 
 
+def _short_of(seen: Examination, errors: frozenset[str]) -> set[str]:
+    """The hosts that had to give up a dial for one of these errors."""
+    return {each.source for each in seen.dials if each.chosen and each.error in errors}
+
+
 def _open_files(seen: Examination) -> Iterator[Finding]:
-    starved = {each.host for each in verdicts(seen) if each.check == "open-files"}
+    starved = _short_of(seen, NO_DESCRIPTORS)
     for host in seen.up:
         soft, needed = _soft(host, "nofile"), _FILES + _FILES_OF_PEER * _world(seen)
         if (soft is None or soft >= needed) and host.name not in starved:
@@ -141,7 +146,7 @@ def _umask(seen: Examination) -> Iterator[Finding]:
 
 
 def _port_range(seen: Examination) -> Iterator[Finding]:
-    used_up = {each.host for each in verdicts(seen) if each.check == "port-range"}
+    used_up = _short_of(seen, USED_UP)
     for host in seen.up:
         bounds = part(host, "ports", "range")
         if not bounds and host.name not in used_up:

@@ -15,7 +15,7 @@ from yoked.doctor.checks.reading import (
     listed,
     part,
 )
-from yoked.doctor.checks.ways import join, network_of, way_check
+from yoked.doctor.checks.ways import NAMES, join, network_of, way_check
 from yoked.records.examination import Examination, Finding, HostSeen
 
 
@@ -156,6 +156,7 @@ CHECKS = (
             fix="Takes an interface at which the right host answers; else by hand, another "
             "address.",
         ),
+        explains=NAMES,
     ),
     way_check(
         "client-isolation",
@@ -209,6 +210,7 @@ CHECKS = (
             elsewhere="Docker without `--network host` is the same.",
         ),
         "facts",
+        explains=NAMES,
     ),
     way_check(
         "router-between",
@@ -222,5 +224,6 @@ CHECKS = (
             "router.",
         ),
         "interfaces",
+        explains=NAMES,
     ),
 )

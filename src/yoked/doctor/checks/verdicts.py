@@ -29,8 +29,10 @@ from yoked.records.examination import Dial, Examination, HostSeen
 # Source: fib_props in Linux's net/ipv4/fib_semantics.c.
 FORBIDDEN = {"EACCES": "prohibit", "EINVAL": "blackhole", "EHOSTUNREACH": "unreachable"}
 _UNREACHABLE = frozenset({"EHOSTUNREACH", "ENETUNREACH", "EACCES", "EPERM", "ENONET"})
-_USED_UP = frozenset({"EADDRNOTAVAIL", "EADDRINUSE"})
-_NO_DESCRIPTORS = frozenset({"EMFILE", "ENFILE"})
+# What a kernel answers to a dial for which a host has no port, or a process no descriptor left.
+USED_UP = frozenset({"EADDRNOTAVAIL", "EADDRINUSE"})
+NO_DESCRIPTORS = frozenset({"EMFILE", "ENFILE"})
+_NOTHING_LEFT = USED_UP | NO_DESCRIPTORS
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,12 @@ class Link:
 
     @property
     def failed(self) -> Dial:
-        """The first dial that did not come through."""
-        return next(each for each in self.dials if not reached(each))
+        """The first dial that did not come through, of those first that left the host.
+
+        Dials that wait for an answer can take the last ports of a source, and then the next fail.
+        """
+        failed = [each for each in self.dials if not reached(each)]
+        return next((each for each in failed if each.error not in _NOTHING_LEFT), failed[0])
 
     @property
     def address(self) -> str:
@@ -73,7 +79,8 @@ class Link:
     def rendezvous_passed(self) -> bool | None:
         """Whether the port that stays the same is open; None: it was not tried."""
         tried = [each for each in self.dials if each.purpose == "rendezvous"]
-        return None if not tried else all(map(reached, tried))
+        # A dial without a port of its own was made again from another one, and came through.
+        return None if not tried else all(reached(each) or each.error in USED_UP for each in tried)
 
     def back(self) -> Link | None:
         """The link in the other direction, if it fails too."""
@@ -175,9 +182,9 @@ def _foreign(link: Link) -> bool:
 def _nothing_left(link: Link) -> Verdict | None:
     """The source has no port, or no descriptor, to dial with."""
     error = link.failed.error
-    if error in _USED_UP:
+    if error in USED_UP:
         return Verdict("port-range", link.source.name, link)
-    return Verdict("open-files", link.source.name, link) if error in _NO_DESCRIPTORS else None
+    return Verdict("open-files", link.source.name, link) if error in NO_DESCRIPTORS else None
 
 
 def _either(rule: Callable[[Link], str | None]) -> Callable[[Link], Verdict | None]:

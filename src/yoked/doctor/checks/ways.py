@@ -22,8 +22,9 @@ from yoked.doctor.checks.reading import (
 from yoked.doctor.checks.verdicts import FORBIDDEN
 from yoked.records.examination import Examination, Finding, Fix
 
-_NAMES = ("own-name-elsewhere", "peer-name-wrong", "name-family")
-_AFTER = (*_NAMES, "rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed")
+_AFTER = ("rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed")
+NAMES = ("own-name-elsewhere", "peer-name-wrong", "name-family")
+"""Names that still lead to the address that was, where a host has another one now."""
 # Before the rules of VPNs, which begin at a few thousand.
 _RULE = 1
 
@@ -226,10 +227,12 @@ def _dial_failed(seen: Examination) -> Iterator[Finding]:
 _Run = Callable[[Examination], Iterator[Finding]]
 
 
-def way_check(name: str, run: _Run, question: str, text: str, *needs: str) -> Check:
-    """A check of links. needs: what it reads beside the dials."""
-    reads = ("dials", *needs)
-    return Check(name, question, reads, "error", text, run, explains=_AFTER, quick=True)
+def way_check(
+    name: str, run: _Run, question: str, text: str, *needs: str, explains: tuple[str, ...] = ()
+) -> Check:
+    """A check of links. needs: what it reads beside the dials; explains: more than any way does."""
+    reads, after = ("dials", *needs), (*explains, *_AFTER)
+    return Check(name, question, reads, "error", text, run, explains=after, quick=True)
 
 
 CHECKS = (
@@ -288,6 +291,7 @@ CHECKS = (
         ),
         "health.ways",
         "interfaces",
+        explains=NAMES,
     ),
     way_check(
         "wrong-neighbour",
