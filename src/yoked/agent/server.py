@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 from yoked.agent.protocol import Message, read_message, write_message
-from yoked.errors import YokedError
+from yoked.errors import HostError, YokedError
+
+# What Python says where the system gives it no thread.
+_NO_THREAD = "can't start new thread"
 
 
 class Call:
@@ -71,21 +74,32 @@ class Server:
         call = Call(number, message.get("args", {}), data, self)
         self._open[number] = call
         name = message["call"]
-        threading.Thread(
+        answer = threading.Thread(
             target=self._answer, args=(number, name, call), name=name, daemon=True
-        ).start()
+        )
+        try:
+            answer.start()
+        except RuntimeError as problem:
+            self._open.pop(number, None)
+            self._refuse(number, _exhausted(problem))
 
     def _answer(self, number: int, name: str, call: Call) -> None:
         try:
             self.write({"id": number, "result": self._handlers[name](call)})
         except YokedError as problem:
-            self._fail(number, type(problem).__name__, problem.what, list(problem.fix))
+            self._refuse(number, problem)
         except Exception as problem:  # noqa: BLE001 - the controller shows it as a bug
+            if isinstance(problem, MemoryError) or str(problem) == _NO_THREAD:
+                self._refuse(number, _exhausted(problem))
+                return
             import traceback
 
             self._fail(number, "bug", repr(problem), [], traceback.format_exc())
         finally:
             self._open.pop(number, None)
+
+    def _refuse(self, number: int, problem: YokedError) -> None:
+        self._fail(number, type(problem).__name__, problem.what, list(problem.fix))
 
     def _fail(self, number: int, kind: str, what: str, fix: list[str], trace: str = "") -> None:
         error = {"kind": kind, "what": what, "fix": fix, "trace": trace}
@@ -94,3 +108,12 @@ class Server:
     def _cancel_all(self) -> None:
         for call in list(self._open.values()):
             call.cancelled.set()
+
+
+def _exhausted(problem: Exception) -> HostError:
+    """A host that lets its user have too little to answer with."""
+    return HostError(
+        f"the host gives no more memory or threads ({problem!r}): a limit of the "
+        "user's processes, as `ulimit -a` shows it",
+        fix="take out `ulimit -v` and `ulimit -u` from the shell's start files on that host",
+    )

@@ -53,6 +53,7 @@ def controller() -> Iterator[Controller]:
             "wait": wait,
             "expected": refuse,
             "bug": lambda call: 1 / 0,
+            "poor": starve,
         }
     )
     yield made
@@ -79,6 +80,10 @@ def wait(call: Call) -> None:
 
 def refuse(call: Call) -> None:
     raise HostError("the disk is full", fix="empty it")
+
+
+def starve(_: object) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_a_call_gets_its_result(controller: Controller) -> None:
@@ -112,6 +117,28 @@ def test_an_expected_failure_keeps_its_kind_and_fix(controller: Controller) -> N
         "the disk is full",
         ["empty it"],
     )
+
+
+def test_a_host_that_gives_no_thread_is_no_bug(controller: Controller) -> None:
+    controller.ask(1, "poor")
+
+    error = controller.next()[0]["error"]
+
+    assert error["kind"] == "HostError"
+    assert "ulimit -a" in error["what"]
+
+
+def test_a_call_for_which_there_is_no_thread_is_refused(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", starve)
+    controller.ask(1, "echo")
+    error = controller.next()[0]["error"]
+    monkeypatch.undo()
+    controller.ask(2, "echo")
+
+    assert error["kind"] == "HostError"
+    assert controller.next()[0]["id"] == 2
 
 
 @pytest.mark.parametrize("name", ["bug", "no such call"])
