@@ -15,17 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.agent.fake_call import FakeCall
 
 from yoked.agent import names, power, storage, strays, surroundings, ways
 from yoked.agent.health import PARTS, answer_health
-from yoked.agent.server import Call
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's kernel")
-
-
-class FakeCall(Call):
-    def __init__(self, **args: Any) -> None:
-        self.args = args
 
 
 def test_every_part_is_told_here_and_can_travel() -> None:

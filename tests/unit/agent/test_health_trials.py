@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import Any
 
-from yoked.agent.server import Call
+from tests.unit.agent.fake_call import FakeCall
+
 from yoked.agent.trials import answer_trial, answer_trial_go
 
 DEADLINE_S = 20.0
@@ -22,14 +22,8 @@ print("left", flush=True)
 """
 
 
-class FakeCall(Call):
-    def __init__(self, **args: Any) -> None:
-        self.args = args
-        self.cancelled = threading.Event()
-        self.parts: list[Any] = []
-
-    def send(self, part: Any, data: bytes = b"") -> None:
-        self.parts.append(part)
+class TrialCall(FakeCall):
+    """A call of a trial, whose lines are waited for."""
 
     @property
     def lines(self) -> list[str]:
@@ -42,8 +36,8 @@ class FakeCall(Call):
             time.sleep(0.01)
 
 
-def begin(script: str = ECHO, limit_s: float = DEADLINE_S) -> tuple[FakeCall, threading.Thread]:
-    call = FakeCall(trial="t", argv=[sys.executable, "-c", script], env={}, limit_s=limit_s)
+def begin(script: str = ECHO, limit_s: float = DEADLINE_S) -> tuple[TrialCall, threading.Thread]:
+    call = TrialCall(trial="t", argv=[sys.executable, "-c", script], env={}, limit_s=limit_s)
     thread = threading.Thread(target=answer_trial, args=(call,))
     thread.start()
     return call, thread

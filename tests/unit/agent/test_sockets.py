@@ -15,27 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.unit.agent.fake_call import FakeCall
 
-from yoked.agent.server import Call
 from yoked.agent.sockets import answer_dial, answer_listen
 
 TOKEN = "31415926"
 DEADLINE_S = 10.0
-
-
-class FakeCall(Call):
-    """A call that keeps the parts that are sent."""
-
-    def __init__(self, **args: Any) -> None:
-        self.args = args
-        self.data = b""
-        self.cancelled = threading.Event()
-        self.parts: list[Any] = []
-        self.sent = threading.Event()
-
-    def send(self, part: Any, data: bytes = b"") -> None:
-        self.parts.append(part)
-        self.sent.set()
 
 
 @dataclass
