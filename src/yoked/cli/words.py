@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from yoked.errors import UsageError
 
 # Flags of `launch` and `run` that stand alone; every other takes the word behind it.
 BARE_FLAGS = (
@@ -49,3 +51,17 @@ def part_command(tokens: Sequence[str]) -> list[str]:
 def own_flags(tokens: Sequence[str]) -> list[str]:
     """The part of a command line that is ours: what a program of the user's takes is not."""
     return list(tokens[: tokens.index("--")]) if "--" in tokens else list(tokens)
+
+
+def unknown_flag(name: str, command: Callable[..., object], flag: str) -> UsageError:
+    """What is said of a flag that stands where a program should, and is none of the command's."""
+    import difflib
+
+    from cyclopts import App
+
+    arguments = App(default_command=command).assemble_argument_collection()
+    known = [each for argument in arguments for each in argument.names if each.startswith("--")]
+    flag = flag.partition("=")[0]
+    near = difflib.get_close_matches(flag, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return UsageError(f"unknown flag {flag} before the program{hint}", fix=f"yoked {name} --help")

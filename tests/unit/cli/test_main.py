@@ -58,6 +58,16 @@ def test_a_mistyped_flag_gets_the_nearest_and_status_2(capsys: pytest.CaptureFix
     assert said.out == ""
 
 
+def test_a_mistyped_flag_before_a_program_gets_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["run", "--rank", "2", "--", "train.py"]) == 2
+
+    said = capsys.readouterr().err
+    assert "unknown flag --rank" in said
+    assert "did you mean --ranks?" in said
+
+
 def test_a_mistyped_command_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trian"]) == 2
     assert 'Did you mean "train"?' in capsys.readouterr().err

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from yoked.cli.commands.fleet_flags import JobFlags
 from yoked.cli.output import Output
+from yoked.cli.words import unknown_flag
 from yoked.errors import UsageError
 from yoked.runs import stamp
 
@@ -32,7 +33,7 @@ def command(
     ] = "",
     env: Annotated[
         tuple[str, ...],
-        Parameter(help="NAME=VALUE for the program, on every host; may be repeated."),
+        Parameter(help="NAME=VALUE for the program, on every host; may be repeated.", negative=""),
     ] = (),
     bootstrap: Annotated[
         bool, Parameter(help="Help programs that assume NCCL and CUDA on Gloo.")
@@ -57,6 +58,8 @@ def command(
     for name, count in (("--ranks", ranks), ("--threads", threads)):
         if count is not None and count < 1:
             raise UsageError(f"{name} {count}: at least 1 is needed", fix=f"{name} 1")
+    if words and words[0].startswith("--"):
+        raise unknown_flag("run", command, words[0])
     program = read_program(words, Path.cwd(), shlex.split(resume_args))
     order = Order(
         run=run or stamp(datetime.now().astimezone()),
