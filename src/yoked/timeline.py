@@ -3,7 +3,7 @@
 A step of a rank, as `yoked.train.trainer` and `yoked.train.sync` have it:
 
     forward | lm_head      | layers backward | AdamW of   | Muon (own)      | AdamW | forward
-              head pieces ->  matrices ->  rows -> idle rows  own matrices ->  of the rest
+    rows ->   head pieces ->  matrices ->  rows -> idle rows  own matrices ->  of the rest
 
 The messages of a step queue for the wire in that order. A message travels when every rank has
 made its part, at the rate of the busiest port, both directions at once. While it travels, the
@@ -65,8 +65,9 @@ class RankWork:
 
     idle_rows_s: AdamW of table rows that no rank used, which waits for no gradient. muon_s: of the
     matrices that it owns, the part `owned` of all. adamw_s: of the rest. table_rows: rows of the
-    tables that its tokens touch. encode_s, decode_s: a number's way into its payload dtype and
-    back. cpu_s_per_byte: what a byte sent or received costs its cores, divided by its threads.
+    tables that the last micro-batch's tokens touch; early_rows: those of all before. encode_s,
+    decode_s: a number's way into its payload dtype and back. cpu_s_per_byte: what a byte sent or
+    received costs its cores, divided by its threads.
     """
 
     host: str
@@ -78,6 +79,7 @@ class RankWork:
     adamw_s: float
     owned: float
     table_rows: float
+    early_rows: float = 0.0
     idle_rows_s: float = 0.0
     encode_s: float = 0.0
     decode_s: float = 0.0
@@ -259,15 +261,18 @@ class _Mail:
 class _StepMail:
     """The messages of one step, in the order in which they queue for the wire."""
 
-    def __init__(self, traffic: Traffic, in_order: list[_Passage]) -> None:
+    def __init__(self, traffic: Traffic, in_order: list[_Passage], *, early: bool) -> None:
         self.traffic, self.in_order = traffic, in_order
+        self.early = in_order[0] if early else None
+        rest = in_order[early:]
         pieces, gradients = traffic.head_pieces, traffic.head_pieces + traffic.layers
-        self.head, self.layers = in_order[:pieces], in_order[pieces:gradients]
-        self.rows, self.updates = in_order[gradients], in_order[gradients + 1 :]
+        self.head, self.layers = rest[:pieces], rest[pieces:gradients]
+        self.rows, self.updates = rest[gradients], rest[gradients + 1 :]
 
     def again(self) -> _StepMail:
         """The same messages, to be sent in another step."""
-        return _StepMail(self.traffic, [dataclasses.replace(passage) for passage in self.in_order])
+        fresh = [dataclasses.replace(passage) for passage in self.in_order]
+        return _StepMail(self.traffic, fresh, early=self.early is not None)
 
 
 def _messages(mail: _Mail, traffic: Traffic) -> _StepMail:
@@ -277,19 +282,30 @@ def _messages(mail: _Mail, traffic: Traffic) -> _StepMail:
     stack = traffic.matrix_numbers / traffic.stacks * dense
     row = traffic.table_width * traffic.row_bytes
     owned = [work.owned for work in mail.works]
-    own_rows = [row * work.table_rows for work in mail.works]
-    all_rows = sum(n * each for n, each in zip(mail.counts, own_rows, strict=True))
     piece = mail.ring(traffic.head_numbers / traffic.head_pieces * dense)
     gradients = mail.direct(
         [(1 - part) * layer for part in owned], [others * part * layer for part in owned]
     )
-    rows = mail.direct([others * own for own in own_rows], [all_rows - own for own in own_rows])
+    rows, early = (
+        _rows(mail, [row * each for each in counts])
+        for counts in (
+            [work.table_rows for work in mail.works],
+            [work.early_rows for work in mail.works],
+        )
+    )
     new = mail.direct(
         [others * part * stack for part in owned], [(1 - part) * stack for part in owned]
     )
     pieces = [piece] * traffic.head_pieces
     every = [*pieces, *[gradients] * traffic.layers, rows, *[new] * traffic.stacks]
-    return _StepMail(traffic, every).again()
+    several = any(work.early_rows for work in mail.works)
+    return _StepMail(traffic, [early] * several + every, early=several).again()
+
+
+def _rows(mail: _Mail, own: list[float]) -> _Passage:
+    """Every rank's rows to all others. own: bytes, by kind of rank."""
+    every = sum(count * each for count, each in zip(mail.counts, own, strict=True))
+    return mail.direct([(mail.total - 1) * each for each in own], [every - each for each in own])
 
 
 # --- the clock
@@ -360,7 +376,8 @@ class _Program:
 
     def _gradients(self, mail: _StepMail) -> Iterator[_Act]:
         work, traffic = self.work, self.traffic
-        yield _Act(work.before_s + work.forward_s + work.head_s * HEAD_BEFORE_FIRST_PIECE)
+        yield _Act(work.before_s, send=mail.early)
+        yield _Act(work.forward_s + work.head_s * HEAD_BEFORE_FIRST_PIECE)
         piece_s = work.head_s * (1 - HEAD_BEFORE_FIRST_PIECE) + work.encode_s * traffic.head_numbers
         for passage in mail.head:
             yield _Act(piece_s / len(mail.head), send=passage)

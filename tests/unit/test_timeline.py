@@ -72,6 +72,16 @@ def test_what_moving_bytes_costs_the_cores_lengthens_the_computation() -> None:
     assert step.step_s == pytest.approx(10.8)
 
 
+def test_rows_of_earlier_micro_batches_cross_the_wire_behind_the_last_one() -> None:
+    traffic = replace(NOTHING, table_width=1.0)
+    at_once = [rank(host, before_s=5, forward_s=5, owned=0.5, table_rows=100) for host in "ab"]
+    early = [replace(each, table_rows=50, early_rows=50) for each in at_once]
+
+    # 4 bytes a row at 100 bytes a second.
+    assert predict_step(at_once, traffic, network(100.0)).step_s == pytest.approx(14)
+    assert predict_step(early, traffic, network(100.0)).step_s == pytest.approx(12)
+
+
 def test_codecs_count_where_they_are_used() -> None:
     works = [rank(host, owned=0.5, encode_s=1.0, decode_s=0.1) for host in "ab"]
     step = predict_step(works, replace(NOTHING, head_numbers=10, dense_bytes=1.0), network(1e9))
@@ -115,6 +125,7 @@ def fleets(draw: st.DrawFn) -> tuple[list[RankWork], Traffic, float, float]:
             adamw_s=draw(st.floats(0.01, 2)),
             owned=1 / count,
             table_rows=draw(st.floats(0, 1000)),
+            early_rows=draw(st.sampled_from([0.0, 100.0, 1000.0])),
             encode_s=draw(st.floats(0, 1e-6)),
             decode_s=draw(st.floats(0, 1e-6)),
         )
@@ -167,5 +178,7 @@ def test_a_rank_sends_its_part_of_the_ring_and_its_rows_to_all(
     step = predict_step(works, traffic, network(rate, *(work.host for work in works)))
     dense = ring_bytes(traffic.dense_bytes * (traffic.head_numbers + traffic.matrix_numbers), n)
     for work in works:
-        rows = (n - 1) * work.table_rows * traffic.table_width * traffic.row_bytes
+        rows = (
+            (n - 1) * (work.table_rows + work.early_rows) * traffic.table_width * traffic.row_bytes
+        )
         assert step.hosts[work.host].sent_bytes == pytest.approx(dense + rows)

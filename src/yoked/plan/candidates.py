@@ -164,7 +164,8 @@ def _work(
         adamw_s=(1 - idle) * cost.adamw_s,
         idle_rows_s=idle * cost.adamw_s,
         owned=owned,
-        table_rows=distinct_tokens(rows * shape.sequence_len, shape.vocab_size),
+        table_rows=distinct_tokens(last * shape.sequence_len, shape.vocab_size),
+        early_rows=distinct_tokens((rows - last) * shape.sequence_len, shape.vocab_size),
         encode_s=codec.encode_s,
         decode_s=codec.decode_s,
         # NCCL moves bytes without the cores that compute.

@@ -96,7 +96,7 @@ class Trainer:
         nats = self.gradients(step)
         sync = self.sync
         rows_s = time.perf_counter() - started - sync.times.wait_s - sync.times.comm_s
-        self.optimizer.begin_adamw(step, sync.used_rows)
+        self.optimizer.begin_adamw(step, sync.rows.used_rows)
         sync.await_all()
         for stack in self.optimizer.owned:
             sync.collect(stack)
@@ -131,7 +131,11 @@ class Trainer:
         first = step * self.rows_per_step
         batch = torch.from_numpy(self.stream.batch(first, first + self.rows_per_step)).to(device)
         ids = batch[:, :-1]
-        tables = self.sync.begin([ids[rows.start : rows.stop] for rows in self.ranges])
+        batches = [
+            torch.split(ids[rows.start : rows.stop], self.device_batch_size) if len(rows) else ()
+            for rows in self.ranges
+        ]
+        tables = self.sync.begin(batches)
         head_weight = self.model.lm_head.weight.detach().to(dtype)
         scale = 1.0 / (self.rows_per_step * ids.size(1))
         mine = batch[self.my_rows.start : self.my_rows.stop]
@@ -139,7 +143,7 @@ class Trainer:
         nats = 0.0
         for number, rows in enumerate(micro_batches):
             if number == len(micro_batches) - 1:
-                self.sync.last_micro_batch()
+                tables = self.sync.last_micro_batch()
             hidden = self.model(rows[:, :-1], tables)
             loss = self.head.loss(
                 hidden.detach().flatten(0, 1),

@@ -138,10 +138,10 @@ def _work(
     device_batch_size: int,
 ) -> RankWork:
     counts = count_parameters(config)
-    tokens = rank.rows * config.sequence_len
     row_s = STEP_OVER_PRODUCTS * config.sequence_len * flops_per_token(config) / rank.flops_per_s
     head_part = 6 * counts.lm_head / flops_per_token(config)
-    last_s = row_s * min(rank.rows, (rank.rows - 1) % device_batch_size + 1)
+    last_rows = min(rank.rows, (rank.rows - 1) % device_batch_size + 1)
+    last_s = row_s * last_rows
     layers_s = last_s * (1 - head_part)
     lossy = name != "exact"
     # Five steps of three products with the small side; see `layout.update_cost`.
@@ -155,8 +155,14 @@ def _work(
         muon_s=owned * muon_flops / rank.flops_per_s,
         adamw_s=ADAMW_BYTES * (counts.total - counts.transformer_matrices) / COPY_BYTES_PER_S,
         owned=owned,
-        table_rows=min(DISTINCT_PART * tokens, config.padded_vocab_size),
+        table_rows=_table_rows(last_rows, config),
+        early_rows=_table_rows(rank.rows - last_rows, config),
         encode_s=16 / COPY_BYTES_PER_S if lossy else 0.0,
         decode_s=10 / COPY_BYTES_PER_S if lossy else 0.0,
         cpu_s_per_byte=GLOO_CPU_S_PER_BYTE,
     )
+
+
+def _table_rows(rows: int, config: ModelConfig) -> float:
+    """Rows of the tables that so many rows of text touch."""
+    return min(DISTINCT_PART * rows * config.sequence_len, config.padded_vocab_size)

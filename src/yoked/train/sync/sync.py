@@ -3,14 +3,11 @@
 What is learned does not depend on how many ranks took part: the gradient of a step is the sum of
 the ranks' (each already divided by the step's tokens). It leaves while it is being made: the
 lm_head's piece by piece, each layer's matrices as soon as backward is through with them
-(`matrices`), last the rows of the embedding tables. Every rank knows the rows of all others from
-the sample stream, so no indices are sent. The new matrices are waited for only when the next
-forward pass comes to the layers.
+(`matrices`), last the rows of the embedding tables that earlier micro-batches have not sent yet
+(`rows`). The new matrices are waited for only when the next forward pass comes to the layers.
 
     forward | lm_head        | layers backward | Muon (own)      | AdamW        | forward
-              head pieces ->   matrices, rows -> own matrices ->    (arriving)
-
-Shape legend: U rows of a rank, E sum of the tables' widths.
+    rows ->   head pieces ->   matrices, rows -> own matrices ->    (arriving)
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from yoked.errors import UsageError
@@ -29,6 +25,7 @@ from yoked.train.optim.layout import Layout, Stack
 from yoked.train.sync.dense import DenseSum
 from yoked.train.sync.matrices import Matrices, MatricesByCollectives
 from yoked.train.sync.payload import PAYLOADS, Payload
+from yoked.train.sync.rows import RowSum
 from yoked.train.sync.wire import Pending, Wire
 from yoked.train.tables import RowGradients
 
@@ -54,13 +51,14 @@ class Sync:
         width = layout.head_grad.size(1)
         pieces = [slice(a * width, b * width) for a, b in block_edges(layout.head_grad.size(0))]
         self.head = DenseSum(wire, layout.head_grad.view(-1), pieces, payload.dense)
-        self._rank_rows: list[Tensor] = []
-        # (U,) int64, sorted: rows of the tables that some rank looks up in this step.
-        self.used_rows = torch.empty(0, dtype=torch.int64)
-        self._mine: RowGradients | None = None
+        self.rows = RowSum(
+            wire,
+            layout.table_widths,
+            layout.model.config.padded_vocab_size,
+            payload.rows,
+            layout.head_grad.device,
+        )
         self._scalars: Pending | None = None
-        self._gathered: Tensor | None = None
-        self._gathering: Pending | None = None
         self._arrival: Pending | None = None
         self._sends, self._unsent = False, dict.fromkeys(self.matrices.names)
         self._pieces_sent = 0
@@ -76,21 +74,18 @@ class Sync:
 
     # --- a step, in this order
 
-    def begin(self, ids_by_rank: Sequence[Tensor]) -> RowGradients:
-        """Start a step; ids_by_rank: the input ids that each rank will look up, any shape.
+    def begin(self, ids_by_rank: Sequence[Sequence[Tensor]]) -> RowGradients:
+        """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
 
-        Returns where this rank's table gradients go.
+        Returns where this rank's table gradients go until `last_micro_batch`.
         """
         self.times = SyncTimes()
         self._sends, self._pieces_sent = False, 0
         self._unsent = dict.fromkeys(self.matrices.names)
-        self._rank_rows = [torch.unique(ids) for ids in ids_by_rank]
-        self.used_rows = torch.unique(torch.cat(self._rank_rows))
-        vocab = self.layout.model.config.padded_vocab_size
-        self._mine = RowGradients(self._rank_rows[self.wire.rank], self.layout.table_widths, vocab)
+        self.rows.begin(ids_by_rank)
         if self.wire.active:
             self.matrices.expect()
-        return self._mine
+        return self.rows.mine
 
     def settle(self) -> None:
         """Until the weights are those of the last step, on all ranks the same bytes."""
@@ -98,9 +93,15 @@ class Sync:
             with self._communicating():
                 self.matrices.settle()
 
-    def last_micro_batch(self) -> None:
-        """From now on a gradient that is made is complete."""
-        self._sends = self.wire.active
+    def last_micro_batch(self) -> RowGradients:
+        """From now on a gradient that is made is complete. Twice is harmless.
+
+        Returns where this rank's table gradients go.
+        """
+        if self.wire.active and not self._sends:
+            self._sends = True
+            self.rows.before_last_batch()
+        return self.rows.mine
 
     def head_piece_ready(self, number: int) -> None:
         """A piece of this rank's lm_head gradient is complete: send it while backward goes on."""
@@ -126,16 +127,8 @@ class Sync:
         for name in list(self._unsent):
             self._made(name)
         self._scalars = self.wire.all_reduce(self.layout.scalar_grads, "scalar gradients")
-        self._send_rows()
+        self.rows.ready()
         self.matrices.expect_updates()
-
-    def _send_rows(self) -> None:
-        assert self._mine is not None, "begin() comes first"
-        longest = max(len(rows) for rows in self._rank_rows)
-        size = longest * sum(self.layout.table_widths.values())
-        padded = self._mine.flat.new_zeros(size, dtype=self.payload.rows)
-        padded[: self._mine.flat.numel()] = self._mine.flat
-        self._gathered, self._gathering = self.wire.gather_all(padded, "table gradients")
 
     def await_all(self) -> None:
         """Until the slowest rank has made its gradients."""
@@ -165,30 +158,15 @@ class Sync:
 
         Returns the summed row gradients, the same bytes on all ranks.
         """
-        assert self._mine is not None, "begin() comes first"
         if not self.wire.active:
-            return self._mine
+            return self.rows.mine
         assert self._scalars is not None, "rest_ready() comes first"
         with self._communicating():
             self.head.finish()
             self.matrices.sent()
             self._scalars.wait()
             self.matrices.start_sharing()
-            return self._sum_rows()
-
-    def _sum_rows(self) -> RowGradients:
-        assert self._gathering is not None
-        assert self._gathered is not None
-        self._gathering.wait()
-        vocab = self.layout.model.config.padded_vocab_size
-        total = RowGradients(self.used_rows, self.layout.table_widths, vocab)
-        width = sum(self.layout.table_widths.values())
-        # In the order of ranks, so that all ranks round alike.
-        for rows, flat in zip(self._rank_rows, self._gathered, strict=True):
-            if len(rows):
-                total.add_rows(rows, flat[: len(rows) * width].to(total.flat.dtype))
-        self._gathered = self._gathering = None
-        return total
+            return self.rows.sum()
 
     @contextmanager
     def _communicating(self) -> Iterator[None]:

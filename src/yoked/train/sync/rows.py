@@ -1,0 +1,112 @@
+"""The embedding tables' gradients: the rows that a step touches, summed over ranks.
+
+In two messages: what all micro-batches but the last make of them leaves before that one begins,
+and crosses the wire behind it; only the last one's rows have to be waited for. Every rank knows
+the rows of all others from the sample stream, so no indices are sent.
+
+Shape legend: U rows of a rank, E sum of the tables' widths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from yoked.train.sync.wire import Pending, Wire
+from yoked.train.tables import RowGradients
+
+
+@dataclass
+class _Part:
+    """One message. rows_by_rank: (U,) int64, sorted; mine: this rank's gradients of its own.
+
+    gathered: (N, longest U * E) of all ranks, once pending is done.
+    """
+
+    rows_by_rank: list[Tensor]
+    mine: RowGradients
+    gathered: Tensor | None = None
+    pending: Pending | None = None
+
+
+class RowSum:
+    """Sums the tables' gradients step by step; collective: all ranks call in the same order.
+
+    widths: of the tables, by name; dtype: that in which rows travel; None: their own.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        widths: dict[str, int],
+        vocab_size: int,
+        dtype: torch.dtype | None,
+        device: torch.device,
+    ) -> None:
+        self.wire, self.widths, self.vocab_size = wire, widths, vocab_size
+        self.dtype, self.device = dtype, device
+        # (U,) int64, sorted: rows that some rank looks up in this step.
+        self.used_rows = self._distinct(())
+        self._parts: list[_Part] = []
+        self._sent = 0
+
+    def begin(self, ids_by_rank: Sequence[Sequence[Tensor]]) -> None:
+        """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches."""
+        early = [batches[:-1] for batches in ids_by_rank]
+        last = [batches[-1:] for batches in ids_by_rank]
+        several = self.wire.active and any(early)
+        self._parts = [self._part(each) for each in ([early, last] if several else [ids_by_rank])]
+        self._sent = 0
+        every = [rows for part in self._parts for rows in part.rows_by_rank]
+        self.used_rows = torch.unique(torch.cat(every))
+
+    def _part(self, ids_by_rank: Sequence[Sequence[Tensor]]) -> _Part:
+        rows = [self._distinct(batches) for batches in ids_by_rank]
+        return _Part(rows, RowGradients(rows[self.wire.rank], self.widths, self.vocab_size))
+
+    def _distinct(self, batches: Sequence[Tensor]) -> Tensor:
+        if not batches:
+            return torch.empty(0, dtype=torch.int64, device=self.device)
+        found: Tensor = torch.unique(torch.cat([ids.flatten() for ids in batches]))
+        return found
+
+    @property
+    def mine(self) -> RowGradients:
+        """Where this rank's gradients go."""
+        return self._parts[self._sent].mine
+
+    def before_last_batch(self) -> None:
+        """The last micro-batch begins: send what the others made, if there were any."""
+        if len(self._parts) > 1:
+            self._send()
+
+    def ready(self) -> None:
+        """All of this rank's gradients are complete: send what is left."""
+        self._send()
+
+    def _send(self) -> None:
+        part = self._parts[self._sent]
+        self._sent += 1
+        longest = max(len(rows) for rows in part.rows_by_rank)
+        size = longest * sum(self.widths.values())
+        padded = part.mine.flat.new_zeros(size, dtype=self.dtype)
+        padded[: part.mine.flat.numel()] = part.mine.flat
+        part.gathered, part.pending = self.wire.gather_all(padded, "table gradients")
+
+    def sum(self) -> RowGradients:
+        """Wait, and return the sum over ranks, the same bytes on all of them."""
+        total = RowGradients(self.used_rows, self.widths, self.vocab_size)
+        width = sum(self.widths.values())
+        for part in self._parts:
+            assert part.pending is not None, "ready() comes first"
+            assert part.gathered is not None
+            part.pending.wait()
+            # In the order of ranks, so that all ranks round alike.
+            for rows, flat in zip(part.rows_by_rank, part.gathered, strict=True):
+                if len(rows):
+                    total.add_rows(rows, flat[: len(rows) * width].to(total.flat.dtype))
+        self._parts = []
+        return total
