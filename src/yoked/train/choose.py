@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -295,9 +296,15 @@ def choose_products(times: ProductTimes, asked: str) -> tuple[Products, Products
 
 
 def choose_attention(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype, tokens: int
+    config: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    tokens: int,
+    asked: AttentionPath | Literal["auto"] = "auto",
 ) -> tuple[AttentionPath, Choice]:
     """The faster attention path, forward and backward, for one row of this length."""
+    if asked != "auto":
+        return asked, Choice("attention", asked, "asked for with --attention")
     if device.type != "cpu":
         return "sdpa", Choice("attention", "sdpa", f"PyTorch's kernels for {device.type}")
     if tokens > BLOCKED_MAX_TOKENS:

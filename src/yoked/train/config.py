@@ -22,6 +22,7 @@ DeviceType = Literal["auto", "cpu", "cuda", "mps"]
 Packing = Literal["pieces", "bestfit"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 Matmul = Literal["auto", "mkl", "onednn"]
+Attention = Literal["auto", "sdpa", "blocked"]
 Compile = Literal["auto", "on", "off"]
 Balance = Literal["auto", "on", "off"]
 Sync = Literal["auto", "exact", "bf16", "int8", "int4"]
@@ -139,6 +140,14 @@ class TrainConfig:
     ] = "auto"
     matmul: Annotated[
         Matmul, _flag("Library that multiplies matrices on a CPU; auto measures.", RANKS)
+    ] = "auto"
+    attention: Annotated[
+        Attention,
+        _flag(
+            "How attention is computed: by PyTorch's kernels (sdpa) or in blocks of queries; auto "
+            "measures.",
+            RANKS,
+        ),
     ] = "auto"
     threads: Annotated[
         str, _flag("Threads of each rank: auto, or a number.", RANKS, show_default=True)
@@ -358,6 +367,7 @@ def _check_choices(config: TrainConfig) -> None:
         ("--packing", config.packing, get_args(Packing)),
         ("--dtype", config.dtype, get_args(Dtype)),
         ("--matmul", config.matmul, get_args(Matmul)),
+        ("--attention", config.attention, get_args(Attention)),
         ("--compile", config.compile, get_args(Compile)),
         ("--balance", config.balance, get_args(Balance)),
         ("--sync", config.sync, get_args(Sync)),

@@ -245,7 +245,7 @@ def choose_compute(
     The dtype is one for all ranks.
     """
     asked = str(recorded[0]["dtype"]) if recorded else config.dtype
-    earlier = _same_place(recorded, wire, device, config.matmul)
+    earlier = _same_place(recorded, wire, device, config)
     measured = on_every(
         wire,
         lambda: (
@@ -274,7 +274,11 @@ def choose_compute(
                 ).times[dtype.value]
             layers, head, matmul = choose.choose_products(times, config.matmul)
             path, attention = choose.choose_attention(
-                model_config, device, choose.DTYPES[dtype.value], model_config.sequence_len
+                model_config,
+                device,
+                choose.DTYPES[dtype.value],
+                model_config.sequence_len,
+                config.attention,
             )
         return ComputeChoices(
             dtype=dtype.value,
@@ -290,11 +294,11 @@ def choose_compute(
 
 
 def _same_place(
-    recorded: Sequence[dict[str, Any]], wire: Wire, device: torch.device, matmul: str
+    recorded: Sequence[dict[str, Any]], wire: Wire, device: torch.device, config: TrainConfig
 ) -> dict[str, Any] | None:
     """What this rank chose in an earlier attempt, where host, device and PyTorch are the same.
 
-    matmul: what is asked for now; another wish than then means to choose anew.
+    config: what is asked for now; another wish than then means to choose anew.
 
     Taken over, a resumed run computes the very bits that it would have without the stop.
     """
@@ -303,7 +307,8 @@ def _same_place(
     entry = recorded[wire.rank]
     same = all(entry.get(key) == value for key, value in _identity(device).items())
     compute: dict[str, Any] = entry.get("compute", {})
-    return compute if same and compute.get("asked_matmul") == matmul else None
+    wishes = compute.get("asked_matmul"), compute.get("asked_attention", "auto")
+    return compute if same and wishes == (config.matmul, config.attention) else None
 
 
 def _identity(device: torch.device) -> dict[str, Any]:
@@ -423,6 +428,7 @@ def _describe(
             "head": dataclasses.asdict(compute.head),
             "attention": compute.attention,
             "asked_matmul": config.matmul,
+            "asked_attention": config.attention,
         },
         "choices": [dataclasses.asdict(choice) for choice in compute.choices],
         "kernels": kernels.kernels().reason,

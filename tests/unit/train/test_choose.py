@@ -238,6 +238,15 @@ def test_the_faster_attention_is_taken_with_the_ratio(monkeypatch, faster):
     assert choice.reason == f"1.50x {slower} here"
 
 
+@pytest.mark.parametrize("asked", ["sdpa", "blocked"])
+def test_the_attention_that_is_asked_for_is_taken_unmeasured(monkeypatch, asked):
+    monkeypatch.setattr(choose, "best_time_s", None)
+    path, choice = choose_attention(TINY, CPU, torch.float32, 16, asked)
+
+    assert path == choice.value == asked
+    assert choice.reason == "asked for with --attention"
+
+
 # --- compiling
 
 
