@@ -264,7 +264,7 @@ class _StepMail:
     def __init__(self, traffic: Traffic, in_order: list[_Passage], *, early: bool) -> None:
         self.traffic, self.in_order = traffic, in_order
         self.early = in_order[0] if early else None
-        rest = in_order[early:]
+        rest = in_order[1:] if early else in_order
         pieces, gradients = traffic.head_pieces, traffic.head_pieces + traffic.layers
         self.head, self.layers = rest[:pieces], rest[pieces:gradients]
         self.rows, self.updates = rest[gradients], rest[gradients + 1 :]
@@ -286,20 +286,16 @@ def _messages(mail: _Mail, traffic: Traffic) -> _StepMail:
     gradients = mail.direct(
         [(1 - part) * layer for part in owned], [others * part * layer for part in owned]
     )
-    rows, early = (
-        _rows(mail, [row * each for each in counts])
-        for counts in (
-            [work.table_rows for work in mail.works],
-            [work.early_rows for work in mail.works],
-        )
-    )
+    rows = _rows(mail, [row * work.table_rows for work in mail.works])
     new = mail.direct(
         [others * part * stack for part in owned], [(1 - part) * stack for part in owned]
     )
     pieces = [piece] * traffic.head_pieces
     every = [*pieces, *[gradients] * traffic.layers, rows, *[new] * traffic.stacks]
-    several = any(work.early_rows for work in mail.works)
-    return _StepMail(traffic, [early] * several + every, early=several).again()
+    early = [row * work.early_rows for work in mail.works]
+    if any(early):
+        every.insert(0, _rows(mail, early))
+    return _StepMail(traffic, every, early=any(early)).again()
 
 
 def _rows(mail: _Mail, own: list[float]) -> _Passage:

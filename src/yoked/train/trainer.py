@@ -130,16 +130,14 @@ class Trainer:
         self.layout.zero_gradients()
         first = step * self.rows_per_step
         batch = torch.from_numpy(self.stream.batch(first, first + self.rows_per_step)).to(device)
-        ids = batch[:, :-1]
-        batches = [
-            torch.split(ids[rows.start : rows.stop], self.device_batch_size) if len(rows) else ()
-            for rows in self.ranges
+        by_rank = [
+            torch.split(batch[part.start : part.stop], self.device_batch_size) if len(part) else ()
+            for part in self.ranges
         ]
-        tables = self.sync.begin(batches)
+        tables = self.sync.begin([[rows[:, :-1] for rows in each] for each in by_rank])
         head_weight = self.model.lm_head.weight.detach().to(dtype)
-        scale = 1.0 / (self.rows_per_step * ids.size(1))
-        mine = batch[self.my_rows.start : self.my_rows.stop]
-        micro_batches = torch.split(mine, self.device_batch_size) if len(mine) else ()
+        scale = 1.0 / (self.rows_per_step * (batch.size(1) - 1))
+        micro_batches = by_rank[self.wire.rank]
         nats = 0.0
         for number, rows in enumerate(micro_batches):
             if number == len(micro_batches) - 1:

@@ -32,7 +32,7 @@ _LINKS = (
     "reverse-path", "loss", "slow-interface", "world-failed", "rendezvous-port",
 )  # fmt: skip
 """What fails on links whose interface does."""
-_NAMES = ("own-name-elsewhere", "peer-name-wrong", "name-family")
+NAMES = ("own-name-elsewhere", "peer-name-wrong", "name-family")
 """Names that still lead to the address that was."""
 # Bridges to a host's own containers and virtual machines; without any they have no signal.
 _OWN_BRIDGE = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|(virbr|podman|cni|lxcbr)\d+")
@@ -322,7 +322,7 @@ CHECKS = (
             fix="Switches it on.",
         ),
         _interface_down,
-        explains=(*_LINKS, *_NAMES, "no-address", "no-interface"),
+        explains=(*_LINKS, *NAMES, "no-address", "no-interface"),
         quick=True,
     ),
     Check(
@@ -351,7 +351,7 @@ CHECKS = (
             "where none is known, asks the DHCP server again.",
         ),
         _no_address,
-        explains=(*_LINKS, *_NAMES, "no-interface"),
+        explains=(*_LINKS, *NAMES, "no-interface"),
         quick=True,
     ),
     Check(
@@ -366,7 +366,7 @@ CHECKS = (
             fix="Gives the interface an IPv4 address.",
         ),
         _link_local,
-        explains=(*_LINKS, *_NAMES),
+        explains=(*_LINKS, *NAMES),
         quick=True,
     ),
     Check(
@@ -400,7 +400,7 @@ CHECKS = (
             "own, as yoked.toml has it.",
         ),
         _same_address,
-        explains=(*_LINKS, *_NAMES, "wrong-neighbour"),
+        explains=(*_LINKS, *NAMES, "wrong-neighbour"),
         quick=True,
     ),
     Check(
@@ -415,7 +415,7 @@ CHECKS = (
             fix="Finds out anew, with traffic, which interfaces of one family reach each other.",
         ),
         _mixed_families,
-        explains=(*_LINKS, *_NAMES),
+        explains=(*_LINKS, *NAMES),
         quick=True,
     ),
     Check(
@@ -429,7 +429,7 @@ CHECKS = (
             fix="By hand: a cable, or a wireless network.",
         ),
         _no_interface,
-        explains=(*_LINKS, *_NAMES),
+        explains=(*_LINKS, *NAMES),
         quick=True,
     ),
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from yoked.doctor.check import page
 from yoked.doctor.checks.groups import alternative, groups
+from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.reading import (
     addresses,
     at,
@@ -15,7 +16,7 @@ from yoked.doctor.checks.reading import (
     listed,
     part,
 )
-from yoked.doctor.checks.ways import NAMES, join, network_of, way_check
+from yoked.doctor.checks.ways import join, network_of, way_check
 from yoked.records.examination import Examination, Finding, HostSeen
 
 

@@ -7,7 +7,7 @@ from ipaddress import ip_interface
 
 from yoked.doctor.check import Check, page
 from yoked.doctor.checks.groups import Group, alternative, groups
-from yoked.doctor.checks.interfaces import replace_address
+from yoked.doctor.checks.interfaces import NAMES, replace_address
 from yoked.doctor.checks.reading import (
     by_hand,
     chosen_address,
@@ -23,8 +23,6 @@ from yoked.doctor.checks.verdicts import FORBIDDEN
 from yoked.records.examination import Examination, Finding, Fix
 
 _AFTER = ("rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed")
-NAMES = ("own-name-elsewhere", "peer-name-wrong", "name-family")
-"""Names that still lead to the address that was, where a host has another one now."""
 # Before the rules of VPNs, which begin at a few thousand.
 _RULE = 1
 

@@ -283,6 +283,11 @@ class Words:
             raise self.wrong(f"{what} is {text!r}: it must be a whole number")
         return int(value)
 
+    def optional_whole(self, what: str, least: int, most: int, default: int) -> int:
+        """The next word as a whole number within limits, if there is one. Raises UsageError."""
+        text = self.optional()
+        return self.whole(text, what, least, most) if text else default
+
     def rate_bit_per_s(self, text: str) -> float:
         """`20mbit`, as tc writes it, or `20 Mbit/s`. Raises UsageError."""
         written = f"{text}/s" if re.search(r"bit\s*$", text, re.IGNORECASE) else text

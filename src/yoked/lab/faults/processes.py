@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -25,6 +25,24 @@ _STOP_ROUNDS = 5
 _STOPPED = "tTZX"
 # PID_MAX_LIMIT of 64-bit Linux, include/linux/threads.h.
 _MOST_PID = 2**22
+_START_S = 20.0
+
+# Runs in the host, with its Python: starts a program with the arguments, and ends once that is
+# ready, which leaves it to PID 1.
+_LEAVE = """
+import subprocess, sys
+program = subprocess.Popen(
+    [sys.executable, *sys.argv[1:]],
+    stdin=subprocess.DEVNULL,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    start_new_session=True,
+)
+line = program.stdout.readline()
+if line != "ready\\n":
+    sys.exit((line + program.stdout.read()).strip().rpartition("\\n")[2])
+"""
 
 
 def send(process: ProcessId, number: signal.Signals) -> None:
@@ -51,6 +69,19 @@ def end_marked(host: LabHost, fault_id: str) -> None:
             found = ProcessId.of(process.outer_pid)
             if mark in Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0"):
                 found.kill()
+
+
+def leave(
+    host: LabHost, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None = None
+) -> str | None:
+    """Start a Python program in a host, wait until it prints `ready`, and leave it to PID 1.
+
+    argv: what follows the interpreter. None: it runs; else its last words.
+    """
+    started = host.run(
+        ["python3", "-c", _LEAVE, *argv], env=env, cwd=cwd, check=False, timeout_s=_START_S
+    )
+    return started.stderr.strip().rpartition("\n")[2] if started.returncode else None
 
 
 def _stop(act: Act, processes: Iterable[HostProcess]) -> int:
@@ -185,28 +216,6 @@ class Suspend(Fault):
             unsilence(act, hook)
 
 
-# Runs in the host, with its Python: starts a program, waits until it listens, and ends, which
-# leaves that program to PID 1.
-_LEAVE_BEHIND = """
-import os, subprocess, sys
-folder, program = sys.argv[1:3]
-os.makedirs(folder + "/scripts")
-for name, text in (("__init__", ""), ("base_train", program)):
-    with open(f"{folder}/scripts/{name}.py", "w") as file:
-        file.write(text)
-rank = subprocess.Popen(
-    [sys.executable, "-u", "-m", "scripts.base_train", "--depth=8"],
-    cwd=folder,
-    stdin=subprocess.DEVNULL,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-    start_new_session=True,
-)
-line = rank.stdout.readline()
-if line != "ready\\n":
-    sys.exit((line + rank.stdout.read()).strip().rpartition("\\n")[2])
-"""
 _STALE_RANK = """
 import os, signal, socket
 listener = socket.create_server(("", int(os.environ["STALE_PORT"])))
@@ -261,14 +270,12 @@ class StaleProcess(Fault):
             "STALE_PORT": str(self.port),
             "YOKED_LAB_FAULT": act.id,
         }
-        started = act.awake(self.host).run(
-            ["python3", "-c", _LEAVE_BEHIND, f"/tmp/{act.id}", _STALE_RANK],  # noqa: S108
-            env=rank,
-            check=False,
-            timeout_s=20,
-        )
-        if started.returncode:
-            why = started.stderr.strip().rpartition("\n")[2]
+        host, folder = act.awake(self.host), f"/tmp/{act.id}"  # noqa: S108
+        host.run(["mkdir", "-p", f"{folder}/scripts"])
+        host.write_text(f"{folder}/scripts/__init__.py", "")
+        host.write_text(f"{folder}/scripts/base_train.py", _STALE_RANK)
+        why = leave(host, ["-u", "-m", "scripts.base_train", "--depth=8"], env=rank, cwd=folder)
+        if why is not None:
             raise LabError(
                 f"nothing can listen on {self.host} at port {self.port}: {why}",
                 fix=f"yoked lab exec {self.host} -- ss -ltnp",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from yoked.errors import LabError
 from yoked.lab.faults.base import Act, Fault, Words
 from yoked.lab.faults.files import FileFault, ask
-from yoked.lab.faults.processes import end_marked
+from yoked.lab.faults.processes import end_marked, leave
 
 if TYPE_CHECKING:
     from yoked.lab.host import LabHost
@@ -18,23 +18,7 @@ if TYPE_CHECKING:
 # A library that `import torch` needs first of all, and a small one.
 _TORCH_LIBRARY = "lib/libc10.so"
 _COMPILERS = ("cc", "gcc", "clang", "c++", "g++", "clang++", "c99")
-_START_S = 20.0
 
-# Runs in the host: starts a program as somebody's own, and leaves it to PID 1.
-_LEAVE = """
-import subprocess, sys
-program = subprocess.Popen(
-    [sys.executable, "-I", "-S", "-u", "-c", *sys.argv[1:]],
-    stdin=subprocess.DEVNULL,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-    start_new_session=True,
-)
-line = program.stdout.readline()
-if line != "ready\\n":
-    sys.exit((line + program.stdout.read()).strip().rpartition("\\n")[2])
-"""
 _SILENTLY = """
 import os
 print("ready", flush=True)
@@ -67,15 +51,12 @@ class StrayProgram(Fault):
 
     def start(self, act: Act, program: str, number: int) -> None:
         """Start it, once. Raises LabError with its own words."""
-        host = act.awake(self.host)
-        started = host.run(
-            ["python3", "-c", _LEAVE, program, str(number)],
+        why = leave(
+            act.awake(self.host),
+            ["-I", "-S", "-u", "-c", program, str(number)],
             env={"YOKED_LAB_FAULT": act.id},
-            check=False,
-            timeout_s=_START_S,
         )
-        if started.returncode:
-            why = started.stderr.strip().rpartition("\n")[2]
+        if why is not None:
             raise LabError(f"{self.text}: {why}", fix=f"yoked lab exec {self.host} -- ss -ltnp")
 
     def undo(self, act: Act) -> None:
@@ -98,8 +79,8 @@ class BusyCpu(StrayProgram):
     def parse(cls, lab: Lab, args: Sequence[str]) -> Self:
         """From a host, and perhaps a number."""
         words = Words(cls.USAGE, lab, args)
-        host, text = words.host(), words.optional()
-        return words.done(cls(host, words.whole(text, "CORES", 1, 256) if text else cls.cores))
+        host = words.host()
+        return words.done(cls(host, words.optional_whole("CORES", 1, 256, cls.cores)))
 
     @property
     def text(self) -> str:

@@ -227,8 +227,8 @@ class Battery(MountFault):
     def parse(cls, lab: Lab, args: Sequence[str]) -> Self:
         """From a host, and perhaps how full it is."""
         words = Words(cls.USAGE, lab, args)
-        host, text = words.host(), words.optional()
-        return words.done(cls(host, words.whole(text, "PERCENT", 0, 100) if text else cls.percent))
+        host = words.host()
+        return words.done(cls(host, words.optional_whole("PERCENT", 0, 100, cls.percent)))
 
     @classmethod
     def blocked(cls, _lab: Lab) -> str | None:
