@@ -21,8 +21,10 @@ setup:
 demo: setup
 	@bash scripts/demo.sh
 
+# Tests that start ranks or labs have all cores to themselves.
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto --maxprocesses=4 --dist=loadfile tests/unit
+	$(BIN)/python -m pytest -m "not slow and not gpu" tests/distributed tests/lab
 
 test-all: setup
 	$(BIN)/python -m pytest

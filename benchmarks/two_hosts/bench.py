@@ -96,8 +96,12 @@ def _over_nanochat(turn: list[Run], run: Run) -> float:
 
 
 def compare_losses(stage: Stage, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Mean loss of the last steps, one process against both hosts, by seed and sync."""
-    found: dict[int, dict[str, list[float]]] = {}
+    """Mean loss of the last steps, one process against both hosts, by seed and sync.
+
+    Other seeds of an earlier run stay in the result, so that a long one can be done in parts.
+    """
+    facts = _facts(stage, options)
+    found = earlier_losses(facts["configuration"], options)
     for seed, reference in dict(_references(stage, options)).items():
         found[seed] = losses = {ALONE: reference}
         print(f"seed {seed}  {ALONE}: {_final(reference):.4f}", flush=True)
@@ -105,13 +109,28 @@ def compare_losses(stage: Stage, options: argparse.Namespace) -> Iterator[dict[s
             losses[sync] = stage.together(sync, options.steps, seed).losses
             print(f"seed {seed}  {sync}: {_off_percent(losses, sync):+.3f}%", flush=True)
         yield {
-            **_facts(stage, options),
+            **facts,
             "loss_off_percent": {
                 sync: {seed: _off_percent(losses, sync) for seed, losses in found.items()}
                 for sync in options.sync
             },
             "losses": found,
         }
+
+
+def earlier_losses(
+    configuration: dict[str, Any], options: argparse.Namespace
+) -> dict[int, dict[str, list[float]]]:
+    """What is kept of other seeds in the same configuration."""
+    path = result_path(options)
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    if kept.get("configuration") != configuration:
+        return {}
+    return {
+        int(seed): losses
+        for seed, losses in kept["losses"].items()
+        if int(seed) not in options.seeds and {*options.sync} <= {*losses}
+    }
 
 
 def _references(stage: Stage, options: argparse.Namespace) -> Iterator[tuple[int, list[float]]]:
@@ -225,13 +244,17 @@ def prepare_data(scratch: Path, options: argparse.Namespace) -> None:
     side.make_base(scratch / "nanochat", text, dataset.tokenizer_folder)
 
 
-def keep(result: dict[str, Any], options: argparse.Namespace) -> None:
-    """Write what is measured so far, in the place of an earlier measurement."""
+def result_path(options: argparse.Namespace) -> Path:
+    """The file of a configuration."""
     kind = "losses" if options.losses else "speed"
     speeds = "to".join(f"{speed:g}" for speed in options.speeds)
+    return RESULTS / f"{kind}-{options.link}-{options.tokens}-{options.dtype}-{speeds}.json"
+
+
+def keep(result: dict[str, Any], options: argparse.Namespace) -> None:
+    """Write what is measured so far, in the place of an earlier measurement."""
     RESULTS.mkdir(exist_ok=True)
-    name = f"{kind}-{options.link}-{options.tokens}-{options.dtype}-{speeds}.json"
-    (RESULTS / name).write_text(json.dumps(result, indent=1) + "\n")
+    result_path(options).write_text(json.dumps(result, indent=1) + "\n")
 
 
 def main() -> int:

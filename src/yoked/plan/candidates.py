@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from yoked.plan.costs import RankCost, codec_cost
 from yoked.plan.memory import rank_memory
-from yoked.plan.shape import Shape, count_parameters, distinct_tokens
-from yoked.timeline import (
+from yoked.plan.shape import Shape, count_parameters
+from yoked.timeline.clock import predict_step
+from yoked.timeline.vocabulary import distinct_tokens
+from yoked.timeline.work import (
     DENSE_BYTES,
     GLOO_CPU_S_PER_BYTE,
     ROW_BYTES,
@@ -18,7 +20,6 @@ from yoked.timeline import (
     RankWork,
     StepForecast,
     Traffic,
-    predict_step,
 )
 
 EXACT = "exact"

@@ -8,7 +8,7 @@ from itertools import permutations
 
 from yoked.errors import YokedError
 from yoked.records.measurement import Collective, Measurement
-from yoked.timeline import Network, Port
+from yoked.timeline.work import Network, Port
 
 # Of what raw TCP carries, where no collective was measured: Gloo's all_reduce of 8 MB and more
 # reached 99% at 1 Gbit/s and 95% at 100 Mbit/s.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from yoked.plan.shape import Shape, count_parameters, distinct_tokens
+from yoked.plan.shape import Shape, count_parameters
+from yoked.timeline.vocabulary import distinct_tokens
 
 # A process that has imported torch, chosen its products and holds its work buffers. With it the
 # whole is within 4% of the peak that rehearsals of depth 4 with 2 and 8 rows had (1.02, 1.38 GB).

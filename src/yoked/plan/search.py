@@ -16,7 +16,7 @@ from yoked.plan.fleet import network_of
 from yoked.plan.memory import USABLE_PART
 from yoked.plan.shape import Shape
 from yoked.records.measurement import Measurement
-from yoked.timeline import DENSE_BYTES, Network
+from yoked.timeline.work import DENSE_BYTES, Network
 
 # From what loses nothing on the way to what loses most.
 SYNCS = tuple(DENSE_BYTES)

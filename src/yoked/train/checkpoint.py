@@ -127,6 +127,15 @@ class CheckpointStore:
         with self._disk_errors(None, 0):
             self._files.recover()
 
+    def make_newest(self, step: int) -> None:
+        """A run goes on from this checkpoint: what an abandoned attempt saved later is older now.
+
+        One that nanochat wrote stays as old as it is.
+        """
+        if self._files.manifest(step) is not None:
+            with self._disk_errors(None, 0):
+                self._files.make_newest(step)
+
     def save(
         self,
         step: int,

@@ -28,7 +28,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -359,20 +359,35 @@ class CheckpointFolder:
 
         Raises OSError, with everything staged removed, when it could not become complete.
         """
-        sequence = 1 + max((manifest.sequence for manifest in self._readable()), default=0)
-        manifest = Manifest(staging.step, sequence, staging.token, tuple(staging.entries))
-        name = manifest_name(staging.step)
+        manifest = Manifest(
+            staging.step, self._next_sequence(), staging.token, tuple(staging.entries)
+        )
         try:
-            with HashingFile(staged_path(self.path, staging.step, staging.token, name)) as file:
-                file.write(manifest.to_bytes())
-            sync_folder(self.path)
-            file.path.replace(self.path / name)
+            self._publish(manifest)
         except OSError:
             staging.discard()
             raise
         sync_folder(self.path)
         self._move_into_place(manifest)
         return manifest
+
+    def make_newest(self, step: int) -> None:
+        """Let a complete checkpoint of ours count as the one that was saved last."""
+        manifest = self.manifest(step)
+        assert manifest is not None, f"step {step} has no manifest"
+        if manifest != self.complete()[0]:
+            self._publish(replace(manifest, sequence=self._next_sequence()))
+            sync_folder(self.path)
+
+    def _next_sequence(self) -> int:
+        return 1 + max((manifest.sequence for manifest in self._readable()), default=0)
+
+    def _publish(self, manifest: Manifest) -> None:
+        name = manifest_name(manifest.step)
+        with HashingFile(staged_path(self.path, manifest.step, manifest.token, name)) as file:
+            file.write(manifest.to_bytes())
+        sync_folder(self.path)
+        file.path.replace(self.path / name)
 
     def _move_into_place(self, manifest: Manifest) -> None:
         # The model goes last: nanochat takes the step for complete when it sees that file.

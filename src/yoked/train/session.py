@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from yoked.agent.processors import cpu_model
 from yoked.errors import DataError, UsageError, YokedError
 from yoked.train import choose, kernels
 from yoked.train.attention import AttentionPath
@@ -438,11 +439,9 @@ def _describe(
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    if platform.system() == "Linux":
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        return cpu_model(cpuinfo.read_text(encoding="utf-8"))
     return platform.processor() or platform.machine()
 
 

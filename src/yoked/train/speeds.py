@@ -20,6 +20,10 @@ from yoked.train.model import ModelConfig
 from yoked.train.sync.wire import Wire
 
 MEASURE_S = 0.3
+# A quota is given out ten times a second, as a burst: one more or less is a third of MEASURE_S.
+STOPPED_MEASURE_S = 1.0
+# Threads that had less of their cores than this were stopped, or shared them.
+WHOLE_CORES = 0.9
 
 
 def measure_speeds(
@@ -29,7 +33,8 @@ def measure_speeds(
     libraries: tuple[Library, Library],
     wire: Wire,
 ) -> list[float]:
-    """FLOP a second in the model's products, by rank. Collective; takes MEASURE_S.
+    """FLOP a second in the model's products, by rank. Collective; takes MEASURE_S, up to
+    STOPPED_MEASURE_S where a rank does not have its cores for itself.
 
     libraries: those of the layers' and of the head's products.
     """
@@ -44,12 +49,20 @@ def measure_speeds(
     _multiply(rounds)
     # All begin together, so that ranks of one host share it as they will.
     wire.gather_objects(None)
-    started, count = time.perf_counter(), 0
-    while (took_s := time.perf_counter() - started) < MEASURE_S or not count:
+    started_s, used_s, count = time.perf_counter(), time.process_time(), 0
+    while True:
         _multiply(rounds)
         count += 1
+        took_s = time.perf_counter() - started_s
+        whole = device.type != "cpu" or _had_its_cores(time.process_time() - used_s, took_s)
+        if took_s >= (MEASURE_S if whole else STOPPED_MEASURE_S):
+            break
     flops = sum(2 * a.size(0) * a.size(1) * b.size(0) for a, b, _ in rounds)
     return [float(speed) for speed in wire.gather_objects(count * flops / took_s)]
+
+
+def _had_its_cores(used_s: float, took_s: float) -> bool:
+    return used_s >= WHOLE_CORES * torch.get_num_threads() * took_s
 
 
 def _operands(

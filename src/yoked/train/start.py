@@ -203,6 +203,9 @@ def load_origin(
         return None
     check_matches(loaded.meta, dataclasses.asdict(session.model_config))
     _take_over(loaded, parts, optimizer=own or loaded.optim_state is not None)
+    if own and session.config.resume_from_step is not None:
+        # From now on this is the run, should it be killed before it saves again.
+        store.make_newest(loaded.step)
     # Figures of the run so far are its own alone.
     return loaded if own else dataclasses.replace(loaded, meta={})
 

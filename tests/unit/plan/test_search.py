@@ -16,14 +16,8 @@ from yoked.plan.fleet import network_of
 from yoked.plan.search import SYNCS, Question, make_plan
 from yoked.plan.shape import Shape
 from yoked.records.measurement import Collective, Measurement
-from yoked.timeline import (
-    GLOO_CPU_S_PER_BYTE,
-    Network,
-    Port,
-    RankWork,
-    Traffic,
-    predict_step,
-)
+from yoked.timeline.clock import predict_step
+from yoked.timeline.work import GLOO_CPU_S_PER_BYTE, Network, Port, RankWork, Traffic
 
 Fleet = Callable[..., Measurement]
 TARGET = Target(steps=1000, prices_per_hour={})

@@ -10,7 +10,6 @@ from yoked.plan.arithmetic import wire_times
 from yoked.plan.shape import (
     Shape,
     count_parameters,
-    distinct_tokens,
     flops_per_token,
     muon_flops,
 )
@@ -55,18 +54,6 @@ def test_muon_costs_what_its_owners_are_chosen_by(anchor: Shape) -> None:
     assert muon_flops(anchor) == sum(update_cost(shape) for shape in shapes)
 
 
-@pytest.mark.parametrize(("tokens", "different"), [(512, 254), (1024, 460), (4096, 1355)])
-def test_text_repeats_its_words(tokens: int, different: int) -> None:
-    assert distinct_tokens(tokens, 32_768) == pytest.approx(different, rel=0.07)
-
-
-@given(st.integers(0, 10**7), st.integers(300, 200_000))
-def test_there_are_never_more_different_tokens_than_tokens_or_words(
-    tokens: int, vocab: int
-) -> None:
-    assert 0 <= distinct_tokens(tokens, vocab) <= min(tokens, vocab)
-
-
 def test_bytes_of_the_anchors_come_out(anchor: Shape) -> None:
     plain, exact, bf16, int8, _ = wire_times(anchor, ranks=2, tokens_per_rank=1024)
     assert plain.sent_bytes == pytest.approx(4 * 36_700_290)
@@ -78,6 +65,6 @@ def test_bytes_of_the_anchors_come_out(anchor: Shape) -> None:
 
 def test_the_seeds_760m_model_comes_out_as_in_the_seeds() -> None:
     # 760M parameters in bf16 over two ranks: "about 14 s/step on 1GbE" at 85% of the line.
-    from yoked.timeline import ring_bytes
+    from yoked.timeline.messages import ring_bytes
 
     assert 8 * ring_bytes(2 * 760e6, 2) / (0.85 * 1e9) == pytest.approx(14.3, abs=0.1)

@@ -154,6 +154,24 @@ def test_after_a_resume_the_newest_is_the_one_saved_last_not_the_highest_step(tm
         assert store.steps() == [15, 30]
 
 
+def test_what_a_run_goes_on_from_is_the_newest_though_it_is_killed_before_it_saves(
+    tmp_path, state, same
+):
+    with CheckpointStore(tmp_path / "d2") as store:
+        for step in (10, 20, 30):
+            save(store, step, state)
+    with CheckpointStore(tmp_path / "d2") as store:
+        store.recover()
+        store.make_newest(10)
+        store.make_newest(10)
+    with CheckpointStore(tmp_path / "d2", keep_last=2) as store:
+        assert store.load().step == 10
+        assert same(store.load_newest_good().model_state, state.model)
+        assert store.steps() == [10, 20, 30]
+        save(store, 12, state)
+        assert store.steps() == [10, 12]
+
+
 def test_saving_a_step_anew_replaces_it(store, tiny_state, same):
     save(store, 1, tiny_state(seed=1))
     anew = tiny_state(seed=2)

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 import torch
 
-from yoked.timeline import (
+from yoked.timeline.clock import predict_step
+from yoked.timeline.messages import ring_bytes
+from yoked.timeline.vocabulary import distinct_tokens
+from yoked.timeline.work import (
     DENSE_BYTES,
     GLOO_CPU_S_PER_BYTE,
     ROW_BYTES,
@@ -21,8 +24,6 @@ from yoked.timeline import (
     Port,
     RankWork,
     Traffic,
-    predict_step,
-    ring_bytes,
 )
 from yoked.train.choose import Choice
 from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
@@ -37,8 +38,6 @@ MEASURE_S = 0.15
 FIRST_BYTES, LAST_BYTES = 1 << 18, 1 << 26
 # A training step takes longer than its products: attention, elementwise passes, memory.
 STEP_OVER_PRODUCTS = 1.3
-# Distinct tokens among 1,024 of text; see `yoked.plan.shape`.
-DISTINCT_PART = 0.45
 COPY_BYTES_PER_S = 15e9
 # AdamW reads and writes a parameter and its two moments.
 ADAMW_BYTES = 24
@@ -165,4 +164,4 @@ def _work(
 
 def _table_rows(rows: int, config: ModelConfig) -> float:
     """Rows of the tables that so many rows of text touch."""
-    return min(DISTINCT_PART * rows * config.sequence_len, config.padded_vocab_size)
+    return distinct_tokens(rows * config.sequence_len, config.vocab_size)

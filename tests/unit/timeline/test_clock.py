@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yoked.timeline import Network, Port, RankWork, Traffic, predict_step, ring_bytes
+from yoked.timeline.clock import predict_step
+from yoked.timeline.messages import ring_bytes
+from yoked.timeline.work import Network, Port, RankWork, Traffic
 
 NOTHING = Traffic(
     head_numbers=0, matrix_numbers=0, table_width=0, layers=1, head_pieces=1, stacks=1

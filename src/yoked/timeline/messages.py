@@ -1,0 +1,137 @@
+"""Every message of a step: when it can go, how long the wire needs, whose core it costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from yoked.timeline.work import Network, RankWork, Traffic
+
+
+def ring_bytes(payload_bytes: float, ranks: int) -> float:
+    """What each rank of a ring all-reduce sends: 2(N-1)/N of the payload (Thakur et al. 2005)."""
+    return 2 * (ranks - 1) / ranks * payload_bytes
+
+
+@dataclass
+class Passage:
+    """A message in one step. moved: bytes that a rank of each kind sends and receives; through:
+    bytes that leave each host; missing: kinds of ranks that have not made their part.
+    """
+
+    wire_s: float
+    moved: tuple[float, ...]
+    through: dict[str, float]
+    missing: int
+    left_s: float
+    ready: float = math.inf
+    end: float = math.inf
+
+
+class Mail:
+    """Ranks by kind, so that those which are alike are followed once, and who sits where."""
+
+    def __init__(self, works: Sequence[RankWork], network: Network) -> None:
+        self.network, self.total = network, len(works)
+        neighbours = Counter(work.host for work in works)
+        numbers: dict[object, int] = {}
+        self.works: list[RankWork] = []
+        self.counts: list[int] = []
+        self.hosts: dict[str, Counter[int]] = {}
+        for work in works:
+            anywhere = dataclasses.replace(work, host="")
+            alike = (anywhere, network.ports.get(work.host), neighbours[work.host])
+            number = numbers.setdefault(alike, len(numbers))
+            if number == len(self.works):
+                self.works.append(work)
+                self.counts.append(0)
+            self.counts[number] += 1
+            self.hosts.setdefault(work.host, Counter())[number] += 1
+
+    def ring(self, payload_bytes: float) -> Passage:
+        """An all-reduce. Ranks of a host are neighbours: one of them sends through its port."""
+        part = ring_bytes(payload_bytes, self.total)
+        everywhere = dict.fromkeys(self.hosts, part if len(self.hosts) > 1 else 0.0)
+        each = [part] * len(self.works)
+        return self._passage(each, each, everywhere, everywhere)
+
+    def direct(self, sent: list[float], received: list[float]) -> Passage:
+        """From rank to rank, by kind; what goes to ranks of the same host does not leave it."""
+        return self._passage(sent, received, self._away(sent), self._away(received))
+
+    def _away(self, bytes_by_kind: list[float]) -> dict[str, float]:
+        away = {}
+        for host, kinds in self.hosts.items():
+            here = sum(kinds.values())
+            part = (self.total - here) / max(self.total - 1, 1)
+            away[host] = part * sum(n * bytes_by_kind[kind] for kind, n in kinds.items())
+        return away
+
+    def _passage(
+        self,
+        sent: list[float],
+        received: list[float],
+        leaving: dict[str, float],
+        coming: dict[str, float],
+    ) -> Passage:
+        moved = tuple(a + b for a, b in zip(sent, received, strict=True))
+        wire_s = max(moved) / self.network.local_bytes_per_s
+        if len(self.hosts) > 1:
+            ports = self.network.ports
+            wire_s = max(
+                max(
+                    leaving[host] / ports[host].out_bytes_per_s,
+                    coming[host] / ports[host].in_bytes_per_s,
+                )
+                for host in self.hosts
+            )
+        return Passage(wire_s, moved, leaving, len(self.works), wire_s)
+
+
+class StepMail:
+    """The messages of one step, in the order in which they queue for the wire."""
+
+    def __init__(self, traffic: Traffic, in_order: list[Passage], *, early: bool) -> None:
+        self.traffic, self.in_order = traffic, in_order
+        self.early = in_order[0] if early else None
+        rest = in_order[1:] if early else in_order
+        pieces, gradients = traffic.head_pieces, traffic.head_pieces + traffic.layers
+        self.head, self.layers = rest[:pieces], rest[pieces:gradients]
+        self.rows, self.updates = rest[gradients], rest[gradients + 1 :]
+
+    def again(self) -> StepMail:
+        """The same messages, to be sent in another step."""
+        fresh = [dataclasses.replace(passage) for passage in self.in_order]
+        return StepMail(self.traffic, fresh, early=self.early is not None)
+
+
+def messages(mail: Mail, traffic: Traffic) -> StepMail:
+    """What all ranks exchange in a step."""
+    others, dense = mail.total - 1, traffic.dense_bytes
+    layer = traffic.matrix_numbers / traffic.layers * dense
+    stack = traffic.matrix_numbers / traffic.stacks * dense
+    row = traffic.table_width * traffic.row_bytes
+    owned = [work.owned for work in mail.works]
+    piece = mail.ring(traffic.head_numbers / traffic.head_pieces * dense)
+    gradients = mail.direct(
+        [(1 - part) * layer for part in owned], [others * part * layer for part in owned]
+    )
+    rows = _rows(mail, [row * work.table_rows for work in mail.works])
+    new = mail.direct(
+        [others * part * stack for part in owned], [(1 - part) * stack for part in owned]
+    )
+    pieces = [piece] * traffic.head_pieces
+    every = [*pieces, *[gradients] * traffic.layers, rows, *[new] * traffic.stacks]
+    early = [row * work.early_rows for work in mail.works]
+    if any(early):
+        every.insert(0, _rows(mail, early))
+    return StepMail(traffic, every, early=any(early)).again()
+
+
+def _rows(mail: Mail, own: list[float]) -> Passage:
+    """Every rank's rows to all others. own: bytes, by kind of rank."""
+    every = sum(count * each for count, each in zip(mail.counts, own, strict=True))
+    return mail.direct([(mail.total - 1) * each for each in own], [every - each for each in own])

@@ -1,0 +1,129 @@
+"""What goes into a step's timeline, and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Bytes of a number on the wire by `--sync`: of dense gradients and updates, with the scales of
+# their blocks, and of rows of embedding tables.
+DENSE_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 1.0 + 4 / 256, "int4": 0.5 + 2 / 64}
+ROW_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 2.0, "int4": 2.0}
+
+# What a core pays for a byte that it sends or receives, Gloo and kernel together: getrusage of two
+# ranks on loopback, 1 to 32 MB messages, torch 2.13, AMD Zen 5: 0.38 to 0.63 ns a byte.
+GLOO_CPU_S_PER_BYTE = 0.5e-9
+
+
+@dataclass(frozen=True)
+class Port:
+    """What a host's connection to the others carries, each way while the other is in use too."""
+
+    out_bytes_per_s: float
+    in_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """Ports by host; latency_s: from the moment a message is ready everywhere to its first byte.
+
+    local_bytes_per_s: between ranks of one host.
+    """
+
+    ports: dict[str, Port]
+    latency_s: float
+    local_bytes_per_s: float = 5e9
+
+
+@dataclass(frozen=True)
+class RankWork:
+    """One rank's step. before_s: every micro-batch but the last one, whole; forward_s, head_s,
+    backward_s: the last one, 0 without rows.
+
+    idle_rows_s: AdamW of table rows that no rank used, which waits for no gradient. muon_s: of the
+    matrices that it owns, the part `owned` of all. adamw_s: of the rest. table_rows: rows of the
+    tables that the last micro-batch's tokens touch; early_rows: those of all before. encode_s,
+    decode_s: a number's way into its payload dtype and back. cpu_s_per_byte: what a byte sent or
+    received costs its cores, divided by its threads.
+    """
+
+    host: str
+    before_s: float
+    forward_s: float
+    head_s: float
+    backward_s: float
+    muon_s: float
+    adamw_s: float
+    owned: float
+    table_rows: float
+    early_rows: float = 0.0
+    idle_rows_s: float = 0.0
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    cpu_s_per_byte: float = 0.0
+
+    @property
+    def alone_s(self) -> float:
+        """The step without anything to exchange."""
+        gradients_s = self.before_s + self.forward_s + self.head_s + self.backward_s
+        return gradients_s + self.idle_rows_s + self.muon_s + self.adamw_s
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one step exchanges. table_width: numbers of one row in all tables together.
+
+    layers: groups in which the matrices' gradients leave; head_pieces, stacks: messages that the
+    lm_head's gradient and the new matrices are parted into.
+    """
+
+    head_numbers: float
+    matrix_numbers: float
+    table_width: float
+    layers: int
+    dense_bytes: float = 4.0
+    row_bytes: float = 4.0
+    head_pieces: int = 8
+    stacks: int = 4
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """A host in one step; compute_s + exposed_comm_s + wait_s is the step.
+
+    exposed_comm_s: its slowest rank stood still while bytes travelled. wait_s: while a slower rank
+    computed. sent_bytes: through its port.
+    """
+
+    compute_s: float
+    exposed_comm_s: float
+    wait_s: float
+    sent_bytes: float
+
+
+@dataclass(frozen=True)
+class StepForecast:
+    """A step of the whole fleet. comm_s: while at least one message was on its way."""
+
+    step_s: float
+    comm_s: float
+    hosts: dict[str, HostStep]
+
+    @property
+    def compute_s(self) -> float:
+        """Of the host that computes longest."""
+        return max(host.compute_s for host in self.hosts.values())
+
+    @property
+    def exposed_comm_s(self) -> float:
+        """Of the host that stands still longest for bytes."""
+        return max(host.exposed_comm_s for host in self.hosts.values())
+
+    @property
+    def hidden_comm_s(self) -> float:
+        """Of comm_s, what went on behind the computation of every host."""
+        return max(0.0, self.comm_s - self.exposed_comm_s)
+
+    @property
+    def sent_bytes(self) -> float:
+        """By the host that sends most."""
+        return max(host.sent_bytes for host in self.hosts.values())
