@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from torch import Tensor
 from yoked.agent import processors
 from yoked.records.measurement import Compute, ModelShape, StepCost
 from yoked.train import choose
-from yoked.train.config import Dtype, TrainConfig
+from yoked.train.config import TrainConfig
 from yoked.train.head import Head
 from yoked.train.matmul import Library, multiply
 from yoked.train.model import GPT, ModelConfig
@@ -34,8 +34,7 @@ from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.schedule import Schedule
 from yoked.train.resolve import ResolvedConfig, resolve
-from yoked.train.session import ComputeChoices, Place, choose_compute, settle_threads
-from yoked.train.sync.wire import Wire
+from yoked.train.session import ComputeChoices, Place, measured_compute, settle_threads
 from yoked.train.tables import RowGradients
 
 # A slower dtype is not tried where that would take longer.
@@ -87,8 +86,8 @@ def report(args: list[str]) -> dict[str, Any]:
     began_s = time.monotonic()
     times = {name: each.best_s for name, each in measured.times.items()}
     for dtype in worth_a_try(times, lambda: time.monotonic() - began_s):
-        asked = dataclasses.replace(config, dtype=cast(Dtype, dtype))
-        compute = choose_compute(asked, model_config, device, Wire(), threads, [])
+        chosen = choose.choose_dtype([times], dtype)
+        compute = measured_compute(config, model_config, device, chosen, measured, threads)
         # Not kept: two models with their optimizers need not fit the device.
         rehearsal = Rehearsal(config, model_config, device, compute)
         costs.append(rehearsal.cost(host, resolved.device_batch_size))

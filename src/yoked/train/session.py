@@ -259,39 +259,70 @@ def choose_compute(
     dtype = Choice("dtype", asked, RECORDED) if recorded else choose.choose_dtype(best_s, asked)
 
     def rest() -> ComputeChoices:
-        compiled = choose.choose_compile(config.compile, device)
-        if measured is None:
-            assert earlier is not None
-            layers, head = Products(**earlier["layers"]), Products(**earlier["head"])
-            path: AttentionPath = earlier["attention"]
-            matmul = Choice("matmul", choose.products_name(layers, head), RECORDED)
-            attention = Choice("attention", path, RECORDED)
-        else:
-            times = measured.times.get(dtype.value)
-            if times is None:
-                # Too slow here to be looked at, and yet the best for the slowest of all ranks.
-                times = choose.measure_dtypes(
-                    model_config, device, dtype=dtype.value, matmul=config.matmul
-                ).times[dtype.value]
-            layers, head, matmul = choose.choose_products(times, config.matmul)
-            path, attention = choose.choose_attention(
-                model_config,
-                device,
-                choose.DTYPES[dtype.value],
-                model_config.sequence_len,
-                config.attention,
-            )
-        return ComputeChoices(
-            dtype=dtype.value,
-            layers=layers,
-            head=head,
-            attention=path,
-            compile_blocks=compiled.value == "blocks",
-            threads=threads[0],
-            choices=(dtype, matmul, threads[1], attention, compiled),
+        if measured is not None:
+            return measured_compute(config, model_config, device, dtype, measured, threads)
+        assert earlier is not None
+        layers, head = Products(**earlier["layers"]), Products(**earlier["head"])
+        path: AttentionPath = earlier["attention"]
+        return _computing(
+            (layers, head, Choice("matmul", choose.products_name(layers, head), RECORDED)),
+            (path, Choice("attention", path, RECORDED)),
+            dtype,
+            threads,
+            choose.choose_compile(config.compile, device),
         )
 
     return on_every(wire, rest)
+
+
+def measured_compute(
+    config: TrainConfig,
+    model_config: ModelConfig,
+    device: torch.device,
+    dtype: Choice,
+    measured: choose.ProductChoice,
+    threads: tuple[int, Choice],
+) -> ComputeChoices:
+    """How this rank computes in that dtype, by what its products took."""
+    # First: it says whether the passes that attention is timed with are compiled.
+    compiled = choose.choose_compile(config.compile, device)
+    times = measured.times.get(dtype.value)
+    if times is None:
+        # Too slow here to be looked at, and yet the best for the slowest of all ranks.
+        times = choose.measure_dtypes(
+            model_config, device, dtype=dtype.value, matmul=config.matmul
+        ).times[dtype.value]
+    return _computing(
+        choose.choose_products(times, config.matmul),
+        choose.choose_attention(
+            model_config,
+            device,
+            choose.DTYPES[dtype.value],
+            model_config.sequence_len,
+            config.attention,
+        ),
+        dtype,
+        threads,
+        compiled,
+    )
+
+
+def _computing(
+    products: tuple[Products, Products, Choice],
+    attention: tuple[AttentionPath, Choice],
+    dtype: Choice,
+    threads: tuple[int, Choice],
+    compiled: Choice,
+) -> ComputeChoices:
+    return ComputeChoices(
+        dtype=dtype.value,
+        layers=products[0],
+        head=products[1],
+        attention=attention[0],
+        compile_blocks=compiled.value == "blocks",
+        threads=threads[0],
+        choices=(dtype, products[2], threads[1], attention[1], compiled),
+    )
 
 
 def _same_place(
