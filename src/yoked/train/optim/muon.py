@@ -3,7 +3,10 @@
 Sources: Muon (Jordan et al. 2024), Polar Express (arXiv 2505.16932), NorMuon (arXiv
 2510.05491), MuonEq (arXiv 2603.28254), Muon+ (arXiv 2602.21545).
 
-Shape legend: K matrices of one shape (R, C).
+On a CPU matrix after matrix is updated: what lies between the products stays in the cache, and
+products of batches are slower there. Elsewhere a stack of matrices is updated at once.
+
+Shape legend: K matrices of one shape (R, C); (.., R, C) is one of them or the stack.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ NORM_FLOOR = 1e-6
 SECOND_MOMENT_FLOOR = 1e-10
 # Steps are counted from 0.
 RENEWED_AFTER = 1
-SMALLEST_SPLIT = 128
+# Rows from which three quarters of a symmetric product are computed sooner than all of it.
+SMALLEST_SPLIT, SMALLEST_SPLIT_BF16 = 128, 512
+MATRIX = 2
 
 
 @dataclass(frozen=True)
@@ -44,41 +49,48 @@ class MuonStep:
 
 
 def _product(left: Tensor, right: Tensor, library: Library) -> Tensor:
-    """left times the transpose of right, matrix by matrix: (K, R, C) and (K, S, C) to (K, R, S)."""
-    if library == "default" or left.device.type != "cpu":
-        return left @ right.mT
-    return torch.stack([multiply(a, b, library) for a, b in zip(left, right, strict=True)])
+    """left (.., R, C) times the transpose of right (.., S, C): (.., R, S)."""
+    if left.dim() == MATRIX:
+        return multiply(left, right, library)
+    return left @ right.mT
+
+
+def _plus_product(
+    added: Tensor, factor: float, left: Tensor, right: Tensor, scale: float, library: Library
+) -> Tensor:
+    """factor * added + scale * `_product`; in bfloat16 rounded once, at the end."""
+    if library != "default":
+        return _product(left, right, library).mul_(scale).add_(added, alpha=factor)
+    fused = torch.addmm if left.dim() == MATRIX else torch.baddbmm
+    return fused(added, left, right.mT, beta=factor, alpha=scale)
 
 
 def _symmetric_product(left: Tensor, right: Tensor, library: Library) -> Tensor:
     """`_product` of what is known to be symmetric: three of its four quarters are computed."""
     size = left.size(-2)
-    # In bfloat16 the products are so fast that the copies cost more than a quarter saves.
-    if size < SMALLEST_SPLIT or left.device.type != "cpu" or left.dtype == torch.bfloat16:
+    smallest = SMALLEST_SPLIT_BF16 if left.dtype == torch.bfloat16 else SMALLEST_SPLIT
+    if size < smallest or left.dim() != MATRIX:
         return _product(left, right, library)
     half = size // 2
-    out = left.new_empty(left.size(0), size, size)
-    out[:, :half] = _product(left[:, :half], right, library)
-    out[:, half:, half:] = _product(left[:, half:], right[:, half:], library)
-    out[:, half:, :half] = out[:, :half, half:].mT
+    out = left.new_empty(size, size)
+    out[:half] = multiply(left[:half], right, library)
+    out[half:, half:] = multiply(left[half:], right[half:], library)
+    out[half:, :half] = out[:half, half:].t()
     return out
 
 
 def _without_identity(A: Tensor, b: float, c: float, library: Library) -> Tensor:
-    """bA + cA^2 for symmetric A (K, R, R)."""
-    if library == "default" and A.dtype == torch.bfloat16:
-        return torch.baddbmm(A, A, A, beta=b, alpha=c)
+    """bA + cA^2 for symmetric A (.., R, R)."""
+    if A.dtype == torch.bfloat16:
+        return _plus_product(A, b, A, A, c, library)
     return _symmetric_product(A, A, library).mul_(c).add_(A, alpha=b)
 
 
 def _polar_express(X: Tensor, library: Library) -> Tensor:
-    """Five times X <- aX + (bA + cA^2) X with A = X X^T; X (K, R, C), R <= C."""
+    """Five times X <- aX + (bA + cA^2) X with A = X X^T; X (.., R, C), R <= C."""
     for a, b, c in POLAR_EXPRESS:
         B = _without_identity(_symmetric_product(X, X, library), b, c, library)
-        if library == "default":
-            X = torch.baddbmm(X, B, X, beta=a)
-        else:
-            X = _product(B, X.mT, library).add_(X, alpha=a)
+        X = _plus_product(X, a, B, X.mT, 1.0, library)
     return X
 
 
@@ -108,7 +120,7 @@ def _polar_express_wide(X: Tensor, library: Library) -> Tensor:
 
 
 def orthogonalise(G: Tensor, library: Library = "default", low_precision: bool = False) -> Tensor:
-    """An orthogonal matrix near each of G (K, R, C), scaled to the Frobenius norm sqrt(min(R, C)).
+    """An orthogonal matrix near each of G (.., R, C), scaled to the Frobenius norm sqrt(min(R, C)).
 
     Rows are first scaled to the RMS row norm, which evens out the spectrum.
     """
@@ -161,6 +173,20 @@ def muon_update(
     momentum_buffer (K, R, C); second_moment (K, R, 1) where R >= C, else (K, 1, C).
     Holds matrix products, so unlike CPUs differ in its last bits: one rank computes it.
     """
+    if parameters.device.type != "cpu":
+        _update(parameters, gradients, momentum_buffer, second_moment, step)
+        return
+    for each in zip(parameters, gradients, momentum_buffer, second_moment, strict=True):
+        _update(*each, step)
+
+
+def _update(
+    parameters: Tensor,
+    gradients: Tensor,
+    momentum_buffer: Tensor,
+    second_moment: Tensor,
+    step: MuonStep,
+) -> None:
     rows, columns = parameters.shape[-2:]
     momentum_buffer.lerp_(gradients, 1 - step.momentum)
     G = torch.lerp(gradients, momentum_buffer, step.momentum)
@@ -168,5 +194,5 @@ def muon_update(
     G = _normalise(G, second_moment)
     lr = step.lr * max(1.0, rows / columns) ** 0.5
     # Cautious decay: only where the update and the weight point the same way.
-    agree = (G * parameters >= 0).to(parameters.dtype)
-    parameters.sub_(lr * G + lr * step.weight_decay * parameters * agree)
+    decay = (G * parameters >= 0).to(parameters.dtype).mul_(parameters)
+    parameters.sub_(G.mul_(lr).add_(decay, alpha=lr * step.weight_decay))
