@@ -39,6 +39,7 @@ from yoked.train.shares import Shares, settle_shares, split_rows
 from yoked.train.speeds import measure_speeds
 from yoked.train.sync.choice import RankPlace, choose_sync
 from yoked.train.sync.patience import in_peace
+from yoked.train.sync.threads import batch_network_threads
 from yoked.train.sync.wire import Wire
 from yoked.train.threads import plan_threads, read_cores
 
@@ -142,6 +143,7 @@ def wire_for(device: torch.device) -> Wire:
     kinds = wire.gather_objects(device.type)
     signals = dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S))
     device_group = dist.new_group(backend="nccl") if set(kinds) == {"cuda"} else None
+    batch_network_threads()
     return Wire(device_group, signals)
 
 

@@ -194,3 +194,13 @@ def test_bfloat16_orthogonalises_nearly_the_same(shape):
 
 def test_normuon_reduces_the_last_dimension_of_tall_and_square_matrices():
     assert [reduced_dimension(*shape) for shape in ((3, 2), (2, 2), (2, 3))] == [-1, -1, -2]
+
+
+def test_a_rate_that_float32_cannot_hold_gives_weights_that_are_not_finite():
+    parameters = draw(1, 8, 8, seed=1)
+    absurd = MuonStep(lr=1e300, momentum=0.95, weight_decay=0.28)
+
+    muon_update(parameters, draw(1, 8, 8), *moments((1, 8, 8)), absurd)
+
+    # The trainer ends such a run at the next loss, and says why.
+    assert not parameters.isfinite().all()

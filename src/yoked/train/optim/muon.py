@@ -11,6 +11,7 @@ Shape legend: K matrices of one shape (R, C); (.., R, C) is one of them or the s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -193,7 +194,12 @@ def _update(
     G = torch.lerp(gradients, momentum_buffer, step.momentum)
     G = orthogonalise(G, step.library, step.low_precision)
     G = _normalise(G, second_moment)
-    lr = step.lr * max(1.0, rows / columns) ** 0.5
+    lr = _in_float32(step.lr * max(1.0, rows / columns) ** 0.5)
     # Cautious decay: only where the update and the weight point the same way.
     decay = (G * parameters >= 0).to(parameters.dtype).mul_(parameters)
-    parameters.sub_(G.mul_(lr).add_(decay, alpha=lr * step.weight_decay))
+    parameters.sub_(G.mul_(lr).add_(decay, alpha=_in_float32(lr * step.weight_decay)))
+
+
+def _in_float32(x: float) -> float:
+    """The number, or infinity where float32 ends: PyTorch would refuse it as a factor."""
+    return x if abs(x) <= torch.finfo(torch.float32).max else math.copysign(math.inf, x)

@@ -1,7 +1,8 @@
 """A dense gradient that every rank needs summed: the lm_head's, piece by piece as it is made.
 
-float32 goes through the process group's own all-reduce; a lossy payload dtype is summed in
-float32 by an `exchange`, with error feedback (Seide et al. 2014).
+Two ranks send each other what they have, and both add. Of more, float32 goes through the process
+group's own all-reduce; a lossy payload dtype is summed in float32 by an `exchange`. What a lossy
+payload loses is made good in later steps (error feedback, Seide et al. 2014).
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from torch import Tensor
 
 from yoked.train.sync.codecs import Codec
 from yoked.train.sync.exchange import Exchange, Feedback, Stage, new_exchange
+from yoked.train.sync.gathering import Gathering
 from yoked.train.sync.wire import Pending, Wire
 
 WHAT = "the lm_head's gradient"
+# Of the pieces' messages; those of matrices have others (`matrices`).
+PIECE_TAG = 200_000
+PAIR = 2
 
 
 class DenseSum:
@@ -23,6 +28,67 @@ class DenseSum:
 
     def __init__(self, wire: Wire, flat: Tensor, pieces: list[slice], codec: Codec | None) -> None:
         self.wire, self.flat, self.pieces, self.codec = wire, flat, pieces, codec
+
+    def expect(self) -> None:
+        """A step begins. Collective, as all that follows: all ranks call it in the same order."""
+
+    def ready(self, number: int) -> None:
+        """A piece of this rank is complete; it must not change before `finish`."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Wait until the tensor holds the sum, the same bytes on all ranks."""
+        raise NotImplementedError
+
+
+class PairSum(DenseSum):
+    """Between two ranks, which send each other each piece. Traffic a rank: the payload."""
+
+    def __init__(self, wire: Wire, flat: Tensor, pieces: list[slice], codec: Codec | None) -> None:
+        super().__init__(wire, flat, pieces, codec)
+        # In host memory, where the codecs work.
+        self._lost = None if codec is None else torch.zeros(flat.shape)
+        self._arriving: list[Gathering] = []
+
+    def expect(self) -> None:
+        """Post the receives of all pieces."""
+        for number, piece in enumerate(self.pieces):
+            numel, dtype = piece.stop - piece.start, self.flat.dtype
+            if self.codec is not None:
+                numel, dtype = self.codec.encoded_bytes(numel), torch.uint8
+            self._arriving.append(Gathering(self.wire, numel, dtype, PIECE_TAG + number, WHAT))
+
+    def ready(self, number: int) -> None:
+        """Encode and send a piece."""
+        piece = self.pieces[number]
+        payload = self.flat[piece]
+        if self.codec is not None:
+            assert self._lost is not None
+            values = payload.cpu()
+            payload = torch.empty(self.codec.encoded_bytes(values.numel()), dtype=torch.uint8)
+            self.codec.encode(values, payload, self._lost[piece])
+        self._arriving[number].send(payload)
+
+    def finish(self) -> None:
+        """Add both, decoded. Of two numbers the sum is the same in either order."""
+        for piece, arriving in zip(self.pieces, self._arriving, strict=True):
+            both, values = arriving.wait(), self.flat[piece]
+            if self.codec is None:
+                values += both[1 - self.wire.rank].to(values.device)
+                continue
+            host = values if values.device.type == "cpu" else torch.empty(values.shape)
+            self.codec.decode(both[0], host)
+            self.codec.decode(both[1], host, add=True)
+            if host is not values:
+                values.copy_(host)
+        self._arriving = []
+
+
+class ManySum(DenseSum):
+    """Between any number of ranks. Traffic a rank: 2(N-1)/N of the payload."""
+
+    def __init__(self, wire: Wire, flat: Tensor, pieces: list[slice], codec: Codec | None) -> None:
+        super().__init__(wire, flat, pieces, codec)
         self._carrier = _WireCarrier(wire)
         self._feedback: list[Feedback] = []
         if codec is not None and wire.active:
@@ -34,7 +100,7 @@ class DenseSum:
         self._exchanges: list[tuple[slice, Exchange]] = []
 
     def ready(self, number: int) -> None:
-        """A piece of this rank is complete. Collective: all ranks call this in the same order."""
+        """Start a piece's sum."""
         piece = self.pieces[number]
         if self.codec is None:
             self._sums.append(self.wire.all_reduce(self.flat[piece], WHAT))
@@ -44,7 +110,7 @@ class DenseSum:
         self._exchanges.append((piece, exchange))
 
     def finish(self) -> None:
-        """Wait until the tensor holds the sum."""
+        """Wait for all sums."""
         for pending in self._sums:
             pending.wait()
         for _, exchange in self._exchanges:
@@ -56,6 +122,12 @@ class DenseSum:
             if host is not values:
                 values.copy_(host)
         self._sums, self._exchanges = [], []
+
+
+def dense_sum(wire: Wire, flat: Tensor, pieces: list[slice], codec: Codec | None) -> DenseSum:
+    """What sends the least between so many ranks; NCCL has an all-reduce of its own."""
+    by_messages = wire.world_size == PAIR and wire.device_group is None
+    return (PairSum if by_messages else ManySum)(wire, flat, pieces, codec)
 
 
 @dataclass(frozen=True)

@@ -15,21 +15,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from yoked.train.sync.wire import Pending, Wire
+from yoked.train.sync.gathering import Gathering
+from yoked.train.sync.wire import Wire
 from yoked.train.tables import RowGradients
+
+WHAT = "table gradients"
+# Of the messages of rows; others have tags of their own (`matrices`, `dense`).
+ROWS_TAG = 300_000
 
 
 @dataclass
 class _Part:
     """One message. rows_by_rank: (U,) int64, sorted; mine: this rank's gradients of its own.
 
-    gathered: (N, longest U * E) of all ranks, once pending is done.
+    gathering: of all ranks' (longest U * E), where there are several.
     """
 
     rows_by_rank: list[Tensor]
     mine: RowGradients
-    gathered: Tensor | None = None
-    pending: Pending | None = None
+    gathering: Gathering | None = None
+
+    @property
+    def numel(self) -> int:
+        """Of each rank's message: ranks with fewer rows fill it up."""
+        return max(len(rows) for rows in self.rows_by_rank) * sum(self.mine.widths.values())
 
 
 class RowSum:
@@ -60,6 +69,11 @@ class RowSum:
         several = self.wire.active and any(early)
         self._parts = [self._part(each) for each in ([early, last] if several else [ids_by_rank])]
         self._sent = 0
+        if self.wire.active:
+            for number, part in enumerate(self._parts):
+                dtype = self.dtype or part.mine.flat.dtype
+                tag = ROWS_TAG + number
+                part.gathering = Gathering(self.wire, part.numel, dtype, tag, WHAT)
         every = [rows for part in self._parts for rows in part.rows_by_rank]
         self.used_rows = torch.unique(torch.cat(every))
 
@@ -90,23 +104,20 @@ class RowSum:
     def _send(self) -> None:
         part = self._parts[self._sent]
         self._sent += 1
-        longest = max(len(rows) for rows in part.rows_by_rank)
-        size = longest * sum(self.widths.values())
-        padded = part.mine.flat.new_zeros(size, dtype=self.dtype)
+        assert part.gathering is not None, "one rank alone sends nothing"
+        padded = part.mine.flat.new_zeros(part.numel, dtype=self.dtype)
         padded[: part.mine.flat.numel()] = part.mine.flat
-        part.gathered, part.pending = self.wire.gather_all(padded, "table gradients")
+        part.gathering.send(padded)
 
     def sum(self) -> RowGradients:
         """Wait, and return the sum over ranks, the same bytes on all of them."""
         total = RowGradients(self.used_rows, self.widths, self.vocab_size)
         width = sum(self.widths.values())
         for part in self._parts:
-            assert part.pending is not None, "ready() comes first"
-            assert part.gathered is not None
-            part.pending.wait()
+            assert part.gathering is not None, "ready() comes first"
             # In the order of ranks, so that all ranks round alike.
-            for rows, flat in zip(part.rows_by_rank, part.gathered, strict=True):
+            for rows, flat in zip(part.rows_by_rank, part.gathering.wait(), strict=True):
                 if len(rows):
-                    total.add_rows(rows, flat[: len(rows) * width].to(total.flat.dtype))
+                    total.add_rows(rows, flat[: len(rows) * width].to(total.flat))
         self._parts = []
         return total

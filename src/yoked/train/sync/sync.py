@@ -22,7 +22,7 @@ from torch import Tensor
 from yoked.errors import UsageError
 from yoked.train.head import block_edges
 from yoked.train.optim.layout import Layout, Stack
-from yoked.train.sync.dense import DenseSum
+from yoked.train.sync.dense import dense_sum
 from yoked.train.sync.matrices import Matrices, MatricesByCollectives
 from yoked.train.sync.payload import PAYLOADS, Payload
 from yoked.train.sync.rows import RowSum
@@ -50,7 +50,7 @@ class Sync:
         self.matrices = _matrices(wire, layout, payload)
         width = layout.head_grad.size(1)
         pieces = [slice(a * width, b * width) for a, b in block_edges(layout.head_grad.size(0))]
-        self.head = DenseSum(wire, layout.head_grad.view(-1), pieces, payload.dense)
+        self.head = dense_sum(wire, layout.head_grad.view(-1), pieces, payload.dense)
         self.rows = RowSum(
             wire,
             layout.table_widths,
@@ -85,6 +85,7 @@ class Sync:
         self.rows.begin(ids_by_rank)
         if self.wire.active:
             self.matrices.expect()
+            self.head.expect()
         return self.rows.mine
 
     def settle(self) -> None:
