@@ -1,200 +1,57 @@
 """One rank of a probe: `python -m yoked.probe.worker SPEC`, started on all hosts as a job.
 
-SPEC is one JSON object: rehearsal {module, args} or null, and collectives {largest_bytes, limit_s,
-gpus: whether tensors may lie there} or null. The rehearsal is another part's, which the command
-names: a module with a `report(args)`. It comes first, when all ranks are there, because in training
-too they compute at the same time.
+SPEC is one JSON object: rehearsal {module, args} or null; collectives {largest_bytes, limit_s,
+gpus: whether tensors may lie there} or null; gate: a file on rank 0's host, before which nothing
+is measured, or null. The rehearsal is another part's, which the command names: a module with a
+`report(args)`.
 
-Rank 0 writes JSON lines on standard output: what is being done, and at last the result.
+Until the gate opens, links between the hosts may be measured. So torch, which takes seconds, is
+imported by a thread that leaves the processor to whatever else wants it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping
-from datetime import timedelta
-from typing import Any
+import threading
+from collections.abc import Sequence
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
-from torch.distributed.rendezvous import rendezvous
-
-from yoked.probe.collectives import (
-    OPS,
-    PAYLOADS_BYTES,
-    LeftOut,
-    Timed,
-    in_a_row,
-    is_left_out,
-    numbers_of,
-    repetitions,
-    time_for,
-)
-from yoked.units import format_bytes
-
-# Until the last rank is there: a slow disk takes long to import torch.
-START_S = 120
-# A collective that takes longer has lost a rank.
-COLLECTIVE_S = 60
-
-Tell = Callable[[dict[str, Any]], None]
+MEASURING = "yoked.probe.ranks"
+_NICE = 10
 
 
 def main(argv: list[str]) -> int:
     """Measure as one rank; returns the exit status."""
     spec = json.loads(argv[0])
-    store, rank, world = next(iter(rendezvous("env://")))
-    tell = _tell if rank == 0 else _keep_quiet
-    _await_all(store, world)
-    rehearsed = _rehearse(spec["rehearsal"], tell)
-    dist.init_process_group(
-        "gloo",
-        store=PrefixStore("probe", store),
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=COLLECTIVE_S),
-    )
-    by_rank: list[Any] = [None] * world
-    dist.all_gather_object(by_rank, rehearsed)
-    timed: list[Timed] = []
-    left_out: list[LeftOut] = []
-    if spec["collectives"] is not None and world > 1:
-        timed, left_out = measure_collectives(tell=tell, **spec["collectives"])
-    dist.destroy_process_group()
-    result = {
-        "rehearsals": by_rank,
-        "collectives": [dataclasses.asdict(each) for each in timed],
-        "left_out": [dataclasses.asdict(each) for each in left_out],
-    }
-    tell({"result": result})
-    return 0
+    modules = [MEASURING]
+    if spec["rehearsal"] is not None:
+        modules.append(spec["rehearsal"]["module"])
+    import_modestly(modules)
+    status: int = importlib.import_module(MEASURING).measure(spec)
+    return status
 
 
-def _rehearse(wanted: Mapping[str, Any] | None, tell: Tell) -> Any:
-    """What the named module reports; None where none is wanted."""
-    if wanted is None:
-        return None
-    tell({"doing": "a training step on every host"})
-    return importlib.import_module(wanted["module"]).report(wanted["args"])
+def import_modestly(modules: Sequence[str]) -> None:
+    """Import modules in a thread of low priority, where there is such; raises as they do."""
+    problems: list[BaseException] = []
 
+    def load() -> None:
+        if sys.platform == "linux":
+            # There a nice value is of one thread (setpriority(2)); it could not be taken back.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        try:
+            for module in modules:
+                importlib.import_module(module)
+        except BaseException as problem:  # noqa: BLE001 - raised again below
+            problems.append(problem)
 
-def _tell(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
-def _keep_quiet(message: dict[str, Any]) -> None:
-    del message
-
-
-def _await_all(store: Store, world: int) -> None:
-    """Return when all ranks are here: who imported first is not to compute alone."""
-    if store.add("probe/here", 1) == world:
-        store.set("probe/all", "")
-    store.wait(["probe/all"], timedelta(seconds=START_S))
-
-
-def measure_collectives(
-    *, largest_bytes: int, limit_s: float, gpus: bool, tell: Tell
-) -> tuple[list[Timed], list[LeftOut]]:
-    """Time each operation at each size that fits its part of limit_s.
-
-    Collective: all ranks call this, and decide alike, because every time is that of the slowest.
-    """
-    payloads = [size for size in PAYLOADS_BYTES if size <= largest_bytes]
-    of_all = len(OPS) * len(payloads)
-    bench = _Bench(payloads[-1], gpus=gpus)
-    timed: list[Timed] = []
-    left_out: list[LeftOut] = []
-    for op in OPS:
-        op_limit_s = op_left_s = time_for(op, limit_s)
-        expected_s = 0.0
-        for number, size in enumerate(payloads):
-            if is_left_out(expected_s, op_left_s):
-                left_out.append(LeftOut(op, size, expected_s))
-                expected_s *= _growth(payloads, number)
-                continue
-            done = OPS.index(op) * len(payloads) + number
-            tell({"doing": f"{op} of {format_bytes(size)} ({done} of {of_all} done)"})
-            best_s, spent_s = bench.time_s(op, size, op_limit_s, op_left_s)
-            timed.append(Timed(op, bench.backend, 4 * numbers_of(size, bench.world), best_s))
-            op_left_s -= spent_s
-            expected_s = best_s * _growth(payloads, number)
-        limit_s -= op_limit_s - op_left_s
-    return timed, left_out
-
-
-def _growth(payloads: list[int], number: int) -> float:
-    """How many times larger the next payload is."""
-    after = payloads[min(number + 1, len(payloads) - 1)]
-    return after / payloads[number]
-
-
-class _Bench:
-    """The tensors of the collectives, and a clock that all ranks share."""
-
-    def __init__(self, largest_bytes: int, *, gpus: bool) -> None:
-        self.world = dist.get_world_size()
-        self.device, self.group = _place(gpus=gpus)
-        self.backend = "gloo" if self.group is None else "nccl"
-        numbers = numbers_of(largest_bytes, self.world)
-        self.whole = torch.zeros(numbers, device=self.device)
-        self.part = torch.zeros(numbers // self.world, device=self.device)
-
-    def time_s(
-        self, op: str, payload_bytes: int, limit_s: float, left_s: float
-    ) -> tuple[float, float]:
-        """(seconds of the fastest repetition, seconds spent), the same on all ranks."""
-        numbers = numbers_of(payload_bytes, self.world)
-        run = self._operation(op, self.whole[:numbers], self.part[: numbers // self.world])
-        first_s = self._clock(run, 1)
-        row, again = in_a_row(first_s), repetitions(first_s, limit_s, left_s - first_s)
-        times_s = [self._clock(run, row) for _ in range(again)]
-        return min(times_s, default=first_s), first_s + row * sum(times_s)
-
-    def _operation(self, op: str, whole: Tensor, part: Tensor) -> Callable[[], object]:
-        group = self.group
-        if op == "all_reduce":
-            return lambda: dist.all_reduce(whole, group=group)
-        if op == "all_gather":
-            return lambda: dist.all_gather_single(whole, part, group=group)
-        return lambda: dist.reduce_scatter_single(part, whole, group=group)
-
-    def _clock(self, run: Callable[[], object], times: int) -> float:
-        """Seconds of one run out of several in a row, on the slowest rank."""
-        dist.barrier()
-        self._settle()
-        began_s = time.perf_counter()
-        for _ in range(times):
-            run()
-        self._settle()
-        took_s = torch.tensor((time.perf_counter() - began_s) / times, dtype=torch.float64)
-        dist.all_reduce(took_s, op=dist.ReduceOp.MAX)
-        return float(took_s)
-
-    def _settle(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-
-def _place(*, gpus: bool) -> tuple[torch.device, dist.ProcessGroup | None]:
-    """Where tensors lie, and NCCL's group where every rank has a GPU of its own; else Gloo's."""
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    mine = gpus and torch.cuda.is_available() and torch.cuda.device_count() > local_rank
-    have: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(have, mine)
-    if not all(have):
-        return torch.device("cpu"), None
-    torch.cuda.set_device(local_rank)
-    timeout = timedelta(seconds=COLLECTIVE_S)
-    return torch.device("cuda", local_rank), dist.new_group(backend="nccl", timeout=timeout)
+    thread = threading.Thread(target=load, name="import")
+    thread.start()
+    thread.join()
+    if problems:
+        raise problems[0]
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,19 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 SOURCE = Path(__file__).parents[3] / "src"
 LIMIT_S = 120.0
+# Long enough for both to have imported torch and wait.
+LOADED_S = 8.0
 REHEARSAL = """
 import os
 
 def report(args):
-    return {"args": args, "rank": int(os.environ["RANK"])}
+    gate = args[0].partition("--gate=")[2]
+    return {
+        "args": args,
+        "rank": int(os.environ["RANK"]),
+        "gate_open": bool(gate) and os.path.exists(gate),
+        "nice": os.nice(0),
+    }
 """
 
 
@@ -33,8 +43,10 @@ def free_port() -> int:
         return port
 
 
-def run_ranks(folder: Path, spec: dict[str, Any]) -> list[tuple[int, str, str]]:
-    """(exit status, stdout, stderr) of two ranks."""
+def run_ranks(
+    folder: Path, spec: dict[str, Any], meanwhile: Callable[[], None] = lambda: None
+) -> list[tuple[int, str, str]]:
+    """(exit status, stdout, stderr) of two ranks. meanwhile: done when they are started."""
     (folder / "rehearsal_of_two.py").write_text(REHEARSAL)
     shared = {
         **os.environ,
@@ -56,6 +68,7 @@ def run_ranks(folder: Path, spec: dict[str, Any]) -> list[tuple[int, str, str]]:
         for rank in range(2)
     ]
     try:
+        meanwhile()
         said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
     finally:
         for rank in ranks:
@@ -70,6 +83,7 @@ def test_two_ranks_rehearse_and_time_every_collective_and_rank_0_alone_tells(
     spec = {
         "rehearsal": {"module": "rehearsal_of_two", "args": ["--depth=2"]},
         "collectives": {"largest_bytes": 16_000, "limit_s": 0.5, "gpus": False},
+        "gate": None,
     }
 
     first, second = run_ranks(tmp_path, spec)
@@ -90,3 +104,26 @@ def test_two_ranks_rehearse_and_time_every_collective_and_rank_0_alone_tells(
     assert all(each["time_s"] > 0 for each in result["collectives"])
     assert result["left_out"] == []
     assert {each["backend"] for each in result["collectives"]} == {"gloo"}
+
+
+def test_nothing_is_measured_before_the_gate_opens_and_then_at_full_priority(
+    tmp_path: Path,
+) -> None:
+    gate = tmp_path / "measure"
+    spec = {
+        "rehearsal": {"module": "rehearsal_of_two", "args": [f"--gate={gate}"]},
+        "collectives": None,
+        "gate": str(gate),
+    }
+
+    def open_late() -> None:
+        time.sleep(LOADED_S)
+        gate.touch()
+
+    ranks = run_ranks(tmp_path, spec, open_late)
+
+    assert [rank[0] for rank in ranks] == [0, 0], ranks
+    *_, last = [json.loads(line) for line in ranks[0][1].splitlines()]
+    rehearsals = last["result"]["rehearsals"]
+    assert [each["gate_open"] for each in rehearsals] == [True, True]
+    assert [each["nice"] for each in rehearsals] == [os.nice(0)] * 2

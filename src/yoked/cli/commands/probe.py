@@ -13,7 +13,7 @@ from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from yoked.fleet.model import Fleet
     from yoked.launch.start import Seat
@@ -209,17 +209,19 @@ class _Probe:
         with self._progress, connected(self._fleet) as clients:
             facts = self._facts(clients)
             addresses = self._addresses(clients)
-            links = self._links(clients, addresses)
+            links = _Once(lambda: self._links(clients, addresses))
             if self._parts.compute or self._parts.collectives:
                 try:
-                    seats, result = self._job(clients, addresses)
+                    seats, result = self._job(clients, addresses, links)
                 except YokedError as caught:
                     problem = caught
-        measurement = self._measurement(facts, links, seats, result)
+            # At the latest now, if there was no job to wait for; raises what it raised before.
+            links()
+        measurement = self._measurement(facts, links.found, seats, result)
         self.found = Found(
             fleet=self._fleet,
             measurement=measurement,
-            links=links,
+            links=links.found,
             left_out=result.get("left_out", []),
             choices={
                 seat.host.name: told["choices"]
@@ -264,8 +266,12 @@ class _Probe:
         )
 
     def _job(
-        self, clients: Mapping[str, AgentClient], addresses: Mapping[str, tuple[str, str]]
+        self,
+        clients: Mapping[str, AgentClient],
+        addresses: Mapping[str, tuple[str, str]],
+        links: Callable[[], None],
     ) -> tuple[Sequence[Seat], Mapping[str, Any]]:
+        """links: measures them, which is done while the hosts load torch."""
         from yoked.cli.commands.probe_job import REHEARSAL, run_worker, seats_of
 
         seats = seats_of(self._fleet, clients, addresses)
@@ -280,7 +286,8 @@ class _Probe:
             "rehearsal": rehearsal if self._parts.compute else None,
             "collectives": collectives if self._parts.collectives else None,
         }
-        return seats, run_worker(self._fleet, clients, seats, spec, self._progress.show)
+        show = self._progress.show
+        return seats, run_worker(self._fleet, clients, seats, spec, show, meanwhile=links)
 
     def _measurement(
         self,
@@ -313,6 +320,26 @@ class _Probe:
         from yoked.probe.summary import is_whole
 
         return keep(self._fleet, measurement) if is_whole(measurement) else None
+
+
+class _Once:
+    """Measures links once, however often it is called; a failure is raised every time."""
+
+    def __init__(self, measure: Callable[[], list[LinkSeen]]) -> None:
+        self._measure = measure
+        self._problem: YokedError | None = None
+        self._done = False
+        self.found: list[LinkSeen] = []
+
+    def __call__(self) -> None:
+        if not self._done:
+            self._done = True
+            try:
+                self.found = self._measure()
+            except YokedError as problem:
+                self._problem = problem
+        if self._problem is not None:
+            raise self._problem
 
 
 def _places(

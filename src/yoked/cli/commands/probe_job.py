@@ -24,6 +24,7 @@ from yoked.runs import stamp
 
 WORKER = "yoked.probe.worker"
 REHEARSAL = "yoked.train.rehearse"
+GATE = "measure"
 
 
 def seats_of(
@@ -43,23 +44,34 @@ def run_worker(
     seats: Sequence[Seat],
     spec: Mapping[str, Any],
     doing: Callable[[str], None],
+    meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Run the worker on all hosts; its result. doing: told what it is at.
 
-    Ctrl-C ends it everywhere. Raises JobError when it failed, and then its logs stay.
+    meanwhile: done while the hosts load torch; only then do they begin, and what it raises ends
+    the job. Ctrl-C ends it everywhere. Raises JobError when it failed, and then its logs stay.
     """
     name = f"probe-{stamp(datetime.now().astimezone())}-{secrets.token_hex(2)}"
     at_once(lambda seat: push_kernels(seat.client), seats)
+    first = seats[0]
+    gate = None if meanwhile is None else f"{first.job_root}/{name}/{GATE}"
     order = Order(
         run=name,
-        program=Program("module", WORKER, (json.dumps(spec),), None),
+        program=Program("module", WORKER, (json.dumps({**spec, "gate": gate}),), None),
         own_threads=True,
         bootstrap=False,
     )
+
+    def approve() -> None:
+        if meanwhile is not None:
+            meanwhile()
+            # In the job's folder, with which it goes.
+            first.client.call("run", argv=["touch", gate])
+
     listener = RankListener(doing)
     keep_logs = False
     try:
-        start_job(order, list(seats), lambda _: None)
+        start_job(order, list(seats), lambda _: None, approve=approve)
         end = follow_job(clients, name, listener, partial(reconnect, fleet))
         if end.detached:
             raise KeyboardInterrupt
