@@ -117,8 +117,10 @@ class _Prober:
         ways = [pair, (pair[1], pair[0])]
         alone = [self._send(*way, both=False) for way in ways]
         together = at_once(lambda way: self._send(*way, both=True), ways)
+        # A round trip is the same from either end; what is longer, a processor was busy.
+        rtt_s = min(echo_s for answer in alone for echo_s in answer["echo_s"])
         return [
-            self._seen(*way, one, both)
+            self._seen(*way, one, both, rtt_s)
             for way, one, both in zip(ways, alone, together, strict=True)
         ]
 
@@ -139,7 +141,12 @@ class _Prober:
         return answer
 
     def _seen(
-        self, source: str, target: str, alone: Mapping[str, Any], both: Mapping[str, Any]
+        self,
+        source: str,
+        target: str,
+        alone: Mapping[str, Any],
+        both: Mapping[str, Any],
+        rtt_s: float,
     ) -> LinkSeen:
         place = self._places[source]
         link = Link(
@@ -148,7 +155,7 @@ class _Prober:
             interface=place.interface,
             family=place.family,
             mtu_bytes=alone["path_mtu_bytes"] or place.mtu_bytes or 0,
-            rtt_s=min(alone["echo_s"]),
+            rtt_s=rtt_s,
             goodput_bytes_per_s=alone["goodput_bytes_per_s"],
             both_ways_bytes_per_s=both["goodput_bytes_per_s"],
         )

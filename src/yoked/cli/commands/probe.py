@@ -197,6 +197,7 @@ class _Probe:
         self._fleet, self._model, self._parts = fleet, model, parts
         self._quick, self._limit_s = quick, limit_s
         self._many = len(fleet.hosts) > 1
+        self._measures_links = parts.links and self._many
         self._progress = Line(output)
 
     def run(self) -> None:
@@ -256,7 +257,7 @@ class _Probe:
     ) -> list[LinkSeen]:
         from yoked.probe.links import QUICK, Timing, measure_links
 
-        if not (self._parts.links and self._many):
+        if not self._measures_links:
             return []
         return measure_links(
             _places(clients, addresses),
@@ -271,10 +272,18 @@ class _Probe:
         addresses: Mapping[str, tuple[str, str]],
         links: Callable[[], None],
     ) -> tuple[Sequence[Seat], Mapping[str, Any]]:
-        """links: measures them, which is done while the hosts load torch."""
-        from yoked.cli.commands.probe_job import REHEARSAL, run_worker, seats_of
+        """links: measures them, while the hosts load torch if they can do both."""
+        from yoked.cli.commands.probe_job import (
+            REHEARSAL,
+            have_spare_time,
+            run_worker,
+            seats_of,
+        )
 
         seats = seats_of(self._fleet, clients, addresses)
+        meanwhile = self._measures_links and have_spare_time(seats)
+        if not meanwhile:
+            links()
         self._progress.show("starting " + ", ".join(seat.host.name for seat in seats))
         rehearsal = {"module": REHEARSAL, "args": self._model.words()}
         collectives = {
@@ -286,8 +295,9 @@ class _Probe:
             "rehearsal": rehearsal if self._parts.compute else None,
             "collectives": collectives if self._parts.collectives else None,
         }
-        show = self._progress.show
-        return seats, run_worker(self._fleet, clients, seats, spec, show, meanwhile=links)
+        return seats, run_worker(
+            self._fleet, clients, seats, spec, self._progress.show, links if meanwhile else None
+        )
 
     def _measurement(
         self,

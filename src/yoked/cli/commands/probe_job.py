@@ -21,10 +21,12 @@ from yoked.launch.program import Program
 from yoked.launch.start import Order, Seat, start_job, take_seats
 from yoked.remote.client import AgentClient
 from yoked.runs import stamp
+from yoked.spare import SPARE_TIME
 
 WORKER = "yoked.probe.worker"
 REHEARSAL = "yoked.train.rehearse"
 GATE = "measure"
+SPARE_CORES = 0.5
 
 
 def seats_of(
@@ -38,6 +40,16 @@ def seats_of(
     return seats
 
 
+def have_spare_time(seats: Sequence[Seat]) -> bool:
+    """Whether every host has half a core that nobody uses, and says so."""
+
+    def spare(seat: Seat) -> bool:
+        told = seat.client.call("health", parts=["processes"])["processes"]
+        return told is not None and told["idle_cores"] >= SPARE_CORES
+
+    return all(at_once(spare, seats))
+
+
 def run_worker(
     fleet: Fleet,
     clients: Mapping[str, AgentClient],
@@ -48,8 +60,9 @@ def run_worker(
 ) -> dict[str, Any]:
     """Run the worker on all hosts; its result. doing: told what it is at.
 
-    meanwhile: done while the hosts load torch; only then do they begin, and what it raises ends
-    the job. Ctrl-C ends it everywhere. Raises JobError when it failed, and then its logs stay.
+    meanwhile: done while the hosts load torch, in spare time; only then do they begin, and what it
+    raises ends the job. Ctrl-C ends it everywhere. Raises JobError when it failed, and then its
+    logs stay.
     """
     name = f"probe-{stamp(datetime.now().astimezone())}-{secrets.token_hex(2)}"
     at_once(lambda seat: push_kernels(seat.client), seats)
@@ -60,6 +73,7 @@ def run_worker(
         program=Program("module", WORKER, (json.dumps({**spec, "gate": gate}),), None),
         own_threads=True,
         bootstrap=False,
+        env={} if meanwhile is None else {SPARE_TIME: "1"},
     )
 
     def approve() -> None:

@@ -34,6 +34,7 @@ from yoked.launch.bootstrap.verdict import (
     Stop,
     decide,
 )
+from yoked.spare import SPARE_TIME, in_spare_time
 
 if TYPE_CHECKING:
     from yoked.launch.bootstrap.attempt import LocalRanks
@@ -63,6 +64,8 @@ class HostProgram:
 
     def __init__(self, job: Job, signals: Signals) -> None:
         # torch takes a second to import; a signal must find its handler before.
+        if os.environ.get(SPARE_TIME):
+            in_spare_time(_load_torch)
         from yoked.launch.bootstrap.control import Control
 
         self._job = job
@@ -197,6 +200,12 @@ class HostProgram:
         while self._job.node_rank == 0 and hearing.listeners and time.monotonic() < until_s:
             self._control.wait(_POLL_S)
         self._control.close()
+
+
+def _load_torch() -> None:
+    from yoked.launch.bootstrap import attempt, control
+
+    del attempt, control
 
 
 def _introduction(job: Job, number: int) -> str:
