@@ -1,7 +1,7 @@
 """What passes two lab hosts' interfaces while a program trains, and the step it is at.
 
-The hosts' kernel counters and files are read from outside, by the machine, so that nothing of
-the watching runs on the hosts' cores.
+The hosts' kernel counters and files are read from outside, so that the hosts run what they would
+run anywhere.
 """
 
 from __future__ import annotations
@@ -60,18 +60,26 @@ class LineCount:
         self._lines, self._read, self._rest = 0, 0, b""
 
     def __call__(self) -> int:
-        with contextlib.suppress(OSError), self.path.open("rb") as file:
+        with contextlib.suppress(OSError):
+            if self.path.stat().st_size > self._read:
+                self._read_on()
+        return self._lines
+
+    def _read_on(self) -> None:
+        with self.path.open("rb") as file:
             file.seek(self._read)
             new = file.read()
-            self._read += len(new)
-            *whole, self._rest = (self._rest + new).split(b"\n")
-            self._lines += sum(line.startswith(self.prefix) for line in whole)
-        return self._lines
+        self._read += len(new)
+        *whole, self._rest = (self._rest + new).split(b"\n")
+        self._lines += sum(line.startswith(self.prefix) for line in whole)
 
 
 @dataclass
 class Watch:
-    """Samples, in order of time: counters and finished steps by host."""
+    """Samples, one whenever a step has ended: counters and finished steps by host.
+
+    In between only a file's size is asked for: who measures shares the hosts' cores.
+    """
 
     hosts: Mapping[str, LabHost]
     steps: Mapping[str, Callable[[], int]]
@@ -88,12 +96,15 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
+        before: dict[str, int] = {}
         while not self._end.is_set():
             began_s = time.monotonic()
             # The steps first: what is sent while we look belongs to a later one.
             done = {name: count() for name, count in self.steps.items()}
-            sent = {name: read_sent(host) for name, host in self.hosts.items()}
-            self.samples.append((sent, done))
+            if done != before:
+                sent = {name: read_sent(host) for name, host in self.hosts.items()}
+                self.samples.append((sent, done))
+                before = done
             self._end.wait(max(0.0, began_s + EVERY_S - time.monotonic()))
 
     @property

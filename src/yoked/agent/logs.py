@@ -142,6 +142,9 @@ class _LogFile:
             # Never noted: it came between the last look and the last write.
             time_s = max([status.st_mtime, *(time_s for time_s, _ in self._noted[-1:])])
             self._noted.append((time_s, status.st_size))
+        if not self._noted or self._noted[-1][1] <= self.offset:
+            # Nothing new: ten looks a second are to cost next to nothing.
+            return
         with self._path.open("rb") as file:
             for time_s, end in self._noted:
                 is_last = last and end >= status.st_size
