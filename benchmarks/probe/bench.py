@@ -32,6 +32,7 @@ PAYLOAD_BYTES = 64_000_000
 GOAL = 0.95
 MANY = "four-hosts"
 MANY_GOAL_S = 30.0
+WHOLE_PROBES = 5
 IPERF_S = 4
 PORT = 5201
 
@@ -74,11 +75,11 @@ def probed(lab: Lab, **flags: Any) -> dict[str, Any]:
     return told
 
 
-def whole_probe_s() -> float:
-    """Seconds of a probe of four hosts with all its parts, when the kernels are compiled."""
+def whole_probes_s() -> list[float]:
+    """Seconds of probes of four hosts with all their parts; before them one that compiles."""
     lab = Lab.up(load(MANY), name=f"probe-{MANY}", tethered=True)
     try:
-        return float([probed(lab)["took_s"] for _ in range(2)][-1])
+        return [float(probed(lab)["took_s"]) for _ in range(1 + WHOLE_PROBES)][1:]
     finally:
         lab.down()
 
@@ -135,7 +136,7 @@ def main() -> int:
         os.environ["XDG_RUNTIME_DIR"] = folder
         names = [name for name in options.only or [*LIMITS, MANY] if name != MANY]
         measured = [measure(name, options.rounds) for name in names]
-        took_s = whole_probe_s() if MANY in (options.only or [MANY]) else None
+        whole_s = whole_probes_s() if MANY in (options.only or [MANY]) else []
     good = True
     for each in measured:
         share = each["of_iperf3"]["all_reduce_busbw"]
@@ -145,11 +146,13 @@ def main() -> int:
             f"{each['topology']}: iperf3 {rate:.1f} Mbit/s, our sender {100 * ours:.1f}% of it, "
             f"all_reduce of 64 MB {100 * share:.1f}% (goal {100 * GOAL:.0f}%)"
         )
-    if took_s is not None:
+    if whole_s:
+        took_s = statistics.median(whole_s)
         good = good and took_s <= MANY_GOAL_S
-        print(f"{MANY}: a whole probe took {took_s:.1f} s (goal {MANY_GOAL_S:.0f} s)")
+        each_s = ", ".join(f"{one_s:.1f}" for one_s in whole_s)
+        print(f"{MANY}: a whole probe took {took_s:.1f} s (goal {MANY_GOAL_S:.0f} s): {each_s} s")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    results = {"goal": GOAL, "measured": measured, "whole_probe_of_four_s": took_s}
+    results = {"goal": GOAL, "measured": measured, "whole_probes_of_four_s": whole_s}
     options.out.write_text(json.dumps(results, indent=1) + "\n")
     return 0 if good else 1
 
