@@ -80,7 +80,12 @@ def run_worker(
         if meanwhile is not None:
             meanwhile()
             # In the job's folder, with which it goes.
-            first.client.call("run", argv=["touch", gate])
+            made = first.client.call("run", argv=["touch", gate])
+            if made["exit_status"] != 0:
+                raise JobError(
+                    f"{first.host.name} cannot make {gate}: {made['stderr'].strip()}",
+                    fix=f"ssh {first.host.name} df ~    shows whether its disk is full",
+                )
 
     listener = RankListener(doing)
     keep_logs = False
