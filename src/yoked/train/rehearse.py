@@ -24,7 +24,7 @@ from torch import Tensor
 
 from yoked.agent import processors
 from yoked.records.measurement import Compute, ModelShape, StepCost
-from yoked.train import choose
+from yoked.train import choose, kernels
 from yoked.train.config import TrainConfig
 from yoked.train.head import Head
 from yoked.train.matmul import Library, multiply
@@ -83,6 +83,9 @@ def report(args: list[str]) -> dict[str, Any]:
     measured = choose.measure_dtypes(model_config, device, dtype=config.dtype, matmul=config.matmul)
     costs: list[StepCost] = []
     choices: dict[str, list[str]] = {}
+    if device.type == "cpu":
+        # Compiled once on each host: no part of what a dtype takes.
+        kernels.kernels()
     began_s = time.monotonic()
     times = {name: each.best_s for name, each in measured.times.items()}
     for dtype in worth_a_try(times, lambda: time.monotonic() - began_s):
