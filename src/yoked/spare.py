@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-# In the environment of a host program and its ranks: whether they load torch that way.
+# In the environment of a host program: whether it loads torch that way.
 SPARE_TIME = "YOKED_SPARE_TIME"
 
 

@@ -165,7 +165,7 @@ def answer_job_remove(call: Call) -> bool:
 
 def _program(name: str) -> str:
     # A Path would turn ./x into x.
-    path = shutil.which(os.path.expanduser(name))  # noqa: PTH111
+    path = shutil.which(os.path.expanduser(name))  # noqa: PTH111 - see above
     if path is None:
         raise JobError(f"there is no program {name}", fix="yoked install")
     return path

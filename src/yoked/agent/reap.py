@@ -101,6 +101,6 @@ def _mapped_shared_memory() -> set[str]:
             mapped.update(
                 line.split(maxsplit=5)[5]
                 for line in maps.splitlines()
-                if "/dev/shm/" in line  # noqa: S108
+                if "/dev/shm/" in line  # noqa: S108 - it is only looked for
             )
     return mapped

@@ -22,7 +22,7 @@ Shape legend: n numbers, N blocks, W numbers of a block.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -213,6 +213,21 @@ CODECS: dict[str, Codec] = {
         _Blocks("int4", INT4_BLOCK, 2, INT4_BLOCK // 2, True, _split_int4, _join_int4),
     )
 }
+
+
+def encoded(codec: Codec, values: Tensor, residual: Tensor | None) -> Tensor:
+    """The payload of values, (n,) fp32, as `Codec.encode` makes it: a tensor beside them."""
+    payload = torch.empty(
+        codec.encoded_bytes(values.numel()), dtype=torch.uint8, device=values.device
+    )
+    codec.encode(values, payload, residual)
+    return payload
+
+
+def decode_sum(codec: Codec, payloads: Sequence[Tensor], total: Tensor) -> None:
+    """Overwrite total, (n,) fp32, with the sum of payloads, added in their order."""
+    for number, payload in enumerate(payloads):
+        codec.decode(payload, total, add=number > 0)
 
 
 def find_codec(name: str) -> Codec:

@@ -7,19 +7,19 @@ payload loses is made good in later steps (error feedback, Seide et al. 2014).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from yoked.train.sync.codecs import Codec
+from yoked.train.sync.codecs import Codec, decode_sum, encoded
 from yoked.train.sync.exchange import Exchange, Feedback, Stage, new_exchange
 from yoked.train.sync.gathering import Gathering
-from yoked.train.sync.wire import Pending, Wire
+from yoked.train.sync.wire import PIECE_TAG, Pending, Wire
 
 WHAT = "the lm_head's gradient"
-# Of the pieces' messages; those of matrices have others (`matrices`).
-PIECE_TAG = 200_000
 PAIR = 2
 
 
@@ -64,9 +64,7 @@ class PairSum(DenseSum):
         payload = self.flat[piece]
         if self.codec is not None:
             assert self._lost is not None
-            values = payload.cpu()
-            payload = torch.empty(self.codec.encoded_bytes(values.numel()), dtype=torch.uint8)
-            self.codec.encode(values, payload, self._lost[piece])
+            payload = encoded(self.codec, payload.cpu(), self._lost[piece])
         self._arriving[number].send(payload)
 
     def finish(self) -> None:
@@ -76,11 +74,8 @@ class PairSum(DenseSum):
             if self.codec is None:
                 values += both[1 - self.wire.rank].to(values.device)
                 continue
-            host = values if values.device.type == "cpu" else torch.empty(values.shape)
-            self.codec.decode(both[0], host)
-            self.codec.decode(both[1], host, add=True)
-            if host is not values:
-                values.copy_(host)
+            with _in_host_memory(values) as host:
+                decode_sum(self.codec, both, host)
         self._arriving = []
 
 
@@ -116,12 +111,18 @@ class ManySum(DenseSum):
         for _, exchange in self._exchanges:
             exchange.combine(1)
         for piece, exchange in self._exchanges:
-            values = self.flat[piece]
-            host = values if values.device.type == "cpu" else torch.empty(values.shape)
-            exchange.finish(host)
-            if host is not values:
-                values.copy_(host)
+            with _in_host_memory(self.flat[piece]) as host:
+                exchange.finish(host)
         self._sums, self._exchanges = [], []
+
+
+@contextmanager
+def _in_host_memory(values: Tensor) -> Iterator[Tensor]:
+    """Where what values are to be is written: codecs work on the CPU."""
+    host = values if values.device.type == "cpu" else torch.empty(values.shape)
+    yield host
+    if host is not values:
+        values.copy_(host)
 
 
 def dense_sum(wire: Wire, flat: Tensor, pieces: list[slice], codec: Codec | None) -> DenseSum:

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from yoked.train.sync.codecs import Codec
+from yoked.train.sync.codecs import Codec, decode_sum, encoded
 
 Stage = Literal["start", "combine"]
 
@@ -122,19 +122,13 @@ class Exchange:
         """Wait, and leave sum(values) / total in mean, (n,) fp32."""
         raise NotImplementedError
 
-    def _payload(self, values: Tensor, lost: Tensor | None) -> Tensor:
-        size = self.codec.encoded_bytes(values.numel())
-        payload = torch.empty(size, dtype=torch.uint8, device=values.device)
-        self.codec.encode(values, payload, lost)
-        return payload
-
 
 class PairExchange(Exchange):
     """Two ranks. Traffic a rank: the payload."""
 
     def start(self, values: Tensor) -> None:
         """Encode and send."""
-        payload = self._payload(values, self.feedback.own)
+        payload = encoded(self.codec, values, self.feedback.own)
         self._rows, self._work = self.groups.gather(payload, "start")
 
     def combine(self, total: float) -> None:
@@ -144,7 +138,7 @@ class PairExchange(Exchange):
 
     def finish(self, mean: Tensor) -> None:
         """Decode both."""
-        _decode_sum(self.codec, list(self._rows), mean)
+        decode_sum(self.codec, list(self._rows), mean)
         _divide(mean, self._total)
 
 
@@ -167,7 +161,7 @@ class ShardExchange(Exchange):
         self._work.wait()
         mine = self._shards[self.groups.rank]
         mean = torch.empty(mine.stop - mine.start, device=self._rows.device)
-        _decode_sum(self.codec, [self._part(row, mine) for row in self._rows], mean)
+        decode_sum(self.codec, [self._part(row, mine) for row in self._rows], mean)
         _divide(mean, total)
         payload = self._rows.new_zeros(self._rows.shape[1])
         self.codec.encode(mean, self._part(payload, mine), self.feedback.mean)
@@ -188,13 +182,6 @@ def new_exchange(codec: Codec, groups: Carrier, feedback: Feedback) -> Exchange:
     """The exchange that sends the least between so many ranks."""
     kind = PairExchange if groups.size <= 2 else ShardExchange
     return kind(codec, groups, feedback)
-
-
-def _decode_sum(codec: Codec, payloads: list[Tensor], total: Tensor) -> None:
-    first, *others = payloads
-    codec.decode(first, total)
-    for payload in others:
-        codec.decode(payload, total, add=True)
 
 
 def _divide(mean: Tensor, total: float) -> None:

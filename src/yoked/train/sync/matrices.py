@@ -19,12 +19,8 @@ import torch
 from torch import Tensor
 
 from yoked.train.optim.layout import Layout, Stack
-from yoked.train.sync.codecs import Codec
-from yoked.train.sync.wire import Pending, Wire
-
-# Tags tell messages apart that two ranks exchange at the same time.
-GRADIENT_TAG = 1_000
-UPDATE_TAG = 100_000
+from yoked.train.sync.codecs import Codec, encoded
+from yoked.train.sync.wire import GRADIENT_TAG, UPDATE_TAG, Pending, Wire
 
 
 class Matrices:
@@ -142,9 +138,7 @@ class Matrices:
 
     def _encode(self, values: Tensor, lost: Tensor) -> Tensor:
         assert self.codec is not None
-        payload = torch.empty(self.codec.encoded_bytes(values.numel()), dtype=torch.uint8)
-        self.codec.encode(values.cpu(), payload, lost)
-        return payload
+        return encoded(self.codec, values.cpu(), lost)
 
     def _decode(self, payload: Tensor, out: Tensor, *, add: bool) -> None:
         assert self.codec is not None

@@ -16,29 +16,23 @@ import torch
 from torch import Tensor
 
 from yoked.train.sync.gathering import Gathering
-from yoked.train.sync.wire import Wire
+from yoked.train.sync.wire import ROWS_TAG, Wire
 from yoked.train.tables import RowGradients
 
 WHAT = "table gradients"
-# Of the messages of rows; others have tags of their own (`matrices`, `dense`).
-ROWS_TAG = 300_000
 
 
 @dataclass
 class _Part:
     """One message. rows_by_rank: (U,) int64, sorted; mine: this rank's gradients of its own.
 
-    gathering: of all ranks' (longest U * E), where there are several.
+    numel: longest U * E, of each rank's message: ranks with fewer rows fill it up.
     """
 
     rows_by_rank: list[Tensor]
     mine: RowGradients
-    gathering: Gathering | None = None
-
-    @property
-    def numel(self) -> int:
-        """Of each rank's message: ranks with fewer rows fill it up."""
-        return max(len(rows) for rows in self.rows_by_rank) * sum(self.mine.widths.values())
+    numel: int
+    gathering: Gathering
 
 
 class RowSum:
@@ -67,19 +61,18 @@ class RowSum:
         early = [batches[:-1] for batches in ids_by_rank]
         last = [batches[-1:] for batches in ids_by_rank]
         several = self.wire.active and any(early)
-        self._parts = [self._part(each) for each in ([early, last] if several else [ids_by_rank])]
+        messages = [early, last] if several else [ids_by_rank]
+        self._parts = [self._part(ids, ROWS_TAG + n) for n, ids in enumerate(messages)]
         self._sent = 0
-        if self.wire.active:
-            for number, part in enumerate(self._parts):
-                dtype = self.dtype or part.mine.flat.dtype
-                tag = ROWS_TAG + number
-                part.gathering = Gathering(self.wire, part.numel, dtype, tag, WHAT)
         every = [rows for part in self._parts for rows in part.rows_by_rank]
         self.used_rows = torch.unique(torch.cat(every))
 
-    def _part(self, ids_by_rank: Sequence[Sequence[Tensor]]) -> _Part:
+    def _part(self, ids_by_rank: Sequence[Sequence[Tensor]], tag: int) -> _Part:
         rows = [self._distinct(batches) for batches in ids_by_rank]
-        return _Part(rows, RowGradients(rows[self.wire.rank], self.widths, self.vocab_size))
+        mine = RowGradients(rows[self.wire.rank], self.widths, self.vocab_size)
+        numel = max(map(len, rows)) * sum(self.widths.values())
+        dtype = self.dtype or mine.flat.dtype
+        return _Part(rows, mine, numel, Gathering(self.wire, numel, dtype, tag, WHAT))
 
     def _distinct(self, batches: Sequence[Tensor]) -> Tensor:
         if not batches:
@@ -104,7 +97,6 @@ class RowSum:
     def _send(self) -> None:
         part = self._parts[self._sent]
         self._sent += 1
-        assert part.gathering is not None, "one rank alone sends nothing"
         padded = part.mine.flat.new_zeros(part.numel, dtype=self.dtype)
         padded[: part.mine.flat.numel()] = part.mine.flat
         part.gathering.send(padded)
@@ -114,7 +106,6 @@ class RowSum:
         total = RowGradients(self.used_rows, self.widths, self.vocab_size)
         width = sum(self.widths.values())
         for part in self._parts:
-            assert part.gathering is not None, "ready() comes first"
             # In the order of ranks, so that all ranks round alike.
             for rows, flat in zip(part.rows_by_rank, part.gathering.wait(), strict=True):
                 if len(rows):

@@ -15,6 +15,12 @@ from torch import Tensor
 
 from yoked.errors import YokedError
 
+# Tags tell messages apart that two ranks exchange at the same time; each kind counts from here.
+GRADIENT_TAG = 1_000
+UPDATE_TAG = 100_000
+PIECE_TAG = 200_000
+ROWS_TAG = 300_000
+
 
 class LostPeerError(YokedError):
     """A collective failed: another rank died, was cut off, or did something else."""
