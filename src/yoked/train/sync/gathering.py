@@ -17,15 +17,15 @@ class Gathering:
     """One tensor of every rank on its way to all others, all of one size and dtype.
 
     tag: the same on all ranks, and of no other message between them at the time. Traffic a rank:
-    (N-1) tensors. Where all tensors are on NCCL's devices it is NCCL's all-gather, started by
-    `send`.
+    (N-1) tensors; without a process group nothing is expected. Where all tensors are on NCCL's
+    devices it is NCCL's all-gather, started by `send`.
     """
 
     def __init__(self, wire: Wire, numel: int, dtype: torch.dtype, tag: int, what: str) -> None:
         self.wire, self.tag, self.what = wire, tag, what
         self._rows: dict[int, Tensor] = {}
         self._pending: list[Pending] = []
-        if wire.device_group is None:
+        if wire.active and wire.device_group is None:
             for source in wire.others:
                 buffer = torch.empty(numel, dtype=dtype)
                 self._rows[source] = buffer
