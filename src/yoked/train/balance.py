@@ -4,7 +4,7 @@ After each step every rank has the same figures of all ranks and comes to the sa
 nothing is sent. What a rank takes for a step is modelled as `fixed_s + rows * row_s`; the step
 takes as long as its slowest rank, and whole rows are given out such that this is shortest.
 
-Rows move only where that is worth it: by more than 3%, and by more than the figures may be wrong.
+Rows move only where that is worth it: by more than 3%, and if the figures are as wrong as may be.
 A rank that is too slow for a single row has none. Its optimizer's time tells when it recovers,
 and now and then it is given a row to see, at a cost of at most half a percent of the run.
 
@@ -18,7 +18,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
@@ -64,9 +64,13 @@ class Cost:
     row_s: float
     error: float = 0.0
 
-    def of(self, rows: int, sigmas: float = 0.0) -> float:
-        """Seconds of a step with so many rows, with row_s wrong by `sigmas` standard errors."""
-        return self.fixed_s + rows * self.row_s * max(0.0, 1.0 + sigmas * self.error)
+    def of(self, rows: int) -> float:
+        """Seconds of a step with so many rows."""
+        return self.fixed_s + rows * self.row_s
+
+    def off(self, sigmas: float) -> Cost:
+        """The cost where row_s is wrong by so many standard errors."""
+        return replace(self, row_s=self.row_s * max(0.0, 1.0 + sigmas * self.error))
 
 
 @dataclass(frozen=True)
@@ -102,9 +106,9 @@ def assign_rows(rows: int, costs: Sequence[Cost], least: Sequence[int] = ()) -> 
     return tuple(counts)
 
 
-def step_s(rows: Sequence[int], costs: Sequence[Cost], sigmas: float = 0.0) -> float:
+def step_s(rows: Sequence[int], costs: Sequence[Cost]) -> float:
     """Seconds of a step: those of its slowest rank."""
-    return max(cost.of(count, sigmas) for cost, count in zip(costs, rows, strict=True))
+    return max(cost.of(count) for cost, count in zip(costs, rows, strict=True))
 
 
 class Level:
@@ -312,5 +316,15 @@ class Balancer:
 
 
 def _worthwhile(rows: Sequence[int], best: Sequence[int], costs: Sequence[Cost]) -> bool:
-    """Whether the change pays even if every figure is wrong to its disadvantage."""
-    return step_s(best, costs, MARGIN) < (1 - WORTHWHILE) * step_s(rows, costs, -MARGIN)
+    """Whether the change pays, and still does if every figure is wrong to its disadvantage.
+
+    A rank's figure is wrong the same way before and after: too fast where a rank is given rows,
+    too slow where rows are taken from it.
+    """
+    worst = [
+        cost.off(MARGIN if after >= before else -MARGIN)
+        for cost, before, after in zip(costs, rows, best, strict=True)
+    ]
+    return step_s(best, costs) < (1 - WORTHWHILE) * step_s(rows, costs) and (
+        step_s(best, worst) < step_s(rows, worst)
+    )
