@@ -11,6 +11,7 @@ from yoked.plan.costs import RankCost, codec_cost
 from yoked.plan.memory import rank_memory
 from yoked.plan.shape import Shape, count_parameters
 from yoked.timeline.clock import predict_step
+from yoked.timeline.deferral import deferred_backwards, part_rows
 from yoked.timeline.vocabulary import distinct_tokens
 from yoked.timeline.work import (
     DENSE_BYTES,
@@ -97,13 +98,14 @@ def _memory(
     sync: str,
 ) -> dict[str, float]:
     """Bytes by host, all its ranks."""
-    many = len(ranks) > 1
+    many, deferred = len(ranks) > 1, _deferred(shape, device_batch_size)
     found: dict[str, float] = {}
     for work, cost, rows in zip(works, ranks, shares, strict=True):
         need = rank_memory(
             shape,
             dtype=cost.dtype,
             rows=min(rows, device_batch_size),
+            waiting_rows=part_rows(rows, device_batch_size, deferred).deferred if many else 0,
             owned=work.owned,
             lossy=many and sync != EXACT,
             payload_bytes=DENSE_BYTES[sync] if many else 0.0,
@@ -148,7 +150,9 @@ def traffic_of(shape: Shape, sync: str) -> Traffic:
 def _work(
     shape: Shape, cost: RankCost, rows: int, device_batch_size: int, owned: float, sync: str
 ) -> RankWork:
-    last = rows - (math.ceil(rows / device_batch_size) - 1) * device_batch_size if rows else 0
+    early, deferred, last = part_rows(rows, device_batch_size, _deferred(shape, device_batch_size))
+    deferred_s = cost.rows_time_s(deferred, device_batch_size)
+    backward_part = cost.backward_s / cost.row_s
     passes_s = last * cost.row_s + (cost.overhead_s if last else 0.0)
     stretch = passes_s / (last * cost.row_s) if last else 0.0
     counts = count_parameters(shape)
@@ -157,7 +161,9 @@ def _work(
     codec = codec_cost(DENSE_BYTES[sync], cost.copy_bytes_per_s, lossy=sync != EXACT)
     return RankWork(
         host=cost.host,
-        before_s=cost.rows_time_s(rows - last, device_batch_size),
+        before_s=cost.rows_time_s(early, device_batch_size),
+        ahead_s=(1 - backward_part) * deferred_s,
+        deferred_s=backward_part * deferred_s,
         forward_s=last * cost.forward_s * stretch,
         head_s=last * cost.head_s * stretch,
         backward_s=last * cost.backward_s * stretch,
@@ -166,9 +172,15 @@ def _work(
         idle_rows_s=idle * cost.adamw_s,
         owned=owned,
         table_rows=distinct_tokens(last * shape.sequence_len, shape.vocab_size),
-        early_rows=distinct_tokens((rows - last) * shape.sequence_len, shape.vocab_size),
+        early_rows=distinct_tokens(early * shape.sequence_len, shape.vocab_size),
+        deferred_rows=distinct_tokens(deferred * shape.sequence_len, shape.vocab_size),
         encode_s=codec.encode_s,
         decode_s=codec.decode_s,
         # NCCL moves bytes without the cores that compute.
         cpu_s_per_byte=0.0 if cost.device == "cuda" else GLOO_CPU_S_PER_BYTE / cost.threads,
     )
+
+
+def _deferred(shape: Shape, device_batch_size: int) -> int:
+    tokens = device_batch_size * shape.sequence_len
+    return deferred_backwards(tokens, shape.n_embd, shape.depth)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from yoked.plan.shape import Shape, count_parameters
+from yoked.timeline.deferral import activation_numbers
 from yoked.timeline.vocabulary import distinct_tokens
 
 # A process that has imported torch, chosen its products and holds its work buffers. With it the
 # whole is within 4% of the peak that rehearsals of depth 4 with 2 and 8 rows had (1.02, 1.38 GB).
 PROCESS_BYTES = 350_000_000
-# Numbers that the backward pass keeps for a token of a layer, in widths of the model: norms,
-# queries, keys and values before and after rotation, attention's output, the MLP's 4 + 4.
-KEPT_WIDTHS = 22
 HEAD_CHUNK_TOKENS = 1024
 # More of a machine's memory than that, and its owner notices.
 USABLE_PART = 0.9
@@ -43,13 +41,16 @@ def rank_memory(
     owned: float,
     lossy: bool,
     payload_bytes: float,
+    waiting_rows: int = 0,
 ) -> MemoryNeed:
-    """What one rank holds at the height of a step. rows: of a micro-batch; owned: part of Muon's
-    matrices; payload_bytes: of a number on the wire, 0 for a rank alone.
+    """What one rank holds at the height of a step. rows: of a micro-batch; waiting_rows: of those
+    whose backward passes are deferred; owned: part of Muon's matrices; payload_bytes: of a number
+    on the wire, 0 for a rank alone.
     """
     counts = count_parameters(shape)
     number = 2 if dtype == "bfloat16" else 4
     tokens = rows * shape.sequence_len
+    kept_tokens = tokens + waiting_rows * shape.sequence_len
     tables = counts.tables * number
     row_numbers = distinct_tokens(tokens, shape.vocab_size) * shape.table_width
     logits = min(tokens, HEAD_CHUNK_TOKENS) * shape.padded_vocab_size * number
@@ -60,6 +61,6 @@ def rank_memory(
         weights=4.0 * counts.dense + tables,
         gradients=4.0 * counts.dense + 4 * row_numbers,
         moments=8.0 * counts.lm_head + 2 * tables + 4 * owned * counts.transformer_matrices,
-        activations=float(tokens * shape.n_embd * shape.depth * KEPT_WIDTHS * number),
+        activations=float(number * activation_numbers(kept_tokens, shape.n_embd, shape.depth)),
         buffers=logits + cast + travelling + (4.0 * counts.dense if lossy else 0.0),
     )

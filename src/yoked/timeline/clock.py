@@ -106,10 +106,12 @@ class _Program:
     def _gradients(self, mail: StepMail) -> Iterator[_Act]:
         work, traffic = self.work, self.traffic
         yield _Act(work.before_s, send=mail.early)
-        yield _Act(work.forward_s + work.head_s * HEAD_BEFORE_FIRST_PIECE)
+        to_last_head_s = work.ahead_s + work.forward_s
+        yield _Act(to_last_head_s + work.head_s * HEAD_BEFORE_FIRST_PIECE)
         piece_s = work.head_s * (1 - HEAD_BEFORE_FIRST_PIECE) + work.encode_s * traffic.head_numbers
         for passage in mail.head:
             yield _Act(piece_s / len(mail.head), send=passage)
+        yield _Act(work.deferred_s, send=mail.deferred)
         foreign = (1 - work.owned) * traffic.matrix_numbers
         layers_s = work.backward_s + work.encode_s * foreign
         for passage in mail.layers:

@@ -7,6 +7,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 from yoked.timeline.work import Network, RankWork, Traffic
 
@@ -94,18 +96,27 @@ class Mail:
 class StepMail:
     """The messages of one step, in the order in which they queue for the wire."""
 
-    def __init__(self, traffic: Traffic, in_order: list[Passage], *, early: bool) -> None:
-        self.traffic, self.in_order = traffic, in_order
-        self.early = in_order[0] if early else None
-        rest = in_order[1:] if early else in_order
-        pieces, gradients = traffic.head_pieces, traffic.head_pieces + traffic.layers
-        self.head, self.layers = rest[:pieces], rest[pieces:gradients]
-        self.rows, self.updates = rest[gradients], rest[gradients + 1 :]
+    def __init__(self, traffic: Traffic, in_order: list[Passage], *, parted: RowsParted) -> None:
+        self.traffic, self.in_order, self.parted = traffic, in_order, parted
+        rest = iter(in_order)
+        self.early = next(rest) if parted.early else None
+        self.head = list(islice(rest, traffic.head_pieces))
+        self.deferred = next(rest) if parted.deferred else None
+        self.layers = list(islice(rest, traffic.layers))
+        self.rows = next(rest)
+        self.updates = list(rest)
 
     def again(self) -> StepMail:
         """The same messages, to be sent in another step."""
         fresh = [dataclasses.replace(passage) for passage in self.in_order]
-        return StepMail(self.traffic, fresh, early=self.early is not None)
+        return StepMail(self.traffic, fresh, parted=self.parted)
+
+
+class RowsParted(NamedTuple):
+    """Which messages of table rows there are before the last one."""
+
+    early: bool
+    deferred: bool
 
 
 def messages(mail: Mail, traffic: Traffic) -> StepMail:
@@ -123,12 +134,17 @@ def messages(mail: Mail, traffic: Traffic) -> StepMail:
     new = mail.direct(
         [others * part * stack for part in owned], [(1 - part) * stack for part in owned]
     )
-    pieces = [piece] * traffic.head_pieces
-    every = [*pieces, *[gradients] * traffic.layers, rows, *[new] * traffic.stacks]
     early = [row * work.early_rows for work in mail.works]
-    if any(early):
-        every.insert(0, _rows(mail, early))
-    return StepMail(traffic, every, early=any(early)).again()
+    deferred = [row * work.deferred_rows for work in mail.works]
+    every = [
+        *([_rows(mail, early)] if any(early) else []),
+        *[piece] * traffic.head_pieces,
+        *([_rows(mail, deferred)] if any(deferred) else []),
+        *[gradients] * traffic.layers,
+        rows,
+        *[new] * traffic.stacks,
+    ]
+    return StepMail(traffic, every, parted=RowsParted(any(early), any(deferred))).again()
 
 
 def _rows(mail: Mail, own: list[float]) -> Passage:

@@ -36,14 +36,15 @@ class Network:
 
 @dataclass(frozen=True)
 class RankWork:
-    """One rank's step. before_s: every micro-batch but the last one, whole; forward_s, head_s,
-    backward_s: the last one, 0 without rows.
+    """One rank's step. before_s: the first micro-batches, whole; ahead_s: the deferred ones' way
+    through layers and head; forward_s, head_s, backward_s: the last one, 0 without rows;
+    deferred_s: the deferred ones' backward passes, before its own (`yoked.timeline.deferral`).
 
     idle_rows_s: AdamW of table rows that no rank used, which waits for no gradient. muon_s: of the
-    matrices that it owns, the part `owned` of all. adamw_s: of the rest. table_rows: rows of the
-    tables that the last micro-batch's tokens touch; early_rows: those of all before. encode_s,
-    decode_s: a number's way into its payload dtype and back. cpu_s_per_byte: what a byte sent or
-    received costs its cores, divided by its threads.
+    matrices that it owns, the part `owned` of all. adamw_s: of the rest. early_rows, deferred_rows,
+    table_rows: rows of the tables that the tokens of the first, the deferred, and the last
+    micro-batch touch. encode_s, decode_s: a number's way into its payload dtype and back.
+    cpu_s_per_byte: what a byte sent or received costs its cores, divided by its threads.
     """
 
     host: str
@@ -56,6 +57,9 @@ class RankWork:
     owned: float
     table_rows: float
     early_rows: float = 0.0
+    ahead_s: float = 0.0
+    deferred_s: float = 0.0
+    deferred_rows: float = 0.0
     idle_rows_s: float = 0.0
     encode_s: float = 0.0
     decode_s: float = 0.0
@@ -64,7 +68,8 @@ class RankWork:
     @property
     def alone_s(self) -> float:
         """The step without anything to exchange."""
-        gradients_s = self.before_s + self.forward_s + self.head_s + self.backward_s
+        last_s = self.forward_s + self.head_s + self.backward_s
+        gradients_s = self.before_s + self.ahead_s + self.deferred_s + last_s
         return gradients_s + self.idle_rows_s + self.muon_s + self.adamw_s
 
 

@@ -16,13 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from yoked.timeline.deferral import deferred_backwards
 from yoked.train.head import Head
 from yoked.train.model import GPT
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.shares import split_rows
 from yoked.train.sync.payload import PAYLOADS, Payload
-from yoked.train.sync.sync import Sync
+from yoked.train.sync.sync import Moment, Sync
 from yoked.train.sync.wire import Wire
 
 Rows = NDArray[np.int64]
@@ -75,6 +76,11 @@ class Trainer:
         self.rows_per_step, self.device_batch_size = rows_per_step, device_batch_size
         self.ranges = split_rows(rows_per_step, shares)
         self.sync = Sync(wire, layout, payload)
+        shape = model.config
+        tokens = device_batch_size * shape.sequence_len
+        # A rank alone has no message to hide.
+        deferred = deferred_backwards(tokens, shape.n_embd, shape.n_layer)
+        self.deferred = deferred if wire.active else 1
         model.before_layers = self.sync.settle
 
     @property
@@ -134,15 +140,18 @@ class Trainer:
             torch.split(batch[part.start : part.stop], self.device_batch_size) if len(part) else ()
             for part in self.ranges
         ]
-        tables = self.sync.begin([[rows[:, :-1] for rows in each] for each in by_rank])
+        micro_batches = by_rank[self.wire.rank]
+        inputs = [[rows[:, :-1] for rows in each] for each in by_rank]
+        tables = self.sync.begin(inputs, self.deferred)
         head_weight = self.model.lm_head.weight.detach().to(dtype)
         scale = 1.0 / (self.rows_per_step * (batch.size(1) - 1))
-        micro_batches = by_rank[self.wire.rank]
+        waiting: list[tuple[Tensor, Tensor]] = []
         nats = 0.0
-        for number, rows in enumerate(micro_batches):
-            if number == len(micro_batches) - 1:
-                tables = self.sync.last_micro_batch()
-            hidden = self.model(rows[:, :-1], tables)
+        for number, (rows, table) in enumerate(zip(micro_batches, tables, strict=True)):
+            left = len(micro_batches) - 1 - number
+            if left < self.deferred:
+                self.sync.reach(Moment.DEFERRING if left else Moment.LAST_HEAD)
+            hidden = self.model(rows[:, :-1], table)
             loss = self.head.loss(
                 hidden.detach().flatten(0, 1),
                 head_weight,
@@ -152,10 +161,22 @@ class Trainer:
                 on_block=self.sync.head_piece_ready,
             )
             assert loss.hidden_grad is not None
-            hidden.backward(loss.hidden_grad.view_as(hidden))
             nats += float(loss.nats)
+            waiting.append((hidden, loss.hidden_grad.view_as(hidden)))
+            if left >= self.deferred:
+                self._backward(waiting)
+        while waiting:
+            if len(waiting) == 1:
+                self.sync.reach(Moment.LAST_BACKWARD)
+            self._backward(waiting)
         self.sync.rest_ready()
         return nats
+
+    @staticmethod
+    def _backward(waiting: list[tuple[Tensor, Tensor]]) -> None:
+        """Take the oldest's backward pass through the layers; what it kept is freed with it."""
+        hidden, gradient = waiting.pop(0)
+        hidden.backward(gradient)  # type: ignore[no-untyped-call]
 
 
 def drop_noise(scalar_grads: Tensor) -> None:

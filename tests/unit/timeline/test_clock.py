@@ -84,6 +84,27 @@ def test_rows_of_earlier_micro_batches_cross_the_wire_behind_the_last_one() -> N
     assert predict_step(early, traffic, network(100.0)).step_s == pytest.approx(12)
 
 
+def test_deferred_backward_passes_hide_the_lm_head() -> None:
+    traffic = replace(NOTHING, head_numbers=100)
+    one = {"forward_s": 1.0, "head_s": 0.0, "backward_s": 1.0, "owned": 0.5}
+    last_only = [rank(host, before_s=4, **one) for host in "ab"]
+    all_wait = [rank(host, ahead_s=2, deferred_s=2, **one) for host in "ab"]
+
+    # 400 bytes at 100 bytes a second leave when the last forward pass is done.
+    assert predict_step(last_only, traffic, network(100.0)).step_s == pytest.approx(9)
+    assert predict_step(all_wait, traffic, network(100.0)).step_s == pytest.approx(7)
+
+
+def test_rows_of_deferred_micro_batches_leave_before_the_last_backward_pass() -> None:
+    traffic = replace(NOTHING, table_width=1.0)
+    one = {"forward_s": 1.0, "backward_s": 3.0, "deferred_s": 1.0, "owned": 0.5}
+    at_once = [rank(host, table_rows=150, **one) for host in "ab"]
+    parted = [rank(host, table_rows=50, deferred_rows=100, **one) for host in "ab"]
+
+    assert predict_step(at_once, traffic, network(100.0)).step_s == pytest.approx(5 + 6)
+    assert predict_step(parted, traffic, network(100.0)).step_s == pytest.approx(2 + 4 + 2)
+
+
 def test_codecs_count_where_they_are_used() -> None:
     works = [rank(host, owned=0.5, encode_s=1.0, decode_s=0.1) for host in "ab"]
     step = predict_step(works, replace(NOTHING, head_numbers=10, dense_bytes=1.0), network(1e9))
@@ -128,6 +149,9 @@ def fleets(draw: st.DrawFn) -> tuple[list[RankWork], Traffic, float, float]:
             owned=1 / count,
             table_rows=draw(st.floats(0, 1000)),
             early_rows=draw(st.sampled_from([0.0, 100.0, 1000.0])),
+            ahead_s=draw(seconds),
+            deferred_s=draw(seconds),
+            deferred_rows=draw(st.sampled_from([0.0, 100.0])),
             encode_s=draw(st.floats(0, 1e-6)),
             decode_s=draw(st.floats(0, 1e-6)),
         )
@@ -180,7 +204,6 @@ def test_a_rank_sends_its_part_of_the_ring_and_its_rows_to_all(
     step = predict_step(works, traffic, network(rate, *(work.host for work in works)))
     dense = ring_bytes(traffic.dense_bytes * (traffic.head_numbers + traffic.matrix_numbers), n)
     for work in works:
-        rows = (
-            (n - 1) * (work.table_rows + work.early_rows) * traffic.table_width * traffic.row_bytes
-        )
+        own = work.early_rows + work.deferred_rows + work.table_rows
+        rows = (n - 1) * own * traffic.table_width * traffic.row_bytes
         assert step.hosts[work.host].sent_bytes == pytest.approx(dense + rows)

@@ -124,6 +124,31 @@ def test_a_steps_gradient_is_that_of_its_mean_loss(device_batch_size, step):
     assert_same_gradient(gradients, expected)
 
 
+@pytest.mark.parametrize("deferred", [2, 3, 8])
+def test_deferred_backward_passes_change_no_bit(deferred):
+    trainer, right = make_trainer(device_batch_size=1), make_trainer(device_batch_size=1)
+    trainer.deferred = deferred
+
+    nats, gradients = dense_gradients(trainer, 0)
+
+    expected_nats, expected = dense_gradients(right, 0)
+    assert nats == expected_nats
+    assert all(torch.equal(gradients[name], expected[name]) for name in expected)
+
+
+def test_deferred_passes_come_after_the_last_head():
+    trainer = make_trainer(device_batch_size=1)
+    trainer.deferred = 3
+    order: list[str] = []
+    loss, backward = trainer.head.loss, trainer._backward
+    trainer.head.loss = lambda *a, **k: order.append("H") or loss(*a, **k)  # type: ignore[method-assign,func-returns-value]
+    trainer._backward = lambda waiting: order.append("B") or backward(waiting)  # type: ignore[method-assign,func-returns-value]
+
+    trainer.gradients(0)
+
+    assert "".join(order) == "HBHBHHHBBB"
+
+
 @pytest.mark.parametrize("shares", [(1.0, 1.0), (3.0, 1.0), (1.0, 0.0, 2.0), (1.0,) * 7])
 def test_the_parts_of_all_ranks_add_up_to_the_gradient_of_one(shares):
     parts = [dense_gradients(make_trainer(rank, shares), 1) for rank in range(len(shares))]

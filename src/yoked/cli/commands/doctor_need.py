@@ -10,10 +10,12 @@ from yoked import __version__
 from yoked.errors import YokedError
 from yoked.launch.requirements import requirements_digest, train_requirements
 from yoked.records.examination import Need
+from yoked.timeline.deferral import deferred_backwards, part_rows
 
 if TYPE_CHECKING:
     from yoked.plan.shape import Counts, Shape
     from yoked.train.config import TrainConfig
+    from yoked.train.resolve import ResolvedConfig
 
 _COMPARED = ("torch", "numpy")
 _FLOAT32_BYTES = 4
@@ -34,9 +36,15 @@ def need_of(config: TrainConfig | None = None) -> Need:
     from yoked.plan.memory import rank_memory
     from yoked.plan.shape import count_parameters
 
-    shape, rows = _shape(config)
+    shape, rows, waiting_rows = _shape(config)
     memory = rank_memory(
-        shape, dtype="float32", rows=rows, owned=1.0, lossy=False, payload_bytes=_FLOAT32_BYTES
+        shape,
+        dtype="float32",
+        rows=rows,
+        waiting_rows=waiting_rows,
+        owned=1.0,
+        lossy=False,
+        payload_bytes=_FLOAT32_BYTES,
     )
     return Need(
         versions=versions,
@@ -54,8 +62,8 @@ def checkpoint_bytes(counts: Counts) -> int:
     return _FLOAT32_BYTES * numbers
 
 
-def _shape(config: TrainConfig) -> tuple[Shape, int]:
-    """The model, and the rows of a micro-batch, as they are where nothing else is said."""
+def _shape(config: TrainConfig) -> tuple[Shape, int, int]:
+    """The model, the rows of a micro-batch and those that are held back, by default."""
     from yoked.plan.shape import Shape
     from yoked.train.resolve import resolve
 
@@ -68,7 +76,15 @@ def _shape(config: TrainConfig) -> tuple[Shape, int]:
         sequence_len=resolved.max_seq_len,
         window_pattern=resolved.window_pattern,
     )
-    return shape, resolved.device_batch_size
+    return shape, resolved.device_batch_size, _waiting_rows(shape, resolved)
+
+
+def _waiting_rows(shape: Shape, resolved: ResolvedConfig) -> int:
+    """Rows whose backward passes are deferred, at most: one rank may have all of a step."""
+    rows, given = resolved.device_batch_size, resolved.config.total_batch_size
+    deferred = deferred_backwards(rows * shape.sequence_len, shape.n_embd, shape.depth)
+    step_rows = rows * deferred if given is None else given // shape.sequence_len
+    return part_rows(step_rows, rows, deferred).deferred
 
 
 def _environment() -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from yoked.timeline.clock import predict_step
+from yoked.timeline.deferral import deferred_backwards, part_rows
 from yoked.timeline.messages import ring_bytes
 from yoked.timeline.vocabulary import distinct_tokens
 from yoked.timeline.work import (
@@ -139,23 +140,28 @@ def _work(
     counts = count_parameters(config)
     row_s = STEP_OVER_PRODUCTS * config.sequence_len * flops_per_token(config) / rank.flops_per_s
     head_part = 6 * counts.lm_head / flops_per_token(config)
-    last_rows = min(rank.rows, (rank.rows - 1) % device_batch_size + 1)
-    last_s = row_s * last_rows
-    layers_s = last_s * (1 - head_part)
+    tokens = device_batch_size * config.sequence_len
+    deferred = deferred_backwards(tokens, config.n_embd, config.n_layer)
+    parts = part_rows(rank.rows, device_batch_size, deferred)
+    backward_part = (1 - head_part) * 2 / 3
+    last_s, deferred_s = parts.last * row_s, parts.deferred * row_s
     lossy = name != "exact"
     # Five steps of three products with the small side; see `layout.update_cost`.
     muon_flops = 5 * 6 * counts.transformer_matrices * config.n_embd
     return RankWork(
         host=rank.host,
-        before_s=rank.rows * row_s - last_s,
-        forward_s=layers_s / 3,
+        before_s=parts.early * row_s,
+        ahead_s=(1 - backward_part) * deferred_s,
+        deferred_s=backward_part * deferred_s,
+        forward_s=last_s * backward_part / 2,
         head_s=last_s * head_part,
-        backward_s=layers_s * 2 / 3,
+        backward_s=last_s * backward_part,
         muon_s=owned * muon_flops / rank.flops_per_s,
         adamw_s=ADAMW_BYTES * (counts.total - counts.transformer_matrices) / COPY_BYTES_PER_S,
         owned=owned,
-        table_rows=_table_rows(last_rows, config),
-        early_rows=_table_rows(rank.rows - last_rows, config),
+        table_rows=_table_rows(parts.last, config),
+        early_rows=_table_rows(parts.early, config),
+        deferred_rows=_table_rows(parts.deferred, config),
         encode_s=16 / COPY_BYTES_PER_S if lossy else 0.0,
         decode_s=10 / COPY_BYTES_PER_S if lossy else 0.0,
         cpu_s_per_byte=GLOO_CPU_S_PER_BYTE,

@@ -1,8 +1,9 @@
 """The embedding tables' gradients: the rows that a step touches, summed over ranks.
 
-In two messages: what all micro-batches but the last make of them leaves before that one begins,
-and crosses the wire behind it; only the last one's rows have to be waited for. Every rank knows
-the rows of all others from the sample stream, so no indices are sent.
+In three messages: of the micro-batches whose backward passes wait for nothing, of those that are
+deferred behind the lm_head (`yoked.timeline.deferral`), and of the last one. Each leaves when it is
+complete, and only the last has to be waited for. Every rank knows the rows of all others from the
+sample stream, so no indices are sent.
 
 Shape legend: U rows of a rank, E sum of the tables' widths.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -20,19 +22,21 @@ from yoked.train.sync.wire import ROWS_TAG, Wire
 from yoked.train.tables import RowGradients
 
 WHAT = "table gradients"
+MESSAGES = 3
 
 
 @dataclass
 class _Part:
     """One message. rows_by_rank: (U,) int64, sorted; mine: this rank's gradients of its own.
 
-    numel: longest U * E, of each rank's message: ranks with fewer rows fill it up.
+    numel: longest U * E, of each rank's message: ranks with fewer rows fill it up. gathering: None
+    where there is nothing to send.
     """
 
     rows_by_rank: list[Tensor]
     mine: RowGradients
     numel: int
-    gathering: Gathering
+    gathering: Gathering | None
 
 
 class RowSum:
@@ -56,23 +60,35 @@ class RowSum:
         self._parts: list[_Part] = []
         self._sent = 0
 
-    def begin(self, ids_by_rank: Sequence[Sequence[Tensor]]) -> None:
-        """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches."""
-        early = [batches[:-1] for batches in ids_by_rank]
-        last = [batches[-1:] for batches in ids_by_rank]
-        several = self.wire.active and any(early)
-        messages = [early, last] if several else [ids_by_rank]
+    def begin(
+        self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: int = 1
+    ) -> list[RowGradients]:
+        """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
+
+        Returns where the gradients of each of this rank's micro-batches go. deferred: of how many
+        micro-batches the last message but one and the last one are.
+        """
+        messages = [list(ids_by_rank)]
+        if self.wire.active:
+            parted = [_by_message(batches, deferred) for batches in ids_by_rank]
+            messages = [[parts[n] for parts in parted] for n in range(MESSAGES)]
         self._parts = [self._part(ids, ROWS_TAG + n) for n, ids in enumerate(messages)]
         self._sent = 0
         every = [rows for part in self._parts for rows in part.rows_by_rank]
         self.used_rows = torch.unique(torch.cat(every))
+        return [
+            part.mine
+            for part, ids in zip(self._parts, messages, strict=True)
+            for _ in ids[self.wire.rank]
+        ]
 
     def _part(self, ids_by_rank: Sequence[Sequence[Tensor]], tag: int) -> _Part:
         rows = [self._distinct(batches) for batches in ids_by_rank]
         mine = RowGradients(rows[self.wire.rank], self.widths, self.vocab_size)
         numel = max(map(len, rows)) * sum(self.widths.values())
         dtype = self.dtype or mine.flat.dtype
-        return _Part(rows, mine, numel, Gathering(self.wire, numel, dtype, tag, WHAT))
+        gathering = Gathering(self.wire, numel, dtype, tag, WHAT) if numel else None
+        return _Part(rows, mine, numel, gathering)
 
     def _distinct(self, batches: Sequence[Tensor]) -> Tensor:
         if not batches:
@@ -80,35 +96,37 @@ class RowSum:
         found: Tensor = torch.unique(torch.cat([ids.flatten() for ids in batches]))
         return found
 
-    @property
-    def mine(self) -> RowGradients:
-        """Where this rank's gradients go."""
-        return self._parts[self._sent].mine
-
-    def before_last_batch(self) -> None:
-        """The last micro-batch begins: send what the others made, if there were any."""
-        if len(self._parts) > 1:
-            self._send()
-
-    def ready(self) -> None:
-        """All of this rank's gradients are complete: send what is left."""
-        self._send()
-
-    def _send(self) -> None:
+    def send(self) -> None:
+        """The next of the messages is complete on this rank."""
         part = self._parts[self._sent]
         self._sent += 1
+        if part.gathering is None:
+            return
         padded = part.mine.flat.new_zeros(part.numel, dtype=self.dtype)
         padded[: part.mine.flat.numel()] = part.mine.flat
         part.gathering.send(padded)
+
+    def alone(self) -> RowGradients:
+        """The gradients of a rank without others."""
+        (part,) = self._parts
+        return part.mine
 
     def sum(self) -> RowGradients:
         """Wait, and return the sum over ranks, the same bytes on all of them."""
         total = RowGradients(self.used_rows, self.widths, self.vocab_size)
         width = sum(self.widths.values())
         for part in self._parts:
+            if part.gathering is None:
+                continue
             # In the order of ranks, so that all ranks round alike.
             for rows, flat in zip(part.rows_by_rank, part.gathering.wait(), strict=True):
                 if len(rows):
                     total.add_rows(rows, flat[: len(rows) * width].to(total.flat))
         self._parts = []
         return total
+
+
+def _by_message(batches: Sequence[Tensor], deferred: int) -> list[Sequence[Tensor]]:
+    """A rank's micro-batches by the message that their rows go with."""
+    edges = 0, max(0, len(batches) - deferred), max(0, len(batches) - 1), len(batches)
+    return [batches[first:end] for first, end in pairwise(edges)]

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 
 from torch import Tensor
 
@@ -28,6 +29,19 @@ from yoked.train.sync.payload import PAYLOADS, Payload
 from yoked.train.sync.rows import RowSum
 from yoked.train.sync.wire import Pending, Wire
 from yoked.train.tables import RowGradients
+
+
+class Moment(IntEnum):
+    """How far a rank has come with its gradients of a step."""
+
+    BEGUN = 0
+    # All micro-batches are done but those that are deferred.
+    DEFERRING = 1
+    # The lm_head comes to the last micro-batch: what it adds to the gradient completes it.
+    LAST_HEAD = 2
+    # Only the last micro-batch's backward pass through the layers is left.
+    LAST_BACKWARD = 3
+    DONE = 4
 
 
 @dataclass
@@ -60,8 +74,8 @@ class Sync:
         )
         self._scalars: Pending | None = None
         self._arrival: Pending | None = None
-        self._sends, self._unsent = False, dict.fromkeys(self.matrices.names)
-        self._pieces_sent = 0
+        self._reached, self._pieces_sent = Moment.BEGUN, 0
+        self._unsent = dict.fromkeys(self.matrices.names)
         if wire.active:
             self._watch_matrices()
 
@@ -74,19 +88,22 @@ class Sync:
 
     # --- a step, in this order
 
-    def begin(self, ids_by_rank: Sequence[Sequence[Tensor]]) -> RowGradients:
+    def begin(
+        self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: int = 1
+    ) -> list[RowGradients]:
         """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
 
-        Returns where this rank's table gradients go until `last_micro_batch`.
+        deferred: of how many at the end the backward passes come after the last lm_head. Returns
+        where the table gradients of each of this rank's micro-batches go.
         """
         self.times = SyncTimes()
-        self._sends, self._pieces_sent = False, 0
+        self._reached, self._pieces_sent = Moment.BEGUN, 0
         self._unsent = dict.fromkeys(self.matrices.names)
-        self.rows.begin(ids_by_rank)
+        tables = self.rows.begin(ids_by_rank, deferred)
         if self.wire.active:
             self.matrices.expect()
             self.head.expect()
-        return self.rows.mine
+        return tables
 
     def settle(self) -> None:
         """Until the weights are those of the last step, on all ranks the same bytes."""
@@ -94,24 +111,24 @@ class Sync:
             with self._communicating():
                 self.matrices.settle()
 
-    def last_micro_batch(self) -> RowGradients:
-        """From now on a gradient that is made is complete. Twice is harmless.
-
-        Returns where this rank's table gradients go.
-        """
-        if self.wire.active and not self._sends:
-            self._sends = True
-            self.rows.before_last_batch()
-        return self.rows.mine
+    def reach(self, moment: Moment) -> None:
+        """This rank has come so far: what is complete leaves. Again is harmless."""
+        if not self.wire.active:
+            return
+        for each in Moment:
+            if self._reached < each <= moment:
+                self._reached = each
+                if each in (Moment.DEFERRING, Moment.LAST_BACKWARD, Moment.DONE):
+                    self.rows.send()
 
     def head_piece_ready(self, number: int) -> None:
         """A piece of this rank's lm_head gradient is complete: send it while backward goes on."""
-        if self._sends:
+        if self._reached >= Moment.LAST_HEAD:
             self.head.ready(number)
             self._pieces_sent = number + 1
 
     def _made(self, name: str) -> None:
-        if self._sends and name in self._unsent:
+        if self._reached >= Moment.LAST_BACKWARD and name in self._unsent:
             del self._unsent[name]
             self.matrices.ready(name)
 
@@ -121,14 +138,15 @@ class Sync:
             return
         # A rank without rows had no forward pass that waited.
         self.settle()
-        self.last_micro_batch()
+        self.reach(Moment.LAST_HEAD)
         self._arrival = self.wire.arrival()
         for number in range(self._pieces_sent, len(self.head.pieces)):
             self.head_piece_ready(number)
+        self.reach(Moment.LAST_BACKWARD)
         for name in list(self._unsent):
             self._made(name)
         self._scalars = self.wire.all_reduce(self.layout.scalar_grads, "scalar gradients")
-        self.rows.ready()
+        self.reach(Moment.DONE)
         self.matrices.expect_updates()
 
     def await_all(self) -> None:
@@ -160,7 +178,7 @@ class Sync:
         Returns the summed row gradients, the same bytes on all ranks.
         """
         if not self.wire.active:
-            return self.rows.mine
+            return self.rows.alone()
         assert self._scalars is not None, "rest_ready() comes first"
         with self._communicating():
             self.head.finish()

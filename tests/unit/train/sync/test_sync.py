@@ -90,12 +90,16 @@ def summed_gradients(trainer: Trainer) -> dict[str, Tensor]:
 def joined(on_ranks):
     """The gradients of all ranks; where several hold one, they must be equal to the bit."""
 
-    def join(shares: list[float], payload: str = "exact", batch: int = 2) -> dict[str, Tensor]:
+    def join(
+        shares: list[float], payload: str = "exact", batch: int = 2, deferred: int = 2
+    ) -> dict[str, Tensor]:
+        def gradients(wire: Wire) -> dict[str, Tensor]:
+            trainer = make_trainer(wire, shares, payload, batch=batch)
+            trainer.deferred = deferred
+            return summed_gradients(trainer)
+
         total: dict[str, Tensor] = {}
-        for found in on_ranks(
-            len(shares),
-            lambda wire: summed_gradients(make_trainer(wire, shares, payload, batch=batch)),
-        ):
+        for found in on_ranks(len(shares), gradients):
             for name, gradient in found.items():
                 assert name not in total or torch.equal(total[name], gradient), name
                 total[name] = gradient
@@ -111,9 +115,11 @@ def alone(joined):
 
 
 @settings(deadline=None, max_examples=15)
-@given(shares=SHARES, batch=st.integers(1, 7))
-def test_any_split_of_a_step_gives_the_single_process_gradient(joined, alone, shares, batch):
-    found = joined([float(share) for share in shares], batch=batch)
+@given(shares=SHARES, batch=st.integers(1, 7), deferred=st.integers(1, 4))
+def test_any_split_of_a_step_gives_the_single_process_gradient(
+    joined, alone, shares, batch, deferred
+):
+    found = joined([float(share) for share in shares], batch=batch, deferred=deferred)
 
     assert found.keys() == alone.keys()
     whole = _norm(alone.values())

@@ -1,0 +1,54 @@
+"""How many micro-batches of a step have their backward passes after the last one's lm_head.
+
+The lm_head's gradient is most of what crosses the wire, and complete only when the head has seen
+the step's last micro-batch. If then only that one's backward pass is left, a slow wire keeps all
+ranks waiting. So the last few micro-batches go through the layers and the head first, and their
+backward passes follow, while the head's gradient travels:
+
+    F H B  F H B  F H  F H  F H | B  B  B          (F: layers forward, H: head, B: layers backward)
+                                  head's gradient ->
+
+It costs the activations of those micro-batches, and nothing else: gradients are added up in the
+same order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# Numbers that the backward pass keeps for a token of a layer, in widths of the model: norms,
+# queries, keys and values before and after rotation, attention's output, the MLP's 4 + 4.
+KEPT_WIDTHS = 22
+# Activations that may be held back. All ranks must come to the same number, so it does not depend
+# on what a host has, nor on its dtype.
+MOST_BYTES = 1_000_000_000
+MOST_DEFERRED = 8
+_FLOAT32_BYTES = 4
+
+
+def activation_numbers(tokens: int, n_embd: int, n_layer: int) -> int:
+    """Numbers that a micro-batch of so many tokens keeps for its backward pass."""
+    return tokens * n_embd * n_layer * KEPT_WIDTHS
+
+
+def deferred_backwards(tokens: int, n_embd: int, n_layer: int) -> int:
+    """At most so many, the last one's among them; 1: none waits. tokens: of a micro-batch."""
+    kept_bytes = _FLOAT32_BYTES * activation_numbers(tokens, n_embd, n_layer)
+    return max(1, min(MOST_DEFERRED, MOST_BYTES // kept_bytes))
+
+
+class Parts(NamedTuple):
+    """A rank's rows of a step: before the deferred micro-batches, those but the last, the last."""
+
+    early: int
+    deferred: int
+    last: int
+
+
+def part_rows(rows: int, device_batch_size: int, deferred: int) -> Parts:
+    """Rows by what becomes of their micro-batch. deferred: as `deferred_backwards` says."""
+    if not rows:
+        return Parts(0, 0, 0)
+    last = (rows - 1) % device_batch_size + 1
+    waiting = min(rows - last, (deferred - 1) * device_batch_size)
+    return Parts(rows - last - waiting, waiting, last)

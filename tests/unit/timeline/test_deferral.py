@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yoked.timeline.deferral import MOST_BYTES, activation_numbers, deferred_backwards, part_rows
+
+
+@given(rows=st.integers(0, 300), batch=st.integers(1, 16), deferred=st.integers(1, 8))
+def test_every_row_is_in_one_part_and_only_whole_micro_batches_wait(
+    rows: int, batch: int, deferred: int
+) -> None:
+    parts = part_rows(rows, batch, deferred)
+
+    assert sum(parts) == rows
+    assert min(parts) >= 0
+    assert parts.early % batch == parts.deferred % batch == 0
+    assert parts.deferred <= (deferred - 1) * batch
+    assert (0 < parts.last <= batch) == (rows > 0)
+    # Nothing is done early that could wait.
+    assert not parts.early or parts.deferred == (deferred - 1) * batch
+
+
+def test_a_rank_with_few_micro_batches_defers_all() -> None:
+    assert part_rows(7, 2, 8) == (0, 6, 1)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "n_embd", "n_layer", "expected"),
+    [(1024, 256, 4, 8), (1024, 512, 8, 2), (32_768, 1280, 20, 1)],
+)
+def test_deferred_activations_fit(tokens: int, n_embd: int, n_layer: int, expected: int) -> None:
+    found = deferred_backwards(tokens, n_embd, n_layer)
+
+    assert found == expected
+    assert found == 1 or found * 4 * activation_numbers(tokens, n_embd, n_layer) <= MOST_BYTES
