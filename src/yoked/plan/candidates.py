@@ -105,7 +105,7 @@ def _memory(
             shape,
             dtype=cost.dtype,
             rows=min(rows, device_batch_size),
-            waiting_rows=part_rows(rows, device_batch_size, deferred).deferred if many else 0,
+            waiting_rows=sum(part_rows(rows, device_batch_size, deferred).deferred) if many else 0,
             owned=work.owned,
             lossy=many and sync != EXACT,
             payload_bytes=DENSE_BYTES[sync] if many else 0.0,
@@ -151,19 +151,23 @@ def _work(
     shape: Shape, cost: RankCost, rows: int, device_batch_size: int, owned: float, sync: str
 ) -> RankWork:
     early, deferred, last = part_rows(rows, device_batch_size, _deferred(shape, device_batch_size))
-    deferred_s = cost.rows_time_s(deferred, device_batch_size)
+    first_s, second_s = (cost.rows_time_s(each, device_batch_size) for each in deferred)
     backward_part = cost.backward_s / cost.row_s
     passes_s = last * cost.row_s + (cost.overhead_s if last else 0.0)
     stretch = passes_s / (last * cost.row_s) if last else 0.0
     counts = count_parameters(shape)
     # The compiled pass alone can leave rows out.
     idle = counts.tables / counts.adamw if cost.device == "cpu" else 0.0
+
+    def touched(rows: int) -> float:
+        return distinct_tokens(rows * shape.sequence_len, shape.vocab_size)
+
     codec = codec_cost(DENSE_BYTES[sync], cost.copy_bytes_per_s, lossy=sync != EXACT)
     return RankWork(
         host=cost.host,
         before_s=cost.rows_time_s(early, device_batch_size),
-        ahead_s=(1 - backward_part) * deferred_s,
-        deferred_s=backward_part * deferred_s,
+        ahead_s=(1 - backward_part) * (first_s + second_s),
+        deferred_s=(backward_part * first_s, backward_part * second_s),
         forward_s=last * cost.forward_s * stretch,
         head_s=last * cost.head_s * stretch,
         backward_s=last * cost.backward_s * stretch,
@@ -171,9 +175,9 @@ def _work(
         adamw_s=(1 - idle) * cost.adamw_s,
         idle_rows_s=idle * cost.adamw_s,
         owned=owned,
-        table_rows=distinct_tokens(last * shape.sequence_len, shape.vocab_size),
-        early_rows=distinct_tokens(early * shape.sequence_len, shape.vocab_size),
-        deferred_rows=distinct_tokens(deferred * shape.sequence_len, shape.vocab_size),
+        table_rows=touched(last),
+        early_rows=touched(early),
+        deferred_rows=(touched(deferred[0]), touched(deferred[1])),
         encode_s=codec.encode_s,
         decode_s=codec.decode_s,
         # NCCL moves bytes without the cores that compute.

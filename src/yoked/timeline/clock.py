@@ -111,7 +111,8 @@ class _Program:
         piece_s = work.head_s * (1 - HEAD_BEFORE_FIRST_PIECE) + work.encode_s * traffic.head_numbers
         for passage in mail.head:
             yield _Act(piece_s / len(mail.head), send=passage)
-        yield _Act(work.deferred_s, send=mail.deferred)
+        for seconds, touched in zip(work.deferred_s, mail.deferred, strict=True):
+            yield _Act(seconds, send=touched)
         foreign = (1 - work.owned) * traffic.matrix_numbers
         layers_s = work.backward_s + work.encode_s * foreign
         for passage in mail.layers:

@@ -38,17 +38,34 @@ def deferred_backwards(tokens: int, n_embd: int, n_layer: int) -> int:
 
 
 class Parts(NamedTuple):
-    """A rank's rows of a step: before the deferred micro-batches, those but the last, the last."""
+    """Micro-batches of a rank in a step, or their rows, by the message with their table rows.
+
+    early: done before the deferred ones begin; deferred: those whose backward passes come first,
+    and the rest of them; last: the last micro-batch.
+    """
 
     early: int
-    deferred: int
+    deferred: tuple[int, int]
     last: int
 
 
+def part_batches(count: int, deferred: int) -> Parts:
+    """So many micro-batches by message. deferred: as `deferred_backwards` says."""
+    last = min(count, 1)
+    waiting = min(count, deferred) - last
+    # The lm_head has the wire at first: rows of the first two thirds come in time behind it.
+    first = -(-2 * waiting // 3)
+    return Parts(count - last - waiting, (first, waiting - first), last)
+
+
 def part_rows(rows: int, device_batch_size: int, deferred: int) -> Parts:
-    """Rows by what becomes of their micro-batch. deferred: as `deferred_backwards` says."""
-    if not rows:
-        return Parts(0, 0, 0)
-    last = (rows - 1) % device_batch_size + 1
-    waiting = min(rows - last, (deferred - 1) * device_batch_size)
-    return Parts(rows - last - waiting, waiting, last)
+    """The same in rows: only the last micro-batch may have fewer than device_batch_size."""
+    count = -(-rows // device_batch_size)
+    parts = part_batches(count, deferred)
+    last = rows - (count - parts.last) * device_batch_size
+    first, second = parts.deferred
+    return Parts(
+        parts.early * device_batch_size,
+        (first * device_batch_size, second * device_batch_size),
+        last,
+    )

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
 
 from yoked.timeline.work import Network, RankWork, Traffic
 
@@ -94,14 +93,20 @@ class Mail:
 
 
 class StepMail:
-    """The messages of one step, in the order in which they queue for the wire."""
+    """The messages of one step, in the order in which they queue for the wire.
 
-    def __init__(self, traffic: Traffic, in_order: list[Passage], *, parted: RowsParted) -> None:
+    parted: which messages of table rows there are before the last one: early, and deferred.
+    """
+
+    def __init__(
+        self, traffic: Traffic, in_order: list[Passage], *, parted: tuple[bool, bool, bool]
+    ) -> None:
         self.traffic, self.in_order, self.parted = traffic, in_order, parted
         rest = iter(in_order)
-        self.early = next(rest) if parted.early else None
+        early, *deferred = parted
+        self.early = next(rest) if early else None
         self.head = list(islice(rest, traffic.head_pieces))
-        self.deferred = next(rest) if parted.deferred else None
+        self.deferred = [next(rest) if there else None for there in deferred]
         self.layers = list(islice(rest, traffic.layers))
         self.rows = next(rest)
         self.updates = list(rest)
@@ -110,13 +115,6 @@ class StepMail:
         """The same messages, to be sent in another step."""
         fresh = [dataclasses.replace(passage) for passage in self.in_order]
         return StepMail(self.traffic, fresh, parted=self.parted)
-
-
-class RowsParted(NamedTuple):
-    """Which messages of table rows there are before the last one."""
-
-    early: bool
-    deferred: bool
 
 
 def messages(mail: Mail, traffic: Traffic) -> StepMail:
@@ -134,17 +132,21 @@ def messages(mail: Mail, traffic: Traffic) -> StepMail:
     new = mail.direct(
         [others * part * stack for part in owned], [(1 - part) * stack for part in owned]
     )
-    early = [row * work.early_rows for work in mail.works]
-    deferred = [row * work.deferred_rows for work in mail.works]
+    early, first, second = (
+        [row * each for each in touched]
+        for touched in zip(
+            *((work.early_rows, *work.deferred_rows) for work in mail.works), strict=True
+        )
+    )
     every = [
         *([_rows(mail, early)] if any(early) else []),
         *[piece] * traffic.head_pieces,
-        *([_rows(mail, deferred)] if any(deferred) else []),
+        *[_rows(mail, deferred) for deferred in (first, second) if any(deferred)],
         *[gradients] * traffic.layers,
         rows,
         *[new] * traffic.stacks,
     ]
-    return StepMail(traffic, every, parted=RowsParted(any(early), any(deferred))).again()
+    return StepMail(traffic, every, parted=(any(early), any(first), any(second))).again()
 
 
 def _rows(mail: Mail, own: list[float]) -> Passage:

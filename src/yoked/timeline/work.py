@@ -38,7 +38,8 @@ class Network:
 class RankWork:
     """One rank's step. before_s: the first micro-batches, whole; ahead_s: the deferred ones' way
     through layers and head; forward_s, head_s, backward_s: the last one, 0 without rows;
-    deferred_s: the deferred ones' backward passes, before its own (`yoked.timeline.deferral`).
+    deferred_s: the deferred ones' backward passes in two parts, before its own
+    (`yoked.timeline.deferral`).
 
     idle_rows_s: AdamW of table rows that no rank used, which waits for no gradient. muon_s: of the
     matrices that it owns, the part `owned` of all. adamw_s: of the rest. early_rows, deferred_rows,
@@ -58,8 +59,8 @@ class RankWork:
     table_rows: float
     early_rows: float = 0.0
     ahead_s: float = 0.0
-    deferred_s: float = 0.0
-    deferred_rows: float = 0.0
+    deferred_s: tuple[float, float] = (0.0, 0.0)
+    deferred_rows: tuple[float, float] = (0.0, 0.0)
     idle_rows_s: float = 0.0
     encode_s: float = 0.0
     decode_s: float = 0.0
@@ -69,7 +70,7 @@ class RankWork:
     def alone_s(self) -> float:
         """The step without anything to exchange."""
         last_s = self.forward_s + self.head_s + self.backward_s
-        gradients_s = self.before_s + self.ahead_s + self.deferred_s + last_s
+        gradients_s = self.before_s + self.ahead_s + sum(self.deferred_s) + last_s
         return gradients_s + self.idle_rows_s + self.muon_s + self.adamw_s
 
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from yoked.timeline.deferral import deferred_backwards
+from yoked.timeline.deferral import deferred_backwards, part_batches
 from yoked.train.head import Head
 from yoked.train.model import GPT
 from yoked.train.optim.layout import Layout
@@ -165,8 +165,11 @@ class Trainer:
             waiting.append((hidden, loss.hidden_grad.view_as(hidden)))
             if left >= self.deferred:
                 self._backward(waiting)
+        parts = part_batches(len(micro_batches), self.deferred)
         while waiting:
-            if len(waiting) == 1:
+            if len(waiting) <= parts.last + parts.deferred[1]:
+                self.sync.reach(Moment.MOST_BACKWARD)
+            if len(waiting) <= parts.last:
                 self.sync.reach(Moment.LAST_BACKWARD)
             self._backward(waiting)
         self.sync.rest_ready()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ NOTHING = Traffic(
 )
 
 
-def rank(host: str = "a", **given: float) -> RankWork:
+def rank(host: str = "a", **given: Any) -> RankWork:
     """A rank that does nothing but what is given."""
     parts = ("before_s", "forward_s", "head_s", "backward_s", "muon_s", "adamw_s")
     zero = dict.fromkeys((*parts, "owned", "table_rows"), 0.0)
@@ -88,7 +89,7 @@ def test_deferred_backward_passes_hide_the_lm_head() -> None:
     traffic = replace(NOTHING, head_numbers=100)
     one = {"forward_s": 1.0, "head_s": 0.0, "backward_s": 1.0, "owned": 0.5}
     last_only = [rank(host, before_s=4, **one) for host in "ab"]
-    all_wait = [rank(host, ahead_s=2, deferred_s=2, **one) for host in "ab"]
+    all_wait = [rank(host, ahead_s=2, deferred_s=(2, 0), **one) for host in "ab"]
 
     # 400 bytes at 100 bytes a second leave when the last forward pass is done.
     assert predict_step(last_only, traffic, network(100.0)).step_s == pytest.approx(9)
@@ -97,12 +98,14 @@ def test_deferred_backward_passes_hide_the_lm_head() -> None:
 
 def test_rows_of_deferred_micro_batches_leave_before_the_last_backward_pass() -> None:
     traffic = replace(NOTHING, table_width=1.0)
-    one = {"forward_s": 1.0, "backward_s": 3.0, "deferred_s": 1.0, "owned": 0.5}
+    one = {"forward_s": 1, "backward_s": 3, "deferred_s": (0.5, 0.5), "owned": 0.5}
     at_once = [rank(host, table_rows=150, **one) for host in "ab"]
-    parted = [rank(host, table_rows=50, deferred_rows=100, **one) for host in "ab"]
+    parted = [rank(host, table_rows=50, deferred_rows=(0, 100), **one) for host in "ab"]
+    earlier = [rank(host, table_rows=50, deferred_rows=(50, 50), **one) for host in "ab"]
 
     assert predict_step(at_once, traffic, network(100.0)).step_s == pytest.approx(5 + 6)
     assert predict_step(parted, traffic, network(100.0)).step_s == pytest.approx(2 + 4 + 2)
+    assert predict_step(earlier, traffic, network(100.0)).step_s == pytest.approx(1.5 + 4 + 2)
 
 
 def test_codecs_count_where_they_are_used() -> None:
@@ -150,8 +153,8 @@ def fleets(draw: st.DrawFn) -> tuple[list[RankWork], Traffic, float, float]:
             table_rows=draw(st.floats(0, 1000)),
             early_rows=draw(st.sampled_from([0.0, 100.0, 1000.0])),
             ahead_s=draw(seconds),
-            deferred_s=draw(seconds),
-            deferred_rows=draw(st.sampled_from([0.0, 100.0])),
+            deferred_s=(draw(seconds), draw(seconds)),
+            deferred_rows=draw(st.sampled_from([(0.0, 0.0), (100.0, 0.0), (200.0, 100.0)])),
             encode_s=draw(st.floats(0, 1e-6)),
             decode_s=draw(st.floats(0, 1e-6)),
         )
@@ -204,6 +207,6 @@ def test_a_rank_sends_its_part_of_the_ring_and_its_rows_to_all(
     step = predict_step(works, traffic, network(rate, *(work.host for work in works)))
     dense = ring_bytes(traffic.dense_bytes * (traffic.head_numbers + traffic.matrix_numbers), n)
     for work in works:
-        own = work.early_rows + work.deferred_rows + work.table_rows
+        own = work.early_rows + sum(work.deferred_rows) + work.table_rows
         rows = (n - 1) * own * traffic.table_width * traffic.row_bytes
         assert step.hosts[work.host].sent_bytes == pytest.approx(dense + rows)

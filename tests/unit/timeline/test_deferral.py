@@ -13,17 +13,20 @@ def test_every_row_is_in_one_part_and_only_whole_micro_batches_wait(
 ) -> None:
     parts = part_rows(rows, batch, deferred)
 
-    assert sum(parts) == rows
-    assert min(parts) >= 0
-    assert parts.early % batch == parts.deferred % batch == 0
-    assert parts.deferred <= (deferred - 1) * batch
+    first, second = parts.deferred
+    assert parts.early + first + second + parts.last == rows
+    assert min(parts.early, first, second, parts.last) >= 0
+    assert parts.early % batch == first % batch == second % batch == 0
+    assert first + second <= (deferred - 1) * batch
     assert (0 < parts.last <= batch) == (rows > 0)
     # Nothing is done early that could wait.
-    assert not parts.early or parts.deferred == (deferred - 1) * batch
+    assert not parts.early or first + second == (deferred - 1) * batch
 
 
 def test_a_rank_with_few_micro_batches_defers_all() -> None:
-    assert part_rows(7, 2, 8) == (0, 6, 1)
+    assert part_rows(7, 2, 8) == (0, (4, 2), 1)
+    assert part_rows(16, 2, 8) == (0, (10, 4), 2)
+    assert part_rows(2, 2, 8) == (0, (0, 0), 2)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def _waiting_rows(shape: Shape, resolved: ResolvedConfig) -> int:
     rows, given = resolved.device_batch_size, resolved.config.total_batch_size
     deferred = deferred_backwards(rows * shape.sequence_len, shape.n_embd, shape.depth)
     step_rows = rows * deferred if given is None else given // shape.sequence_len
-    return part_rows(step_rows, rows, deferred).deferred
+    return sum(part_rows(step_rows, rows, deferred).deferred)
 
 
 def _environment() -> str | None:

@@ -144,15 +144,15 @@ def _work(
     deferred = deferred_backwards(tokens, config.n_embd, config.n_layer)
     parts = part_rows(rank.rows, device_batch_size, deferred)
     backward_part = (1 - head_part) * 2 / 3
-    last_s, deferred_s = parts.last * row_s, parts.deferred * row_s
+    last_s, (first, second) = parts.last * row_s, parts.deferred
     lossy = name != "exact"
     # Five steps of three products with the small side; see `layout.update_cost`.
     muon_flops = 5 * 6 * counts.transformer_matrices * config.n_embd
     return RankWork(
         host=rank.host,
         before_s=parts.early * row_s,
-        ahead_s=(1 - backward_part) * deferred_s,
-        deferred_s=backward_part * deferred_s,
+        ahead_s=(1 - backward_part) * (first + second) * row_s,
+        deferred_s=(backward_part * first * row_s, backward_part * second * row_s),
         forward_s=last_s * backward_part / 2,
         head_s=last_s * head_part,
         backward_s=last_s * backward_part,
@@ -161,7 +161,7 @@ def _work(
         owned=owned,
         table_rows=_table_rows(parts.last, config),
         early_rows=_table_rows(parts.early, config),
-        deferred_rows=_table_rows(parts.deferred, config),
+        deferred_rows=(_table_rows(first, config), _table_rows(second, config)),
         encode_s=16 / COPY_BYTES_PER_S if lossy else 0.0,
         decode_s=10 / COPY_BYTES_PER_S if lossy else 0.0,
         cpu_s_per_byte=GLOO_CPU_S_PER_BYTE,

@@ -1,6 +1,6 @@
 """The embedding tables' gradients: the rows that a step touches, summed over ranks.
 
-In three messages: of the micro-batches whose backward passes wait for nothing, of those that are
+In four messages: of the micro-batches whose backward passes wait for nothing, two of those that are
 deferred behind the lm_head (`yoked.timeline.deferral`), and of the last one. Each leaves when it is
 complete, and only the last has to be waited for. Every rank knows the rows of all others from the
 sample stream, so no indices are sent.
@@ -12,17 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
+from yoked.timeline.deferral import part_batches
 from yoked.train.sync.gathering import Gathering
 from yoked.train.sync.wire import ROWS_TAG, Wire
 from yoked.train.tables import RowGradients
 
 WHAT = "table gradients"
-MESSAGES = 3
+MESSAGES = 4
 
 
 @dataclass
@@ -65,8 +66,8 @@ class RowSum:
     ) -> list[RowGradients]:
         """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
 
-        Returns where the gradients of each of this rank's micro-batches go. deferred: of how many
-        micro-batches the last message but one and the last one are.
+        deferred: how many of them are (`deferred_backwards`). Returns where the gradients of each
+        of this rank's micro-batches go.
         """
         messages = [list(ids_by_rank)]
         if self.wire.active:
@@ -128,5 +129,6 @@ class RowSum:
 
 def _by_message(batches: Sequence[Tensor], deferred: int) -> list[Sequence[Tensor]]:
     """A rank's micro-batches by the message that their rows go with."""
-    edges = 0, max(0, len(batches) - deferred), max(0, len(batches) - 1), len(batches)
-    return [batches[first:end] for first, end in pairwise(edges)]
+    early, (first, second), last = part_batches(len(batches), deferred)
+    edges = accumulate((early, first, second, last), initial=0)
+    return [batches[begin:end] for begin, end in pairwise(edges)]

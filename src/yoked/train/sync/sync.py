@@ -3,11 +3,12 @@
 What is learned does not depend on how many ranks took part: the gradient of a step is the sum of
 the ranks' (each already divided by the step's tokens). It leaves while it is being made: the
 lm_head's piece by piece, each layer's matrices as soon as backward is through with them
-(`matrices`), last the rows of the embedding tables that earlier micro-batches have not sent yet
-(`rows`). The new matrices are waited for only when the next forward pass comes to the layers.
+(`matrices`), rows of the embedding tables in parts (`rows`). The new matrices are waited for
+only when the next forward pass comes to the layers. What hides behind what, where a step has
+several micro-batches, is drawn in `yoked.timeline.deferral`.
 
     forward | lm_head        | layers backward | Muon (own)      | AdamW        | forward
-    rows ->   head pieces ->   matrices, rows -> own matrices ->    (arriving)
+    rows ->   head pieces ->   rows, matrices -> own matrices ->    (arriving)
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ class Moment(IntEnum):
     DEFERRING = 1
     # The lm_head comes to the last micro-batch: what it adds to the gradient completes it.
     LAST_HEAD = 2
-    # Only the last micro-batch's backward pass through the layers is left.
-    LAST_BACKWARD = 3
-    DONE = 4
+    # The first part of the deferred backward passes is done.
+    MOST_BACKWARD = 3
+    # Only the last micro-batch's is left.
+    LAST_BACKWARD = 4
+    DONE = 5
 
 
 @dataclass
@@ -93,8 +96,8 @@ class Sync:
     ) -> list[RowGradients]:
         """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
 
-        deferred: of how many at the end the backward passes come after the last lm_head. Returns
-        where the table gradients of each of this rank's micro-batches go.
+        deferred: how many of them are (`deferred_backwards`). Returns where the table gradients of
+        each of this rank's micro-batches go.
         """
         self.times = SyncTimes()
         self._reached, self._pieces_sent = Moment.BEGUN, 0
@@ -118,7 +121,7 @@ class Sync:
         for each in Moment:
             if self._reached < each <= moment:
                 self._reached = each
-                if each in (Moment.DEFERRING, Moment.LAST_BACKWARD, Moment.DONE):
+                if each is not Moment.LAST_HEAD:
                     self.rows.send()
 
     def head_piece_ready(self, number: int) -> None:
