@@ -97,12 +97,12 @@ def _shape_of(cost: StepCost, like: Shape) -> Shape:
 
 
 def _seconds_per_token(cost: StepCost) -> float:
-    return (cost.forward_s + cost.head_s + cost.backward_s) / cost.tokens
+    return cost.batch_s / cost.tokens
 
 
 def _rank_cost(cost: StepCost, measurement: Measurement, shape: Shape) -> RankCost:
     probed = _shape_of(cost, shape)
-    whole_s = cost.forward_s + cost.head_s + cost.backward_s
+    whole_s = cost.batch_s
     if not whole_s > 0:
         raise YokedError(
             f"a training step took {whole_s:g} s on {cost.host}, says the measurement",

@@ -72,7 +72,7 @@ def bound(cost: StepCost, compute: Compute, alternatives: tuple[Compute, ...]) -
     intensity = flops / moved_bytes(cost.model, cost.tokens, cost.dtype)
     balance = compute.flops_per_s / compute.copy_bytes_per_s
     side: Side = "arithmetic" if intensity >= balance else "memory"
-    micro_s = cost.forward_s + cost.head_s + cost.backward_s
+    micro_s = cost.batch_s
     step_s = micro_s + cost.adamw_s + cost.muon_s
     return Bound(
         host=cost.host,

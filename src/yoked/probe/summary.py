@@ -100,4 +100,4 @@ def _slowest(costs: Iterable[StepCost]) -> list[StepCost]:
 
 def micro_batch_s(cost: StepCost) -> float:
     """All of a micro-batch."""
-    return cost.forward_s + cost.head_s + cost.backward_s
+    return cost.batch_s

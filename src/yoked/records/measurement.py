@@ -95,6 +95,11 @@ class StepCost:
     adamw_s: float
     muon_s: float
 
+    @property
+    def batch_s(self) -> float:
+        """The whole micro-batch."""
+        return self.forward_s + self.head_s + self.backward_s
+
 
 @dataclass(frozen=True)
 class Measurement:

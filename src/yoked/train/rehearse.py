@@ -37,11 +37,13 @@ from yoked.train.resolve import ResolvedConfig, resolve
 from yoked.train.session import ComputeChoices, Place, measured_compute, settle_threads
 from yoked.train.tables import RowGradients
 
-# A slower dtype is not tried where that would take longer.
-MOST_S = 10.0
+# A dtype is not tried where one micro-batch would take longer in it.
+MOST_BATCH_S = 4.0
 # Repetitions of one thing: until that many, or until they took so long.
 MOST_RUNS = 6
 LIMIT_S = 0.8
+# The first of them, which warms up, counts where it takes so long.
+LONG_S = 3.0
 # Beside a row that takes so long, what does not grow with the rows is nothing.
 SLOW_ROW_S = 2.0
 # A product that takes so long is large enough.
@@ -86,9 +88,8 @@ def report(args: list[str]) -> dict[str, Any]:
     if device.type == "cpu":
         # Compiled once on each host: no part of what a dtype takes.
         kernels.kernels()
-    began_s = time.monotonic()
     times = {name: each.best_s for name, each in measured.times.items()}
-    for dtype in worth_a_try(times, lambda: time.monotonic() - began_s):
+    for dtype in worth_a_try(times, lambda: costs[0].batch_s):
         chosen = choose.choose_dtype([times], dtype)
         compute = measured_compute(config, model_config, device, chosen, measured, threads)
         # Not kept: two models with their optimizers need not fit the device.
@@ -104,16 +105,17 @@ def report(args: list[str]) -> dict[str, Any]:
     }
 
 
-def worth_a_try(times_s: dict[str, float], spent_s: Callable[[], float]) -> Iterator[str]:
-    """The dtypes, the fastest first, while there is time for the next.
+def worth_a_try(times_s: dict[str, float], batch_s: Callable[[], float]) -> Iterator[str]:
+    """The dtypes, the fastest first, and no other one that would take long.
 
-    times_s: what a token's products take in each; spent_s: on the dtypes so far. The fastest always
-    gets its turn: a step takes what it takes.
+    times_s: what a token's products take in each; batch_s: a micro-batch in the fastest, once it is
+    known. float32 always gets its turn: hosts that have no dtype in common cannot be compared.
     """
     fastest, *others = sorted(times_s, key=lambda dtype: times_s[dtype])
     yield fastest
     for dtype in others:
-        if spent_s() * times_s[dtype] / times_s[fastest] < MOST_S:
+        foreseen_s = batch_s() * times_s[dtype] / times_s[fastest]
+        if dtype == "float32" or foreseen_s < MOST_BATCH_S:
             yield dtype
 
 
@@ -276,7 +278,7 @@ def overhead_s(total_s_by_rows: dict[int, float]) -> float:
 def _fastest(run: Callable[[], T], seconds: Callable[[T], float]) -> T:
     """The fastest of a few runs after one to warm up, which counts where it is long."""
     first = run()
-    taken = [first] if seconds(first) > LIMIT_S else []
+    taken = [first] if seconds(first) > LONG_S else []
     spent_s = seconds(first)
     while not taken or (spent_s < LIMIT_S and len(taken) < MOST_RUNS):
         taken.append(run())

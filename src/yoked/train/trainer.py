@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -145,7 +146,7 @@ class Trainer:
         tables = self.sync.begin(inputs, self.deferred)
         head_weight = self.model.lm_head.weight.detach().to(dtype)
         scale = 1.0 / (self.rows_per_step * (batch.size(1) - 1))
-        waiting: list[tuple[Tensor, Tensor]] = []
+        waiting: deque[_Deferred] = deque()
         nats = 0.0
         for number, (rows, table) in enumerate(zip(micro_batches, tables, strict=True)):
             left = len(micro_batches) - 1 - number
@@ -162,24 +163,32 @@ class Trainer:
             )
             assert loss.hidden_grad is not None
             nats += float(loss.nats)
-            waiting.append((hidden, loss.hidden_grad.view_as(hidden)))
+            waiting.append(_Deferred(hidden, loss.hidden_grad.view_as(hidden)))
             if left >= self.deferred:
-                self._backward(waiting)
+                waiting.popleft().backward()
         parts = part_batches(len(micro_batches), self.deferred)
         while waiting:
             if len(waiting) <= parts.last + parts.deferred[1]:
                 self.sync.reach(Moment.MOST_BACKWARD)
             if len(waiting) <= parts.last:
                 self.sync.reach(Moment.LAST_BACKWARD)
-            self._backward(waiting)
+            waiting.popleft().backward()
         self.sync.rest_ready()
         return nats
 
-    @staticmethod
-    def _backward(waiting: list[tuple[Tensor, Tensor]]) -> None:
-        """Take the oldest's backward pass through the layers; what it kept is freed with it."""
-        hidden, gradient = waiting.pop(0)
-        hidden.backward(gradient)  # type: ignore[no-untyped-call]
+
+class _Deferred(NamedTuple):
+    """A micro-batch that has been through the head, and what it keeps for its backward pass.
+
+    hidden, gradient: (b, T, C).
+    """
+
+    hidden: Tensor
+    gradient: Tensor
+
+    def backward(self) -> None:
+        """Through the layers."""
+        self.hidden.backward(self.gradient)  # type: ignore[no-untyped-call]
 
 
 def drop_noise(scalar_grads: Tensor) -> None:

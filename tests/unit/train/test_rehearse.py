@@ -100,14 +100,28 @@ def test_what_does_not_grow_with_the_rows_is_the_overhead() -> None:
     assert rehearse.overhead_s({1: 3.0}) == 0.0
 
 
-def test_the_fastest_dtype_comes_first_and_a_slow_one_only_if_there_is_time() -> None:
-    times_s = {"float32": 2e-6, "bfloat16": 1e-6}
+@pytest.mark.parametrize(
+    ("times_s", "batch_s", "tried"),
+    [
+        ({"float32": 2e-6, "bfloat16": 1e-6}, 0.3, ["bfloat16", "float32"]),
+        # What all hosts have in common, however long it takes.
+        ({"float32": 2e-6, "bfloat16": 1e-6}, 30.0, ["bfloat16", "float32"]),
+        ({"float32": 1e-6, "bfloat16": 2e-6}, 1.9, ["float32", "bfloat16"]),
+        ({"float32": 1e-6, "bfloat16": 2e-6}, 2.1, ["float32"]),
+        ({"float32": 1e-6, "bfloat16": 35e-6}, 0.3, ["float32"]),
+    ],
+)
+def test_the_fastest_dtype_comes_first_and_a_slow_one_is_left_out(
+    times_s: dict[str, float], batch_s: float, tried: list[str]
+) -> None:
+    assert list(rehearse.worth_a_try(times_s, lambda: batch_s)) == tried
 
-    quick = list(rehearse.worth_a_try(times_s, lambda: 2.0))
-    slow = list(rehearse.worth_a_try(times_s, lambda: 8.0))
 
-    assert quick == ["bfloat16", "float32"]
-    assert slow == ["bfloat16"]
+def test_the_first_run_only_warms_up_unless_it_is_long() -> None:
+    quick, slow = iter([1.5, 0.5, 0.4]), iter([3.5, 3.0])
+
+    assert rehearse._fastest(lambda: next(quick), float) == 0.5
+    assert rehearse._fastest(lambda: next(slow), float) == 3.5
 
 
 def test_a_model_that_cannot_be_is_refused() -> None:
