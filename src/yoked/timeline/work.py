@@ -9,9 +9,10 @@ from dataclasses import dataclass
 DENSE_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 1.0 + 4 / 256, "int4": 0.5 + 2 / 64}
 ROW_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 2.0, "int4": 2.0}
 
-# What a core pays for a byte that it sends or receives, Gloo and kernel together: getrusage of two
-# ranks on loopback, 1 to 32 MB messages, torch 2.13, AMD Zen 5: 0.38 to 0.63 ns a byte.
-GLOO_CPU_S_PER_BYTE = 0.5e-9
+# How much longer a core computes for a byte that it sends or receives meanwhile, Gloo and kernel,
+# caches and switches together: benchmarks/forecast/sending.py, torch 2.13, AMD Zen 5: 1.15 and 1.17
+# ns. Messages alone, with nothing computed beside them, cost 0.5 to 0.7 ns.
+GLOO_CPU_S_PER_BYTE = 1.15e-9
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ class Rehearsal:
         )
 
     def _micro_batches(self, device_batch_size: int) -> dict[int, MicroBatch]:
-        """By rows, the fastest of a few; one row alone where that takes long already."""
+        """By rows; one row alone where that takes long already."""
         if self.compute.compile_blocks:
             # Every size is compiled by itself, for many seconds: the one that trains is enough.
             batch = self.tokens(device_batch_size)
@@ -205,7 +205,7 @@ class Rehearsal:
     def _micro_batch(self, rows: int) -> MicroBatch:
         batch = self.tokens(rows)
         tables = self._tables(batch)
-        return _fastest(lambda: self._run(batch, tables), lambda taken: taken.total_s)
+        return _typical(lambda: self._run(batch, tables), lambda taken: taken.total_s)
 
     def _optimizer_step(self, rows: int) -> tuple[float, float]:
         """(AdamW's, Muon's) seconds, with table rows of a micro-batch of so many rows.
@@ -221,8 +221,8 @@ class Rehearsal:
             self.head_weight = self._cast_head()
 
         # First, on the gradients that the micro-batches left.
-        muon_s = _fastest(lambda: self._timed(lambda: self.optimizer.step_muon(0)), float)
-        return _fastest(lambda: self._timed(adamw), float), muon_s
+        muon_s = _typical(lambda: self._timed(lambda: self.optimizer.step_muon(0)), float)
+        return _typical(lambda: self._timed(adamw), float), muon_s
 
     def _run(self, batch: Tensor, tables: RowGradients) -> MicroBatch:
         """One micro-batch, as the trainer has it. batch: (b, T + 1)."""
@@ -275,15 +275,18 @@ def overhead_s(total_s_by_rows: dict[int, float]) -> float:
     return max(0.0, total_s_by_rows[few] - few * slope_s)
 
 
-def _fastest(run: Callable[[], T], seconds: Callable[[T], float]) -> T:
-    """The fastest of a few runs after one to warm up, which counts where it is long."""
+def _typical(run: Callable[[], T], seconds: Callable[[T], float]) -> T:
+    """The median of a few runs after one to warm up, which counts where it is long.
+
+    Not the fastest: training takes its steps beside whatever else this host has to do.
+    """
     first = run()
     taken = [first] if seconds(first) > LONG_S else []
     spent_s = seconds(first)
     while not taken or (spent_s < LIMIT_S and len(taken) < MOST_RUNS):
         taken.append(run())
         spent_s += seconds(taken[-1])
-    return min(taken, key=seconds)
+    return sorted(taken, key=seconds)[len(taken) // 2]
 
 
 def rates(host: str, device: torch.device, threads: int) -> list[Compute]:
