@@ -10,8 +10,9 @@ DENSE_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 1.0 + 4 / 256, "int4": 0.5 + 2
 ROW_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 2.0, "int4": 2.0}
 
 # How much longer a core computes for a byte that it sends or receives meanwhile, Gloo and kernel,
-# caches and switches together: benchmarks/forecast/sending.py, torch 2.13, AMD Zen 5: 1.15 and 1.17
-# ns. Messages alone, with nothing computed beside them, cost 0.5 to 0.7 ns.
+# caches and switches together: benchmarks/forecast/sending.py, torch 2.13, AMD Zen 5: 0.85 to 1.17
+# ns in two runs, of which the larger counts: better promise too little. Messages alone, with
+# nothing computed beside them, cost 0.5 to 0.7 ns.
 GLOO_CPU_S_PER_BYTE = 1.15e-9
 
 
