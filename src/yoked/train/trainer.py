@@ -146,12 +146,14 @@ class Trainer:
         tables = self.sync.begin(inputs, self.deferred)
         head_weight = self.model.lm_head.weight.detach().to(dtype)
         scale = 1.0 / (self.rows_per_step * (batch.size(1) - 1))
+        parts = part_batches(len(micro_batches), self.deferred)
         waiting: deque[_Deferred] = deque()
         nats = 0.0
         for number, (rows, table) in enumerate(zip(micro_batches, tables, strict=True)):
-            left = len(micro_batches) - 1 - number
-            if left < self.deferred:
-                self.sync.reach(Moment.DEFERRING if left else Moment.LAST_HEAD)
+            if number == parts.early:
+                self.sync.reach(Moment.DEFERRING)
+            if number == len(micro_batches) - 1:
+                self.sync.reach(Moment.LAST_HEAD)
             hidden = self.model(rows[:, :-1], table)
             loss = self.head.loss(
                 hidden.detach().flatten(0, 1),
@@ -164,9 +166,8 @@ class Trainer:
             assert loss.hidden_grad is not None
             nats += float(loss.nats)
             waiting.append(_Deferred(hidden, loss.hidden_grad.view_as(hidden)))
-            if left >= self.deferred:
+            if number < parts.early:
                 waiting.popleft().backward()
-        parts = part_batches(len(micro_batches), self.deferred)
         while waiting:
             if len(waiting) <= parts.last + parts.deferred[1]:
                 self.sync.reach(Moment.MOST_BACKWARD)

@@ -91,9 +91,7 @@ class Sync:
 
     # --- a step, in this order
 
-    def begin(
-        self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: int = 1
-    ) -> list[RowGradients]:
+    def begin(self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: int) -> list[RowGradients]:
         """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
 
         deferred: how many of them are (`deferred_backwards`). Returns where the table gradients of
