@@ -139,6 +139,7 @@ class _Torchrun(LocalElasticAgent):
         self.interrupting = threading.Event()
         self.ending = threading.Event()
         self._interrupted = False
+        self._terminated = False
         self._begun = False
         self._beginning = threading.Lock()
 
@@ -166,6 +167,7 @@ class _Torchrun(LocalElasticAgent):
                 process.send_signal(signal.SIGINT)
         if self.ending.is_set():
             assert self._pcontext is not None
+            self._terminated = True
             self._pcontext.close(signal.SIGTERM, timeout=int(GRACE_S))
         elif self.deaths and len(self._seen) < len(handlers):
             # Whether, and when, the others end is for all hosts to agree on.
@@ -190,7 +192,10 @@ class _Torchrun(LocalElasticAgent):
             if rank in self._seen or (code := _exit_code(process)) is None:
                 continue
             self._seen.add(rank)
-            if code != 0 and not self.ending.is_set():
+            # Another host may have heard of a death, and had us end our ranks, before we look at
+            # the one that died. What only ended with a status then complains of a lost peer.
+            ours = self._terminated if code < 0 else self.ending.is_set()
+            if code != 0 and not ours:
                 self.deaths[rank] = Death(process.pid, code, time.time())
                 self._on_death()
 
