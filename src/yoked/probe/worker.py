@@ -3,7 +3,7 @@
 SPEC is one JSON object: rehearsal {module, args} or null; collectives {largest_bytes, limit_s,
 gpus: whether tensors may lie there} or null; gate: a file on rank 0's host, before which nothing
 is measured, or null. The rehearsal is another part's, which the command names: a module with a
-`report(args)`.
+`report(args)`, and a `prepare()` that loads what a report would have to.
 
 Until the gate opens, links between the hosts are measured. So torch, which takes seconds, is
 imported in spare time.
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
 def _load(spec: dict[str, dict[str, str] | None]) -> None:
     importlib.import_module(MEASURING)
     if spec["rehearsal"] is not None:
-        importlib.import_module(spec["rehearsal"]["module"])
+        importlib.import_module(spec["rehearsal"]["module"]).prepare()
 
 
 if __name__ == "__main__":

@@ -225,8 +225,16 @@ class Block(nn.Module):
         return out
 
 
+def _table(vocab: int, width: int) -> nn.Embedding:
+    """A table whose weights are drawn or read later; nn.Embedding would draw them here already."""
+    return nn.Embedding(vocab, width, device="meta").to_empty(device="cpu")
+
+
 class GPT(nn.Module):
-    """The model; parameter names are nanochat's, so that state dicts load both ways."""
+    """The model; weights are undefined until `init_weights`, or until they are loaded.
+
+    Parameter names are nanochat's, so that state dicts load both ways.
+    """
 
     cos: Tensor
     sin: Tensor
@@ -241,7 +249,7 @@ class GPT(nn.Module):
         kv_width = config.n_kv_head * config.head_dim
         self.transformer = nn.ModuleDict(
             {
-                "wte": nn.Embedding(vocab, width),
+                "wte": _table(vocab, width),
                 "h": nn.ModuleList(Block(config, layer) for layer in range(config.n_layer)),
             }
         )
@@ -253,7 +261,7 @@ class GPT(nn.Module):
         self.backout_lambda = nn.Parameter(torch.empty(1))
         self.value_embeds = nn.ModuleDict(
             {
-                str(layer): nn.Embedding(vocab, kv_width)
+                str(layer): _table(vocab, kv_width)
                 for layer in range(config.n_layer)
                 if config.has_value_embedding(layer)
             }

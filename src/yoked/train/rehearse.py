@@ -39,15 +39,17 @@ from yoked.train.tables import RowGradients
 
 # A dtype is not tried where one micro-batch would take longer in it.
 MOST_BATCH_S = 4.0
-# Repetitions of one thing: until that many, or until they took so long.
+# Repetitions of one thing: until that many, or until they took so long; the optimizer is the
+# smaller part of a step.
 MOST_RUNS = 6
 LIMIT_S = 0.8
+OPTIMIZER_LIMIT_S = 0.4
 # The first of them, which warms up, counts where it takes so long.
 LONG_S = 1.0
 # Beside a row that takes so long, what does not grow with the rows is nothing.
 SLOW_ROW_S = 2.0
 # A product that takes so long is large enough.
-PRODUCT_S = 0.02
+PRODUCT_S = 0.01
 LARGEST_PRODUCT = 8192
 # Out of the caches of all but the largest servers, and of one core there.
 COPY_BYTES = 128_000_000
@@ -68,6 +70,19 @@ class MicroBatch(NamedTuple):
         return self.forward_s + self.head_s + self.backward_s
 
 
+class Known(NamedTuple):
+    """What one dtype tells of another: a micro-batch's time besides its rows, and about a row's."""
+
+    overhead_s: float
+    row_s: float
+
+
+def prepare() -> None:
+    """Load what the first backward pass would load: sympy, half a second of work."""
+    ones = torch.ones(1, requires_grad=True)
+    torch.autograd.grad(2 * ones, ones, ones.detach())
+
+
 def report(args: list[str]) -> dict[str, Any]:
     """Rehearse with the flags of `yoked train`; returns what `main` prints."""
     from yoked.train.__main__ import parse
@@ -83,6 +98,7 @@ def report(args: list[str]) -> dict[str, Any]:
     host = socket.gethostname()
     # Ranks that rehearse at the same time are no group: each chooses for itself.
     measured = choose.measure_dtypes(model_config, device, dtype=config.dtype, matmul=config.matmul)
+    rehearsal: Rehearsal | None = None
     costs: list[StepCost] = []
     choices: dict[str, list[str]] = {}
     if device.type == "cpu":
@@ -92,10 +108,12 @@ def report(args: list[str]) -> dict[str, Any]:
     for dtype in worth_a_try(times, lambda: costs[0].batch_s):
         chosen = choose.choose_dtype([times], dtype)
         compute = measured_compute(config, model_config, device, chosen, measured, threads)
-        # Not kept: two models with their optimizers need not fit the device.
-        rehearsal = Rehearsal(config, model_config, device, compute)
-        costs.append(rehearsal.cost(host, resolved.device_batch_size))
-        del rehearsal
+        if rehearsal is None:
+            rehearsal = Rehearsal(config, model_config, device, compute)
+        else:
+            rehearsal.compute_by(compute)
+        known = _known(costs[0], times) if costs else None
+        costs.append(rehearsal.cost(host, resolved.device_batch_size, known))
         choices[dtype] = [str(choice) for choice in compute.choices]
     return {
         "host": host,
@@ -119,6 +137,16 @@ def worth_a_try(times_s: dict[str, float], batch_s: Callable[[], float]) -> Iter
             yield dtype
 
 
+def _known(first: StepCost, times_s: dict[str, float]) -> Known:
+    """What the fastest dtype tells of the other. times_s: as `worth_a_try` has them.
+
+    The overhead is not of products, so not of the dtype.
+    """
+    rows = first.tokens // first.model.sequence_len
+    slower = max(times_s.values()) / times_s[first.dtype]
+    return Known(first.overhead_s, first.batch_s / rows * slower)
+
+
 def model_config_of(resolved: ResolvedConfig) -> ModelConfig:
     """The model that training would build from these shapes."""
     return ModelConfig.from_depth(
@@ -132,7 +160,9 @@ def model_config_of(resolved: ResolvedConfig) -> ModelConfig:
 
 
 class Rehearsal:
-    """The live parts of a run of one rank in one dtype, and the times of what they do."""
+    """The live parts of a run of one rank, in one dtype at a time, and what they take."""
+
+    optimizer: MuonAdamW
 
     def __init__(
         self,
@@ -141,15 +171,24 @@ class Rehearsal:
         device: torch.device,
         compute: ComputeChoices,
     ) -> None:
-        self.compute, self.device = compute, device
+        self.device = device
         self.model = GPT(model_config, choose.DTYPES[compute.dtype])
         self.model.init_weights(config.seed)
         self.model.to(device)
         groups = build_groups(self.model, LearningRates(), batch_lr_scale=1, muon_weight_decay=0)
         self.layout = Layout(self.model, groups, [1.0])
+        self.compute_by(compute)
+
+    def compute_by(self, compute: ComputeChoices) -> None:
+        """From now on in this dtype and in this way, with an optimizer at its first step."""
+        self.compute = compute
+        self.model.compute_dtype = choose.DTYPES[compute.dtype]
+        self.model.finish()
         choose.apply_choices(
             self.model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks
         )
+        # Two need not fit the device.
+        self.__dict__.pop("optimizer", None)
         self.optimizer = MuonAdamW(
             self.layout,
             Schedule(_STEPS),
@@ -157,15 +196,19 @@ class Rehearsal:
             library=compute.layers.forward,
             low_precision=compute.dtype == "bfloat16",
         )
-        self.head = Head(model_config.vocab_size, compute.head)
+        self.head = Head(self.model.config.vocab_size, compute.head)
         self.head_weight = self._cast_head()
 
-    def cost(self, host: str, device_batch_size: int) -> StepCost:
+    def cost(self, host: str, device_batch_size: int, known: Known | None = None) -> StepCost:
         """What a step costs here, with micro-batches of device_batch_size rows."""
         config = self.model.config
-        taken = self._micro_batches(device_batch_size)
+        taken = self._micro_batches(device_batch_size, known)
         rows = device_batch_size if device_batch_size in taken else min(taken)
         whole = taken[rows]
+        if known is not None:
+            fixed_s = known.overhead_s
+        else:
+            fixed_s = overhead_s({rows: taken[rows].total_s for rows in taken})
         adamw_s, muon_s = self._optimizer_step(rows)
         return StepCost(
             host=host,
@@ -183,18 +226,21 @@ class Rehearsal:
             forward_s=whole.forward_s,
             head_s=whole.head_s,
             backward_s=whole.backward_s,
-            overhead_s=overhead_s({rows: taken[rows].total_s for rows in taken}),
+            overhead_s=fixed_s,
             adamw_s=adamw_s,
             muon_s=muon_s,
         )
 
-    def _micro_batches(self, device_batch_size: int) -> dict[int, MicroBatch]:
-        """By rows; one row alone where that takes long already."""
+    def _micro_batches(self, device_batch_size: int, known: Known | None) -> dict[int, MicroBatch]:
+        """By rows: one size where the overhead is known; one row where that takes long already."""
         if self.compute.compile_blocks:
             # Every size is compiled by itself, for many seconds: the one that trains is enough.
             batch = self.tokens(device_batch_size)
             self._run(batch, self._tables(batch))
             return {device_batch_size: self._micro_batch(device_batch_size)}
+        if known is not None:
+            rows = device_batch_size if known.row_s < SLOW_ROW_S else 1
+            return {rows: self._micro_batch(rows)}
         taken = {1: self._micro_batch(1)}
         if taken[1].total_s < SLOW_ROW_S:
             # What does not grow with the rows shows in a second size.
@@ -221,8 +267,10 @@ class Rehearsal:
             self.head_weight = self._cast_head()
 
         # First, on the gradients that the micro-batches left.
-        muon_s = _typical(lambda: self._timed(lambda: self.optimizer.step_muon(0)), float)
-        return _typical(lambda: self._timed(adamw), float), muon_s
+        muon_s = _typical(
+            lambda: self._timed(lambda: self.optimizer.step_muon(0)), float, OPTIMIZER_LIMIT_S
+        )
+        return _typical(lambda: self._timed(adamw), float, OPTIMIZER_LIMIT_S), muon_s
 
     def _run(self, batch: Tensor, tables: RowGradients) -> MicroBatch:
         """One micro-batch, as the trainer has it. batch: (b, T + 1)."""
@@ -275,7 +323,7 @@ def overhead_s(total_s_by_rows: dict[int, float]) -> float:
     return max(0.0, total_s_by_rows[few] - few * slope_s)
 
 
-def _typical(run: Callable[[], T], seconds: Callable[[T], float]) -> T:
+def _typical(run: Callable[[], T], seconds: Callable[[T], float], limit_s: float = LIMIT_S) -> T:
     """The median of a few runs after one to warm up, which counts where it is long.
 
     Not the fastest: training takes its steps beside whatever else this host has to do.
@@ -283,7 +331,7 @@ def _typical(run: Callable[[], T], seconds: Callable[[T], float]) -> T:
     first = run()
     taken = [first] if seconds(first) > LONG_S else []
     spent_s = seconds(first)
-    while not taken or (spent_s < LIMIT_S and len(taken) < MOST_RUNS):
+    while not taken or (spent_s < limit_s and len(taken) < MOST_RUNS):
         taken.append(run())
         spent_s += seconds(taken[-1])
     return sorted(taken, key=seconds)[len(taken) // 2]

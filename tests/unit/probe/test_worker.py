@@ -26,9 +26,16 @@ LOADED_S = 8.0
 REHEARSAL = """
 import os
 
+prepared_by = None
+
+def prepare():
+    global prepared_by
+    prepared_by = os.sched_getscheduler(0)
+
 def report(args):
     gate = args[0].partition("--gate=")[2]
     return {
+        "prepared_by": prepared_by,
         "args": args,
         "rank": int(os.environ["RANK"]),
         "gate_open": bool(gate) and os.path.exists(gate),
@@ -126,4 +133,6 @@ def test_nothing_is_measured_before_the_gate_opens_and_then_as_ever(
     *_, last = [json.loads(line) for line in ranks[0][1].splitlines()]
     rehearsals = last["result"]["rehearsals"]
     assert [each["gate_open"] for each in rehearsals] == [True, True]
+    # In spare time.
+    assert [each["prepared_by"] for each in rehearsals] == [os.SCHED_IDLE] * 2
     assert [each["policy"] for each in rehearsals] == [os.sched_getscheduler(0)] * 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -78,6 +80,47 @@ def test_every_parameter_takes_part_in_the_step() -> None:
     assert any("c_proj" in name for name in before.keys() - set(unchanged))
 
 
+@pytest.mark.usefixtures("brief")
+def test_a_second_dtype_is_rehearsed_as_if_it_were_the_first() -> None:
+    config = ModelConfig.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
+    float32 = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
+    parts = rehearse.Rehearsal(
+        TrainConfig(),
+        config,
+        torch.device("cpu"),
+        ComputeChoices("bfloat16", Products(), Products(), PATH, False, 1, ()),
+    )
+    first = parts.cost("here", 2)
+
+    parts.compute_by(float32)
+    second = parts.cost("here", 2, rehearse.Known(first.overhead_s, 0.001))
+
+    fresh = rehearse.Rehearsal(TrainConfig(), config, torch.device("cpu"), float32)
+    dtypes = [
+        {name: each.dtype for name, each in parts.layout.parameters.items()}
+        for parts in (parts, fresh)
+    ]
+    assert dtypes[0] == dtypes[1]
+    moments = [
+        {name: each.dtype for name, each in parts.optimizer.second.items()}
+        for parts in (parts, fresh)
+    ]
+    assert moments[0] == moments[1]
+    assert parts.model(parts.tokens(1)[:, :-1]).dtype == torch.float32
+    assert (second.dtype, second.tokens, second.overhead_s) == ("float32", 64, first.overhead_s)
+
+
+@pytest.mark.usefixtures("brief")
+def test_where_a_row_takes_seconds_one_is_enough() -> None:
+    config = ModelConfig.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
+    compute = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
+    parts = rehearse.Rehearsal(TrainConfig(), config, torch.device("cpu"), compute)
+
+    cost = parts.cost("here", 4, rehearse.Known(0.0, rehearse.SLOW_ROW_S))
+
+    assert cost.tokens == 32
+
+
 def test_tokens_are_drawn_as_words_are_some_often_most_seldom() -> None:
     config = ModelConfig.from_depth(1, head_dim=32, sequence_len=512, vocab_size=32_768)
     compute = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
@@ -122,6 +165,24 @@ def test_the_first_run_only_warms_up_unless_it_is_long() -> None:
 
     assert rehearse._typical(lambda: next(quick), float) == 0.2
     assert rehearse._typical(lambda: next(slow), float) == 3.5
+
+
+def test_what_a_first_backward_pass_loads_is_loaded_before() -> None:
+    script = """
+import sys
+from yoked.train import rehearse
+rehearse.prepare()
+before = set(sys.modules)
+import torch
+x = torch.ones(2, requires_grad=True)
+(2 * x).backward(torch.ones(2))
+print(len(set(sys.modules) - before))
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert said.stdout == "0\n"
 
 
 def test_a_model_that_cannot_be_is_refused() -> None:
