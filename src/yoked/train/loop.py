@@ -137,7 +137,7 @@ class Loop:
         wire = self.wire
         on_every(wire, self._load)
         self.first_step = on_first(wire, lambda: self.first_step)
-        same_start(self.parts.layout, self.parts.optimizer, wire)
+        same_start(self.parts.layout, self.parts.optimizer, wire, self.console.print)
         self.parts.optimizer.updates = wire.gather_objects(self.parts.optimizer.updates)[0]
         self._share_muon_state()
         on_every(wire, self._open_folder)

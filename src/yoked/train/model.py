@@ -227,7 +227,7 @@ class Block(nn.Module):
 
 def _table(vocab: int, width: int) -> nn.Embedding:
     """A table whose weights are drawn or read later; nn.Embedding would draw them here already."""
-    return nn.Embedding(vocab, width, device="meta").to_empty(device="cpu")
+    return nn.Embedding(vocab, width, _weight=torch.empty(vocab, width))
 
 
 class GPT(nn.Module):

@@ -14,7 +14,13 @@ from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.schedule import Schedule
-from yoked.train.sync.agreement import check_weights, checksum, same_start, whole_state
+from yoked.train.sync.agreement import (
+    check_weights,
+    checksum,
+    fingerprint,
+    same_start,
+    whole_state,
+)
 from yoked.train.sync.wire import Pending, Wire
 
 CONFIG = ModelConfig(
@@ -36,14 +42,23 @@ class OtherRanks(Wire):
 
 
 class RankZero(Wire):
-    """A wire that stands between a rank and the tensors that rank 0 would send."""
+    """A wire between rank 1 and the tensors that their owners would send. sent_bytes: so far."""
 
-    def __init__(self, sent: list[Tensor]) -> None:
+    def __init__(self, tensors: list[Tensor]) -> None:
         super().__init__()
-        self.sent = iter(sent)
+        self.active, self.rank, self.world_size = True, 1, 2
+        self.tensors, self.coming = tensors, iter(tensors)
+        self.sent_bytes = 0
+
+    def gather_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
+        theirs = torch.stack([fingerprint(each) for each in self.tensors])
+        unlike = (tensor != theirs).any(dim=1).tolist()
+        self.coming = iter([each for each, u in zip(self.tensors, unlike, strict=True) if u])
+        return torch.stack([theirs, tensor]), DONE
 
     def broadcast(self, tensor: Tensor, owner: int, what: str) -> Pending:
-        tensor.copy_(next(self.sent))
+        self.sent_bytes += tensor.nbytes
+        tensor.copy_(next(self.coming))
         return DONE
 
 
@@ -123,6 +138,15 @@ def test_a_checksum_does_not_depend_on_strides():
     assert checksum(tensor.t().contiguous().t()) == checksum(tensor)
 
 
+def start_of(optimizer: MuonAdamW) -> list[Tensor]:
+    """What the first rank has that all ranks must have."""
+    return [
+        *(parameter.detach() for parameter in optimizer.layout.parameters.values()),
+        *optimizer.first.values(),
+        *optimizer.second.values(),
+    ]
+
+
 def test_every_rank_starts_with_the_weights_and_adamw_state_of_the_first():
     sender, receiver = make_optimizer(), make_optimizer()
     with torch.no_grad():
@@ -131,20 +155,56 @@ def test_every_rank_starts_with_the_weights_and_adamw_state_of_the_first():
         for number, name in enumerate(sender.adamw_names):
             sender.first[name].fill_(-number)
             sender.second[name].fill_(number + 0.5)
-    sent = [
-        *sender.layout.parameters.values(),
-        *sender.first.values(),
-        *sender.second.values(),
-    ]
+    said: list[str] = []
 
-    same_start(receiver.layout, receiver, RankZero([tensor.detach() for tensor in sent]))
+    same_start(receiver.layout, receiver, RankZero(start_of(sender)), said.append)
 
-    ours = receiver.layout.model.state_dict()
-    assert all(torch.equal(ours[n], v) for n, v in sender.layout.model.state_dict().items())
-    for name in sender.adamw_names:
-        assert torch.equal(receiver.first[name], sender.first[name])
-        assert torch.equal(receiver.second[name], sender.second[name])
+    for ours, theirs in zip(start_of(receiver), start_of(sender), strict=True):
+        assert torch.equal(ours, theirs)
     assert receiver.layout.matrices.ne(0).any()
+    assert len(said) == 1
+    assert re.fullmatch(r"sending \S+ kB of weights and optimizer state to all ranks", said[0])
+
+
+def test_what_all_ranks_hold_alike_does_not_travel():
+    sender, receiver = make_optimizer(), make_optimizer()
+    wire, said = RankZero(start_of(sender)), []
+
+    same_start(receiver.layout, receiver, wire, said.append)
+
+    assert (wire.sent_bytes, said) == (0, [])
+
+
+def test_what_only_some_rank_holds_otherwise_travels_alone():
+    sender, receiver = make_optimizer(), make_optimizer()
+    head = sender.layout.parameters["lm_head.weight"]
+    with torch.no_grad():
+        head.view(-1)[3] += 1e-6
+    wire, said = RankZero(start_of(sender)), []
+
+    same_start(receiver.layout, receiver, wire, said.append)
+
+    assert torch.equal(receiver.layout.parameters["lm_head.weight"], head)
+    assert wire.sent_bytes == head.nbytes
+    assert len(said) == 1
+
+
+def test_one_rank_alone_sends_nothing_at_its_start():
+    optimizer = make_optimizer()
+
+    same_start(optimizer.layout, optimizer, Wire(), pytest.fail)
+
+
+@settings(deadline=None)
+@given(index=st.integers(0, 5), other=st.integers(0, 5))
+def test_a_fingerprint_tells_places_apart_which_a_checksum_does_not(index, other):
+    tensor = torch.zeros(2, 3, dtype=torch.bfloat16)
+    moved = tensor.clone()
+    tensor.view(-1)[index], moved.view(-1)[other] = 1.0, 1.0
+
+    assert torch.equal(fingerprint(tensor), fingerprint(moved)) == (index == other)
+    assert checksum(tensor) == checksum(moved)
+    assert torch.equal(fingerprint(torch.tensor(2.0)), fingerprint(torch.tensor(2.0)))
 
 
 def test_the_whole_state_of_one_rank_is_its_own():

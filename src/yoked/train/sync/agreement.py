@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,8 +15,10 @@ from yoked.train.optim.groups import group_settings
 from yoked.train.optim.layout import Layout, Stack
 from yoked.train.optim.optimizer import MuonAdamW, OptimizerState
 from yoked.train.sync.wire import Wire
+from yoked.units import format_bytes
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_DIGEST_BYTES = 16
 
 
 def checksum(tensor: Tensor) -> int:
@@ -51,19 +55,46 @@ def check_weights(model: GPT, wire: Wire, step: int) -> None:
     )
 
 
-def same_start(layout: Layout, optimizer: MuonAdamW, wire: Wire) -> None:
+def fingerprint(tensor: Tensor) -> Tensor:
+    """(2,) int64: BLAKE2b of a tensor's bits. Others have others."""
+    content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    digest = hashlib.blake2b(content.numpy().data, digest_size=_DIGEST_BYTES).digest()
+    return torch.frombuffer(bytearray(digest), dtype=torch.int64)
+
+
+def same_start(
+    layout: Layout, optimizer: MuonAdamW, wire: Wire, say: Callable[[str], object]
+) -> None:
     """Every rank takes over rank 0's weights and AdamW state. Collective, once a start.
 
-    Random numbers and saved files are rank 0's alone: other hosts may draw or hold others.
+    Random numbers and saved files are rank 0's alone: other hosts may draw or hold others. What
+    all hold alike does not travel: in a new run that is mostly everything, and at 100 Mbit/s it
+    would take half a minute. say: told of what does, before it sets out.
     """
+    if not wire.active:
+        return
     tensors = [
         *(parameter.data for parameter in layout.parameters.values()),
         *optimizer.first.values(),
         *optimizer.second.values(),
     ]
+    if wire.device_group is None:
+        tensors = _unlike(tensors, wire)
+        if tensors:
+            size_bytes = sum(tensor.nbytes for tensor in tensors)
+            say(f"sending {format_bytes(size_bytes)} of weights and optimizer state to all ranks")
     # Matrices are views of one buffer; contiguous views travel in place.
     for pending in [wire.broadcast(tensor, 0, "the first weights") for tensor in tensors]:
         pending.wait()
+
+
+def _unlike(tensors: Sequence[Tensor], wire: Wire) -> list[Tensor]:
+    """Those of which some rank holds another one than rank 0; the same ones on all ranks."""
+    mine = torch.stack([fingerprint(tensor) for tensor in tensors])
+    by_rank, pending = wire.gather_all(mine, "comparing the first weights")
+    pending.wait()
+    unlike = (by_rank != by_rank[0]).any(dim=2).any(dim=0)
+    return [tensor for tensor, differs in zip(tensors, unlike.tolist(), strict=True) if differs]
 
 
 def whole_state(optimizer: MuonAdamW, wire: Wire) -> OptimizerState:
