@@ -78,7 +78,7 @@ def main(job: dict) -> None:
     if job["dtype"] == "float64":
         session = in_float64(session)
     parts = assemble(session)
-    same_start(parts.layout, parts.optimizer, session.wire)
+    same_start(parts.layout, parts.optimizer, session.wire, print)
     out = Path(job["out"])
     first = whole_gradient(parts, 0)
     losses = []
