@@ -98,7 +98,7 @@ def report(args: list[str]) -> dict[str, Any]:
     host = socket.gethostname()
     # Ranks that rehearse at the same time are no group: each chooses for itself.
     measured = choose.measure_dtypes(model_config, device, dtype=config.dtype, matmul=config.matmul)
-    rehearsal: Rehearsal | None = None
+    rehearsal = Rehearsal(config, model_config, device)
     costs: list[StepCost] = []
     choices: dict[str, list[str]] = {}
     if device.type == "cpu":
@@ -108,11 +108,8 @@ def report(args: list[str]) -> dict[str, Any]:
     for dtype in worth_a_try(times, lambda: costs[0].batch_s):
         chosen = choose.choose_dtype([times], dtype)
         compute = measured_compute(config, model_config, device, chosen, measured, threads)
-        if rehearsal is None:
-            rehearsal = Rehearsal(config, model_config, device, compute)
-        else:
-            rehearsal.compute_by(compute)
-        known = _known(costs[0], times) if costs else None
+        rehearsal.compute_by(compute)
+        known = _known(costs[0], times, dtype) if costs else None
         costs.append(rehearsal.cost(host, resolved.device_batch_size, known))
         choices[dtype] = [str(choice) for choice in compute.choices]
     return {
@@ -137,13 +134,13 @@ def worth_a_try(times_s: dict[str, float], batch_s: Callable[[], float]) -> Iter
             yield dtype
 
 
-def _known(first: StepCost, times_s: dict[str, float]) -> Known:
-    """What the fastest dtype tells of the other. times_s: as `worth_a_try` has them.
+def _known(first: StepCost, times_s: dict[str, float], dtype: str) -> Known:
+    """What the fastest dtype tells of another. times_s: as `worth_a_try` has them.
 
     The overhead is not of products, so not of the dtype.
     """
     rows = first.tokens // first.model.sequence_len
-    slower = max(times_s.values()) / times_s[first.dtype]
+    slower = times_s[dtype] / times_s[first.dtype]
     return Known(first.overhead_s, first.batch_s / rows * slower)
 
 
@@ -160,44 +157,45 @@ def model_config_of(resolved: ResolvedConfig) -> ModelConfig:
 
 
 class Rehearsal:
-    """The live parts of a run of one rank, in one dtype at a time, and what they take."""
+    """The live parts of a run of one rank, and what they take, in one dtype at a time.
 
-    optimizer: MuonAdamW
+    `compute_by` says first in which.
+    """
+
+    compute: ComputeChoices
+    head: Head
+    head_weight: Tensor
 
     def __init__(
-        self,
-        config: TrainConfig,
-        model_config: ModelConfig,
-        device: torch.device,
-        compute: ComputeChoices,
+        self, config: TrainConfig, model_config: ModelConfig, device: torch.device
     ) -> None:
         self.device = device
-        self.model = GPT(model_config, choose.DTYPES[compute.dtype])
+        self.model = GPT(model_config)
         self.model.init_weights(config.seed)
         self.model.to(device)
         groups = build_groups(self.model, LearningRates(), batch_lr_scale=1, muon_weight_decay=0)
         self.layout = Layout(self.model, groups, [1.0])
-        self.compute_by(compute)
 
     def compute_by(self, compute: ComputeChoices) -> None:
-        """From now on in this dtype and in this way, with an optimizer at its first step."""
+        """From now on in this dtype and in this way."""
         self.compute = compute
         self.model.compute_dtype = choose.DTYPES[compute.dtype]
         self.model.finish()
         choose.apply_choices(
             self.model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks
         )
-        # Two need not fit the device.
-        self.__dict__.pop("optimizer", None)
-        self.optimizer = MuonAdamW(
+        self.head = Head(self.model.config.vocab_size, compute.head)
+        self.head_weight = self._cast_head()
+
+    def new_optimizer(self) -> MuonAdamW:
+        """One at its first step, for the dtype that is computed in."""
+        return MuonAdamW(
             self.layout,
             Schedule(_STEPS),
             0,
-            library=compute.layers.forward,
-            low_precision=compute.dtype == "bfloat16",
+            library=self.compute.layers.forward,
+            low_precision=self.compute.dtype == "bfloat16",
         )
-        self.head = Head(self.model.config.vocab_size, compute.head)
-        self.head_weight = self._cast_head()
 
     def cost(self, host: str, device_batch_size: int, known: Known | None = None) -> StepCost:
         """What a step costs here, with micro-batches of device_batch_size rows."""
@@ -205,10 +203,7 @@ class Rehearsal:
         taken = self._micro_batches(device_batch_size, known)
         rows = device_batch_size if device_batch_size in taken else min(taken)
         whole = taken[rows]
-        if known is not None:
-            fixed_s = known.overhead_s
-        else:
-            fixed_s = overhead_s({rows: taken[rows].total_s for rows in taken})
+        totals_s = {rows: each.total_s for rows, each in taken.items()}
         adamw_s, muon_s = self._optimizer_step(rows)
         return StepCost(
             host=host,
@@ -226,7 +221,7 @@ class Rehearsal:
             forward_s=whole.forward_s,
             head_s=whole.head_s,
             backward_s=whole.backward_s,
-            overhead_s=fixed_s,
+            overhead_s=known.overhead_s if known else overhead_s(totals_s),
             adamw_s=adamw_s,
             muon_s=muon_s,
         )
@@ -259,16 +254,17 @@ class Rehearsal:
         AdamW's have what else a step does once: gradients set to zero, the head's weight cast.
         """
         tables = self._tables(self.tokens(rows))
+        optimizer = self.new_optimizer()
 
         def adamw() -> None:
-            self.optimizer.begin_adamw(0, tables.rows)
-            self.optimizer.step_adamw(0, tables)
+            optimizer.begin_adamw(0, tables.rows)
+            optimizer.step_adamw(0, tables)
             self.layout.zero_gradients()
             self.head_weight = self._cast_head()
 
         # First, on the gradients that the micro-batches left.
         muon_s = _typical(
-            lambda: self._timed(lambda: self.optimizer.step_muon(0)), float, OPTIMIZER_LIMIT_S
+            lambda: self._timed(lambda: optimizer.step_muon(0)), float, OPTIMIZER_LIMIT_S
         )
         return _typical(lambda: self._timed(adamw), float, OPTIMIZER_LIMIT_S), muon_s
 

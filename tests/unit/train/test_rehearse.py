@@ -33,6 +33,13 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearse, "COPY_BYTES", 1_000_000)
 
 
+def rehearsed(config: ModelConfig, compute: ComputeChoices) -> rehearse.Rehearsal:
+    """A rehearsal of a model here, in one way to compute."""
+    parts = rehearse.Rehearsal(TrainConfig(), config, torch.device("cpu"))
+    parts.compute_by(compute)
+    return parts
+
+
 @pytest.mark.usefixtures("brief")
 def test_the_module_prints_one_object_with_the_records_fields(
     capsys: pytest.CaptureFixture[str],
@@ -67,7 +74,7 @@ def test_the_module_prints_one_object_with_the_records_fields(
 def test_every_parameter_takes_part_in_the_step() -> None:
     config = ModelConfig.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
     compute = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
-    parts = rehearse.Rehearsal(TrainConfig(), config, torch.device("cpu"), compute)
+    parts = rehearsed(config, compute)
     before = {name: each.clone() for name, each in parts.layout.parameters.items()}
 
     parts.cost("here", 2)
@@ -84,25 +91,22 @@ def test_every_parameter_takes_part_in_the_step() -> None:
 def test_a_second_dtype_is_rehearsed_as_if_it_were_the_first() -> None:
     config = ModelConfig.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
     float32 = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
-    parts = rehearse.Rehearsal(
-        TrainConfig(),
-        config,
-        torch.device("cpu"),
-        ComputeChoices("bfloat16", Products(), Products(), PATH, False, 1, ()),
+    parts = rehearsed(
+        config, ComputeChoices("bfloat16", Products(), Products(), PATH, False, 1, ())
     )
     first = parts.cost("here", 2)
 
     parts.compute_by(float32)
     second = parts.cost("here", 2, rehearse.Known(first.overhead_s, 0.001))
 
-    fresh = rehearse.Rehearsal(TrainConfig(), config, torch.device("cpu"), float32)
+    fresh = rehearsed(config, float32)
     dtypes = [
         {name: each.dtype for name, each in parts.layout.parameters.items()}
         for parts in (parts, fresh)
     ]
     assert dtypes[0] == dtypes[1]
     moments = [
-        {name: each.dtype for name, each in parts.optimizer.second.items()}
+        {name: each.dtype for name, each in parts.new_optimizer().second.items()}
         for parts in (parts, fresh)
     ]
     assert moments[0] == moments[1]
@@ -114,7 +118,7 @@ def test_a_second_dtype_is_rehearsed_as_if_it_were_the_first() -> None:
 def test_where_a_row_takes_seconds_one_is_enough() -> None:
     config = ModelConfig.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
     compute = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
-    parts = rehearse.Rehearsal(TrainConfig(), config, torch.device("cpu"), compute)
+    parts = rehearsed(config, compute)
 
     cost = parts.cost("here", 4, rehearse.Known(0.0, rehearse.SLOW_ROW_S))
 
@@ -124,7 +128,7 @@ def test_where_a_row_takes_seconds_one_is_enough() -> None:
 def test_tokens_are_drawn_as_words_are_some_often_most_seldom() -> None:
     config = ModelConfig.from_depth(1, head_dim=32, sequence_len=512, vocab_size=32_768)
     compute = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
-    parts = rehearse.Rehearsal(TrainConfig(), config, torch.device("cpu"), compute)
+    parts = rehearsed(config, compute)
 
     ids = parts.tokens(2)[:, :-1]
 
