@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 
 import pytest
 
-from yoked.spare import in_spare_time
+from yoked.spare import in_spare_time, without_collector
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="SCHED_IDLE is Linux's")
@@ -33,3 +34,16 @@ def test_it_is_waited_for_and_what_it_raises_comes_through() -> None:
 
     assert where[0] is not threading.current_thread()
     assert not where[0].is_alive()
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_the_collector_is_off_while_loading_and_then_as_it_was(was_on: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if was_on else gc.disable)()
+        with without_collector():
+            assert not gc.isenabled()
+
+        assert gc.isenabled() is was_on
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -15,7 +15,7 @@ import importlib
 import json
 import sys
 
-from yoked.spare import in_spare_time
+from yoked.spare import in_spare_time, without_collector
 
 MEASURING = "yoked.probe.ranks"
 
@@ -23,8 +23,11 @@ MEASURING = "yoked.probe.ranks"
 def main(argv: list[str]) -> int:
     """Measure as one rank; returns the exit status."""
     spec = json.loads(argv[0])
-    if spec["gate"] is not None:
-        in_spare_time(lambda: _load(spec))
+    with without_collector():
+        if spec["gate"] is not None:
+            in_spare_time(lambda: _load(spec))
+        else:
+            _load(spec)
     from yoked.probe.ranks import measure
 
     return measure(spec)

@@ -155,7 +155,11 @@ class _Way:
         if self._overdue:
             return NoAgentError(
                 f"{self._host}: no agent answered in {self._deadline_s:g} s",
-                fix=f"ssh {self._host} true",
+                fix=(
+                    f"ssh {self._host} true    if that takes long too, a start-up file of the "
+                    "shell there may wait for something (~/.bashrc: pyenv, conda)",
+                    "yoked doctor    tells whether ssh or the shell is what waits",
+                ),
                 kind="timeout",
             )
         said = self._said.text()

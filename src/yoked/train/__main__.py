@@ -23,6 +23,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from yoked.console import stderr_console
 from yoked.errors import UsageError, YokedError
+from yoked.spare import without_collector
 from yoked.tether import tie_to_parent
 from yoked.train.config import TrainConfig
 
@@ -63,7 +64,8 @@ def parse(argv: list[str]) -> TrainConfig:
 
 def run_loop(config: TrainConfig) -> dict[str, Any]:
     """Train with the real loop; returns its result as plain data."""
-    from yoked.train.loop import train
+    with without_collector():
+        from yoked.train.loop import train
 
     result: dict[str, Any] = train(config, console=stderr_console()).to_dict()
     return result

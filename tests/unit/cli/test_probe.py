@@ -14,7 +14,7 @@ from tests.unit.probe.made_up import step_cost, two_hosts
 
 from yoked.cli.commands import probe
 from yoked.cli.commands.probe import Found, ModelFlags, _Once
-from yoked.cli.commands.probe_job import RankListener, have_spare_time
+from yoked.cli.commands.probe_job import AllHeardError, RankListener, have_spare_time
 from yoked.cli.commands.probe_text import report
 from yoked.cli.output import Output
 from yoked.errors import FleetError, HostError, UsageError
@@ -166,9 +166,12 @@ def test_rank_0_is_heard_in_whole_lines_whatever_else_it_prints() -> None:
     doing: list[str] = []
     listener = RankListener(doing.append)
 
-    for piece in ('{"doing": "all_re', 'duce"}\nsome library\n[1]\n', '{"result": {"a": 1}}\n'):
+    for piece in ('{"doing": "all_re', 'duce"}\nsome library\n[1]\n', '{"result": '):
         listener.rank_output("out", piece)
     listener.rank_output("err", '{"result": "a warning"}\n')
+    assert listener.result is None
+    with pytest.raises(AllHeardError):
+        listener.rank_output("out", '{"a": 1}}\n')
 
     assert doing == ["all_reduce"]
     assert listener.result == {"a": 1}

@@ -91,11 +91,12 @@ def run_worker(
     keep_logs = False
     try:
         start_job(order, list(seats), lambda _: None, approve=approve)
-        end = follow_job(clients, name, listener, partial(reconnect, fleet))
-        if end.detached:
-            raise KeyboardInterrupt
-        keep_logs = end.state in ("failed", "lost")
-        end.raise_failure(fix="yoked probe --no-collectives --no-compute    links alone")
+        with contextlib.suppress(AllHeardError):
+            end = follow_job(clients, name, listener, partial(reconnect, fleet))
+            if end.detached:
+                raise KeyboardInterrupt
+            keep_logs = end.state in ("failed", "lost")
+            end.raise_failure(fix="yoked probe --no-collectives --no-compute    links alone")
     finally:
         if not keep_logs:
             _clear(name, seats)
@@ -115,8 +116,12 @@ def _clear(run: str, seats: Sequence[Seat]) -> None:
     at_once(clear, seats)
 
 
+class AllHeardError(Exception):
+    """Rank 0 has told what all have measured; nobody waits for the job to take its leave."""
+
+
 class RankListener:
-    """Hears rank 0's lines. result: the last of them, when it came."""
+    """Hears rank 0's lines. result: the last of them, with which it has heard enough."""
 
     def __init__(self, doing: Callable[[str], None]) -> None:
         self.result: dict[str, Any] | None = None
@@ -145,3 +150,4 @@ class RankListener:
             self._doing(str(message["doing"]))
         elif isinstance(message, dict) and "result" in message:
             self.result = message["result"]
+            raise AllHeardError

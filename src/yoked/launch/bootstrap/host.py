@@ -34,7 +34,7 @@ from yoked.launch.bootstrap.verdict import (
     Stop,
     decide,
 )
-from yoked.spare import SPARE_TIME, in_spare_time
+from yoked.spare import SPARE_TIME, in_spare_time, without_collector
 
 if TYPE_CHECKING:
     from yoked.launch.bootstrap.attempt import LocalRanks
@@ -64,9 +64,10 @@ class HostProgram:
 
     def __init__(self, job: Job, signals: Signals) -> None:
         # torch takes a second to import; a signal must find its handler before.
-        if os.environ.get(SPARE_TIME):
-            in_spare_time(_load_torch)
-        from yoked.launch.bootstrap.control import Control
+        with without_collector():
+            if os.environ.get(SPARE_TIME):
+                in_spare_time(_load_torch)
+            from yoked.launch.bootstrap.control import Control
 
         self._job = job
         self._signals = signals

@@ -29,6 +29,7 @@ from typing import NoReturn, TextIO
 
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.job import Job, read_job
+from yoked.spare import without_collector
 from yoked.tether import tie_to_parent
 
 ATTEMPT = "YOKED_ATTEMPT"
@@ -186,8 +187,9 @@ def _first_on_path(folder: Path) -> None:
 
 def _bootstrap(job: Job, args: tuple[str, ...]) -> Callable[[], None]:
     """Prepare torch for a program that assumes NCCL; returns what ends our part in it."""
-    from yoked.launch.bootstrap import accelerate, gloo, nanochat
-    from yoked.launch.bootstrap.group import Ranks, Starter
+    with without_collector():
+        from yoked.launch.bootstrap import accelerate, gloo, nanochat
+        from yoked.launch.bootstrap.group import Ranks, Starter
 
     ranks = Ranks()
     starter = Starter(ranks)
