@@ -43,7 +43,7 @@ MOST_BATCH_S = 4.0
 # smaller part of a step.
 MOST_RUNS = 6
 LIMIT_S = 0.8
-OPTIMIZER_LIMIT_S = 0.4
+OPTIMIZER_LIMIT_S = 0.25
 # The first of them, which warms up, counts where it takes so long.
 LONG_S = 1.0
 # Beside a row that takes so long, what does not grow with the rows is nothing.
