@@ -1,7 +1,7 @@
 """Two lab hosts of one core each against one of them, in turns: A B A B.
 
 usage: bench.py [--link 1gbit] [--tokens 2048] [--sync exact] [--dtype float32] [--rounds 3]
-                [--steps 14] [--speeds 1:1] [--nanochat CHECKOUT] [--losses] [--smoke]
+                [--steps 14] [--speeds 1:1] [--nanochat CHECKOUT] [--losses] [--add] [--smoke]
 
 A round is: each host alone, both at the same time; nanochat on both, with --nanochat; both with
 yoked, once for each --sync. With --losses, runs of --steps steps by one process and by both hosts
@@ -36,9 +36,10 @@ ALONE = "one process"
 
 def measure(stage: Stage, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Rounds of all arms in turn, after one of each that warms caches up; the result so far."""
+    facts = _facts(stage, options)
+    rounds = earlier_rounds(facts["configuration"], options)
     _warm_up(stage, options)
-    rounds: list[list[Run]] = []
-    for number in range(options.rounds):
+    for number in range(len(rounds), len(rounds) + options.rounds):
         turn = stage.both_alone(options.steps)
         if options.nanochat:
             turn.append(stage.nanochat(options.steps))
@@ -46,11 +47,23 @@ def measure(stage: Stage, options: argparse.Namespace) -> Iterator[dict[str, Any
         rounds.append(turn)
         for run in turn:
             print(f"round {number + 1}  {_line(run)}", flush=True)
+        facts["configuration"]["rounds"] = len(rounds)
         yield {
-            **_facts(stage, options),
+            **facts,
             "summary": summarise(rounds),
             "rounds": [[asdict(run) for run in turn] for turn in rounds],
         }
+
+
+def earlier_rounds(configuration: dict[str, Any], options: argparse.Namespace) -> list[list[Run]]:
+    """With --add: the rounds that are kept of the same configuration."""
+    path = result_path(options)
+    if not options.add or not path.exists():
+        return []
+    kept = json.loads(path.read_text())
+    if {**kept["configuration"], "rounds": options.rounds} != configuration:
+        raise SystemExit(f"--add: {path} is of another configuration")
+    return [[Run(**run) for run in turn] for turn in kept["rounds"]]
 
 
 def _warm_up(stage: Stage, options: argparse.Namespace) -> None:
@@ -63,11 +76,15 @@ def _warm_up(stage: Stage, options: argparse.Namespace) -> None:
 
 
 def summarise(rounds: list[list[Run]]) -> dict[str, Any]:
-    """By arm: medians over the rounds; ratios are taken round by round."""
+    """By arm: medians over the rounds; ratios are taken round by round.
+
+    undisturbed: the ratio of what the fastest fifth of all steps takes at most.
+    """
     summary: dict[str, Any] = {}
+    fast_alone_s = min(_fast_step_s(rounds, place) for place in range(len(HOSTS)))
     for place, first in enumerate(rounds[0]):
         runs = [turn[place] for turn in rounds]
-        alone = [[run.tokens_per_second for run in turn[:2]] for turn in rounds]
+        alone = [[run.tokens_per_second for run in turn[: len(HOSTS)]] for turn in rounds]
         speeds = [run.tokens_per_second for run in runs]
         ours: dict[str, Any] = {
             "tokens_per_second": statistics.median(speeds),
@@ -79,6 +96,7 @@ def summarise(rounds: list[list[Run]]) -> dict[str, Any]:
         }
         ours["speedup"] = statistics.median(ours["speedups"])
         ours["efficiency"] = statistics.median(ours["efficiencies"])
+        ours["undisturbed"] = fast_alone_s / _fast_step_s(rounds, place)
         for name in ("compute_s", "comm_s", "wait_s"):
             by_rank = zip(*(getattr(run, name) for run in runs), strict=True)
             ours[name] = [statistics.median(values) for values in by_rank]
@@ -88,6 +106,11 @@ def summarise(rounds: list[list[Run]]) -> dict[str, Any]:
             ratios = [_over_nanochat(turn, turn[place]) for turn in rounds]
             summary[first.arm]["over_nanochat"] = statistics.median(ratios)
     return summary
+
+
+def _fast_step_s(rounds: list[list[Run]], place: int) -> float:
+    steps_s = [step_s for turn in rounds for step_s in turn[place].step_s]
+    return statistics.quantiles(steps_s, n=5, method="inclusive")[0]
 
 
 def _over_nanochat(turn: list[Run], run: Run) -> float:
@@ -183,7 +206,8 @@ def report(result: dict[str, Any]) -> None:
         print(
             f"{arm:16} {figures['tokens_per_second']:7.0f} tokens/s, "
             f"{figures['speedup']:.2f}x the faster host alone (by round: {ratios}), "
-            f"{figures['efficiency']:.0%} of the sum of both"
+            f"{figures['efficiency']:.0%} of the sum of both, "
+            f"undisturbed {figures['undisturbed']:.2f}x"
             + (f", {over:.2f}x nanochat" if over else "")
         )
 
@@ -204,6 +228,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--nanochat", type=Path, help="a checkout: measure it on both hosts too")
     parser.add_argument("--losses", action="store_true", help="compare losses instead of speeds")
     parser.add_argument("--seeds", default="42,43,44", help="of --losses")
+    parser.add_argument("--add", action="store_true", help="rounds to those of an earlier result")
     parser.add_argument("--smoke", action="store_true", help="see that it works; nothing is kept")
     parser.add_argument(
         "--with",

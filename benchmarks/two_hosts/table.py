@@ -36,8 +36,8 @@ def speed_table(result: dict[str, Any]) -> list[str]:
     lines = [
         f"**{title(result)}**",
         "",
-        "| | tokens/s | x faster host | of the sum | x nanochat | sent a step | comm | last loss |",
-        "| --- " * 8 + "|",
+        "| | tokens/s | x faster host | undisturbed | of the sum | x nanochat | sent | comm | loss |",
+        "| --- " * 9 + "|",
     ]
     for arm, figures in result["summary"].items():
         spread = f"{min(figures['speedups']):.2f} to {max(figures['speedups']):.2f}"
@@ -47,6 +47,7 @@ def speed_table(result: dict[str, Any]) -> list[str]:
             arm,
             f"{figures['tokens_per_second']:,.0f}",
             f"{figures['speedup']:.2f} ({spread})",
+            f"{figures['undisturbed']:.2f}",
             f"{figures['efficiency']:.0%}",
             f"{over:.2f}" if over else "",
             f"{sent / 1e6:.1f} MB" if sent else "",

@@ -156,8 +156,7 @@ class _Way:
             return NoAgentError(
                 f"{self._host}: no agent answered in {self._deadline_s:g} s",
                 fix=(
-                    f"ssh {self._host} true    if that takes long too, a start-up file of the "
-                    "shell there may wait for something (~/.bashrc: pyenv, conda)",
+                    f"ssh {self._host} true    as slow? a start-up file there, ~/.bashrc, may wait",
                     "yoked doctor    tells whether ssh or the shell is what waits",
                 ),
                 kind="timeout",

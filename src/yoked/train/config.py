@@ -26,6 +26,7 @@ Attention = Literal["auto", "sdpa", "blocked"]
 Compile = Literal["auto", "on", "off"]
 Balance = Literal["auto", "on", "off"]
 Sync = Literal["auto", "exact", "bf16", "int8", "int4"]
+Waiting = Literal["auto", "busy", "asleep"]
 
 MODEL = Group("Model", sort_key=1)
 DATA = Group("Data", sort_key=2)
@@ -151,6 +152,14 @@ class TrainConfig:
     ] = "auto"
     threads: Annotated[
         str, _flag("Threads of each rank: auto, or a number.", RANKS, show_default=True)
+    ] = "auto"
+    waiting: Annotated[
+        Waiting,
+        _flag(
+            "A rank that waits for others: busy keeps its processors running, asleep lets them "
+            "halt; auto: busy on virtual machines.",
+            RANKS,
+        ),
     ] = "auto"
     compile: Annotated[
         Compile, _flag("Compile the model's blocks; auto where there is a compiler.", RANKS)
@@ -371,6 +380,7 @@ def _check_choices(config: TrainConfig) -> None:
         ("--compile", config.compile, get_args(Compile)),
         ("--balance", config.balance, get_args(Balance)),
         ("--sync", config.sync, get_args(Sync)),
+        ("--waiting", config.waiting, get_args(Waiting)),
     ):
         _refuse_unknown(flag, value, known)
     if config.threads != "auto" and not (config.threads.isdecimal() and int(config.threads) > 0):

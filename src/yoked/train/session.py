@@ -42,6 +42,7 @@ from yoked.train.sync.patience import in_peace
 from yoked.train.sync.threads import batch_network_threads
 from yoked.train.sync.wire import Wire
 from yoked.train.threads import plan_threads, read_cores
+from yoked.train.vcpus import BUSY, choose_waiting
 
 # Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
 COLLECTIVE_TIMEOUT_S = 600
@@ -100,6 +101,7 @@ class Session:
     horizon: Horizon
     compute: ComputeChoices
     sync: Choice
+    waiting: Choice
     hosts: list[dict[str, Any]]
     sharing: Shares
 
@@ -119,6 +121,12 @@ class Session:
         return [len(rows) for rows in split_rows(self.rows_per_step, self.shares)]
 
     @property
+    def kept_awake(self) -> int:
+        """How many processors of this rank do not sleep while it waits."""
+        waits = self.place.world_size > 1 and self.waiting.value == BUSY
+        return self.compute.threads if waits else 0
+
+    @property
     def choices(self) -> tuple[Choice, ...]:
         """Everything that was chosen, for people and run.json."""
         choices = (*self.compute.choices, self.sync)
@@ -126,7 +134,8 @@ class Session:
             return choices
         live = ", and moved by speed" if self.sharing.live else ""
         rows = ":".join(map(str, self.first_rows)) + " rows"
-        return (*choices, Choice("shares", rows, self.sharing.reason + live))
+        shares = Choice("shares", rows, self.sharing.reason + live)
+        return (*choices, shares, self.waiting)
 
 
 def join_ranks(place: Place) -> None:
@@ -415,6 +424,7 @@ def build_session(
         horizon,
         compute,
         sync,
+        choose_waiting(config.waiting, on_cpu=device.type == "cpu"),
         hosts,
         sharing,
     )
