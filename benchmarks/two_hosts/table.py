@@ -36,7 +36,7 @@ def speed_table(result: dict[str, Any]) -> list[str]:
     lines = [
         f"**{title(result)}**",
         "",
-        "| | tokens/s | x faster host | undisturbed | of the sum | x nanochat | sent | comm | loss |",
+        "| | tokens/s | x faster | undisturbed | of the sum | x nanochat | sent | comm | loss |",
         "| --- " * 9 + "|",
     ]
     for arm, figures in result["summary"].items():
