@@ -1,9 +1,10 @@
 """Virtual processors, kept awake while ranks wait for each other.
 
 A virtual processor that halts is its hypervisor's to place anew, be it beside a busy one on the
-same core: then both ranks of a run compute 1.1 to 1.7 times as long, for seconds. So on a virtual
-machine a thread for each processor of a rank goes round in a circle. It runs under SCHED_IDLE:
-whatever else wants the processor has it at once.
+same core. While others use the machine, both ranks of a run then compute 1.1 to 1.7 times as long
+in many of their steps (`benchmarks/waiting`). So on a virtual machine a thread for each processor
+of a rank goes round in a circle. It runs under SCHED_IDLE: whatever else wants the processor has
+it at once.
 
 Source: sched(7); halting and its price, the kernel's Documentation/virt/guest-halt-polling.rst.
 """
