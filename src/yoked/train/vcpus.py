@@ -30,12 +30,12 @@ def choose_waiting(asked: str, *, on_cpu: bool) -> Choice:
     """How this rank waits for others. asked: `--waiting`."""
     if asked == ASLEEP:
         return _choice(ASLEEP, "asked for with --waiting")
+    if asked == "auto" and not on_cpu:
+        return _choice(ASLEEP, "the processor does not compute")
     if sys.platform != "linux" or not kernels.kernels().available:
         return _choice(ASLEEP, "without Linux or the fused passes nothing keeps a processor awake")
     if asked == BUSY:
         return _choice(BUSY, "asked for with --waiting")
-    if not on_cpu:
-        return _choice(ASLEEP, "the processor does not compute")
     if "hypervisor" not in kernels.cpu_identity().split():
         return _choice(ASLEEP, "no virtual machine is known here")
     if cpu_quota(Path("/proc"), CGROUPS) is not None:
