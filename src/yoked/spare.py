@@ -28,8 +28,14 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
+def give_way() -> None:
+    """Put the calling thread under SCHED_IDLE (sched(7)), for good; without Linux, do nothing."""
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def in_spare_time(act: Callable[[], object]) -> None:
-    """Act in a thread under SCHED_IDLE (sched(7)), and wait for it; raises what it raises.
+    """Act in a thread that gives way to all others, and wait for it; raises what it raises.
 
     The policy is of one thread, and could not be taken back: what comes after is as before.
     Where all cores are busy it takes very long. Without Linux, it is done like anything else.
@@ -38,8 +44,7 @@ def in_spare_time(act: Callable[[], object]) -> None:
 
     def work() -> None:
         try:
-            if sys.platform == "linux":
-                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            give_way()
             act()
         except BaseException as problem:  # noqa: BLE001 - raised again below
             problems.append(problem)

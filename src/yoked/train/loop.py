@@ -46,7 +46,7 @@ from yoked.train.start import Assembled, Origin, assemble, find_origin, load_ori
 from yoked.train.sync.agreement import check_weights, same_start, whole_state
 from yoked.train.sync.wire import Pending, Wire
 from yoked.train.trainer import StepStats, evaluate_bpb
-from yoked.train.vcpus import kept_awake
+from yoked.train.vcpus import BUSY, kept_awake
 
 CHECK_EVERY_STEPS = 100
 NANOCHAT_EMA = 0.9
@@ -113,8 +113,9 @@ class Loop:
         progress = TrainProgress(self.console, self.horizon.num_iterations, self.first_step)
         done = self.first_step
         state: State = "interrupted"
+        awake = self.session.compute.threads if self.session.waiting.value == BUSY else 0
         try:
-            with self._listening(), _without_gc(), kept_awake(self.session.kept_awake):
+            with self._listening(), _without_gc(), kept_awake(awake):
                 for step in range(self.first_step, self.horizon.num_iterations):
                     self._step(step, progress)
                     done = step + 1

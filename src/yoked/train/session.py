@@ -42,7 +42,7 @@ from yoked.train.sync.patience import in_peace
 from yoked.train.sync.threads import batch_network_threads
 from yoked.train.sync.wire import Wire
 from yoked.train.threads import plan_threads, read_cores
-from yoked.train.vcpus import BUSY, choose_waiting
+from yoked.train.vcpus import choose_waiting
 
 # Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
 COLLECTIVE_TIMEOUT_S = 600
@@ -119,12 +119,6 @@ class Session:
     def first_rows(self) -> list[int]:
         """Rows of the first step by rank."""
         return [len(rows) for rows in split_rows(self.rows_per_step, self.shares)]
-
-    @property
-    def kept_awake(self) -> int:
-        """How many processors of this rank do not sleep while it waits."""
-        waits = self.place.world_size > 1 and self.waiting.value == BUSY
-        return self.compute.threads if waits else 0
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -424,7 +418,7 @@ def build_session(
         horizon,
         compute,
         sync,
-        choose_waiting(config.waiting, on_cpu=device.type == "cpu"),
+        choose_waiting(config.waiting, ranks=place.world_size, on_cpu=device.type == "cpu"),
         hosts,
         sharing,
     )

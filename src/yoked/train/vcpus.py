@@ -12,7 +12,6 @@ Source: sched(7); halting and its price, the kernel's Documentation/virt/guest-h
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,14 +19,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from yoked.agent.processors import CGROUPS, cpu_quota
+from yoked.spare import give_way
 from yoked.train import kernels
 from yoked.train.choose import Choice
 
 BUSY, ASLEEP = "busy", "asleep"
 
 
-def choose_waiting(asked: str, *, on_cpu: bool) -> Choice:
-    """How this rank waits for others. asked: `--waiting`."""
+def choose_waiting(asked: str, *, ranks: int, on_cpu: bool) -> Choice:
+    """How this rank waits for others. asked: `--waiting`; ranks: of the run."""
+    if ranks == 1:
+        return _choice(ASLEEP, "there is no other rank to wait for")
     if asked == ASLEEP:
         return _choice(ASLEEP, "asked for with --waiting")
     if asked == "auto" and not on_cpu:
@@ -54,10 +56,9 @@ def kept_awake(threads: int) -> Iterator[None]:
 
     def stay() -> None:
         assert library is not None
-        assert sys.platform == "linux"
-        # A sandbox may forbid the policy, which is of this thread alone; then it must not run.
+        # A sandbox may forbid it; then this must not run.
         with suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            give_way()
             library.stay_awake(ctypes.byref(over))
 
     stayers = [threading.Thread(target=stay, name="awake", daemon=True) for _ in range(threads)]

@@ -31,26 +31,28 @@ def host(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_only_a_virtual_machine_that_computes_on_its_own_processors_is_kept_awake(
     host: pytest.MonkeyPatch, compiled: None
 ) -> None:
-    assert choose_waiting("auto", on_cpu=True).value == "busy"
-    assert choose_waiting("auto", on_cpu=False).value == "asleep"
+    assert choose_waiting("auto", ranks=2, on_cpu=True).value == "busy"
+    assert choose_waiting("auto", ranks=2, on_cpu=False).value == "asleep"
+
+    assert choose_waiting("auto", ranks=1, on_cpu=True).value == "asleep"
 
     host.setattr(vcpus, "cpu_quota", lambda proc, cgroups: 0.5)
-    assert "control group" in choose_waiting("auto", on_cpu=True).reason
+    assert "control group" in choose_waiting("auto", ranks=2, on_cpu=True).reason
 
     host.setattr(kernels, "cpu_identity", lambda: "x86_64 fpu avx2")
-    assert choose_waiting("auto", on_cpu=True).value == "asleep"
+    assert choose_waiting("auto", ranks=2, on_cpu=True).value == "asleep"
 
 
 def test_what_is_asked_for_counts_where_it_can_be_had(
     host: pytest.MonkeyPatch, compiled: None
 ) -> None:
-    assert choose_waiting("asleep", on_cpu=True).value == "asleep"
+    assert choose_waiting("asleep", ranks=2, on_cpu=True).value == "asleep"
     host.setattr(kernels, "cpu_identity", lambda: "x86_64")
-    assert choose_waiting("busy", on_cpu=False).value == "busy"
+    assert choose_waiting("busy", ranks=2, on_cpu=False).value == "busy"
 
     kernels.switch_off("in this test")
     try:
-        assert choose_waiting("busy", on_cpu=True).value == "asleep"
+        assert choose_waiting("busy", ranks=2, on_cpu=True).value == "asleep"
     finally:
         kernels.switch_on()
 
