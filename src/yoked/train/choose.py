@@ -12,10 +12,9 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from torch import Tensor
 from yoked.errors import DeviceError
 from yoked.train import kernels
 from yoked.train.attention import ATTENTION_PATHS, BLOCKED_MAX_TOKENS, AttentionPath, attend
-from yoked.train.head import BLOCK_COLUMNS
+from yoked.train.head import block_columns
 from yoked.train.matmul import (
     LIBRARIES,
     Library,
@@ -37,8 +36,10 @@ from yoked.train.precision import wide
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SAMPLE_FLOPS = 5.4e8
-SAMPLE_MIN_S = 0.003
+# Of one thing that is timed: runs, and seconds after which the fewest are enough.
 SAMPLE_MAX_RUNS = 5
+SAMPLE_MIN_RUNS = 2
+SAMPLE_S = 0.015
 SAMPLE_TOKENS = 512
 # bfloat16 costs precision: it must be worth it.
 BFLOAT16_WORTHWHILE = 1.1
@@ -46,6 +47,7 @@ BFLOAT16_WORTHWHILE = 1.1
 HOPELESS = 4.0
 SMALL_TOKENS = 64
 KINDS = ("forward", "grad_input", "grad_weight")
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -122,26 +124,36 @@ def _synchronize(device: torch.device) -> None:
 
 
 def best_time_s(run: Callable[[], object], device: torch.device) -> float:
-    """Shortest of a few runs after one to warm up; few runs where one is long."""
-    run()
-    _synchronize(device)
-    best, spent = float("inf"), 0.0
-    for _ in range(SAMPLE_MAX_RUNS):
-        started = time.perf_counter()
-        run()
-        _synchronize(device)
-        took = time.perf_counter() - started
-        best, spent = min(best, took), spent + took
-        if spent > SAMPLE_MIN_S * SAMPLE_MAX_RUNS:
+    """Shortest of a few runs, as `best_times_s` takes them."""
+    return best_times_s({"": run}, device)[""]
+
+
+def best_times_s(runs: Mapping[K, Callable[[], object]], device: torch.device) -> dict[K, float]:
+    """Shortest time of each, to be compared: in turns, so that what disturbs one disturbs all.
+
+    A first round warms up. One that the machine held up must not decide, so that at least two
+    rounds follow; no more than those where runs are long.
+    """
+    best, spent_s = dict.fromkeys(runs, math.inf), 0.0
+    for number in range(1 + SAMPLE_MAX_RUNS):
+        for key, run in runs.items():
+            _synchronize(device)
+            started = time.perf_counter()
+            run()
+            _synchronize(device)
+            took = time.perf_counter() - started
+            best[key] = min(best[key], took)
+            spent_s += took if number else 0.0
+        if number >= SAMPLE_MIN_RUNS and spent_s > SAMPLE_S * len(runs):
             break
     return best
 
 
-def _shapes(config: ModelConfig) -> list[tuple[str, int, int, float]]:
+def _shapes(config: ModelConfig, device: torch.device) -> list[tuple[str, int, int, float]]:
     """(place, inputs, outputs, how often a token meets it) of the model's products."""
     width, kv_width = config.n_embd, config.n_kv_head * config.head_dim
     layers = config.n_layer
-    block = min(BLOCK_COLUMNS, config.padded_vocab_size)
+    block = min(block_columns(device), config.padded_vocab_size)
     return [
         ("layers", width, width, 2.0 * layers),
         ("layers", width, kv_width, 2.0 * layers),
@@ -170,7 +182,7 @@ def measure_products(
     """Time the three products of each of the model's shapes with each library."""
     by_kind: dict[tuple[str, str], dict[Library, float]] = {}
     merged: dict[tuple[str, int, int], float] = {}
-    for place, inputs, outputs, count in _shapes(config):
+    for place, inputs, outputs, count in _shapes(config, device):
         merged[place, inputs, outputs] = merged.get((place, inputs, outputs), 0.0) + count
     for (place, inputs, outputs), count in merged.items():
         tokens = max(32, min(SAMPLE_TOKENS, int(SAMPLE_FLOPS / (2 * inputs * outputs)) // 32 * 32))
@@ -182,10 +194,11 @@ def measure_products(
             "grad_input": (dy, weight.t()),
             "grad_weight": (dy.t(), x.t()),
         }
-        for (kind, (a, b)), library in product(operands.items(), libraries):
-            took = best_time_s(_as_trained(place, kind, a, b, library), device)
+        for kind, (a, b) in operands.items():
+            runs = {library: _as_trained(place, kind, a, b, library) for library in libraries}
             times = by_kind.setdefault((place, kind), {})
-            times[library] = times.get(library, 0.0) + took * count / tokens
+            for library, took in best_times_s(runs, device).items():
+                times[library] = times.get(library, 0.0) + took * count / tokens
     return ProductTimes(by_kind)
 
 
@@ -246,11 +259,10 @@ def _times_slower(config: ModelConfig, device: torch.device, dtype: torch.dtype)
     """How many times longer one small product takes than in float32."""
     x = torch.randn(SMALL_TOKENS, config.n_embd, device=device)
     weight = torch.randn(config.n_embd, config.n_embd, device=device)
-    pairs = [(x, weight), (x.to(dtype), weight.to(dtype))]
-    plain_s, other_s = (
-        best_time_s(functools.partial(multiply, a, b, "default"), device) for a, b in pairs
-    )
-    return other_s / plain_s
+    pairs = {"plain": (x, weight), "other": (x.to(dtype), weight.to(dtype))}
+    runs = {name: functools.partial(multiply, *pair, "default") for name, pair in pairs.items()}
+    times = best_times_s(runs, device)
+    return times["other"] / times["plain"]
 
 
 def choose_dtype(by_rank: Sequence[dict[str, float]], asked: str) -> Choice:
@@ -317,7 +329,8 @@ def choose_attention(
         y = attend(q, k, v, config.window(0), path)
         torch.autograd.grad(y, (q, k, v), y.detach())
 
-    times = {path: best_time_s(lambda path=path: run(path), device) for path in ATTENTION_PATHS}  # type: ignore[misc]
+    runs = {path: functools.partial(run, path) for path in ATTENTION_PATHS}
+    times = best_times_s(runs, device)
     best = min(times, key=lambda path: times[path])
     other = max(times, key=lambda path: times[path])
     reason = f"{times[other] / times[best]:.2f}x {other} here"

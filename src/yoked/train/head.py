@@ -27,8 +27,11 @@ from yoked.train.precision import wide, widen
 
 IGNORED = -1
 CHUNK_TOKENS = 1024
-BLOCK_COLUMNS = 2048
 DEVICE_CHUNK_TOKENS = 4096
+# What is sent at once of the weight's gradient; the same on all ranks, however they compute.
+PIECE_COLUMNS = 2048
+# Computed at once by a thread: 2 MB of logits. Of more the caches keep less until they are used.
+THREAD_COLUMNS = 512
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,14 @@ class Head:
         *,
         grad_scale: float | None = None,
         weight_grad_VC: Tensor | None = None,
-        on_block: Callable[[int], None] | None = None,
+        on_piece: Callable[[int], None] | None = None,
     ) -> HeadResult:
         """Cross-entropy of softcapped logits; with grad_scale, its gradients too.
 
         hidden_NC, weight_VC: one dtype. targets_N: int64, -1 where a token does not count.
         grad_scale: the factor of every token's loss in the objective (1 / tokens of the step);
-        weight_grad_VC: (V, C) fp32, to which the weight's gradient is added. on_block: called
-        with the number of each of its blocks (`block_edges`) when nothing more is added to it.
+        weight_grad_VC: (V, C) fp32, to which the weight's gradient is added. on_piece: called
+        with the number of each of its pieces (`piece_edges`) when nothing more is added to it.
         """
         wants_grad = grad_scale is not None
         assert wants_grad == (weight_grad_VC is not None), "grad_scale and weight_grad go together"
@@ -82,12 +85,12 @@ class Head:
             token_nats[rows] = part.token_nats()
             if grad_scale is not None and weight_grad_VC is not None and hidden_grad is not None:
                 last = rows.stop == tokens
-                tell = on_block if last else None
+                tell = on_piece if last else None
                 hidden_grad[rows] = part.backward(grad_scale, weight_grad_VC, tell)
         # In host memory: Metal has no float64.
         return HeadResult(token_nats.cpu().double().sum(), token_nats, hidden_grad)
 
-    def blocks(self, rows: int, like: Tensor) -> list[Tensor]:
+    def blocks(self, rows: int, columns: int, like: Tensor) -> list[Tensor]:
         """Views (R, W) of one buffer, one for each block of the padded vocabulary."""
         vocab = like.size(0)
         needed = rows * vocab
@@ -95,12 +98,28 @@ class Head:
         alike = kept is not None and (kept.dtype, kept.device) == (like.dtype, like.device)
         if not alike or kept is None or kept.numel() < needed:
             self._blocks = kept = torch.empty(needed, dtype=like.dtype, device=like.device)
-        return [kept[rows * a : rows * b].view(rows, b - a) for a, b in block_edges(vocab)]
+        return [kept[rows * a : rows * b].view(rows, b - a) for a, b in _edges(vocab, columns)]
 
 
-def block_edges(vocab: int) -> list[tuple[int, int]]:
-    """First and last + 1 column of each block of a padded vocabulary."""
-    return list(pairwise([*range(0, vocab, BLOCK_COLUMNS), vocab]))
+def block_columns(device: torch.device) -> int:
+    """Columns that are computed at once; a piece has a whole number of blocks.
+
+    The more threads share a block's rows, the more columns it has: a thread's part stays as large.
+    """
+    if device.type != "cpu":
+        return PIECE_COLUMNS
+    # The power of two below the number of threads.
+    threads: int = 1 << (torch.get_num_threads().bit_length() - 1)
+    return min(PIECE_COLUMNS, THREAD_COLUMNS * threads)
+
+
+def piece_edges(vocab: int) -> list[tuple[int, int]]:
+    """First and last + 1 row of each piece of the weight's gradient."""
+    return _edges(vocab, PIECE_COLUMNS)
+
+
+def _edges(vocab: int, columns: int) -> list[tuple[int, int]]:
+    return list(pairwise([*range(0, vocab, columns), vocab]))
 
 
 class _Chunk:
@@ -113,13 +132,15 @@ class _Chunk:
         self.partition_sum = torch.zeros(rows, **fp32)  # type: ignore[call-overload]
         self.target_logit = torch.zeros(rows, **fp32)  # type: ignore[call-overload]
         self.hidden_grad = torch.zeros(rows, hidden_RC.size(1), **fp32)  # type: ignore[call-overload]
+        self.columns = block_columns(weight_VC.device)
         self.gradient_blocks: list[Tensor] = []
 
     def forward(self, wants_grad: bool) -> None:
         products = self.head.products
-        blocks = self.head.blocks(self.hidden.size(0), self.weight) if wants_grad else []
-        for number, first in enumerate(range(0, self.weight.size(0), BLOCK_COLUMNS)):
-            weight = self.weight[first : first + BLOCK_COLUMNS]
+        rows = self.hidden.size(0)
+        blocks = self.head.blocks(rows, self.columns, self.weight) if wants_grad else []
+        for number, first in enumerate(range(0, self.weight.size(0), self.columns)):
+            weight = self.weight[first : first + self.columns]
             valid = min(self.head.vocab_size - first, weight.size(0))
             if wants_grad and products.forward == "default":
                 logits = torch.mm(self.hidden, weight.t(), out=blocks[number])
@@ -157,7 +178,7 @@ class _Chunk:
         self,
         grad_scale: float,
         weight_grad_VC: Tensor,
-        on_block: Callable[[int], None] | None,
+        on_piece: Callable[[int], None] | None,
     ) -> Tensor:
         """Add the weight's gradient; return the hidden states', (R, C)."""
         counted = self.targets != IGNORED
@@ -171,14 +192,12 @@ class _Chunk:
         # Targets lie anywhere: they come before the blocks, so that each is complete in its turn.
         weight_grad_VC.index_add_(0, target, widen(self.hidden) * slope[:, None], alpha=-1)
         for number, gradient in enumerate(self.gradient_blocks):
-            first = number * BLOCK_COLUMNS
+            rows = slice(number * self.columns, number * self.columns + gradient.size(1))
             multiply_add(
-                weight_grad_VC[first : first + BLOCK_COLUMNS],
-                gradient.t(),
-                scaled.t(),
-                self.head.products.grad_weight,
+                weight_grad_VC[rows], gradient.t(), scaled.t(), self.head.products.grad_weight
             )
-            if on_block is not None:
-                on_block(number)
+            ends_piece = rows.stop % PIECE_COLUMNS == 0 or rows.stop == len(weight_grad_VC)
+            if on_piece is not None and ends_piece:
+                on_piece(rows.start // PIECE_COLUMNS)
         result: Tensor = hidden_grad.to(self.hidden.dtype)
         return result

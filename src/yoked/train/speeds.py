@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from yoked.train.choose import DTYPES, SAMPLE_TOKENS
-from yoked.train.head import BLOCK_COLUMNS
+from yoked.train.head import block_columns
 from yoked.train.matmul import Library, multiply
 from yoked.train.model import ModelConfig
 from yoked.train.sync.wire import Wire
@@ -38,7 +38,7 @@ def measure_speeds(
 
     libraries: those of the layers' and of the head's products.
     """
-    width, block = config.n_embd, min(BLOCK_COLUMNS, config.padded_vocab_size)
+    width, block = config.n_embd, min(block_columns(device), config.padded_vocab_size)
     rounds = [
         (*_operands(inputs, outputs, device, DTYPES[dtype]), library)
         for inputs, outputs, library in (

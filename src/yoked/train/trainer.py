@@ -161,7 +161,7 @@ class Trainer:
                 rows[:, 1:].flatten(),
                 grad_scale=scale,
                 weight_grad_VC=self.layout.head_grad,
-                on_block=self.sync.head_piece_ready,
+                on_piece=self.sync.head_piece_ready,
             )
             assert loss.hidden_grad is not None
             nats += float(loss.nats)

@@ -9,6 +9,8 @@ from yoked.train.choose import (
     Choice,
     ProductTimes,
     apply_choices,
+    best_time_s,
+    best_times_s,
     choose_attention,
     choose_compile,
     choose_dtype,
@@ -152,11 +154,57 @@ def test_onednn_that_is_asked_for_in_vain_is_an_error(monkeypatch):
 
 def test_what_is_measured_is_every_product_of_the_model():
     for config in (TINY, ModelConfig.from_depth(8, vocab_size=26_758)):
-        multiplied = sum(i * o * count for _, i, o, count in choose._shapes(config))
+        multiplied = sum(i * o * count for _, i, o, count in choose._shapes(config, CPU))
 
         counts = count_parameters(config)
         gates = config.n_layer // 2 * 12 * config.n_kv_head
         assert multiplied == pytest.approx(counts.scaling - gates)
+
+
+class Clock:
+    """Stands in for `time`; `takes` makes a function that passes these seconds, call by call."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.calls: list[str] = []
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def takes(self, name: str, *seconds: float):
+        left = list(seconds)
+
+        def run() -> None:
+            self.calls.append(name)
+            self.now_s += left.pop(0) if len(left) > 1 else left[0]
+
+        return run
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(choose, "time", clock)
+    return clock
+
+
+def test_what_is_compared_takes_turns(clock):
+    runs = {"a": clock.takes("a", 0.001), "b": clock.takes("b", 0.002)}
+
+    assert best_times_s(runs, CPU) == pytest.approx({"a": 0.001, "b": 0.002})
+    assert clock.calls == ["a", "b"] * 6
+
+
+def test_a_run_that_the_machine_held_up_does_not_decide(clock):
+    # The first that counts takes 0.2 s instead of 2 ms: as long as all of them may.
+    runs = {"a": clock.takes("a", 0.5, 0.2, 0.002), "b": clock.takes("b", 0.005)}
+
+    assert best_times_s(runs, CPU) == pytest.approx({"a": 0.002, "b": 0.005})
+
+
+def test_long_runs_are_few(clock):
+    assert best_time_s(clock.takes("a", 3.0), CPU) == pytest.approx(3.0)
+    assert len(clock.calls) == 3
 
 
 @pytest.mark.parametrize("asked", ["auto", "mkl", pytest.param("onednn", marks=needs_onednn)])
@@ -224,13 +272,12 @@ def test_long_rows_do_not_keep_their_probabilities():
 
 @pytest.mark.parametrize("faster", ["sdpa", "blocked"])
 def test_the_faster_attention_is_taken_with_the_ratio(monkeypatch, faster):
-    seconds = iter([1.0, 1.5] if faster == "sdpa" else [1.5, 1.0])
+    def timed(runs, device):
+        for run in runs.values():
+            run()
+        return {path: 1.0 if path == faster else 1.5 for path in runs}
 
-    def timed(run, device):
-        run()
-        return next(seconds)
-
-    monkeypatch.setattr(choose, "best_time_s", timed)
+    monkeypatch.setattr(choose, "best_times_s", timed)
     path, choice = choose_attention(TINY, CPU, torch.float32, 16)
 
     slower = "blocked" if faster == "sdpa" else "sdpa"
@@ -240,7 +287,7 @@ def test_the_faster_attention_is_taken_with_the_ratio(monkeypatch, faster):
 
 @pytest.mark.parametrize("asked", ["sdpa", "blocked"])
 def test_the_attention_that_is_asked_for_is_taken_unmeasured(monkeypatch, asked):
-    monkeypatch.setattr(choose, "best_time_s", None)
+    monkeypatch.setattr(choose, "best_times_s", None)
     path, choice = choose_attention(TINY, CPU, torch.float32, 16, asked)
 
     assert path == choice.value == asked

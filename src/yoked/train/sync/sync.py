@@ -22,7 +22,7 @@ from enum import IntEnum
 from torch import Tensor
 
 from yoked.errors import UsageError
-from yoked.train.head import block_edges
+from yoked.train.head import piece_edges
 from yoked.train.optim.layout import Layout, Stack
 from yoked.train.sync.dense import dense_sum
 from yoked.train.sync.matrices import Matrices, MatricesByCollectives
@@ -66,7 +66,7 @@ class Sync:
         self.times = SyncTimes()
         self.matrices = _matrices(wire, layout, payload)
         width = layout.head_grad.size(1)
-        pieces = [slice(a * width, b * width) for a, b in block_edges(layout.head_grad.size(0))]
+        pieces = [slice(a * width, b * width) for a, b in piece_edges(layout.head_grad.size(0))]
         self.head = dense_sum(wire, layout.head_grad.view(-1), pieces, payload.dense)
         self.rows = RowSum(
             wire,
