@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,35 @@ SETTLE_STEPS = 8
 # when it recovers.
 BEFORE_STEPS, WITHIN_STEPS, LOOK_STEPS = 20, 20, 10
 HALF = "0.5"
+# Spins wherever nobody else wants the processor.
+AWAKE = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+while True:
+    pass
+"""
+
+
+@contextmanager
+def awake_processors() -> Iterator[None]:
+    """Keep all processors from halting, below everything else that runs.
+
+    A host with a part of a core stands still most of the time. On a virtual machine its processor
+    is the hypervisor's meanwhile, which gives it back late and cold: the host then has less than
+    its part, and another part in every second.
+    """
+    words = [sys.executable, "-c", AWAKE]
+    spinners = [
+        subprocess.Popen([*words, str(core)], start_new_session=True)
+        for core in os.sched_getaffinity(0)
+    ]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
 
 
 class AtSteps(threading.Thread):
@@ -117,7 +149,8 @@ def efficiency(stage: BalanceStage, options: argparse.Namespace) -> dict[str, An
         both = stage.together(options.sync, SETTLE_STEPS + options.steps)
         settled = both.step_s[SETTLE_STEPS:]
         together = options.tokens / statistics.median(settled)
-        rounds.append({"alone": alone, "together": together, "ratio": together / sum(alone)})
+        ratio = together / sum(alone)
+        rounds.append({"alone": alone, "together": together, "ratio": ratio, "step_s": both.step_s})
         print(
             f"round {number + 1}: alone {alone[0]:.0f} and {alone[1]:.0f} tokens/s, together "
             f"{together:.0f}: {rounds[-1]['ratio']:.1%} of the sum",
@@ -196,7 +229,7 @@ def main() -> int:
         scratch = Path(folder).resolve()
         options.data = str(scratch / "text")
         side.write_shards(Path(options.data), side.into_shards(side.embedded_paragraphs()))
-        with BalanceStage.up(scratch, options) as stage:
+        with awake_processors(), BalanceStage.up(scratch, options) as stage:
             for part in [options.only] if options.only else PARTS:
                 try:
                     results[part] = PARTS[part](stage, options)
