@@ -39,12 +39,13 @@ SETTLE_STEPS = 8
 # when it recovers.
 BEFORE_STEPS, WITHIN_STEPS, LOOK_STEPS = 20, 20, 10
 HALF = "0.5"
-# Spins wherever nobody else wants the processor.
+# Spins wherever nobody else wants the processor, and ends with whoever started it.
 AWAKE = """
 import os, sys
+parent = os.getppid()
 os.sched_setaffinity(0, {int(sys.argv[1])})
 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-while True:
+while os.getppid() == parent:
     pass
 """
 

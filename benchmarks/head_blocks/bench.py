@@ -2,9 +2,9 @@
 
 usage: bench.py [--seconds 30] [--smoke]
 
-One thread, then two processes on a core each at the same time. Prints milliseconds of a micro-batch
-and the ratio to blocks as wide as a piece (2,048); writes results/results.json. Needs two cores, and
-nothing else that computes.
+One thread, then two processes on a core each at the same time. Prints milliseconds of a
+micro-batch and the ratio to blocks as wide as a piece (2,048); writes results/results.json. Needs
+two cores, and nothing else that computes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from yoked.train.matmul import LIBRARIES, Products, onednn_available  # noqa: E4
 
 WIDTHS = (256, 512, 1024, 2048)
 TOKENS, VOCAB = 1024, 32_768
-# (name, n_embd, dtype, library)
+# Of each a name, n_embd, dtype and the library that multiplies.
 CASES = (
     ("256 wide, float32, oneDNN", 256, "float32", "onednn"),
     ("256 wide, float32, MKL", 256, "float32", "default"),
