@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,36 +36,6 @@ SETTLE_STEPS = 8
 # when it recovers.
 BEFORE_STEPS, WITHIN_STEPS, LOOK_STEPS = 20, 20, 10
 HALF = "0.5"
-# Spins wherever nobody else wants the processor, and ends with whoever started it.
-AWAKE = """
-import os, sys
-parent = os.getppid()
-os.sched_setaffinity(0, {int(sys.argv[1])})
-os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-while os.getppid() == parent:
-    pass
-"""
-
-
-@contextmanager
-def awake_processors() -> Iterator[None]:
-    """Keep all processors from halting, below everything else that runs.
-
-    A host with a part of a core stands still most of the time. On a virtual machine its processor
-    is the hypervisor's meanwhile, which gives it back late and cold: the host then has less than
-    its part, and another part in every second.
-    """
-    words = [sys.executable, "-c", AWAKE]
-    spinners = [
-        subprocess.Popen([*words, str(core)], start_new_session=True)
-        for core in os.sched_getaffinity(0)
-    ]
-    try:
-        yield
-    finally:
-        for spinner in spinners:
-            spinner.kill()
-            spinner.wait()
 
 
 class AtSteps(threading.Thread):
@@ -230,7 +197,7 @@ def main() -> int:
         scratch = Path(folder).resolve()
         options.data = str(scratch / "text")
         side.write_shards(Path(options.data), side.into_shards(side.embedded_paragraphs()))
-        with awake_processors(), BalanceStage.up(scratch, options) as stage:
+        with BalanceStage.up(scratch, options) as stage:
             for part in [options.only] if options.only else PARTS:
                 try:
                     results[part] = PARTS[part](stage, options)

@@ -29,6 +29,38 @@ STATE = Path.home() / ".local" / "state" / "yoked"
 WARM_UP_STEPS = 3
 SEED = 42
 LIMIT_S = 4 * 3600.0
+# Spins wherever nobody else wants the processor, and ends with whoever started it. A scheduling
+# policy counts within a session only (autogroup, sched(7)): its session gives way too.
+AWAKE = """
+import os, sys
+parent = os.getppid()
+os.setsid()
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+with open("/proc/self/autogroup", "w") as group:
+    group.write("19")
+while os.getppid() == parent:
+    pass
+"""
+
+
+@contextmanager
+def awake_processors(speeds: Sequence[float]) -> Iterator[None]:
+    """Keep the processors of hosts that have a part of a core from halting, below all others.
+
+    Such a host stands still most of the time. On a virtual machine its processor is the
+    hypervisor's meanwhile, which gives it back late and cold: the host then has less than its
+    part, and another part in every second.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    slower = [core for core, speed in zip(cores, speeds, strict=False) if speed < max(speeds)]
+    spinners = [subprocess.Popen([sys.executable, "-c", AWAKE, str(core)]) for core in slower]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
 
 
 @dataclass(frozen=True)
@@ -81,7 +113,10 @@ class Stage:
         # The person's own labs, runs and connections go on.
         os.environ["YOKED_STATE"] = str(scratch / "state")
         os.environ["XDG_RUNTIME_DIR"] = str(scratch)
-        with Lab.up(load(str(file)), name="two-hosts-bench", tethered=True) as lab:
+        with (
+            awake_processors(options.speeds),
+            Lab.up(load(str(file)), name="two-hosts-bench", tethered=True) as lab,
+        ):
             for note in lab.notes:
                 print(f"note: {note}", file=sys.stderr)
             yield cls(lab, scratch, options)
