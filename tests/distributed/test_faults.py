@@ -18,11 +18,14 @@ from yoked.train.__main__ import parse
 pytestmark = pytest.mark.distributed
 
 HERE = Path(__file__).parent
-# Files may grow to 600 kB; a checkpoint of the tiny run has one of 790 kB.
+# Files may grow to so many bytes, the first argument.
 WITH_SMALL_FILES = (
-    "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000)); "
+    "import resource, sys; size = int(sys.argv.pop(1)); "
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)); "
     "from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
 )
+# A checkpoint of the tiny run has a file of 790 kB.
+NO_CHECKPOINT_BYTES, NOTHING_BYTES = 600_000, 500
 
 
 @pytest.mark.slow
@@ -176,9 +179,10 @@ def test_numbers_that_are_not_finite_end_the_run_and_are_never_saved(
 
 
 def test_a_full_disk_costs_checkpoints_but_not_the_run(lab: Any, done: list[float]) -> None:
-    argv = ["-c", WITH_SMALL_FILES, "train", "--json", f"--runs-dir={lab.runs}", "--run=done"]
+    argv = ["-c", WITH_SMALL_FILES, str(NO_CHECKPOINT_BYTES), "train", "--json"]
+    run = [f"--runs-dir={lab.runs}", "--run=done"]
 
-    ended = lab.start([*argv, "--resume", "--num-iterations=18"]).end()
+    ended = lab.start([*argv, *run, "--resume", "--num-iterations=18"]).end()
 
     assert ended.status == 1
     assert ended.stderr.count("NOT SAVED") >= 1
@@ -191,3 +195,17 @@ def test_a_full_disk_costs_checkpoints_but_not_the_run(lab: Any, done: list[floa
     models = [name for name in left if name.startswith("model")]
     assert models == [f"model_{step:06d}.pt" for step in (4, 8, 12)]
     assert lab.train("done", "--resume", "--num-iterations=14").end().status == 0
+
+
+@pytest.mark.usefixtures("done")
+def test_a_run_that_cannot_begin_on_a_full_disk_says_so(lab: Any) -> None:
+    argv = ["-c", WITH_SMALL_FILES, str(NOTHING_BYTES), "train", "--json"]
+    run = [*lab.flags(num_iterations=2), f"--runs-dir={lab.runs}", "--run=new"]
+
+    ended = lab.start([*argv, *run]).end()
+
+    assert ended.status == 1, ended.stderr
+    assert "tokenizer cannot be written: File too large" in ended.json["error"]["what"]
+    assert "--runs-dir" in ended.json["error"]["fix"][0]
+    # What it left is in nobody's way.
+    assert lab.train("new", *lab.flags(num_iterations=2)).end().status == 0

@@ -31,7 +31,7 @@ from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
 from yoked.train.optim.optimizer import OptimizerState
 from yoked.train.progress import TrainProgress
 from yoked.train.result import RunResult, State, Tally, host_table
-from yoked.train.runfolder import RunFolder, write_json
+from yoked.train.runfolder import RunFolder, write_json, writing
 from yoked.train.session import (
     Place,
     Session,
@@ -189,10 +189,10 @@ class Loop:
         if not self.origin.resumes:
             self.folder.claim()
         self.store.recover()
-        if not (self.folder.checkpoints / "tokenizer" / "token_bytes.pt").exists():
-            export_tokenizer(
-                self.session.data.tokenizer_folder, self.folder.checkpoints / "tokenizer"
-            )
+        tokenizer = self.folder.checkpoints / "tokenizer"
+        if not (tokenizer / "token_bytes.pt").exists():
+            with writing(tokenizer):
+                export_tokenizer(self.session.data.tokenizer_folder, tokenizer)
         self.folder.open(self._describe(), self.origin.attempt)
         if self.origin.resumes:
             self.folder.resumed(self.first_step)

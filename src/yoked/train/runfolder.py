@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +138,19 @@ class RunFolder:
         self._metrics.append({"attempt": self.attempt, "resumed_at": step})
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON so that the file is whole at every instant; raises YokedError with the fix."""
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the system says against writing a file, or a folder's, into a YokedError."""
     try:
-        files.write_json(path, content)
+        yield
     except OSError as problem:
         raise YokedError(
-            f"{path} cannot be written: {problem.strerror}",
+            f"{path} cannot be written: {problem.strerror or problem}",
             fix=f"free space on the disk of {path.parent}, or name another --runs-dir",
         ) from problem
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON so that the file is whole at every instant; raises YokedError with the fix."""
+    with writing(path):
+        files.write_json(path, content)
