@@ -29,13 +29,17 @@ def without_collector() -> Iterator[None]:
 
 
 def give_way() -> None:
-    """Put the calling thread under SCHED_IDLE (sched(7)), for good; without Linux, do nothing."""
+    """Put the calling thread under SCHED_IDLE, for good; without Linux, do nothing.
+
+    It gives way to what belongs to its session and control group. Other sessions are its equals
+    where the kernel groups by session. Source: sched(7), "The autogroup feature".
+    """
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def in_spare_time(act: Callable[[], object]) -> None:
-    """Act in a thread that gives way to all others, and wait for it; raises what it raises.
+    """Act in a thread that gives way (`give_way`), and wait for it; raises what it raises.
 
     The policy is of one thread, and could not be taken back: what comes after is as before.
     Where all cores are busy it takes very long. Without Linux, it is done like anything else.

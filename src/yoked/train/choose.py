@@ -149,11 +149,13 @@ def best_times_s(runs: Mapping[K, Callable[[], object]], device: torch.device) -
     return best
 
 
-def _shapes(config: ModelConfig, device: torch.device) -> list[tuple[str, int, int, float]]:
+def _shapes(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype
+) -> list[tuple[str, int, int, float]]:
     """(place, inputs, outputs, how often a token meets it) of the model's products."""
     width, kv_width = config.n_embd, config.n_kv_head * config.head_dim
     layers = config.n_layer
-    block = min(block_columns(device), config.padded_vocab_size)
+    block = min(block_columns(device, dtype), config.padded_vocab_size)
     return [
         ("layers", width, width, 2.0 * layers),
         ("layers", width, kv_width, 2.0 * layers),
@@ -182,7 +184,7 @@ def measure_products(
     """Time the three products of each of the model's shapes with each library."""
     by_kind: dict[tuple[str, str], dict[Library, float]] = {}
     merged: dict[tuple[str, int, int], float] = {}
-    for place, inputs, outputs, count in _shapes(config, device):
+    for place, inputs, outputs, count in _shapes(config, device, dtype):
         merged[place, inputs, outputs] = merged.get((place, inputs, outputs), 0.0) + count
     for (place, inputs, outputs), count in merged.items():
         tokens = max(32, min(SAMPLE_TOKENS, int(SAMPLE_FLOPS / (2 * inputs * outputs)) // 32 * 32))

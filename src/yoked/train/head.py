@@ -30,7 +30,8 @@ CHUNK_TOKENS = 1024
 DEVICE_CHUNK_TOKENS = 4096
 # What is sent at once of the weight's gradient; the same on all ranks, however they compute.
 PIECE_COLUMNS = 2048
-# Computed at once by a thread: 2 MB of logits. Of more the caches keep less until they are used.
+# Computed at once by a thread in float32: 2 MB of logits. Of more the caches keep less until they
+# are used (`benchmarks/head_blocks`).
 THREAD_COLUMNS = 512
 
 
@@ -101,14 +102,15 @@ class Head:
         return [kept[rows * a : rows * b].view(rows, b - a) for a, b in _edges(vocab, columns)]
 
 
-def block_columns(device: torch.device) -> int:
+def block_columns(device: torch.device, dtype: torch.dtype) -> int:
     """Columns that are computed at once; a piece has a whole number of blocks.
 
     The more threads share a block's rows, the more columns it has: a thread's part stays as large.
+    In bfloat16, half as large itself, the products gain more by width than the caches do without.
     """
-    if device.type != "cpu":
+    if device.type != "cpu" or dtype == torch.bfloat16:
         return PIECE_COLUMNS
-    # The power of two below the number of threads.
+    # The largest power of two that is not above the number of threads.
     threads: int = 1 << (torch.get_num_threads().bit_length() - 1)
     return min(PIECE_COLUMNS, THREAD_COLUMNS * threads)
 
@@ -132,7 +134,7 @@ class _Chunk:
         self.partition_sum = torch.zeros(rows, **fp32)  # type: ignore[call-overload]
         self.target_logit = torch.zeros(rows, **fp32)  # type: ignore[call-overload]
         self.hidden_grad = torch.zeros(rows, hidden_RC.size(1), **fp32)  # type: ignore[call-overload]
-        self.columns = block_columns(weight_VC.device)
+        self.columns = block_columns(weight_VC.device, weight_VC.dtype)
         self.gradient_blocks: list[Tensor] = []
 
     def forward(self, wants_grad: bool) -> None:

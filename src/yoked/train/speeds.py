@@ -38,7 +38,8 @@ def measure_speeds(
 
     libraries: those of the layers' and of the head's products.
     """
-    width, block = config.n_embd, min(block_columns(device), config.padded_vocab_size)
+    columns = block_columns(device, DTYPES[dtype])
+    width, block = config.n_embd, min(columns, config.padded_vocab_size)
     rounds = [
         (*_operands(inputs, outputs, device, DTYPES[dtype]), library)
         for inputs, outputs, library in (

@@ -3,10 +3,11 @@
 A virtual processor that halts is its hypervisor's to place anew, be it beside a busy one on the
 same core. While others use the machine, both ranks of a run then compute 1.1 to 1.7 times as long
 in many of their steps (`benchmarks/waiting`). So on a virtual machine a thread for each processor
-of a rank goes round in a circle. It runs under SCHED_IDLE: whatever else wants the processor has
-it at once.
+of a rank goes round in a circle. It runs under SCHED_IDLE: whatever else of its session or control
+group wants the processor has it at once; another session's shares it as with a rank that computes.
 
-Source: sched(7); halting and its price, the kernel's Documentation/virt/guest-halt-polling.rst.
+Source: sched(7), also "The autogroup feature"; halting and its price, the kernel's
+Documentation/virt/guest-halt-polling.rst.
 """
 
 from __future__ import annotations

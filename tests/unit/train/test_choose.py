@@ -152,9 +152,10 @@ def test_onednn_that_is_asked_for_in_vain_is_an_error(monkeypatch):
 # --- measuring
 
 
-def test_what_is_measured_is_every_product_of_the_model():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_measured_is_every_product_of_the_model(dtype):
     for config in (TINY, ModelConfig.from_depth(8, vocab_size=26_758)):
-        multiplied = sum(i * o * count for _, i, o, count in choose._shapes(config, CPU))
+        multiplied = sum(i * o * count for _, i, o, count in choose._shapes(config, CPU, dtype))
 
         counts = count_parameters(config)
         gates = config.n_layer // 2 * 12 * config.n_kv_head

@@ -106,7 +106,9 @@ def test_each_piece_of_the_gradient_is_told_of_when_nothing_more_is_added_to_it(
 def test_a_block_grows_with_the_threads_and_divides_a_piece(monkeypatch, threads, columns):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
 
-    assert block_columns(torch.device("cpu")) == columns
+    assert block_columns(torch.device("cpu"), torch.float32) == columns
+    assert block_columns(torch.device("cpu"), torch.bfloat16) == PIECE_COLUMNS
+    assert block_columns(torch.device("cuda"), torch.float32) == PIECE_COLUMNS
     assert PIECE_COLUMNS % columns == 0
 
 
