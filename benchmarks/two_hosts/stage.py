@@ -29,15 +29,17 @@ STATE = Path.home() / ".local" / "state" / "yoked"
 WARM_UP_STEPS = 3
 SEED = 42
 LIMIT_S = 4 * 3600.0
-# Spins wherever nobody else wants the processor, and ends with whoever started it. A scheduling
-# policy counts within a session only (autogroup, sched(7)): its session gives way too.
+# Spins wherever nobody else wants the processor, and ends with whoever started it. Where the
+# kernel groups by session (autogroup, sched(7)) a policy counts within one: the session's gives
+# way too.
 AWAKE = """
 import os, sys
+from contextlib import suppress
 parent = os.getppid()
 os.setsid()
 os.sched_setaffinity(0, {int(sys.argv[1])})
 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-with open("/proc/self/autogroup", "w") as group:
+with suppress(FileNotFoundError), open("/proc/self/autogroup", "w") as group:
     group.write("19")
 while os.getppid() == parent:
     pass
