@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from yoked.plan.costs import RankCost, codec_cost
 from yoked.plan.memory import rank_memory
-from yoked.plan.shape import Shape, count_parameters
+from yoked.plan.shape import Shape, count_parameters, muon_flops
 from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import deferred_backwards, part_rows
+from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
 from yoked.timeline.work import (
     DENSE_BYTES,
@@ -68,7 +69,7 @@ def build_candidate(
     ranks = [cost for cost in costs for _ in range(cost.ranks)]
     shares = share_rows(rows_per_step, ranks, device_batch_size)
     speeds = [cost.rows_per_s for cost in ranks]
-    owned = [speed / sum(speeds) for speed in speeds]
+    owned = owned_parts(speeds, muon_flops(shape), count_parameters(shape).adamw)
     works = [
         _work(shape, cost, rows, device_batch_size, part, sync)
         for cost, rows, part in zip(ranks, shares, owned, strict=True)

@@ -115,7 +115,12 @@ class Loop:
         state: State = "interrupted"
         awake = self.session.compute.threads if self.session.waiting.value == BUSY else 0
         try:
-            with self._listening(), _without_gc(), kept_awake(awake):
+            with (
+                self._listening(),
+                _without_gc(),
+                kept_awake(awake) as around,
+                self.wire.waits_within(around),
+            ):
                 for step in range(self.first_step, self.horizon.num_iterations):
                     self._step(step, progress)
                     done = step + 1

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from yoked.timeline.ownership import ADAMW_FLOPS
 from yoked.train.model import GPT, ModelConfig
 from yoked.train.optim.groups import Groups, LearningRates, MuonGroup, build_groups
 from yoked.train.optim.layout import Layout, assign_owners, update_cost
@@ -79,6 +80,19 @@ def test_equal_ranks_own_equally_much():
     costs = costs_by_rank(groups, assign_owners(groups, [1.0, 1.0]), 2)
 
     assert costs[0] == costs[1]
+
+
+def test_a_slow_rank_owns_less_where_all_have_much_to_update_besides():
+    groups = make_groups(16, 4, 4, 0)
+    total = sum(costs_by_rank(groups, assign_owners(groups, [1.0]), 1))
+
+    alone, beside = (
+        costs_by_rank(groups, assign_owners(groups, [4.0, 1.0], numbers), 2)
+        for numbers in (0, total // ADAMW_FLOPS)
+    )
+
+    assert 0 < alone[1] < alone[0]
+    assert beside == [total, 0]
 
 
 def test_a_cost_does_not_depend_on_the_matrix_lying_or_standing():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -67,7 +69,28 @@ def policies() -> list[int]:
     return [int(field[38]) for field in fields]
 
 
-def test_it_runs_while_a_rank_trains_behind_all_else_and_then_it_is_gone(compiled: None) -> None:
+def used_s() -> float:
+    """Processor time of the threads that keep processors awake; proc(5), fields 14 and 15."""
+    ours = [each for each in threading.enumerate() if each.name == "awake"]
+    stats = [Path(f"/proc/self/task/{each.native_id}/stat").read_text() for each in ours]
+    ticks = [stat.rpartition(")")[2].split()[11:13] for stat in stats]
+    return sum(map(int, chain(*ticks))) / os.sysconf("SC_CLK_TCK")
+
+
+def test_it_runs_while_a_rank_waits_and_sleeps_while_it_computes(compiled: None) -> None:
+    with kept_awake(1) as around:
+        until_s = time.monotonic() + 60
+        while used_s() < 0.1 and time.monotonic() < until_s:
+            with around():
+                time.sleep(0.05)
+        waited_s = used_s()
+        assert waited_s >= 0.1
+
+        time.sleep(0.5)
+        assert used_s() - waited_s < 0.1
+
+
+def test_it_runs_behind_all_else_and_then_it_is_gone(compiled: None) -> None:
     with kept_awake(2):
         until_s = time.monotonic() + 10
         while policies() != [5, 5] and time.monotonic() < until_s:
@@ -80,5 +103,5 @@ def test_it_runs_while_a_rank_trains_behind_all_else_and_then_it_is_gone(compile
 
 def test_none_is_started_where_none_is_wanted() -> None:
     before = threading.active_count()
-    with kept_awake(0):
+    with kept_awake(0) as around, around():
         assert threading.active_count() == before

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from yoked.timeline.ownership import ADAMW_FLOPS
 from yoked.train.model import GPT
 from yoked.train.optim.groups import Groups
 
@@ -46,17 +47,20 @@ def update_cost(shape: tuple[int, int]) -> int:
     return 5 * (4 * small * small * large + 2 * small**3)
 
 
-def assign_owners(groups: Groups, speeds: Sequence[float]) -> dict[str, int]:
+def assign_owners(
+    groups: Groups, speeds: Sequence[float], adamw_numbers: int = 0
+) -> dict[str, int]:
     """An owner for each matrix: the rank that would be done first, largest matrices first.
 
-    speeds: relative speed by rank; a rank with none owns nothing. The same on all ranks.
+    speeds: relative speed by rank; a rank with none owns nothing. adamw_numbers: that every rank
+    updates besides. The same on all ranks.
     """
     names = [
         (-update_cost(group.shape), name, group.shape)
         for group in groups.muon
         for name in group.names
     ]
-    busy = [0.0] * len(speeds)
+    busy = [float(ADAMW_FLOPS * adamw_numbers)] * len(speeds)
     owners: dict[str, int] = {}
     able = [rank for rank, speed in enumerate(speeds) if speed > 0]
     for _, name, shape in sorted(names):
@@ -73,7 +77,8 @@ class Layout:
         self.model = model
         self.groups = groups
         self.parameters = dict(model.named_parameters())
-        self.owners = assign_owners(groups, speeds)
+        numbers = sum(self.parameters[name].numel() for each in groups.adamw for name in each.names)
+        self.owners = assign_owners(groups, speeds, numbers)
         self.stacks = self._stack()
         device = model.device
         total = sum(stack.numel for stack in self.stacks)

@@ -6,7 +6,8 @@ device types), payloads are staged through the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,22 +22,35 @@ UPDATE_TAG = 100_000
 PIECE_TAG = 200_000
 ROWS_TAG = 300_000
 
+# Makes what is entered around each wait.
+Around = Callable[[], AbstractContextManager[None]]
+
 
 class LostPeerError(YokedError):
     """A collective failed: another rank died, was cut off, or did something else."""
 
 
 class Pending:
-    """A collective on its way. `wait` blocks until its result is in the caller's tensor."""
+    """A collective on its way. `wait` blocks until its result is in the caller's tensor.
 
-    def __init__(self, work: Any, finish: Callable[[], None] | None, what: str) -> None:
-        self._work, self._finish, self._what = work, finish, what
+    around: entered while it blocks.
+    """
+
+    def __init__(
+        self,
+        work: Any,
+        finish: Callable[[], None] | None,
+        what: str,
+        around: Around = nullcontext,
+    ) -> None:
+        self._work, self._finish, self._what, self._around = work, finish, what, around
 
     def wait(self) -> None:
         """Raises LostPeerError if the collective failed or passed the group's deadline."""
         if self._work is not None:
             try:
-                self._work.wait()
+                with self._around():
+                    self._work.wait()
             except RuntimeError as error:
                 raise _lost(self._what, error) from error
             self._work = None
@@ -74,6 +88,7 @@ class Wire:
         self.rank = dist.get_rank() if self.active else 0
         self.world_size = dist.get_world_size() if self.active else 1
         self.device_group, self.signals = device_group, signals
+        self._around_waits: Around = nullcontext
         self.bytes_sent = 0
 
     @property
@@ -101,7 +116,20 @@ class Wire:
         except RuntimeError as error:
             raise _lost(what, error) from error
         moved = staging is not tensor
-        return Pending(work, (lambda: _copy_back(tensor, staging)) if moved else None, what)
+        finish = (lambda: _copy_back(tensor, staging)) if moved else None
+        return self._pending(work, finish, what)
+
+    def _pending(self, work: Any, finish: Callable[[], None] | None, what: str) -> Pending:
+        return Pending(work, finish, what, self._around_waits)
+
+    @contextmanager
+    def waits_within(self, around: Around) -> Iterator[None]:
+        """Enter `around` while this rank waits for a collective that begins from now on."""
+        self._around_waits = around
+        try:
+            yield
+        finally:
+            self._around_waits = nullcontext
 
     def all_reduce(self, tensor: Tensor, what: str) -> Pending:
         """Sum in place over all ranks. Traffic a rank: 2(N-1)/N of the payload."""
@@ -150,7 +178,7 @@ class Wire:
         staging = self._staging(tensor)
         group = self._group_for(staging)
         try:
-            return Pending(dist.isend(staging, to, group=group, tag=tag), None, what)
+            return self._pending(dist.isend(staging, to, group=group, tag=tag), None, what)
         except RuntimeError as error:
             raise _lost(what, error) from error
 
@@ -188,9 +216,8 @@ class Wire:
         except RuntimeError as error:
             raise _lost(what, error) from error
         moved = target is not gathered
-        return gathered, Pending(
-            work, (lambda: _copy_back(gathered, target)) if moved else None, what
-        )
+        finish = (lambda: _copy_back(gathered, target)) if moved else None
+        return gathered, self._pending(work, finish, what)
 
     def swap_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
         """(world, *shape): row r is what rank r had in its row for this rank. In host memory.
@@ -203,7 +230,7 @@ class Wire:
             work = dist.all_to_all_single(swapped, tensor, async_op=True)
         except RuntimeError as error:
             raise _lost(what, error) from error
-        return swapped, Pending(work, None, what)
+        return swapped, self._pending(work, None, what)
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Every rank's picklable value, for set-up and rare events."""

@@ -1,0 +1,37 @@
+"""Who computes how much of Muon, beside the AdamW that all compute."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yoked.timeline.ownership import ADAMW_FLOPS, owned_parts
+
+SPEEDS = st.lists(st.sampled_from([0.0]) | st.floats(0.05, 20), min_size=1, max_size=6).filter(any)
+
+
+@given(speeds=SPEEDS, muon_flops=st.floats(1e6, 1e12), adamw_numbers=st.floats(0, 1e9))
+def test_all_owners_are_done_at_once_and_no_other_could_have_helped(
+    speeds, muon_flops, adamw_numbers
+):
+    parts = owned_parts(speeds, muon_flops, adamw_numbers)
+
+    assert sum(parts) == pytest.approx(1, rel=1e-6)
+    assert min(parts) >= 0
+    beside = ADAMW_FLOPS * adamw_numbers
+    work = [beside + part * muon_flops for part in parts]
+    done = [w / s for w, s, part in zip(work, speeds, parts, strict=True) if part > 0]
+    assert done == pytest.approx([done[0]] * len(done), rel=1e-6)
+    for speed, part in zip(speeds, parts, strict=True):
+        assert part or beside >= speed * done[0] * (1 - 1e-6)
+
+
+def test_a_slow_rank_has_enough_of_what_all_compute():
+    assert owned_parts([4.0, 1.0], 1e9, 0) == pytest.approx([0.8, 0.2])
+
+    assert owned_parts([4.0, 1.0], 1e9, 1e9 / ADAMW_FLOPS) == [1.0, 0.0]
+
+
+def test_without_matrices_parts_are_the_speeds():
+    assert owned_parts([3.0, 1.0], 0, 1e6) == [0.75, 0.25]
