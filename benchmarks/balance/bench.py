@@ -112,9 +112,16 @@ def efficiency(stage: BalanceStage, options: argparse.Namespace) -> dict[str, An
     """Tokens a second together over the sum of both alone, by turns."""
     stage.both_alone(WARM_UP_STEPS)
     rounds = []
+    # Before and after: the machine's own speed may have changed in between.
+    after = stage.both_alone(options.steps)
     for number in range(options.rounds):
-        alone = [run.tokens_per_second for run in stage.both_alone(options.steps)]
+        before = after
         both = stage.together(options.sync, SETTLE_STEPS + options.steps)
+        after = stage.both_alone(options.steps)
+        alone = [
+            statistics.mean(run.tokens_per_second for run in runs)
+            for runs in zip(before, after, strict=True)
+        ]
         settled = both.step_s[SETTLE_STEPS:]
         together = options.tokens / statistics.median(settled)
         ratio = together / sum(alone)

@@ -4,8 +4,9 @@ usage: bench.py [--link 1gbit] [--tokens 2048] [--sync exact] [--dtype float32] 
                 [--steps 14] [--speeds 1:1] [--nanochat CHECKOUT] [--losses] [--add] [--smoke]
 
 A round is: each host alone, both at the same time; nanochat on both, with --nanochat; both with
-yoked, once for each --sync. With --losses, runs of --steps steps by one process and by both hosts
-are compared by their loss instead. As root; each configuration has a file in results/.
+yoked, once for each --sync; and each host alone again, which also begins the next round. With
+--losses, runs of --steps steps by one process and by both hosts are compared by their loss instead.
+As root; each configuration has a file in results/.
 """
 
 from __future__ import annotations
@@ -39,13 +40,18 @@ def measure(stage: Stage, options: argparse.Namespace) -> Iterator[dict[str, Any
     facts = _facts(stage, options)
     rounds = earlier_rounds(facts["configuration"], options)
     _warm_up(stage, options)
+    alone = stage.both_alone(options.steps)
+    for run in alone:
+        print(f"before   {_line(run)}", flush=True)
     for number in range(len(rounds), len(rounds) + options.rounds):
-        turn = stage.both_alone(options.steps)
+        turn = list(alone)
         if options.nanochat:
             turn.append(stage.nanochat(options.steps))
         turn += [stage.together(sync, options.steps) for sync in options.sync]
+        alone = stage.both_alone(options.steps)
+        turn += alone
         rounds.append(turn)
-        for run in turn:
+        for run in turn[len(HOSTS) :]:
             print(f"round {number + 1}  {_line(run)}", flush=True)
         facts["configuration"]["rounds"] = len(rounds)
         yield {
@@ -78,14 +84,17 @@ def _warm_up(stage: Stage, options: argparse.Namespace) -> None:
 def summarise(rounds: list[list[Run]]) -> dict[str, Any]:
     """By arm: medians over the rounds; ratios are taken round by round.
 
-    undisturbed: the ratio of what the fastest fifth of all steps takes at most.
+    What an arm took part in twice, as the hosts alone do, counts with its mean speed: the machine's
+    own may have changed in between. undisturbed: the ratio of what the fastest fifth of all steps
+    takes at most.
     """
     summary: dict[str, Any] = {}
-    fast_alone_s = min(_fast_step_s(rounds, place) for place in range(len(HOSTS)))
-    for place, first in enumerate(rounds[0]):
-        runs = [turn[place] for turn in rounds]
-        alone = [[run.tokens_per_second for run in turn[: len(HOSTS)]] for turn in rounds]
-        speeds = [run.tokens_per_second for run in runs]
+    by_arm = [_speeds(turn) for turn in rounds]
+    alone = [[speeds[f"{host} alone"] for host in HOSTS] for speeds in by_arm]
+    fast_alone_s = min(_fast_step_s(rounds, f"{host} alone") for host in HOSTS)
+    for arm in by_arm[0]:
+        runs = [next(run for run in turn if run.arm == arm) for turn in rounds]
+        speeds = [each[arm] for each in by_arm]
         ours: dict[str, Any] = {
             "tokens_per_second": statistics.median(speeds),
             "speedups": [speed / max(one) for speed, one in zip(speeds, alone, strict=True)],
@@ -96,26 +105,29 @@ def summarise(rounds: list[list[Run]]) -> dict[str, Any]:
         }
         ours["speedup"] = statistics.median(ours["speedups"])
         ours["efficiency"] = statistics.median(ours["efficiencies"])
-        ours["undisturbed"] = fast_alone_s / _fast_step_s(rounds, place)
+        ours["undisturbed"] = fast_alone_s / _fast_step_s(rounds, arm)
         for name in ("compute_s", "comm_s", "wait_s"):
             by_rank = zip(*(getattr(run, name) for run in runs), strict=True)
             ours[name] = [statistics.median(values) for values in by_rank]
-        summary[first.arm] = ours
-    if "nanochat" in summary:
-        for place, first in enumerate(rounds[0]):
-            ratios = [_over_nanochat(turn, turn[place]) for turn in rounds]
-            summary[first.arm]["over_nanochat"] = statistics.median(ratios)
+        if "nanochat" in by_arm[0]:
+            ratios = [each[arm] / each["nanochat"] for each in by_arm]
+            ours["over_nanochat"] = statistics.median(ratios)
+        summary[arm] = ours
     return summary
 
 
-def _fast_step_s(rounds: list[list[Run]], place: int) -> float:
-    steps_s = [step_s for turn in rounds for step_s in turn[place].step_s]
+def _speeds(turn: list[Run]) -> dict[str, float]:
+    """Tokens a second by arm, in the order of their first runs."""
+    arms = dict.fromkeys(run.arm for run in turn)
+    return {
+        arm: statistics.mean(run.tokens_per_second for run in turn if run.arm == arm)
+        for arm in arms
+    }
+
+
+def _fast_step_s(rounds: list[list[Run]], arm: str) -> float:
+    steps_s = [step_s for turn in rounds for run in turn if run.arm == arm for step_s in run.step_s]
     return statistics.quantiles(steps_s, n=5, method="inclusive")[0]
-
-
-def _over_nanochat(turn: list[Run], run: Run) -> float:
-    theirs = next(each for each in turn if each.arm == "nanochat")
-    return run.tokens_per_second / theirs.tokens_per_second
 
 
 def compare_losses(stage: Stage, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

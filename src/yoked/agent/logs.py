@@ -19,7 +19,8 @@ from yoked.agent.logtimes import LOG_NAME, STREAM_LETTER, Notes
 from yoked.agent.server import Call
 from yoked.errors import JobError
 
-_POLL_S = 0.1
+# Between two looks: the first after output, twice as long each time that there is none.
+_SHORTEST_S, _LONGEST_S = 0.05, 0.4
 _BLOCK_BYTES = 1 << 18
 # A progress bar may never end its line; so much of it is shown as it is.
 _LONGEST_LINE_BYTES = 65_536
@@ -50,15 +51,18 @@ def answer_job_logs(call: Call) -> dict[str, Any]:
     reader = LogReader(job, call.args)
     if call.args.get("tail_lines") is not None:
         call.send({"begin": reader.begin()})
+    pause_s = _SHORTEST_S
     while True:
         # Asked before reading: what is written after this look is not the last.
         state = job.state
         over = state not in ACTIVE
+        pause_s = min(2 * pause_s, _LONGEST_S)
         for piece in reader.read(last=over):
+            pause_s = _SHORTEST_S
             call.send(_heading(piece), piece.data)
             if call.cancelled.is_set():
                 break
-        if over or not follow or call.cancelled.wait(_POLL_S):
+        if over or not follow or call.cancelled.wait(pause_s):
             return {"state": state, "offsets": reader.offsets}
         if not job.path.exists():
             raise JobError(f"run {job.run} was removed", fix="yoked runs")
@@ -143,7 +147,7 @@ class _LogFile:
             time_s = max([status.st_mtime, *(time_s for time_s, _ in self._noted[-1:])])
             self._noted.append((time_s, status.st_size))
         if not self._noted or self._noted[-1][1] <= self.offset:
-            # Nothing new: ten looks a second are to cost next to nothing.
+            # Nothing new: many looks are to cost next to nothing.
             return
         with self._path.open("rb") as file:
             for time_s, end in self._noted:

@@ -31,7 +31,7 @@ from yoked.agent.processes import (
 # The controller prepares all hosts, each within a minute, before it says go.
 GO_WITHIN_S = 150.0
 _GO_POLL_S = 0.01
-_WATCH_EVERY_S = 0.1
+_WATCH_EVERY_S = 0.2
 _BEAT_EVERY_S = 1.0
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from yoked.launch.bootstrap.control import Control
 
 EXIT_NAME = "exit.json"
-_POLL_S = 0.1
+_POLL_S = 0.2
 _FAREWELL_S = 5.0
 
 
