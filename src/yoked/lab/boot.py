@@ -332,7 +332,9 @@ def shape_host(lab: Lab, host: Host, inside: Inside) -> None:
     for interface in host.interfaces:
         if interface.port:
             own_side += network.shape_commands(interface.name, interface.shape, lab.features)
-            switch_side += network.shape_commands(interface.port, interface.shape, lab.features)
+            switch_side += network.shape_commands(
+                interface.port, interface.shape, lab.features, port=True
+            )
     network.run_tc(inside, own_side)
     network.run_tc(lab.switch, switch_side)
 

@@ -31,11 +31,15 @@ TABLE = "bridge yoked"
 FRAME_BYTES = 1514
 # Packet memory of a cheap switch with 5 to 8 ports (Realtek RTL8370N: 512 KB, shared by all).
 QUEUE_BYTES = 256 * 1024
-# What an idle link lets pass at once. A timer that fires later than this costs throughput.
-_BURST_S = 0.5e-3
-_BURST_MIN_BYTES = 12 * FRAME_BYTES
-# The kernel's own limit of what TCP hands to an interface at once.
-_BATCH_MAX_BYTES = 65536
+# What TCP hands to an interface at once: of itself what it sends in a millisecond, and no more than
+# this (`tcp_tso_autosize` in Linux's net/ipv4/tcp_output.c). Each piece costs the shaper a timer, and
+# on a virtual machine timers took most of what a busy link cost its hosts' cores (`benchmarks/lab`).
+_PIECE_S = 1e-3
+_PIECE_MIN_BYTES, _PIECE_MAX_BYTES = 6 * FRAME_BYTES, 65536
+# Payload of a full frame, with TCP's time stamps.
+_SEGMENT_BYTES = 1448
+# A timer that fires later than this costs throughput.
+_LATE_S = 0.5e-3
 # netem keeps packets in order only where it has a rate.
 _NO_RATE_BIT_PER_S = 100e9
 # nft draws whole numbers.
@@ -192,13 +196,11 @@ def batching(device: str, shape: Shape, *, one_by_one: bool) -> list[str]:
     """How many frames TCP may hand to a device in one piece; `device` is a host's own end.
 
     one_by_one: what drops packets would drop a whole piece, which costs TCP far less than the
-    same share of frames. Else a piece is to fit the shaper's bucket: it would be cut up there,
-    which takes time and makes the receiver acknowledge every second frame.
+    same share of frames. Else a piece fits the shaper's bucket: it would be cut up there, which
+    takes time and makes the receiver acknowledge every second frame.
     """
-    size_bytes = _BATCH_MAX_BYTES
-    if shape.rate_bit_per_s is not None:
-        # The kernel counts the header of every frame in a piece, and no more than fits.
-        size_bytes = min(size_bytes, burst_bytes(shape.rate_bit_per_s) // 2)
+    rate_bit_per_s = shape.rate_bit_per_s
+    size_bytes = _PIECE_MAX_BYTES if rate_bit_per_s is None else piece_bytes(rate_bit_per_s)
     frames = 1 if one_by_one else 65535
     return [f"link set dev {device} gso_max_size {size_bytes} gso_max_segs {frames}"]
 
@@ -254,20 +256,35 @@ def link_local(mac: str) -> IPv6Address:
 # ---- the shape of a link: lines for `tc`, for each of its two ends ----
 
 
+def piece_bytes(rate_bit_per_s: float) -> int:
+    """What TCP may hand to a link of this rate at once."""
+    return min(_PIECE_MAX_BYTES, max(_PIECE_MIN_BYTES, round(rate_bit_per_s / 8 * _PIECE_S)))
+
+
 def burst_bytes(rate_bit_per_s: float) -> int:
-    """The shaper's bucket: what a link that was idle lets pass at once."""
-    return max(_BURST_MIN_BYTES, round(rate_bit_per_s / 8 * _BURST_S))
+    """The shaper's bucket, which a link that was idle lets pass at once: a piece, and what flows
+    until a late timer fires.
+    """
+    # The kernel counts the header of every frame in a piece.
+    frames = math.ceil(piece_bytes(rate_bit_per_s) / _SEGMENT_BYTES)
+    late_bytes = max(_PIECE_MIN_BYTES, round(rate_bit_per_s / 8 * _LATE_S))
+    return frames * FRAME_BYTES + late_bytes
 
 
-def shape_commands(device: str, shape: Shape, features: Features) -> list[str]:
+def shape_commands(
+    device: str, shape: Shape, features: Features, *, port: bool = False
+) -> list[str]:
     """Give a device this shape, in the direction in which it sends; whatever it had before.
 
-    Without netem the rate alone is shaped: `loss_rules` and the relay see to the rest.
+    port: it is the switch's, and gets what the senders' own devices have shaped. Its bucket is
+    twice as large: what one of them sends passes without a second timer, and of several at once
+    no more than the rate. Without netem the rate alone is shaped: `loss_rules` and the relay see
+    to the rest.
     """
     if features.netem and (shape.delay_s or shape.jitter_s or shape.loss):
         queue = _netem(shape)
     elif shape.rate_bit_per_s is not None:
-        burst = burst_bytes(shape.rate_bit_per_s)
+        burst = burst_bytes(shape.rate_bit_per_s) * (2 if port else 1)
         limit = max(QUEUE_BYTES, 2 * burst)
         queue = f"tbf rate {round(shape.rate_bit_per_s)}bit burst {burst} limit {limit}"
     else:

@@ -130,8 +130,26 @@ def test_a_rate_alone_is_a_token_bucket_with_the_queue_of_a_cheap_switch(
 ) -> None:
     assert network.shape_commands("eth0", GIGABIT, features) == [
         "qdisc replace dev eth0 root noqueue",
-        "qdisc replace dev eth0 root tbf rate 1000000000bit burst 62500 limit 262144",
+        "qdisc replace dev eth0 root tbf rate 1000000000bit burst 132144 limit 264288",
     ]
+
+
+@pytest.mark.parametrize("rate_bit_per_s", [1e6, 1e8, 1e9])
+def test_a_port_lets_pass_what_two_shaped_senders_let_pass_at_once(rate_bit_per_s: float) -> None:
+    def burst(port: bool) -> int:
+        shape = Shape(rate_bit_per_s=rate_bit_per_s)
+        (_, line) = network.shape_commands("eth0", shape, NOTHING, port=port)
+        words = line.split()
+        return int(words[words.index("burst") + 1])
+
+    assert burst(port=True) == 2 * burst(port=False)
+
+
+@pytest.mark.parametrize(("rate_bit_per_s", "piece"), [(1e8, 12_500), (1e9, 65_536), (1e6, 9_084)])
+def test_tcp_hands_over_a_millisecond_at_once_within_what_the_kernel_takes(
+    rate_bit_per_s: float, piece: int
+) -> None:
+    assert network.piece_bytes(rate_bit_per_s) == piece
 
 
 @pytest.mark.parametrize("rate_bit_per_s", [1e5, 1e7, 1e8, 1e9, 1e10, 4e11])
@@ -205,8 +223,8 @@ def test_all_hosts_send_single_frames_when_any_link_loses_packets() -> None:
     with_loss = network.configure_host(lossy.hosts[1], lossy)
     without = network.configure_host(clean.hosts[1], clean)
 
-    assert "link set dev eth0 gso_max_size 31250 gso_max_segs 1" in with_loss
-    assert "link set dev eth0 gso_max_size 31250 gso_max_segs 65535" in without
+    assert "link set dev eth0 gso_max_size 65536 gso_max_segs 1" in with_loss
+    assert "link set dev eth0 gso_max_size 65536 gso_max_segs 65535" in without
 
 
 def test_what_the_kernel_cannot_do_is_told_with_the_host_and_the_remedy() -> None:

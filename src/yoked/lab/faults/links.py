@@ -283,8 +283,10 @@ def _settle(lab: Lab, name: str, faults: Sequence[Fault]) -> None:
     if lab.host(name).alive:
         for interface in host.joined:
             shape = _shape(host, interface, faults)
-            for where, device in ((lab.switch, interface.port), (lab.host(name), interface.name)):
-                network.run_tc(where, network.shape_commands(device, shape, lab.features))
+            own = network.shape_commands(interface.name, shape, lab.features)
+            network.run_tc(lab.host(name), own)
+            switchs = network.shape_commands(interface.port, shape, lab.features, port=True)
+            network.run_tc(lab.switch, switchs)
             if lab.features.nft and not lab.features.netem:
                 network.run_nft(lab.switch, _loss_rules(interface.port, shape))
     _settle_batches(lab, faults)
