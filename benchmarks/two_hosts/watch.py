@@ -15,7 +15,7 @@ from pathlib import Path
 
 from yoked.lab.host import LabHost
 
-EVERY_S = 0.05
+EVERY_S = 0.2
 INTERFACE = "eth0"
 # Ethernet 14, IPv4 20, TCP with timestamps 32: what each further segment of a frame that the
 # kernel hands over as one ("segmentation offload") has in front of it.

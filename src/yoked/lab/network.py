@@ -31,9 +31,9 @@ TABLE = "bridge yoked"
 FRAME_BYTES = 1514
 # Packet memory of a cheap switch with 5 to 8 ports (Realtek RTL8370N: 512 KB, shared by all).
 QUEUE_BYTES = 256 * 1024
-# What TCP hands to an interface at once: of itself what it sends in a millisecond, and no more than
-# this (`tcp_tso_autosize` in Linux's net/ipv4/tcp_output.c). Each piece costs the shaper a timer, and
-# on a virtual machine timers took most of what a busy link cost its hosts' cores (`benchmarks/lab`).
+# What TCP hands to an interface at once: of itself what it sends in a millisecond, and no more
+# than this (`tcp_tso_autosize` in Linux's net/ipv4/tcp_output.c). Each piece costs a timer, and on
+# a virtual machine timers took most of what a busy link costs its hosts' cores (`benchmarks/lab`).
 _PIECE_S = 1e-3
 _PIECE_MIN_BYTES, _PIECE_MAX_BYTES = 6 * FRAME_BYTES, 65536
 # Payload of a full frame, with TCP's time stamps.
