@@ -1,6 +1,6 @@
 """What the lab promises: speeds of links and hosts, how soon it is up, and that it leaves nothing.
 
-usage: bench.py [--only links|speeds|up|cycles] [--cycles 100] [--seed 1] [--out FILE]
+usage: bench.py [--only links|cost|speeds|up|cycles] [--cycles 100] [--seed 1] [--out FILE]
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import census
 
+from yoked.lab import network
 from yoked.lab.host import LabHost
 from yoked.lab.lab import Lab, labs_folder
 from yoked.lab.process import ProcessId
@@ -36,6 +38,7 @@ LINKS_BIT_PER_S = {"two-hosts-1gbe": (940e6, 960e6), "two-hosts-100mbit": (94e6,
 PING_S = 1e-3
 SPEED_RATIO, SPEED_TOLERANCE = 4.0, 0.05
 TURNS = 9
+COST_TURNS = 3
 UP_S = {"two-hosts-1gbe": 2.0, "four-hosts": 3.0}
 KILLED_SHARE = 0.2
 # Prints how many products of two matrices a second of wall time had.
@@ -110,6 +113,62 @@ def links(options: argparse.Namespace) -> dict[str, Any]:
         rates = ", ".join(f"{rate / 1e6:.1f}" for rate in arrived.values())
         print(f"{topology}: {rates} Mbit/s both ways at once, ping {trip_s['mean'] * 1e3:.3f} ms")
     return results
+
+
+def cost(options: argparse.Namespace) -> dict[str, Any]:
+    """What a link that is busy both ways takes from its hosts' cores, by what TCP hands to it.
+
+    By turns: as the lab has it; and in pieces of a quarter of a millisecond, for each of which
+    both ends of the link set a timer, as it had it before.
+    """
+    with Lab.up(load("two-hosts-1gbe"), name="bench-cost", tethered=True) as lab:
+        taken: dict[str, list[list[float]]] = {"now": [], "quarter": []}
+        for _ in range(COST_TURNS):
+            for name, found in taken.items():
+                _cut(lab, quarter=name == "quarter")
+                found.append(_taken_by_traffic(lab, options.seconds))
+    results: dict[str, Any] = {}
+    for name, found in taken.items():
+        shares = [share for turn in found for share in turn]
+        results[name] = {
+            "taken": [[round(share, 3) for share in turn] for turn in found],
+            "median": round(statistics.median(shares), 3),
+        }
+    words = ", ".join(f"{name} {result['median']:.1%}" for name, result in results.items())
+    print(f"1 Gbit/s both ways takes from a core: {words}")
+    return results
+
+
+def _cut(lab: Lab, *, quarter: bool) -> None:
+    """Have TCP hand over pieces of a quarter of a millisecond, or those of the lab."""
+    for host in lab.topology.hosts:
+        (interface,) = host.joined
+        shape, name, port = interface.shape, interface.name, interface.port
+        assert shape.rate_bit_per_s is not None
+        if quarter:
+            piece = round(shape.rate_bit_per_s / 8 * 0.25e-3)
+            queue = f"root tbf rate {round(shape.rate_bit_per_s)}bit burst {2 * piece} limit 262144"
+            batches = [f"link set dev {name} gso_max_size {piece}"]
+            own, switchs = ([f"qdisc replace dev {each} {queue}"] for each in (name, port))
+        else:
+            batches = network.batching(name, shape, one_by_one=False)
+            own = network.shape_commands(name, shape, lab.features)
+            switchs = network.shape_commands(port, shape, lab.features, port=True)
+        network.run_ip(lab.host(host.name), batches)
+        network.run_tc(lab.host(host.name), own)
+        network.run_tc(lab.switch, switchs)
+
+
+def _taken_by_traffic(lab: Lab, duration_s: int) -> list[float]:
+    """The part of each host's matrix products that iperf3, both ways at once, leaves undone."""
+    hosts = [lab.host(host.name) for host in lab.topology.hosts]
+    idle = products_per_s(hosts, duration_s)
+    with ThreadPoolExecutor(1) as beside:
+        traffic = beside.submit(iperf_both_ways, lab, duration_s + 4)
+        time.sleep(2)
+        busy = products_per_s(hosts, duration_s)
+        traffic.result()
+    return [1 - less / all_ for less, all_ in zip(busy, idle, strict=True)]
 
 
 def products_per_s(hosts: list[LabHost], duration_s: float) -> list[float]:
@@ -246,6 +305,7 @@ def cycles(options: argparse.Namespace) -> dict[str, Any]:
 
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "links": links,
+    "cost": cost,
     "speeds": speeds,
     "up": up,
     "cycles": cycles,
