@@ -152,8 +152,7 @@ def _cut(lab: Lab, *, quarter: bool) -> None:
             own, switchs = ([f"qdisc replace dev {each} {queue}"] for each in (name, port))
         else:
             batches = network.batching(name, shape, one_by_one=False)
-            own = network.shape_commands(name, shape, lab.features)
-            switchs = network.shape_commands(port, shape, lab.features, port=True)
+            own, switchs = network.shape_ends(interface, shape, lab.features)
         network.run_ip(lab.host(host.name), batches)
         network.run_tc(lab.host(host.name), own)
         network.run_tc(lab.switch, switchs)

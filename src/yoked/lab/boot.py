@@ -329,12 +329,10 @@ def shape_host(lab: Lab, host: Host, inside: Inside) -> None:
     """Give a host's links the speed that the topology says, on both ends."""
     own_side: list[str] = []
     switch_side: list[str] = []
-    for interface in host.interfaces:
-        if interface.port:
-            own_side += network.shape_commands(interface.name, interface.shape, lab.features)
-            switch_side += network.shape_commands(
-                interface.port, interface.shape, lab.features, port=True
-            )
+    for interface in host.joined:
+        own, switchs = network.shape_ends(interface, interface.shape, lab.features)
+        own_side += own
+        switch_side += switchs
     network.run_tc(inside, own_side)
     network.run_tc(lab.switch, switch_side)
 

@@ -293,6 +293,17 @@ def shape_commands(
     return [*unshape(device), f"qdisc replace dev {device} root {queue}"]
 
 
+def shape_ends(
+    interface: Interface, shape: Shape, features: Features
+) -> tuple[list[str], list[str]]:
+    """Give a cable this shape, in both directions: what to run in the host, and in the switch."""
+    assert interface.port, interface
+    return (
+        shape_commands(interface.name, shape, features),
+        shape_commands(interface.port, shape, features, port=True),
+    )
+
+
 def unshape(device: str) -> list[str]:
     """Make a device as fast as the machine again; harmless where it is."""
     return [f"qdisc replace dev {device} root noqueue"]

@@ -283,9 +283,8 @@ def _settle(lab: Lab, name: str, faults: Sequence[Fault]) -> None:
     if lab.host(name).alive:
         for interface in host.joined:
             shape = _shape(host, interface, faults)
-            own = network.shape_commands(interface.name, shape, lab.features)
+            own, switchs = network.shape_ends(interface, shape, lab.features)
             network.run_tc(lab.host(name), own)
-            switchs = network.shape_commands(interface.port, shape, lab.features, port=True)
             network.run_tc(lab.switch, switchs)
             if lab.features.nft and not lab.features.netem:
                 network.run_nft(lab.switch, _loss_rules(interface.port, shape))

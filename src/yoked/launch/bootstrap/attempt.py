@@ -43,7 +43,7 @@ GRACE_S = 3.0
 _RANK_PROGRAM = "yoked.launch.bootstrap.rank"
 _RENDEZVOUS_S = 60
 # Between two looks at the ranks. On a host of one core each look is taken from a rank: all that
-# looked ten times a second took 1.6% of the core.
+# looked ten times a second took 1.5% of the core.
 _MONITOR_S = 0.2
 
 
