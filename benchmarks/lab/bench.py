@@ -23,7 +23,7 @@ from typing import Any
 
 import census
 
-from yoked.lab import network
+from yoked.lab import shaping, tools
 from yoked.lab.host import LabHost
 from yoked.lab.lab import Lab, labs_folder
 from yoked.lab.process import ProcessId
@@ -151,11 +151,11 @@ def _cut(lab: Lab, *, quarter: bool) -> None:
             batches = [f"link set dev {name} gso_max_size {piece}"]
             own, switchs = ([f"qdisc replace dev {each} {queue}"] for each in (name, port))
         else:
-            batches = network.batching(name, shape, one_by_one=False)
-            own, switchs = network.shape_ends(interface, shape, lab.features)
-        network.run_ip(lab.host(host.name), batches)
-        network.run_tc(lab.host(host.name), own)
-        network.run_tc(lab.switch, switchs)
+            batches = shaping.batching(name, shape, one_by_one=False)
+            own, switchs = shaping.shape_ends(interface, shape, lab.features)
+        tools.run_ip(lab.host(host.name), batches)
+        tools.run_tc(lab.host(host.name), own)
+        tools.run_tc(lab.switch, switchs)
 
 
 def _taken_by_traffic(lab: Lab, duration_s: int) -> list[float]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yoked.errors import LabError
-from yoked.lab import network, ssh
+from yoked.lab import network, shaping, ssh, tools
 from yoked.lab.cgroups import Cgroups, HostGroup
 from yoked.lab.inside import Inside
 from yoked.lab.process import ProcessId, own_program
@@ -39,10 +39,10 @@ _NO_SHELLS = ("", "nologin", "false")
 def bring_up(lab: Lab) -> None:
     """Everything of a lab whose first process is there."""
     topology = lab.topology
-    network.run_ip(lab.switch, network.build_switch(topology))
+    tools.run_ip(lab.switch, network.build_switch(topology))
     _start_relay(lab)
-    if lossy := network.loss_of_topology(topology, lab.features):
-        network.run_nft(lab.switch, lossy)
+    if lossy := shaping.loss_of_topology(topology, lab.features):
+        tools.run_nft(lab.switch, lossy)
     keys = ssh.Keys(lab.folder / "ssh")
     keys.make([host.name for host in topology.hosts])
     boot_hosts(lab, topology.hosts)
@@ -269,23 +269,23 @@ def _failed(one: _Booting, why: str) -> LabError:
 def _connect(lab: Lab, one: _Booting) -> None:
     """Cables, addresses, and the speed of its links."""
     assert one.process is not None
-    relayed = network.relayed_ports(lab.topology, lab.features)
+    relayed = shaping.relayed_ports(lab.topology, lab.features)
     if one.spec.name in lab.hosts:
         # Of its life before this; most of it is gone already, which ip calls an error.
-        left = "".join(f"{line}\n" for line in network.unplug(one.spec, relayed))
+        left = tools.batch(network.unplug(one.spec, relayed))
         lab.switch.tool(["ip", "-force", "-batch", "-"], input=left, check=False)
-    network.run_ip(lab.switch, network.plug(one.spec, one.process.pid, lab.topology, relayed))
+    tools.run_ip(lab.switch, network.plug(one.spec, one.process.pid, lab.topology, relayed))
     inside = Inside(one.process, not lab.is_root)
-    network.run_ip(inside, network.configure_host(one.spec, lab.topology))
+    tools.run_ip(inside, network.configure_host(one.spec, lab.topology))
     shape_host(lab, one.spec, inside)
 
 
 def _start_relay(lab: Lab) -> None:
     """The process that delays links, where the kernel cannot."""
-    links = network.relay_links(lab.topology, lab.features)
+    links = shaping.relay_links(lab.topology, lab.features)
     if not links:
         return
-    network.run_ip(lab.switch, network.build_relay())
+    tools.run_ip(lab.switch, network.build_relay())
     config = {"init": lab.init.pid, "user_namespace": not lab.is_root, "links": links}
     with (lab.folder / RELAY_LOG).open("ab") as log:
         done = subprocess.run(
@@ -304,7 +304,7 @@ def _start_relay(lab: Lab) -> None:
 
 def _await_relay(lab: Lab, host: Host) -> None:
     """Until the relay carries this host's frames: before, its cables have no carrier."""
-    relayed = network.relayed_ports(lab.topology, lab.features)
+    relayed = shaping.relayed_ports(lab.topology, lab.features)
     names = [each.name for each in host.interfaces if each.port in relayed]
     end = time.monotonic() + BOOT_DEADLINE_S
     while names:
@@ -330,11 +330,11 @@ def shape_host(lab: Lab, host: Host, inside: Inside) -> None:
     own_side: list[str] = []
     switch_side: list[str] = []
     for interface in host.joined:
-        own, switchs = network.shape_ends(interface, interface.shape, lab.features)
+        own, switchs = shaping.shape_ends(interface, interface.shape, lab.features)
         own_side += own
         switch_side += switchs
-    network.run_tc(inside, own_side)
-    network.run_tc(lab.switch, switch_side)
+    tools.run_tc(inside, own_side)
+    tools.run_tc(lab.switch, switch_side)
 
 
 def _await_ssh(process: ProcessId, name: str) -> None:
@@ -380,7 +380,7 @@ def _fleet_toml(lab: Lab) -> str:
 
 def _notes(lab: Lab) -> list[str]:
     """What the lab does without on this machine, for people."""
-    notes = list(network.missing(lab.topology, lab.features))
+    notes = list(shaping.missing(lab.topology, lab.features))
     if ssh.server_command() is None:
         notes.append("hosts have no ssh server: install openssh-server")
     wanted = sum(host.cpus * host.speed for host in lab.topology.hosts)

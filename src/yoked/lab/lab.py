@@ -27,8 +27,8 @@ from yoked.lab.cgroups import HostGroup
 from yoked.lab.host import LabHost
 from yoked.lab.inside import Inside
 from yoked.lab.keeper import KEEP, remove_folder
-from yoked.lab.network import Features
 from yoked.lab.process import ProcessId, own_program
+from yoked.lab.shaping import Features
 from yoked.lab.topology import Topology, from_json, to_json
 from yoked.paths import state_root
 

@@ -8,9 +8,9 @@ from ipaddress import IPv4Interface, IPv4Network
 
 import pytest
 
-from yoked.lab import network
-from yoked.lab.network import Features
+from yoked.lab import network, shaping
 from yoked.lab.relay import FAR_OFF_S, DelayQueue, Direction, Link
+from yoked.lab.shaping import Features
 from yoked.lab.topology import Host, Interface, Network, Shape, Topology
 
 NO_NETEM = Features(netem=False, nft=True)
@@ -197,17 +197,17 @@ def test_a_frame_for_a_cable_that_is_out_is_lost(ends: tuple[socket.socket]) -> 
 def test_only_links_with_a_delay_and_no_netem_go_through_the_relay() -> None:
     jittery = Shape(delay_s=0.001, jitter_s=0.001)
 
-    assert network.relayed_ports(topology(WIFI), NO_NETEM) == {"p1-eth0"}
-    assert network.relayed_ports(topology(jittery), NO_NETEM) == {"p1-eth0"}
-    assert network.relayed_ports(topology(WIFI), ALL) == frozenset()
-    assert network.relayed_ports(topology(Shape(40e6, loss=0.1)), NO_NETEM) == frozenset()
+    assert shaping.relayed_ports(topology(WIFI), NO_NETEM) == {"p1-eth0"}
+    assert shaping.relayed_ports(topology(jittery), NO_NETEM) == {"p1-eth0"}
+    assert shaping.relayed_ports(topology(WIFI), ALL) == frozenset()
+    assert shaping.relayed_ports(topology(Shape(40e6, loss=0.1)), NO_NETEM) == frozenset()
 
 
 def test_the_relay_is_told_each_links_ends_and_delay_and_the_room_for_what_is_under_way() -> None:
     far_away = Shape(rate_bit_per_s=8e9, delay_s=0.1)
 
-    (wifi,) = [Link(**each) for each in network.relay_links(topology(WIFI), NO_NETEM)]
-    (satellite,) = [Link(**each) for each in network.relay_links(topology(far_away), NO_NETEM)]
+    (wifi,) = [Link(**each) for each in shaping.relay_links(topology(WIFI), NO_NETEM)]
+    (satellite,) = [Link(**each) for each in shaping.relay_links(topology(far_away), NO_NETEM)]
 
     assert (wifi.near, wifi.far) == ("c1-eth0", "x1-eth0")
     assert (wifi.delay_s, wifi.jitter_s) == (0.004, 0.003)
@@ -218,7 +218,7 @@ def test_the_relay_is_told_each_links_ends_and_delay_and_the_room_for_what_is_un
 def test_a_relayed_cable_ends_at_the_relay_and_stays_down_until_that_is_ready() -> None:
     whole = topology(WIFI)
 
-    lines = network.plug(whole.hosts[1], 4711, whole, network.relayed_ports(whole, NO_NETEM))
+    lines = network.plug(whole.hosts[1], 4711, whole, shaping.relayed_ports(whole, NO_NETEM))
 
     assert "link add dev p1-eth0 type veth peer name x1-eth0" in lines
     cable = "link add dev c1-eth0 type veth peer name eth0 address 02:00:00:00:00:02 netns 4711"
@@ -231,14 +231,14 @@ def test_a_host_beside_it_is_plugged_in_as_ever() -> None:
     whole = topology(WIFI)
     alpha = whole.hosts[0]
 
-    lines = network.plug(alpha, 4711, whole, network.relayed_ports(whole, NO_NETEM))
+    lines = network.plug(alpha, 4711, whole, shaping.relayed_ports(whole, NO_NETEM))
 
     assert lines == network.plug(alpha, 4711, whole)
 
 
 def test_what_the_relay_leaves_of_a_host_is_taken_out() -> None:
     whole = topology(WIFI)
-    relayed = network.relayed_ports(whole, NO_NETEM)
+    relayed = shaping.relayed_ports(whole, NO_NETEM)
 
     assert network.unplug(whole.hosts[0], relayed) == ["link delete dev p0-eth0"]
     assert network.unplug(whole.hosts[1], relayed) == [
@@ -252,7 +252,7 @@ def test_the_relays_devices_hang_on_a_bridge_that_is_never_up() -> None:
     lines = [
         *network.build_switch(whole),
         *network.build_relay(),
-        *network.plug(whole.hosts[1], 1, whole, network.relayed_ports(whole, NO_NETEM)),
+        *network.plug(whole.hosts[1], 1, whole, shaping.relayed_ports(whole, NO_NETEM)),
     ]
 
     masters = {line.split()[3]: line.split()[5] for line in lines if " master " in line}

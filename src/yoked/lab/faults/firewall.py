@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from yoked.lab import network
+from yoked.lab import tools
 from yoked.lab.faults.base import Act, Fault, Words, lacking
 
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ class Firewall(Fault):
 
     def apply(self, act: Act) -> None:
         """Load the rules, all at once."""
-        network.run_nft(act.host(self.host), self.rules())
+        tools.run_nft(act.host(self.host), self.rules())
 
     def undo(self, act: Act) -> None:
         """Remove the table; a host that is down has none."""
         host = act.lab.host(self.host)
         if host.alive:
-            network.run_nft(host, _no_rules())
+            tools.run_nft(host, _no_rules())
 
 
 def _no_rules() -> list[str]:

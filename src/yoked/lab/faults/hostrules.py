@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from yoked.lab import network
+from yoked.lab import tools
 from yoked.lab.faults.base import Act, Fault, Words, lacking
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ class RulesFault(Fault):
             f"add chain {chain} {begin}",
             *(f"add rule {chain} {rule}" for rule in self.rules()),
         ]
-        network.run_nft(act.host(self.host), lines)
+        tools.run_nft(act.host(self.host), lines)
 
     def undo(self, act: Act) -> None:
         """Remove the table; a host that is down has none."""
         host = act.lab.host(self.host)
         if host.alive:
-            network.run_nft(host, self._no_rules())
+            tools.run_nft(host, self._no_rules())
 
     def _no_rules(self) -> list[str]:
         # To delete what is not there is an error, so it is made first.

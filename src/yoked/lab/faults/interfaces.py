@@ -12,7 +12,7 @@ from ipaddress import AddressValueError, IPv4Interface, NetmaskValueError
 from typing import TYPE_CHECKING, Self
 
 from yoked.errors import LabError
-from yoked.lab import network
+from yoked.lab import network, tools
 from yoked.lab.faults.base import Act, Fault, Words
 from yoked.lab.faults.links import LinkFault
 
@@ -39,7 +39,7 @@ def as_planned(act: Act, fault: LinkFault) -> None:
         return
     for each in fault.meant(act.lab):
         lines = [f"link set dev {each.name} up", *network.addresses(each, "replace")]
-        network.run_ip(host, lines)
+        tools.run_ip(host, lines)
     forget_neighbours(act.lab)
 
 
@@ -59,7 +59,7 @@ class InterfaceDown(LinkFault):
     def apply(self, act: Act) -> None:
         """Off."""
         lines = [f"link set dev {each.name} down" for each in self.meant(act.lab)]
-        network.run_ip(act.host(self.host), lines)
+        tools.run_ip(act.host(self.host), lines)
 
     def undo(self, act: Act) -> None:
         """On, with the IPv6 addresses that the kernel took away."""
@@ -82,7 +82,7 @@ class NoAddress(LinkFault):
     def apply(self, act: Act) -> None:
         """None."""
         lines = [f"address flush dev {each.name}" for each in self.meant(act.lab)]
-        network.run_ip(act.host(self.host), lines)
+        tools.run_ip(act.host(self.host), lines)
 
     def undo(self, act: Act) -> None:
         """The topology's."""
@@ -103,7 +103,7 @@ class OtherAddress(LinkFault):
         for each in self.meant(act.lab):
             lines += [f"address flush dev {each.name}"]
             lines += [f"address add {self.address(act.lab, each)} dev {each.name}"]
-        network.run_ip(act.host(self.host), lines)
+        tools.run_ip(act.host(self.host), lines)
         forget_neighbours(act.lab)
 
     def undo(self, act: Act) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from yoked.errors import LabError
-from yoked.lab import network
+from yoked.lab import shaping, tools
 from yoked.lab.faults.base import Act, Fault, PairFault, Words, no_rules
 from yoked.lab.topology import Host, Interface, Shape
 from yoked.units import format_bit_per_s
@@ -29,13 +29,13 @@ _ETHERNET_MTU_BYTES = 1500
 
 def silence(act: Act, rules: Iterable[str], hook: str = "forward") -> None:
     """Add rules to the switch, in a chain of the fault's own that `unsilence` removes."""
-    chain = f"{network.TABLE} {_chain(act, hook)}"
+    chain = f"{shaping.TABLE} {_chain(act, hook)}"
     # Before the chains that lose packets at random.
     begin = f"{{ type filter hook {hook} priority -10; policy accept; }}"
-    network.run_nft(
+    tools.run_nft(
         act.lab.switch,
         [
-            f"add table {network.TABLE}",
+            f"add table {shaping.TABLE}",
             f"add chain {chain} {begin}",
             f"flush chain {chain}",
             *(f'add rule {chain} {rule} comment "yoked:{act.id}"' for rule in rules),
@@ -45,11 +45,11 @@ def silence(act: Act, rules: Iterable[str], hook: str = "forward") -> None:
 
 def unsilence(act: Act, hook: str = "forward") -> None:
     """Undo `silence`; harmless where there is nothing."""
-    chain = f"{network.TABLE} {_chain(act, hook)}"
+    chain = f"{shaping.TABLE} {_chain(act, hook)}"
     # To delete what is not there is an error, so it is made first.
-    lines = [f"add table {network.TABLE}", f"add chain {chain}"]
+    lines = [f"add table {shaping.TABLE}", f"add chain {chain}"]
     lines += [f"flush chain {chain}", f"delete chain {chain}"]
-    network.run_nft(act.lab.switch, lines)
+    tools.run_nft(act.lab.switch, lines)
 
 
 def _chain(act: Act, hook: str) -> str:
@@ -163,7 +163,7 @@ class Cut(LinkFault):
 
     def _set(self, act: Act, state: str) -> None:
         ports = [each.port for each in self.meant(act.lab)]
-        network.run_ip(act.lab.switch, [f"link set dev {port} {state}" for port in ports])
+        tools.run_ip(act.lab.switch, [f"link set dev {port} {state}" for port in ports])
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ class Mtu(LinkFault):
 
     def _set(self, act: Act, mtu_bytes: int) -> None:
         lines = [f"link set dev {each.port} mtu {mtu_bytes}" for each in self.meant(act.lab)]
-        network.run_ip(act.lab.switch, lines)
+        tools.run_ip(act.lab.switch, lines)
 
 
 def _settle(lab: Lab, name: str, faults: Sequence[Fault]) -> None:
@@ -283,17 +283,17 @@ def _settle(lab: Lab, name: str, faults: Sequence[Fault]) -> None:
     if lab.host(name).alive:
         for interface in host.joined:
             shape = _shape(host, interface, faults)
-            own, switchs = network.shape_ends(interface, shape, lab.features)
-            network.run_tc(lab.host(name), own)
-            network.run_tc(lab.switch, switchs)
+            own, switchs = shaping.shape_ends(interface, shape, lab.features)
+            tools.run_tc(lab.host(name), own)
+            tools.run_tc(lab.switch, switchs)
             if lab.features.nft and not lab.features.netem:
-                network.run_nft(lab.switch, _loss_rules(interface.port, shape))
+                tools.run_nft(lab.switch, _loss_rules(interface.port, shape))
     _settle_batches(lab, faults)
 
 
 def _settle_batches(lab: Lab, faults: Sequence[Fault]) -> None:
     """Have all hosts send frame by frame while any are dropped, and in pieces otherwise."""
-    one_by_one = network.is_lossy(lab.topology)
+    one_by_one = shaping.is_lossy(lab.topology)
     one_by_one = one_by_one or any(isinstance(fault, Lossy | Mtu) for fault in faults)
     for host in lab.topology.hosts:
         running = lab.host(host.name)
@@ -301,11 +301,11 @@ def _settle_batches(lab: Lab, faults: Sequence[Fault]) -> None:
             lines = [
                 line
                 for each in host.joined
-                for line in network.batching(
+                for line in shaping.batching(
                     each.name, _shape(host, each, faults), one_by_one=one_by_one
                 )
             ]
-            network.run_ip(running, lines)
+            tools.run_ip(running, lines)
 
 
 def _shape(host: Host, interface: Interface, faults: Sequence[Fault]) -> Shape:
@@ -320,8 +320,8 @@ def _shape(host: Host, interface: Interface, faults: Sequence[Fault]) -> Shape:
 
 def _loss_rules(port: str, shape: Shape) -> list[str]:
     if shape.loss:
-        return network.loss_rules(port, shape.loss, "yoked:loss")
-    return network.no_loss_rules(port)
+        return shaping.loss_rules(port, shape.loss, "yoked:loss")
+    return shaping.no_loss_rules(port)
 
 
 # ---- faults between two hosts ----

@@ -9,7 +9,7 @@ from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Self
 
 from yoked.errors import LabError
-from yoked.lab import network
+from yoked.lab import tools
 from yoked.lab.faults.base import Act, Fault, Words
 from yoked.lab.topology import hint
 
@@ -182,7 +182,7 @@ class Ipv6First(HostsFileFault):
         """Address and name."""
         if device := self._device(act.lab):
             words = f"address replace {self.address(act.lab)}/64 dev {device} nodad"
-            network.run_ip(act.host(self.host), [words])
+            tools.run_ip(act.host(self.host), [words])
         super().apply(act)
 
     def undo(self, act: Act) -> None:

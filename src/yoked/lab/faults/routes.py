@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from yoked.lab import network
+from yoked.lab import tools
 from yoked.lab.faults.base import Act, Fault, PairFault, Words
 from yoked.lab.faults.interfaces import forget_neighbours
 from yoked.lab.faults.links import LinkFault
@@ -143,7 +143,7 @@ class WrongNeighbour(PairFault):
         lines = [
             f"neighbour replace {each} lladdr {_NOBODY} nud permanent" for each in self._on(act)
         ]
-        network.run_ip(act.host(self.host), lines)
+        tools.run_ip(act.host(self.host), lines)
 
     def undo(self, act: Act) -> None:
         """None: the kernel asks."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from yoked.lab.network import Features
+from yoked.lab.shaping import Features
 from yoked.lab.topology import load
 
 
