@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import shlex
+import shutil
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from yoked.errors import YokedError
@@ -20,6 +24,22 @@ if TYPE_CHECKING:
 
 BUG_STATUS = 3
 INTERRUPTED_STATUS = 130
+
+
+def as_called(command: str) -> str:
+    """A command to paste: with the path by which `yoked` was called, where its name would not do.
+
+    It does not where no `yoked`, or that of another environment, is on the PATH. Sentences, and
+    commands of other programs, stay as they are.
+    """
+    name, space, rest = command.partition(" ")
+    called = Path(sys.argv[0])
+    if name != "yoked" or called.name != "yoked" or os.sep not in sys.argv[0]:
+        return command
+    found = shutil.which("yoked")
+    if found and called.exists() and Path(found).samefile(called):
+        return command
+    return f"{shlex.quote(sys.argv[0])}{space}{rest}"
 
 
 class Output:
@@ -53,7 +73,7 @@ class Output:
             self._json(payload)
             return
         lines = [verdict, *(f"  {line}" for line in evidence)]
-        lines += [f"next: {command}" for command in next_commands]
+        lines += [f"next: {as_called(command)}" for command in next_commands]
         self.text("\n".join(lines) + "\n")
 
     def text(self, text: str) -> None:
@@ -82,7 +102,8 @@ class Output:
                 }
             )
         else:
-            self.console.print(str(problem), markup=False)
+            shown = YokedError(problem.what, fix=[as_called(line) for line in problem.fix])
+            self.console.print(str(shown), markup=False)
         return problem.exit_status
 
     def bug(self, problem: Exception) -> int:
