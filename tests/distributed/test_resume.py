@@ -93,10 +93,13 @@ def test_other_settings_and_a_finished_run_cannot_be_gone_on_with(
     says: Callable[..., tuple[int, str]],
 ) -> None:
     finished = says("--resume")
+    fewer = says("--resume", "--num-iterations=5")
     batch = says("--resume-from-step=4", "--total-batch-size=1024")
     dtype = says("--resume-from-step=4", "--dtype=bfloat16")
 
     assert finished == (2, "the run has taken all its 12 steps already")
+    assert fewer[0] == 2
+    assert "at step 12 already; its steps, 5 now" in fewer[1]
     assert (batch[0], dtype[0]) == (2, 2)
     assert "began with 512" in batch[1]
     assert "computed in float32 so far" in dtype[1]

@@ -239,10 +239,17 @@ def _check_same_run(loaded: LoadedCheckpoint, session: Session) -> None:
                 f"rows would be skipped or seen twice",
                 fix=f"leave {flag} out, or start a new run from its weights with --from FOLDER",
             )
-    if loaded.step >= session.horizon.num_iterations:
+    steps = session.horizon.num_iterations
+    if loaded.step > steps:
         raise UsageError(
-            f"the run has taken all its {session.horizon.num_iterations:,} steps already",
-            fix=f"--num-iterations {loaded.step * 2} to train it further",
+            f"the run is at step {loaded.step:,} already; its steps, {steps:,} now, count from its "
+            "beginning",
+            fix=f"--num-iterations {loaded.step + steps} for {steps:,} more",
+        )
+    if loaded.step == steps:
+        raise UsageError(
+            f"the run has taken all its {steps:,} steps already",
+            fix=f"--num-iterations {steps * 2} to train it further",
         )
 
 
