@@ -125,6 +125,12 @@ def test_powersgds_first_steps_are_weighted_by_tokens_too(seen: dict[str, Any]) 
     assert seen["off_by_powersgd"] < 1e-5
 
 
+def test_what_was_lost_of_a_large_step_counts_no_more_than_the_next_one(
+    seen: dict[str, Any],
+) -> None:
+    assert seen["off_by_after_a_large_step"] < 0.1
+
+
 def test_without_tokens_it_is_ddps_own_mean(seen: dict[str, Any]) -> None:
     assert seen["off_by_untold"] < 1e-6
 
@@ -222,6 +228,24 @@ def test_with_one_rank_nothing_is_lost(alone: None) -> None:
         each(torch.arange(8.0)[None]).square().sum().backward()
 
     assert torch.equal(model.module.weight.grad, plain.weight.grad)
+
+
+def test_with_one_rank_too_a_step_without_tokens_is_refused(alone: None) -> None:
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    state = SyncState("int4")
+    model.register_comm_hook(state, sync_hook)
+
+    state.tokens(0)
+    with pytest.raises(RuntimeError, match="no rank has a token in this step"):
+        model(torch.ones(1, 8)).sum().backward()
+
+
+def test_sparse_gradients_are_refused(alone: None) -> None:
+    model = DistributedDataParallel(torch.nn.Embedding(10, 4, sparse=True))
+    model.register_comm_hook(SyncState("int8"), sync_hook)
+
+    with pytest.raises(RuntimeError, match="does not take sparse gradients"):
+        model(torch.tensor([1, 2])).sum().backward()
 
 
 def test_a_state_before_the_process_group_is_refused() -> None:

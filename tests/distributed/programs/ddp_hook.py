@@ -107,6 +107,21 @@ def off_by(payload: str, dtype: torch.dtype = torch.float32, steps: int = 3) -> 
     return worst
 
 
+def off_by_after_a_large_step(payload: str) -> float:
+    """As `off_by`, of a step that counts a thousandth of what the one before it did."""
+    model, state = hooked(payload)
+    alone, own = build(), mine(rows(0)[0])
+    for step, factor in enumerate((1, 1, 1000, 1)):
+        inputs, targets = rows(step)
+        model.zero_grad()
+        alone.zero_grad()
+        state.tokens(factor * len(own))
+        loss_of(model, mine(inputs), mine(targets)).backward()
+        loss_of(alone, inputs, targets).backward()
+    wanted = gradient_of(alone)
+    return ((gradient_of(model) - wanted).abs().max() / wanted.abs().max()).item()
+
+
 def off_by_untold() -> float:
     """Without tokens: the difference to the plain mean over ranks that DDP makes by itself."""
     model, _ = hooked("fp32")
@@ -216,6 +231,7 @@ def main() -> None:
         "off_by_float64": off_by("fp32", torch.float64),
         "off_by_bfloat16": off_by("fp32", torch.bfloat16),
         "off_by_untold": off_by_untold(),
+        "off_by_after_a_large_step": off_by_after_a_large_step("int8"),
         "accumulated": accumulated(),
         "trained": {payload: train(payload) for payload in PAYLOADS},
         "finite": trace_of_a_broken_step(),

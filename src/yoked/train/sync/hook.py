@@ -73,12 +73,16 @@ def _total(by_rank: list[int]) -> int:
     return sum(by_rank)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Kept:
-    """What a bucket keeps from step to step, as long as it holds the same parameters."""
+    """What a bucket keeps from step to step, as long as it holds the same parameters.
+
+    weight: what this rank's gradient counted for when something was lost of it.
+    """
 
     parameters: tuple[int, ...]
     feedback: Feedback
+    weight: int
 
 
 class SyncState:
@@ -126,14 +130,31 @@ class SyncState:
         self._told = told
 
     def average(self, bucket: GradBucket) -> Future[Tensor]:
-        """The mean of a bucket over ranks, weighted by their tokens."""
-        if self.groups.size == 1:
-            return _done(bucket.buffer())
-        if bucket.index() == 0 or self._weights is None:
-            device = _wire_device(bucket.buffer(), self.groups)
-            self._weights = Weights(self._told, self.groups, device)
+        """The mean of a bucket over ranks, weighted by their tokens.
+
+        Raises RuntimeError, here or where the future is waited for.
+        """
+        buffer, is_first = bucket.buffer(), bucket.index() == 0 or self._weights is None
+        try:
+            _require_dense(buffer)
+            if self.groups.size == 1:
+                return self._alone(buffer, is_first=is_first)
+            if is_first:
+                device = _wire_device(buffer, self.groups)
+                self._weights = Weights(self._told, self.groups, device)
+                self._told = None
+            assert self._weights is not None
+            return self._average(bucket, self._weights)
+        except UsageError as error:
+            # What DDP makes of an error that comes by the future.
+            raise RuntimeError(str(error)) from error
+
+    def _alone(self, buffer: Tensor, *, is_first: bool) -> Future[Tensor]:
+        """One rank has nothing to send; what cannot be meant is refused as with several."""
+        if is_first:
+            _total([_UNTOLD if self._told is None else self._told])
             self._told = None
-        return self._average(bucket, self._weights)
+        return _done(buffer)
 
 
 def sync_hook(state: SyncState, bucket: GradBucket) -> Future[Tensor]:
@@ -159,7 +180,7 @@ def _check(payload: str) -> None:
 
 def _groups(group: dist.ProcessGroup | None, payload: str) -> Groups:
     needs_second = payload != POWERSGD and dist.get_world_size(group) > 2
-    if not needs_second or _is_nccl(group):
+    if not needs_second or not _takes_cpu(group):
         return Groups(group, group)
     first = group or dist.group.WORLD
     assert first is not None, "the process group is there"
@@ -187,6 +208,17 @@ def _hold_for_good(groups: Groups) -> None:
 
 def _is_nccl(group: dist.ProcessGroup | None) -> bool:
     return "cuda:nccl" in dist.get_backend_config(group)
+
+
+def _takes_cpu(group: dist.ProcessGroup | None) -> bool:
+    return "cpu:" in dist.get_backend_config(group)
+
+
+def _require_dense(buffer: Tensor) -> None:
+    if buffer.layout != torch.strided:
+        raise UsageError(
+            "yoked's hook does not take sparse gradients", fix="nn.Embedding(..., sparse=False)"
+        )
 
 
 def _wire_device(tensor: Tensor, groups: Groups) -> torch.device:
@@ -258,17 +290,29 @@ class _Coded:
             values = torch.zeros_like(values)
         elif weights.own != 1:
             values = values * weights.own
-        exchange = new_exchange(self.codec, self.groups, self._feedback(bucket, values))
+        # A stream sees its collectives in one order, and needs no second group.
+        start = self.groups.start
+        groups = Groups(start, start) if device.type == "cuda" else self.groups
+        exchange = new_exchange(self.codec, groups, self._feedback(bucket, values, weights.own))
         exchange.start(values)
         return exchange
 
-    def _feedback(self, bucket: GradBucket, values: Tensor) -> Feedback:
-        """What the bucket's last step lost; nothing when DDP has put other parameters into it."""
+    def _feedback(self, bucket: GradBucket, values: Tensor, weight: int) -> Feedback:
+        """What the bucket's last step lost, counting for as much as this step's gradient does;
+        nothing when DDP has put other parameters into it.
+        """
         parameters = tuple(id(parameter) for parameter in bucket.parameters())
         kept = self._kept.get(bucket.index())
         if kept is None or kept.parameters != parameters:
-            kept = _Kept(parameters, Feedback.fresh(self.codec, values, self.groups))
+            kept = _Kept(parameters, Feedback.fresh(self.codec, values, self.groups), weight)
             self._kept[bucket.index()] = kept
+        own = kept.feedback.own
+        if weight == 0:
+            # What was lost waits until this rank counts again.
+            return Feedback(None, kept.feedback.mean)
+        if own is not None and weight != kept.weight:
+            own *= weight / kept.weight if kept.weight else 0.0
+        kept.weight = weight
         return kept.feedback
 
 
@@ -289,6 +333,8 @@ def _guarded(stage: Callable[[], None], outcome: Future[Any]) -> None:
                 fix="look at the logs of the other ranks for the first failure",
             )
         )
+    except Exception as error:  # noqa: BLE001 - backward would wait for ever
+        outcome.set_result(error)
 
 
 def _tensor_or_error(outcome: Future[Any]) -> Tensor:
@@ -329,4 +375,5 @@ class _PowerSGD:
         elif factor != 1:
             buffer.mul_(factor)
         future: Future[Tensor] = powersgd.powerSGD_hook(self._state, bucket)
-        return future if _is_nccl(self.groups.start) else _done(future.wait())
+        on_gpu = _wire_device(buffer, self.groups).type == "cuda"
+        return future if on_gpu else _done(future.wait())
