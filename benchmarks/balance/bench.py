@@ -135,39 +135,55 @@ def efficiency(stage: BalanceStage, options: argparse.Namespace) -> dict[str, An
     return {"rounds": rounds, "ratio": ratio, "fine": ratio >= EFFICIENCY}
 
 
+class UnclearError(Exception):
+    """A run from which the recovery cannot be told: the machine was busy with something else."""
+
+
 def slowing(stage: BalanceStage, options: argparse.Namespace) -> dict[str, Any]:
     """The part of the avoidable loss that is recovered within WITHIN_STEPS."""
     found = stage.slowing(options.sync, options.slow)
+    try:
+        figures = recovery(stage, found, options.slow)
+    except UnclearError as why:
+        print(f"unclear: {why}", flush=True)
+        return {"unclear": str(why), "fine": False, **found}
+    return {**figures, "fine": figures["recovered"] >= RECOVERED, **found}
+
+
+def recovery(stage: BalanceStage, found: dict[str, Any], slow: str) -> dict[str, Any]:
+    """What a run has got back, from its steps; raises UnclearError."""
     # A step's line is written when the next one has ended: the fault fell into the one after that.
     lines, (slowed, healed) = found["steps"], [done + 1 for done in found["acted_at"]]
-    first = next((e["step"] for e in found["changes"] if e["step"] > slowed), len(lines))
+    # Rows may also move for other reasons.
+    rank = HOSTS.index(slow)
+    relieved = [e["step"] for e in found["changes"] if e["rows"][rank] < e["before"][rank]]
+    first = next((step for step in relieved if step > slowed), len(lines))
     # The step in which it slowed was fast for a part.
     unbalanced = lines[slowed + 1 : min(first, slowed + WITHIN_STEPS)]
     later = lines[slowed + WITHIN_STEPS : healed]
     if not unbalanced or not later:
-        raise SystemExit(f"no step to compare: slowed {slowed}, moved {first}, healed {healed}")
+        raise UnclearError(f"no step to compare: slowed {slowed}, moved {first}, healed {healed}")
     unbalanced_s, now_s = (
         statistics.median(s["dt_s"] for s in each) for each in (unbalanced, later)
     )
     best_s = stage.best_s(later)
     if best_s >= unbalanced_s:
-        raise SystemExit(
-            f"nothing to recover: {unbalanced_s:.2f} s a step when {options.slow} slowed, at best "
-            f"{best_s:.2f} s later. Was the machine busy with something else?"
+        raise UnclearError(
+            f"nothing to recover: {unbalanced_s:.2f} s a step when {slow} slowed, at best "
+            f"{best_s:.2f} s later"
         )
     recovered = (unbalanced_s - now_s) / (unbalanced_s - best_s)
     rows = {"before": stage.rows(lines[slowed - 1]), "slow": stage.rows(later[-1])}
     rows["healed"] = stage.rows(lines[-1])
     print(
-        f"{options.slow} slows to half in step {slowed}: rows {rows['before']} -> "
+        f"{slow} slows to half in step {slowed}: rows {rows['before']} -> "
         f"{rows['slow']} from step {first}, {rows['healed']} at the end\n"
         f"a step: {unbalanced_s:.2f} s slowed, {now_s:.2f} s after {WITHIN_STEPS} steps, at best "
         f"{best_s:.2f} s: {recovered:.0%} of the avoidable loss recovered",
         flush=True,
     )
     figures = {"unbalanced_s": unbalanced_s, "now_s": now_s, "best_s": best_s}
-    fine = recovered >= RECOVERED
-    return {**figures, "recovered": recovered, "rows": rows, "fine": fine, **found}
+    return {**figures, "recovered": recovered, "rows": rows}
 
 
 PARTS = {"efficiency": efficiency, "slowing": slowing}
