@@ -280,6 +280,12 @@ def rank_environment(order: Order, seat: Seat, launch_id: str, package: str) -> 
         "NCCL_SOCKET_IFNAME": seat.interface,
         "TP_SOCKET_IFNAME": seat.interface,
     }
+    if seat.host.device != "auto":
+        # What `yoked train` computes on where no flag says it.
+        env["YOKED_DEVICE"] = seat.host.device
+    if seat.host.device in ("cpu", "mps"):
+        # Programs that take a GPU wherever they see one.
+        env["CUDA_VISIBLE_DEVICES"] = ""
     threads = order.threads
     if threads is None and not order.own_threads:
         threads = max(1, int(seat.facts["usable_cores"]) // seat.ranks)

@@ -54,7 +54,7 @@ def measure(spec: Mapping[str, Any]) -> int:
     if rank == 0 and spec["gate"] is not None:
         _await_gate(Path(spec["gate"]))
     _await_all(store, world)
-    rehearsed = _rehearse(spec["rehearsal"], tell)
+    rehearsed = _rehearse(spec["rehearsal"], tell, lambda mine: _of_all(store, rank, world, mine))
     dist.init_process_group(
         "gloo",
         store=PrefixStore("probe", store),
@@ -78,12 +78,18 @@ def measure(spec: Mapping[str, Any]) -> int:
     return 0
 
 
-def _rehearse(wanted: Mapping[str, Any] | None, tell: Tell) -> Any:
-    """What the named module reports; None where none is wanted."""
+def _rehearse(
+    wanted: Mapping[str, Any] | None, tell: Tell, of_all: Callable[[str], list[str]]
+) -> Any:
+    """What the named module reports; None where none is wanted.
+
+    of_all: the words of all ranks, by rank, for this one's. A step depends on where all compute.
+    """
     if wanted is None:
         return None
     tell({"doing": "a training step on every host"})
-    return importlib.import_module(wanted["module"]).report(wanted["args"])
+    module = importlib.import_module(wanted["module"])
+    return module.report(wanted["args"], of_all(module.device_type(wanted["args"])))
 
 
 def _tell(message: dict[str, Any]) -> None:
@@ -109,6 +115,12 @@ def _await_all(store: Store, world: int) -> None:
     if store.add("probe/here", 1) == world:
         store.set("probe/all", "")
     store.wait(["probe/all"], timedelta(seconds=START_S))
+
+
+def _of_all(store: Store, rank: int, world: int, mine: str) -> list[str]:
+    """What each rank says, by rank."""
+    store.set(f"probe/said/{rank}", mine)
+    return [bytes(store.get(f"probe/said/{each}")).decode() for each in range(world)]
 
 
 def measure_collectives(

@@ -93,7 +93,14 @@ def _fastest(times: dict[Library, float]) -> Library:
 
 
 def pick_device(device_type: str, local_rank: int) -> torch.device:
-    """The device that trains; raises DeviceError when it is not there."""
+    """The device that trains; raises DeviceError when it is not there.
+
+    auto: what yoked.toml says of this host, which is in the environment variable YOKED_DEVICE, or
+    the first of cuda, mps and cpu that is there.
+    """
+    said = os.environ.get("YOKED_DEVICE", "auto")
+    if device_type == "auto":
+        device_type = said
     if device_type == "auto":
         device_type = "cpu"
         if torch.cuda.is_available():
@@ -106,7 +113,9 @@ def pick_device(device_type: str, local_rank: int) -> torch.device:
             raise DeviceError(
                 f"rank {local_rank} of this host asks for CUDA device {local_rank}; "
                 f"there are {count}",
-                fix="--device-type=cpu, or a PyTorch build with CUDA and a GPU for each rank",
+                fix="--device-type=cpu, or a PyTorch build with CUDA and a GPU for each rank"
+                if said in ("auto", "cuda")
+                else f"change device = {said!r} of this host in yoked.toml, or leave the flag out",
             )
         return torch.device("cuda", local_rank)
     if device_type == "mps" and not torch.backends.mps.is_available():

@@ -16,7 +16,7 @@ import math
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -33,7 +33,7 @@ from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.schedule import Schedule
-from yoked.train.resolve import ResolvedConfig, resolve
+from yoked.train.resolve import ResolvedConfig, common_device_type, resolve
 from yoked.train.session import ComputeChoices, Place, measured_compute, settle_threads
 from yoked.train.tables import RowGradients
 
@@ -83,17 +83,33 @@ def prepare() -> None:
     torch.autograd.grad(2 * ones, ones, ones.detach())
 
 
-def report(args: list[str]) -> dict[str, Any]:
-    """Rehearse with the flags of `yoked train`; returns what `main` prints."""
+def device_type(args: list[str]) -> str:
+    """What this rank computes on with the flags of `yoked train`."""
+    return _device(_parse(args)).type
+
+
+def _parse(args: list[str]) -> TrainConfig:
     from yoked.train.__main__ import parse
 
-    config = parse(args)
+    return parse(args)
+
+
+def _device(config: TrainConfig) -> torch.device:
+    return choose.pick_device(config.device_type, Place.from_environment().local_rank)
+
+
+def report(args: list[str], device_types: Sequence[str] = ()) -> dict[str, Any]:
+    """Rehearse with the flags of `yoked train`; returns what `main` prints.
+
+    device_types: of all ranks of the run that is rehearsed; none: this one alone.
+    """
+    config = _parse(args)
     place = Place.from_environment()
-    device = choose.pick_device(config.device_type, place.local_rank)
+    device = _device(config)
     if device.type == "cpu":
         choose.release_freed_memory_slowly()
     threads = settle_threads(config, place)
-    resolved = resolve(config, device.type)
+    resolved = resolve(config, common_device_type(device_types or [device.type]))
     model_config = model_config_of(resolved)
     host = socket.gethostname()
     # Ranks that rehearse at the same time are no group: each chooses for itself.

@@ -8,6 +8,7 @@ evaluation. Nothing here imports torch.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -91,6 +92,15 @@ class Horizon:
     eval_tokens: int
     save_every: int | None
     reasons: dict[str, str]
+
+
+def common_device_type(device_types: Collection[str]) -> str:
+    """The type whose defaults a run takes: its ranks'; where they differ cpu's, which fit all.
+
+    Each rank of a run must come to the same shapes and rows, whatever it computes on.
+    """
+    kinds = set(device_types)
+    return kinds.pop() if len(kinds) == 1 else "cpu"
 
 
 def resolve(config: TrainConfig, device_type: str) -> ResolvedConfig:

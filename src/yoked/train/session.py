@@ -32,6 +32,7 @@ from yoked.train.resolve import (
     Horizon,
     ModelSize,
     ResolvedConfig,
+    common_device_type,
     fix_horizon,
     resolve,
 )
@@ -337,7 +338,8 @@ def _same_place(
 
     config: what is asked for now; another wish than then means to choose anew.
 
-    Taken over, a resumed run computes the very bits that it would have without the stop.
+    Taken over, a resumed run computes the very bits that it would have without the stop, with
+    exact sync.
     """
     if len(recorded) != wire.world_size:
         return None
@@ -374,7 +376,8 @@ def build_session(
     if device.type == "cpu":
         choose.release_freed_memory_slowly()
     threads = on_every(wire, lambda: settle_threads(config, place))
-    resolved = on_every(wire, lambda: resolve(config, device.type))
+    kind = common_device_type(wire.gather_objects(device.type))
+    resolved = on_every(wire, lambda: resolve(config, kind))
     data = load_data(config, resolved.max_seq_len, wire, place, progress)
     model_config = _model_config(resolved, resolved.depth, data.vocab_size)
     reference = _model_config(resolved, REFERENCE_DEPTH, data.vocab_size)
@@ -400,7 +403,15 @@ def build_session(
         len(set(names)) > 1,
         lambda: choose_sync(
             wire,
-            [RankPlace(*each) for each in zip(names, map(len, rows), speeds(), strict=True)],
+            [
+                RankPlace(
+                    host["name"],
+                    len(own),
+                    speed,
+                    host["threads"] if host["device"] == "cpu" else 0,
+                )
+                for host, own, speed in zip(hosts, rows, speeds(), strict=True)
+            ],
             model_config,
             resolved.device_batch_size,
         ),

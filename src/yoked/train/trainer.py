@@ -56,7 +56,9 @@ class StepStats:
 
 
 class Trainer:
-    """Trains one model with the other ranks; holds no state that a checkpoint lacks."""
+    """Trains one model with the other ranks; holds no state that a checkpoint lacks, but for what
+    a lossy sync has lost so far.
+    """
 
     def __init__(
         self,

@@ -145,3 +145,13 @@ def test_a_run_of_another_controller_is_looked_for_on_its_host(
 
 def test_built_in_data_is_prepared_by_every_host_itself() -> None:
     assert train_fleet.ship_data(TrainConfig(data="sotu"), [], None) == "sotu"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "trains_on"),
+    [("auto", [], "cpu"), ("auto", [{}], "cuda"), ("cpu", [{}], "cpu"), ("mps", [], "mps")],
+)
+def test_where_a_host_will_train_is_foreseen(device: Any, gpus: list[Any], trains_on: str) -> None:
+    seat = FakeSeat(FakeClient([]), Host("a", device=device), {"gpus": gpus})
+
+    assert train_fleet._device_type(seat) == trains_on  # type: ignore[arg-type]

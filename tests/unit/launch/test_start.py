@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from yoked.errors import FleetError, HostError
-from yoked.fleet.model import Fleet, Host
+from yoked.fleet.model import Device, Fleet, Host
 from yoked.launch import start
 from yoked.launch.bootstrap.job import read_job
 from yoked.launch.program import Program
@@ -171,3 +172,19 @@ def test_a_pythonpath_of_the_persons_comes_after_ours() -> None:
     env = rank_environment(asked, seat("a"), "abc", "/pkg")
 
     assert (env["PYTHONPATH"], env["A"], env["OMP_NUM_THREADS"]) == ("/pkg:/mine", "b", "3")
+
+
+@pytest.mark.parametrize(
+    ("device", "told", "hidden"),
+    [("auto", None, None), ("cpu", "cpu", ""), ("mps", "mps", ""), ("cuda", "cuda", None)],
+)
+def test_the_device_of_yoked_toml_reaches_the_ranks(
+    device: Device, told: str | None, hidden: str | None
+) -> None:
+    one = seat("a")
+    chosen = replace(one, host=replace(one.host, device=device))
+
+    env = rank_environment(order(), chosen, "abc", "/pkg")
+
+    assert env.get("YOKED_DEVICE") == told
+    assert env.get("CUDA_VISIBLE_DEVICES") == hidden

@@ -32,11 +32,15 @@ def prepare():
     global prepared_by
     prepared_by = os.sched_getscheduler(0)
 
-def report(args):
+def device_type(args):
+    return "device-of-" + os.environ["RANK"]
+
+def report(args, device_types):
     gate = args[0].partition("--gate=")[2]
     return {
         "prepared_by": prepared_by,
         "args": args,
+        "device_types": device_types,
         "rank": int(os.environ["RANK"]),
         "gate_open": bool(gate) and os.path.exists(gate),
         "policy": os.sched_getscheduler(0),
@@ -102,6 +106,8 @@ def test_two_ranks_rehearse_and_time_every_collective_and_rank_0_alone_tells(
     result = last["result"]
     assert [each["rank"] for each in result["rehearsals"]] == [0, 1]
     assert result["rehearsals"][1]["args"] == ["--depth=2"]
+    everyones = ["device-of-0", "device-of-1"]
+    assert [each["device_types"] for each in result["rehearsals"]] == [everyones] * 2
     timed = [(each["op"], each["payload_bytes"]) for each in result["collectives"]]
     assert timed == [
         (op, size)

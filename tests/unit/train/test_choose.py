@@ -387,3 +387,22 @@ def test_choices_reach_every_layer():
         matrices = [m for n, m in block.named_modules() if n.split(".")[-1].startswith("c_")]
         assert len(matrices) == 6
         assert all(matrix.products == Products.all("onednn") for matrix in matrices)
+
+
+def test_yoked_toml_says_where_a_host_computes_and_a_flag_says_more(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("YOKED_DEVICE", "cpu")
+
+    assert pick_device("auto", 0) == CPU
+    assert pick_device("cuda", 0) == torch.device("cuda", 0)
+    with pytest.raises(DeviceError, match="fix: change device = 'cpu' of this host"):
+        pick_device("cuda", 1)
+
+
+def test_a_host_that_is_to_have_a_gpu_and_has_none_is_an_error(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("YOKED_DEVICE", "cuda")
+
+    with pytest.raises(DeviceError, match="there are 0"):
+        pick_device("auto", 0)

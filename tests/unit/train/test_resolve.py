@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from yoked.errors import UsageError
 from yoked.train.config import TrainConfig
-from yoked.train.resolve import ModelSize, evaluations, fix_horizon, resolve
+from yoked.train.resolve import (
+    ModelSize,
+    common_device_type,
+    evaluations,
+    fix_horizon,
+    resolve,
+)
 
 # Depth 4 of width 256, and depth 12 of width 768, vocabulary 32,768.
 D4 = ModelSize(scaling=11_534_432, reference=110_101_776, flops_per_token=7.549819e7)
@@ -110,3 +116,19 @@ def test_evaluation_and_saving_can_be_switched_off() -> None:
 
     assert horizon.eval_every is None
     assert horizon.save_every is None
+
+
+@pytest.mark.parametrize(
+    ("devices", "common"),
+    [
+        (["cuda", "cuda"], "cuda"),
+        (["mps"], "mps"),
+        (["cpu", "mps"], "cpu"),
+        (["cuda", "cpu"], "cpu"),
+        (["cuda", "mps"], "cpu"),
+    ],
+)
+def test_ranks_on_unlike_devices_take_what_fits_all_of_them(
+    devices: list[str], common: str
+) -> None:
+    assert common_device_type(devices) == common

@@ -96,10 +96,11 @@ def ship_data(config: TrainConfig, seats: list[Seat], output: Output) -> str:
     if config.data in BUILT_IN_DATA and config.tokenizer is None:
         return config.data
     from yoked.train.data.prepare import prepare
-    from yoked.train.resolve import resolve
+    from yoked.train.resolve import common_device_type, resolve
 
-    gpus = any(seat.facts.get("gpus") and seat.host.device != "cpu" for seat in seats)
-    wanted = config.device_type if config.device_type != "auto" else ("cuda" if gpus else "cpu")
+    wanted = config.device_type
+    if wanted == "auto":
+        wanted = common_device_type([_device_type(seat) for seat in seats])
     data = prepare(
         config.data,
         max_seq_len=resolve(config, wanted).max_seq_len,
@@ -113,6 +114,13 @@ def ship_data(config: TrainConfig, seats: list[Seat], output: Output) -> str:
         if sent:
             output.note(f"{seat.host.name} got {format_bytes(sent)} of {data.folder.name}")
     return data.folder.name
+
+
+def _device_type(seat: Seat) -> str:
+    """What a host will train on, as far as can be told from here."""
+    if seat.host.device != "auto":
+        return seat.host.device
+    return "cuda" if seat.facts.get("gpus") else "cpu"
 
 
 def _resumes(config: TrainConfig) -> bool:
