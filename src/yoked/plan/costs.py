@@ -17,6 +17,9 @@ from yoked.plan.shape import (
 )
 from yoked.records.measurement import Measurement, StepCost
 
+# The part of a micro-batch's time that may not grow with its rows: where one row was measured to
+# take as long as several, a row more still costs something.
+MOST_OVERHEAD = 0.9
 # A copy on the machine that the anchors were measured on; for a host whose own was not.
 COPY_BYTES_PER_S = 15.6e9
 
@@ -26,7 +29,8 @@ class RankCost:
     """One rank of a host in one dtype.
 
     forward_s, head_s, backward_s: a row more in a micro-batch; overhead_s: a micro-batch, whatever
-    its rows; adamw_s, muon_s: a step, of all parameters. scaled_from: the model that was measured
+    its rows; adamw_s, muon_s: a step, of all parameters; copy_bytes_per_s: of the host's memory,
+    this rank's part. scaled_from: the model that was measured
     where it is another one.
     """
 
@@ -111,7 +115,8 @@ def _rank_cost(cost: StepCost, measurement: Measurement, shape: Shape) -> RankCo
     layers = layer_flops_per_token(shape) / layer_flops_per_token(probed)
     head = head_flops_per_token(shape) / head_flops_per_token(probed)
     # The parts were measured with what a micro-batch costs whatever its size.
-    growing = max(0.0, 1 - cost.overhead_s / whole_s)
+    overhead_s = min(cost.overhead_s, MOST_OVERHEAD * whole_s)
+    growing = 1 - overhead_s / whole_s
     per_row = growing * shape.sequence_len / cost.tokens
     parameters = count_parameters(shape).adamw / count_parameters(probed).adamw
     return RankCost(
@@ -123,7 +128,7 @@ def _rank_cost(cost: StepCost, measurement: Measurement, shape: Shape) -> RankCo
         forward_s=cost.forward_s * per_row * layers,
         head_s=cost.head_s * per_row * head,
         backward_s=cost.backward_s * per_row * layers,
-        overhead_s=min(cost.overhead_s, whole_s) * parameters,
+        overhead_s=overhead_s * parameters,
         adamw_s=cost.adamw_s * parameters,
         muon_s=cost.muon_s * muon_flops(shape) / muon_flops(probed),
         copy_bytes_per_s=_copy_rate(cost, measurement),
@@ -133,8 +138,13 @@ def _rank_cost(cost: StepCost, measurement: Measurement, shape: Shape) -> RankCo
 
 
 def _copy_rate(cost: StepCost, measurement: Measurement) -> float:
-    rates = [each.copy_bytes_per_s for each in measurement.compute if each.host == cost.host]
-    return max(rates, default=COPY_BYTES_PER_S)
+    """Of the host's memory, where codecs work whatever computes, a rank's part."""
+    rates = [
+        each.copy_bytes_per_s
+        for each in measurement.compute
+        if each.host == cost.host and each.device == "cpu"
+    ]
+    return max(rates) / measurement.ranks[cost.host] if rates else COPY_BYTES_PER_S
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from yoked.plan.candidates import EXACT, Candidate
 from yoked.plan.search import WORTH_A_HOST, HostGain, Plan
+from yoked.plan.shape import Shape
 from yoked.units import format_bytes, format_count, format_duration
 
 # A wait or an exposed part below this is not worth a word.
 NOTEWORTHY = 0.02
+# What `yoked probe` takes on every device where nothing else is said.
+_USUAL = {"--aspect-ratio": 64, "--vocab-size": 32_768}
 
 
 @dataclass(frozen=True)
@@ -56,18 +59,39 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
     lines += _choice(plan)
     lines += [_gain(gain, plan, added) for gain in _told(plan, added)]
     lines += [
-        f"{host} needs {format_bytes(need)} and has {format_bytes(plan.memory_bytes[host])}: "
-        "it would not fit; a smaller --device-batch-size or --depth would"
+        f"{_short_of_memory(host, need, plan)}: leave it at home"
+        for host, need in plan.short.items()
+    ]
+    smaller = "--depth" if plan.chosen.device_batch_size == 1 else "--device-batch-size or --depth"
+    lines += [
+        f"{_short_of_memory(host, need, plan)}: it would not fit; a smaller {smaller} would"
         for host, need in plan.too_small.items()
     ]
     lines.append(_target(plan.chosen, target))
-    if any(cost.scaled_from is not None for cost in plan.costs.values()):
-        depths = sorted({c.scaled_from.depth for c in plan.costs.values() if c.scaled_from})
+    probed = [cost.scaled_from for cost in plan.costs.values() if cost.scaled_from is not None]
+    if probed:
         lines.append(
-            f"computing is scaled by FLOPs from the model that was probed (depth {depths[0]}): "
-            f"`yoked probe --depth {plan.question.shape.depth}` measures this one"
+            "computing is scaled by FLOPs from the model that was probed "
+            f"(depth {probed[0].depth}): `yoked probe {_shape_flags(plan.question.shape)}` "
+            "measures this one"
         )
     return lines
+
+
+def _short_of_memory(host: str, need: float, plan: Plan) -> str:
+    return f"{host} needs {format_bytes(need)} and has {format_bytes(plan.memory_bytes[host])}"
+
+
+def _shape_flags(shape: Shape) -> str:
+    """What tells `yoked probe` of a model: all that depends on the device, and what is unusual."""
+    flags = {
+        "--depth": shape.depth,
+        "--aspect-ratio": shape.n_embd // shape.depth,
+        "--head-dim": shape.n_embd // shape.n_head,
+        "--max-seq-len": shape.sequence_len,
+        "--vocab-size": shape.vocab_size,
+    }
+    return " ".join(f"{flag} {value}" for flag, value in flags.items() if _USUAL.get(flag) != value)
 
 
 def _communication(chosen: Candidate) -> str:

@@ -15,8 +15,9 @@ from yoked.timeline.work import Network, Port
 GLOO_PART_OF_WIRE = 0.97
 # Below, latency is what counts; above, the rate.
 SMALL_BYTES, LARGE_BYTES = 64_000, 1_000_000
-# A round trip's worth of waking threads on both ends, where no collective was measured.
-GLOO_LATENCY_S = 0.5e-3
+# Of a message, beside the wire's own, where no collective was measured: threads of Gloo that wake
+# up on both ends; a step of NCCL's ring, of which small all-reduces among 8 hosts take some dozens.
+GLOO_LATENCY_S, NCCL_LATENCY_S = 0.5e-3, 20e-6
 
 
 def network_of(measurement: Measurement, hosts: Collection[str]) -> Network:
@@ -35,7 +36,7 @@ def network_of(measurement: Measurement, hosts: Collection[str]) -> Network:
                 f"the link from {a} to {b} was not measured", fix="yoked probe    says why"
             )
     if not links:
-        return Network({}, _latency_s(measurement, 0.0))
+        return _inside_a_host(measurement)
     part = part_of_wire(measurement)
     leaving, coming = dict.fromkeys(hosts, math.inf), dict.fromkeys(hosts, math.inf)
     for link in links:
@@ -48,28 +49,50 @@ def network_of(measurement: Measurement, hosts: Collection[str]) -> Network:
         leaving[link.from_host] = min(leaving[link.from_host], rate)
         coming[link.to_host] = min(coming[link.to_host], rate)
     ports = {host: Port(leaving[host], coming[host]) for host in hosts}
-    return Network(ports, _latency_s(measurement, max(link.rtt_s for link in links)))
+    on_gpus = all(cost.device == "cuda" for cost in measurement.step_costs if cost.host in hosts)
+    own_s = NCCL_LATENCY_S if on_gpus else GLOO_LATENCY_S
+    rtt_s = max(link.rtt_s for link in links)
+    return Network(ports, _latency_s(measurement, own_s + rtt_s / 2))
+
+
+def _inside_a_host(measurement: Measurement) -> Network:
+    """Between ranks of one host; collectives of the whole fleet say what that takes if it is all
+    of it.
+    """
+    if measurement.links:
+        return Network({}, GLOO_LATENCY_S)
+    latency_s, rates = _latency_s(measurement, GLOO_LATENCY_S), _large_rates(measurement)
+    return Network({}, latency_s, max(rates)) if rates else Network({}, latency_s)
 
 
 def part_of_wire(measurement: Measurement) -> float:
     """What collectives of large payloads reach of the slowest link, both ways in use."""
-    rates = [
-        each.busbw_bytes_per_s
-        for each in _all_reduces(measurement)
-        if each.payload_bytes >= LARGE_BYTES
-    ]
+    rates = _large_rates(measurement)
     if not rates or not measurement.links:
         return GLOO_PART_OF_WIRE
     slowest = min(link.both_ways_bytes_per_s for link in measurement.links)
     return min(1.0, max(rates) / slowest)
 
 
-def _latency_s(measurement: Measurement, rtt_s: float) -> float:
-    """From ready to the first byte: an all_reduce of almost nothing is two such ways or more."""
-    small = [
-        each.time_s / 2 for each in _all_reduces(measurement) if each.payload_bytes <= SMALL_BYTES
+def _large_rates(measurement: Measurement) -> list[float]:
+    """Bus bandwidth, bytes/s, of all_reduces whose latency is small beside it."""
+    return [
+        each.busbw_bytes_per_s
+        for each in _all_reduces(measurement)
+        if each.payload_bytes >= LARGE_BYTES
     ]
-    return min(small, default=GLOO_LATENCY_S + rtt_s / 2)
+
+
+def _latency_s(measurement: Measurement, otherwise_s: float) -> float:
+    """From ready to the first byte at another rank: an all_reduce of almost nothing is 2(N-1) such
+    messages, one after the other. otherwise_s: where none was measured.
+    """
+    small = [
+        each.time_s / (2 * (each.ranks - 1))
+        for each in _all_reduces(measurement)
+        if each.payload_bytes <= SMALL_BYTES and each.ranks > 1
+    ]
+    return min(small, default=otherwise_s)
 
 
 def _all_reduces(measurement: Measurement) -> list[Collective]:

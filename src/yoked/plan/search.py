@@ -57,7 +57,8 @@ class HostGain:
 class Plan:
     """The answer. candidates: all hosts together, the fastest of each sync and dtype, fastest
     first; chosen: one of them, or of fewer hosts; alone: each host by itself; at_home: hosts
-    that chosen leaves out; costs: of chosen's dtype, by host.
+    that chosen leaves out; short: those of them whose memory would not do, with the bytes that
+    they would need; costs: of chosen's dtype, by host.
     """
 
     question: Question
@@ -68,11 +69,12 @@ class Plan:
     at_home: tuple[str, ...]
     costs: dict[str, RankCost]
     memory_bytes: dict[str, int] = field(default_factory=dict)
+    short: dict[str, float] = field(default_factory=dict)
 
     @property
     def best_alone(self) -> Candidate:
-        """The fastest host by itself."""
-        return max(self.alone.values(), key=lambda candidate: candidate.tokens_per_second)
+        """The fastest host by itself, of those that the model fits."""
+        return _fastest_alone(self.alone.values(), self.memory_bytes)
 
     @property
     def speedup(self) -> float:
@@ -98,16 +100,18 @@ def make_plan(question: Question, measurement: Measurement) -> Plan:
     together = search.candidates(everyone)
     best = search.choose(together)
     alone = {host: search.choose(search.candidates((host,))) for host in everyone}
-    chosen = search.fewer_hosts(best, alone.values())
+    fitting, short = search.without_the_small(best)
+    chosen = search.fewer_hosts(fitting, alone.values())
     return Plan(
         question=question,
         candidates=tuple(sorted(together, key=lambda c: -c.tokens_per_second)),
         chosen=chosen,
         alone=alone,
-        gains=tuple(search.gains(chosen, everyone)),
+        gains=tuple(search.gains(chosen, everyone, short)),
         at_home=tuple(host for host in everyone if host not in chosen.rows),
         costs={host: search.costs[chosen.dtype][host] for host in chosen.hosts},
         memory_bytes=measurement.memory_bytes,
+        short={host: need for host, need in short.items() if host not in chosen.rows},
     )
 
 
@@ -190,6 +194,19 @@ class _Search:
         near = [each for each in able if each.tokens_per_second * WORTHWHILE >= fastest]
         return min(near, key=lambda each: (SYNCS.index(each.sync), -each.tokens_per_second))
 
+    def without_the_small(self, best: Candidate) -> tuple[Candidate, dict[str, float]]:
+        """Leave out hosts whose memory will not do, with the bytes that they need, while the model
+        fits others: with fewer hosts each may need more.
+        """
+        short: dict[str, float] = {}
+        while small := self._too_small(best):
+            others = tuple(host for host in best.hosts if host not in small)
+            if not others:
+                break
+            short |= small
+            best = self.choose(self.candidates(others))
+        return best, short
+
     def fewer_hosts(self, best: Candidate, alone: Iterable[Candidate]) -> Candidate:
         """Leave hosts out, step by step, while that is faster or costs nothing."""
         while len(best.rows) > 1:
@@ -201,7 +218,9 @@ class _Search:
                 break
             best = self.choose(self.candidates(fewer.hosts))
         # Leaving one out may be no gain where leaving out all but one is.
-        fastest = max(alone, key=lambda each: each.tokens_per_second)
+        fastest = _fastest_alone(alone, self.measurement.memory_bytes)
+        if self._too_small(best) and not self._too_small(fastest):
+            return fastest
         worth = best.tokens_per_second >= fastest.tokens_per_second * WORTH_A_HOST
         return best if worth else fastest
 
@@ -213,15 +232,21 @@ class _Search:
                 if left:
                     yield left
 
-    def gains(self, chosen: Candidate, everyone: Sequence[str]) -> list[HostGain]:
-        """What each host gives to the chosen ones. Hosts that are alike are looked at once."""
+    def gains(
+        self, chosen: Candidate, everyone: Sequence[str], short: Collection[str]
+    ) -> list[HostGain]:
+        """What each host gives to the chosen ones; of those that are too small nothing is said.
+
+        Hosts that are alike are looked at once.
+        """
         found: dict[str, HostGain] = {}
         rate = chosen.tokens_per_second
         for alike in self._kinds(chosen.hosts) if len(chosen.rows) > 1 else ():
             others = tuple(host for host in chosen.hosts if host != alike[-1])
             without = self._rate(others)
             found |= {host: HostGain(host, rate, without) for host in alike}
-        for alike in self._kinds([host for host in everyone if host not in chosen.rows]):
+        left_out = [host for host in everyone if host not in (*chosen.rows, *short)]
+        for alike in self._kinds(left_out):
             more = self._rate((*chosen.hosts, alike[0]))
             found |= {host: HostGain(host, more, rate) for host in alike}
         return [found[host] for host in everyone if host in found]
@@ -244,6 +269,11 @@ def _syncs(costs: Sequence[RankCost]) -> tuple[str, ...]:
     """A rank alone has nothing to sync; NCCL, between GPUs alone, carries float32."""
     alone = sum(cost.ranks for cost in costs) == 1
     return SYNCS[:1] if alone or all(cost.device == "cuda" for cost in costs) else SYNCS
+
+
+def _fastest_alone(alone: Iterable[Candidate], memory_bytes: dict[str, int]) -> Candidate:
+    """The fastest that fits; where none does, of all."""
+    return max(alone, key=lambda each: (not _too_small(each, memory_bytes), each.tokens_per_second))
 
 
 def _too_small(candidate: Candidate, memory_bytes: dict[str, int]) -> dict[str, float]:

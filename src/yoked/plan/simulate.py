@@ -9,6 +9,7 @@ count = 2
 device = "cpu"                 # or cuda
 dtype = "float32"
 tflops = 0.6                   # peak in that dtype
+cores = 8                      # that share the work of sending
 copy = "40 GB/s"               # memory bandwidth, read plus written
 memory = "16 GB"
 up = "1 Gbit/s"                # payload that it can send
@@ -78,6 +79,7 @@ class SimulatedHost(BaseModel):
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
     tflops: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    cores: Annotated[int, Field(ge=1, le=4096)] = 8
     copy_rate: Annotated[_Rate, Field(alias="copy")] = DEFAULT_COPY
     memory: Annotated[str, AfterValidator(_is_size)] | None = None
     up: _Rate
@@ -189,8 +191,9 @@ def add_hosts(
     Each new link carries what the slower of its ends can; a known host's end is its fastest link.
     Raises UsageError for a name that is taken.
     """
-    if taken := [host.name for host in added if host.name in measurement.ranks]:
-        raise UsageError(f"--add {taken[0]}: the fleet has a host of that name", fix="name it anew")
+    names = [*measurement.ranks, *(name for host in added for name in host.names)]
+    if twice := [host.name for host in added if names.count(host.name) > 1]:
+        raise UsageError(f"--add {twice[0]}: there is a host of that name", fix="name it anew")
     fastest = {
         host: max(
             (link.both_ways_bytes_per_s for link in measurement.links if link.from_host == host),
@@ -261,7 +264,9 @@ def _compute(machine: _Machine, utilisation: float) -> Compute:
     spec = machine.spec
     flops_per_s = utilisation * spec.tflops * 1e12
     copy = parse_bit_per_s(spec.copy_rate) / 8
-    return Compute(machine.name, spec.device, "simulated", spec.dtype, 1, flops_per_s, copy)
+    return Compute(
+        machine.name, spec.device, "simulated", spec.dtype, spec.cores, flops_per_s, copy
+    )
 
 
 def _step_cost(machine: _Machine, utilisation: float, shape: Shape, tokens: int) -> StepCost:

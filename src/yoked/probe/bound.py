@@ -67,7 +67,11 @@ def moved_bytes(shape: ModelShape, tokens: int, dtype: str) -> float:
 
 
 def bound(cost: StepCost, compute: Compute, alternatives: tuple[Compute, ...]) -> Bound:
-    """The verdict for one dtype of one host. alternatives: its other dtypes."""
+    """The verdict for one dtype of one host. alternatives: its other dtypes.
+
+    cost is that of one rank, compute that of all ranks that share the device's threads.
+    """
+    own_part = cost.threads / compute.threads
     flops = product_flops(cost.model, cost.tokens)
     intensity = flops / moved_bytes(cost.model, cost.tokens, cost.dtype)
     balance = compute.flops_per_s / compute.copy_bytes_per_s
@@ -80,7 +84,7 @@ def bound(cost: StepCost, compute: Compute, alternatives: tuple[Compute, ...]) -
         side=side,
         intensity=intensity,
         balance=balance,
-        reached=flops / micro_s / compute.flops_per_s,
+        reached=flops / micro_s / (own_part * compute.flops_per_s),
         optimizer_share=cost.adamw_s / step_s,
         helps=tuple(_helps(side, cost, compute, alternatives, cost.adamw_s / step_s)),
     )

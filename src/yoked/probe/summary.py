@@ -25,20 +25,30 @@ def summarise(
     fleet: str,
     taken_s: float,
     hosts: Sequence[str],
-    memory_bytes: Mapping[str, int],
+    facts: Mapping[str, Mapping[str, Any]],
     links: Sequence[Link],
     ranks: Sequence[Rank],
     timed: Iterable[Mapping[str, Any]],
 ) -> Measurement:
-    """All of a fleet. timed: as the worker wrote them; ranks: in their order, or none."""
+    """All of a fleet. facts: by host, as its agent tells them; timed: as the worker wrote them;
+    ranks: in their order, or none.
+    """
     counted = Counter(rank.host for rank in ranks)
     wire = min((link.goodput_bytes_per_s for link in links), default=None)
     rehearsed = [(rank.host, rank.rehearsal) for rank in ranks if rank.rehearsal is not None]
+    step_costs = _slowest(
+        _step_cost(host, each) for host, told in rehearsed for each in told["step_costs"]
+    )
+    on_gpus = {cost.host for cost in step_costs if cost.device == "cuda"}
+    memory = {
+        host: _gpu_memory_bytes(told, counted[host]) if host in on_gpus else told["memory_bytes"]
+        for host, told in facts.items()
+    }
     return Measurement(
         fleet=fleet,
         taken_s=taken_s,
         ranks={host: counted[host] for host in hosts if host in counted},
-        memory_bytes=dict(memory_bytes),
+        memory_bytes={host: amount for host, amount in memory.items() if amount},
         links=tuple(links),
         collectives=tuple(rated([Timed(**each) for each in timed], len(ranks), wire)),
         compute=tuple(
@@ -48,12 +58,14 @@ def summarise(
                 for each in told["compute"]
             )
         ),
-        step_costs=tuple(
-            _slowest(
-                _step_cost(host, each) for host, told in rehearsed for each in told["step_costs"]
-            )
-        ),
+        step_costs=tuple(step_costs),
     )
+
+
+def _gpu_memory_bytes(facts: Mapping[str, Any], ranks: int) -> int | None:
+    """Of the GPUs that so many ranks train on, one each; None where one does not tell."""
+    amounts = [gpu["memory_bytes"] for gpu in (facts.get("gpus") or ())[:ranks]]
+    return sum(amounts) if len(amounts) == ranks and all(amounts) else None
 
 
 def is_whole(measurement: Measurement) -> bool:

@@ -27,7 +27,7 @@ def predict_step(works: Sequence[RankWork], traffic: Traffic, network: Network) 
     mail = Mail(works, network)
     first = messages(mail, traffic)
     steps = [first, *(first.again() for _ in range(STEADY_AFTER_STEPS))]
-    run = _Run(mail, traffic, steps, network.latency_s)
+    run = _Run(mail, traffic, steps)
     run.play()
     step_s = max(kind.step_s for kind in run.kinds)
     hosts: dict[str, HostStep] = {}
@@ -137,10 +137,8 @@ class _Program:
 class _Run:
     """Plays all kinds of ranks and the wire against each other."""
 
-    def __init__(
-        self, mail: Mail, traffic: Traffic, steps: Sequence[StepMail], latency_s: float
-    ) -> None:
-        self.now, self.latency_s = 0.0, latency_s
+    def __init__(self, mail: Mail, traffic: Traffic, steps: Sequence[StepMail]) -> None:
+        self.now = 0.0
         self.kinds = [
             _Kind(_Program(work, traffic, mail.total).acts(steps), work.cpu_s_per_byte)
             for work in mail.works
@@ -172,7 +170,7 @@ class _Run:
         if self.front == len(self.queue):
             return None
         passage = self.queue[self.front]
-        return passage if self.now >= passage.ready + self.latency_s else None
+        return passage if self.now >= passage.ready + passage.latency_s else None
 
     def _pass_time(self) -> None:
         """To the next moment at which something begins or ends."""
@@ -186,7 +184,8 @@ class _Run:
         if passage is not None:
             moments.append(passage.left_s)
         elif self.front < len(self.queue):
-            moments.append(self.queue[self.front].ready + self.latency_s - self.now)
+            first = self.queue[self.front]
+            moments.append(first.ready + first.latency_s - self.now)
         passed = min(moments)
         assert passed < math.inf, "every rank waits for another"
         # A message that is due at once may lie a rounding error in the future.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from yoked.timeline.work import Network, RankWork, Traffic
+from yoked.timeline.work import DENSE_BYTES, Network, RankWork, Traffic
 
 
 def ring_bytes(payload_bytes: float, ranks: int) -> float:
@@ -19,11 +19,13 @@ def ring_bytes(payload_bytes: float, ranks: int) -> float:
 
 @dataclass
 class Passage:
-    """A message in one step. moved: bytes that a rank of each kind sends and receives; through:
-    bytes that leave each host; missing: kinds of ranks that have not made their part.
+    """A message in one step. latency_s: from ready everywhere to its first byte; moved: bytes that
+    a rank of each kind sends and receives; through: bytes that leave each host; missing: kinds of
+    ranks that have not made their part.
     """
 
     wire_s: float
+    latency_s: float
     moved: tuple[float, ...]
     through: dict[str, float]
     missing: int
@@ -52,12 +54,15 @@ class Mail:
             self.counts[number] += 1
             self.hosts.setdefault(work.host, Counter())[number] += 1
 
-    def ring(self, payload_bytes: float) -> Passage:
-        """An all-reduce. Ranks of a host are neighbours: one of them sends through its port."""
+    def ring(self, payload_bytes: float, *, hops: int) -> Passage:
+        """An all-reduce. Ranks of a host are neighbours: one of them sends through its port.
+
+        hops: messages from rank to rank that follow on each other.
+        """
         part = ring_bytes(payload_bytes, self.total)
         everywhere = dict.fromkeys(self.hosts, part if len(self.hosts) > 1 else 0.0)
         each = [part] * len(self.works)
-        return self._passage(each, each, everywhere, everywhere)
+        return self._passage(each, each, everywhere, everywhere, hops)
 
     def direct(self, sent: list[float], received: list[float]) -> Passage:
         """From rank to rank, by kind; what goes to ranks of the same host does not leave it."""
@@ -77,6 +82,7 @@ class Mail:
         received: list[float],
         leaving: dict[str, float],
         coming: dict[str, float],
+        hops: int = 1,
     ) -> Passage:
         moved = tuple(a + b for a, b in zip(sent, received, strict=True))
         wire_s = max(moved) / self.network.local_bytes_per_s
@@ -89,7 +95,8 @@ class Mail:
                 )
                 for host in self.hosts
             )
-        return Passage(wire_s, moved, leaving, len(self.works), wire_s)
+        latency_s = hops * self.network.latency_s
+        return Passage(wire_s, latency_s, moved, leaving, len(self.works), wire_s)
 
 
 class StepMail:
@@ -124,7 +131,8 @@ def messages(mail: Mail, traffic: Traffic) -> StepMail:
     stack = traffic.matrix_numbers / traffic.stacks * dense
     row = traffic.table_width * traffic.row_bytes
     owned = [work.owned for work in mail.works]
-    piece = mail.ring(traffic.head_numbers / traffic.head_pieces * dense)
+    head_bytes = traffic.head_numbers / traffic.head_pieces * dense
+    piece = mail.ring(head_bytes, hops=_hops(mail.total, dense))
     gradients = mail.direct(
         [(1 - part) * layer for part in owned], [others * part * layer for part in owned]
     )
@@ -147,6 +155,15 @@ def messages(mail: Mail, traffic: Traffic) -> StepMail:
         *[new] * traffic.stacks,
     ]
     return StepMail(traffic, every, parted=(any(early), any(first), any(second))).again()
+
+
+def _hops(ranks: int, dense_bytes: float) -> int:
+    """Of the lm_head's sum: a pair's one message each, the ring of an all-reduce in float32, or
+    the two of an exchange (`yoked.train.sync.exchange`).
+    """
+    if ranks <= 2:
+        return 1
+    return 2 * (ranks - 1) if dense_bytes == DENSE_BYTES["exact"] else 2
 
 
 def _rows(mail: Mail, own: list[float]) -> Passage:

@@ -26,9 +26,8 @@ class Port:
 
 @dataclass(frozen=True)
 class Network:
-    """Ports by host; latency_s: from the moment a message is ready everywhere to its first byte.
-
-    local_bytes_per_s: between ranks of one host.
+    """Ports by host; latency_s: from the moment a message is ready to its first byte at another
+    rank; local_bytes_per_s: between ranks of one host.
     """
 
     ports: dict[str, Port]

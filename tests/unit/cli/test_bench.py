@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from yoked.cli.commands import bench, bench_trials, probe_job
 from yoked.cli.commands.bench_trials import Trial
 from yoked.cli.commands.fleet_job import connected
 from yoked.cli.output import Output
-from yoked.errors import JobError, UsageError
+from yoked.errors import JobError, UsageError, YokedError
 from yoked.fleet.file import open_fleet
 from yoked.launch.start import Seat, take_seats
+from yoked.probe import store
 from yoked.report.bench_table import BenchRow
 from yoked.train.config import TrainConfig
 
@@ -272,3 +274,25 @@ def test_a_fleet_that_was_never_probed_has_no_prediction(
 ) -> None:
     assert bench._wire_bytes_per_s(open_fleet(None), Output(json_mode=True)) is None
     assert "`yoked probe` does it" in capsys.readouterr().err
+
+
+def test_what_was_measured_is_reported_even_where_it_cannot_be_drawn(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "yoked.report.bench_plot", None)
+    table: Any = None
+
+    assert bench._draw(table, here / "t.png", Output(json_mode=True)) is None
+    assert "no plot" in capsys.readouterr().err
+
+
+def test_a_damaged_measurement_takes_nothing_but_the_prediction(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def damaged(fleet: Any) -> None:
+        raise YokedError("probe.json is damaged", fix="yoked probe")
+
+    monkeypatch.setattr(store, "load_newest", damaged)
+
+    assert bench._wire_bytes_per_s(open_fleet(None), Output(json_mode=True)) is None
+    assert "no prediction: probe.json is damaged" in capsys.readouterr().err

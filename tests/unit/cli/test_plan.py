@@ -130,3 +130,39 @@ def test_a_plan_needs_no_torch() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_where_one_host_is_better_alone_larger_steps_that_would_use_all_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = tmp_path / "slow.toml"
+    slow.write_text('[[host]]\nname = "box"\ncount = 2\ntflops = 0.5\nup = "60 Mbit/s"\n')
+
+    assert plan.command(simulate=str(slow), flags=PlanFlags(total_batch_size=2048)) == 0
+
+    said = capsys.readouterr().out
+    assert said.startswith("train on box-1 alone")
+    assert "8,192 tokens a step would reach 1." in said
+
+
+def test_nobody_is_sent_to_train_on_a_host_that_there_is_not(
+    probed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan.command(probe=probed, add=("old=0.01,10",)) == 0
+    assert "next:" not in capsys.readouterr().out
+
+
+def test_a_fleet_of_unlike_devices_is_planned_by_what_fits_all_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed = tmp_path / "mixed.toml"
+    mixed.write_text(
+        '[[host]]\nname = "gpu"\ndevice = "cuda"\ntflops = 40\nup = "1 Gbit/s"\n'
+        '[[host]]\nname = "cpu"\ntflops = 1\nup = "1 Gbit/s"\n'
+    )
+
+    found = answer(capsys, simulate=str(mixed))
+
+    # As on a CPU; on GPUs alone it would be depth 20 with rows of 2,048.
+    assert found["tokens_per_step"] == 4096
+    assert found["params"]["total"] == 36_700_290

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from yoked.errors import YokedError
-from yoked.plan.costs import codec_cost, rank_costs
+from yoked.plan.costs import COPY_BYTES_PER_S, codec_cost, rank_costs
 from yoked.plan.fleet import network_of
 from yoked.plan.memory import rank_memory
+from yoked.plan.search import Question, make_plan
 from yoked.plan.shape import Shape, head_flops_per_token
 from yoked.records.measurement import Measurement
 
@@ -38,6 +39,26 @@ def test_a_host_of_which_nothing_is_known_is_named(fleet: Fleet, anchor: Shape) 
     half = replace(known, step_costs=known.step_costs[:1])
     with pytest.raises(YokedError, match="not measured on b"):
         rank_costs(half, anchor)
+
+
+def test_a_row_more_costs_something_even_where_one_took_as_long_as_several(
+    fleet: Fleet, anchor: Shape
+) -> None:
+    known = fleet()
+    flat = replace(known, step_costs=tuple(replace(c, overhead_s=1.0) for c in known.step_costs))
+    cost = rank_costs(flat, anchor)["float32"][0]
+    assert cost.row_s > 0
+    assert cost.rows_time_s(2, device_batch_size=2) == pytest.approx(0.88)
+    assert make_plan(Question(anchor, 4096), flat).chosen.tokens_per_second > 0
+
+
+def test_codecs_work_in_the_hosts_memory_which_its_ranks_share(fleet: Fleet, anchor: Shape) -> None:
+    known = fleet()
+    on_gpu = replace(known.compute[1], device="cuda:0", copy_bytes_per_s=3e12)
+    mixed = replace(known, ranks={"a": 4, "b": 1}, compute=(known.compute[0], on_gpu))
+    shared, beside_a_gpu = rank_costs(mixed, anchor)["float32"]
+    assert shared.copy_bytes_per_s == pytest.approx(15.6e9 / 4)
+    assert beside_a_gpu.copy_bytes_per_s == COPY_BYTES_PER_S
 
 
 def test_only_a_lossy_payload_costs_a_codec() -> None:

@@ -18,6 +18,7 @@ from yoked.plan.shape import Shape
 from yoked.records.measurement import Collective, Measurement
 from yoked.timeline.clock import predict_step
 from yoked.timeline.work import GLOO_CPU_S_PER_BYTE, Network, Port, RankWork, Traffic
+from yoked.units import format_bytes
 
 Fleet = Callable[..., Measurement]
 TARGET = Target(steps=1000, prices_per_hour={})
@@ -121,8 +122,36 @@ def test_no_fleet_is_advised_where_one_host_is_faster(fleet: Fleet, anchor: Shap
 def test_what_does_not_fit_is_not_chosen_while_something_does(fleet: Fleet, anchor: Shape) -> None:
     tight = replace(fleet(), memory_bytes={"a": 8_000_000_000, "b": 500_000_000})
     plan = make_plan(Question(anchor, 16_384), tight)
-    assert plan.too_small.keys() <= {"b"}
-    assert "would not fit" in "\n".join(explanation(plan, TARGET))
+    said = "\n".join(explanation(plan, TARGET))
+    assert plan.chosen.hosts == ("a",)
+    assert plan.at_home == ("b",)
+    assert plan.too_small == {}
+    assert f"b needs {format_bytes(plan.short['b'])} and has 500 MB: leave it at home" in said
+    assert "adds" not in said
+
+
+def test_where_nothing_fits_the_plan_says_what_would(fleet: Fleet, anchor: Shape) -> None:
+    tiny = replace(fleet(), memory_bytes={"a": 500_000_000, "b": 500_000_000})
+    plan = make_plan(Question(anchor, 16_384), tiny)
+    said = "\n".join(explanation(plan, TARGET))
+    assert plan.too_small.keys() == set(plan.chosen.hosts)
+    # The smallest micro-batch was tried.
+    assert "it would not fit; a smaller --depth would" in said
+    asked = make_plan(Question(anchor, 16_384, device_batch_size=2), tiny)
+    assert "a smaller --device-batch-size or --depth" in "\n".join(explanation(asked, TARGET))
+
+
+def test_a_model_that_was_not_probed_is_told_with_all_that_the_probe_would_need(
+    fleet: Fleet, anchor: Shape
+) -> None:
+    longer = replace(anchor, sequence_len=1024, vocab_size=16_384)
+    (said,) = [
+        line
+        for line in explanation(make_plan(Question(longer, 16_384), fleet()), TARGET)
+        if "scaled" in line
+    ]
+    flags = "--depth 4 --head-dim 64 --max-seq-len 1024 --vocab-size 16384"
+    assert f"`yoked probe {flags}`" in said
 
 
 def test_time_and_cost_to_the_target(fleet: Fleet, anchor: Shape) -> None:
@@ -154,6 +183,40 @@ def test_collectives_say_what_part_of_the_wire_is_reached(fleet: Fleet) -> None:
     network = network_of(replace(known, collectives=reduces), ["a", "b"])
     assert network.ports["a"].out_bytes_per_s == pytest.approx(0.9 * rate)
     assert network.latency_s == pytest.approx(0.00075)
+
+
+def test_a_ring_takes_longer_to_begin_the_more_ranks_there_are(fleet: Fleet) -> None:
+    known = fleet(slower={"a": 1.0, "b": 1.0, "c": 1.0})
+    small = Collective("all_reduce", "gloo", 3, 1000, 0.004, 0.0, 7e5, 0.01)
+    network = network_of(replace(known, collectives=(small,)), ["a", "b", "c"])
+    # From rank to rank four times.
+    assert network.latency_s == pytest.approx(0.001)
+
+
+def test_a_sum_over_many_ranks_begins_later_than_over_two() -> None:
+    def comm_s(ranks: int, latency_s: float) -> float:
+        work = RankWork("", 0.0, 0.1, 0.1, 0.0, 0.0, 0.0, owned=1 / ranks, table_rows=0.0)
+        works = [replace(work, host=str(rank)) for rank in range(ranks)]
+        head = Traffic(head_numbers=1e6, matrix_numbers=0, table_width=0, layers=1)
+        ports = {str(rank): Port(1e12, 1e12) for rank in range(ranks)}
+        return predict_step(works, head, Network(ports, latency_s)).step_s - 0.2
+
+    assert comm_s(2, 0.01) == pytest.approx(comm_s(2, 0.0) + 0.01, rel=0.05)
+    assert comm_s(9, 0.01) > 10 * comm_s(2, 0.01)
+
+
+def test_a_host_by_itself_is_as_fast_between_its_ranks_as_was_measured(
+    fleet: Fleet, anchor: Shape
+) -> None:
+    known = fleet(slower={"a": 1.0})
+    large = Collective("all_reduce", "gloo", 2, 64_000_000, 0.05, 1.3e9, 1.3e9, None)
+    small = Collective("all_reduce", "gloo", 2, 1000, 0.0004, 2e6, 2e6, None)
+    network = network_of(replace(known, collectives=(small, large)), ["a"])
+    assert network.local_bytes_per_s == 1.3e9
+    assert network.latency_s == pytest.approx(0.0002)
+    # Of a fleet the collectives cross the network, and say nothing of one host.
+    alone = network_of(replace(fleet(), collectives=(replace(small, time_s=0.2),)), ["a"])
+    assert alone.latency_s < 0.001
 
 
 def test_without_overlap_plain_ddp_comes_out_as_it_was_measured() -> None:

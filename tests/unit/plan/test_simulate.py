@@ -8,7 +8,15 @@ import pytest
 from yoked.errors import FleetError, UsageError
 from yoked.plan.search import Question, make_plan
 from yoked.plan.shape import Shape, flops_per_token
-from yoked.plan.simulate import add_hosts, load_simulated, parse_added, presets, simulate
+from yoked.plan.simulate import (
+    SimulatedFleet,
+    SimulatedHost,
+    add_hosts,
+    load_simulated,
+    parse_added,
+    presets,
+    simulate,
+)
 from yoked.records.measurement import Measurement
 
 Fleet = Callable[..., Measurement]
@@ -102,3 +110,21 @@ def test_the_file_in_the_documentation_can_be_simulated(anchor: Shape, tmp_path:
     file.write_text(text.split("```toml\n")[1].split("```")[0])
     measurement = simulate(load_simulated(str(file)), anchor, device_batch_size=2)
     assert list(measurement.ranks) == ["desktop", "office-1", "office-2"]
+
+
+def test_two_hosts_to_add_have_two_names(fleet: Fleet, anchor: Shape) -> None:
+    twins = [parse_added("mini=0.3,940"), parse_added("mini=0.3,940")]
+    with pytest.raises(UsageError, match="--add mini: there is a host of that name"):
+        add_hosts(fleet(), twins, anchor, 2)
+
+
+def test_the_cores_of_a_stated_host_share_the_work_of_sending(anchor: Shape) -> None:
+    host = SimulatedHost(name="box", count=2, tflops=0.5, up="10 Gbit/s")
+    rates = [
+        make_plan(
+            Question(anchor, 4096, dtype="float32"),
+            simulate(SimulatedFleet(host=[host.model_copy(update={"cores": cores})]), anchor, 2),
+        ).chosen.tokens_per_second
+        for cores in (1, 8)
+    ]
+    assert rates[1] > 1.02 * rates[0]

@@ -73,3 +73,10 @@ def test_an_optimizer_that_takes_long_asks_for_larger_steps() -> None:
 
     assert verdict.optimizer_share == pytest.approx(1.0 / 1.76)
     assert any("--total-batch-size" in line for line in verdict.helps)
+
+
+def test_a_rank_reaches_a_part_of_what_all_ranks_of_its_host_multiply() -> None:
+    one = bound(step_cost("alpha"), compute("alpha"), ())
+    four = dataclasses.replace(compute("alpha", flops=4 * 268e9), threads=4)
+
+    assert bound(step_cost("alpha"), four, ()).reached == pytest.approx(one.reached)

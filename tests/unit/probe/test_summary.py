@@ -13,6 +13,12 @@ from yoked.records.measurement import Compute, Link, Measurement, StepCost
 TIMED = {"op": "all_reduce", "backend": "gloo", "payload_bytes": 4_000_000, "time_s": 0.04}
 
 
+FACTS: dict[str, dict[str, Any]] = {
+    "alpha": {"memory_bytes": 8_000_000_000, "gpus": [{"memory_bytes": 24 << 30}] * 3},
+    "beta": {"memory_bytes": None, "gpus": []},
+}
+
+
 def told(cost: StepCost, rates: Compute) -> dict[str, Any]:
     """A rank's rehearsal as JSON has it, under the name that the host gives itself."""
     return {
@@ -27,7 +33,7 @@ def summarised(links: list[Link], ranks: list[Rank]) -> Measurement:
         fleet="home",
         taken_s=1.76e9,
         hosts=["alpha", "beta"],
-        memory_bytes={"alpha": 8_000_000_000},
+        facts=FACTS,
         links=links,
         ranks=ranks,
         timed=[TIMED] if ranks else [],
@@ -77,3 +83,16 @@ def test_a_host_without_a_step_or_a_missing_link_is_not_whole() -> None:
     assert not is_whole(summarised(both, [ranks[0], Rank("beta", None)]))
     assert not is_whole(summarised(both, []))
     assert is_whole(summarised([], ranks[:1]))
+
+
+def test_where_gpus_train_their_memory_counts() -> None:
+    on_gpu = dataclasses.replace(step_cost("x"), device="cuda")
+    ranks = [Rank("alpha", told(on_gpu, compute("x"))) for _ in range(2)]
+
+    assert summarised([], ranks).memory_bytes == {"alpha": 2 * (24 << 30)}
+
+
+def test_where_the_cpu_trains_the_machines_memory_counts() -> None:
+    ranks = [Rank(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
+
+    assert summarised([], ranks).memory_bytes == {"alpha": 8_000_000_000}

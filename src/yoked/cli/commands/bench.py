@@ -81,13 +81,20 @@ def command(
     for note in (*config.notes, *_notes(config)):
         output.note(note)
     table = _measure(config, open_fleet(fleet), steps, processes, strategies, output)
-    drawn = None
-    if plot is not None:
-        from yoked.report.bench_plot import plot_bench
-
-        drawn = str(plot_bench(table, plot))
+    drawn = None if plot is None else _draw(table, plot, output)
     _report(table, drawn, output, markdown=markdown)
     return 0
+
+
+def _draw(table: BenchTable, plot: Path, output: Output) -> str | None:
+    """What was measured is worth more than a picture of it."""
+    try:
+        from yoked.report.bench_plot import plot_bench
+
+        return str(plot_bench(table, plot))
+    except (YokedError, ImportError) as problem:
+        output.note(f"no plot: {problem}")
+        return None
 
 
 def _with_sync(config: TrainConfig, sync: str) -> TrainConfig:
@@ -393,7 +400,11 @@ def _wire_bytes_per_s(fleet: Fleet, output: Output) -> float | None:
     """The slowest wire between the fleet's hosts while both directions are in use."""
     from yoked.probe.store import load_newest
 
-    measured = load_newest(fleet)
+    try:
+        measured = load_newest(fleet)
+    except YokedError as problem:
+        output.note(f"no prediction: {problem}")
+        return None
     if measured is None or not measured.links:
         output.note("no prediction: the fleet was not probed; `yoked probe` does it")
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from yoked.plan.explain import Target
     from yoked.plan.search import Plan, Question
     from yoked.plan.shape import Shape
+    from yoked.plan.simulate import SimulatedHost
     from yoked.records.measurement import Measurement
     from yoked.train.config import TrainConfig
     from yoked.train.resolve import Horizon, ResolvedConfig
@@ -116,10 +118,12 @@ def command(
         raise UsageError(
             "--simulate is a fleet of its own, without --fleet and --probe", fix="give one of them"
         )
-    measurement, run = (
-        _measured(fleet, probe, config) if simulate is None else _simulated(simulate, config)
-    )
     added = [parse_added(text) for text in add]
+    measurement, run = (
+        _measured(fleet, probe, config, added)
+        if simulate is None
+        else _simulated(simulate, config, added)
+    )
     if added:
         batch = run.resolved.device_batch_size
         measurement = add_hosts(measurement, added, run.shape, batch)
@@ -132,7 +136,8 @@ def command(
         plan_payload(plan, measurement, target, names, simulated=simulate is not None),
         verdict=verdict(plan),
         evidence=plan_lines(plan, measurement, target, names, larger, simulated=simulate),
-        next_commands=[] if simulate else _next_commands(plan, flags, fleet),
+        # A host that nobody has cannot be trained on.
+        next_commands=[] if simulate or added else _next_commands(plan, flags, fleet),
     )
     return 1 if plan.too_small else 0
 
@@ -146,11 +151,17 @@ class _Run:
     horizon: Horizon
 
 
-def _resolve(config: TrainConfig, device_type: str) -> _Run:
+def _resolve(config: TrainConfig, device_types: Collection[str]) -> _Run:
     from yoked.plan.shape import Shape, count_parameters, flops_per_token
-    from yoked.train.resolve import REFERENCE_DEPTH, ModelSize, fix_horizon, resolve
+    from yoked.train.resolve import (
+        REFERENCE_DEPTH,
+        ModelSize,
+        common_device_type,
+        fix_horizon,
+        resolve,
+    )
 
-    resolved = resolve(config, device_type)
+    resolved = resolve(config, common_device_type(device_types))
 
     def shape(depth: int) -> Shape:
         return Shape.from_flags(
@@ -171,21 +182,22 @@ def _resolve(config: TrainConfig, device_type: str) -> _Run:
     return _Run(own, resolved, fix_horizon(resolved, size))
 
 
-def _simulated(named: str, config: TrainConfig) -> tuple[Measurement, _Run]:
+def _simulated(
+    named: str, config: TrainConfig, added: Sequence[SimulatedHost]
+) -> tuple[Measurement, _Run]:
     from yoked.plan.simulate import load_simulated, simulate
 
     fleet = load_simulated(named)
-    run = _resolve(config, "cuda" if any(host.device == "cuda" for host in fleet.host) else "cpu")
+    run = _resolve(config, [host.device for host in (*fleet.host, *added)])
     return simulate(fleet, run.shape, run.resolved.device_batch_size), run
 
 
 def _measured(
-    fleet: Path | None, probe: Path | None, config: TrainConfig
+    fleet: Path | None, probe: Path | None, config: TrainConfig, added: Sequence[SimulatedHost]
 ) -> tuple[Measurement, _Run]:
     measurement = _read(probe) if probe is not None else _newest(fleet)
-    devices = {cost.device for cost in measurement.step_costs}
-    kind = next((each for each in ("cuda", "mps") if each in devices), "cpu")
-    return measurement, _resolve(config, kind)
+    devices = [cost.device for cost in measurement.step_costs]
+    return measurement, _resolve(config, [*devices, *(host.device for host in added)])
 
 
 def _read(path: Path) -> Measurement:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from yoked.cli.commands.lab_text import table
 from yoked.plan.arithmetic import LINE_RATES_BIT_PER_S, WireTime, wire_times
 from yoked.plan.explain import explanation
+from yoked.plan.search import WORTHWHILE
 from yoked.plan.shape import count_parameters, flops_per_token
 from yoked.units import (
     format_bit_per_s,
@@ -117,7 +118,7 @@ def plan_lines(
 ) -> list[str]:
     """The evidence: where the figures are from, candidates, reasons, bandwidth arithmetic."""
     lines = [_source(measurement, simulated), *explanation(plan, target, added)]
-    if larger is not None and larger.efficiency > plan.efficiency:
+    if larger is not None and larger.speedup > WORTHWHILE * plan.speedup:
         lines.append(
             f"{larger.chosen.tokens_per_step:,} tokens a step would reach "
             f"{larger.speedup:.2f} times the fastest alone (--sync {larger.chosen.sync}): "
@@ -129,7 +130,7 @@ def plan_lines(
 
 def _source(measurement: Measurement, simulated: str | None) -> str:
     if simulated is not None:
-        return f"simulated, {measurement.fleet}: stated peaks times stated utilisation, no overhead"
+        return f"simulated, {measurement.fleet}: stated peaks times stated utilisation"
     taken = datetime.fromtimestamp(measurement.taken_s).astimezone()
     return f"from the probe of {taken:%Y-%m-%d %H:%M}"
 

@@ -316,9 +316,7 @@ class _Probe:
             fleet=self._fleet.name,
             taken_s=time.time(),
             hosts=[host.name for host in self._fleet.hosts],
-            memory_bytes={
-                name: told["memory_bytes"] for name, told in facts.items() if told["memory_bytes"]
-            },
+            facts=facts,
             links=[seen.link for seen in links],
             ranks=ranks,
             timed=result.get("collectives", []),

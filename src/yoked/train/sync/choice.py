@@ -16,6 +16,7 @@ import torch
 from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import deferred_backwards, part_rows
 from yoked.timeline.messages import ring_bytes
+from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
 from yoked.timeline.work import (
     DENSE_BYTES,
@@ -46,11 +47,14 @@ ADAMW_BYTES = 24
 
 @dataclass(frozen=True)
 class RankPlace:
-    """A rank: its host, its rows of a step, FLOP a second in the model's products."""
+    """A rank: its host, its rows of a step, FLOP a second in the model's products, and the threads
+    that compute; 0: a GPU does.
+    """
 
     host: str
     rows: int
     flops_per_s: float
+    threads: int
 
 
 def choose_sync(
@@ -64,7 +68,8 @@ def choose_sync(
 
 
 def measure_wire(wire: Wire) -> tuple[float, float]:
-    """Bytes a second that each rank sends in a large all-reduce, and a small one's seconds.
+    """Bytes a second that each rank sends in a large all-reduce, and seconds from ready to the
+    first byte at another rank: a small one is 2(N-1) such messages.
 
     Collective; takes about MEASURE_S, or one message of FIRST_BYTES on a slow network.
     """
@@ -78,7 +83,8 @@ def measure_wire(wire: Wire) -> tuple[float, float]:
         took_s = max(_time_s(wire, payload), _time_s(wire, payload))
         # Clocks differ: rank 0's says for all whether to go on.
         if wire.gather_objects(took_s)[0] > MEASURE_S or size >= LAST_BYTES:
-            return ring_bytes(size, wire.world_size) / took_s, latency_s / 2
+            hops = 2 * (wire.world_size - 1)
+            return ring_bytes(size, wire.world_size) / took_s, latency_s / hops
         size *= 4
 
 
@@ -98,12 +104,16 @@ def judge(
     """Pure: the payload dtype for a wire that carries so much, each way, on every host."""
     counts = count_parameters(config)
     network = Network({r.host: Port(bytes_per_s, bytes_per_s) for r in ranks}, latency_s)
-    total_flops_per_s = sum(rank.flops_per_s for rank in ranks)
+    owned = owned_parts(
+        [rank.flops_per_s for rank in ranks],
+        _muon_flops(config),
+        counts.total - counts.transformer_matrices,
+    )
     step_s: dict[str, float] = {}
     for name in CANDIDATES:
         works = [
-            _work(rank, name, rank.flops_per_s / total_flops_per_s, config, device_batch_size)
-            for rank in ranks
+            _work(rank, name, part, config, device_batch_size)
+            for rank, part in zip(ranks, owned, strict=True)
         ]
         step_s[name] = predict_step(works, _traffic(name, config, counts), network).step_s
     best_s = min(step_s.values())
@@ -146,8 +156,6 @@ def _work(
     backward_part = (1 - head_part) * 2 / 3
     last_s, (first, second) = parts.last * row_s, parts.deferred
     lossy = name != "exact"
-    # Five steps of three products with the small side; see `layout.update_cost`.
-    muon_flops = 5 * 6 * counts.transformer_matrices * config.n_embd
     return RankWork(
         host=rank.host,
         before_s=parts.early * row_s,
@@ -156,7 +164,7 @@ def _work(
         forward_s=last_s * backward_part / 2,
         head_s=last_s * head_part,
         backward_s=last_s * backward_part,
-        muon_s=owned * muon_flops / rank.flops_per_s,
+        muon_s=owned * _muon_flops(config) / rank.flops_per_s,
         adamw_s=ADAMW_BYTES * (counts.total - counts.transformer_matrices) / COPY_BYTES_PER_S,
         owned=owned,
         table_rows=_table_rows(parts.last, config),
@@ -164,8 +172,13 @@ def _work(
         deferred_rows=(_table_rows(first, config), _table_rows(second, config)),
         encode_s=16 / COPY_BYTES_PER_S if lossy else 0.0,
         decode_s=10 / COPY_BYTES_PER_S if lossy else 0.0,
-        cpu_s_per_byte=GLOO_CPU_S_PER_BYTE,
+        cpu_s_per_byte=GLOO_CPU_S_PER_BYTE / rank.threads if rank.threads else 0.0,
     )
+
+
+def _muon_flops(config: ModelConfig) -> float:
+    """Of a step. Five steps of three products with the small side; see `layout.update_cost`."""
+    return 5 * 6 * count_parameters(config).transformer_matrices * config.n_embd
 
 
 def _table_rows(rows: int, config: ModelConfig) -> float:

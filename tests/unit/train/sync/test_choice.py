@@ -12,8 +12,10 @@ D4 = ModelConfig.from_depth(
 GBIT = 118e6
 
 
-def verdict(rate: float, rows: int = 16, hosts: tuple[str, ...] = ("i9", "laptop")) -> Choice:
-    ranks = [RankPlace(host, rows, 1e11) for host in hosts]
+def verdict(
+    rate: float, rows: int = 16, hosts: tuple[str, ...] = ("i9", "laptop"), threads: int = 1
+) -> Choice:
+    ranks = [RankPlace(host, rows, 1e11, threads) for host in hosts]
     return judge(rate, 2e-4, ranks, D4, 2)
 
 
@@ -41,14 +43,20 @@ def test_a_slower_wire_never_chooses_a_larger_payload(rows):
     assert chosen == sorted(chosen)
 
 
+def test_sending_slows_a_host_with_many_threads_less():
+    one, eight, gpu = (verdict(GBIT, threads=threads).measured for threads in (1, 8, 0))
+
+    assert one["exact_step_s"] > eight["exact_step_s"] > gpu["exact_step_s"]
+
+
 def test_a_host_without_rows_is_no_obstacle():
-    ranks = [RankPlace("i9", 4, 1e11), RankPlace("old", 0, 1e9)]
+    ranks = [RankPlace("i9", 4, 1e11, 1), RankPlace("old", 0, 1e9, 1)]
 
     assert judge(GBIT, 2e-4, ranks, D4, 2).value in ("exact", "bf16", "int8")
 
 
 def test_the_wire_is_measured_and_all_ranks_choose_alike(on_ranks):
-    ranks = [RankPlace("i9", 4, 1e11), RankPlace("laptop", 4, 1e11)]
+    ranks = [RankPlace("i9", 4, 1e11, 1), RankPlace("laptop", 4, 1e11, 1)]
 
     choices = on_ranks(2, lambda wire: choose_sync(wire, ranks, D4, 2))
     measured = on_ranks(2, measure_wire)
