@@ -105,6 +105,23 @@ def test_other_settings_and_a_finished_run_cannot_be_gone_on_with(
     assert "computed in float32 so far" in dtype[1]
 
 
+def test_a_model_is_not_taken_to_the_tokens_of_another_vocabulary(
+    lab: Any, done: list[float], tmp_path: Path
+) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(f"{n} quite other words {n * n}" for n in range(20_000)))
+    flags = [*lab.flags(data=other, num_iterations=2), f"--from={lab.runs / 'done'}"]
+    tokenizer = lab.runs / "done" / "checkpoints" / "tokenizer"
+
+    refused = lab.train("refused", *flags).end()
+    taken = lab.train("taken", *flags, f"--tokenizer={tokenizer}").end()
+
+    assert refused.status == 1
+    assert "reads other tokens" in refused.json["error"]["what"]
+    assert refused.json["error"]["fix"] == [f"--tokenizer {tokenizer}"]
+    assert taken.status == 0, taken.stderr
+
+
 def test_a_damaged_newest_checkpoint_is_passed_over(lab: Any, done: list[float]) -> None:
     newest = lab.checkpoints("done") / "model_000012.pt"
     content = bytearray(newest.read_bytes())

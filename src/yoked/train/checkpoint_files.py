@@ -441,5 +441,11 @@ def find_model_folder(path: Path) -> Path:
     )
 
 
+def find_tokenizer(folder: Path) -> Path:
+    """Where the tokenizer of a model folder is, if it is anywhere: beside it, or in its base."""
+    beside = folder / "tokenizer"
+    return beside if beside.is_dir() else folder.parent.parent / "tokenizer"
+
+
 def _saved_at(folder: Path) -> int:
     return max(model.stat().st_mtime_ns for model in folder.glob(_MODELS))

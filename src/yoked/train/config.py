@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from cyclopts import Group, Parameter
 
@@ -252,8 +252,20 @@ class TrainConfig:
     fp8_recipe: Annotated[Literal["tensorwise", "rowwise"], _flag("See --fp8.", ELSEWHERE)] = (
         "tensorwise"
     )
+    # The fields that were named when it was made first: on a command line, those of its flags.
+    passed: Annotated[frozenset[str] | None, Parameter(parse=False, show=False)] = (
+        dataclasses.field(default=None, compare=False, repr=False)
+    )
+
+    def __new__(cls, **values: Any) -> Self:
+        """Take note of what is named; a copy by dataclasses.replace names `passed` itself."""
+        made = super().__new__(cls)
+        object.__setattr__(made, "_named", frozenset(values))
+        return made
 
     def __post_init__(self) -> None:
+        if self.passed is None:
+            object.__setattr__(self, "passed", self.__dict__["_named"])
         self._normalise()
         for check in (_check_choices, _check_numbers, _check_model, _check_batch, _check_run):
             check(self)
@@ -317,11 +329,12 @@ class TrainConfig:
             )
 
     def given(self) -> dict[str, Any]:
-        """The fields that differ from their defaults."""
+        """The fields that were named, also with their defaults, and those that differ from them."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if getattr(self, field.name) != field.default
+            if field.compare
+            and (field.name in (self.passed or ()) or getattr(self, field.name) != field.default)
         }
 
     def on_top_of(self, saved: TrainConfig, *, world_size: int | None = None) -> TrainConfig:
@@ -339,6 +352,7 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data from which `from_dict` makes an equal configuration."""
         values = dataclasses.asdict(self)
+        values["passed"] = sorted(self.passed or ())
         return {key: str(v) if isinstance(v, Path) else v for key, v in values.items()}
 
     @classmethod
@@ -354,6 +368,7 @@ class TrainConfig:
         paths = ("tokenizer", "runs_dir", "start_from")
         plain = dict(values)
         plain.update({key: Path(plain[key]) for key in paths if plain.get(key) is not None})
+        plain["passed"] = frozenset(plain.get("passed", ()))
         return cls(**plain)
 
     @classmethod

@@ -27,7 +27,7 @@ from yoked.errors import CheckpointError, DivergedError
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.config import TrainConfig
 from yoked.train.livebalance import LiveBalance, idle_note, rank_names
-from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
+from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer, holds_tokenizer
 from yoked.train.optim.optimizer import OptimizerState
 from yoked.train.progress import TrainProgress
 from yoked.train.result import RunResult, State, Tally, host_table
@@ -195,7 +195,7 @@ class Loop:
             self.folder.claim()
         self.store.recover()
         tokenizer = self.folder.checkpoints / "tokenizer"
-        if not (tokenizer / "token_bytes.pt").exists():
+        if not holds_tokenizer(tokenizer, self.session.data.info.tokenizer_fingerprint):
             with writing(tokenizer):
                 export_tokenizer(self.session.data.tokenizer_folder, tokenizer)
         self.folder.open(self._describe(), self.origin.attempt)
@@ -342,7 +342,9 @@ class Loop:
     def _require_finite_weights(self, done: int) -> None:
         """A finite loss can be followed by weights that are not; they must not be saved."""
         for name, parameter in self.parts.model.named_parameters():
-            if not math.isfinite(float(parameter.detach().sum(dtype=torch.float64))):
+            # Apple's GPUs have no float64; there a sum beyond float32 is no weight's either.
+            exact = torch.float32 if parameter.device.type == "mps" else torch.float64
+            if not math.isfinite(float(parameter.detach().sum(dtype=exact))):
                 raise DivergedError(
                     f"{name} is not finite after step {done}, so it was not saved", fix=LOWER_RATE
                 )

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from yoked.errors import CheckpointError
+from yoked.errors import CheckpointError, DataError
 from yoked.train.data.files import write_atomically
 from yoked.train.tokenizer import Tokenizer
 
@@ -324,6 +324,15 @@ def checkpoint_meta(
             "total_training_time": total_training_time_s,
         },
     }
+
+
+def holds_tokenizer(target: Path, fingerprint: str) -> bool:
+    """Whether `export_tokenizer` has written this very tokenizer there."""
+    try:
+        found = Tokenizer.load(target).fingerprint
+    except DataError:
+        return False
+    return found == fingerprint and (target / "token_bytes.pt").is_file()
 
 
 def export_tokenizer(tokenizer_folder: Path, target: Path) -> None:

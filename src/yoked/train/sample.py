@@ -21,7 +21,7 @@ from torch import Tensor
 
 from yoked.errors import CheckpointError, UsageError
 from yoked.train.checkpoint import CheckpointStore
-from yoked.train.checkpoint_files import find_model_folder
+from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
 from yoked.train.fused import norm
 from yoked.train.model import (
     GPT,
@@ -225,12 +225,12 @@ def load_for_sampling(
     folder = find_model_folder(path)
     loaded = CheckpointStore(folder).load(step, optimizer=False)
     config = _config_of(loaded.meta, folder)
-    tokenizer = Tokenizer.load(_find_tokenizer(folder))
+    tokenizer = Tokenizer.load(find_tokenizer(folder))
     if tokenizer.vocab_size != config.vocab_size:
         raise CheckpointError(
             f"the model in {folder} has {config.vocab_size} tokens, the tokenizer beside it "
             f"{tokenizer.vocab_size}: they do not belong together.",
-            fix=f"put the tokenizer it was trained with into {_find_tokenizer(folder)}",
+            fix=f"put the tokenizer it was trained with into {find_tokenizer(folder)}",
         )
     with torch.device("meta"):
         model = GPT(config, dtype)
@@ -241,11 +241,6 @@ def load_for_sampling(
         raise CheckpointError(f"the checkpoint in {folder} does not fit: {error}") from error
     model.finish()
     return model.eval(), tokenizer, loaded.meta
-
-
-def _find_tokenizer(folder: Path) -> Path:
-    beside = folder / "tokenizer"
-    return beside if beside.is_dir() else folder.parent.parent / "tokenizer"
 
 
 def _config_of(meta: Mapping[str, Any], folder: Path) -> ModelConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 from yoked.errors import CheckpointError, UsageError
 from yoked.runs import find_run, new_run_name
 from yoked.train.checkpoint import CheckpointStore, LoadedCheckpoint, check_matches
-from yoked.train.checkpoint_files import find_model_folder
+from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
 from yoked.train.choose import DTYPES, apply_choices
 from yoked.train.config import TrainConfig
 from yoked.train.data.rows import SampleStream
@@ -31,6 +32,16 @@ from yoked.train.session import Session, parameter_table
 from yoked.train.sync.payload import PAYLOADS
 from yoked.train.tokenizer import Tokenizer
 from yoked.train.trainer import Trainer
+
+# What a run cannot change while it goes on.
+_OF_THE_MODEL = (
+    "depth",
+    "aspect_ratio",
+    "head_dim",
+    "max_seq_len",
+    "window_pattern",
+    "vocab_size",
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,8 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
         )
     folder = find_run(config.run, config.runs_dir)
     recorded = RunFolder(folder).read()
-    saved = TrainConfig.from_dict(recorded["config"])
+    saved = _as_it_began(TrainConfig.from_dict(recorded["config"]), recorded, config)
+    _require_same_model(config, saved, folder)
     start_from = saved.start_from
     # Where it begins is a matter of this start, not of the run.
     saved = dataclasses.replace(saved, resume=False, resume_from_step=None, start_from=None)
@@ -77,7 +89,7 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
         config.on_top_of(saved, world_size=world_size), run=folder.name, runs_dir=folder.parent
     )
     hosts = tuple(recorded["hosts"])
-    _require_same_dtype(config, str(hosts[0]["dtype"]), folder.name)
+    _require_same_dtype(config, str(hosts[0]["dtype"]), folder)
     return Origin(
         resumed,
         folder,
@@ -89,11 +101,50 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
     )
 
 
-def _require_same_dtype(config: TrainConfig, recorded: str, run: str) -> None:
+def _as_it_began(
+    saved: TrainConfig, recorded: Mapping[str, Any], config: TrainConfig
+) -> TrainConfig:
+    """The saved configuration with what its devices decided: others would decide otherwise.
+
+    config: what is asked for now; another length of the run is worked out anew.
+    """
+    model, horizon = recorded.get("model") or {}, recorded.get("horizon") or {}
+    decided: dict[str, Any] = {}
+    if model:
+        decided = {
+            "depth": model["n_layer"],
+            "head_dim": model["n_embd"] // model["n_head"],
+            "max_seq_len": model["sequence_len"],
+            "window_pattern": model["window_pattern"],
+        }
+    lengths = ("num_iterations", "target_flops", "target_param_data_ratio")
+    for name in ("total_batch_size", "num_iterations"):
+        decided[name] = horizon.get(name)
+    if any(getattr(saved, name) is not None or name in config.given() for name in lengths):
+        del decided["num_iterations"]
+    left_open = {name: value for name, value in decided.items() if getattr(saved, name) is None}
+    return dataclasses.replace(saved, **left_open)
+
+
+def _require_same_model(config: TrainConfig, saved: TrainConfig, folder: Path) -> None:
+    """Refuse flags by which another model would be trained in the run's folder."""
+    before = {name: getattr(saved, name) for name in _OF_THE_MODEL}
+    before["model_tag"] = saved.model_tag or f"d{saved.depth}"
+    for name, value in before.items():
+        asked = config.given().get(name)
+        if asked not in (None, value):
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(
+                f"{flag} {asked}, but run {folder.name} began with {value}",
+                fix=f"leave {flag} out, or start a new run",
+            )
+
+
+def _require_same_dtype(config: TrainConfig, recorded: str, folder: Path) -> None:
     if config.dtype not in ("auto", recorded):
         raise UsageError(
-            f"--dtype {config.dtype}, but run {run} has computed in {recorded} so far",
-            fix=f"leave --dtype out, or start a new run from its weights: --from {run}",
+            f"--dtype {config.dtype}, but run {folder.name} has computed in {recorded} so far",
+            fix=f"leave --dtype out, or start a new run from its weights: --from {folder}",
         )
 
 
@@ -197,8 +248,7 @@ def load_origin(
     if loaded is not None:
         _check_same_run(loaded, session)
     elif origin.start_from is not None:
-        loaded = CheckpointStore(find_model_folder(origin.start_from)).load()
-        loaded = dataclasses.replace(loaded, step=0)
+        loaded = dataclasses.replace(_load_another(origin.start_from, session), step=0)
     else:
         return None
     check_matches(loaded.meta, dataclasses.asdict(session.model_config))
@@ -208,6 +258,31 @@ def load_origin(
         store.make_newest(loaded.step)
     # Figures of the run so far are its own alone.
     return loaded if own else dataclasses.replace(loaded, meta={})
+
+
+def _load_another(path: Path, session: Session) -> LoadedCheckpoint:
+    """What `--from` names, without its optimizer's state where that cannot be used."""
+    folder = find_model_folder(path)
+    _require_same_tokenizer(folder, session)
+    store = CheckpointStore(folder)
+    try:
+        return store.load()
+    except CheckpointError as problem:
+        # Several ranks of nanochat save a part each.
+        loaded = store.load(optimizer=False)
+        return dataclasses.replace(loaded, passed_over=(problem.what,))
+
+
+def _require_same_tokenizer(folder: Path, session: Session) -> None:
+    """Other ids would read the rows of other words, where the vocabularies are of one size."""
+    tokenizer = find_tokenizer(folder)
+    if not tokenizer.is_dir():
+        return
+    if Tokenizer.load(tokenizer).fingerprint != session.data.info.tokenizer_fingerprint:
+        raise CheckpointError(
+            f"the model in {folder} reads other tokens than those of --data {session.config.data}",
+            fix=f"--tokenizer {tokenizer}",
+        )
 
 
 def _own_checkpoint(session: Session, store: CheckpointStore) -> LoadedCheckpoint | None:
@@ -254,6 +329,13 @@ def _check_same_run(loaded: LoadedCheckpoint, session: Session) -> None:
 
 
 def _take_over(loaded: LoadedCheckpoint, parts: Assembled, *, optimizer: bool) -> None:
+    lacking = [name for name in parts.layout.parameters if name not in loaded.model_state]
+    if lacking:
+        raise CheckpointError(
+            f"the checkpoint of step {loaded.step} lacks {', '.join(lacking)}: it is of an older "
+            "version of nanochat",
+            fix="take one of a version that has them",
+        )
     with torch.no_grad():
         for name, parameter in parts.layout.parameters.items():
             parameter.copy_(loaded.model_state[name])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yoked.errors import UsageError
+from yoked.train.__main__ import parse
 from yoked.train.config import TrainConfig, require_whole_rows
 
 
@@ -140,6 +141,9 @@ def test_every_flag_has_help_and_a_group() -> None:
     for field in dataclasses.fields(TrainConfig):
         (parameter,) = hints[field.name].__metadata__
         assert isinstance(parameter, Parameter)
+        if parameter.parse is False:
+            # No flag.
+            continue
         assert parameter.help, field.name
         assert parameter.group, field.name
 
@@ -153,3 +157,26 @@ def test_configuration_loads_without_torch() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_flag_with_its_default_counts_on_a_resumed_run() -> None:
+    saved = TrainConfig(matrix_lr=0.01, seed=7, sync="int8")
+
+    resumed = TrainConfig(resume=True, matrix_lr=0.02, sync="auto").on_top_of(saved)
+
+    assert (resumed.matrix_lr, resumed.sync, resumed.seed) == (0.02, "auto", 7)
+
+
+def test_what_was_named_travels_with_a_configuration_and_its_copies(tmp_path: Path) -> None:
+    config = dataclasses.replace(TrainConfig(seed=42, resume=True), run="a")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config.to_dict()))
+
+    there = TrainConfig.from_file(file)
+
+    assert there.given() == config.given() == {"seed": 42, "resume": True, "run": "a"}
+
+
+def test_flags_are_what_a_command_line_names() -> None:
+    assert parse(["--seed=42", "--depth", "4"]).given() == {"seed": 42, "depth": 4}
+    assert parse([]).given() == {}

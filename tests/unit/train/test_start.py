@@ -1,0 +1,98 @@
+"""Where a run starts from: a resumed one is the run that it was, wherever it goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.errors import UsageError
+from yoked.train.config import TrainConfig
+from yoked.train.start import find_origin
+
+MODEL = {"n_layer": 4, "n_embd": 256, "n_head": 4, "sequence_len": 512, "window_pattern": "L"}
+HORIZON = {"total_batch_size": 4096, "num_iterations": 500}
+
+
+def begun(folder: Path, **given: Any) -> Path:
+    """A run that was begun with these flags, on a CPU."""
+    run = folder / "night"
+    run.mkdir()
+    recorded = {
+        "config": TrainConfig(run="night", runs_dir=folder, **given).to_dict(),
+        "model": MODEL,
+        "horizon": HORIZON,
+        "hosts": [{"name": "laptop", "dtype": "float32"}],
+        "attempt": 1,
+    }
+    (run / "run.json").write_text(json.dumps(recorded))
+    return run
+
+
+def resumed(folder: Path, **given: Any) -> TrainConfig:
+    config = TrainConfig(run="night", runs_dir=folder, resume=True, **given)
+    return find_origin(config, world_size=1).config
+
+
+def test_what_a_device_decided_stays_on_another(tmp_path: Path) -> None:
+    begun(tmp_path)
+
+    found = resumed(tmp_path, device_type="cuda")
+
+    assert (found.depth, found.head_dim, found.max_seq_len) == (4, 64, 512)
+    assert (found.window_pattern, found.total_batch_size, found.num_iterations) == ("L", 4096, 500)
+    assert found.device_type == "cuda"
+    # How many rows fit at once is the device's to say.
+    assert found.device_batch_size is None
+
+
+def test_another_length_is_worked_out_anew(tmp_path: Path) -> None:
+    begun(tmp_path)
+
+    assert resumed(tmp_path, num_iterations=800).num_iterations == 800
+    assert resumed(tmp_path, target_flops=1e15).num_iterations is None
+
+
+def test_a_length_that_was_asked_for_stays_as_it_was_asked_for(tmp_path: Path) -> None:
+    begun(tmp_path, target_param_data_ratio=8.0)
+
+    found = resumed(tmp_path)
+
+    assert (found.num_iterations, found.target_param_data_ratio) == (None, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag", "before"),
+    [
+        ({"depth": 6}, "--depth 6", "4"),
+        ({"max_seq_len": 1024}, "--max-seq-len 1024", "512"),
+        ({"window_pattern": "SL"}, "--window-pattern SL", "L"),
+        ({"aspect_ratio": 32}, "--aspect-ratio 32", "64"),
+        ({"vocab_size": 512}, "--vocab-size 512", "32768"),
+        ({"model_tag": "x"}, "--model-tag x", "d4"),
+    ],
+)
+def test_another_model_is_not_trained_in_a_runs_folder(
+    tmp_path: Path, flags: dict[str, Any], flag: str, before: str
+) -> None:
+    begun(tmp_path)
+
+    with pytest.raises(UsageError, match=f"{flag}, but run night began with {before}"):
+        resumed(tmp_path, **flags)
+
+
+def test_saying_again_what_a_run_began_with_is_fine(tmp_path: Path) -> None:
+    begun(tmp_path, depth=4)
+
+    assert resumed(tmp_path, depth=4, model_tag="d4", vocab_size=32_768).depth == 4
+
+
+def test_the_weights_of_another_dtype_are_named_by_their_folder(tmp_path: Path) -> None:
+    run = begun(tmp_path)
+
+    with pytest.raises(UsageError) as refused:
+        resumed(tmp_path, dtype="bfloat16")
+
+    assert f"--from {run}" in refused.value.fix[0]
