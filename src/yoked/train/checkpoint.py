@@ -76,14 +76,14 @@ class HostBuffers(Snapshot):
     def keep(self, key: str, tensor: Tensor, /) -> Tensor:
         """A copy in the buffer of that key; arrived only after `finish`."""
         buffer = self._buffer(key, tuple(tensor.shape), tensor)
-        buffer.copy_(tensor.detach(), non_blocking=True)
+        buffer.copy_(tensor.detach(), non_blocking=tensor.is_cuda)
         return buffer
 
     def stack(self, key: str, tensors: Sequence[Tensor], /) -> Tensor:
         """Copies as the rows of one buffer; arrived only after `finish`."""
         buffer = self._buffer(key, (len(tensors), *tensors[0].shape), tensors[0])
         for row, tensor in zip(buffer, tensors, strict=True):
-            row.copy_(tensor.detach(), non_blocking=True)
+            row.copy_(tensor.detach(), non_blocking=tensor.is_cuda)
         return buffer
 
     def finish(self) -> None:

@@ -125,7 +125,8 @@ def pick_device(device_type: str, local_rank: int) -> torch.device:
     return torch.device(device_type)
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait for what was started on a GPU; on a CPU nothing is to be waited for."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -146,10 +147,10 @@ def best_times_s(runs: Mapping[K, Callable[[], object]], device: torch.device) -
     best, spent_s = dict.fromkeys(runs, math.inf), 0.0
     for number in range(1 + SAMPLE_MAX_RUNS):
         for key, run in runs.items():
-            _synchronize(device)
+            synchronize(device)
             started = time.perf_counter()
             run()
-            _synchronize(device)
+            synchronize(device)
             took = time.perf_counter() - started
             best[key] = min(best[key], took)
             spent_s += took if number else 0.0
@@ -278,13 +279,16 @@ def _times_slower(config: ModelConfig, device: torch.device, dtype: torch.dtype)
 
 def choose_dtype(by_rank: Sequence[dict[str, float]], asked: str) -> Choice:
     """One dtype for the run: the one with which its slowest rank is fastest."""
-    slowest = {name: max(times[name] for times in by_rank) for name in by_rank[0]}
+    # Apple's GPUs are measured in one alone.
+    common = [name for name in by_rank[0] if all(name in times for times in by_rank)]
+    slowest = {name: max(times[name] for times in by_rank) for name in common}
     where = "here" if len(by_rank) == 1 else "on the slowest rank"
     measured = {f"{name}_s_per_token": took for name, took in slowest.items()}
     if asked != "auto":
         return Choice("dtype", asked, "asked for with --dtype", measured)
     if len(slowest) == 1:
-        return Choice("dtype", next(iter(slowest)), "the only one for this device", measured)
+        where = "for this device" if len(by_rank) == 1 else "for all devices"
+        return Choice("dtype", next(iter(slowest)), f"the only one {where}", measured)
     ratio = slowest["float32"] / slowest["bfloat16"]
     if ratio >= BFLOAT16_WORTHWHILE:
         return Choice("dtype", "bfloat16", f"{ratio:.1f}x float32 {where}", measured)

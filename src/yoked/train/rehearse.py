@@ -307,7 +307,7 @@ class Rehearsal:
     def _timed(self, run: Callable[[], object]) -> float:
         began_s = time.perf_counter()
         run()
-        _settle(self.device)
+        choose.synchronize(self.device)
         return time.perf_counter() - began_s
 
     def _tables(self, batch: Tensor) -> RowGradients:
@@ -396,14 +396,6 @@ def _name_of(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return str(processors.facts()["cpu_model"])
-
-
-def _settle(device: torch.device) -> None:
-    """Wait for what was queued on a device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
 
 
 def main(argv: list[str]) -> int:

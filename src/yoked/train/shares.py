@@ -63,7 +63,7 @@ def settle_shares(
     live = len(hosts) > 1 and (config.balance == "on" or (config.balance == "auto" and several))
     if fixed is not None:
         return Shares(tuple(map(float, fixed)), live, "as asked for with --shares")
-    if last_rows:
+    if last_rows and config.balance != "off":
         return Shares(tuple(map(float, last_rows)), live, "as the run had them last")
     if live:
         speeds = measure()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from yoked.timeline.deferral import deferred_backwards, part_batches
+from yoked.train.choose import synchronize
 from yoked.train.head import Head
 from yoked.train.model import GPT
 from yoked.train.optim.layout import Layout
@@ -116,7 +117,7 @@ class Trainer:
         drop_noise(self.layout.scalar_grads)
         self.optimizer.step_adamw(step, rows)
         # On a GPU the numbers below would otherwise be of the queue, not of the work.
-        _synchronize(self.model.device)
+        synchronize(self.model.device)
         times = sync.times
         compute_s = time.perf_counter() - started - times.wait_s - times.comm_s
         return StepStats(
@@ -237,8 +238,3 @@ def evaluate_bpb(
     wire.all_reduce(totals, "the evaluation").wait()
     nats, byte_count = totals.tolist()
     return float(nats / (math.log(2) * byte_count)) if byte_count else math.nan
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -406,3 +406,12 @@ def test_a_host_that_is_to_have_a_gpu_and_has_none_is_an_error(monkeypatch):
 
     with pytest.raises(DeviceError, match="there are 0"):
         pick_device("auto", 0)
+
+
+def test_a_dtype_that_one_device_cannot_use_is_not_chosen():
+    linux, mac = {"float32": 2e-6, "bfloat16": 1e-6}, {"float32": 1e-6}
+
+    for by_rank in ([linux, mac], [mac, linux]):
+        choice = choose_dtype(by_rank, "auto")
+        assert choice.value == "float32"
+        assert choice.reason == "the only one for all devices"
