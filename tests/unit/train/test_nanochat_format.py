@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from yoked.errors import CheckpointError
 from yoked.train.nanochat_format import (
     checkpoint_meta,
+    export_tokenizer,
     from_nanochat,
+    holds_tokenizer,
     parameter_groups,
     reference_settings,
     to_nanochat,
 )
+from yoked.train.tokenizer import Tokenizer
 
 SETTINGS = reference_settings(32, 128)
 CHECKOUT = os.environ.get("NANOCHAT_CHECKOUT")
@@ -244,3 +247,17 @@ def _tiny(**sizes):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.TinyState(**sizes)
+
+
+def test_a_folder_holds_the_tokenizer_that_was_written_there_whole_and_no_other(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    first = Tokenizer.train(["the cat sat on the mat"] * 3, 270)
+    other = Tokenizer.train(["a dog, a hog and a frog"] * 3, 270)
+    first.save(source)
+
+    assert not holds_tokenizer(target, first.fingerprint)
+    export_tokenizer(source, target)
+    assert holds_tokenizer(target, first.fingerprint)
+    assert not holds_tokenizer(target, other.fingerprint)
+    (target / "token_bytes.pt").unlink()
+    assert not holds_tokenizer(target, first.fingerprint)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yoked.train.shares import split_rows
+from yoked.train.config import TrainConfig
+from yoked.train.shares import settle_shares, split_rows
 
 WEIGHTS = st.lists(st.floats(0, 1e6), min_size=1, max_size=9).filter(lambda w: sum(w) > 0)
 
@@ -61,3 +62,14 @@ def test_what_does_not_divide_goes_to_the_largest_remainders(rows, weights, coun
 def test_weights_that_cannot_divide_anything_are_refused(weights):
     with pytest.raises(AssertionError):
         split_rows(4, weights)
+
+
+@pytest.mark.parametrize(("balance", "weights"), [("auto", (26, 6)), ("off", (1, 1))])
+def test_a_run_goes_on_with_its_last_rows_unless_they_are_not_to_move(balance, weights):
+    def never():
+        raise AssertionError("nothing is to be measured")
+
+    found = settle_shares(TrainConfig(balance=balance), ["i9", "laptop"], (26, 6), never)
+
+    assert found.weights == weights
+    assert found.live == (balance == "auto")
