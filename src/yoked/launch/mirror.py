@@ -1,21 +1,33 @@
 """A run's folder, from the host that has it to the controller: only what is new of it.
 
 Files of a run grow at their ends (journals, logs) or are replaced whole (run.json), so a file
-that is longer there is read on from where ours ends, and one of another kind is read anew.
+that is longer there is read on from where ours ends, and one of another kind is read anew. Those
+of a checkpoint can be replaced by others of the same size: they are told apart by the SHA-256 in
+its manifest. A name that begins with a dot is that of a file in the making.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from yoked.errors import CheckpointError
 from yoked.remote.client import AgentClient
 
 # They only grow; a torn last line of ours would be completed by what follows.
 _GROWING = {".jsonl", ".out", ".err", ".log", ".times"}
 CHECKPOINTS = "checkpoints"
+_MANIFEST = re.compile(r"manifest_(\d+)\.json")
+_MODEL = re.compile(r"model_(\d+)\.pt")
+_OF_A_STEP = re.compile(r"(?:model|optim|meta|manifest)_(\d+)(?:_rank\d+)?\.(?:pt|json)")
+_ONCE_MORE = "yoked fetch    takes the newest that is there then"
+# Of a folder: by name, bytes and time of change in ns.
+_Listing = dict[str, tuple[int, int]]
 
 
 def fetch_bytes(client: AgentClient, path: str) -> bytes:
@@ -38,56 +50,141 @@ def mirror_run(
     here: Path,
     *,
     wanted: Callable[[str], bool] = lambda name: not name.startswith(f"{CHECKPOINTS}/"),
+    digests: Mapping[str, str | None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Copy what is new of a folder; returns how many bytes came.
 
     wanted: by a file's path below the folder; checkpoints stay where they are by default.
+    digests: by path, the SHA-256 of files that are known to have one.
     progress: told the bytes that came, and that will have come.
+    Raises CheckpointError when one of those is gone, or comes with another.
     """
-    listed = [entry for entry in client.call("file_list", folder=remote) if wanted(entry[0])]
-    todo = [(name, size) for name, size, _ in listed if not _same(here / name, size)]
+    digests = digests or {}
+    listed = [
+        (name, size)
+        for name, size, _ in client.call("file_list", folder=remote)
+        if wanted(name) and not _in_the_making(name)
+    ]
+    gone = sorted(set(digests) - {name for name, _ in listed})
+    if gone:
+        raise CheckpointError(f"{remote}/{gone[0]} was removed meanwhile.", fix=_ONCE_MORE)
+    todo = [
+        (name, size) for name, size in listed if not _same(here / name, size, digests.get(name))
+    ]
+    # A manifest says that the files of its step are here: it comes after them.
+    todo.sort(key=lambda entry: _MANIFEST.fullmatch(PurePosixPath(entry[0]).name) is not None)
     total = sum(size for _, size in todo)
     came = 0
     for name, _ in todo:
         # The listing is of another machine: nothing may lead out of our folder.
         assert ".." not in PurePosixPath(name).parts, name
-        for size in _fetch(client, f"{remote}/{name}", here / name):
+        for size in _fetch(client, f"{remote}/{name}", here / name, digests.get(name)):
             came += size
             if progress is not None:
                 progress(came, total)
     return came
 
 
-def newest_checkpoint(names: list[str]) -> Callable[[str], bool]:
-    """Which files make the newest checkpoint, with its tokenizer, of those that are listed."""
-    steps = [(_step(name), str(PurePosixPath(name).parent)) for name in names]
-    newest, folder = max(((s, f) for s, f in steps if s is not None), default=(None, ""))
+def newest_checkpoint(client: AgentClient, remote: str) -> dict[str, str | None]:
+    """Files of the newest complete checkpoint below a run's folder, and of its tokenizer.
 
-    def wanted(name: str) -> bool:
-        if not name.startswith(f"{CHECKPOINTS}/"):
-            return False
-        step = _step(name)
-        return step is None or (step == newest and str(PurePosixPath(name).parent) == folder)
+    By path below the run's folder: the SHA-256, None where none is on record. Nothing: no
+    checkpoint is complete. The newest is the one that was saved last, which after a resume from
+    an earlier step need not be the one with the highest step.
+    """
+    folders: dict[str, _Listing] = {}
+    for name, size, changed_ns in client.call("file_list", folder=remote):
+        folder, _, last = name.rpartition("/")
+        if folder.split("/")[0] == CHECKPOINTS:
+            folders.setdefault(folder, {})[last] = (size, changed_ns)
+    found: list[_Checkpoint] = []
+    for folder, listing in folders.items():
+        found += _with_manifest(client, f"{remote}/{folder}", folder, listing)
+        found += _without_manifest(folder, listing)
+    if not found:
+        return {}
+    files = {
+        f"{folder}/{last}": None
+        for folder, listing in folders.items()
+        for last in listing
+        if not _in_the_making(last) and not _OF_A_STEP.fullmatch(last)
+    }
+    return {**files, **max(found, key=lambda checkpoint: checkpoint.age).files}
 
-    return wanted
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """A complete checkpoint there. age: greater is newer. files: by path, their SHA-256."""
+
+    age: tuple[int, ...]
+    files: Mapping[str, str | None]
 
 
-def _step(name: str) -> int | None:
-    """The step in a checkpoint file's name, such as model_000050.pt."""
-    digits = PurePosixPath(name).stem.split("_")[1:2]
-    return int(digits[0]) if digits and digits[0].isdecimal() else None
+def _with_manifest(
+    client: AgentClient, remote: str, folder: str, listing: _Listing
+) -> Iterator[_Checkpoint]:
+    """Those that yoked saved, as far as all their files have their names."""
+    for last in listing:
+        match = _MANIFEST.fullmatch(last)
+        if match is None:
+            continue
+        data = fetch_bytes(client, f"{remote}/{last}")
+        try:
+            manifest = json.loads(data)
+            sequence, token = manifest["sequence"], manifest["token"]
+            entries = {e["name"]: (e["size_bytes"], e["sha256"]) for e in manifest["files"]}
+        except (ValueError, KeyError, TypeError):
+            # Removed meanwhile, or damaged: another checkpoint is to come.
+            continue
+        # Until the staged files have their names, these are those of the step's earlier save.
+        staged = f".yoked-{match[1]}-{token}-"
+        if any(other.startswith(staged) for other in listing):
+            continue
+        if all(name in listing and listing[name][0] == size for name, (size, _) in entries.items()):
+            digests = {f"{folder}/{name}": sha256 for name, (_, sha256) in entries.items()}
+            own = {f"{folder}/{last}": hashlib.sha256(data).hexdigest()}
+            yield _Checkpoint((_last_saved_ns(listing), 1, sequence), {**digests, **own})
 
 
-def _same(path: Path, size: int) -> bool:
-    # Of equal length is equal: journals and logs only grow, checkpoints never change. The rest,
-    # run.json and result.json, is small and read again.
-    if path.suffix == ".json":
+def _without_manifest(folder: str, listing: _Listing) -> Iterator[_Checkpoint]:
+    """Those that nanochat wrote: older than all of yoked's in their folder."""
+    for last in listing:
+        match = _MODEL.fullmatch(last)
+        if match is None or f"manifest_{match[1]}.json" in listing:
+            continue
+        if f"meta_{match[1]}.json" in listing:
+            names = [
+                name for name in listing if (m := _OF_A_STEP.fullmatch(name)) and m[1] == match[1]
+            ]
+            yield _Checkpoint(
+                (_last_saved_ns(listing), 0, int(match[1])),
+                {f"{folder}/{name}": None for name in names},
+            )
+
+
+def _last_saved_ns(listing: _Listing) -> int:
+    """When a folder's last model was saved: of several folders, that one is being worked on."""
+    times = [changed_ns for name, (_, changed_ns) in listing.items() if _MODEL.fullmatch(name)]
+    return max(times, default=0)
+
+
+def _in_the_making(name: str) -> bool:
+    return PurePosixPath(name).name.startswith(".")
+
+
+def _same(path: Path, size: int, sha256: str | None) -> bool:
+    if not path.is_file():
         return False
-    return path.is_file() and path.stat().st_size == size
+    if sha256 is not None:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    # Of equal length is equal: journals and logs only grow. The rest, run.json and result.json,
+    # is small and read again.
+    return path.suffix != ".json" and path.stat().st_size == size
 
 
-def _fetch(client: AgentClient, remote: str, here: Path) -> Iterator[int]:
+def _fetch(client: AgentClient, remote: str, here: Path, sha256: str | None) -> Iterator[int]:
     """Bring one file; yields the size of each piece that came."""
     here.parent.mkdir(parents=True, exist_ok=True)
     if here.suffix in _GROWING:
@@ -96,7 +193,16 @@ def _fetch(client: AgentClient, remote: str, here: Path) -> Iterator[int]:
                 yield file.write(part.data)
         return
     unfinished = here.with_name(f".{here.name}.unfinished")
+    digest = hashlib.sha256()
     with unfinished.open("wb") as file:
         for part in client.stream("file_read", path=remote):
+            digest.update(part.data)
             yield file.write(part.data)
+    if sha256 is not None and digest.hexdigest() != sha256:
+        unfinished.unlink()
+        raise CheckpointError(
+            f"{remote} is not what its manifest says: it is damaged there, or was replaced while "
+            "it came.",
+            fix=_ONCE_MORE,
+        )
     unfinished.replace(here)

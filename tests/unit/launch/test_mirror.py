@@ -7,9 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from yoked.errors import CheckpointError
 from yoked.launch.mirror import fetch_bytes, fetch_json, mirror_run, newest_checkpoint
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import Here
+from yoked.train.checkpoint_files import (
+    CheckpointFolder,
+    Staging,
+    manifest_name,
+    meta_name,
+    model_name,
+    optim_name,
+)
+
+MODEL = "checkpoints/base_checkpoints/d4"
 
 
 @pytest.fixture
@@ -22,15 +33,43 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentClie
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
     folder = tmp_path / "there" / "night"
-    (folder / "checkpoints/base_checkpoints/d4").mkdir(parents=True)
-    (folder / "checkpoints/tokenizer").mkdir()
+    (folder / "checkpoints/tokenizer").mkdir(parents=True)
     (folder / "run.json").write_text('{"attempt": 1}')
     (folder / "metrics.jsonl").write_bytes(b'{"step": 0}\n')
-    for step in (50, 100):
-        for name in (f"model_{step:06d}.pt", f"manifest_{step:06d}.json"):
-            (folder / "checkpoints/base_checkpoints/d4" / name).write_text(name)
     (folder / "checkpoints/tokenizer/tokenizer.pkl").write_text("pickle")
+    for step in (50, 100):
+        save(folder, step)
     return folder
+
+
+def stage(run: Path, step: int, content: str = "old") -> Staging:
+    """The files of a checkpoint, written, but not in place."""
+    staging = Staging(run / MODEL, step)
+    for name in (optim_name(step), meta_name(step), model_name(step)):
+        with staging.create(name) as file:
+            file.write(content.encode())
+    return staging
+
+
+def save(run: Path, step: int, content: str = "old") -> None:
+    folder = CheckpointFolder(run / MODEL)
+    folder.lock()
+    folder.commit(stage(run, step, content))
+    folder.unlock()
+
+
+def fetch(agent: AgentClient, there: Path, here: Path) -> int:
+    """Bring the newest checkpoint as `yoked fetch` does; returns how many bytes came."""
+    newest = newest_checkpoint(agent, str(there))
+    return mirror_run(agent, str(there), here, wanted=newest.__contains__, digests=newest)
+
+
+def require_whole(run: Path, step: int) -> None:
+    """Raise unless the checkpoint that was saved last is that step's, and undamaged."""
+    folder = CheckpointFolder(run / MODEL)
+    newest = folder.complete()[0]
+    assert newest.step == step
+    folder.verify(newest)
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -77,29 +116,147 @@ def test_the_newest_checkpoint_comes_with_its_tokenizer(
     agent: AgentClient, there: Path, tmp_path: Path
 ) -> None:
     here = tmp_path / "here"
-    names = [entry[0] for entry in agent.call("file_list", folder=str(there))]
+    newest = newest_checkpoint(agent, str(there))
     told: list[tuple[int, int]] = []
 
     mirror_run(
         agent,
         str(there),
         here,
-        wanted=newest_checkpoint(names),
+        wanted=newest.__contains__,
+        digests=newest,
         progress=lambda done, total: told.append((done, total)),
     )
 
     assert sorted(Path(name).name for name in files(here)) == [
         "manifest_000100.json",
+        "meta_000100.json",
         "model_000100.pt",
+        "optim_000100_rank0.pt",
         "tokenizer.pkl",
     ]
+    require_whole(here, 100)
     assert told[-1][0] == told[-1][1]
+    assert fetch(agent, there, here) == 0
 
 
-def test_a_run_without_a_checkpoint_has_none_to_bring() -> None:
-    wanted = newest_checkpoint(["run.json", "metrics.jsonl"])
+def test_a_checkpoint_that_is_being_saved_is_left_where_it_is(
+    agent: AgentClient, there: Path, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    stage(there, 150)
 
-    assert not wanted("run.json")
+    fetch(agent, there, here)
+
+    require_whole(here, 100)
+    assert not [name for name in files(here) if Path(name).name.startswith(".")]
+
+
+def test_a_step_that_is_being_saved_anew_is_left_where_it_is(
+    agent: AgentClient, there: Path, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    save(there, 100, "new")
+    token = CheckpointFolder(there / MODEL).complete()[0].token
+    (there / MODEL / f".yoked-000100-{token}-{model_name(100)}.part").write_text("new")
+
+    fetch(agent, there, here)
+
+    require_whole(here, 50)
+
+
+def test_a_step_that_was_saved_anew_comes_again(
+    agent: AgentClient, there: Path, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    fetch(agent, there, here)
+    save(there, 100, "new")
+
+    fetch(agent, there, here)
+
+    require_whole(here, 100)
+    assert (here / MODEL / model_name(100)).read_text() == "new"
+
+
+def test_what_an_abandoned_attempt_left_is_not_the_newest(
+    agent: AgentClient, there: Path, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    fetch(agent, there, here)
+    save(there, 75)
+
+    fetch(agent, there, here)
+
+    require_whole(here, 75)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "no manifest"])
+def test_a_checkpoint_that_is_not_whole_is_passed_over(
+    agent: AgentClient, there: Path, tmp_path: Path, damage: str
+) -> None:
+    folder = there / MODEL
+    if damage == "gone":
+        (folder / optim_name(100)).unlink()
+    elif damage == "cut":
+        (folder / model_name(100)).write_text("o")
+    else:
+        (folder / manifest_name(100)).write_text("{")
+
+    fetch(agent, there, tmp_path / "here")
+
+    require_whole(tmp_path / "here", 50)
+
+
+def test_a_checkpoint_of_nanochat_comes_where_there_is_no_other(
+    agent: AgentClient, tmp_path: Path
+) -> None:
+    there = tmp_path / "there"
+    (there / MODEL).mkdir(parents=True)
+    for name in (model_name(20), meta_name(20), "optim_000020_rank1.pt", model_name(30)):
+        (there / MODEL / name).write_text("text")
+
+    fetch(agent, there, tmp_path / "here")
+
+    assert sorted(Path(name).name for name in files(tmp_path / "here")) == [
+        "meta_000020.json",
+        "model_000020.pt",
+        "optim_000020_rank1.pt",
+    ]
+
+
+def test_a_file_that_is_replaced_while_it_comes_is_not_taken(
+    agent: AgentClient, there: Path, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    newest = newest_checkpoint(agent, str(there))
+    (there / MODEL / model_name(100)).write_text("new")
+
+    with pytest.raises(CheckpointError, match=r"model_000100\.pt is not what its manifest says"):
+        mirror_run(agent, str(there), here, wanted=newest.__contains__, digests=newest)
+
+    assert not (here / MODEL / model_name(100)).exists()
+    assert not (here / MODEL / manifest_name(100)).exists()
+
+
+def test_a_checkpoint_that_was_removed_meanwhile_is_told(
+    agent: AgentClient, there: Path, tmp_path: Path
+) -> None:
+    newest = newest_checkpoint(agent, str(there))
+    for name in (manifest_name(100), model_name(100)):
+        (there / MODEL / name).unlink()
+
+    with pytest.raises(CheckpointError, match="was removed meanwhile"):
+        mirror_run(agent, str(there), tmp_path / "here", wanted=newest.__contains__, digests=newest)
+
+
+def test_a_run_without_a_checkpoint_has_none_to_bring(agent: AgentClient, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    (there / "checkpoints/tokenizer").mkdir(parents=True)
+    (there / "checkpoints/tokenizer/tokenizer.pkl").write_text("pickle")
+    (there / MODEL).mkdir(parents=True)
+    stage(there, 50)
+
+    assert newest_checkpoint(agent, str(there)) == {}
 
 
 def test_a_folder_that_is_not_there_is_empty(agent: AgentClient, tmp_path: Path) -> None:

@@ -42,15 +42,15 @@ def command(
         found = {}
         for host, client in clients.items():
             folder = f"{client.call('facts')['state']}/runs/{name}"
-            if names := [entry[0] for entry in client.call("file_list", folder=folder)]:
-                found[host] = (client, folder, names)
+            if client.call("file_list", folder=folder):
+                found[host] = (client, folder)
         if not found:
             raise UsageError(
                 f"no host of the fleet has a run {name}", fix="yoked runs    lists what there is"
             )
-        host, (client, folder, names) = next(iter(found.items()))
-        wanted = newest_checkpoint(names)
-        if not any(map(wanted, names)):
+        host, (client, folder) = next(iter(found.items()))
+        newest = newest_checkpoint(client, folder)
+        if not newest:
             raise CheckpointError(
                 f"run {name} on {host} has no checkpoint yet", fix=f"yoked logs {name}"
             )
@@ -59,7 +59,8 @@ def command(
             client,
             folder,
             here,
-            wanted=wanted,
+            wanted=newest.__contains__,
+            digests=newest,
             progress=lambda done, total: progress.update(f"from {host}", done, total, "bytes"),
         )
         progress.close()
