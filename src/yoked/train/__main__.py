@@ -50,7 +50,7 @@ def parse(argv: list[str]) -> TrainConfig:
             return config
         # A launcher that starts the ranks anew says so beside the file that it wrote at first.
         launched = TrainConfig.from_file(config_file)
-        return dataclasses.replace(launched, resume=True) if config.resume else launched
+        return _again(launched, config_file) if config.resume else launched
 
     try:
         config = app(argv, exit_on_error=False, print_error=False)
@@ -60,6 +60,23 @@ def parse(argv: list[str]) -> TrainConfig:
         # --help was asked for and printed.
         raise SystemExit(0)
     return config
+
+
+def _again(launched: TrainConfig, config_file: Path) -> TrainConfig:
+    """What a later attempt of a launch trains: the run goes on, if an earlier one has begun it.
+
+    Where it begins is a matter of the attempt that begins it. Only rank 0's host has the run,
+    and rank 0 alone decides.
+    """
+    record = launched.runs_dir / (launched.run or "") / "run.json"
+    try:
+        # One that is older than the launch is of a run that no attempt of this launch has opened.
+        begun = record.stat().st_mtime_ns >= config_file.stat().st_mtime_ns
+    except FileNotFoundError:
+        begun = False
+    if not begun:
+        return launched
+    return dataclasses.replace(launched, resume=True, resume_from_step=None, start_from=None)
 
 
 def run_loop(config: TrainConfig) -> dict[str, Any]:

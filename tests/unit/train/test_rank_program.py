@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +81,44 @@ def test_a_configuration_file_says_it_all(tmp_path: Path) -> None:
     assert parse(["--config-file", str(file)]) == config
 
 
-def test_a_launcher_that_starts_again_says_so_beside_the_file(tmp_path: Path) -> None:
-    config = TrainConfig(depth=3, run="night")
-    file = tmp_path / "config.json"
+def launched(folder: Path, **flags: Any) -> tuple[TrainConfig, list[str]]:
+    """A launch's configuration, and the arguments of its ranks from the second attempt on."""
+    config = TrainConfig(depth=3, run="night", runs_dir=folder / "runs", **flags)
+    file = folder / "config.json"
     file.write_text(json.dumps(config.to_dict()))
+    return config, ["--config-file", str(file), "--resume"]
 
-    again = parse(["--config-file", str(file), "--resume"])
 
-    assert again == dataclasses.replace(config, resume=True)
+def write_run(folder: Path) -> None:
+    (folder / "runs/night").mkdir(parents=True)
+    (folder / "runs/night/run.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    "begins", [{}, {"resume": True}, {"resume_from_step": 50}, {"start_from": Path("from")}]
+)
+def test_a_launcher_that_starts_again_goes_on_with_the_run_wherever_it_began(
+    tmp_path: Path, begins: dict[str, Any]
+) -> None:
+    config, argv = launched(tmp_path, **begins)
+    write_run(tmp_path)
+
+    again = parse(argv)
+
+    assert again == dataclasses.replace(config, resume=True, resume_from_step=None, start_from=None)
+
+
+@pytest.mark.parametrize("begins", [{}, {"resume_from_step": 50}, {"start_from": Path("from")}])
+@pytest.mark.parametrize("older", [False, True])
+def test_a_launcher_that_starts_again_before_it_has_begun_the_run_begins_it(
+    tmp_path: Path, begins: dict[str, Any], older: bool
+) -> None:
+    if older:
+        write_run(tmp_path)
+        os.utime(tmp_path / "runs/night/run.json", (0, 0))
+    config, argv = launched(tmp_path, **begins)
+
+    assert parse(argv) == config
 
 
 def test_a_rank_of_a_fleet_keeps_the_streams_that_it_was_given(
