@@ -100,7 +100,8 @@ def push(
 ) -> int:
     """Send prepared data to the hosts that lack it; what is not prepared yet is, first.
 
-    What was interrupted goes on. Hosts find it by its name in `yoked data list`.
+    What was interrupted goes on. Hosts find it by its name in `yoked data list`, which is what
+    `yoked train --data` takes.
     """
     from yoked.cli.commands.fleet_job import connected
     from yoked.cli.commands.install import selected
@@ -213,9 +214,12 @@ def list_all(*, json_output: Json = False) -> int:
 def report_list(entries: list[dict[str, Any]], output: Output) -> None:
     """Show data sets. entries: [{name, state, folder, size_bytes, detail}]."""
     evidence = []
+    width = max([16, *(len(entry["name"]) for entry in entries)])
     for entry in entries:
         size = format_bytes(entry["size_bytes"]) if entry["size_bytes"] else ""
-        evidence.append(f"{entry['name']:<16} {entry['state']:<11} {size:>8}  {entry['detail']}")
+        evidence.append(
+            f"{entry['name']:<{width}} {entry['state']:<11} {size:>8}  {entry['detail']}"
+        )
     output.result(
         {"datasets": entries},
         verdict=f"{len(entries)} data sets",

@@ -194,8 +194,9 @@ def _prepare_again(folder: Path, info: DatasetInfo) -> tuple[str, str]:
 class DatasetEntry:
     """One line of `yoked data list`.
 
+    name: what `--data` takes.
     state: `embedded` (comes with the package), `available` (can be downloaded), `downloaded`,
-    `prepared`, or `unfinished` (a preparation that was interrupted and will go on).
+    `prepared`, `unfinished` (a preparation that was interrupted and will go on), or `damaged`.
     """
 
     name: str
@@ -227,7 +228,7 @@ def list_datasets(cache: Path | None = None) -> list[DatasetEntry]:
             f"{info.train.rows:,} + {info.val.rows:,} rows of {info.max_seq_len:,} tokens, "
             f"vocabulary {info.vocab_size:,}, {info.packing}"
         )
-        entries.append(DatasetEntry(info.name, "prepared", folder, _size(folder), detail))
+        entries.append(DatasetEntry(folder.name, "prepared", folder, _size(folder), detail))
     return entries
 
 

@@ -89,14 +89,23 @@ def test_the_list_shows_what_is_there_in_which_state(prepared: Dataset, cache: P
     assert set(found) == {
         ("sotu", "embedded"),
         ("climbmix", "downloaded"),
-        ("farm.jsonl", "prepared"),
+        (prepared.folder.name, "prepared"),
         ("torn", "damaged"),
         ("later-0123", "unfinished"),
     }
-    assert found["farm.jsonl", "prepared"].folder == prepared.folder
-    assert found["farm.jsonl", "prepared"].size_bytes > prepared.train.path.stat().st_size
-    assert "rows of 16 tokens" in found["farm.jsonl", "prepared"].detail
+    listed = found[prepared.folder.name, "prepared"]
+    assert listed.folder == prepared.folder
+    assert listed.size_bytes > prepared.train.path.stat().st_size
+    assert "rows of 16 tokens" in listed.detail
     assert found["climbmix", "downloaded"].size_bytes == 4
+
+
+def test_prepared_data_is_found_by_its_name_in_the_list(prepared: Dataset, cache: Path) -> None:
+    (name,) = [entry.name for entry in list_datasets(cache) if entry.state == "prepared"]
+
+    found = prepare(name, max_seq_len=16, cache=cache)
+
+    assert found.fingerprint == prepared.fingerprint
 
 
 def test_an_empty_cache_lists_what_can_be_had(cache: Path) -> None:
