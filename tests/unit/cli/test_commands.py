@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from yoked.cli.commands.data import report_dataset
+from yoked.cli.commands.data import report_dataset, report_push
 from yoked.cli.commands.sample import write
 from yoked.cli.main import main
 from yoked.cli.output import Output
@@ -64,7 +64,16 @@ def test_a_prepared_data_set_says_what_was_kept() -> None:
     assert "4,000 to train on, 200 to validate" in said
     assert "1.98M kept, 99.0% of the text" in said
     assert "the text gave 26,758" in said
-    assert "next: yoked train --data sotu --max-seq-len 512" in said
+    assert "next: yoked train --data sotu-0123 --max-seq-len 512" in said
+
+
+def test_data_that_was_sent_is_trained_on_by_the_name_that_hosts_know() -> None:
+    stdout = io.StringIO()
+    output = Output(json_mode=False, stdout=stdout)
+
+    report_push(Path("/cache/data/sotu-0123"), 256, {"attic": 0}, output)
+
+    assert "next: yoked train --data sotu-0123 --max-seq-len 256" in stdout.getvalue()
 
 
 def test_the_list_shows_what_is_here_and_what_can_be_fetched(

@@ -133,11 +133,13 @@ def push(
                 push_kernels(client)
     finally:
         progress.close()
-    report_push(dataset.folder, sent, output)
+    report_push(dataset.folder, dataset.max_seq_len, sent, output)
     return 0
 
 
-def report_push(folder: Path, sent_bytes: Mapping[str, int], output: Output) -> None:
+def report_push(
+    folder: Path, max_seq_len: int, sent_bytes: Mapping[str, int], output: Output
+) -> None:
     """Say what hosts got. sent_bytes: by host; 0: it was there."""
     output.result(
         {
@@ -150,7 +152,7 @@ def report_push(folder: Path, sent_bytes: Mapping[str, int], output: Output) -> 
             f"{name:<12} {f'got {format_bytes(sent)}' if sent else 'had it'}"
             for name, sent in sent_bytes.items()
         ],
-        next_commands=[f"yoked train --data {folder.name}"],
+        next_commands=[_train_on(folder, max_seq_len)],
     )
 
 
@@ -169,10 +171,13 @@ def report_dataset(payload: Mapping[str, Any], output: Output) -> None:
             f"vocabulary  {payload['vocab_size']:,} tokens",
             *(f"note        {note}" for note in payload["notes"]),
         ],
-        next_commands=[
-            f"yoked train --data {payload['source']} --max-seq-len {payload['max_seq_len']}"
-        ],
+        next_commands=[_train_on(Path(payload["folder"]), payload["max_seq_len"])],
     )
+
+
+def _train_on(folder: Path, max_seq_len: int) -> str:
+    # By this name it is taken as it is, whatever tokenizer and packing it was made with.
+    return f"yoked train --data {folder.name} --max-seq-len {max_seq_len}"
 
 
 @app.command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ class Dataset:
         raise DataError(
             f"a sequence of {max_seq_len:,} tokens is {relation} than the data's rows: "
             f"{self.folder} was packed for {self.max_seq_len:,}",
-            fix=f"yoked data prepare {self.info.source} --max-seq-len {max_seq_len}",
+            fix=_prepare(self.info, max_seq_len, self.tokenizer_folder),
         )
 
     def verify(self) -> None:
@@ -180,14 +181,20 @@ def load_dataset(folder: Path) -> Dataset:
     return Dataset(folder, info, train, val)
 
 
-def _prepare_again(folder: Path, info: DatasetInfo) -> tuple[str, str]:
+def _prepare_again(folder: Path, info: DatasetInfo) -> tuple[str, str, str]:
+    # Its tokenizer may be nowhere else.
+    damaged = folder.with_name(f"{folder.name}-damaged")
     return (
-        f"rm -r {folder}",
-        (
-            f"yoked data prepare {info.source} --max-seq-len {info.max_seq_len} "
-            f"--packing {info.packing}"
-        ),
+        shlex.join(["mv", str(folder), str(damaged)]),
+        _prepare(info, info.max_seq_len, damaged / TOKENIZER_NAME),
+        shlex.join(["rm", "-r", str(damaged)]),
     )
+
+
+def _prepare(info: DatasetInfo, max_seq_len: int, tokenizer: Path) -> str:
+    """The command that packs the same text with the same tokenizer in the same way."""
+    words = ["yoked", "data", "prepare", info.source, "--max-seq-len", str(max_seq_len)]
+    return shlex.join([*words, "--packing", info.packing, "--tokenizer", str(tokenizer)])
 
 
 @dataclass(frozen=True)

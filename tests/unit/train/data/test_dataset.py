@@ -1,12 +1,17 @@
 import json
+import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from yoked.cli.main import main
 from yoked.errors import DataError
 from yoked.train.data.corpus import climbmix_folder
 from yoked.train.data.dataset import DATASET_NAME, Dataset, list_datasets, load_dataset
 from yoked.train.data.prepare import prepare
+from yoked.train.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -22,7 +27,8 @@ def test_a_longer_sequence_than_the_rows_names_both_and_the_command(prepared: Da
 
     assert "a sequence of 1,024 tokens is longer than the data's rows" in caught.value.what
     assert f"{prepared.folder} was packed for 16" in caught.value.what
-    assert caught.value.fix == (f"yoked data prepare {prepared.info.source} --max-seq-len 1024",)
+    (fix,) = caught.value.fix
+    assert fix.startswith(f"yoked data prepare {prepared.info.source} --max-seq-len 1024 ")
 
 
 def test_the_sequence_that_it_was_packed_for_is_fine(prepared: Dataset) -> None:
@@ -41,6 +47,34 @@ def test_a_flipped_bit_is_found_by_verify(prepared: Dataset, split: str) -> None
 
     with pytest.raises(DataError, match=rf"{split}\.rows is damaged"):
         load_dataset(prepared.folder).verify()
+
+
+def test_the_fix_of_damaged_rows_makes_them_again(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("YOKED_CACHE", str(cache))
+    text, tokenizer = tmp_path / "my farm.txt", tmp_path / "tokenizer"
+    text.write_text("the oxen pull\n" * 500)
+    Tokenizer.train(["the oxen sleep"], 270).save(tokenizer)
+    made = prepare(str(text), max_seq_len=16, packing="bestfit", tokenizer=tokenizer)
+    shutil.rmtree(tokenizer)
+    content = bytearray(made.train.path.read_bytes())
+    content[-1] ^= 1
+    made.train.path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        load_dataset(made.folder).verify()
+
+    for line in caught.value.fix:
+        words = shlex.split(line)
+        if words[0] == "yoked":
+            assert main(words[1:]) == 0
+        else:
+            subprocess.run(words, check=True)
+
+    again = load_dataset(made.folder)
+    again.verify()
+    assert again.info == made.info
+    assert [folder.name for folder in made.folder.parent.iterdir()] == [made.folder.name]
 
 
 @pytest.mark.parametrize(
