@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -442,6 +443,11 @@ def _check_numbers(config: TrainConfig) -> None:
         if value is not None and not value >= least:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} {value} is too small", fix=f"give {least} or more")
+    for name in ("target_flops", "target_param_data_ratio"):
+        value = getattr(config, name)
+        if value is not None and not math.isfinite(value):
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} {value} gives the run no end", fix="give a finite number")
     if config.warmdown_ratio > 1:
         raise UsageError(
             f"--warmdown-ratio {config.warmdown_ratio} is more than the whole run",
