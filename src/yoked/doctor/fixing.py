@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -239,8 +239,10 @@ class Book:
 
     def begin(self, fleet: Path, finding: Finding, fix: Fix) -> Done:
         """Note that a line is about to be carried out."""
+        number = uuid.uuid4().hex[:12]
+        fix = _with_own_copies(fix, number)
         done = Done(
-            id=uuid.uuid4().hex[:12],
+            id=number,
             at_s=time.time(),
             fleet=str(fleet.absolute()),
             check=finding.check,
@@ -277,6 +279,16 @@ class Book:
             journal.append(event)
 
 
+def _with_own_copies(fix: Fix, number: str) -> Fix:
+    """The same with names of copies that no other time has, so that each undo finds its own."""
+    if not fix.kept or fix.undo is None:
+        return fix
+    own = f"{fix.kept}-{number}"
+    return replace(
+        fix, command=fix.command.replace(fix.kept, own), undo=fix.undo.replace(fix.kept, own)
+    )
+
+
 @dataclass(frozen=True)
 class Carried:
     """How a repair went. done: its lines that were carried out; problem: what stopped it."""
@@ -291,8 +303,12 @@ def carry_out(repair: Repair, shell: Shell, book: Book, fleet: Path) -> Carried:
     carried: list[Done] = []
     for fix in repair.fixes:
         done = book.begin(fleet, repair.finding, fix)
+        line = done.command
+        if fix.kept:
+            # What fails half way takes itself back.
+            line = f"{{ {line}; }} || {{ {done.undo}; false; }}"
         try:
-            said = shell(fix.host, done.command, root=fix.root)
+            said = shell(fix.host, line, root=fix.root)
         except YokedError as problem:
             # Whether it ran is not known: it stays among what can be taken back.
             return Carried((*carried, done), problem.what)

@@ -164,7 +164,8 @@ class Fix:
     """A line for a shell of a host, ready to paste; host "": the controller.
 
     root: it needs root there. undo: the line that takes it back; None: nothing to take back.
-    by_hand: only a person can do it (a cable); `--fix` leaves it alone.
+    by_hand: only a person can do it (a cable); `--fix` leaves it alone. kept: how the names of the
+    copies end that both lines speak of; "": none. Undoing then does no harm where nothing was done.
     """
 
     host: str
@@ -172,6 +173,7 @@ class Fix:
     root: bool = False
     undo: str | None = None
     by_hand: bool = False
+    kept: str = ""
 
 
 @dataclass(frozen=True)

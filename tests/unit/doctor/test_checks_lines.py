@@ -6,16 +6,20 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.unit.doctor.builders import ADDRESS, home, unreached
 
 from yoked.doctor.causes import findings_of
+from yoked.doctor.checks.keeping import rewrite_file
 from yoked.doctor.checks.names import write_name
-from yoked.doctor.checks.reading import edit_entry
+from yoked.doctor.checks.reading import choose_again, edit_entry
 from yoked.doctor.checks.startfiles import quiet, take_out_limit, take_out_variable
-from yoked.records.examination import Examination, Fix
+from yoked.doctor.fixing import Book, Repair, Said, carry_out, take_back
+from yoked.records.examination import Examination, Finding, Fix
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the lines are for Linux")
 
@@ -168,3 +172,99 @@ def test_an_unknown_name_gets_its_address_in_front_of_all_others(tmp_path: Path)
     assert f"hostname {ADDRESS['garage']}\n" in asked.stdout
     run(undo(found.fix[0]), tmp_path)
     assert config.read_text() == "Host *\n  HostName elsewhere\n"
+
+
+HOSTS = "127.0.0.1 localhost\n127.0.1.1 garage\n127.0.0.1 attic\n"
+FILES = {"hosts": HOSTS, ".bashrc": BASHRC, "yoked.toml": TOML}
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def in_folder(fix: Fix, folder: Path) -> Fix:
+    """The same, of the folder's hosts file."""
+    line, back = (
+        each.replace("/etc/hosts", f"{folder}/hosts") for each in (fix.command, undo(fix))
+    )
+    return replace(fix, command=line, undo=back)
+
+
+def every_fix(folder: Path) -> list[Fix]:
+    """Some change one file several times, and one is there twice."""
+    seen = Examination((), controller={"fleet": str(folder / "yoked.toml")})
+    fixes = [
+        write_name(home().host("garage"), "garage", ADDRESS["garage"]),
+        write_name(home().host("garage"), "attic", ADDRESS["attic"]),
+        write_name(home().host("garage"), "garage", ADDRESS["study"]),
+        edit_entry(seen, "gar.age", "s/^ranks *=.*/ranks = 4/"),
+        edit_entry(seen, "gar.age", "/^python *=/d"),
+        take_out_variable("garage", "RANK"),
+        quiet("garage"),
+        quiet("garage"),
+    ]
+    return [in_folder(fix, folder) for fix in fixes]
+
+
+def in_shell(folder: Path) -> Callable[..., Said]:
+    def shell(host: str, line: str, *, root: bool) -> Said:
+        done = run(line, folder)
+        return Said(done.returncode == 0, done.stderr)
+
+    return shell
+
+
+def test_fixes_that_change_a_file_twice_give_the_very_first_one_back(tmp_path: Path) -> None:
+    folder, fleet, book = tmp_path / "host", tmp_path / "yoked.toml", Book(tmp_path / "fixes.jsonl")
+    folder.mkdir()
+    for name, content in FILES.items():
+        (folder / name).write_text(content)
+    shell = in_shell(folder)
+
+    repair = Repair(Finding("any", "error", ("garage",), "", "", tuple(every_fix(folder))))
+    assert carry_out(repair, shell, book, fleet).problem == ""
+    changed = files(folder)
+    problems = [take_back(done, shell, book) for done in book.standing(fleet)]
+
+    assert all(changed[name] != content for name, content in FILES.items())
+    assert problems == [""] * 8
+    assert files(folder) == FILES
+
+
+def test_the_undo_of_a_line_that_never_ran_changes_nothing(tmp_path: Path) -> None:
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+    seen = Examination((), controller={"fleet": str(tmp_path / "yoked.toml")})
+
+    for fix in (*every_fix(tmp_path), choose_again(seen)):
+        assert run(undo(fix), tmp_path).returncode == 0, fix
+
+    assert files(tmp_path) == FILES
+
+
+def test_a_line_that_is_typed_twice_does_not_write_over_what_it_kept(tmp_path: Path) -> None:
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+    for fix in every_fix(tmp_path)[:1] + every_fix(tmp_path)[3:7]:
+        assert run(fix.command, tmp_path).returncode == 0
+        before = files(tmp_path)
+
+        again = run(fix.command, tmp_path)
+
+        assert again.returncode != 0, fix
+        assert files(tmp_path) == before
+        run(undo(fix), tmp_path)
+
+
+def test_a_line_that_fails_half_way_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    folder, book = tmp_path / "host", Book(tmp_path / "fixes.jsonl")
+    folder.mkdir()
+    (folder / "yoked.toml").write_text(TOML)
+    fix = rewrite_file("", f"{folder}/yoked.toml", "chosen", f": > {folder}/yoked.toml && false")
+
+    repair = Repair(Finding("any", "error", ("garage",), "", "", (fix,)))
+    carried = carry_out(repair, in_shell(folder), book, tmp_path / "yoked.toml")
+
+    assert carried.problem
+    assert files(folder) == {"yoked.toml": TOML}
+    assert book.standing(tmp_path / "yoked.toml") == []

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from yoked.doctor.check import Check, page
+from yoked.doctor.checks.keeping import rewrite_file
 from yoked.doctor.checks.reading import (
     at,
     by_hand,
@@ -51,7 +52,7 @@ def _drop_host(seen: Examination, name: str) -> Fix:
     kept = [host.name for host in seen.hosts if host.name != name]
     words = ["yoked", "init", "--force", *kept, "--fleet", path]
     where = shlex.quote(path)
-    return Fix("", shlex.join(words), undo=f"mv {where}.old {where}")
+    return rewrite_file("", where, "one-name", shlex.join(words))
 
 
 def _memory(seen: Examination) -> Iterator[Finding]:

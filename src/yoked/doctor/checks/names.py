@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from yoked.doctor.check import Check, page
+from yoked.doctor.checks.keeping import change_file
 from yoked.doctor.checks.reading import (
     addresses,
     at,
@@ -57,13 +58,11 @@ def write_name(host: HostSeen, name: str, address: str) -> Fix:
     # The name goes from every line, and a line of nothing but an address goes with it. Written
     # over, not replaced: in containers /etc/hosts is mounted.
     drop = f"s/[[:space:]]{word}([[:space:]]|$)/\\1/g"
-    line = (
-        "cp -p /etc/hosts /etc/hosts.yoked && "
+    change = (
         f"{{ echo '{address} {name}'; sed -E -e '{drop}' -e '/^[^#[:space:]]+[[:space:]]*$/d' "
-        "/etc/hosts.yoked; } > /etc/hosts"
+        "{old}; }"
     )
-    undo = "cat /etc/hosts.yoked > /etc/hosts && rm /etc/hosts.yoked"
-    return Fix(host.name, line, root=True, undo=undo)
+    return change_file(host.name, "/etc/hosts", name, change, root=True)
 
 
 def _to_own_address(seen: Examination, host: HostSeen, name: str) -> tuple[Fix, ...]:
@@ -226,13 +225,8 @@ def _slow_names(seen: Examination) -> Iterator[Finding]:
 
 def _ask_briefly(host: HostSeen) -> Fix:
     """Have the resolver give a silent server up after a second."""
-    kept = "/etc/resolv.conf.yoked"
-    return Fix(
-        host.name,
-        f"cp /etc/resolv.conf {kept} && echo 'options timeout:1 attempts:1' >> /etc/resolv.conf",
-        root=True,
-        undo=f"cat {kept} > /etc/resolv.conf && rm {kept}",
-    )
+    change = "{ cat {old}; echo 'options timeout:1 attempts:1'; }"
+    return change_file(host.name, "/etc/resolv.conf", "brief", change, root=True)
 
 
 def _known(seen: Examination, host: HostSeen, name: str) -> tuple[Fix, ...]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import Any
 
+from yoked.doctor.checks.keeping import change_file, rewrite_file
 from yoked.records.examination import Dial, Examination, Finding, Fix, HostSeen, Severity
 
 # Neighbour states in which the other one has answered. Source: ip-neighbour(8).
@@ -174,7 +176,7 @@ def choose_again(seen: Examination) -> Fix:
     words = ["yoked", "init", "--force", *fleet_flag(seen)]
     path = at(seen.controller, "fleet")
     where = shlex.quote(str(path or "yoked.toml"))
-    return Fix("", shlex.join(words), undo=f"mv {where}.old {where}")
+    return rewrite_file("", where, "chosen", shlex.join(words))
 
 
 def fleet_flag(seen: Examination) -> list[str]:
@@ -193,7 +195,9 @@ def edit_entry(seen: Examination, host: str, script: str) -> Fix:
     where = shlex.quote(str(at(seen.controller, "fleet") or "yoked.toml"))
     name = re.sub(r"([][\\./*^$])", r"\\\1", host)
     change = f'/^name *= *"{name}"/,/^\\[/{{{script};}}'
-    return Fix("", f"sed -i.old {shlex.quote(change)} {where}", undo=f"mv {where}.old {where}")
+    # Each change has a copy of its own.
+    mark = f"{zlib.crc32(change.encode()):08x}"
+    return change_file("", where, mark, f"sed {shlex.quote(change)} {{old}}")
 
 
 def plural(count: int, word: str) -> str:

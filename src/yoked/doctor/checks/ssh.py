@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
+import zlib
 from collections.abc import Callable, Iterator
 
 from yoked.doctor.check import Check, page
+from yoked.doctor.checks.keeping import change_file
 from yoked.doctor.checks.reading import at, by_hand, finding, part
 from yoked.doctor.checks.startfiles import quiet, take_out_variable
 from yoked.records.examination import Examination, Finding, Fix, HostSeen, SshKind
@@ -74,11 +77,9 @@ def _say_its_address(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     # ssh takes the first that it finds, so it must stand before `Host *`.
     entry = f"Host {host.name}\\n  HostName {address}\\n\\n"
     path = config if config.startswith("~/") else shlex.quote(config)
-    line = (
-        f"touch {path} && cp -p {path} {path}.old && "
-        f"{{ printf '{entry}'; cat {path}.old; }} > {path}"
-    )
-    return (Fix("", line, undo=f"mv {path}.old {path}"),)
+    mark = f"{zlib.crc32(entry.encode()):08x}"
+    fix = change_file("", path, mark, f"{{ printf '{entry}'; cat {{old}}; }}")
+    return (dataclasses.replace(fix, command=f"touch {path} && {fix.command}"),)
 
 
 def _wake(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:

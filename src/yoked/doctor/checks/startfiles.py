@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 
+from yoked.doctor.checks.keeping import change_file
 from yoked.records.examination import Fix
 
 # Those that bash, zsh and sshd read where ssh runs a program.
@@ -27,21 +29,22 @@ def _comment_out(host: str, pattern: str, mark: str) -> Fix:
     """
     found = shlex.quote(f"^[[:space:]]*{pattern}")
     change = shlex.quote(f"s/^[[:space:]]*{pattern}/# &/")
-    kept = f".yoked-{mark}"
-    return Fix(
-        host,
-        f"sed -i{kept} -E {change} $(grep -lsE {found} {_FILES})",
-        undo=f'for f in {_FILES}; do if [ -e "$f{kept}" ]; then mv "$f{kept}" "$f"; fi; done',
-    )
+    none = "[ $# -gt 0 ] || { echo no start file has it >&2; exit 1; }"
+    begin = f"set -- $(grep -lsE {found} {_FILES}); {none}"
+    return _change_each(host, begin, mark, f"sed -E {change} {{old}}")
+
+
+def _change_each(host: str, begin: str, mark: str, change: str) -> Fix:
+    """Change start files, each as `change_file` does. begin: sets them as arguments."""
+    each = change_file(host, '"$f"', mark, change)
+    # In a subshell, for `exit` may not end that of who types it.
+    line = f"({begin}; for f; do {each.command} || exit 1; done)"
+    undo = f"(for f in {_FILES}; do {each.undo} || exit 1; done)"
+    return dataclasses.replace(each, command=line, undo=undo)
 
 
 def quiet(host: str) -> Fix:
     """Have the start files end at once where nobody sits at a terminal."""
-    kept, files = ".yoked-quiet", "~/.bashrc ~/.zshenv"
     guard = "case $- in *i*) ;; *) return ;; esac"
-    return Fix(
-        host,
-        f'for f in {files}; do if [ -e "$f" ]; then cp -p "$f" "$f{kept}" && '
-        f'{{ echo {shlex.quote(guard)}; cat "$f{kept}"; }} > "$f"; fi; done',
-        undo=f'for f in {files}; do if [ -e "$f{kept}" ]; then mv "$f{kept}" "$f"; fi; done',
-    )
+    change = f"{{ echo {shlex.quote(guard)}; cat {{old}}; }}"
+    return _change_each(host, "set -- $(ls -d ~/.bashrc ~/.zshenv 2>/dev/null)", "quiet", change)
