@@ -222,7 +222,14 @@ _FOLDERS = (
 )
 
 _MACHINE = (
-    Case("rank of an earlier run", "stale-process beta 29500", "stale-ranks", group="process"),
+    Case(
+        "rank of an earlier run",
+        "stale-process beta 29500",
+        "stale-ranks",
+        "beta",
+        "by hand",
+        group="process",
+    ),
     Case("other service at 29500", "taken-port beta 29500", "port-taken", "beta", "warns"),
     Case("busy processor", "busy-cpu beta", "busy-cpu", "beta", "warns", network="two-cores"),
     Case("more ranks than cores", "", "ranks", "beta", "warns", toml=_beta(ranks=6)),

@@ -22,7 +22,12 @@ from yoked.agent.reap import stale_processes
 DOCTOR_VARIABLE = "YOKED_DOCTOR"
 _SAMPLE_S = 0.2
 _BUSY_CORES = 0.5
-_LAUNCHER = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch))\b")
+_LAUNCHER = re.compile(
+    r"\b(torchrun|torch[./]distributed[./](run|launch)|accelerate\S* launch"
+    r"|deepspeed\.launcher)\b|(^|[/ ])deepspeed( |$)"
+)
+# The first process of a container that may have started ranks itself.
+_STARTER = re.compile(r"^(\S*/)?(python[\d.]*|mpirun|mpiexec|prterun|orted|srun)\b")
 # Who takes over what loses its parent.
 _ADOPTERS = ("systemd", "init", "hostinit", "tini", "dumb-init", "launchd")
 
@@ -91,8 +96,11 @@ def _family(seen: list[_Sight], root: int) -> set[int]:
 
 
 def _stale(others: list[_Sight]) -> list[dict[str, Any]]:
-    """Ours, whose job is over or gone, and others' ranks and launchers that lost their parent."""
-    ours = {process.pid for process, _ in stale_processes()}
+    """Ours, whose job is over or gone, and others' ranks that lost their launcher.
+
+    launch: None for others'; start_ticks: when it began, which tells it from a later one.
+    """
+    ours = {process.pid: own.get(LAUNCH_VARIABLE) for process, own in stale_processes()}
     return [
         {
             **_describe(each),
@@ -100,6 +108,8 @@ def _stale(others: list[_Sight]) -> list[dict[str, Any]]:
             "cores": round(each.cores, 2),
             "memory_bytes": each.memory_bytes,
             "age_s": _age_s(each.process),
+            "start_ticks": each.process.start_ticks,
+            "launch": ours.get(each.process.pid),
         }
         for each in others
         if each.process.pid in ours or _is_left_behind(each)
@@ -108,14 +118,23 @@ def _stale(others: list[_Sight]) -> list[dict[str, Any]]:
 
 def _is_left_behind(seen: _Sight) -> bool:
     environment = seen.process.environment()
-    if LAUNCH_VARIABLE in environment or not _is_adopted(seen.ppid):
+    if LAUNCH_VARIABLE in environment or not {"RANK", "WORLD_SIZE"} <= environment.keys():
         return False
-    rank = {"RANK", "WORLD_SIZE"} <= environment.keys()
-    return rank or _LAUNCHER.search(seen.process.command()) is not None
+    # With nohup or as a service, a launcher has no other parent either, and goes on as it should;
+    # where a scheduler starts it, it has the variables of a rank.
+    return _LAUNCHER.search(seen.process.command()) is None and _is_adopted(seen.ppid)
 
 
 def _is_adopted(ppid: int) -> bool:
-    return ppid == 1 or text(Path(f"/proc/{ppid}/comm")) in _ADOPTERS
+    if text(Path(f"/proc/{ppid}/comm")) in _ADOPTERS:
+        return True
+    first = Process.of(1) if ppid == 1 else None
+    return first is not None and not starts_ranks(first.command())
+
+
+def starts_ranks(command: str) -> bool:
+    """Whether a first process is, or may be, the launcher of its children."""
+    return bool(_LAUNCHER.search(command) or _STARTER.search(command))
 
 
 def _describe(seen: _Sight) -> dict[str, Any]:

@@ -172,12 +172,13 @@ def test_who_listens_on_a_port_is_told() -> None:
 
 
 @contextmanager
-def left_behind(**env: str) -> Iterator[int]:
+def left_behind(*argv: str, **env: str) -> Iterator[int]:
     """A process whose parent is gone; its number."""
-    script = "sleep 60 >/dev/null 2>&1 & echo $!"
+    script = '"$@" >/dev/null 2>&1 & echo $!'
     done = subprocess.run(
-        ["sh", "-c", script], env={**os.environ, **env}, capture_output=True, text=True, check=True
-    )
+        ["sh", "-c", script, "sh", *(argv or ("sleep", "60"))],
+        env={**os.environ, **env}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
     pid = int(done.stdout)
     try:
         yield pid
@@ -197,6 +198,50 @@ def test_a_rank_that_lost_its_launcher_is_stale() -> None:
     assert found[pid]["command"] == "sleep 60"
     assert found[pid]["run"] is None
     assert found[pid]["age_s"] < 60
+
+
+_LAUNCH = """
+import os, subprocess, sys, time
+rank = subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"})
+open(sys.argv[1], "w").write(f"{rank.pid}\\n")
+rank.wait()
+"""
+
+
+@LINUX
+@pytest.mark.parametrize("env", [{}, {"RANK": "1", "WORLD_SIZE": "2"}])
+def test_training_that_goes_on_after_a_logout_is_not_stale(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    program, note = tmp_path / "torchrun", tmp_path / "rank"
+    program.write_text(_LAUNCH)
+    with left_behind(sys.executable, str(program), str(note), **env) as launcher:
+        until_s = time.monotonic() + 20
+        while not note.exists() or not note.read_text().endswith("\n"):
+            assert time.monotonic() < until_s
+            time.sleep(0.02)
+        rank = int(note.read_text())
+        told = strays.part_processes({})
+        os.kill(rank, 9)
+
+    assert told is not None
+    assert not {launcher, rank} & {each["pid"] for each in told["stale"]}
+
+
+@pytest.mark.parametrize(
+    ("command", "starts"),
+    [
+        ("/opt/env/bin/python /opt/env/bin/torchrun train.py", True),
+        ("python3 train.py", True),
+        ("/usr/bin/python3.12 -m torch.distributed.run train.py", True),
+        ("bash -c torchrun train.py", True),
+        ("/sbin/init splash", False),
+        ("sleep infinity", False),
+        ("/usr/sbin/sshd -D", False),
+    ],
+)
+def test_the_first_process_of_a_container_may_be_a_launcher(command: str, starts: bool) -> None:
+    assert strays.starts_ranks(command) is starts
 
 
 @LINUX

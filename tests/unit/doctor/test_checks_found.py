@@ -54,6 +54,7 @@ from tests.unit.doctor.troubles import (
 
 from yoked.doctor.catalog import CHECKS
 from yoked.doctor.causes import findings_of
+from yoked.doctor.fixing import repairs
 from yoked.records.examination import Severity, World
 
 
@@ -79,6 +80,8 @@ RANK = {
     "cores": 1.0,
     "memory_bytes": 3 << 30,
     "age_s": 7200.0,
+    "start_ticks": 123_456,
+    "launch": "a1b2",
 }
 FULL = {"path": "/home/ada/.local/state/yoked", "exists": True, "writable": False,
         "free_bytes": 0, "free_inodes": 10**6, "read_only": False,
@@ -259,8 +262,10 @@ CASES = (
     Case("nccl-missing", lambda: with_gpu(torch__cuda_build="12.8", torch__cuda_available=True),
          "yoked install", severity="warning"),
     # processes
-    Case("stale-ranks", said("health/processes/stale", [RANK]), "kill -9 4711",
+    Case("stale-ranks", said("health/processes/stale", [RANK]), "for p in 4711:123456;",
          severity="warning"),
+    Case("stale-ranks", said("health/processes/stale", [{**RANK, "launch": None}]),
+         "unless it is wanted: kill -9 4711", severity="warning"),
     Case("busy-cpu", said("health/processes/busy", [
         {"pid": 99, "command": "make -j8", "user": "ada", "cores": 3.9}]), "kill 99",
          severity="warning"),
@@ -370,3 +375,12 @@ def test_one_host_alone_needs_no_network() -> None:
 
 def test_a_firewall_that_is_on_is_no_trouble_by_itself() -> None:
     assert findings_of(told(home(), "garage", "health/firewall", firewall("ufw"))) == ()
+
+
+@pytest.mark.parametrize(("launch", "left"), [("a1b2", ""), (None, "only a person can do it")])
+def test_only_ranks_of_yoked_are_ended_without_a_person(launch: str | None, left: str) -> None:
+    seen = said("health/processes/stale", [{**RANK, "launch": launch}])()
+
+    (repair,) = repairs(findings_of(seen), seen, sudo=True)
+
+    assert repair.left == left

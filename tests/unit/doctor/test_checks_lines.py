@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from tests.unit.doctor.builders import ADDRESS, home, unreached
 
+from yoked.agent.processes import Process
 from yoked.doctor.causes import findings_of
 from yoked.doctor.checks.keeping import rewrite_file
 from yoked.doctor.checks.names import write_name
+from yoked.doctor.checks.processes import kill_line
 from yoked.doctor.checks.reading import choose_again, edit_entry
 from yoked.doctor.checks.startfiles import quiet, take_out_limit, take_out_variable
 from yoked.doctor.fixing import Book, Repair, Said, carry_out, take_back
@@ -268,3 +270,18 @@ def test_a_line_that_fails_half_way_leaves_the_file_as_it_was(tmp_path: Path) ->
     assert carried.problem
     assert files(folder) == {"yoked.toml": TOML}
     assert book.standing(tmp_path / "yoked.toml") == []
+
+
+def test_a_process_is_ended_only_if_it_began_when_it_did(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as meant, subprocess.Popen(["sleep", "60"]) as other:
+        known = Process.of(meant.pid)
+        assert known is not None
+        gone = {"pid": 2**22 - 1, "start_ticks": 5}
+        later = {"pid": other.pid, "start_ticks": known.start_ticks - 100}
+
+        done = run(kill_line([gone, known.to_dict(), later]), tmp_path)
+
+        assert (done.returncode, done.stderr) == (0, "")
+        assert meant.wait(10) == -9
+        assert other.poll() is None
+        other.kill()

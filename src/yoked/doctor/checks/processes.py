@@ -47,15 +47,33 @@ def _stale(seen: Examination) -> Iterator[Finding]:
 
 
 def _end(host: HostSeen, stale: Sequence[Mapping[str, Any]]) -> tuple[Fix, ...]:
-    """One line for processes of the user, one for those of others."""
+    """One line for processes of the user, one for those of others; what is not of yoked's runs may
+    well be wanted, and is for a person to end.
+    """
     user = host.facts.get("user")
-    own = [each for each in stale if each.get("user") in (user, None)]
-    others = [each for each in stale if each not in own]
-    return tuple(
-        Fix(host.name, f"kill -9 {' '.join(_pids(some))}", root=root)
-        for some, root in ((own, False), (others, True))
-        if some
+    known = [each for each in stale if each.get("launch") and each.get("start_ticks") is not None]
+    own = [each for each in known if each.get("user") in (user, None)]
+    others = [each for each in known if each not in own]
+    rest = [each for each in stale if each not in known]
+    end = f"end it, unless it is wanted: kill -9 {' '.join(_pids(rest))}"
+    return (
+        *(
+            Fix(host.name, kill_line(some), root=root)
+            for some, root in ((own, False), (others, True))
+            if some
+        ),
+        *([by_hand(host.name, end)] if rest else []),
     )
+
+
+def kill_line(processes: Sequence[Mapping[str, Any]]) -> str:
+    """End processes, each if it began when it did: a number may be another's by then.
+
+    Source: proc_pid_stat(5); the name, in parentheses, may hold anything.
+    """
+    words = " ".join(f"{each['pid']}:{each['start_ticks']}" for each in processes)
+    began = "$(sed 's/.*) //' /proc/${p%:*}/stat 2>/dev/null | cut -d ' ' -f 20)"
+    return f'for p in {words}; do [ "{began}" != ${{p#*:}} ] || kill -9 ${{p%:*}}; done'
 
 
 def _busy(seen: Examination) -> Iterator[Finding]:
@@ -110,8 +128,10 @@ CHECKS = (
             "old one and hangs.",
             cause="A launcher was killed, or a login dropped, and its ranks went on (their parent "
             "is process 1). Known by the run's id in their environment, or by RANK and "
-            "WORLD_SIZE.",
-            fix="Ends these very processes. `yoked clean` ends those of yoked's runs on all hosts.",
+            "WORLD_SIZE. A launcher itself is never meant: with `nohup`, or as a service, it lives "
+            "on by intent.",
+            fix="Ends these very processes, where they are of yoked's runs; `yoked clean` does so "
+            "on all hosts. By hand for others: only you know whether one is wanted.",
             elsewhere="Slurm ends what is left of a step by its control group; on machines without "
             "one it is the same.",
         ),
