@@ -174,7 +174,7 @@ _LOGINS = (
     ),
     Case("no ssh server", "no-ssh beta", "ssh-refused", "beta", "by hand"),
     Case("host switched off", "kill beta", "ssh-timeout ssh-unreachable", "beta", "by hand"),
-    Case("other host key", "host-key beta", "ssh-host-key"),
+    Case("other host key", "host-key beta", "ssh-host-key", "beta", "by hand"),
     Case("keys that others may write", "loose-keys beta", "ssh-denied"),
     Case("login shell runs nothing", "login-shell beta", "ssh-shell"),
     Case("start file prints", "noisy-shell beta", "ssh-shell shell-noise", "beta", "warns"),

@@ -83,6 +83,9 @@ RANK = {
     "start_ticks": 123_456,
     "launch": "a1b2",
 }
+SCRATCH = {"path": "/scratch", "exists": True, "writable": False, "read_only": False,
+           "owner_uid": 0, "free_bytes": 10**11, "free_inodes": 10**6,
+           "error": "EACCES: Permission denied"}  # fmt: skip
 FULL = {"path": "/home/ada/.local/state/yoked", "exists": True, "writable": False,
         "free_bytes": 0, "free_inodes": 10**6, "read_only": False,
         "error": "ENOSPC: No space left on device"}  # fmt: skip
@@ -195,6 +198,7 @@ CASES = (
     Case("folder-denied", said("health/folders/cache", {
         "path": "/home/ada/.cache/yoked", "writable": False, "read_only": False, "owner_uid": 0,
         "free_bytes": 10**11, "error": "EACCES: Permission denied"}), "chown -R 1000"),
+    Case("folder-denied", said("health/folders/tmp", SCRATCH), "set TMPDIR", severity="warning"),
     Case("disk-full", said("health/folders/state", FULL), "make room"),
     Case("disk-full", large_run, "make room", ("attic",)),
     Case("no-inodes", said("health/folders/state/free_inodes", 0), "du --inodes"),
@@ -384,3 +388,22 @@ def test_only_ranks_of_yoked_are_ended_without_a_person(launch: str | None, left
     (repair,) = repairs(findings_of(seen), seen, sudo=True)
 
     assert repair.left == left
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        no_agent("host-key", "Offending ED25519 key in known_hosts:3"),
+        no_agent("host-key", "Host key verification failed."),
+        said("health/folders/tmp", SCRATCH),
+        said("health/folders/cache", {**SCRATCH, "path": "/home/ada/../bob"}),
+        said("health/folders/state", {**SCRATCH, "path": "/home/ada"}),
+    ],
+)
+def test_keys_and_folders_that_may_be_others_are_left_to_a_person(make: Make) -> None:
+    seen = make()
+
+    (repair,) = repairs(findings_of(seen), seen, sudo=True)
+
+    assert repair.left == "only a person can do it"
+    assert not any("chown" in fix.command for fix in repair.fixes)

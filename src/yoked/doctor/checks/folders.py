@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from yoked.doctor.check import Check, page
@@ -19,6 +20,7 @@ _FEW_INODES = 2000
 _SHM_BYTES = 128 << 20
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p", "afs")
 _WRITTEN = ("state", "cache", "tmp")
+_SET_BY = {"state": "YOKED_STATE", "cache": "YOKED_CACHE", "tmp": "TMPDIR"}
 # Python and compilers find another folder for temporary files.
 _MUST = ("state", "cache")
 
@@ -163,19 +165,31 @@ def _denied(seen: Examination) -> Iterator[Finding]:
             host.name,
             f"nothing can be written to {_shown(closed)} on {host.name}: {said}{owned}",
             "a run keeps its job, its logs and its caches there",
-            *(_hand_over(host, str(each["path"]), uid) for each in closed.values()),
+            *(_hand_over(host, name, str(each["path"]), uid) for name, each in closed.items()),
         )
 
 
-def _hand_over(host: HostSeen, path: str, uid: object) -> Fix:
+def _hand_over(host: HostSeen, name: str, path: str, uid: object) -> Fix:
     where = shlex.quote(path)
     if path in ("/tmp", "/var/tmp"):  # noqa: S108 - as it is on the host
         return Fix(host.name, f"chmod 1777 {where}", root=True)
+    if not _is_below(path, str(part(host, "folders", "home", "path") or "/")):
+        # It may be everybody's: what lies there is not handed over.
+        return by_hand(
+            host.name,
+            f"set {_SET_BY[name]} to a folder of yours, or have {path} made writable for you",
+        )
     return Fix(
         host.name,
         f"mkdir -p {where} && chown -R {uid} {where} && chmod u+rwx {where}",
         root=True,
     )
+
+
+def _is_below(path: str, home: str) -> bool:
+    """Whether a folder is a user's own; a home that is all there is has nothing of its own."""
+    own, place = PurePosixPath(home), PurePosixPath(path)
+    return len(own.parts) > 1 and own in place.parents and ".." not in place.parts
 
 
 def _hangs(seen: Examination) -> Iterator[Finding]:
@@ -330,7 +344,8 @@ CHECKS = (
         page(
             symptom="`PermissionError: [Errno 13] Permission denied: '/home/ada/.cache/...'`.",
             cause="A program that was once started with sudo made ~/.cache or ~/.local its own.",
-            fix="Gives the folder to the user.",
+            fix="Gives the folder to the user, where it lies in the home. By hand elsewhere: "
+            "others may have files there.",
             elsewhere="Kubernetes: a volume without fsGroup.",
         ),
         "world-failed",

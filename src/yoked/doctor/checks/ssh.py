@@ -28,6 +28,7 @@ _LET_IN = (
 )
 # Of a Python that PYTHONHOME leads to a place without its library.
 _WRONG_HOME = re.compile(r"encodings|Fatal Python error|init_fs_encoding|PYTHONHOME")
+_SHOW_KEY = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
 _TRAINS = "it is in yoked.toml, and a run wants all of its hosts"
 
 
@@ -109,10 +110,13 @@ def _look_at_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
         [*_ssh_words(seen), "-o", "StrictHostKeyChecking=accept-new", host.name, "true"]
     )
     changed = "Offending" in said or "CHANGED" in said or found is not None
-    if not changed:
-        return (Fix("", accept),)
     forget = found[0] if found else shlex.join(["ssh-keygen", "-R", host.name])
-    return (Fix("", forget), Fix("", accept))
+    # Whoever stands between would be let in: the key is for a person to compare.
+    return (
+        by_hand(host.name, f"look at its key at the host itself: {_SHOW_KEY}"),
+        *([by_hand("", f"if that is the one that ssh shows here: {forget}")] if changed else []),
+        by_hand("", f"{'then' if changed else 'if that is the one that ssh shows here'}: {accept}"),
+    )
 
 
 def _copy_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
@@ -242,8 +246,9 @@ CHECKS = (
             symptom="`REMOTE HOST IDENTIFICATION HAS CHANGED!` or `Host key verification failed.`",
             cause="The host was installed anew, another machine has its address now, or somebody "
             "stands between. Or nobody ever looked at its key from here.",
-            fix="Forgets the old key and takes the new one over. Compare its fingerprint with "
-            "`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` at the host first.",
+            fix=f"By hand, for who stands between would be let in as well: compare the fingerprint "
+            f"with that of `{_SHOW_KEY}` at the host, then forget the old key and take the new one "
+            "over.",
         ),
     ),
     _check(
