@@ -15,6 +15,7 @@ from tests.unit.doctor.builders import ADDRESS, home, unreached
 
 from yoked.agent.processes import Process
 from yoked.doctor.causes import findings_of
+from yoked.doctor.checks.flow import narrow_route
 from yoked.doctor.checks.keeping import rewrite_file
 from yoked.doctor.checks.names import write_name
 from yoked.doctor.checks.processes import kill_line
@@ -285,3 +286,49 @@ def test_a_process_is_ended_only_if_it_began_when_it_did(tmp_path: Path) -> None
         assert meant.wait(10) == -9
         assert other.poll() is None
         other.kill()
+
+
+NETWORK = """
+ip link set lo up && ip link add near type veth peer name far && ip link set near up &&
+ip link set far up && ip address add 10.0.0.1/24 dev near &&
+ip address add fd00::1/64 dev near nodad && ip route add default via 10.0.0.254 &&
+ip -6 route add default via fd00::fe && ip route add 10.9.0.3 via 10.0.0.253 metric 7 &&
+ip -6 route add fd11::3 via fd00::fd metric 70 || exit 77
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "way"),
+    [
+        ("10.0.0.2", "dev near"),
+        ("10.9.0.2", "via 10.0.0.254 dev near"),
+        ("10.9.0.3", "via 10.0.0.253 dev near"),
+        ("fd00::2", "dev near"),
+        ("fd11::2", "via fd00::fe dev near"),
+        ("fd11::3", "via fd00::fd dev near"),
+    ],
+)
+def test_smaller_packets_go_the_way_that_they_went_and_back(
+    address: str, way: str, tmp_path: Path
+) -> None:
+    fix = narrow_route("garage", address)
+    ip = "ip -6" if ":" in address else "ip"
+    do, back = (each.replace("/run", str(tmp_path)) for each in (fix.command, undo(fix)))
+    show, used = f"{ip} route show", f"{ip} route get {address}"
+    parts = ["true", f"m=1400; {do}", f"m=1400; {do}", back, back]
+    script = NETWORK + "\n".join(
+        f"{part} || echo failed; {show}; echo =; {used}; echo ==" for part in parts
+    )
+
+    done = run(f"exec unshare -rn sh -c {shlex.quote(script)}", tmp_path)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("networks cannot be made here")
+
+    first, small, again, restored, nothing = done.stdout.split("==\n")[:5]
+    routes = [each.partition("=\n")[0] for each in (first, small, again, restored, nothing)]
+    assert f"{way} " in small.partition("=\n")[2]
+    assert any(line.startswith(f"{address} {way}") and "mtu 1400" in line
+               for line in routes[1].splitlines())  # fmt: skip
+    assert routes[2] == f"failed\n{routes[1]}"
+    assert routes[3] == routes[4] == routes[0]
+    assert "mtu" not in routes[0]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
 from statistics import median
 from typing import TypeVar
 
 from yoked.doctor.check import Check, page
 from yoked.doctor.checks.groups import described
+from yoked.doctor.checks.keeping import is_free
 from yoked.doctor.checks.reading import (
     at,
     by_hand,
@@ -121,16 +123,34 @@ def _mtu(seen: Examination, host: HostSeen) -> int:
 def _smaller_packets(seen: Examination, host: HostSeen, peer: HostSeen) -> Fix:
     """Try which packets pass, and send none that are larger: for TCP one end is enough."""
     address = str(chosen_address(seen, peer))
-    device = str(chosen_interface(seen, host)).partition(":")[0]
-    ip, ping, header = ("ip -6", "ping -6", 48) if ":" in address else ("ip", "ping", 28)
+    ping, header = ("ping -6", 48) if ":" in address else ("ping", 28)
     sizes = " ".join(map(str, (each for each in _SIZES if each < _mtu(seen, host))))
-    return Fix(
-        host.name,
-        f"for m in {sizes}; do {ping} -c 1 -W 1 -M do -s $((m - {header})) {address} "
-        f">/dev/null 2>&1 && break; done; {ip} route replace {address} dev {device} mtu $m",
-        root=True,
-        undo=f"{ip} route del {address} dev {device}",
+    route = narrow_route(host.name, address)
+    tries = f"{ping} -c 1 -W 1 -M do -s $((m - {header})) {address} >/dev/null 2>&1"
+    return replace(route, command=f"for m in {sizes}; do {tries} && break; done; {route.command}")
+
+
+def narrow_route(host: str, address: str) -> Fix:
+    """Send packets of at most $m bytes to an address, by the way that they take already.
+
+    Routes to the very address that were there before come back with the undo.
+    """
+    # Of several routes to one address the one with the least metric counts; IPv6 has no 0.
+    ip, metric = ("ip -6", " metric 1") if ":" in address else ("ip", "")
+    kept = f".yoked-{address}"
+    # Routes do not outlive the start of a host, and neither does what is kept there.
+    before = f"/run/route{kept}"
+    way = f"$({ip} route get {address} | grep -oE '(via( inet6)?|dev) [^ ]+' | tr '\\n' ' ')"
+    line = (
+        f"{is_free(before)} && "
+        f"{ip} route show exact {address} | sed 's/ linkdown//g; s/ dead//g' > {before} && "
+        f"way={way} && {ip} route replace {address} $way{metric} mtu $m"
     )
+    undo = (
+        f"[ ! -e {before} ] || {{ {ip} route del {address}{metric} 2>/dev/null; "
+        f"while read -r route; do {ip} route replace $route; done < {before}; rm {before}; }}"
+    )
+    return Fix(host, line, root=True, undo=undo, kept=kept)
 
 
 def _bulk_stalls(seen: Examination) -> Iterator[Finding]:
@@ -309,8 +329,8 @@ CHECKS = (
             cause="A VPN, a tunnel or a switch without jumbo frames carries less than the MTU of "
             "both ends, and no message says so. Unequal ends alone are settled by TCP.",
             fix="Tries with ping which size passes, and gives the way to the peer that MTU, until "
-            "the next start. One end is enough: the other is told by TCP. Where a VPN is the "
-            "cause, set the MTU in its configuration.",
+            "the next start; a router on that way stays in it. One end is enough: the other is "
+            "told by TCP. Where a VPN is the cause, set the MTU in its configuration.",
             elsewhere="Kubernetes: an overlay (VXLAN takes 50 bytes) on nodes that think they have "
             "1500. NCCL hangs in its first all-reduce.",
         ),

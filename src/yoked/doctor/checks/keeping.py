@@ -11,9 +11,13 @@ from yoked.records.examination import Fix
 
 def keep(file: str, kept: str) -> str:
     """Copy a file, as words of a shell; it fails where the copy's name is taken."""
-    taken = f"{{ [ ! -e {kept} ] || ! echo {kept} is there already >&2; }}"
     # Renamed when it is whole: a full disk leaves no half of a copy to be put back.
-    return f"{taken} && cp -p {file} {kept}.new && mv {kept}.new {kept}"
+    return f"{is_free(kept)} && cp -p {file} {kept}.new && mv {kept}.new {kept}"
+
+
+def is_free(kept: str) -> str:
+    """Whether the name of a copy is free, as words of a shell; says so where it is not."""
+    return f"{{ [ ! -e {kept} ] || ! echo {kept} is there already >&2; }}"
 
 
 def put_back(file: str, kept: str) -> str:
