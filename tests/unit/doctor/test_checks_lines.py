@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.doctor.builders import ADDRESS, home, unreached
+from tests.unit.doctor.builders import ADDRESS, change, home, told, unreached
+from tests.unit.doctor.troubles import said
 
 from yoked.agent.processes import Process
 from yoked.doctor.causes import findings_of
@@ -332,3 +333,33 @@ def test_smaller_packets_go_the_way_that_they_went_and_back(
     assert routes[2] == f"failed\n{routes[1]}"
     assert routes[3] == routes[4] == routes[0]
     assert "mtu" not in routes[0]
+
+
+def test_a_cpu_gets_its_limits_back(tmp_path: Path) -> None:
+    before = {"scaling_max_freq": "1200000\n", "scaling_governor": "powersave\n"}
+    cpus = [tmp_path / f"cpu{number}" / "cpufreq" for number in (0, 1)]
+    for folder in cpus:
+        folder.mkdir(parents=True)
+        for name, content in before.items():
+            (folder / name).write_text(content)
+    ((fix,),) = (found.fix for found in findings_of(said("health/power/throttled", True)()))
+    do, back = (
+        each.replace("/sys/devices/system/cpu", str(tmp_path)).replace("/run", str(tmp_path))
+        for each in (fix.command, undo(fix))
+    )
+    unlimited = f"for f in {tmp_path}/cpu*/cpufreq/*; do echo other > $f; done"
+
+    assert run(f"cpupower() {{ {unlimited}; }}; {do}", tmp_path).returncode == 0
+    changed = [files(folder) for folder in cpus]
+    assert run(f"{back}; {back}", tmp_path).returncode == 0
+
+    assert changed == [dict.fromkeys(before, "other\n")] * 2
+    assert [files(folder) for folder in cpus] == [before] * 2
+
+
+@pytest.mark.parametrize(("service", "undone"), [("timesyncd", False), (None, True)])
+def test_a_clock_that_was_kept_already_stays_so(service: str | None, undone: bool) -> None:
+    seen = told(home(), "garage", "health/clock/service", service)
+    (found,) = findings_of(change(seen, "garage", clock_offset_s=3600.0))
+
+    assert (found.fix[0].undo is not None) == undone

@@ -188,7 +188,8 @@ def _set_clock(host: HostSeen) -> tuple[Fix, ...]:
             host.name,
             "timedatectl set-ntp true",
             root=True,
-            undo="timedatectl set-ntp false",
+            # Where somebody keeps the clock already, it is on, and stays so.
+            undo=None if service else "timedatectl set-ntp false",
         ),
     )
 

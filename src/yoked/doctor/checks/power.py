@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from yoked.doctor.check import Check, page
+from yoked.doctor.checks.keeping import is_free
 from yoked.doctor.checks.reading import by_hand, finding, part
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
 
+_CPUS = "/sys/devices/system/cpu/cpu*/cpufreq"
 _LINGER = "/var/lib/systemd/linger"
 _SLEEPS = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "poweroff", "halt")
 
@@ -106,13 +108,24 @@ def _throttled(seen: Examination) -> Iterator[Finding]:
                 host.name,
                 f"{what} the CPU of {host.name} below its highest frequency",
                 "it computes slower than it could, and the others wait",
-                Fix(
-                    host.name,
-                    "cpupower frequency-set -g performance -u 100GHz",
-                    root=True,
-                    undo=f"cpupower frequency-set -g {governor or 'powersave'}",
-                ),
+                _full_speed(host),
             )
+
+
+def _full_speed(host: HostSeen) -> Fix:
+    """Take the limits of the CPUs away; what each had is kept until the next start, as they are."""
+    settings = " ".join(f"{_CPUS}/{name}" for name in ("scaling_max_freq", "scaling_governor"))
+    kept = ".yoked-cpus"
+    before = f"/run/limits{kept}"
+    return Fix(
+        host.name,
+        f"{is_free(before)} && grep . {settings} > {before} && "
+        "cpupower frequency-set -g performance -u 100GHz",
+        root=True,
+        undo=f"[ ! -e {before} ] || {{ while IFS=: read -r file value; do "
+        f'echo "$value" > "$file"; done < {before} && rm {before}; }}',
+        kept=kept,
+    )
 
 
 CHECKS = (
