@@ -34,7 +34,7 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: a line reaches the kernel in one write, before append returns.
         self._file = path.open("ab+", buffering=0)
-        _cut_torn_line(self._file)
+        cut_torn_line(self._file)
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one event. Numbers that JSON lacks (nan, inf) are written as null."""
@@ -94,7 +94,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def _cut_torn_line(file: io.FileIO) -> None:
+def cut_torn_line(file: io.FileIO) -> None:
     """Truncate to the end of the last complete line."""
     end = file.seek(0, io.SEEK_END)
     while end > 0:

@@ -13,15 +13,17 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from os import SEEK_END
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from yoked.errors import CheckpointError
+from yoked.errors import CheckpointError, HostError, UsageError
+from yoked.journal import cut_torn_line
 from yoked.remote.client import AgentClient
 
-# They only grow; a torn last line of ours would be completed by what follows.
 _GROWING = {".jsonl", ".out", ".err", ".log", ".times"}
 CHECKPOINTS = "checkpoints"
+EVENTS = "events.jsonl"
 _MANIFEST = re.compile(r"manifest_(\d+)\.json")
 _MODEL = re.compile(r"model_(\d+)\.pt")
 _OF_A_STEP = re.compile(r"(?:model|optim|meta|manifest)_(\d+)(?:_rank\d+)?\.(?:pt|json)")
@@ -58,8 +60,10 @@ def mirror_run(
     wanted: by a file's path below the folder; checkpoints stay where they are by default.
     digests: by path, the SHA-256 of files that are known to have one.
     progress: told the bytes that came, and that will have come.
-    Raises CheckpointError when one of those is gone, or comes with another.
+    Raises CheckpointError when one of those is gone, or comes with another, and UsageError when
+    `here` is another run.
     """
+    require_same_run(client, remote, here)
     digests = digests or {}
     listed = [
         (name, size)
@@ -78,12 +82,29 @@ def mirror_run(
     came = 0
     for name, _ in todo:
         # The listing is of another machine: nothing may lead out of our folder.
-        assert ".." not in PurePosixPath(name).parts, name
+        if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
+            raise HostError(f"{remote} is listed with {name!r}, which is not in it")
         for size in _fetch(client, f"{remote}/{name}", here / name, digests.get(name)):
             came += size
             if progress is not None:
                 progress(came, total)
     return came
+
+
+def require_same_run(client: AgentClient, remote: str, here: Path) -> None:
+    """Raise UsageError where a folder here is that of another run than the one there."""
+    ours = here / EVENTS
+    if not ours.is_file():
+        return
+    with ours.open("rb") as file:
+        begun = file.readline()
+    # Its beginning no run shares with another.
+    there = fetch_bytes(client, f"{remote}/{EVENTS}")
+    if begun.endswith(b"\n") and there and not there.startswith(begun):
+        raise UsageError(
+            f"{here} is another run of that name than the one on the hosts",
+            fix=f"move it away: mv {here} {here}.other",
+        )
 
 
 def newest_checkpoint(client: AgentClient, remote: str) -> dict[str, str | None]:
@@ -188,7 +209,11 @@ def _fetch(client: AgentClient, remote: str, here: Path, sha256: str | None) -> 
     """Bring one file; yields the size of each piece that came."""
     here.parent.mkdir(parents=True, exist_ok=True)
     if here.suffix in _GROWING:
-        with here.open("ab") as file:
+        with here.open("ab+", buffering=0) as file:
+            if here.suffix == ".jsonl":
+                # Where a run goes on, a line that was torn there is no more.
+                cut_torn_line(file)
+            file.seek(0, SEEK_END)
             for part in client.stream("file_read", path=remote, offset=file.tell()):
                 yield file.write(part.data)
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from yoked.errors import CheckpointError
+from yoked.errors import CheckpointError, HostError, UsageError
 from yoked.launch.mirror import fetch_bytes, fetch_json, mirror_run, newest_checkpoint
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import Here
@@ -273,3 +273,42 @@ def test_a_large_file_comes_whole(agent: AgentClient, tmp_path: Path) -> None:
 def test_a_json_file_that_is_missing_is_none(agent: AgentClient, there: Path) -> None:
     assert fetch_json(agent, str(there / "run.json")) == {"attempt": 1}
     assert fetch_json(agent, str(there / "result.json")) is None
+
+
+def test_a_run_is_not_brought_into_the_folder_of_another(
+    agent: AgentClient, there: Path, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (there / "events.jsonl").write_text('{"time_s": 2, "event": "start"}\n')
+    (here / "events.jsonl").write_text('{"time_s": 1, "event": "start"}\n')
+    (here / "metrics.jsonl").write_text('{"step": 7}\n')
+
+    with pytest.raises(UsageError, match="is another run of that name") as refused:
+        mirror_run(agent, str(there), here)
+
+    assert refused.value.fix == (f"move it away: mv {here} {here}.other",)
+    assert (here / "metrics.jsonl").read_text() == '{"step": 7}\n'
+
+
+def test_a_line_that_was_torn_here_and_cut_there_leaves_no_trace(
+    agent: AgentClient, there: Path, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "metrics.jsonl").write_bytes(b'{"step": 0}\n{"st')
+    (there / "metrics.jsonl").write_bytes(b'{"step": 0}\n{"attempt": 2, "step": 1}\n')
+
+    mirror_run(agent, str(there), here)
+
+    assert (here / "metrics.jsonl").read_bytes() == (there / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["/home/me/notes", "logs/../../notes"])
+def test_nothing_comes_from_outside_of_a_runs_folder(tmp_path: Path, name: str) -> None:
+    class Liar:
+        def call(self, *_: object, **__: object) -> list[list[object]]:
+            return [[name, 7, 0]]
+
+    with pytest.raises(HostError, match="is not in it"):
+        mirror_run(Liar(), "/runs/night", tmp_path / "here")  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from yoked.errors import UsageError
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd
 from yoked.launch.datapush import push_data, push_kernels
-from yoked.launch.mirror import fetch_json, mirror_run
+from yoked.launch.mirror import fetch_json, mirror_run, require_same_run
 from yoked.launch.program import Program
 from yoked.launch.start import Order, Seat
 from yoked.train.config import TrainConfig
@@ -46,6 +46,8 @@ def train_fleet(
         def before(seats: list[Seat]) -> Order:
             if _resumes(config):
                 _require_run(config, seats[0])
+            elif not config.dry_run:
+                _require_new(config)
             shipped = dataclasses.replace(config, data=ship_data(config, seats, output))
             at_once(lambda seat: push_kernels(seat.client), seats)
             _write_config(shipped, Path(folder))
@@ -134,6 +136,17 @@ def _require_run(config: TrainConfig, first: Seat) -> None:
         raise UsageError(
             f"there is no run {config.run!r} on {first.host.name}, the host of rank 0",
             fix="yoked runs    shows those of all hosts",
+        )
+    require_same_run(first.client, folder, config.runs_dir / (config.run or ""))
+
+
+def _require_new(config: TrainConfig) -> None:
+    """Raise UsageError where the run, once it is brought home, would meet another of its name."""
+    assert config.run is not None
+    if (config.runs_dir / config.run / "run.json").exists():
+        raise UsageError(
+            f"there is a run named {config.run} in {config.runs_dir} already",
+            fix=f"--run NAME with another name, or go on with it: --resume --run {config.run}",
         )
 
 
