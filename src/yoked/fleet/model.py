@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 # This machine, as people write it.
@@ -36,3 +37,12 @@ class Fleet:
     hosts: tuple[Host, ...]
     path: Path
     ssh_config: Path | None = None
+
+
+def usable_gpus(facts: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The GPUs of a host that one torch could use, by its facts: a build is for one vendor's.
+
+    NVIDIA's, where there are any: beside them AMD's is most often a part of the processor.
+    """
+    gpus: Sequence[Mapping[str, Any]] = facts.get("gpus") or ()
+    return [each for each in gpus if each.get("vendor") == "nvidia"] or gpus

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from yoked import __version__
@@ -33,6 +35,16 @@ def test_a_larger_model_needs_more_and_the_checkpoints_kept_are_told() -> None:
     assert large.checkpoint_bytes > 2 * small.checkpoint_bytes
     assert (large.memory_bytes or 0) > (small.memory_bytes or 0) > small.checkpoint_bytes
     assert large.keep == 5
+
+
+def test_what_a_gpu_needs_is_told_unless_none_is_to_train() -> None:
+    flags = TrainConfig(depth=12, device_batch_size=16, max_seq_len=2048)
+    need = need_of(flags)
+
+    assert 10**10 < (need.gpu_memory_bytes or 0) < (need.memory_bytes or 0)
+    assert need_of(replace(flags, device_type="cuda")).gpu_memory_bytes == need.gpu_memory_bytes
+    alone = need_of(replace(flags, device_type="cpu"))
+    assert (alone.gpu_memory_bytes, alone.device) == (None, "cpu")
 
 
 def test_a_model_that_nothing_could_compute_is_refused() -> None:

@@ -35,6 +35,7 @@ from tests.unit.doctor.troubles import (
     netmask,
     no_agent,
     no_interface_at_all,
+    on_gpus,
     on_radio,
     on_vpn,
     one_machine,
@@ -283,6 +284,8 @@ CASES = (
     Case("memory", said("health/memory", {"available_bytes": 100 << 20,
                                           "swap_free_bytes": 4 << 30}),
          "end what holds memory", severity="warning"),
+    Case("gpu-memory", lambda: on_gpus(garage=8 << 30), "--device-batch-size",
+         severity="warning"),
     Case("overcommit", said("health/memory", {"available_bytes": 12 << 30, "overcommit": 2,
                                               "commit_left_bytes": 1 << 30}),
          "vm.overcommit_memory=0"),
@@ -368,6 +371,27 @@ def test_nothing_is_found_where_hosts_tell_nothing() -> None:
         seen = change(seen, name, health={}, torch=None, facts={}, interfaces=())
 
     assert findings_of(replace(seen, world=None)) == ()
+
+
+def test_a_model_that_trains_on_gpus_is_not_compared_with_the_memory_of_hosts() -> None:
+    assert findings_of(on_gpus()) == ()
+
+
+def test_a_model_that_is_to_train_beside_the_gpu_takes_memory_of_the_host() -> None:
+    seen = on_gpus()
+
+    by_flag = findings_of(replace(seen, need=replace(seen.need, device="cpu")))
+    by_file = findings_of(told(seen, "study", "wanted/device", "cpu"))
+
+    assert [(each.check, each.hosts) for each in by_flag] == [("memory", (n,)) for n in NAMES]
+    assert [(each.check, each.hosts) for each in by_file] == [("memory", ("study",))]
+
+
+def test_sizes_of_a_gpu_are_not_compared_where_a_host_has_none() -> None:
+    seen = told(on_gpus(garage=8 << 30), "attic", "facts/gpus", [])
+    small = replace(seen, need=replace(seen.need, memory_bytes=1 << 30))
+
+    assert findings_of(small) == ()
 
 
 def test_one_host_alone_needs_no_network() -> None:

@@ -64,6 +64,21 @@ def with_gpu(device: str = "cuda", **more: Any) -> Examination:
     return seen
 
 
+def on_gpus(**memory_bytes: int) -> Examination:
+    """All hosts train on a GPU of 24 GiB, and a model needs 16 of it, or 32 on the CPU.
+
+    memory_bytes: of other GPUs, by host.
+    """
+    seen = home()
+    for name in NAMES:
+        held = memory_bytes.get(name, 24 << 30)
+        gpu = {"vendor": "nvidia", "name": "RTX 3090", "memory_bytes": held}
+        told_torch = {"torch": "2.13.0", "cuda_build": "12.8", "cuda_available": True, "nccl": True}
+        seen = told(seen, name, "facts/gpus", [gpu])
+        seen = change(seen, name, torch={**(seen.host(name).torch or {}), **told_torch})
+    return replace(seen, need=Need(memory_bytes=32 << 30, gpu_memory_bytes=16 << 30))
+
+
 def on_radio(**wireless: Any) -> Examination:
     seen = told(home(), "study", "health/wireless", {"eth0": wireless})
     radio = interface("eth0", ADDRESS["study"], 24, "wireless")

@@ -27,32 +27,42 @@ _MUON_COPIES = 2
 def need_of(config: TrainConfig | None = None) -> Need:
     """What a run of that configuration needs; None: of an unknown program.
 
-    Sizes are for float32 on the CPU, and for one rank with all of Muon's work: what is needed at
-    most. Raises UsageError for a configuration that no device could compute.
+    Sizes are for one rank with all of Muon's work: what is needed at most, in float32 on the CPU
+    and in bfloat16 on a GPU. Raises UsageError for a configuration that no device could compute.
     """
     versions, environment = _versions(), _environment()
     if config is None:
         return Need(versions=versions, environment=environment)
-    from yoked.plan.memory import rank_memory
     from yoked.plan.shape import count_parameters
 
-    shape, rows, waiting_rows = _shape(config)
+    device = config.device_type
+    shape, rows, waiting_rows = _shape(config, "cpu" if device == "auto" else device)
+    return Need(
+        versions=versions,
+        environment=environment,
+        checkpoint_bytes=checkpoint_bytes(count_parameters(shape)),
+        memory_bytes=_memory_bytes(shape, rows, waiting_rows, "float32"),
+        gpu_memory_bytes=None
+        if device in ("cpu", "mps")
+        else _memory_bytes(*_shape(config, "cuda"), "bfloat16"),
+        device=device,
+        keep=config.keep_last,
+    )
+
+
+def _memory_bytes(shape: Shape, rows: int, waiting_rows: int, dtype: str) -> int:
+    from yoked.plan.memory import rank_memory
+
     memory = rank_memory(
         shape,
-        dtype="float32",
+        dtype=dtype,
         rows=rows,
         waiting_rows=waiting_rows,
         owned=1.0,
         lossy=False,
         payload_bytes=_FLOAT32_BYTES,
     )
-    return Need(
-        versions=versions,
-        environment=environment,
-        checkpoint_bytes=checkpoint_bytes(count_parameters(shape)),
-        memory_bytes=round(memory.total),
-        keep=config.keep_last,
-    )
+    return round(memory.total)
 
 
 def checkpoint_bytes(counts: Counts) -> int:
@@ -62,12 +72,12 @@ def checkpoint_bytes(counts: Counts) -> int:
     return _FLOAT32_BYTES * numbers
 
 
-def _shape(config: TrainConfig) -> tuple[Shape, int, int]:
+def _shape(config: TrainConfig, device_type: str) -> tuple[Shape, int, int]:
     """The model, the rows of a micro-batch and those that are held back, by default."""
     from yoked.plan.shape import Shape
     from yoked.train.resolve import resolve
 
-    resolved = resolve(config, "cpu" if config.device_type == "auto" else config.device_type)
+    resolved = resolve(config, device_type)
     shape = Shape.from_flags(
         resolved.depth,
         aspect_ratio=resolved.aspect_ratio,

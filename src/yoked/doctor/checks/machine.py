@@ -15,7 +15,9 @@ from yoked.doctor.checks.reading import (
     part,
     plural,
     ranks_of,
+    trains_on_gpu,
 )
+from yoked.fleet.model import usable_gpus
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
 from yoked.units import format_bytes, format_duration
 
@@ -64,8 +66,8 @@ def _memory(seen: Examination) -> Iterator[Finding]:
             continue
         # A limit of the control group counts swap by itself.
         swap = 0 if part(host, "memory", "limit_bytes") else part(host, "memory", "swap_free_bytes")
-        one, ranks = seen.need.memory_bytes or _RANK_BYTES, ranks_of(host)
-        needed = one * ranks
+        ranks = ranks_of(host)
+        needed = (_model_bytes(seen, host) or _RANK_BYTES) * ranks
         if available >= needed:
             continue
         grave = available + (swap or 0) < needed
@@ -86,10 +88,36 @@ def _memory(seen: Examination) -> Iterator[Finding]:
         )
 
 
+def _model_bytes(seen: Examination, host: HostSeen) -> int:
+    """What a model takes of a host's memory, for one rank; 0: nothing, or it is not known."""
+    return 0 if trains_on_gpu(seen, host) else seen.need.memory_bytes or 0
+
+
+def _gpu_memory(seen: Examination) -> Iterator[Finding]:
+    needed = seen.need.gpu_memory_bytes
+    # Where only some hosts have a GPU, sizes that are not given are those of the CPU.
+    if needed is None or not all(trains_on_gpu(seen, host) for host in seen.up):
+        return
+    for host in seen.up:
+        used = usable_gpus(host.facts)[: ranks_of(host)]
+        smallest = min(used, key=lambda each: each.get("memory_bytes") or needed)
+        if (smallest.get("memory_bytes") or needed) < needed:
+            yield finding(
+                "gpu-memory",
+                "warning",
+                host.name,
+                f"{smallest.get('name')} of {host.name} has "
+                f"{format_bytes(smallest['memory_bytes'])} of memory; a rank would take about "
+                f"{format_bytes(needed)}",
+                "a rank that finds no room ends with `torch.OutOfMemoryError: CUDA out of memory`",
+                by_hand(host.name, "take a smaller --device-batch-size or --depth"),
+            )
+
+
 def _overcommit(seen: Examination) -> Iterator[Finding]:
     for host in seen.up:
         left = part(host, "memory", "commit_left_bytes")
-        needed = max(_COMMIT_BYTES, seen.need.memory_bytes or 0) * ranks_of(host)
+        needed = max(_COMMIT_BYTES, _model_bytes(seen, host)) * ranks_of(host)
         if part(host, "memory", "overcommit") == 2 and left is not None and left < needed:
             yield finding(
                 "overcommit",
@@ -295,12 +323,27 @@ CHECKS = (
             symptom="A rank ends with signal 9; the others say `Connection closed by peer`. The "
             "kernel's log has `Out of memory: Killed process`.",
             cause="Other programs, ranks that were left behind, a container's limit, or a model "
-            "that is too large.",
+            "that is too large. Where a GPU trains, the model is not counted: see gpu-memory.",
             fix="By hand.",
             elsewhere="Kubernetes: `OOMKilled`; Slurm: `Detected 1 oom_kill event`.",
         ),
         _memory,
         explains=("world-failed",),
+        quick=True,
+    ),
+    Check(
+        "gpu-memory",
+        "Is there enough memory on every GPU?",
+        ("facts", "need"),
+        "warning",
+        page(
+            symptom="`torch.OutOfMemoryError: CUDA out of memory. Tried to allocate ...`.",
+            cause="A model, or a --device-batch-size, that is larger than the smallest GPU. How "
+            "much it takes is foreseen for bfloat16.",
+            fix="By hand: with a smaller --device-batch-size the same steps are made in more "
+            "parts, and the curve stays the same.",
+        ),
+        _gpu_memory,
         quick=True,
     ),
     Check(

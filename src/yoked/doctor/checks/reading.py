@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import Any
 
 from yoked.doctor.checks.keeping import change_file, rewrite_file
+from yoked.fleet.model import usable_gpus
 from yoked.records.examination import Dial, Examination, Finding, Fix, HostSeen, Severity
 
 # Neighbour states in which the other one has answered. Source: ip-neighbour(8).
@@ -169,6 +170,14 @@ def ranks_of(host: HostSeen) -> int:
     if host.wanted.get("device") in ("cpu", "mps"):
         return 1
     return max(1, len(host.facts.get("gpus") or ()))
+
+
+def trains_on_gpu(seen: Examination, host: HostSeen) -> bool:
+    """Whether a host's ranks compute on a GPU, as far as is known: torch may not be asked."""
+    device = host.wanted.get("device") if seen.need.device == "auto" else seen.need.device
+    if device in ("cpu", "mps") or mapping(host.torch).get("cuda_available") is False:
+        return False
+    return bool(usable_gpus(host.facts))
 
 
 def choose_again(seen: Examination) -> Fix:
