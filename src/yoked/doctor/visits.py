@@ -226,7 +226,8 @@ class Visit:
         training = self.trials.get("train") or self.trials.get("versions")
         if training is not None and training.failed is not None:
             found.update(error=training.failed)
-            if "train" in self.trials:
+            # A rank that fails in its world has imported torch.
+            if "train" in self.trials and not found["imported"]:
                 found.update(imported=False)
         return found
 

@@ -35,6 +35,7 @@ from tests.unit.doctor.troubles import (
     netmask,
     no_agent,
     no_interface_at_all,
+    not_tried,
     on_gpus,
     on_radio,
     on_vpn,
@@ -247,6 +248,9 @@ CASES = (
     Case("torch-shadowed", lambda: told(told(told(
         home(), "garage", "torch/torch_path", "/home/ada/torch.py"),
         "garage", "torch/imported", False), "garage", "torch/gloo", None), "mv /home/ada/torch.py"),
+    Case("torch-shadowed", lambda: not_tried("/home/ada/torch.py"), "mv /home/ada/torch.py"),
+    Case("torch-shadowed", lambda: not_tried("/home/ada/pytorch/torch/__init__.py"), "",
+         severity="warning"),
     Case("torch-import", lambda: told(told(
         home(), "garage", "torch/imported", False),
         "garage", "torch/error", "OSError: libc10.so: cannot open"), "yoked install"),
@@ -392,6 +396,12 @@ def test_sizes_of_a_gpu_are_not_compared_where_a_host_has_none() -> None:
     small = replace(seen, need=replace(seen.need, memory_bytes=1 << 30))
 
     assert findings_of(small) == ()
+
+
+def test_a_check_is_made_before_a_launch_only_if_it_can_find_something_there() -> None:
+    quick = {check.name for check in CHECKS if check.quick}
+
+    assert not quick & {"torch-import", "gloo-missing", "gpu-unused", "nccl-missing"}
 
 
 def test_one_host_alone_needs_no_network() -> None:

@@ -50,7 +50,8 @@ class Rank:
         if self.spec["rank"] == 0:
             yield {"port": 4711}
         yield {"doing": "connecting to the others"}
-        yield {"failed": self.says["world"]} if "world" in self.says else {"done": 0.1}
+        failed = self.says.get("world") or (self.how == "train" and self.says.get("sums"))
+        yield {"failed": failed} if failed else {"done": 0.1}
 
 
 @dataclass
@@ -308,6 +309,19 @@ def test_a_world_that_fails_has_the_last_words_of_its_ranks() -> None:
         "alpha": "it came through",
         "beta": "RuntimeError: Connection reset by peer",
     }
+
+
+def test_a_rank_whose_sums_fail_has_imported_torch() -> None:
+    agents = fleet_of("alpha", "beta")
+    agents["beta"] = FakeAgent("beta", says={"sums": "RuntimeError: Connection closed by peer"})
+
+    seen = examine(agents)
+
+    assert seen.world is not None
+    assert not seen.world.ok
+    torch = seen.host("beta").torch
+    assert torch is not None
+    assert torch["imported"] is True
 
 
 def test_torch_that_does_not_load_is_told_of_its_host() -> None:

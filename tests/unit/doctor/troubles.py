@@ -64,6 +64,15 @@ def with_gpu(device: str = "cuda", **more: Any) -> Examination:
     return seen
 
 
+def not_tried(torch_path: str) -> Examination:
+    """In the quick form torch is found, and not imported."""
+    seen = replace(home(), quick=True, world=None)
+    for name in NAMES:
+        unknown = dict.fromkeys(("imported", "gloo", "nccl", "cuda_build", "cuda_available"))
+        seen = change(seen, name, torch={**(seen.host(name).torch or {}), **unknown})
+    return told(seen, "garage", "torch/torch_path", torch_path)
+
+
 def on_gpus(**memory_bytes: int) -> Examination:
     """All hosts train on a GPU of 24 GiB, and a model needs 16 of it, or 32 on the CPU.
 

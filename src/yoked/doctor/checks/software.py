@@ -132,17 +132,17 @@ def _shadowed(seen: Examination) -> Iterator[Finding]:
         path = told.get("torch_path")
         if not path or _INSTALLED.search(str(path)):
             continue
-        # A checkout that is built in place works.
-        works = told.get("imported") is True and told.get("gloo") is True
+        # A checkout that is built in place works, and before a launch nobody imports it.
+        fails = told.get("imported") is False or not str(path).endswith("/__init__.py")
         yield finding(
             "torch-shadowed",
-            "warning" if works else "error",
+            "error" if fails else "warning",
             host.name,
             f"`import torch` on {host.name} finds {path}, which is not what pip installed",
-            "it runs in that folder alone, and changes with it"
-            if works
-            else "a file or folder of that name stands before torch, and is none",
-            *(() if works else (_move_away(host, str(path)),)),
+            "a file or folder of that name stands before torch, and is none"
+            if fails
+            else "it runs in that folder alone, and changes with it",
+            *((_move_away(host, str(path)),) if fails else ()),
         )
 
 
@@ -344,6 +344,7 @@ CHECKS = (
         ),
         "gloo-missing",
         "numpy-missing",
+        quick=False,
     ),
     _check(
         "torch-version",
@@ -366,6 +367,7 @@ CHECKS = (
             cause="A build of torch without it: by oneself, or of some distributions.",
             fix="Installs the usual build.",
         ),
+        quick=False,
     ),
     _check(
         "numpy-missing",
