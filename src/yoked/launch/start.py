@@ -17,7 +17,7 @@ from typing import Any
 from yoked.at_once import at_once
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import require_distinct
-from yoked.fleet.model import Fleet, Host
+from yoked.fleet.model import Fleet, Host, usable_gpus
 from yoked.launch.environment import environment_python
 from yoked.launch.program import Program
 from yoked.launch.tls import tls_environment
@@ -120,10 +120,10 @@ def take_seats(
 
 
 def default_ranks(host: Host, facts: Mapping[str, Any]) -> int:
-    """One rank on the CPU, one for each GPU."""
+    """One rank on the CPU, one for each GPU that its torch could use."""
     if host.device in ("cpu", "mps"):
         return 1
-    return max(1, len(facts.get("gpus") or ()))
+    return max(1, len(usable_gpus(facts)))
 
 
 def _loopback(facts: Mapping[str, Any]) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from tests.unit.doctor.builders import (
@@ -51,6 +52,7 @@ from tests.unit.doctor.troubles import (
     unheard,
     wants,
     windows,
+    with_amd,
     with_gpu,
 )
 
@@ -268,6 +270,9 @@ CASES = (
     Case("gpu-driver", lambda: with_gpu(health__gpu__error="no permission for /dev/nvidia0"),
          "usermod -a -G video,render ada"),
     Case("gpu-unused", with_gpu, "--cuda"),
+    Case("gpu-unused", lambda: with_amd(wanted__device="cuda"), "ROCm"),
+    Case("gpu-unused", lambda: with_amd(torch__torch="2.13.0+rocm6.4"), "rocminfo",
+         severity="warning"),
     Case("nccl-missing", lambda: with_gpu(torch__cuda_build="12.8", torch__cuda_available=True),
          "yoked install", severity="warning"),
     # processes
@@ -402,6 +407,20 @@ def test_a_check_is_made_before_a_launch_only_if_it_can_find_something_there() -
     quick = {check.name for check in CHECKS if check.quick}
 
     assert not quick & {"torch-import", "gloo-missing", "gpu-unused", "nccl-missing"}
+
+
+@pytest.mark.parametrize(
+    "torch",
+    [{}, {"torch__torch": "2.13.0+rocm6.4", "torch__cuda_available": True}],
+    ids=["a part of the processor", "in use"],
+)
+def test_a_gpu_of_amd_is_no_trouble_by_itself(torch: dict[str, Any]) -> None:
+    seen = with_amd(**torch)
+    wanted = torch.get("torch__torch", "2.13.0+cpu")
+    for name in NAMES:
+        seen = told(seen, name, "torch/torch", wanted)
+
+    assert findings_of(seen) == ()
 
 
 def test_one_host_alone_needs_no_network() -> None:

@@ -64,6 +64,10 @@ def with_gpu(device: str = "cuda", **more: Any) -> Examination:
     return seen
 
 
+def with_amd(**more: Any) -> Examination:
+    return with_gpu("auto", facts__gpus=[{"vendor": "amd", "name": "gfx1036"}], **more)
+
+
 def not_tried(torch_path: str) -> Examination:
     """In the quick form torch is found, and not imported."""
     seen = replace(home(), quick=True, world=None)

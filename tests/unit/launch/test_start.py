@@ -123,12 +123,16 @@ def test_an_interface_that_cannot_be_used_is_named(
     ("host", "gpus", "ranks"),
     [
         (Host("a"), [], 1),
-        (Host("a"), ["one", "two"], 2),
-        (Host("a", device="cpu"), ["one", "two"], 1),
+        (Host("a"), ["nvidia", "nvidia"], 2),
+        (Host("a"), ["nvidia", "amd"], 1),
+        (Host("a"), ["amd", "amd"], 2),
+        (Host("a", device="cpu"), ["nvidia", "nvidia"], 1),
     ],
 )
-def test_a_host_has_a_rank_for_each_gpu_or_one(host: Host, gpus: list[str], ranks: int) -> None:
-    assert default_ranks(host, {"gpus": gpus}) == ranks
+def test_a_host_has_a_rank_for_each_gpu_of_one_vendor_or_one(
+    host: Host, gpus: list[str], ranks: int
+) -> None:
+    assert default_ranks(host, {"gpus": [{"vendor": vendor} for vendor in gpus]}) == ranks
 
 
 def test_the_files_ranks_count_and_those_of_the_command_line_more() -> None:

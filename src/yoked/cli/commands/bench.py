@@ -316,9 +316,11 @@ def _gpu_groups(
 
 
 def _gpus(seat: Seat) -> Sequence[Any]:
+    from yoked.fleet.model import usable_gpus
+
     if seat.host.device not in ("auto", "cuda"):
         return ()
-    return seat.facts.get("gpus") or ()
+    return usable_gpus(seat.facts)
 
 
 def _together(

@@ -17,6 +17,7 @@ from yoked.doctor.checks.reading import (
     plural,
 )
 from yoked.doctor.checks.startfiles import take_out_variable
+from yoked.fleet.model import usable_gpus
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
 
 _HIDDEN = ("", "-1", "NoDevFiles")
@@ -87,18 +88,14 @@ def _mend_driver(host: HostSeen, error: str) -> tuple[Fix, ...]:
 def _unused(seen: Examination) -> Iterator[Finding]:
     for host in seen.up:
         told = mapping(host.torch)
-        gpus, device = _gpus(host), _device(host)
-        if not gpus or device in ("cpu", "mps") or not told.get("torch"):
+        gpus, device = usable_gpus(host.facts), _device(host)
+        if not gpus or device in ("cpu", "mps") or told.get("cuda_available") is not False:
             continue
-        if "cuda_build" in told and told["cuda_build"] is None and told.get("imported"):
-            saw, fix = "its torch is built for the CPU", install_torch(seen, host)
-            fix = Fix("", f"{fix.command} --cuda")
-        elif told.get("cuda_available") is False:
-            saw = f"its torch (CUDA {told.get('cuda_build')}) cannot use it"
-            fix = by_hand(host.name, "compare `nvidia-smi` with torch.version.cuda: the driver "
-                                     "must be as new as that")  # fmt: skip
-        else:
+        amd = gpus[0].get("vendor") == "amd"
+        if amd and device == "auto" and "rocm" not in str(told.get("torch")):
+            # Most are a part of the processor: nobody has asked to train on it.
             continue
+        saw, fix = _unused_amd(host) if amd else _unused_nvidia(seen, host)
         names = listed(dict.fromkeys(str(each.get("name")) for each in gpus))
         yield finding(
             "gpu-unused",
@@ -108,6 +105,26 @@ def _unused(seen: Examination) -> Iterator[Finding]:
             "it would train on the CPU, many times slower",
             fix,
         )
+
+
+def _unused_amd(host: HostSeen) -> tuple[str, Fix]:
+    version = mapping(host.torch).get("torch")
+    return f"its torch ({version}) cannot use it", by_hand(
+        host.name,
+        "torch trains on AMD's in its build for ROCm, and where `rocminfo` names the GPU: "
+        "https://pytorch.org/get-started/locally",
+    )
+
+
+def _unused_nvidia(seen: Examination, host: HostSeen) -> tuple[str, Fix]:
+    build = mapping(host.torch).get("cuda_build")
+    if build is None:
+        fix = install_torch(seen, host)
+        return "its torch is built for the CPU", Fix("", f"{fix.command} --cuda")
+    return f"its torch (CUDA {build}) cannot use it", by_hand(
+        host.name,
+        "compare `nvidia-smi` with torch.version.cuda: the driver must be as new as that",
+    )
 
 
 def _hidden(seen: Examination) -> Iterator[Finding]:
@@ -197,8 +214,9 @@ CHECKS = (
         "error",
         page(
             symptom="A host with a GPU trains at the speed of its CPU.",
-            cause="The CPU's build of torch, or one for a newer CUDA than the driver knows.",
-            fix="Makes an environment with the build for GPUs.",
+            cause="The CPU's build of torch, or one for a newer CUDA than the driver knows. A GPU "
+            "of AMD is asked for where yoked.toml names it, or torch is built for ROCm.",
+            fix="Makes an environment with the build for NVIDIA's GPUs; others are by hand.",
         ),
         _unused,
         explains=_AFTER,

@@ -169,7 +169,7 @@ def ranks_of(host: HostSeen) -> int:
         return int(host.wanted["ranks"])
     if host.wanted.get("device") in ("cpu", "mps"):
         return 1
-    return max(1, len(host.facts.get("gpus") or ()))
+    return max(1, len(usable_gpus(host.facts)))
 
 
 def trains_on_gpu(seen: Examination, host: HostSeen) -> bool:
