@@ -86,7 +86,8 @@ def answer_environment_make(call: Call) -> None:
     """Make the environment `digest` with `python`, and tell about it in parts.
 
     args: requirements (lines for pip), options (for pip), build ("cpu" or "cuda"), wheels
-    ([[file name, sha256], ...] that are here as blobs; null: pip asks its index).
+    ([[file name, sha256], ...] that are here as blobs; null: pip asks its index), anew (although
+    there is one).
     Parts: {"line": ...} as pip speaks, at the end {"made": path of its interpreter}, or
     {"unreachable": ...} where pip could not reach its index. Raises HostError.
     """
@@ -94,7 +95,8 @@ def answer_environment_make(call: Call) -> None:
     with writing_to(folder, None), _locked(folder) as lock:
         # Whoever held the lock before may have made it, or left it half made.
         found = _read_marker(folder)
-        if found is None or found["build"] != call.args["build"]:
+        fits = found is not None and found["build"] == call.args["build"]
+        if not fits or call.args.get("anew"):
             shutil.rmtree(folder, ignore_errors=True)
             try:
                 unreachable = _make(call, folder, lock)

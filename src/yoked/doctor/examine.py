@@ -120,7 +120,8 @@ def _controller(fleet: Fleet) -> dict[str, Any]:
         "torch": torch,
         "ssh": _ssh_version(),
         "state": str(state_root()),
-        "fleet": str(fleet.path),
+        # One machine alone needs none: then no line names it.
+        "fleet": str(fleet.path) if fleet.path.is_file() else None,
         "ssh_config": None if fleet.ssh_config is None else str(fleet.ssh_config),
         "time_s": time.time(),
     }

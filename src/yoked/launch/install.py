@@ -36,7 +36,7 @@ class Wishes:
 
     requirements: lines for pip. build: None: cuda where there is a GPU. torch_index: where pip
     also looks, for hosts that get the CPU's build, or for all if a build is asked for. python: the
-    base instead of the best one found. offline: send wheels at once.
+    base instead of the best one found. offline: send wheels at once. anew: although there is one.
     """
 
     requirements: Sequence[str]
@@ -44,6 +44,7 @@ class Wishes:
     torch_index: str | None = None
     python: str | None = None
     offline: bool = False
+    anew: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def install_environment(
     digest = requirements_digest(wishes.requirements)
     there = client.call("environment", digest=digest, configured=None)
     kept = there["marker"] is not None and wishes.build in (None, there["marker"]["build"])
-    if kept:
+    if kept and not wishes.anew:
         return _look(client, host, there["made"], wishes.requirements, "present")
     base = client.call(
         "environment_base",
@@ -115,6 +116,7 @@ def _make(
         "requirements": list(wishes.requirements),
         "options": options,
         "build": build,
+        "anew": wishes.anew,
     }
     if not wishes.offline:
         made = _order(client, order, say)

@@ -76,9 +76,10 @@ def test_a_host_that_is_not_in_the_fleet_is_named() -> None:
     assert problem.value.fix == ("there are: desk, laptop, attic",)
 
 
-def test_two_builds_at_once_are_refused() -> None:
+@pytest.mark.parametrize("flags", [("--cuda", "--cpu"), ("--check", "--anew")])
+def test_what_cannot_be_done_at_once_is_refused(flags: tuple[str, ...]) -> None:
     app = App(result_action="return_value")
     app.command(install.command, name="install")
 
     with pytest.raises(UsageError, match="exclude each other"):
-        app(["install", "--cuda", "--cpu", "--host", "a", "--host", "b"], exit_on_error=False)
+        app(["install", *flags, "--host", "a", "--host", "b"], exit_on_error=False)

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 from tests.unit.doctor.builders import ADDRESS, change, home, told, unreached
 from tests.unit.doctor.troubles import said
+from tests.unit.doctor.builders import ADDRESS, PYTHON, home, unreached
 
 from yoked.agent.processes import Process
 from yoked.doctor.causes import findings_of
 from yoked.doctor.checks.flow import narrow_route
 from yoked.doctor.checks.keeping import rewrite_file
+from yoked.doctor.checks.installing import get_package, get_torch
 from yoked.doctor.checks.names import write_name
 from yoked.doctor.checks.processes import kill_line
 from yoked.doctor.checks.reading import choose_again, edit_entry
@@ -143,6 +145,32 @@ def test_a_name_gets_one_address_in_the_hosts_file(before: str, after: str, tmp_
     assert file.read_text() == f"{ADDRESS['garage']} garage\n{after}"
     assert run(here(undo(fix)), tmp_path).returncode == 0
     assert file.read_text() == before
+
+
+@pytest.mark.parametrize(("pip", "made"), [("true", []), ("false", ["-m ensurepip"])])
+def test_a_package_is_installed_into_an_environment_without_pip_too(
+    pip: str, made: list[str], tmp_path: Path
+) -> None:
+    python, calls = tmp_path / "python", tmp_path / "calls"
+    python.write_text(f'#!/bin/sh\necho "$*" >> {calls}\n[ "$3" != --version ] || {pip}\n')
+    python.chmod(0o755)
+    host = home().host("garage")
+    named = replace(host, wanted={**host.wanted, "python": str(python)})
+
+    (fix,) = get_package(home(), named, "numpy")
+    assert run(fix.command, tmp_path).returncode == 0
+
+    assert calls.read_text().splitlines() == ["-m pip --version", *made, "-m pip install numpy"]
+
+
+def test_on_this_machine_the_python_that_runs_is_installed_into() -> None:
+    here = replace(home().host("garage"), name=".")
+    seen = replace(home(), hosts=(here,))
+
+    (fix,) = get_torch(seen, here, "2.13.0+cpu", "--anew")
+
+    assert fix.host == "."
+    assert fix.command.endswith(f"{PYTHON} -m pip install --force-reinstall torch==2.13.0")
 
 
 def test_an_entry_of_the_fleet_file_is_changed_and_no_other(tmp_path: Path) -> None:

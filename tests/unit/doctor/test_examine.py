@@ -381,6 +381,12 @@ def test_the_quick_form_dials_little_and_starts_no_world() -> None:
     assert (torch["torch"], torch["imported"]) == ("2.13.0", None)
 
 
+def test_a_fleet_without_a_file_names_none_in_its_lines() -> None:
+    agents = fleet_of("alpha")
+
+    assert examine(agents).controller["fleet"] is None
+
+
 def test_agents_that_are_lent_stay_with_their_owner() -> None:
     agents = fleet_of("alpha", "beta")
     hosts = tuple(Host(name, interface="eth0") for name in agents)

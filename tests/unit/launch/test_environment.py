@@ -137,6 +137,20 @@ def test_an_environment_is_made_once(agent: AgentClient, base: FakeBase, own_dat
     assert (folder / "requirements.txt").read_text() == "tinyone==1.0\ntinytwo==2.0\n"
 
 
+def test_an_environment_that_does_not_work_is_made_anew(
+    agent: AgentClient, base: FakeBase, own_data: Path
+) -> None:
+    broken = Path(install(agent, base).python).parents[1] / "broken"
+    broken.touch()
+
+    again = install(agent, base, anew=True)
+
+    assert again.state == "made"
+    assert len(base.pip_calls()) == 2
+    assert not broken.exists()
+    assert environments(own_data) == [requirements_digest(WANTED)]
+
+
 def test_another_build_is_another_environment(agent: AgentClient, base: FakeBase) -> None:
     install(agent, base, build="cpu", torch_index="file:///cpu")
 

@@ -51,6 +51,9 @@ def command(
     offline: Annotated[
         bool, Parameter(help="Fetch wheels here and send them.", negative="")
     ] = False,
+    anew: Annotated[
+        bool, Parameter(help="Make it anew where it is there, and does not work.", negative="")
+    ] = False,
     check: Annotated[bool, Parameter(help="Look, and change nothing.", negative="")] = False,
     json_output: Annotated[
         bool,
@@ -62,8 +65,10 @@ def command(
     A host whose `python` is named in yoked.toml is checked only. Hosts that reach no package index
     get their wheels from here.
     """
-    if cuda and cpu:
-        raise UsageError("--cuda and --cpu exclude each other", fix="give one of them, or none")
+    given = {"--cuda": cuda, "--cpu": cpu, "--check": check, "--anew": anew}
+    for one, other in (("--cuda", "--cpu"), ("--check", "--anew")):
+        if given[one] and given[other]:
+            raise UsageError(f"{one} and {other} exclude each other", fix="give one, or none")
     from yoked.fleet.file import open_fleet
     from yoked.launch.install import Wishes, check_environment, install_environment
     from yoked.launch.requirements import train_requirements
@@ -75,6 +80,7 @@ def command(
         torch_index=torch_index,
         python=python,
         offline=offline,
+        anew=anew,
     )
     progress = StageProgress(output.console)
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from yoked.doctor.check import Check, page
+from yoked.doctor.checks.installing import get_torch
 from yoked.doctor.checks.reading import (
     by_hand,
     edit_entry,
     finding,
-    install_torch,
     listed,
     mapping,
     part,
@@ -103,28 +103,30 @@ def _unused(seen: Examination) -> Iterator[Finding]:
             host.name,
             f"{host.name} has {plural(len(gpus), 'GPU')} ({names}), and {saw}",
             "it would train on the CPU, many times slower",
-            fix,
+            *fix,
         )
 
 
-def _unused_amd(host: HostSeen) -> tuple[str, Fix]:
+def _unused_amd(host: HostSeen) -> tuple[str, tuple[Fix, ...]]:
     version = mapping(host.torch).get("torch")
-    return f"its torch ({version}) cannot use it", by_hand(
+    fix = by_hand(
         host.name,
         "torch trains on AMD's in its build for ROCm, and where `rocminfo` names the GPU: "
         "https://pytorch.org/get-started/locally",
     )
+    return f"its torch ({version}) cannot use it", (fix,)
 
 
-def _unused_nvidia(seen: Examination, host: HostSeen) -> tuple[str, Fix]:
-    build = mapping(host.torch).get("cuda_build")
+def _unused_nvidia(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, ...]]:
+    told = mapping(host.torch)
+    build = told.get("cuda_build")
     if build is None:
-        fix = install_torch(seen, host)
-        return "its torch is built for the CPU", Fix("", f"{fix.command} --cuda")
-    return f"its torch (CUDA {build}) cannot use it", by_hand(
+        return "its torch is built for the CPU", get_torch(seen, host, told.get("torch"), "--cuda")
+    fix = by_hand(
         host.name,
         "compare `nvidia-smi` with torch.version.cuda: the driver must be as new as that",
     )
+    return f"its torch (CUDA {build}) cannot use it", (fix,)
 
 
 def _hidden(seen: Examination) -> Iterator[Finding]:
@@ -156,7 +158,7 @@ def _nccl(seen: Examination) -> Iterator[Finding]:
                 host.name,
                 f"the torch of {host.name} was built without NCCL",
                 "gradients of GPUs would travel by Gloo, through the CPU's memory",
-                install_torch(seen, host),
+                *get_torch(seen, host, told.get("torch"), "--anew"),
             )
 
 

@@ -194,11 +194,6 @@ def fleet_flag(seen: Examination) -> list[str]:
     return ["--fleet", str(path)] if path else []
 
 
-def install_torch(seen: Examination, host: HostSeen) -> Fix:
-    """Make an environment on a host with the versions that are here."""
-    return Fix("", shlex.join(["yoked", "install", "--host", host.name, *fleet_flag(seen)]))
-
-
 def edit_entry(seen: Examination, host: str, script: str) -> Fix:
     """Change a host's entry of yoked.toml. script: for sed, of the lines below its name."""
     where = shlex.quote(str(at(seen.controller, "fleet") or "yoked.toml"))

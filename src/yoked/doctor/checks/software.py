@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from yoked.doctor.check import Check, page
+from yoked.doctor.checks.installing import get_package, get_torch, install_torch, public
 from yoked.doctor.checks.reading import (
     at,
     edit_entry,
     finding,
-    install_torch,
     listed,
     mapping,
     part,
@@ -39,30 +39,8 @@ def _interpreter_gone(host: HostSeen) -> bool:
     return bool(wanted) and _error(host) == f"there is no {wanted}"
 
 
-def _public(version: str) -> str:
-    """A version without its build: 2.13.0 of 2.13.0+cpu."""
-    return version.partition("+")[0]
-
-
 def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(each) for each in re.findall(r"\d+", version)[:2])
-
-
-def _get_torch(
-    seen: Examination, host: HostSeen, version: str | None, *, anew: bool = False
-) -> tuple[Fix, ...]:
-    """Have a host come by torch. anew: although it seems to be there."""
-    python = host.wanted.get("python")
-    if python is None:
-        return (install_torch(seen, host),)
-    if str(python).startswith("/usr/"):
-        # The system's packages are not pip's to change.
-        return (edit_entry(seen, host.name, "/^python *=/d"), install_torch(seen, host))
-    # The person's own environment. A leading ~ is for the shell.
-    path = str(python) if re.fullmatch(r"~?[\w./+@-]+", str(python)) else shlex.quote(str(python))
-    package = "torch" if version is None else f"torch=={_public(version)}"
-    again = " --force-reinstall" if anew else ""
-    return (Fix(host.name, f"{path} -m pip install{again} {package}"),)
 
 
 def reference(seen: Examination) -> str | None:
@@ -70,11 +48,11 @@ def reference(seen: Examination) -> str | None:
     versions = [str(each["torch"]) for host in seen.up if (each := _torch(host)).get("torch")]
     if not versions:
         return None
-    counts = Counter(map(_public, versions))
+    counts = Counter(map(public, versions))
     own = at(seen.need.versions, "torch") or at(seen.controller, "torch")
     most = max(counts.values())
-    best = [each for each in versions if counts[_public(each)] == most]
-    return next((each for each in best if own and _public(each) == _public(str(own))), best[0])
+    best = [each for each in versions if counts[public(each)] == most]
+    return next((each for each in best if own and public(each) == public(str(own))), best[0])
 
 
 def _python_missing(seen: Examination) -> Iterator[Finding]:
@@ -107,7 +85,7 @@ def _torch_missing(seen: Examination) -> Iterator[Finding]:
             host.name,
             f"there is no torch on {host.name}: {what}",
             "ranks cannot start there",
-            *_get_torch(seen, host, reference(seen)),
+            *get_torch(seen, host, reference(seen)),
         )
 
 
@@ -122,7 +100,7 @@ def _torch_import(seen: Examination) -> Iterator[Finding]:
             host.name,
             f"`import torch` fails on {host.name} with {told.get('python')}: {_error(host)}",
             "every rank there would end so",
-            *_get_torch(seen, host, told.get("torch"), anew=True),
+            *get_torch(seen, host, told.get("torch"), "--anew"),
         )
 
 
@@ -157,12 +135,12 @@ def _torch_version(seen: Examination) -> Iterator[Finding]:
     wanted = reference(seen)
     for host in seen.up:
         version = _torch(host).get("torch")
-        if version is None or wanted is None or _public(str(version)) == _public(wanted):
+        if version is None or wanted is None or public(str(version)) == public(wanted):
             continue
         others = [
             each.name
             for each in seen.up
-            if _public(str(_torch(each).get("torch"))) == _public(wanted)
+            if public(str(_torch(each).get("torch"))) == public(wanted)
         ]
         yield finding(
             "torch-version",
@@ -170,7 +148,7 @@ def _torch_version(seen: Examination) -> Iterator[Finding]:
             host.name,
             f"torch is {version} on {host.name}, and {wanted} on {listed(others)}",
             "two versions need not understand each other: handshakes fail, or sums differ",
-            *_get_torch(seen, host, wanted),
+            *get_torch(seen, host, wanted),
         )
 
 
@@ -220,16 +198,13 @@ def _numpy(seen: Examination) -> Iterator[Finding]:
     for host in seen.up:
         told = _torch(host)
         if told.get("torch") and "numpy" in told and told["numpy"] is None:
-            python = host.wanted.get("python")
             yield finding(
                 "numpy-missing",
                 "error",
                 host.name,
                 f"{told.get('python')} on {host.name} has torch and no numpy",
                 "the tokenizer, and many programs, need it: `Numpy is not available`",
-                Fix(host.name, f"{python} -m pip install numpy")
-                if python
-                else install_torch(seen, host),
+                *get_package(seen, host, "numpy", flags=("--anew",)),
             )
 
 
@@ -243,7 +218,7 @@ def _gloo(seen: Examination) -> Iterator[Finding]:
                 host.name,
                 f"torch {told.get('torch')} on {host.name} was built without Gloo",
                 "`Distributed package doesn't have GLOO built in`: no rank there could join",
-                *_get_torch(seen, host, reference(seen)),
+                *get_torch(seen, host, reference(seen), "--anew"),
             )
 
 

@@ -1,0 +1,62 @@
+"""The lines by which a host comes by what trains there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from yoked.doctor.checks.reading import at, edit_entry, fleet_flag, mapping
+from yoked.fleet.model import HERE
+from yoked.records.examination import Examination, Fix, HostSeen
+
+
+def install_torch(seen: Examination, host: HostSeen, *flags: str) -> Fix:
+    """Make an environment on a host with the versions that are here."""
+    words = ["yoked", "install", *flags, "--host", host.name, *fleet_flag(seen)]
+    return Fix("", shlex.join(words))
+
+
+def get_package(
+    seen: Examination, host: HostSeen, package: str, *, flags: tuple[str, ...] = ()
+) -> tuple[Fix, ...]:
+    """Have the interpreter that trains on a host come by a package.
+
+    package: as pip takes it. flags: for `yoked install`, with which the package is made anew
+    although it seems to be there.
+    """
+    python = _own_python(seen, host)
+    if python is None:
+        return (install_torch(seen, host, *flags),)
+    if python.startswith("/usr/"):
+        # The system's packages are not pip's to change.
+        removal = (
+            [edit_entry(seen, host.name, "/^python *=/d")] if host.wanted.get("python") else []
+        )
+        return (*removal, install_torch(seen, host, *flags))
+    # A leading ~ is for the shell.
+    path = python if re.fullmatch(r"~?[\w./+@-]+", python) else shlex.quote(python)
+    again = " --force-reinstall" if flags else ""
+    # An environment of uv has no pip until it is asked for.
+    line = f"{path} -m pip --version || {path} -m ensurepip; {path} -m pip install{again} {package}"
+    return (Fix(host.name, line),)
+
+
+def _own_python(seen: Examination, host: HostSeen) -> str | None:
+    """The interpreter of the person's own environment, which `yoked install` leaves as it is."""
+    python = host.wanted.get("python")
+    if python is None and host.name == HERE and at(seen.controller, "torch"):
+        python = mapping(host.torch).get("python")
+    return None if python is None else str(python)
+
+
+def get_torch(
+    seen: Examination, host: HostSeen, version: str | None, *flags: str
+) -> tuple[Fix, ...]:
+    """Have a host come by torch. flags: as in `get_package`."""
+    package = "torch" if version is None else f"torch=={public(version)}"
+    return get_package(seen, host, package, flags=flags)
+
+
+def public(version: str) -> str:
+    """A version without its build: 2.13.0 of 2.13.0+cpu."""
+    return version.partition("+")[0]
