@@ -218,7 +218,12 @@ CASES = (
     Case("python-home", said("health/environment/PYTHONHOME", "/nowhere"), "PYTHONHOME="),
     Case("gloo-transport", said("health/environment/GLOO_DEVICE_TRANSPORT", "IBVERBS"),
          "GLOO_DEVICE_TRANSPORT="),
-    Case("unlike-variables", said("health/environment/NCCL_PROTO", "LL"), "NCCL_PROTO="),
+    Case("unlike-variables", lambda: told(
+        on_gpus(), "garage", "health/environment/NCCL_PROTO", "LL"), "NCCL_PROTO="),
+    Case("unlike-variables", said("health/environment/TORCH_DISTRIBUTED_DEBUG", "detail"),
+         "TORCH_DISTRIBUTED_DEBUG="),
+    Case("unlike-variables", said("health/environment/TORCH_GLOO_LAZY_INIT", "1"),
+         "TORCH_GLOO_LAZY_INIT="),
     Case("rank-variables", said("health/environment/RANK", "5"), "RANK=", severity="warning"),
     Case("gloo-variables", said("health/environment/GLOO_SOCKET_IFNAME", "docker0"),
          "GLOO_SOCKET_IFNAME=", severity="warning"),
@@ -426,6 +431,21 @@ def test_a_gpu_of_amd_is_no_trouble_by_itself(torch: dict[str, Any]) -> None:
         seen = told(seen, name, "torch/torch", wanted)
 
     assert findings_of(seen) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TORCH_DISTRIBUTED_DEBUG", "OFF"),
+        ("TORCH_DISTRIBUTED_DEBUG", "info"),
+        ("GLOO_DEVICE_TRANSPORT", "TCP"),
+        ("TORCH_GLOO_LAZY_INIT", "0"),
+        ("NCCL_PROTO", "LL"),
+        ("NCCL_BUFFSIZE", ""),
+    ],
+)
+def test_a_variable_that_changes_nothing_may_be_set_on_one_host(name: str, value: str) -> None:
+    assert findings_of(told(home(), "garage", f"health/environment/{name}", value)) == ()
 
 
 def test_one_host_alone_needs_no_network() -> None:

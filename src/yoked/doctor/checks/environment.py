@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from yoked.doctor.check import Check, page
-from yoked.doctor.checks.reading import finding, listed, mapping, part, plural, ranks_of
+from yoked.doctor.checks.reading import (
+    finding,
+    listed,
+    mapping,
+    part,
+    plural,
+    ranks_of,
+    trains_on_gpu,
+)
 from yoked.doctor.checks.startfiles import take_out_variable
 from yoked.records.examination import Examination, Finding, Fix, HostSeen, Severity
 
@@ -24,10 +32,17 @@ _OF_GLOO = (
     "GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_PATH",
 )  # fmt: skip
 # All ranks must do the same; what only makes them talk more is left out.
-_ALIKE = (
-    "TORCH_DISTRIBUTED_DEBUG", "TORCH_GLOO_LAZY_INIT", "GLOO_DEVICE_TRANSPORT", "NCCL_PROTO",
-    "NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_BUFFSIZE", "NCCL_NTHREADS",
+_ALIKE = ("TORCH_DISTRIBUTED_DEBUG", "TORCH_GLOO_LAZY_INIT", "GLOO_DEVICE_TRANSPORT")
+_ALIKE_OF_NCCL = (
+    "NCCL_PROTO", "NCCL_ALGO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_BUFFSIZE",
+    "NCCL_NTHREADS",
 )  # fmt: skip
+# Values that change nothing of what a rank sends: as good as none.
+_AS_UNSET = {
+    "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO"),
+    "TORCH_GLOO_LAZY_INIT": ("0",),
+    "GLOO_DEVICE_TRANSPORT": ("TCP",),
+}
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
 _SLOW_PYTHON = ("PYTHONMALLOC", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONASYNCIODEBUG")
 
@@ -101,16 +116,17 @@ def _transport(seen: Examination) -> Iterator[Finding]:
 
 def _unlike(seen: Examination) -> Iterator[Finding]:
     """Variables that must be the same on all hosts, and are not."""
-    for name in _ALIKE:
+    on_gpus = all(trains_on_gpu(seen, host) for host in seen.up)
+    for name in (*_ALIKE, *_ALIKE_OF_NCCL) if on_gpus else _ALIKE:
         values = {
-            host.name: mapping(part(host, "environment")).get(name)
+            host.name: _meant(name, str(mapping(part(host, "environment")).get(name) or ""))
             for host in seen.up
             if part(host, "environment") is not None
         }
         if len(set(values.values())) < 2:
             continue
         bearers = [seen.host(host) for host, value in values.items() if value]
-        shown = [f"{value or 'unset'} on {host}" for host, value in values.items()]
+        shown = [f"{value or 'as good as unset'} on {host}" for host, value in values.items()]
         yield finding(
             "unlike-variables",
             "error",
@@ -121,10 +137,17 @@ def _unlike(seen: Examination) -> Iterator[Finding]:
         )
 
 
+def _meant(name: str, value: str) -> str | None:
+    """What a variable asks for; None: what would be done without it."""
+    # torch takes its level in any letters.
+    value = value.upper() if name == "TORCH_DISTRIBUTED_DEBUG" else value
+    return None if value in ("", *_AS_UNSET.get(name, ())) else value
+
+
 def _debugging(seen: Examination) -> Iterator[Finding]:
     for host in seen.up:
         found = _variables(host, ("TORCH_DISTRIBUTED_DEBUG",))
-        if found and found["TORCH_DISTRIBUTED_DEBUG"] == "DETAIL":
+        if found and found["TORCH_DISTRIBUTED_DEBUG"].upper() == "DETAIL":
             yield _about(
                 "debug-variables",
                 host,
@@ -255,7 +278,8 @@ CHECKS = (
         page(
             symptom="All ranks hang in the first collective, or in init_process_group.",
             cause="TORCH_DISTRIBUTED_DEBUG=DETAIL, NCCL_PROTO or the like on some of the hosts: "
-            "these ranks send messages that the others do not expect.",
+            "these ranks send messages that the others do not expect. NCCL's count where all hosts "
+            "train on GPUs; values that are the default count nowhere.",
             fix=_FIX,
             elsewhere="Slurm exports the submitting shell's variables to all nodes, so it cannot "
             "occur; with ssh it can.",
