@@ -326,6 +326,10 @@ CASES = (
     Case("throttled", said("health/power/throttled", True), "cpupower", severity="warning"),
     # what is sent
     Case("data-differs", lambda: data({"000.bin": "a1"}), "rsync"),
+    Case("data-differs", lambda: data({"000.bin": "a1", "001.bin": "b2", "002.bin": "c3"}),
+         "remove what is extra"),
+    Case("code-differs", lambda: code({"train.py": "a1", "torch.py": "zz"}), "yoked run",
+         severity="warning"),
     Case("code-differs", lambda: code({"train.py": "zz"}), "yoked run", severity="warning"),
     # names
     Case("own-name", said("health/names/own/addresses", ["127.0.1.1"]),
@@ -446,6 +450,12 @@ def test_a_gpu_of_amd_is_no_trouble_by_itself(torch: dict[str, Any]) -> None:
 )
 def test_a_variable_that_changes_nothing_may_be_set_on_one_host(name: str, value: str) -> None:
     assert findings_of(told(home(), "garage", f"health/environment/{name}", value)) == ()
+
+
+def test_what_lies_beside_the_data_and_is_not_read_is_no_trouble() -> None:
+    beside = {"001.bin": "b2", "log.txt": "c3", ".cache/001.bin": "d4", "._000.bin": "e5"}
+
+    assert findings_of(data({"000.bin": "a1", **beside})) == ()
 
 
 def test_one_host_alone_needs_no_network() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 
 from yoked.doctor.check import Check, page
 from yoked.doctor.checks.reading import by_hand, finding, fleet_flag, listed, mapping, part, plural
@@ -13,20 +14,31 @@ _SHOWN = 3
 
 
 def differing(wanted: Mapping[str, str], there: Mapping[str, object]) -> dict[str, str]:
-    """{name: "missing" or "other"} of what is not as wanted."""
-    return {
+    """{name: "missing", "other" or "extra"} of what is not as wanted.
+
+    Extra is what a run would read too, as far as names tell: none that is hidden, or of a kind
+    that is not wanted at all (a log, a note).
+    """
+    flaws = {
         name: "missing" if there.get(name) is None else "other"
         for name, digest in wanted.items()
         if there.get(name) != digest
     }
+    kinds = {PurePosixPath(name).suffix for name in wanted}
+    more = (PurePosixPath(name) for name in there if name not in wanted)
+    read = (path for path in more if path.suffix in kinds and not _is_hidden(path))
+    return {**flaws, **{str(path): "extra" for path in read}}
+
+
+def _is_hidden(path: PurePosixPath) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _described(flaws: Mapping[str, str]) -> str:
-    missing = [name for name, flaw in flaws.items() if flaw == "missing"]
-    other = [name for name, flaw in flaws.items() if flaw == "other"]
+    words = {"missing": "missing", "other": "of other content", "extra": "extra"}
     parts = []
-    for names, word in ((missing, "missing"), (other, "of other content")):
-        if names:
+    for flaw, word in words.items():
+        if names := [name for name, own in flaws.items() if own == flaw]:
             more = f" and {plural(len(names) - _SHOWN, 'other')}" if len(names) > _SHOWN else ""
             parts.append(f"{', '.join(names[:_SHOWN])}{more} {word}")
     return listed(parts)
@@ -46,6 +58,8 @@ def _hosts_with(
 
 def _data(seen: Examination) -> Iterator[Finding]:
     for host, flaws in _hosts_with(seen, "data", seen.need.data):
+        more = ", and remove what is extra there" if "extra" in flaws.values() else ""
+        copy = f"rsync -a DATA-FOLDER {shlex.quote(f'{host.name}:')}{more}"
         yield finding(
             "data-differs",
             "error",
@@ -53,9 +67,12 @@ def _data(seen: Examination) -> Iterator[Finding]:
             f"the data on {host.name} is not the controller's: {_described(flaws)}",
             "ranks read other rows than they think: the loss is of something else, or an epoch "
             "ends early on one host and all hang",
-            by_hand("", f"`yoked train` sends the data that is here to {host.name}; for other "
-                        "programs: rsync -a DATA-FOLDER " + shlex.quote(f"{host.name}:")),
-        )  # fmt: skip
+            by_hand(
+                "",
+                f"`yoked train` sends the data that is here to {host.name}; for other programs: "
+                f"{copy}",
+            ),
+        )
 
 
 def _code(seen: Examination) -> Iterator[Finding]:
@@ -80,7 +97,8 @@ CHECKS = (
         "error",
         page(
             symptom="The loss is garbage, or the run hangs at the end of an epoch.",
-            cause="Shards are missing on a host, or were prepared there with another tokenizer.",
+            cause="Shards are missing on a host, were prepared there with another tokenizer, or "
+            "are left from an earlier set, which a program that takes all files reads too.",
             fix="By hand, or by `yoked train`, which sends what is missing by content hash.",
             elsewhere="On a cluster the data lies on one shared file system, so it cannot differ; "
             "a stale cache of it can.",
@@ -95,7 +113,7 @@ CHECKS = (
         page(
             symptom="`different tensors`, shapes that do not match, or a deadlock at the first "
             "collective.",
-            cause="The program was changed on one host.",
+            cause="The program was changed on one host, or has files there that are gone here.",
             fix="By hand; `yoked run` sends the folder that is here to all hosts.",
         ),
         _code,
