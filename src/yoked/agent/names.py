@@ -15,18 +15,27 @@ _LIMIT_S = 1.5
 
 
 def part_names(args: Mapping[str, Any]) -> dict[str, Any]:
-    """This host's own name, and `names`: hostname; own and others {name: {addresses, error,
-    took_s}}.
+    """This host's own name, `names`, and whose `addresses` are: hostname; own and others {name:
+    {addresses, error, took_s}}; reverse {address: {error, took_s}}.
     """
     own = socket.gethostname()
     wanted: Sequence[str] = args.get("names") or ()
+    addresses: Sequence[str] = args.get("addresses") or ()
     acts: dict[str, Callable[[], dict[str, Any]]] = {
-        name: partial(resolve, name) for name in {own, *wanted}
+        **{name: partial(resolve, name) for name in {own, *wanted}},
+        **{f"of {address}": partial(ask_name, address) for address in addresses},
     }
     told, untold = told_within(_LIMIT_S, acts)
-    for name, why in untold.items():
-        told[name] = {"addresses": [], "error": why, "took_s": _LIMIT_S}
-    return {"hostname": own, "own": told[own], "others": {name: told[name] for name in wanted}}
+    late = {name: {"error": why, "took_s": _LIMIT_S} for name, why in untold.items()}
+    named = {name: told.get(name) or {"addresses": [], **late[name]} for name in {own, *wanted}}
+    return {
+        "hostname": own,
+        "own": named[own],
+        "others": {name: named[name] for name in wanted},
+        "reverse": {
+            address: told.get(f"of {address}") or late[f"of {address}"] for address in addresses
+        },
+    }
 
 
 def resolve(name: str) -> dict[str, Any]:
@@ -42,3 +51,17 @@ def resolve(name: str) -> dict[str, Any]:
     except UnicodeError:
         error = "no name that a resolver could be asked for"
     return {"addresses": addresses, "error": error, "took_s": time.monotonic() - began_s}
+
+
+def ask_name(address: str) -> dict[str, Any]:
+    """What it takes to ask whose an address is, as torch's store asks of each that connects.
+
+    The answer is nobody's business: a provider's name for an address has the address in it.
+    """
+    began_s = time.monotonic()
+    error = None
+    try:
+        socket.getnameinfo((address, 0), socket.NI_NUMERICSERV)
+    except OSError as problem:
+        error = problem.strerror or str(problem)
+    return {"error": error, "took_s": time.monotonic() - began_s}

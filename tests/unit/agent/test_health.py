@@ -67,6 +67,14 @@ def test_names_have_their_addresses_or_the_reason() -> None:
     assert told["others"]["no.such.invalid"]["error"]
 
 
+def test_names_of_addresses_are_asked_for_and_not_kept() -> None:
+    told = names.part_names({"addresses": ["127.0.0.1", "no address"]})["reverse"]
+
+    assert [set(each) for each in told.values()] == [{"error", "took_s"}] * 2
+    assert told["127.0.0.1"]["error"] is None
+    assert told["no address"]["error"]
+
+
 def test_a_name_server_that_does_not_answer_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -77,12 +85,15 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(
         return []
 
     monkeypatch.setattr(names.socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(names.socket, "getnameinfo", resolve)
     monkeypatch.setattr(names, "_LIMIT_S", 0.2)
 
-    told = names.part_names({"names": []})
+    told = names.part_names({"names": [], "addresses": ["192.168.1.11"]})
     released.set()
 
     assert told["own"] == {"addresses": [], "error": "no answer in 0.2 s", "took_s": 0.2}
+    late = {"error": "no answer in 0.2 s", "took_s": 0.2}
+    assert told["reverse"] == {"192.168.1.11": late}
 
 
 @LINUX

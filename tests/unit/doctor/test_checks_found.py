@@ -74,6 +74,7 @@ class Case:
 
 
 UNKNOWN = {"addresses": [], "error": "Name or service not known", "took_s": 0.01}
+SLOW = {"error": "no answer in 1.5 s", "took_s": 1.5}
 SILENT = {"addresses": [], "error": "no answer in 1.5 s", "took_s": 1.5}
 RANK = {
     "pid": 4711,
@@ -348,9 +349,11 @@ CASES = (
         "garage", "health/names/own/addresses", ["fd00::12", ADDRESS["garage"]]),
          f"{ADDRESS['garage']} garage", severity="warning"),
     Case("slow-names", lambda: replace(
-        told(home(), "garage", "health/names/reverse", {"took_s": 20.0}),
+        told(home(), "garage", "health/names/reverse", {ADDRESS["attic"]: SLOW}),
         world=World(ok=False, took_s=5.0, said={"garage": "timed out"}, reason="no world")),
          "timeout:1"),
+    Case("slow-names", said("health/names/reverse", {ADDRESS["attic"]: SLOW}),
+         f"{ADDRESS['attic']} attic", severity="warning"),
     Case("slow-names", said("health/names/own", SILENT), f"{ADDRESS['garage']} garage",
          severity="warning"),
     # the last proof
@@ -456,6 +459,10 @@ def test_what_lies_beside_the_data_and_is_not_read_is_no_trouble() -> None:
     beside = {"001.bin": "b2", "log.txt": "c3", ".cache/001.bin": "d4", "._000.bin": "e5"}
 
     assert findings_of(data({"000.bin": "a1", **beside})) == ()
+
+
+def test_the_name_of_an_address_that_no_rank_comes_from_may_take_its_time() -> None:
+    assert findings_of(told(home(), "garage", "health/names/reverse", {"100.64.0.11": SLOW})) == ()
 
 
 def test_one_host_alone_needs_no_network() -> None:

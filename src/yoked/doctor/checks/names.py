@@ -208,7 +208,9 @@ def _slow_names(seen: Examination) -> Iterator[Finding]:
     for host in seen.up:
         answers = [(_own(host)[0], mapping(part(host, "names", "own"))), *_others(host).items()]
         # What torch's store asks of each connection: the name of who is there.
-        answers.append(("of an address", mapping(part(host, "names", "reverse"))))
+        used = {chosen_address(seen, other) for other in seen.up}
+        reverse = mapping(part(host, "names", "reverse"))
+        answers += [(address, mapping(a)) for address, a in reverse.items() if address in used]
         slow = {n: a["took_s"] for n, a in answers if (a.get("took_s") or 0) > _SLOW_S}
         if slow:
             name = max(slow, key=lambda each: slow[each])
@@ -216,7 +218,8 @@ def _slow_names(seen: Examination) -> Iterator[Finding]:
                 "slow-names",
                 "error" if failed else "warning",
                 host.name,
-                f"{host.name} took {format_duration(slow[name])} to look up the name {name}",
+                f"{host.name} took {format_duration(slow[name])} to look up the name "
+                f"{'of ' if name in used else ''}{name}",
                 "torch asks for names at each connection, and waits for the answers",
                 *_known(seen, host, name),
                 _ask_briefly(host),
@@ -232,8 +235,9 @@ def _ask_briefly(host: HostSeen) -> Fix:
 def _known(seen: Examination, host: HostSeen, name: str) -> tuple[Fix, ...]:
     for other in seen.up:
         address = chosen_address(seen, other)
-        if _bears(other, name) and address:
-            return (write_name(host, name, address),)
+        if address and (name == address or _bears(other, name)):
+            # A line of /etc/hosts answers both ways.
+            return (write_name(host, _own(other)[0] if name == address else name, address),)
     return ()
 
 
