@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,16 @@ def test_no_page_recommends_a_variable_that_does_nothing() -> None:
     for name in ("GLOO_PORT_RANGE", "GLOO_IPV6"):
         lines = [line for line in checks_page().splitlines() if name in line]
         assert all("nothing" in line or "does not know" in line for line in lines)
+
+
+def test_the_example_in_docs_has_checks_that_there_are() -> None:
+    text = DOCS.with_name("doctor.md").read_text(encoding="utf-8")
+    errors = re.findall(r"^ +(?:error|so)  +([a-z-]+),", text, re.MULTILINE)
+    warnings = re.findall(r"^    ([a-z-]+)  alpha:", text, re.MULTILINE)
+
+    assert len(errors) == 2
+    assert len(warnings) == 1
+    assert {*errors, *warnings} <= {check.name for check in CHECKS}
 
 
 def test_a_wrong_name_gets_the_nearest() -> None:
