@@ -11,15 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.doctor.builders import ADDRESS, change, home, told, unreached
+from tests.unit.doctor.builders import ADDRESS, PYTHON, change, home, told, unreached
 from tests.unit.doctor.troubles import said
-from tests.unit.doctor.builders import ADDRESS, PYTHON, home, unreached
 
 from yoked.agent.processes import Process
 from yoked.doctor.causes import findings_of
 from yoked.doctor.checks.flow import narrow_route
-from yoked.doctor.checks.keeping import rewrite_file
 from yoked.doctor.checks.installing import get_package, get_torch
+from yoked.doctor.checks.keeping import rewrite_file
 from yoked.doctor.checks.names import write_name
 from yoked.doctor.checks.processes import kill_line
 from yoked.doctor.checks.reading import choose_again, edit_entry
