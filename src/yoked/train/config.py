@@ -115,7 +115,7 @@ class TrainConfig:
     ] = None
     device_batch_size: Annotated[
         int | None,
-        _flag("Most rows that a rank computes at once. Default: 2, on CUDA 32.", BATCH),
+        _flag("Most rows that a rank computes at once. Default: 2, on MPS 8, on CUDA 32.", BATCH),
     ] = None
     # --- ranks and device
     ranks: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -97,6 +98,14 @@ def test_flags_that_a_benchmark_decides_are_refused_with_what_to_say_instead(
         bench.command(config=TrainConfig(**given))
 
     assert fix in " ".join(refused.value.fix)
+
+
+def test_the_help_names_every_flag_that_is_refused() -> None:
+    refused = {"--from" if name == "start_from" else bench._flag(name) for name in bench._OWN}
+
+    told = re.findall(r"--[a-z-]+", bench.command.__doc__ or "")
+
+    assert set(told) == refused
 
 
 def test_flags_of_train_that_have_no_use_here_are_told(

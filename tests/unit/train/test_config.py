@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from yoked.cli.commands.probe import ModelFlags
 from yoked.errors import UsageError
 from yoked.train.__main__ import parse
+from yoked.train import resolve
 from yoked.train.config import TrainConfig, require_whole_rows
 
 
@@ -136,8 +139,6 @@ def test_saved_shares_are_kept_only_for_the_number_of_ranks_they_were_made_for()
 
 
 def test_every_flag_has_help_and_a_group() -> None:
-    from typing import get_type_hints
-
     from cyclopts import Parameter
 
     hints = get_type_hints(TrainConfig, include_extras=True)
@@ -149,6 +150,17 @@ def test_every_flag_has_help_and_a_group() -> None:
             continue
         assert parameter.help, field.name
         assert parameter.group, field.name
+
+
+@pytest.mark.parametrize("flags", [TrainConfig, ModelFlags])
+def test_the_help_names_each_default_of_every_device(flags: type) -> None:
+    hints = get_type_hints(flags, include_extras=True)
+    for device, defaults in resolve._DEFAULTS.items():
+        for name, value in defaults._asdict().items():
+            (parameter,) = hints[name].__metadata__
+            # `yoked probe` takes one depth everywhere.
+            if flags is TrainConfig or name != "depth":
+                assert re.search(rf"\b{value}\b", parameter.help), (device, name)
 
 
 def test_configuration_loads_without_torch() -> None:

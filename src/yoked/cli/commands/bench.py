@@ -66,9 +66,11 @@ def command(
 ) -> int:
     """Measure what training gives: one process, several on one host, each GPU, all hosts.
 
-    Takes the flags of `yoked train`. Each host is measured alone, all of them at the same time,
-    then together: the same steps of the same rows. Nothing stays on the hosts; Ctrl-C ends what
-    runs.
+    Takes the flags of `yoked train`, but for those that a benchmark decides: it refuses
+    --num-iterations, --target-flops, --target-param-data-ratio, --ranks, --run, --resume,
+    --resume-from-step, --from and --dry-run. Each host is measured alone, all of them at the same
+    time, then together: the same steps of the same rows. Nothing but yoked's own cache stays on
+    the hosts; Ctrl-C ends what runs.
     """
     _check(config, steps, processes, markdown, plot)
     strategies = [config.sync, *compare]

@@ -49,7 +49,7 @@ class ModelFlags:
     ] = None
     vocab_size: Annotated[int, _model("Tokens in the vocabulary.")] = 32_768
     device_batch_size: Annotated[
-        int | None, _model("Rows of a micro-batch. Default: 2, on CUDA 32.")
+        int | None, _model("Rows of a micro-batch. Default: 2, on MPS 8, on CUDA 32.")
     ] = None
     device_type: Annotated[str, _model("Where to compute: auto, cpu, cuda or mps.")] = "auto"
 
@@ -110,7 +110,8 @@ def command(
 ) -> int:
     """Measure the links, the collectives and the compute of a fleet, or of this machine.
 
-    The result is kept, and `yoked plan` starts from it. Nothing stays behind on the hosts.
+    The result is kept, and `yoked plan` starts from it. Nothing but yoked's own cache stays
+    behind on the hosts.
     """
     from yoked.cli.commands.probe_text import report
     from yoked.fleet.file import open_fleet
