@@ -43,7 +43,7 @@ def look(
     say: Callable[[str], None],
     lend: Lend | None = None,
 ) -> Examination:
-    """What is to be seen of a fleet. Changes nothing, and leaves nothing behind.
+    """What is to be seen of a fleet. Changes nothing, and leaves nothing behind but the agent.
 
     quick: what takes less than two seconds: no world, no addresses beside the chosen ones.
     bandwidth: measures each link too. say: told what goes on. lend: gives the agent of a host by
