@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from yoked.cli.commands.probe import ModelFlags
 from yoked.errors import UsageError
-from yoked.train.__main__ import parse
 from yoked.train import resolve
+from yoked.train.__main__ import parse
 from yoked.train.config import TrainConfig, require_whole_rows
 
 
