@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from yoked.fleet.model import usable_gpus
 from yoked.probe.collectives import Timed, rated
 from yoked.records.measurement import Compute, Link, Measurement, ModelShape, StepCost
 
@@ -64,7 +65,7 @@ def summarise(
 
 def _gpu_memory_bytes(facts: Mapping[str, Any], ranks: int) -> int | None:
     """Of the GPUs that so many ranks train on, one each; None where one does not tell."""
-    amounts = [gpu["memory_bytes"] for gpu in (facts.get("gpus") or ())[:ranks]]
+    amounts = [gpu["memory_bytes"] for gpu in usable_gpus(facts)[:ranks]]
     return sum(amounts) if len(amounts) == ranks and all(amounts) else None
 
 

@@ -15,7 +15,7 @@ from yoked.cli.commands.fleet_flags import JobFlags
 from yoked.cli.commands.fleet_job import FleetJob, run_job
 from yoked.cli.output import Output
 from yoked.errors import UsageError
-from yoked.fleet.model import Fleet
+from yoked.fleet.model import Fleet, usable_gpus
 from yoked.launch.attach import JobEnd
 from yoked.launch.datapush import push_data, push_kernels
 from yoked.launch.mirror import fetch_json, mirror_run, require_same_run
@@ -122,7 +122,7 @@ def _device_type(seat: Seat) -> str:
     """What a host will train on, as far as can be told from here."""
     if seat.host.device != "auto":
         return seat.host.device
-    return "cuda" if seat.facts.get("gpus") else "cpu"
+    return "cuda" if usable_gpus(seat.facts) else "cpu"
 
 
 def _resumes(config: TrainConfig) -> bool:
