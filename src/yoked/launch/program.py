@@ -20,7 +20,8 @@ class Program:
     """What each rank runs. name: of a module, or a script's path below its folder.
 
     folder: what travels to the hosts, and where the program runs; None: nothing of the person's.
-    resume_args: what is added to the arguments when the program is started again.
+    resume_args: what is added to the arguments when the program is started again. is_limited: the
+    folder is a person's, in which much may lie that hosts need not get.
     """
 
     kind: Literal["module", "script"]
@@ -28,6 +29,7 @@ class Program:
     args: tuple[str, ...]
     folder: Path | None
     resume_args: tuple[str, ...] = ()
+    is_limited: bool = True
 
     def to_dict(self) -> dict[str, object]:
         """As job.json has it."""

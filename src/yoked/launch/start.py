@@ -167,7 +167,7 @@ def start_job(
     began_s = time.monotonic()
     package, work = package_tree(), None
     if order.program.folder is not None:
-        work = Tree.scan(order.program.folder)
+        work = Tree.scan(order.program.folder, is_limited=order.program.is_limited)
     took_s["scan"] = time.monotonic() - began_s
 
     began_s = time.monotonic()

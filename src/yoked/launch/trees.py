@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -59,11 +59,14 @@ class Tree:
     entries: tuple[TreeEntry, ...]
 
     @classmethod
-    def scan(cls, folder: Path) -> Tree:
-        """Read a folder. Raises UsageError when it is too large, or cannot be read."""
+    def scan(cls, folder: Path, *, is_limited: bool = True) -> Tree:
+        """Read a folder. Raises UsageError when it is too large for a person's program, which is
+        looked at where is_limited, or cannot be read.
+        """
         if not folder.is_dir():
             raise UsageError(f"{folder} is no folder", fix="name the folder of the program")
-        found = _within_limits(folder, _walk(folder.absolute()))
+        walk = _walk(folder.absolute())
+        found = _within_limits(folder, walk) if is_limited else _sorted(walk)
         if not found and any(folder.iterdir()):
             raise UsageError(
                 f"nothing in {folder} would travel: git's rules ignore all of it",
@@ -213,4 +216,8 @@ def _within_limits(folder: Path, walk: Iterator[_Found]) -> list[_Found]:
                 "or cd to the program's own folder; data travels with `yoked data push`",
             ),
         )
+    return _sorted(found)
+
+
+def _sorted(found: Iterable[_Found]) -> list[_Found]:
     return sorted(found, key=lambda each: each.name)

@@ -441,6 +441,28 @@ def find_model_folder(path: Path) -> Path:
     )
 
 
+def newest_files(folder: Path) -> dict[str, Path]:
+    """The files of a model folder's newest checkpoint: by their names, where they lie.
+
+    Raises CheckpointError where none is complete.
+    """
+    files = CheckpointFolder(folder)
+    if whole := files.complete():
+        newest = whole[0]
+        return {
+            manifest_name(newest.step): folder / manifest_name(newest.step),
+            **{entry.name: files.locate(newest, entry) for entry in newest.files},
+        }
+    for step in files.unverifiable():
+        # Of nanochat's optimizer every rank writes a part.
+        names = [model_name(step), meta_name(step)]
+        names += [path.name for path in folder.glob(f"optim_{step:06d}_rank*.pt")]
+        return {name: folder / name for name in names}
+    raise CheckpointError(
+        f"no checkpoint in {folder} is complete", fix="name the folder of a run that has saved one"
+    )
+
+
 def find_tokenizer(folder: Path) -> Path:
     """Where the tokenizer of a model folder is, if it is anywhere: beside it, or in its base."""
     beside = folder / "tokenizer"

@@ -11,8 +11,16 @@ import pytest
 
 from yoked.cli.commands import train, train_fleet
 from yoked.cli.commands.fleet_flags import JobFlags, check_run_name
-from yoked.errors import UsageError
+from yoked.errors import CheckpointError, UsageError
 from yoked.fleet.model import Host
+from yoked.train.checkpoint_files import (
+    CheckpointFolder,
+    Staging,
+    find_model_folder,
+    find_tokenizer,
+    meta_name,
+    model_name,
+)
 from yoked.train.config import TrainConfig
 
 FLEET = '[fleet]\nname = "home"\n[[host]]\nname = "i9"\n[[host]]\nname = "laptop"\n'
@@ -94,14 +102,37 @@ def test_the_ranks_get_a_configuration_without_what_is_of_this_machine(here: Pat
 
 
 def test_a_checkpoint_of_this_machine_travels_with_the_run(here: Path) -> None:
-    (here / "old").mkdir()
-    (here / "old" / "model.pt").write_text("weights")
+    model = here / "old" / "checkpoints" / "base_checkpoints" / "d4"
+    (here / "old" / "checkpoints" / "tokenizer").mkdir(parents=True)
+    (here / "old" / "checkpoints" / "tokenizer" / "tokenizer.pkl").write_text("tokens")
+    model.mkdir(parents=True)
+    for step in (50, 100):
+        staging = Staging(model, step)
+        for name in (model_name(step), meta_name(step)):
+            with staging.create(name) as file:
+                file.write(b"weights")
+        folder = CheckpointFolder(model)
+        folder.lock()
+        folder.commit(staging)
+        folder.unlock()
 
     train_fleet._write_config(TrainConfig(run="night", start_from=here / "old"), here)
 
     sent = TrainConfig.from_dict(json.loads((here / "config.json").read_text()))
+    travels = {path.relative_to(here / "from").as_posix() for path in (here / "from").rglob("*.*")}
     assert sent.start_from == Path("from")
-    assert (here / "from" / "model.pt").read_text() == "weights"
+    assert travels >= {"manifest_000100.json", "meta_000100.json", "model_000100.pt"}
+    assert not any("000050" in name for name in travels)
+    assert find_model_folder(here / "from") == here / "from"
+    assert (find_tokenizer(here / "from") / "tokenizer.pkl").read_text() == "tokens"
+    CheckpointFolder(here / "from").verify(CheckpointFolder(here / "from").complete()[0])
+
+
+def test_a_folder_without_a_checkpoint_is_told_before_anything_is_sent(here: Path) -> None:
+    (here / "old").mkdir()
+
+    with pytest.raises(CheckpointError, match="there is no checkpoint in"):
+        train_fleet._write_config(TrainConfig(run="night", start_from=here / "old"), here)
 
 
 @pytest.mark.parametrize(

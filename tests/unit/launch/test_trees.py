@@ -375,3 +375,14 @@ def test_hosts_run_the_yoked_that_is_here(agent: AgentClient) -> None:
         Path(folder, "yoked/train/kernels/elementwise.c").read_bytes()
         == (Path(yoked.__file__).parent / "train/kernels/elementwise.c").read_bytes()
     )
+
+
+def test_a_folder_that_yoked_made_may_be_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "LIMIT_BYTES", 10)
+    put(tmp_path, "model.pt", "more than ten bytes")
+
+    with pytest.raises(UsageError, match="may have 10 B"):
+        Tree.scan(tmp_path)
+    assert [entry.path for entry in Tree.scan(tmp_path, is_limited=False).entries] == ["model.pt"]

@@ -71,6 +71,7 @@ def _order(config: TrainConfig, flags: JobFlags, folder: Path) -> Order:
         ("--config-file", CONFIG_NAME),
         folder,
         resume_args=("--resume",),
+        is_limited=False,
     )
     return Order(
         run=config.run,
@@ -87,10 +88,22 @@ def _order(config: TrainConfig, flags: JobFlags, folder: Path) -> Order:
 def _write_config(config: TrainConfig, folder: Path) -> None:
     shipped = dataclasses.replace(config, ranks=None, runs_dir=RUNS_FROM_WORK, tokenizer=None)
     if config.start_from is not None and config.start_from.exists():
-        (folder / "from").symlink_to(config.start_from.absolute())
+        _link_checkpoint(config.start_from.absolute(), folder / "from")
         shipped = dataclasses.replace(shipped, start_from=Path("from"))
     text = json.dumps(shipped.to_dict())
     (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
+
+
+def _link_checkpoint(source: Path, target: Path) -> None:
+    """Have a folder's newest checkpoint travel, with its tokenizer, and none of the others."""
+    from yoked.train.checkpoint_files import find_model_folder, find_tokenizer, newest_files
+
+    model = find_model_folder(source)
+    target.mkdir()
+    for name, path in newest_files(model).items():
+        (target / name).symlink_to(path)
+    if (tokenizer := find_tokenizer(model)).is_dir():
+        (target / "tokenizer").symlink_to(tokenizer)
 
 
 def ship_data(config: TrainConfig, seats: list[Seat], output: Output) -> str:
