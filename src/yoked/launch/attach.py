@@ -87,15 +87,14 @@ class JobEnd:
             lines += ["its last lines:", *(f"  {line}" for line in failure["last_lines"])]
         return lines
 
-    @property
-    def next_commands(self) -> list[str]:
-        """What to do now."""
+    def next_commands(self, fleet_flag: str) -> list[str]:
+        """What to do now. fleet_flag: what a command line about the run's hosts ends with."""
         if self.detached:
-            return [f"yoked attach {self.run}", f"yoked stop {self.run}"]
-        failure = self.record.failure
+            return [f"yoked attach {self.run}{fleet_flag}", f"yoked stop {self.run}{fleet_flag}"]
+        failure, go_on = self.record.failure, self.record.go_on(fleet_flag)
         if failure is None:
-            return self.record.go_on
-        return [*failure.get("fix", ()), f"yoked logs {self.run} --tail 50", *self.record.go_on]
+            return go_on
+        return [*failure.get("fix", ()), self._all_output(fleet_flag), *go_on]
 
     def to_dict(self) -> dict[str, Any]:
         """As --json has it."""
@@ -105,14 +104,17 @@ class JobEnd:
             "failure": None if self.detached else self.record.failure,
         }
 
-    def raise_failure(self, *, fix: str) -> None:
+    def raise_failure(self, *, fix: str, fleet_flag: str) -> None:
         """Raise JobError for a job that failed or was lost. fix: how to go on from there."""
         if self.state in ("failed", "lost"):
             failure = self.record.failure or {}
             raise JobError(
                 "\n".join([self.verdict, *self.evidence]),
-                fix=[*failure.get("fix", ()), f"yoked logs {self.run} --tail 50", fix],
+                fix=[*failure.get("fix", ()), self._all_output(fleet_flag), fix],
             )
+
+    def _all_output(self, fleet_flag: str) -> str:
+        return f"yoked logs {self.run} --tail 50{fleet_flag}"
 
 
 _BECAME = {

@@ -52,11 +52,15 @@ class Record:
         named: str | None = self._first.get("trains")
         return named
 
-    @property
-    def go_on(self) -> list[str]:
-        """The command that goes on with a training that ended before its time; else none."""
+    def go_on(self, fleet_flag: str) -> list[str]:
+        """The command that goes on with a training that ended before its time; else none.
+
+        fleet_flag: what a command line about these hosts ends with.
+        """
         early = self.state in ("interrupted", "stopped", "failed", "lost")
-        return [f"yoked train --resume --run {self.trains}"] if early and self.trains else []
+        if not early or not self.trains:
+            return []
+        return [f"yoked train --resume --run {self.trains}{fleet_flag}"]
 
     @property
     def ranks(self) -> int:

@@ -194,6 +194,22 @@ def test_clean_shows_first_and_removes_after_a_yes(
     assert (failed / "jobs" / "try").exists()
 
 
+def test_what_is_to_be_typed_next_is_about_the_same_fleet(
+    failed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = failed.parent / "my fleet.toml"
+    fleet.write_text('[[host]]\nname = "."\n')
+    (failed.parent / "yoked.toml").write_text('[[host]]\nname = "another.invalid"\n')
+
+    clean.command("try", fleet=fleet)
+    cleaned = capsys.readouterr().out
+    attach.command(fleet=fleet)
+    attached = capsys.readouterr().out
+
+    assert f"next: yoked clean try --fleet '{fleet}' --yes" in cleaned
+    assert f"next: yoked logs try --tail 50 --fleet '{fleet}'" in attached
+
+
 def test_clean_removes_old_runs_and_leaves_those_that_run(
     failed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,11 +78,11 @@ def test_a_training_that_ended_early_can_go_on_under_its_own_name() -> None:
     resumed = {"run": "night.2", "trains": "night"}
 
     states = ("interrupted", "stopped", "finished", "running")
-    ways = [record({**told(0, state), **resumed}).go_on for state in states]
+    ways = [record({**told(0, state), **resumed}).go_on(" --fleet f") for state in states]
 
-    go_on = ["yoked train --resume --run night"]
+    go_on = ["yoked train --resume --run night --fleet f"]
     assert ways == [go_on, go_on, [], []]
-    assert record(told(0, "interrupted")).go_on == []
+    assert record(told(0, "interrupted")).go_on("") == []
 
 
 def test_an_older_run_of_the_same_name_is_another() -> None:
@@ -153,7 +153,7 @@ def test_a_failure_shows_the_cause_the_last_lines_and_what_to_do() -> None:
 
     assert end.verdict == "run try failed, after 1 restart"
     assert end.evidence == ["rank 3 on pi: out of memory", "its last lines:", "  step 7"]
-    assert end.next_commands[0] == "use a smaller batch"
+    assert end.next_commands("")[0] == "use a smaller batch"
     assert end.to_dict() == {"state": "failed", "attempts": 2, "failure": failure}
 
 
@@ -161,4 +161,7 @@ def test_whoever_detached_is_told_how_to_come_back() -> None:
     end = JobEnd(record(told(0, "running")), detached=True)
 
     assert (end.state, end.exit_code) == ("running", 130)
-    assert end.next_commands == ["yoked attach try", "yoked stop try"]
+    assert end.next_commands(" --fleet f") == [
+        "yoked attach try --fleet f",
+        "yoked stop try --fleet f",
+    ]

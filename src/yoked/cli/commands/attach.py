@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.fleet_runs import FleetFlag, JsonFlag, RunName, reach_hosts
+from yoked.cli.commands.fleet_runs import FleetFlag, JsonFlag, RunName, reach_hosts, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 
@@ -44,6 +44,6 @@ def command(
         {"run": end.run, **end.to_dict()},
         verdict=end.verdict,
         evidence=end.evidence,
-        next_commands=end.next_commands,
+        next_commands=end.next_commands(same_fleet(fleet)),
     )
     return end.exit_code

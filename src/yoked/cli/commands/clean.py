@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, JsonFlag, reach_hosts
+from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, JsonFlag, reach_hosts, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.launch.registry import ask_all
@@ -93,7 +93,7 @@ def command(
     age_s = parse_duration_s(older_than)
     output = Output(json_mode=json_output)
     with reach_hosts(fleet, output) as hosts:
-        litter = _look(hosts, age_s) if run is None else _look_at(hosts, run)
+        litter = _look(hosts, age_s) if run is None else _look_at(hosts, run, fleet)
         lines = litter.lines()
         wanted = bool(lines) and (yes or _asked(lines, output))
         if wanted:
@@ -105,18 +105,17 @@ def command(
     elif wanted:
         output.result(told, verdict="removed:", evidence=lines)
     else:
-        output.result(
-            told, verdict="would remove:", evidence=lines, next_commands=[_again(run, older_than)]
-        )
+        again = _again(run, older_than, fleet)
+        output.result(told, verdict="would remove:", evidence=lines, next_commands=[again])
     return 1 if unreachable else 0
 
 
-def _again(run: str | None, older_than: str) -> str:
-    """The command that removes what was shown."""
+def _again(run: str | None, older_than: str, fleet: Path | None) -> str:
+    """The command that removes what was shown, from those hosts."""
     words = [] if run is None else [run]
     if older_than != OLD:
         words += ["--older-than", older_than]
-    return shlex.join(["yoked", "clean", *words, "--yes"])
+    return shlex.join(["yoked", "clean", *words]) + f"{same_fleet(fleet)} --yes"
 
 
 def _look(hosts: Hosts, age_s: float) -> Litter:
@@ -133,11 +132,11 @@ def _look(hosts: Hosts, age_s: float) -> Litter:
     return litter
 
 
-def _look_at(hosts: Hosts, run: str) -> Litter:
+def _look_at(hosts: Hosts, run: str, fleet: Path | None) -> Litter:
     """One run. Raises UsageError for one that is not there, or is not over."""
     record = hosts.pick(run)
     if record.active:
-        raise UsageError(f"run {run} is {record.state}", fix=f"yoked stop {run}")
+        raise UsageError(f"run {run} is {record.state}", fix=f"yoked stop {run}{same_fleet(fleet)}")
     litter = Litter()
     litter.jobs = {
         host: [job for job in jobs if job["run"] == run]

@@ -12,7 +12,7 @@ from functools import partial
 from yoked.at_once import at_once
 from yoked.cli.commands.doctor_quick import beside
 from yoked.cli.commands.fleet_flags import JobFlags, check_run_name
-from yoked.cli.commands.fleet_runs import reconnect
+from yoked.cli.commands.fleet_runs import reconnect, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import find_addresses
@@ -118,9 +118,9 @@ def require_versions(seats: Iterable[Seat]) -> None:
         raise HostError("\n".join(problem.what for problem in problems), fix=problems[0].fix)
 
 
-def report_job(job: FleetJob, output: Output) -> int:
+def report_job(job: FleetJob, flags: JobFlags, output: Output) -> int:
     """Say how a job ended, or that it runs; returns the exit status."""
-    started, end = job.started, job.end
+    started, end, flag = job.started, job.end, same_fleet(flags.fleet)
     payload = {
         "run": started.run,
         "hosts": [
@@ -140,10 +140,10 @@ def report_job(job: FleetJob, output: Output) -> int:
         output.result(
             payload,
             verdict=f"run {started.run} runs on {len(started.seats)} hosts, and needs nobody here",
-            next_commands=[f"yoked attach {started.run}", f"yoked stop {started.run}"],
+            next_commands=[f"yoked attach {started.run}{flag}", f"yoked stop {started.run}{flag}"],
         )
         return 0
     output.result(
-        payload, verdict=end.verdict, evidence=end.evidence, next_commands=end.next_commands
+        payload, verdict=end.verdict, evidence=end.evidence, next_commands=end.next_commands(flag)
     )
     return end.exit_code

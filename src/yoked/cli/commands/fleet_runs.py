@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,11 @@ RunName = Annotated[str | None, Parameter(help="The run. Default: the newest.")]
 JsonFlag = Annotated[
     bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
 ]
+
+
+def same_fleet(named: Path | None) -> str:
+    """What a command line about the fleet of --fleet ends with; nothing where none was named."""
+    return "" if named is None else f" --fleet {shlex.quote(str(named))}"
 
 
 class Hosts:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from yoked.at_once import at_once
+from yoked.cli.commands.doctor_text import fleet_flag
 from yoked.cli.commands.fleet_job import require_versions
 from yoked.cli.commands.fleet_runs import reconnect
 from yoked.errors import JobError, YokedError
@@ -96,7 +97,9 @@ def run_worker(
             if end.detached:
                 raise KeyboardInterrupt
             keep_logs = end.state in ("failed", "lost")
-            end.raise_failure(fix="yoked probe --no-collectives --no-compute    links alone")
+            flag = fleet_flag(fleet)
+            links_alone = f"yoked probe --no-collectives --no-compute{flag}    links alone"
+            end.raise_failure(fix=links_alone, fleet_flag=flag)
     finally:
         if not keep_logs:
             _clear(name, seats)

@@ -71,7 +71,7 @@ def command(
         env=_environment(env),
     )
     output = Output(json_mode=json_output)
-    return report_job(run_job(order, flags, output, need=need_of()), output)
+    return report_job(run_job(order, flags, output, need=need_of()), flags, output)
 
 
 def _environment(settings: tuple[str, ...]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.fleet_runs import FleetFlag, JsonFlag, reach_hosts
+from yoked.cli.commands.fleet_runs import FleetFlag, JsonFlag, reach_hosts, same_fleet
 from yoked.cli.commands.lab_text import table
 from yoked.cli.output import Output
 from yoked.launch.attach import headline
@@ -43,7 +43,7 @@ def command(
         {"runs": rows, "unreachable": {name: why.what for name, why in unreachable.items()}},
         verdict=f"{len(rows)} run{'s' * (len(rows) != 1)}" if rows else "there is no run yet",
         evidence=[*_lines(rows), *causes],
-        next_commands=[] if rows else ["yoked train"],
+        next_commands=[] if rows else [f"yoked train{same_fleet(fleet)}"],
     )
     return 1 if unreachable else 0
 

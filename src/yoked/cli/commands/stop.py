@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.fleet_runs import FleetFlag, JsonFlag, RunName, reach_hosts
+from yoked.cli.commands.fleet_runs import FleetFlag, JsonFlag, RunName, reach_hosts, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 
@@ -33,14 +33,14 @@ def command(
 
     if wait < 0:
         raise UsageError(f"--wait {wait:g}: below 0", fix="--wait 60")
-    output = Output(json_mode=json_output)
+    output, flag = Output(json_mode=json_output), same_fleet(fleet)
     with reach_hosts(fleet, output) as hosts:
         record = hosts.pick(run)
         if not record.active:
             output.result(
                 {"run": record.run, "state": record.state, "did": []},
                 verdict=f"run {record.run} is over already: {record.state}",
-                next_commands=record.go_on,
+                next_commands=record.go_on(flag),
             )
             return 0
         record, did = stop_run(
@@ -54,6 +54,6 @@ def command(
             ", then ".join(_STEPS[how] for how in did),
             *([f"{missing} of its hosts did not answer"] if missing else []),
         ],
-        next_commands=["yoked runs"] if record.active or missing else record.go_on,
+        next_commands=([f"yoked runs{flag}"] if record.active or missing else record.go_on(flag)),
     )
     return 1 if record.active or missing else 0

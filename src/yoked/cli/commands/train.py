@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from yoked.cli.commands.fleet_flags import JobFlags
+from yoked.cli.commands.fleet_runs import same_fleet
 from yoked.cli.output import INTERRUPTED_STATUS, Output
 from yoked.errors import UsageError, YokedError
 from yoked.runs import find_run, new_run_name
@@ -71,8 +72,8 @@ def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Out
         config = dataclasses.replace(named, ranks=config.ranks)
     job, result = train_fleet(config, fleet, flags, output)
     if result is None:
-        return report_job(job, output)
-    return report_result(result, config, output, elsewhere=True)
+        return report_job(job, flags, output)
+    return report_result(result, config, output, fleet_flag=same_fleet(flags.fleet))
 
 
 def train_here(config: TrainConfig, output: Output) -> Result:
@@ -136,11 +137,11 @@ def report_result(
     output: Output,
     *,
     plot: Callable[[Path], Path] = draw,
-    elsewhere: bool = False,
+    fleet_flag: str | None = None,
 ) -> int:
     """Say what came of a run, or would come of it; returns the exit status.
 
-    elsewhere: the run's checkpoints are on another machine.
+    fleet_flag: the run's checkpoints are on hosts, and a command line about those ends with this.
     """
     result = dict(found)
     if config.dry_run:
@@ -152,7 +153,7 @@ def report_result(
     except (YokedError, ImportError) as problem:
         # The training is done and saved; a picture is not worth a failed command.
         output.note(f"no loss plot: {problem}")
-    return _report_run(result, config, output, elsewhere=elsewhere)
+    return _report_run(result, config, output, fleet_flag=fleet_flag)
 
 
 def _resumes(config: TrainConfig) -> bool:
@@ -190,15 +191,15 @@ def _ranks_before(folder: Path) -> int:
 
 
 def _report_run(
-    result: Result, config: TrainConfig, output: Output, *, elsewhere: bool = False
+    result: Result, config: TrainConfig, output: Output, *, fleet_flag: str | None
 ) -> int:
     interrupted = result.get("state") == "interrupted"
     steps, tokens = int(result["steps"]), float(result["tokens"])
     verb = "stopped and saved" if interrupted else "trained"
     verdict = f"{verb}: run {result['run']}, {steps:,} steps, {format_count(tokens)} tokens"
     where = _run_flags(str(result["run"]), config)
-    go_on = [f"yoked train --resume --run {where}"]
-    bring = [f"yoked fetch {where}"] if elsewhere else []
+    go_on = [f"yoked train --resume --run {where}{fleet_flag or ''}"]
+    bring = [] if fleet_flag is None else [f"yoked fetch {where}{fleet_flag}"]
     look = [*bring, f"yoked sample {where}", f"yoked plot {where}"]
     output.result(
         result,

@@ -13,6 +13,7 @@ from yoked.at_once import at_once
 from yoked.cli.commands.doctor_need import need_of
 from yoked.cli.commands.fleet_flags import JobFlags
 from yoked.cli.commands.fleet_job import FleetJob, run_job
+from yoked.cli.commands.fleet_runs import same_fleet
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet.model import Fleet, usable_gpus
@@ -55,7 +56,7 @@ def train_fleet(
 
         def after(job: FleetJob) -> None:
             if job.end is not None and not job.end.detached:
-                results.append(_bring_home(config, job, job.end))
+                results.append(_bring_home(config, same_fleet(flags.fleet), job, job.end))
 
         job = run_job(
             order, flags, output, fleet=fleet, need=need_of(config), before=before, after=after
@@ -175,7 +176,9 @@ def _job_name(config: TrainConfig, seats: list[Seat]) -> str:
     return name
 
 
-def _bring_home(config: TrainConfig, job: FleetJob, end: JobEnd) -> Mapping[str, Any]:
+def _bring_home(
+    config: TrainConfig, fleet_flag: str, job: FleetJob, end: JobEnd
+) -> Mapping[str, Any]:
     """Copy the run's folder here; its result, or the error that ended it."""
     first = job.started.seats[0]
     assert config.run is not None
@@ -183,11 +186,13 @@ def _bring_home(config: TrainConfig, job: FleetJob, end: JobEnd) -> Mapping[str,
     if not config.dry_run:
         here = config.runs_dir / config.run
         mirror_run(first.client, f"{first.facts['state']}/runs/{config.run}", here)
-    end.raise_failure(fix=f"yoked train --resume --run {config.run}")
+    go_on = f"yoked train --resume --run {config.run}{fleet_flag}"
+    end.raise_failure(fix=go_on, fleet_flag=fleet_flag)
     result = fetch_json(first.client, f"{folder}/errors/{end.attempt}/result.json")
     if result is None:
         raise UsageError(
-            f"run {config.run} ended without a result", fix=f"yoked logs {job.started.run}"
+            f"run {config.run} ended without a result",
+            fix=f"yoked logs {job.started.run}{fleet_flag}",
         )
     if not config.dry_run:
         result["dir"] = str(config.runs_dir / config.run)
