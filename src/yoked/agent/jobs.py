@@ -120,7 +120,8 @@ def answer_job_stop(call: Call) -> dict[str, Any]:
     """Ask a job to end. args: run; how: checkpoint, terminate or kill.
 
     checkpoint and terminate are SIGINT and SIGTERM to the host program, which knows what to do
-    with its ranks and tells the other hosts; kill is SIGKILL to all that is of the launch.
+    with its ranks and tells the other hosts; kill is SIGKILL to all that is of the launch. Who
+    asks for a checkpoint again waits for the same one: a second SIGINT would end it.
     Returns the state before, and the numbers of the processes that got a signal.
     """
     job, how = find_job(call.args["run"]), call.args["how"]
@@ -131,6 +132,8 @@ def answer_job_stop(call: Call) -> dict[str, Any]:
     if state != "running":
         return {"state": state, "signalled": []}
     keep_supervised(job)
+    if how == "checkpoint" and job.read("stop.json").get("how") == how:
+        return {"state": state, "signalled": []}
     job.write("stop.json", {"how": how, "time_s": time.time()})
     if how == "kill":
         killed = kill_all(job.launch_id)

@@ -313,6 +313,25 @@ def test_stop_asks_then_terminates_then_kills(agent: AgentClient, root: Path) ->
     assert status(agent)["end"]["signal"] == 9
 
 
+def test_who_asks_for_a_checkpoint_again_waits_for_the_same_one(
+    agent: AgentClient, root: Path
+) -> None:
+    counts = (
+        "import signal, sys, time; say = lambda *_: print('asked', flush=True); "
+        "signal.signal(2, say); signal.signal(15, lambda *_: sys.exit(say())); "
+    )
+    job = launch(agent, root, counts + SLEEPER)
+    until(says(job.logs / "launcher.out", "ready"), "the program")
+
+    asked = [agent.call("job_stop", run="try", how="checkpoint")["signalled"] for _ in range(2)]
+    until(says(job.logs / "launcher.out", "asked"), "the first")
+    agent.call("job_stop", run="try", how="terminate")
+    until(state_is(agent, "stopped"), "the end")
+
+    assert [len(pids) for pids in asked] == [1, 0]
+    assert (job.logs / "launcher.out").read_text().count("asked") == 2
+
+
 def test_what_a_dead_host_program_leaves_is_swept_and_a_decoy_lives(
     agent: AgentClient, root: Path
 ) -> None:
