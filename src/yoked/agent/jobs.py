@@ -126,9 +126,10 @@ def answer_job_stop(call: Call) -> dict[str, Any]:
     """
     job, how = find_job(call.args["run"]), call.args["how"]
     state = job.state
-    if state == "prepared":
-        _abort(job)
+    if state == "prepared" and _abort(job):
         return {"state": state, "signalled": []}
+    # It may have been told to go at the same time.
+    state = job.state
     if state != "running":
         return {"state": state, "signalled": []}
     keep_supervised(job)
@@ -154,15 +155,14 @@ def answer_job_remove(call: Call) -> bool:
     job, launch_id = find_job(call.args["run"]), call.args.get("launch_id")
     if launch_id is not None and job.launch_id != launch_id:
         return False
+    if job.state == "prepared" and _abort(job):
+        return not job.path.exists()
     state = job.state
-    if state == "prepared":
-        _abort(job)
-    elif state in ACTIVE:
+    if state in ACTIVE:
         raise JobError(f"run {job.run} is {state}", fix=f"yoked stop {job.run}")
-    else:
-        # A supervisor that writes its last lines would otherwise find its folder gone.
-        _await(lambda: not job.supervised)
-        job.remove()
+    # A supervisor that writes its last lines would otherwise find its folder gone.
+    _await(lambda: not job.supervised)
+    job.remove()
     return not job.path.exists()
 
 
@@ -271,18 +271,24 @@ def _untether(launch_id: str) -> None:
         os.close(tether)
 
 
-def _abort(job: JobFolder) -> None:
-    """Undo what was prepared; returns when its folder is gone."""
+def _abort(job: JobFolder) -> bool:
+    """Undo what was prepared; returns when its folder is gone. False: it goes on, it was started.
+
+    A supervisor that had the word to go before this one does not look for this one any more.
+    """
     launch_id, record = job.launch_id, job.read("supervisor.json")
     with contextlib.suppress(FileNotFoundError):
         (job.path / "abort").touch()
-    _await(lambda: not job.path.exists() or not job.supervised)
+    _await(lambda: not job.path.exists() or not job.supervised or job.was_started)
+    if job.was_started:
+        return False
     if record:
         # It frees the name first, and then removes what had it.
         supervisor = Process.from_dict(record)
         _await(lambda: not supervisor.alive)
     _untether(launch_id)
     job.remove()
+    return True
 
 
 def _await(done: Callable[[], bool]) -> None:

@@ -248,6 +248,28 @@ def test_a_job_that_is_stopped_while_it_is_prepared_is_told_so(
     assert agent.call("job_list") == []
 
 
+def test_a_job_that_starts_while_it_is_stopped_is_ended_and_keeps_its_folder(
+    agent: AgentClient, root: Path
+) -> None:
+    job = launch(agent, root, SLEEPER)
+    started = job.read("supervisor.json")
+
+    def record_once_it_is_aborted() -> None:
+        until((job.path / "abort").exists, "the word of who stops it")
+        job.write("supervisor.json", started)
+
+    # As it is between the word to go and the record of what was started.
+    job.write("supervisor.json", {**started, "host_program": None})
+    recording = threading.Thread(target=record_once_it_is_aborted)
+    recording.start()
+    answer = agent.call("job_stop", run="try", how="terminate")
+    recording.join()
+    until(state_is(agent, "stopped"), "the end")
+
+    assert answer == {"state": "running", "signalled": [started["host_program"]["pid"]]}
+    assert job.logs.exists()
+
+
 def test_a_job_that_was_started_survives_its_controller(root: Path) -> None:
     with Here("attic").connect() as agent:
         job = launch(agent, root, SLEEPER)
