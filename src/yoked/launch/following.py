@@ -45,7 +45,7 @@ class HostLog:
         self.client = client
         self._run = run
         self._reconnect = reconnect
-        self._wanted = wanted
+        self._wanted = dict(wanted)
         self._on_cut = on_cut
         self._on_back = on_back
         self._give_up = give_up
@@ -72,6 +72,8 @@ class HostLog:
             content = part.content
             if "begin" in content:
                 self._offsets.update(content["begin"])
+                # A file that appears during a cut is wanted from its beginning.
+                self._wanted["tail_lines"] = None
                 continue
             name = f"{content['rank']}.{content['attempt']}.{content['stream']}"
             self._offsets[name] = content["offset"] + len(part.data)

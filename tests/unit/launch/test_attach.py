@@ -98,6 +98,37 @@ def test_each_byte_is_shown_once_though_the_connection_is_cut(
     assert came == expected
 
 
+def test_a_stream_that_appears_during_a_cut_is_shown_whole(agent: AgentClient, root: Path) -> None:
+    job = launch(agent, root, SLEEPER)
+    (job.logs / "0.0.out").write_text("before\n")
+    connections = [agent]
+
+    def write_and_connect(host: str, patience_s: int) -> AgentClient:
+        (job.logs / "0.1.out").write_text("one\ntwo\nthree\n")
+        connections.append(Here(host).connect())
+        return connections[-1]
+
+    log = HostLog(
+        agent,
+        "try",
+        write_and_connect,
+        {"follow": True, "tail_lines": 1},
+        on_cut=lambda host, problem: None,
+        on_back=lambda host: None,
+    )
+    came = b""
+    for part in log.parts():
+        came += part.data
+        if len(connections) == 1:
+            agent._process.kill()
+        elif came.endswith(b"three\n"):
+            break
+    for connection in connections:
+        connection.close()
+
+    assert came == b"before\none\ntwo\nthree\n"
+
+
 def test_a_connection_comes_back_as_soon_as_one_attempt_succeeds() -> None:
     tries: list[int] = []
 
