@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 
 import pytest
 
@@ -18,6 +20,28 @@ def test_all_are_under_way_together() -> None:
     meeting = threading.Barrier(3)
 
     assert sorted(at_once(lambda _: meeting.wait(timeout=10), "abc")) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_an_interrupt_waits_for_what_is_under_way_unless_that_may_be_left(leave: bool) -> None:
+    raised, ended = threading.Event(), threading.Event()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def act(item: int) -> None:
+        # All have begun, and are waited for.
+        time.sleep(0.1)
+        signal.pthread_kill(main, signal.SIGINT)
+        # It is raised before this ends only where this may be left.
+        raised.wait(5.0 if leave else 0.2)
+        ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        at_once(act, [0], leave=leave)
+
+    assert ended.is_set() == (not leave)
+    raised.set()
+    ended.wait()
 
 
 def test_a_failure_is_raised_when_all_have_ended() -> None:

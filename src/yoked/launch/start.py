@@ -171,10 +171,10 @@ def start_job(
     took_s["scan"] = time.monotonic() - began_s
 
     began_s = time.monotonic()
-    packages = at_once(lambda seat: push_tree(seat.client, package), seats)
+    packages = at_once(lambda seat: push_tree(seat.client, package), seats, leave=True)
     if work is not None:
         tree = work
-        at_once(lambda seat: push_tree(seat.client, tree), seats)
+        at_once(lambda seat: push_tree(seat.client, tree), seats, leave=True)
     took_s["send"] = time.monotonic() - began_s
 
     began_s = time.monotonic()

@@ -95,9 +95,16 @@ class AgentClient:
 
         patience_s: how long its end may take, until the way to it is cut.
         """
-        # It may have ended before, with something to flush.
-        with contextlib.suppress(OSError):
-            self._sink.close()
+        # What is being sent may take minutes: it is cut off with the way.
+        if not self._lock.acquire(timeout=patience_s):
+            self._process.kill()
+            self._lock.acquire()
+        try:
+            # It may have ended before, with something to flush.
+            with contextlib.suppress(OSError):
+                self._sink.close()
+        finally:
+            self._lock.release()
         try:
             self._process.wait(timeout=patience_s)
         except subprocess.TimeoutExpired:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
+import time
 from io import StringIO
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from yoked.errors import HostError, UsageError, YokedError
 from yoked.fleet.model import Fleet, Host
 from yoked.launch.environment import Difference
 from yoked.launch.install import HostEnvironment
+from yoked.remote.client import AgentClient
 
 GOOD = HostEnvironment("desk", "/envs/1/bin/python", "3.12.4", "made", ())
 NAMED = HostEnvironment(
@@ -78,6 +82,32 @@ def test_a_host_that_is_not_in_the_fleet_is_named() -> None:
 
 @pytest.mark.parametrize("flags", [("--cuda", "--cpu"), ("--check", "--anew")])
 def test_what_cannot_be_done_at_once_is_refused(flags: tuple[str, ...]) -> None:
+def test_an_interrupt_ends_what_is_being_made_on_the_hosts(tmp_path: Path) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    ended: list[YokedError] = []
+
+    def act(client: AgentClient, host: Host) -> HostEnvironment:
+        # All have begun, and are waited for.
+        time.sleep(0.1)
+        signal.pthread_kill(main, signal.SIGINT)
+        try:
+            client.call("run", argv=["sleep", "20"], limit_s=60.0)
+        except YokedError as problem:
+            ended.append(problem)
+            raise
+        return GOOD
+
+    with pytest.raises(KeyboardInterrupt):
+        install.on_hosts(Fleet("here", (Host("."),), tmp_path / "yoked.toml"), act)
+    for thread in threading.enumerate():
+        if thread.name.startswith("ThreadPool"):
+            thread.join()
+
+    assert len(ended) == 1
+
+
+def test_two_builds_at_once_are_refused() -> None:
     app = App(result_action="return_value")
     app.command(install.command, name="install")
 

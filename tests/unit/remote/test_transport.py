@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from yoked.errors import HostError, UsageError
+from yoked.remote.client import AgentClient
 from yoked.remote.ssh import explain_end, python_word, ssh_argv
 from yoked.remote.transport import Here, OpenSsh
 from yoked.remote.zipapp import agent_file
@@ -109,6 +112,28 @@ def test_calls_that_wait_end_when_the_way_does(tmp_path: Path) -> None:
 
     with agent, pytest.raises(HostError, match="attic"):
         call_on()
+
+
+def test_a_client_can_be_closed_while_a_host_takes_nothing() -> None:
+    deaf = subprocess.Popen(["sleep", "30"], stdin=-1, stdout=-1, stderr=-1)
+    agent = AgentClient("attic", deaf, lambda: HostError("attic: cut off"))
+    problems: list[HostError] = []
+
+    def send() -> None:
+        try:
+            agent.call("blob_append", data=bytes(8 << 20))
+        except HostError as problem:
+            problems.append(problem)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    while not agent._lock.locked():
+        time.sleep(0.01)
+    agent.close(patience_s=0.1)
+    sending.join()
+
+    assert [problem.what for problem in problems] == ["attic: cut off"]
+    assert deaf.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

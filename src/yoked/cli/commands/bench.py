@@ -223,7 +223,7 @@ def _ship(config: TrainConfig, seats: list[Seat], output: Output) -> TrainConfig
     from yoked.launch.datapush import push_kernels
 
     label = ship_data(config, seats, output)
-    at_once(lambda seat: push_kernels(seat.client), seats)
+    at_once(lambda seat: push_kernels(seat.client), seats, leave=True)
     # Shares are of all ranks together.
     return dataclasses.replace(config, data=label, tokenizer=None, shares=None)
 

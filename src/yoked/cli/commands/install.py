@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from yoked.at_once import at_once
 from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.errors import UsageError, YokedError
@@ -128,10 +128,12 @@ def on_hosts(fleet: Fleet, act: Act) -> dict[str, HostEnvironment | YokedError]:
         except YokedError as problem:
             found[host.name] = problem
 
-    with ExitStack() as stack, ThreadPoolExecutor(max_workers=len(fleet.hosts)) as pool:
+    with ExitStack() as stack:
         for client in clients.values():
             stack.enter_context(client)
-        list(pool.map(try_to, [host for host in fleet.hosts if host.name in clients]))
+        there = [host for host in fleet.hosts if host.name in clients]
+        # Ctrl-C closes the agents, which end pip.
+        at_once(try_to, there, leave=True)
     return {host.name: found[host.name] for host in fleet.hosts}
 
 

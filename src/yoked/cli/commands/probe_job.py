@@ -66,7 +66,7 @@ def run_worker(
     logs stay.
     """
     name = f"probe-{stamp(datetime.now().astimezone())}-{secrets.token_hex(2)}"
-    at_once(lambda seat: push_kernels(seat.client), seats)
+    at_once(lambda seat: push_kernels(seat.client), seats, leave=True)
     first = seats[0]
     gate = None if meanwhile is None else f"{first.job_root}/{name}/{GATE}"
     order = Order(

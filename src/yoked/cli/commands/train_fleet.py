@@ -50,7 +50,7 @@ def train_fleet(
             elif not config.dry_run:
                 _require_new(config)
             shipped = dataclasses.replace(config, data=ship_data(config, seats, output))
-            at_once(lambda seat: push_kernels(seat.client), seats)
+            at_once(lambda seat: push_kernels(seat.client), seats, leave=True)
             _write_config(shipped, Path(folder))
             return dataclasses.replace(order, run=_job_name(config, seats), trains=config.run)
 
@@ -124,9 +124,8 @@ def ship_data(config: TrainConfig, seats: list[Seat], output: Output) -> str:
         tokenizer=config.tokenizer,
         packing=config.packing,
     )
-    for seat, sent in zip(
-        seats, at_once(lambda seat: push_data(seat.client, data.folder), seats), strict=True
-    ):
+    sent_bytes = at_once(lambda seat: push_data(seat.client, data.folder), seats, leave=True)
+    for seat, sent in zip(seats, sent_bytes, strict=True):
         if sent:
             output.note(f"{seat.host.name} got {format_bytes(sent)} of {data.folder.name}")
     return data.folder.name
