@@ -37,6 +37,7 @@ MODULES = {
     "job_remove": "jobs",
     "job_logs": "logs",
     "job_reap": "reap",
+    "job_sweep": "reap",
     "listener_owner": "listeners",
     "health": "health",
     "trial": "trials",

@@ -211,6 +211,11 @@ def all_jobs() -> list[JobFolder]:
     return sorted(jobs, key=lambda job: _started_s(job.path), reverse=True)
 
 
+def half_removed() -> list[Path]:
+    """What is left of jobs whose removal was cut short."""
+    return sorted(jobs_root().glob(f"{_REMOVED}*"))
+
+
 def find_job(run: str) -> JobFolder:
     """The job of a name; raises JobError, with the name that is nearest."""
     job = JobFolder(jobs_root() / check_run_name(run))

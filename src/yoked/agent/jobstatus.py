@@ -51,7 +51,7 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "failure": job.failure() if state not in ACTIVE else None,
         "launcher_lines": last_lines(job.logs / "launcher.err", 20) if ended else [],
         "progress": training_progress(state_root() / "runs" / (spec.get("trains") or job.run)),
-        "size_bytes": _size_bytes(job.path) if sizes else None,
+        "size_bytes": size_bytes(job.path) if sizes else None,
     }
 
 
@@ -71,7 +71,8 @@ def _written_s(path: Path) -> float | None:
         return None
 
 
-def _size_bytes(folder: Path) -> int:
+def size_bytes(folder: Path) -> int:
+    """What lies in a folder."""
     total = 0
     for parent, _, files in os.walk(folder):
         for name in files:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.jobfolder import ACTIVE, JobFolder
+from yoked.agent.jobfolder import ACTIVE, JobFolder, half_removed
+from yoked.agent.jobstatus import size_bytes
 from yoked.agent.listeners import ports_of
 from yoked.agent.processes import FOLDER_VARIABLE, LAUNCH_VARIABLE, Process, all_processes
 from yoked.agent.server import Call
@@ -30,6 +32,19 @@ def answer_job_reap(call: Call) -> dict[str, list[dict[str, Any]]]:
         "processes": [_reap(*found, kill=kill) for found in stale_processes()],
         "shared_memory": [_sweep(path, kill=kill) for path in stale_shared_memory()],
     }
+
+
+def answer_job_sweep(call: Call) -> list[dict[str, Any]]:
+    """What is left of jobs whose removal was cut short: [{folder, size_bytes}].
+
+    args: remove, to remove it.
+    """
+    folders = half_removed()
+    found = [{"folder": str(path), "size_bytes": size_bytes(path)} for path in folders]
+    if call.args.get("remove"):
+        for path in folders:
+            shutil.rmtree(path, ignore_errors=True)
+    return found
 
 
 def stale_processes() -> list[tuple[Process, dict[str, str]]]:

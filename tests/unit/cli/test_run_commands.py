@@ -22,6 +22,8 @@ from tests.unit.agent.job_acts import (
 )
 
 from yoked.cli.commands import attach, clean, logs, runs, stop
+from yoked.cli.commands.fleet_runs import reach_hosts
+from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.remote.transport import Here
 
@@ -219,6 +221,24 @@ def test_clean_removes_old_runs_and_leaves_those_that_run(
 
     assert not (failed / "jobs" / "try").exists()
     assert (failed / "jobs" / "live").exists()
+
+
+def test_clean_removes_what_is_left_of_a_removal_that_was_cut_short(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = root / "jobs" / ".removed-0123456789ab"
+    (left / "work").mkdir(parents=True)
+    (left / "work" / "rows").write_bytes(bytes(3000))
+
+    clean.command()
+    shown = capsys.readouterr().out
+    # Others may run on this machine: what is theirs is only looked at.
+    ours = clean.Litter(half_removed={".": [{"folder": str(left), "size_bytes": 3000}]})
+    with reach_hosts(None, Output(json_mode=False)) as hosts:
+        clean._remove(hosts, ours)
+
+    assert f"half removed: {left}, 3.00 kB" in shown
+    assert not left.exists()
 
 
 def test_clean_removes_a_run_that_is_named_and_no_other(

@@ -23,6 +23,8 @@ from yoked.remote.ssh import control_folder
 from yoked.units import format_bytes, format_duration, parse_duration_s
 
 OLD = "7 d"
+# A copied program with its environment may be 100,000 files, on a memory card.
+REMOVE_S = 600.0
 
 
 @dataclass
@@ -35,6 +37,7 @@ class Litter:
     processes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     shared_memory: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     jobs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    half_removed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     control_sockets: list[Path] = field(default_factory=list)
     silent: set[str] = field(default_factory=set)
 
@@ -57,6 +60,11 @@ class Litter:
             for host, each in self.jobs.items()
             for job in each
         ]
+        found += [
+            f"{host}: half removed: {one['folder']}, {format_bytes(one['size_bytes'])}"
+            for host, each in self.half_removed.items()
+            for one in each
+        ]
         return found + [f"here: dead connection {path}" for path in self.control_sockets]
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,6 +76,7 @@ class Litter:
                 host: [{"run": job["run"], "state": job["state"]} for job in each]
                 for host, each in self.jobs.items()
             },
+            "half_removed": self.half_removed,
             "control_sockets": [str(path) for path in self.control_sockets],
         }
 
@@ -86,9 +95,9 @@ def command(
 ) -> int:
     """Show what runs left on the hosts, and remove it after a yes.
 
-    Stale processes and their ports, shared memory, runs that never began, and the logs and
-    copied programs of old runs. What `yoked train` learned (runs/) stays. Only what carries the
-    mark of a launch of ours, or lies in our own folders, is looked at.
+    Stale processes and their ports, shared memory, runs that never began, what is half removed,
+    and the logs and copied programs of old runs. What `yoked train` learned (runs/) stays. Only
+    what carries the mark of a launch of ours, or lies in our own folders, is looked at.
     """
     age_s = parse_duration_s(older_than)
     output = Output(json_mode=json_output)
@@ -124,6 +133,8 @@ def _look(hosts: Hosts, age_s: float) -> Litter:
     litter.silent.update(silent)
     litter.processes = {host: each["processes"] for host, each in reaped.items()}
     litter.shared_memory = {host: each["shared_memory"] for host, each in reaped.items()}
+    litter.half_removed, silent = ask_all(hosts.clients, lambda client: client.call("job_sweep"))
+    litter.silent.update(silent)
     before_s = time.time() - age_s
     litter.jobs = {
         host: [job for job in jobs if _can_go(job, before_s)]
@@ -175,7 +186,11 @@ def _remove(hosts: Hosts, litter: Litter) -> None:
         if litter.processes or litter.shared_memory:
             client.call("job_reap", kill=True)
         for job in litter.jobs.get(host, ()):
-            client.call("job_remove", run=job["run"], launch_id=job["launch_id"])
+            client.call(
+                "job_remove", run=job["run"], launch_id=job["launch_id"], timeout_s=REMOVE_S
+            )
+        if litter.half_removed.get(host):
+            client.call("job_sweep", remove=True, timeout_s=REMOVE_S)
 
     for host, client in hosts.clients.items():
         act(client, host)
