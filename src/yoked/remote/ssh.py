@@ -7,9 +7,11 @@ Source: ssh(1), ssh_config(5).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,12 +44,27 @@ def ssh_argv(
         "ConnectTimeout": str(patience_s),
         "ServerAliveInterval": str(ALIVE_EVERY_S),
         "ServerAliveCountMax": "3",
+        # Those of ~/.ssh/config are for the person's own sessions.
+        "ClearAllForwardings": "yes",
+        **({"RemoteCommand": "none"} if _knows_remote_command() else {}),
         **(_sharing(config) if shared else {"ControlMaster": "no", "ControlPath": "none"}),
     }
     words = ["ssh", "-T", *(("-F", config) if config else ())]
     for name, value in options.items():
         words += ["-o", f"{name}={value}"]
     return [*words, "--", host]
+
+
+@functools.cache
+def _knows_remote_command() -> bool:
+    """Whether ssh has that option: before 7.6 it ends at one that it does not know."""
+    words = ["ssh", "-V"]
+    try:
+        said = subprocess.run(words, capture_output=True, check=False, timeout=5).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    found = re.search(rb"OpenSSH\D*(\d+)\.(\d+)", said)
+    return found is not None and (int(found[1]), int(found[2])) >= (7, 6)
 
 
 def _sharing(config: str | None) -> dict[str, str]:

@@ -15,7 +15,7 @@ import pytest
 
 from yoked.errors import HostError, UsageError
 from yoked.remote.client import AgentClient
-from yoked.remote.ssh import explain_end, python_word, ssh_argv
+from yoked.remote.ssh import _knows_remote_command, explain_end, python_word, ssh_argv
 from yoked.remote.transport import Here, OpenSsh
 from yoked.remote.zipapp import agent_file
 
@@ -200,6 +200,49 @@ def test_nobody_is_asked_at_a_terminal_and_the_persons_configuration_counts() ->
     assert "BatchMode=yes" in argv
     assert argv[argv.index("-F") + 1] == "/etc/mine"
     assert argv[-2:] == ["--", "attic"]
+
+
+def test_what_the_persons_own_sessions_begin_with_is_not_ours(tmp_path: Path) -> None:
+    if shutil.which("ssh") is None:
+        pytest.skip("there is no ssh here")
+    config = tmp_path / "ssh_config"
+    config.write_text(
+        "Host attic\n  LocalForward 8080 localhost:80\n  RemoteCommand tmux attach\n"
+        "  ProxyJump gate\n"
+    )
+
+    program, *rest = ssh_argv("attic", str(config))
+    read = subprocess.run(
+        [program, "-G", *rest, "true"], capture_output=True, text=True, check=True
+    )
+
+    words = [line.split()[0] for line in read.stdout.splitlines()]
+    assert {"localforward", "remotecommand"}.isdisjoint(words)
+    assert "proxyjump gate" in read.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("says", "gets_it"),
+    [
+        ("OpenSSH_7.4p1, OpenSSL 1.0.2k-fips  26 Jan 2017", False),
+        ("OpenSSH_7.6p1 Ubuntu-4, OpenSSL 1.0.2n  7 Dec 2017", True),
+        ("OpenSSH_for_Windows_9.5p1, LibreSSL 3.8.2", True),
+        ("dropbear", False),
+    ],
+)
+def test_an_old_ssh_gets_no_option_that_it_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, gets_it: bool
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    _knows_remote_command.cache_clear()
+
+    argv = ssh_argv("attic", None)
+    _knows_remote_command.cache_clear()
+
+    assert ("RemoteCommand=none" in argv) == gets_it
 
 
 def test_hosts_of_one_name_in_two_configurations_do_not_share_a_connection() -> None:
