@@ -84,11 +84,13 @@ def _digest(config: str | None) -> str:
 
 def control_folder() -> Path:
     """Where shared connections lie: short, because a socket's path has at most 104 bytes."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(runtime) / "yoked" if runtime else None
+    runtime, own = os.environ.get("XDG_RUNTIME_DIR"), f"yoked-{os.getuid()}"
+    # macOS has temporary folders with long names; /tmp is there as well.
+    folders = [Path(tempfile.gettempdir(), own), Path("/tmp", own)]  # noqa: S108 - checked below
+    if runtime:
+        folders.insert(0, Path(runtime, "yoked"))
     # 48 for the name, 17 for what ssh appends while it makes the socket.
-    if folder is None or len(str(folder)) > 35:
-        folder = Path(tempfile.gettempdir()) / f"yoked-{os.getuid()}"
+    folder = next((each for each in folders if len(str(each)) <= 35), folders[-1])
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise YokedError(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -15,7 +17,13 @@ import pytest
 
 from yoked.errors import HostError, UsageError
 from yoked.remote.client import AgentClient
-from yoked.remote.ssh import _knows_remote_command, explain_end, python_word, ssh_argv
+from yoked.remote.ssh import (
+    _knows_remote_command,
+    control_folder,
+    explain_end,
+    python_word,
+    ssh_argv,
+)
 from yoked.remote.transport import Here, OpenSsh
 from yoked.remote.zipapp import agent_file
 
@@ -252,6 +260,16 @@ def test_hosts_of_one_name_in_two_configurations_do_not_share_a_connection() -> 
     }
 
     assert len(paths) == 3
+
+
+def test_the_way_to_a_shared_connection_is_short_wherever_temporary_files_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / "var-folders-zz-zyxvpxvq6csfxvn-n0000000000000-T"
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+
+    assert control_folder() == Path("/tmp") / f"yoked-{os.getuid()}"
 
 
 def test_a_host_that_nobody_knows_is_named_by_ssh_itself() -> None:
