@@ -98,8 +98,9 @@ def take_seats(
     def take(host: Host) -> Seat:
         client = clients[host.name]
         facts = client.call("facts")
+        _require_linux(host, facts)
         if alone:
-            interface, address = _loopback(facts)
+            interface, address = "lo", "127.0.0.1"
         elif host.name in found:
             interface, address = found[host.name]
         else:
@@ -126,8 +127,17 @@ def default_ranks(host: Host, facts: Mapping[str, Any]) -> int:
     return max(1, len(usable_gpus(facts)))
 
 
-def _loopback(facts: Mapping[str, Any]) -> tuple[str, str]:
-    return ("lo0" if facts.get("os") == "Darwin" else "lo", "127.0.0.1")
+def _require_linux(host: Host, facts: Mapping[str, Any]) -> None:
+    """Raise HostError for a Mac: what runs of a job is recognised by its entries in /proc."""
+    if facts.get("os") == "Darwin":
+        raise HostError(
+            f"{host.name}: a Mac cannot take part in a run of a fleet: what is supervised there "
+            "has to be Linux's",
+            fix=[
+                "yoked train --fleet .    on the Mac trains there alone",
+                "leave it out of yoked.toml: it can start, follow and stop runs of other hosts",
+            ],
+        )
 
 
 def _address_today(host: Host, client: AgentClient) -> tuple[str, str]:

@@ -102,6 +102,19 @@ def test_a_host_alone_needs_no_network() -> None:
     assert (seats[0].interface, seats[0].address) == ("lo", "127.0.0.1")
 
 
+def test_a_mac_is_refused_with_what_it_can_do() -> None:
+    fleet = Fleet("home", (Host("desk", interface="eth0"), Host("mac", interface="en0")), Path())
+    agents = {
+        "desk": agent(("eth0", "10.0.0.1"), os="Linux"),
+        "mac": agent(("en0", "10.0.0.2"), os="Darwin"),
+    }
+
+    with pytest.raises(HostError, match="mac: a Mac cannot take part") as problem:
+        take_seats(fleet, agents, None, no_search)  # type: ignore[arg-type]
+
+    assert "yoked train --fleet ." in problem.value.fix[0]
+
+
 @pytest.mark.parametrize(
     ("interfaces", "said"),
     [
