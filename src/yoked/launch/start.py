@@ -287,7 +287,8 @@ def rank_environment(order: Order, seat: Seat, launch_id: str, package: str) -> 
         "YOKED_LAUNCH_ID": launch_id,
         # Gloo picks the hostname's interface, often loopback on Debian; name it.
         "GLOO_SOCKET_IFNAME": seat.interface,
-        "NCCL_SOCKET_IFNAME": seat.interface,
+        # Without the sign it is how names begin: eth0.100 as well.
+        "NCCL_SOCKET_IFNAME": f"={seat.interface}",
         "TP_SOCKET_IFNAME": seat.interface,
     }
     if seat.host.device != "auto":
