@@ -56,12 +56,24 @@ def unpack(data, parent, folder):
     temporary = tempfile.mkdtemp(dir=parent)
     try:
         zipfile.ZipFile(io.BytesIO(data)).extractall(temporary)
+        sync_files(temporary)
         os.rename(temporary, folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         # Another controller may have been first.
         if not os.path.isdir(folder):
             raise
+
+
+def sync_files(folder):
+    """Have the files of a folder on the disk: its name must not survive a loss of power alone."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            descriptor = os.open(os.path.join(parent, name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def boot(source):

@@ -44,18 +44,22 @@ def answer_blobs_missing(call: Call) -> dict[str, int]:
 def answer_blobs_put(call: Call) -> None:
     """Take small files: `files` [[sha256, bytes], ...], their content one after another, zlib."""
     content = memoryview(zlib.decompress(call.data))
-    written: list[Path] = []
+    written: list[tuple[Path, Path]] = []
     start = 0
     with writing_to(blobs_root(), len(content)):
         try:
             for digest, size in call.args["files"]:
-                _put(digest, content[start : start + size], written)
+                _write(digest, content[start : start + size], written)
                 start += size
-        except OSError:
+            if written:
+                # A name must not survive a loss of power that what it vouches for did not.
+                os.sync()
+            for temporary, target in written:
+                temporary.replace(target)
+        finally:
             # A disk that is full stays as it was.
-            for path in written:
-                path.unlink()
-            raise
+            for temporary, _ in written:
+                temporary.unlink(missing_ok=True)
 
 
 def answer_blob_append(call: Call) -> int:
@@ -162,8 +166,8 @@ def _arrived_bytes(digest: str) -> int:
         return 0
 
 
-def _put(digest: str, content: memoryview, written: list[Path]) -> None:
-    """Store a small file; its path joins `written` where it was not here before."""
+def _write(digest: str, content: memoryview, written: list[tuple[Path, Path]]) -> None:
+    """Write a small file that is not here yet; (where, its own name) joins `written`."""
     target = blob_path(digest)
     if hashlib.sha256(content).hexdigest() != digest:
         raise _damaged(digest)
@@ -171,15 +175,10 @@ def _put(digest: str, content: memoryview, written: list[Path]) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=str(target.parent), prefix=".")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), _READ_ONLY)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
-    written.append(target)
+    written.append((Path(temporary), target))
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        os.fchmod(file.fileno(), _READ_ONLY)
 
 
 def _write_at(part: Path, offset: int, content: bytes) -> None:
@@ -201,6 +200,8 @@ def _complete(part: Path, digest: str) -> None:
         part.unlink()
         raise _damaged(digest)
     part.chmod(_READ_ONLY)
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
     part.replace(blob_path(digest))
 
 

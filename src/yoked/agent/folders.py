@@ -69,6 +69,8 @@ def answer_folder_put(call: Call) -> str:
             with in_the_making(folder, sum(entry[3] for entry in entries)) as making:
                 for entry in entries:
                     _place(making, *entry)
+                # It must not survive a loss of power that what is in it did not.
+                os.sync()
         except HostError:
             # Another controller may have made it meanwhile, and the blobs went into it.
             if not folder.is_dir():

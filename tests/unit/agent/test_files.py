@@ -81,6 +81,24 @@ def test_small_files_arrive_together_and_cannot_be_written_to() -> None:
     assert {path.stat().st_mode & 0o777 for path in stored} == {0o444}
 
 
+def test_what_gets_its_name_is_on_the_disk_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = b"x" * 1000
+    names = [files.blob_path(sha256(content)) for content in (b"small", large)]
+    named: list[list[bool]] = []
+
+    def sync(*_: int) -> None:
+        trees = list((files.blobs_root().parent / "trees").glob("[!.]*"))
+        named.append([*(path.exists() for path in names), bool(trees)])
+
+    monkeypatch.setattr(os, "sync", sync)
+    monkeypatch.setattr(os, "fsync", sync)
+    put(b"small")
+    ask("blob_append", large, digest=sha256(large), offset=0, total=len(large))
+    put_tree(["a.py", "file", sha256(b"small"), 5])
+
+    assert named == [[False, False, False], [True, False, False], [True, True, False]]
+
+
 def test_a_small_file_with_other_content_is_refused() -> None:
     with pytest.raises(HostError, match="other content than its hash says"):
         ask("blobs_put", zlib.compress(b"bent"), files=[[sha256(b"straight"), 4]])

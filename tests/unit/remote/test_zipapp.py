@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import yoked
-from yoked.remote.zipapp import agent_file
+from yoked.remote.zipapp import agent_file, boot_script
 
 OLDEST = (3, 9)
 
@@ -65,6 +67,24 @@ def test_it_runs_without_the_installed_package(tmp_path: Path) -> None:
     )
 
     assert (done.returncode, done.stdout) == (0, "yoked-agent token\n"), done.stderr
+
+
+def test_it_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda _: named.append((tmp_path / "agent").exists()))
+
+    # Imported, it would begin.
+    functions = [
+        each for each in ast.parse(boot_script()).body if isinstance(each, ast.FunctionDef)
+    ]
+    boot: dict[str, Any] = {"os": os}
+    exec(compile(ast.Module(functions, []), "boot.py", "exec"), boot)
+    boot["unpack"](agent_file().content, str(tmp_path), str(tmp_path / "agent"))
+
+    assert len(named) == len([path for path in (tmp_path / "agent").rglob("*") if path.is_file()])
+    assert not any(named)
 
 
 def test_the_package_it_is_built_from_is_this_one() -> None:
