@@ -80,8 +80,6 @@ def test_a_host_that_is_not_in_the_fleet_is_named() -> None:
     assert problem.value.fix == ("there are: desk, laptop, attic",)
 
 
-@pytest.mark.parametrize("flags", [("--cuda", "--cpu"), ("--check", "--anew")])
-def test_what_cannot_be_done_at_once_is_refused(flags: tuple[str, ...]) -> None:
 def test_an_interrupt_ends_what_is_being_made_on_the_hosts(tmp_path: Path) -> None:
     main = threading.main_thread().ident
     assert main is not None
@@ -107,7 +105,8 @@ def test_an_interrupt_ends_what_is_being_made_on_the_hosts(tmp_path: Path) -> No
     assert len(ended) == 1
 
 
-def test_two_builds_at_once_are_refused() -> None:
+@pytest.mark.parametrize("flags", [("--cuda", "--cpu"), ("--check", "--anew")])
+def test_what_cannot_be_done_at_once_is_refused(flags: tuple[str, ...]) -> None:
     app = App(result_action="return_value")
     app.command(install.command, name="install")
 
