@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from yoked.plan.candidates import EXACT, Candidate
-from yoked.plan.search import WORTH_A_HOST, HostGain, Plan
+from yoked.plan.search import FOR_THOSE_WHO_ASK, WORTH_A_HOST, WORTHWHILE, HostGain, Plan
 from yoked.plan.shape import Shape
 from yoked.units import format_bytes, format_count, format_duration
 
@@ -42,9 +42,10 @@ def verdict(plan: Plan) -> str:
     if len(plan.alone) == 1:
         return f"{chosen.hosts[0]} alone: {rate} in {chosen.dtype}"
     if len(chosen.rows) == 1:
-        together = plan.candidates[0]
+        together = next(each for each in plan.candidates if each.sync not in FOR_THOSE_WHO_ASK)
+        everyone = "both hosts" if len(plan.alone) == 2 else f"all {len(plan.alone)} hosts"
         return (
-            f"train on {alone.hosts[0]} alone: {rate}; all {len(plan.alone)} hosts together "
+            f"train on {alone.hosts[0]} alone: {rate}; {everyone} together "
             f"would reach {format_count(round(together.tokens_per_second))}"
         )
     return (
@@ -110,19 +111,32 @@ def _communication(chosen: Candidate) -> str:
 
 def _choice(plan: Plan) -> list[str]:
     """Why not the fastest, or not exact."""
-    chosen, fastest = plan.chosen, plan.candidates[0]
+    chosen = plan.chosen
     if len(chosen.rows) == 1:
-        return []
+        return _beyond(plan)
     same = [each for each in plan.candidates if each.hosts == chosen.hosts]
     exact = [each for each in same if each.sync == EXACT]
-    if chosen.sync == EXACT and fastest.sync != EXACT and fastest in same:
+    fastest = next((each for each in same if each.sync not in FOR_THOSE_WHO_ASK), chosen)
+    if chosen.sync == EXACT and fastest.sync != EXACT:
         more = fastest.tokens_per_second / chosen.tokens_per_second - 1
-        return [f"{fastest.sync} would be {more:.0%} faster: too little to lose exactness for"]
+        why = f"{fastest.sync} would be {more:.0%} faster: too little to lose exactness for"
+        return [why, *_beyond(plan)]
     if chosen.sync != EXACT and exact:
         more = chosen.tokens_per_second / exact[0].tokens_per_second - 1
         why = "--sync exact keeps the loss curve of one process"
-        return [f"{chosen.sync} is {more:.0%} faster than exact; {why}"]
-    return []
+        return [f"{chosen.sync} is {more:.0%} faster than exact; {why}", *_beyond(plan)]
+    return _beyond(plan)
+
+
+def _beyond(plan: Plan) -> list[str]:
+    """What would be faster, and is never chosen."""
+    fastest = plan.candidates[0]
+    faster = fastest.tokens_per_second > WORTHWHILE * plan.chosen.tokens_per_second
+    if fastest.sync not in FOR_THOSE_WHO_ASK or not faster:
+        return []
+    rate = format_count(round(fastest.tokens_per_second))
+    how = f"--sync {fastest.sync} on {len(fastest.hosts)} hosts"
+    return [f"{how} would reach {rate} tokens/s; it is never chosen: look at what it loses"]
 
 
 def _told(plan: Plan, added: Collection[str]) -> list[HostGain]:

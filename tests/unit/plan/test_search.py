@@ -18,7 +18,7 @@ from yoked.plan.shape import Shape
 from yoked.records.measurement import Collective, Measurement
 from yoked.timeline.clock import predict_step
 from yoked.timeline.work import GLOO_CPU_S_PER_BYTE, Network, Port, RankWork, Traffic
-from yoked.units import format_bytes
+from yoked.units import format_bytes, format_count
 
 Fleet = Callable[..., Measurement]
 TARGET = Target(steps=1000, prices_per_hour={})
@@ -117,6 +117,25 @@ def test_no_fleet_is_advised_where_one_host_is_faster(fleet: Fleet, anchor: Shap
     assert plan.chosen.hosts == ("a",)
     assert plan.speedup == 1
     assert verdict(plan).startswith("train on a alone")
+
+
+def test_what_is_never_chosen_is_told_apart_from_what_is(fleet: Fleet, anchor: Shape) -> None:
+    # int4 would be faster than one host alone, and nothing else.
+    plan = make_plan(Question(anchor, 4096), fleet(gbit=0.1))
+    said = explanation(plan, TARGET)
+    rates = {each.sync: each.tokens_per_second for each in plan.candidates}
+    assert rates["int4"] > 1.03 * plan.chosen.tokens_per_second
+    assert plan.chosen.sync != "int4"
+    assert any(line.startswith("--sync int4 on 2 hosts would reach") for line in said)
+    assert not any("int4" in line and "too little" in line for line in said)
+
+
+def test_hosts_together_are_told_by_what_would_be_chosen(fleet: Fleet, anchor: Shape) -> None:
+    plan = make_plan(Question(anchor, 2048), fleet(gbit=0.03))
+    rates = {each.sync: each.tokens_per_second for each in plan.candidates}
+    together = format_count(round(max(rates[sync] for sync in ("exact", "bf16", "int8"))))
+    assert plan.chosen.hosts == ("a",)
+    assert verdict(plan).endswith(f"both hosts together would reach {together}")
 
 
 def test_what_does_not_fit_is_not_chosen_while_something_does(fleet: Fleet, anchor: Shape) -> None:
