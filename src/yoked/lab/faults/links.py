@@ -280,14 +280,15 @@ class Mtu(LinkFault):
 def _settle(lab: Lab, name: str, faults: Sequence[Fault]) -> None:
     """Give a host's links the shape that the topology and these faults ask for."""
     host = lab.topology.host(name)
-    if lab.host(name).alive:
-        for interface in host.joined:
-            shape = _shape(host, interface, faults)
+    for interface in host.joined:
+        shape = _shape(host, interface, faults)
+        if lab.host(name).alive:
             own, switchs = shaping.shape_ends(interface, shape, lab.features)
             tools.run_tc(lab.host(name), own)
             tools.run_tc(lab.switch, switchs)
-            if lab.features.nft and not lab.features.netem:
-                tools.run_nft(lab.switch, _loss_rules(interface.port, shape))
+        # The switch's rules outlive the port of a host that is off.
+        if lab.features.nft and not lab.features.netem:
+            tools.run_nft(lab.switch, _loss_rules(interface.port, shape))
     _settle_batches(lab, faults)
 
 
