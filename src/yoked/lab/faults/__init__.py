@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -168,20 +168,7 @@ def heal(lab: Lab, which: Iterable[str] | None = None) -> list[ActiveFault]:
     """
     store = Store(lab.folder)
     chosen = _chosen(lab, store.read().faults, which)
-    problems: list[YokedError] = []
-    for entry in reversed(chosen):
-        try:
-            _undo(lab, store, entry)
-        except YokedError as problem:
-            problems.append(problem)
-        except OSError as problem:
-            problems.append(LabError(f"{entry.id}: {problem}", fix=f"yoked lab down {lab.name}"))
-    if problems:
-        raise LabError(
-            f"{len(problems)} of {len(chosen)} faults could not be healed: "
-            + "; ".join(problem.what for problem in problems),
-            fix=list(dict.fromkeys(line for problem in problems for line in problem.fix)),
-        )
+    _do_all(lab, chosen[::-1], lambda entry: _undo(lab, store, entry), "could not be healed")
     waiting = {each.id for each in store.read().faults}
     return [entry for entry in reversed(chosen) if entry.id not in waiting]
 
@@ -190,17 +177,44 @@ def after_start(lab: Lab, name: str) -> None:
     """Put a host that was just started in the state that its faults ask for.
 
     What was to be healed when it is up is healed; faults of links and settings are brought about
-    again; what the power took with it (a stopped process) is forgotten.
+    again; what the power took with it (a stopped process) is forgotten. Raises LabError when some
+    could not be; the others are all the same.
     """
     store = Store(lab.folder)
-    for entry in store.read().faults:
-        if name not in entry.hosts and not kind_named(entry.kind).WHOLE_NETWORK:
-            continue
+
+    def settle(entry: ActiveFault) -> None:
         fault = _fault_of(lab, entry)
         if entry.state == "healing" or fault.AFTER_BOOT == "gone":
             _undo(lab, store, entry)
         elif fault.AFTER_BOOT == "again" and all(lab.host(each).alive for each in fault.hosts):
             fault.apply(_act(lab, store, entry, random.Random()))
+
+    concerned = [
+        entry
+        for entry in store.read().faults
+        if name in entry.hosts or kind_named(entry.kind).WHOLE_NETWORK
+    ]
+    _do_all(lab, concerned, settle, f"are not as they were before the start of {name}")
+
+
+def _do_all(
+    lab: Lab, entries: Sequence[ActiveFault], act: Callable[[ActiveFault], None], failure: str
+) -> None:
+    """Do the same with each fault; raises one LabError at the end for all that fail."""
+    problems: list[tuple[str, YokedError]] = []
+    for entry in entries:
+        try:
+            act(entry)
+        except YokedError as problem:
+            problems.append((entry.id, problem))
+        except OSError as problem:
+            problems.append((entry.id, LabError(str(problem), fix=f"yoked lab down {lab.name}")))
+    if problems:
+        raise LabError(
+            f"{len(problems)} of {len(entries)} faults {failure}: "
+            + "; ".join(f"{name}: {problem.what}" for name, problem in problems),
+            fix=list(dict.fromkeys(line for _, problem in problems for line in problem.fix)),
+        )
 
 
 def _require_hosts(lab: Lab, store: Store, fault: Fault) -> None:

@@ -10,7 +10,7 @@ import pytest
 from yoked.errors import LabError, UsageError
 from yoked.lab import faults
 from yoked.lab.faults.base import Act
-from yoked.lab.faults.links import Cut
+from yoked.lab.faults.links import Cut, SlowLink
 
 
 class Cable:
@@ -90,7 +90,7 @@ def test_healing_goes_on_after_one_that_fails_and_names_it(paper_lab: Any, cable
     faults.apply(paper_lab, "cut", ["beta"])
     cable.healing_fails = True
 
-    with pytest.raises(LabError, match="2 of 2 faults could not be healed: the switch is gone"):
+    with pytest.raises(LabError, match="2 of 2 faults could not be healed: f2: the switch"):
         faults.heal(paper_lab)
 
     assert len(faults.active(paper_lab)) == 2
@@ -136,3 +136,20 @@ def test_a_fault_that_the_machine_cannot_do_is_refused_with_the_reason(paper_lab
         faults.apply(paper_lab, "one-way", ["alpha", "beta"])
 
     assert faults.active(paper_lab) == []
+
+
+def test_a_fault_that_cannot_be_brought_about_again_does_not_keep_the_others_from_it(
+    paper_lab: Any, cable: Cable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow: list[str] = []
+    monkeypatch.setattr(SlowLink, "apply", lambda self, _act: slow.append(self.host))
+    faults.apply(paper_lab, "cut", ["alpha"])
+    faults.apply(paper_lab, "slow-link", ["alpha", "1mbit"])
+    slow.clear()
+    cable.problem = LabError("the switch is gone", fix="yoked lab down")
+
+    with pytest.raises(LabError, match=r"1 of 2 faults are not .* of alpha: f1: the") as told:
+        faults.after_start(paper_lab, "alpha")
+
+    assert slow == ["alpha"]
+    assert told.value.fix == ("yoked lab down",)
