@@ -76,6 +76,41 @@ saw["others"] = down_all()
 print(json.dumps(saw))
 """
 
+# In a home with a mount below it, as a disk for data would be.
+HOME = """
+import json, os, subprocess
+from pathlib import Path
+from yoked.lab.lab import Lab
+from yoked.lab.topology import load
+
+home = Path.home()
+(home / "data").mkdir()
+subprocess.run(["mount", "-t", "tmpfs", "none", str(home / "data")], check=True)
+(home / ".profile").write_text("the machine's")
+(home / ".profile").chmod(0o640)
+(home / "mine" / "deep").mkdir(parents=True)
+with (home / "large").open("wb") as file:
+    file.truncate(17 << 20)
+saw = {}
+with Lab.up(load("two-hosts-100mbit")) as lab:
+    alpha, beta = lab.host("alpha"), lab.host("beta")
+    saw["before"] = [alpha.read_text(str(home / ".profile")), alpha.exists(str(home / "large"))]
+    saw["mode"] = alpha.run(["stat", "-c", "%a", str(home / ".profile")]).stdout.strip()
+    alpha.run(["sh", "-c", "echo a hosts > ~/.profile; echo new > ~/new; rmdir ~/mine/deep"])
+    alpha.run(["sh", "-c", "echo new > ~/data/new"])
+    alpha.write_text(str(home / "by root"), "new")
+    lab.stop_host("alpha")
+    lab.start_host("alpha")
+    alpha = lab.host("alpha")
+    saw["after"] = alpha.read_text(str(home / ".profile"))
+    saw["listed"] = alpha.run(["sh", "-c", "cd; find . -path ./state -prune -o -print"]).stdout
+    saw["listed"] = sorted(set(saw["listed"].split("\\n")) - {"./.ssh"})
+    saw["beta"] = beta.read_text(str(home / ".profile"))
+    saw["notes"] = lab.notes
+saw["machine"] = [(home / ".profile").read_text(), sorted(os.listdir(home))]
+print(json.dumps(saw))
+"""
+
 
 @dataclass(frozen=True)
 class Ordinary:
@@ -85,9 +120,10 @@ class Ordinary:
     environment: dict[str, str]
     how: dict[str, Any]
 
-    def run(self, program: str) -> subprocess.CompletedProcess[str]:
+    def run(self, program: str, *before: str) -> subprocess.CompletedProcess[str]:
+        """before: words of a command line before those of Python."""
         return subprocess.run(
-            [self.python, "-c", program],
+            [*before, self.python, "-c", program],
             capture_output=True,
             text=True,
             check=False,
@@ -207,6 +243,26 @@ def test_nothing_of_the_machine_can_be_changed_from_a_host(walk: dict[str, Any])
 
 def test_a_host_can_be_switched_off_and_on_without_root(walk: dict[str, Any]) -> None:
     assert walk["again"] == ["beta"]
+
+
+def test_a_home_with_a_mount_below_is_copied_and_the_users_own_files_stay(
+    ordinary: Ordinary,
+) -> None:
+    if (reason := _why_not(ordinary)) is not None:
+        pytest.skip(f"no lab without root on this machine: {reason}")
+
+    done = ordinary.run(HOME, "unshare", "--map-current-user", "--mount", "--keep-caps")
+
+    assert done.returncode == 0, done.stderr
+    saw = json.loads(done.stdout)
+    assert saw["before"] == ["the machine's", False]
+    assert saw["mode"] == "640"
+    assert saw["after"] == "a hosts\n"
+    assert set(saw["listed"]) >= {"./new", "./by root", "./data/new", "./mine"}
+    assert not set(saw["listed"]) & {"./large", "./mine/deep"}
+    assert saw["beta"] == "the machine's"
+    assert [note for note in saw["notes"] if "large is not in the hosts" in note]
+    assert saw["machine"] == ["the machine's", [".profile", "data", "large", "mine", "state"]]
 
 
 def test_a_lab_of_an_ordinary_user_leaves_nothing(walk: dict[str, Any]) -> None:

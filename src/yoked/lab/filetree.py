@@ -2,14 +2,15 @@
 
 Each of the machine's directories appears under the host's own root as an overlay whose upper
 side lies in the host's storage, a tmpfs; what is mounted below a directory is overlaid on its
-own (an ordinary user's namespace may not overlay a directory with mounts below it). /dev, /proc,
-/run, /sys and /tmp are new.
+own (an ordinary user's namespace may not overlay a directory with mounts below it), and the files
+beside it are copied into the storage. /dev, /proc, /run, /sys and /tmp are new.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 # Graphics devices, where the machine has them.
 _GPU_DEVICES = ("nvidia", "dri", "kfd")
 _NOSUID_NODEV = syscalls.MS_NOSUID | syscalls.MS_NODEV
+# Copies take memory: of one file, and of all together, no more than this.
+_COPY_BYTES, _COPIES_BYTES = 16 << 20, 256 << 20
 
 
 @dataclass
@@ -44,6 +47,7 @@ class FileTree:
         self.root = str(self.storage / "root")
         self._mounts = [path for path, kind in mounts() if kind not in _VIRTUAL]
         self._virtual = {path for path, kind in mounts() if kind in _VIRTUAL}
+        self._room_bytes = _COPIES_BYTES
 
     def build(self) -> None:
         """Mount everything; afterwards `enter` makes it the root."""
@@ -65,44 +69,78 @@ class FileTree:
         syscalls.unmount("/run/.machine", syscalls.MNT_DETACH)
         os.rmdir("/run/.machine")
 
-    def _graft(self, folder: str) -> None:
-        """Show what the machine has in a folder, one by one."""
+    def _graft(self, folder: str, *, first_time: bool = True) -> None:
+        """Show what the machine has in a folder, one by one.
+
+        first_time: the host was never up; later, links and files are as it left them.
+        """
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             target = self.root + entry.path
             if entry.path in NEW:
                 continue
             with contextlib.suppress(PermissionError, FileNotFoundError):
                 if entry.is_symlink():
-                    os.symlink(os.readlink(entry.path), target)
+                    if first_time:
+                        os.symlink(os.readlink(entry.path), target)
                 elif entry.is_dir():
                     self._graft_folder(entry.path, target)
                 elif entry.is_file():
-                    Path(target).touch()
-                    syscalls.bind(entry.path, target, read_only=not self.user_namespace)
+                    self._graft_file(entry.path, target, first_time=first_time)
 
     def _graft_folder(self, path: str, target: str) -> None:
-        mode = stat.S_IMODE(os.stat(path).st_mode)
-        os.mkdir(target)
-        os.chmod(target, mode)
-        if path in self._virtual:
-            return
+        if os.path.lexists(target):
+            # Of an earlier time. A link in its place would lead out of the host.
+            if not stat.S_ISDIR(os.lstat(target).st_mode):
+                return
+        else:
+            os.mkdir(target)
+            os.chmod(target, stat.S_IMODE(os.stat(path).st_mode))
+        if path not in self._virtual:
+            self._show(path, target)
+
+    def _show(self, path: str, target: str) -> None:
+        """Have a folder of the machine's at target, which is there."""
         below = path + "/"
         if any(mount.startswith(below) for mount in (*self._mounts, *self._virtual)):
-            self._graft(path)
+            own = self.storage / "grafted" / _one_name(path)
+            first_time = self._make_like(path, own)
+            syscalls.bind(str(own), target)
+            self._graft(path, first_time=first_time)
             return
         if os.access(path, os.R_OK | os.X_OK):
             self._overlay(path, target)
 
+    def _graft_file(self, path: str, target: str, *, first_time: bool) -> None:
+        """A copy, because the host may write to it, and may replace it: a mount cannot be."""
+        size_bytes = os.stat(path).st_size
+        if size_bytes <= min(_COPY_BYTES, self._room_bytes):
+            self._room_bytes -= size_bytes
+            if first_time:
+                _copy(path, target)
+        elif self.user_namespace:
+            self.notes.append(f"{path} is not in the hosts: it is too large to be copied")
+        else:
+            if first_time:
+                Path(target).touch()
+            if _is_empty_file(target):
+                syscalls.bind(path, target, read_only=True)
+
+    def _make_like(self, path: str, own: Path) -> bool:
+        """A folder in the storage with the owner and mode of the machine's; whether it is new."""
+        if own.exists():
+            return False
+        own.mkdir(parents=True)
+        machine = os.stat(path)
+        with contextlib.suppress(PermissionError, OSError):
+            os.chown(own, machine.st_uid, machine.st_gid)
+        own.chmod(stat.S_IMODE(machine.st_mode))
+        return True
+
     def _overlay(self, path: str, target: str) -> None:
-        name = path.strip("/").replace("%", "%25").replace("/", "%2F")
+        name = _one_name(path)
         upper, work = self.storage / "upper" / name, self.storage / "work" / name
-        if not upper.exists():
-            upper.mkdir(parents=True)
-            # The upper directory's owner and mode are those that are seen.
-            machine = os.stat(path)
-            with contextlib.suppress(PermissionError, OSError):
-                os.chown(upper, machine.st_uid, machine.st_gid)
-            upper.chmod(stat.S_IMODE(machine.st_mode))
+        # The upper directory's owner and mode are those that are seen.
+        self._make_like(path, upper)
         work.mkdir(parents=True, exist_ok=True)
         options = f"lowerdir={_escaped(path)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
         if self.user_namespace:
@@ -111,8 +149,12 @@ class FileTree:
             syscalls.mount("overlay", target, "overlay", 0, options)
         except OSError as problem:
             # Some file systems (FAT, network mounts) cannot be the lower side.
+            if self.user_namespace:
+                # A host's root could write to whatever it shared.
+                self.notes.append(f"{path} is empty in the hosts: {problem}")
+                return
             try:
-                syscalls.bind(path, target, read_only=not self.user_namespace)
+                syscalls.bind(path, target, read_only=True)
             except OSError:
                 self.notes.append(f"{path} is empty in the hosts: {problem}")
             else:
@@ -130,7 +172,7 @@ class FileTree:
         below_new = path.startswith(("/tmp/", "/run/")) and os.path.isdir(path)
         if below_new and not os.path.exists(target):
             os.makedirs(target)
-            self._overlay(path, target)
+            self._show(path, target)
 
     def _make_dev(self) -> None:
         dev = f"{self.root}/dev"
@@ -182,6 +224,27 @@ class FileTree:
         # The network's settings are the host's own.
         syscalls.bind(f"{proc}/sys/net", f"{proc}/sys/net")
         syscalls.mount("none", f"{proc}/sys/net", None, syscalls.MS_REMOUNT | syscalls.MS_BIND)
+
+
+def _copy(path: str, target: str) -> None:
+    """With owner, mode and times, as far as this user may."""
+    shutil.copyfile(path, target)
+    machine = os.stat(path)
+    with contextlib.suppress(OSError):
+        os.chown(target, machine.st_uid, machine.st_gid)
+    with contextlib.suppress(OSError):
+        shutil.copystat(path, target)
+
+
+def _is_empty_file(path: str) -> bool:
+    """Whether a file waits there for a mount; a link is none."""
+    there = os.lstat(path)
+    return stat.S_ISREG(there.st_mode) and there.st_size == 0
+
+
+def _one_name(path: str) -> str:
+    """A path as the name of one folder."""
+    return path.strip("/").replace("%", "%25").replace("/", "%2F")
 
 
 def _escaped(path: str | Path) -> str:
