@@ -78,7 +78,7 @@ def boot_hosts(lab: Lab, hosts: Sequence[Host]) -> None:
             _connect(lab, one)
             lab.hosts[one.spec.name] = lab.as_host(one.spec.name, one.process, one.cpus, one.group)
         # Known before they run: whoever comes after us, should we be killed, must find them.
-        lab.save()
+        lab.save([host.name for host in hosts])
         for one in booting:
             one.channel.sendall(b"go\n")
         for one in booting:

@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +33,7 @@ from yoked.lab.topology import Topology, from_json, to_json
 from yoked.paths import state_root
 
 DOWN_DEADLINE_S = 10.0
+_LOCK_TIMEOUT_S = 10.0
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -150,8 +151,42 @@ class Lab:
         self.tether.returncode = 0
         self.tether = None
 
-    def save(self) -> None:
-        """Write lab.json, from which other processes know the lab."""
+    def save(self, booted: Iterable[str] = ()) -> None:
+        """Write lab.json, from which other processes know the lab.
+
+        booted: the hosts that this process has started; all others are as the file knows them.
+        """
+        with FileLock(self.folder / "lab.lock", timeout=_LOCK_TIMEOUT_S):
+            known = _known(self.folder / "lab.json")
+            self._adopt({**known.get("hosts", {}), **{name: self._entry(name) for name in booted}})
+            self.notes += [note for note in known.get("notes", []) if note not in self.notes]
+            self._write()
+
+    def refresh(self) -> None:
+        """Learn which hosts other processes have started anew."""
+        known = _known(self.folder / "lab.json")
+        if known.get("id") != self.id:
+            raise LabError(f"the lab {self.name} is no longer up", fix=f"yoked lab up {self.name}")
+        self._adopt(known["hosts"])
+
+    def _adopt(self, entries: dict[str, Any]) -> None:
+        """Have the hosts that these entries of lab.json tell of."""
+        new = [name for name in entries if self._entry(name) != entries[name]]
+        groups = {}
+        if new:
+            groups = {group.name: group for group in cgroups.Cgroups.open(self.id).hosts()}
+        for name in new:
+            process, cpus = ProcessId.from_json(entries[name]), tuple(entries[name]["cpus"])
+            self.hosts[name] = self.as_host(name, process, cpus, groups.get(name))
+
+    def _entry(self, name: str) -> dict[str, Any] | None:
+        """A host as it stands in lab.json; None: it was not started yet."""
+        if name not in self.hosts:
+            return None
+        host = self.hosts[name]
+        return {**host.process.to_json(), "cpus": list(host.cpus)}
+
+    def _write(self) -> None:
         data: dict[str, Any] = {
             "name": self.name,
             "id": self.id,
@@ -161,10 +196,7 @@ class Lab:
             "notes": self.notes,
             "features": {"netem": self.features.netem, "nft": self.features.nft},
             "topology": to_json(self.topology),
-            "hosts": {
-                host.name: {**host.process.to_json(), "cpus": host.cpus}
-                for host in self.hosts.values()
-            },
+            "hosts": {name: self._entry(name) for name in self.hosts},
         }
         new = self.folder / "lab.json.new"
         new.write_text(json.dumps(data, indent=1), encoding="utf-8")
@@ -188,11 +220,7 @@ class Lab:
             notes=list(data["notes"]),
             features=Features(**data["features"]),
         )
-        groups = {group.name: group for group in cgroups.Cgroups.open(lab.id).hosts()}
-        for name, known in data["hosts"].items():
-            lab.hosts[name] = lab.as_host(
-                name, ProcessId.from_json(known), tuple(known["cpus"]), groups.get(name)
-            )
+        lab._adopt(data["hosts"])
         return lab
 
     def as_host(
@@ -232,6 +260,7 @@ class Lab:
 
     def stop_host(self, name: str) -> None:
         """Power gone: the host falls silent first, then all its processes end at once."""
+        self.refresh()
         host = self.host(name)
         for interface in host.spec.interfaces:
             if interface.port:
@@ -244,6 +273,7 @@ class Lab:
 
     def start_host(self, name: str) -> None:
         """Start a host that is down; its files are those that it had."""
+        self.refresh()
         host = self.host(name)
         if host.alive:
             return

@@ -196,7 +196,7 @@ class _Runner:
 
 
 class LabHand:
-    """Acts on a real lab. seed: for what faults draw themselves."""
+    """Acts on a real lab, whose hosts others may start anew. seed: for what faults draw."""
 
     def __init__(self, lab: Lab, *, seed: int) -> None:
         self._lab, self._seed = lab, seed
@@ -222,12 +222,14 @@ class LabHand:
         from yoked.lab import faults
 
         kind, *args = do
+        self._lab.refresh()
         return faults.apply(self._lab, kind, args, seed=self._seed).id
 
     def heal(self, fault_id: str) -> None:
         """Undo it, if it is there still."""
         from yoked.lab import faults
 
+        self._lab.refresh()
         if any(fault.id == fault_id for fault in faults.active(self._lab)):
             faults.heal(self._lab, [fault_id])
 

@@ -1,0 +1,39 @@
+"""Several processes know one lab, and each may start its hosts anew."""
+
+from __future__ import annotations
+
+from yoked.lab.lab import Lab
+from yoked.lab.pytest_plugin import LabUp
+from yoked.lab.timed import LabHand
+
+
+def test_a_host_that_another_process_started_anew_is_no_ghost(lab_up: LabUp) -> None:
+    lab = lab_up("two-hosts-100mbit")
+    other = Lab.open(lab.name)
+    other.stop_host("alpha")
+    other.start_host("alpha")
+
+    lab.stop_host("beta")
+    lab.start_host("beta")
+    known = Lab.open(lab.name)
+    were_alive = [known.host(name).alive for name in ("alpha", "beta")]
+    lab.stop_host("alpha")
+
+    assert were_alive == [True, True]
+    assert not other.host("alpha").alive
+    lab.start_host("alpha")
+    other.refresh()
+    assert other.host("alpha").run(["hostname"]).stdout == "alpha\n"
+
+
+def test_timed_faults_find_a_host_that_another_process_started_anew(lab_up: LabUp) -> None:
+    lab = lab_up("two-hosts-100mbit")
+    hand = LabHand(lab, seed=1)
+    other = Lab.open(lab.name)
+    other.stop_host("alpha")
+    other.start_host("alpha")
+
+    fault_id = hand.apply(["slow-link", "alpha", "10mbit"])
+    hand.heal(fault_id)
+
+    assert lab.host("alpha").process == other.host("alpha").process
