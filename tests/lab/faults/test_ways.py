@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from typing import Any
 
 import pytest
@@ -35,6 +36,28 @@ def test_a_way_that_is_wrong_fails_as_on_a_real_machine(acts: Any, line: str, me
 
     assert (before, during) == ("passed", met)
     assert acts.call("alpha", "beta") == "passed"
+
+
+@pytest.mark.parametrize("healed_first", [0, 1, 2])
+def test_healing_one_fault_of_an_interface_leaves_the_others(acts: Any, healed_first: int) -> None:
+    def addresses() -> tuple[bool, list[str]]:
+        shown = acts.lab.host("alpha").tool(["ip", "-j", "address", "show", "dev", "eth0"]).stdout
+        seen = json.loads(shown)[0]
+        found = [f"{each['local']}/{each['prefixlen']}" for each in seen["addr_info"]]
+        return "UP" in seen["flags"], found
+
+    before = addresses()
+    lines = ("interface-down alpha", "wrong-netmask alpha 32", "no-address alpha")
+    ids = [acts.fault(*line.split()).id for line in lines]
+    acts.heal(ids.pop(healed_first))
+    with_two = addresses()
+    acts.heal(*ids)
+
+    assert with_two == (
+        healed_first == 0,
+        ["192.168.77.1/32"] if healed_first == 2 else [],
+    )
+    assert addresses() == before
 
 
 @pytest.mark.slow

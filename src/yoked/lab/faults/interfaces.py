@@ -32,19 +32,26 @@ def forget_neighbours(lab: Lab) -> None:
         place.tool(["ip", "neighbour", "flush", "all"], check=False)
 
 
-def as_planned(act: Act, fault: LinkFault) -> None:
-    """Give the interfaces of a fault the topology's addresses again."""
-    host = act.lab.host(fault.host)
-    if not host.alive:
-        return
-    for each in fault.meant(act.lab):
-        lines = [f"link set dev {each.name} up", *network.addresses(each, "replace")]
-        tools.run_ip(host, lines)
-    forget_neighbours(act.lab)
+@dataclass(frozen=True)
+class AddressFault(LinkFault):
+    """The interface is off, or has other addresses than it should."""
+
+    def undo(self, act: Act) -> None:
+        """Up, with the topology's addresses, but for what the other faults of this host ask."""
+        host = act.lab.host(self.host)
+        if not host.alive:
+            return
+        for each in self.meant(act.lab):
+            lines = [f"link set dev {each.name} up", *network.addresses(each, "replace")]
+            tools.run_ip(host, lines)
+        forget_neighbours(act.lab)
+        for other in act.others:
+            if isinstance(other, AddressFault) and other.host == self.host:
+                other.apply(act)
 
 
 @dataclass(frozen=True)
-class InterfaceDown(LinkFault):
+class InterfaceDown(AddressFault):
     """Somebody, or a network manager, switched the interface off."""
 
     KIND = "interface-down"
@@ -61,13 +68,9 @@ class InterfaceDown(LinkFault):
         lines = [f"link set dev {each.name} down" for each in self.meant(act.lab)]
         tools.run_ip(act.host(self.host), lines)
 
-    def undo(self, act: Act) -> None:
-        """On, with the IPv6 addresses that the kernel took away."""
-        as_planned(act, self)
-
 
 @dataclass(frozen=True)
-class NoAddress(LinkFault):
+class NoAddress(AddressFault):
     """No DHCP server answered."""
 
     KIND = "no-address"
@@ -84,13 +87,9 @@ class NoAddress(LinkFault):
         lines = [f"address flush dev {each.name}" for each in self.meant(act.lab)]
         tools.run_ip(act.host(self.host), lines)
 
-    def undo(self, act: Act) -> None:
-        """The topology's."""
-        as_planned(act, self)
-
 
 @dataclass(frozen=True)
-class OtherAddress(LinkFault):
+class OtherAddress(AddressFault):
     """The interface has another IPv4 address than it should, and no other."""
 
     @abstractmethod
@@ -115,7 +114,7 @@ class OtherAddress(LinkFault):
             wrong = str(self.address(act.lab, each))
             if wrong != str(each.address4):
                 host.tool(["ip", "address", "del", wrong, "dev", each.name], check=False)
-        as_planned(act, self)
+        super().undo(act)
 
 
 def _own(interface: Interface, fault: Fault) -> IPv4Interface:
