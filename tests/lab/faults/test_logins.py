@@ -49,6 +49,25 @@ def test_nobody_gets_in_and_everybody_does_again(acts: Any, line: str, said: str
     assert log_in(acts, "hostname")[:2] == (0, "alpha")
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_settings_of_the_ssh_server_are_healed_in_either_order(acts: Any, first: int) -> None:
+    def known() -> tuple[bool, bool]:
+        text = acts.lab.host("alpha").read_text("/run/yoked/sshd_config")
+        return "other_key" in text, "StrictModes yes" in text
+
+    before = acts.lab.host("alpha").read_text("/run/yoked/sshd_config")
+    faults = [acts.fault("host-key", "alpha"), acts.fault("loose-keys", "alpha")]
+    both = known()
+    acts.heal(faults.pop(first).id)
+    one = known()
+    acts.heal(faults[0].id)
+
+    assert both == (True, True)
+    assert one == (first == 1, first == 0)
+    assert acts.lab.host("alpha").read_text("/run/yoked/sshd_config") == before
+    assert log_in(acts, "hostname")[:2] == (0, "alpha")
+
+
 def test_a_login_shell_that_runs_nothing_says_so(acts: Any) -> None:
     acts.fault("login-shell", "alpha")
     during = log_in(acts, "hostname")

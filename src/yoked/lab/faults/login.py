@@ -113,20 +113,25 @@ class ServerSetting(SshFault):
 
     def apply(self, act: Act) -> None:
         """Change the lines, and have them read."""
-        host = act.awake(self.host)
-        text = host.read_text(_CONFIG)
-        if "before" not in act.record:
-            act.remember(before=text)
-        for key, value in self.settings(act).items():
-            kept = [line for line in text.splitlines() if line.partition(" ")[0] != key]
-            text = "".join(f"{line}\n" for line in [f"{key} {value}", *kept])
-        _configure(host, text)
+        act.remember(changed=True)
+        _settle(act, self.host, (*act.others, self))
 
     def undo(self, act: Act) -> None:
-        """The lab's own again; a host that is down gets it when it starts."""
-        host = act.lab.host(self.host)
-        if host.alive and "before" in act.record:
-            _configure(act.awake(self.host), act.record["before"])
+        """As the lab has it, but for the others; a host that is down gets it when it starts."""
+        if act.lab.host(self.host).alive and "changed" in act.record:
+            _settle(act, self.host, act.others)
+
+
+def _settle(act: Act, name: str, faults: Sequence[Fault]) -> None:
+    """Give a host's server the lab's configuration with what these faults set."""
+    spec = act.lab.topology.host(name)
+    text = ssh.Keys(act.lab.folder / "ssh").server_files(spec)["sshd_config"]
+    for fault in faults:
+        if isinstance(fault, ServerSetting) and fault.host == name:
+            for key, value in fault.settings(act).items():
+                kept = [line for line in text.splitlines() if line.partition(" ")[0] != key]
+                text = "".join(f"{line}\n" for line in [f"{key} {value}", *kept])
+    _configure(act.awake(name), text)
 
 
 def _configure(host: LabHost, text: str) -> None:
