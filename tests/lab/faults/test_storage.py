@@ -54,6 +54,52 @@ def test_no_program_starts_from_a_noexec_folder(acts: Any) -> None:
     assert acts.python("alpha", RUN) == "ran"
 
 
+def mounts_below(acts: Any, folder: str) -> list[tuple[str, bool, bool]]:
+    """(folder, read-only, noexec) of the mounts of alpha at a folder and below it."""
+    seen = []
+    for line in acts.lab.host("alpha").read_text("/proc/self/mounts").splitlines():
+        path, flags = line.split()[1], line.split()[3].split(",")
+        if path.startswith(folder):
+            seen.append((path, "ro" in flags, "noexec" in flags))
+    return seen
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        (
+            ("read-only alpha /var/tmp", "no-exec alpha /var/tmp"),
+            [("/var/tmp", False, True), ("/var/tmp", True, False)],
+        ),
+        (
+            ("read-only alpha /var/tmp", "no-exec alpha /var/tmp/deep"),
+            [("/var/tmp/deep", False, True), ("/var/tmp", True, False)],
+        ),
+        (
+            ("read-only alpha /var/tmp/deep", "no-exec alpha /var/tmp"),
+            [("/var/tmp", False, True), ("/var/tmp/deep", True, False)],
+        ),
+    ],
+)
+def test_folders_mounted_over_each_other_are_healed_in_either_order(
+    acts: Any, lines: tuple[str, ...], left: list[tuple[str, bool, bool]], first: int
+) -> None:
+    acts.lab.host("alpha").run(["mkdir", "-p", "/var/tmp/deep"])
+    before = mounts_below(acts, "/var/tmp")
+
+    faults = [acts.fault(*line.split()) for line in lines]
+    both = mounts_below(acts, "/var/tmp")[-1]
+    acts.heal(faults.pop(first).id)
+    one = mounts_below(acts, "/var/tmp")
+    acts.heal(faults[0].id)
+
+    on_one_folder = lines[0].split()[2] == lines[1].split()[2]
+    assert both[1:] == (True, True) or not on_one_folder
+    assert one == [*before, left[first]]
+    assert mounts_below(acts, "/var/tmp") == before
+
+
 @pytest.mark.slow
 def test_a_disk_without_inodes_takes_no_new_file(acts: Any) -> None:
     write(acts, "/var/tmp/old")

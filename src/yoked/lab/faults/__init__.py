@@ -264,6 +264,7 @@ def _act(lab: Lab, store: Store, entry: ActiveFault, chance: random.Random) -> A
         id=entry.id,
         record=dict(entry.record),
         others=tuple(_fault_of(lab, each) for each in others),
+        records=tuple(each.record for each in others),
         random=chance,
         save=save,
     )

@@ -82,14 +82,15 @@ class ActiveFault:
 class Act:
     """One bringing about or undoing of a fault: where, and what is remembered.
 
-    others: the faults that are active beside this one. random: seeded by whoever asked.
-    save: writes the record down.
+    others: the faults that are active beside this one, oldest first; records: theirs.
+    random: seeded by whoever asked. save: writes the record down.
     """
 
     lab: Lab
     id: str
     record: dict[str, Any] = field(default_factory=dict)
     others: tuple[Fault, ...] = ()
+    records: tuple[dict[str, Any], ...] = ()
     random: random.Random = field(default_factory=random.Random)
     text: str = ""
     save: Callable[[dict[str, Any]], None] = lambda _record: None
@@ -98,6 +99,11 @@ class Act:
         """Add to the record, on disk at once: call it before what it would undo is done."""
         self.record.update(facts)
         self.save(self.record)
+
+    def beside(self, host: str) -> list[tuple[Fault, dict[str, Any]]]:
+        """The other faults on a host, each with its record."""
+        pairs = zip(self.others, self.records, strict=True)
+        return [(fault, record) for fault, record in pairs if fault.host == host]
 
     def say(self, text: str) -> None:
         """Tell what was done, where the fault's words alone do not say it."""

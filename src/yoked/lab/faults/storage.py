@@ -82,20 +82,37 @@ class FolderMount(MountFault):
         )
 
     def mounts(self, act: Act) -> list[list[Any]]:
-        """Bound over itself first, with what is mounted below: the flags are then its own alone."""
+        """On top of those that are there."""
         if not act.host(self.host).exists(self.folder):
             raise LabError(
                 f"{self.host} has no folder {self.folder}",
                 fix=f"yoked lab exec {self.host} -- mkdir -p {self.folder}",
             )
-        return [
-            ["mount", self.folder, self.folder, None, syscalls.MS_BIND | syscalls.MS_REC, None],
-            ["mount", "none", self.folder, None, _BIND_AGAIN | self.flag, None],
-        ]
+        return _over([each for _, each in self._beside(act)], self)
 
-    def unmounts(self, _act: Act) -> list[list[Any]]:
-        """Lazily: somebody may be in it."""
-        return [["unmount", self.folder, syscalls.MNT_DETACH]]
+    def unmounts(self, act: Act) -> list[list[Any]]:
+        """This one and those above it, which are then mounted again."""
+        place = act.record["place"]
+        below = [each for at, each in self._beside(act) if at < place]
+        above = [each for at, each in self._beside(act) if at > place]
+        # Lazily: somebody may be in it.
+        acts: list[list[Any]] = [
+            ["unmount", each.folder, syscalls.MNT_DETACH] for each in [*above[::-1], self]
+        ]
+        for each in above:
+            acts += _over(below, each)
+            below.append(each)
+        return acts
+
+    def _beside(self, act: Act) -> list[tuple[int, FolderMount]]:
+        """The others that are mounted on this host, with their places, the lowest first."""
+        now = act.host(self.host).process.to_json()
+        mounted = [
+            (record["place"], fault)
+            for fault, record in act.beside(self.host)
+            if isinstance(fault, FolderMount) and record.get("mounted") == now
+        ]
+        return sorted(mounted, key=lambda pair: pair[0])
 
     def apply(self, act: Act) -> None:
         """Once: a second time would lie over the first."""
@@ -103,7 +120,8 @@ class FolderMount(MountFault):
         if act.record.get("mounted") == host.process.to_json():
             return
         acts = self.mounts(act)
-        act.remember(mounted=host.process.to_json())
+        place = 1 + max((at for at, _ in self._beside(act)), default=0)
+        act.remember(mounted=host.process.to_json(), place=place)
         self._do(act, host.pid, acts)
 
     def undo(self, act: Act) -> None:
@@ -115,6 +133,20 @@ class FolderMount(MountFault):
     @abstractmethod
     def flag(self) -> int:
         """Of mount(2)."""
+
+
+def _over(below: Sequence[FolderMount], top: FolderMount) -> list[list[Any]]:
+    """Mount a folder over itself, with the flags of what it hides, too."""
+    flags = top.flag
+    for each in below:
+        if each.folder == top.folder:
+            flags |= each.flag
+    # With what is mounted below the folder: the flags are then its own alone.
+    bind = syscalls.MS_BIND | syscalls.MS_REC
+    return [
+        ["mount", top.folder, top.folder, None, bind, None],
+        ["mount", "none", top.folder, None, _BIND_AGAIN | flags, None],
+    ]
 
 
 @dataclass(frozen=True)
