@@ -81,3 +81,35 @@ def test_two_faults_of_one_file_are_healed_in_either_order(acts: Any) -> None:
 
     assert between == (["127.0.1.1"], [acts.address("beta")])
     assert sorted(hosts_file(acts, "alpha").split()) == before
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("hosts-loopback alpha", "no-resolve alpha alpha"),
+        ("no-resolve alpha alpha", "hosts-loopback alpha"),
+        ("stale-name alpha beta 192.168.77.99", "no-resolve alpha beta"),
+        ("hosts-loopback alpha", "ipv6-first alpha"),
+    ],
+)
+def test_two_faults_of_one_name_are_healed_in_either_order(
+    acts: Any, lines: tuple[str, str], first: int
+) -> None:
+    before = hosts_file(acts, "alpha")
+    alone = []
+    for line in lines:
+        fault = acts.fault(*line.split())
+        alone.append(hosts_file(acts, "alpha"))
+        acts.heal(fault.id)
+
+    faults = [acts.fault(*line.split()) for line in lines]
+    acts.lab.host("alpha").run(["sh", "-c", "echo 10.0.0.9 nas >> /etc/hosts"], as_root=True)
+    acts.heal(faults.pop(first).id)
+    one = hosts_file(acts, "alpha")
+    acts.heal(faults[0].id)
+    none = hosts_file(acts, "alpha")
+    acts.lab.host("alpha").write_text("/etc/hosts", before)
+
+    assert sorted(one.splitlines()) == sorted([*alone[1 - first].splitlines(), "10.0.0.9 nas"])
+    assert sorted(none.splitlines()) == sorted([*before.splitlines(), "10.0.0.9 nas"])

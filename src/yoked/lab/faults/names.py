@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from yoked.errors import LabError
 from yoked.lab import tools
@@ -67,7 +67,10 @@ def _write(act: Act, host: str, lines: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class HostsFileFault(Fault):
-    """A fault in /etc/hosts. Its record: the lines that it removed, and those that it added."""
+    """A fault in /etc/hosts.
+
+    Its record: the lines without any such fault, and its place among those of its host.
+    """
 
     AFTER_BOOT = "again"
     WRITES_FILES = True
@@ -79,22 +82,60 @@ class HostsFileFault(Fault):
     def apply(self, act: Act) -> None:
         """Change the lines."""
         now = _lines(act, self.host)
+        if "base" not in act.record:
+            base, place = now, 1
+            if beside := self._beside(act):
+                others = [fault for fault, _ in beside]
+                base = _moved(act, now, beside[-1][1]["base"], others, [])
+                place += beside[-1][1]["place"]
+            act.remember(base=base, place=place)
         new = self.change(act, now)
-        removed = [line for line in now if line not in new]
-        added = [line for line in new if line not in now]
-        # A second time, after a start of the host, finds less to do than there is to undo.
-        removed += [line for line in act.record.get("removed", []) if line not in removed]
-        added += [line for line in act.record.get("added", []) if line not in added]
-        act.remember(removed=removed, added=added)
         if new != now:
             _write(act, self.host, new)
 
     def undo(self, act: Act) -> None:
-        """Change them back."""
+        """Change them to what the others ask for."""
+        if "base" not in act.record:
+            return
+        beside = self._beside(act)
+        others = [fault for fault, _ in beside]
+        below = sum(record["place"] < act.record["place"] for _, record in beside)
         now = _lines(act, self.host)
-        new = undone(now, act.record.get("removed", []), act.record.get("added", []))
+        together = [*others[:below], self, *others[below:]]
+        new = _moved(act, now, act.record["base"], together, others)
         if new != now:
             _write(act, self.host, new)
+
+    def _beside(self, act: Act) -> list[tuple[HostsFileFault, dict[str, Any]]]:
+        """The others in this file with their records, in the order of their places."""
+        found = [
+            (fault, record)
+            for fault, record in act.beside(self.host)
+            if isinstance(fault, HostsFileFault) and "base" in record
+        ]
+        return sorted(found, key=lambda pair: int(pair[1]["place"]))
+
+
+def _moved(
+    act: Act,
+    now: list[str],
+    base: list[str],
+    before: Sequence[HostsFileFault],
+    after: Sequence[HostsFileFault],
+) -> list[str]:
+    """The lines of today, with some faults instead of others; what people changed stays.
+
+    base: the lines without any of them.
+    """
+    old, new = base, base
+    for fault in before:
+        old = fault.change(act, old)
+    for fault in after:
+        new = fault.change(act, new)
+    if now == old:
+        return new
+    removed = [line for line in new if line not in old]
+    return undone(now, removed, [line for line in old if line not in new])
 
 
 @dataclass(frozen=True)
@@ -143,14 +184,18 @@ class NoResolve(HostsFileFault):
         """What it does."""
         return f"{self.name} does not resolve on {self.host}"
 
-    def change(self, act: Act, lines: list[str]) -> list[str]:
-        """The name is nowhere."""
-        names = names_in(lines)
+    def apply(self, act: Act) -> None:
+        """Unless the host does not know the name anyway."""
+        names = names_in(_lines(act, self.host))
         if self.name not in names and not act.record:
             raise LabError(
                 f"{self.host} does not know the name {self.name!r} anyway",
                 fix=hint(self.name, names, "names that it knows"),
             )
+        super().apply(act)
+
+    def change(self, _act: Act, lines: list[str]) -> list[str]:
+        """The name is nowhere."""
         return without_name(lines, self.name)
 
 
