@@ -65,7 +65,7 @@ class _Booting:
 
 def boot_hosts(lab: Lab, hosts: Sequence[Host]) -> None:
     """Start hosts side by side; each ends up in lab.hosts. Raises LabError."""
-    groups = Cgroups.find(lab.id, lab.is_root)
+    groups = _groups(lab)
     booting = [_start(lab, host, groups.host(host.name)) for host in hosts]
     try:
         for one in booting:
@@ -91,6 +91,11 @@ def boot_hosts(lab: Lab, hosts: Sequence[Host]) -> None:
         for one in booting:
             one.channel.close()
             one.starter.wait()
+
+
+def _groups(lab: Lab) -> Cgroups:
+    """Those that the lab has: another login, from which a host starts anew, would make others."""
+    return Cgroups.open(lab.id) if lab.hosts else Cgroups.find(lab.id, lab.is_root)
 
 
 def _start(lab: Lab, host: Host, group: HostGroup) -> _Booting:

@@ -305,12 +305,12 @@ class Cgroups:
         return HostGroup(name, tuple(folder / name for folder in self.folders), self.notes)
 
     def hosts(self) -> list[HostGroup]:
-        """The groups of hosts that are there."""
-        names = {path.name for folder in self.folders for path in _children(folder)}
-        return [
-            HostGroup(name, tuple(folder / name for folder in self.folders), self.notes)
-            for name in sorted(names)
-        ]
+        """The groups of hosts that are there; a host need not have one in each hierarchy."""
+        found: dict[str, list[Path]] = {}
+        for folder in self.folders:
+            for path in _children(folder):
+                found.setdefault(path.name, []).append(path)
+        return [HostGroup(name, tuple(found[name]), self.notes) for name in sorted(found)]
 
     def remove(self) -> None:
         """End what still runs in these groups, all of which is the lab's, and remove them."""

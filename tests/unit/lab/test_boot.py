@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from yoked.errors import LabError
-from yoked.lab import boot
+from yoked.lab import boot, cgroups
 from yoked.lab.topology import Host, Interface, Shape, Topology, load
 
 MAC = "02:79:6b:00:00:01"
@@ -66,6 +66,25 @@ def test_hosts_have_different_cpus_as_long_as_there_are_some(
     topology = load("four-hosts")
 
     assert [boot._cpus(lab_of(topology), host) for host in topology.hosts] == expected
+
+
+def test_a_host_that_starts_anew_from_another_login_stays_in_the_groups_of_its_lab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other = (tmp_path / name / "yoked-lab-abcd1234" for name in ("first", "other"))
+    first.mkdir(parents=True)
+    other.parent.mkdir()
+    tree = cgroups.Hierarchy(tmp_path, 2, frozenset(), other.parent)
+    monkeypatch.setattr(cgroups, "_here", lambda: [tree])
+    monkeypatch.setattr(cgroups, "_labs", lambda: iter([first]))
+    monkeypatch.setattr(cgroups, "_enable", lambda _group: None)
+    new: Any = SimpleNamespace(id="abcd1234", is_root=False, hosts={})
+    up: Any = SimpleNamespace(id="abcd1234", is_root=False, hosts={"alpha": None})
+    (other.parent / "cgroup.procs").touch()
+
+    assert boot._groups(up).folders == (first,)
+    assert not other.exists()
+    assert boot._groups(new).folders == (other,)
 
 
 def test_names_come_from_files_and_dns_alone() -> None:

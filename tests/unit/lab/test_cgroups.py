@@ -280,3 +280,13 @@ def test_the_next_lab_of_the_same_scope_goes_beside_our_leaf(
     found = Cgroups.find("1a2b", is_root=False)
 
     assert found.folders == (scope / "yoked-lab-1a2b",)
+
+
+def test_a_host_has_only_the_groups_that_are_there(tmp_path: Path) -> None:
+    for path in ("one/alpha", "one/beta", "two/beta"):
+        (tmp_path / path).mkdir(parents=True)
+
+    alpha, beta = Cgroups("1a2b", (tmp_path / "one", tmp_path / "two")).hosts()
+
+    assert alpha.procs_files == [tmp_path / "one" / "alpha" / "cgroup.procs"]
+    assert beta.folders == (tmp_path / "one" / "beta", tmp_path / "two" / "beta")
