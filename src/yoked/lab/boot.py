@@ -39,6 +39,7 @@ _NO_SHELLS = ("", "nologin", "false")
 def bring_up(lab: Lab) -> None:
     """Everything of a lab whose first process is there."""
     topology = lab.topology
+    network.require_ipv6(topology)
     tools.run_ip(lab.switch, network.build_switch(topology))
     _start_relay(lab)
     if lossy := shaping.loss_of_topology(topology, lab.features):

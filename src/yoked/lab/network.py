@@ -7,13 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from ipaddress import IPv6Address
+from pathlib import Path
 
+from yoked.errors import LabError
 from yoked.lab.shaping import batching, is_lossy, relay_ends
 from yoked.lab.topology import Host, Interface, Topology
 
 # A bridge that is never up: it takes every frame from the relay's devices, and drops it. Else the
 # switch itself would answer on them, with its addresses.
 _DEAD_END = "relay"
+
+
+def has_ipv6() -> bool:
+    """Whether the kernel knows IPv6: it may be built without, or told `ipv6.disable=1`."""
+    return Path("/proc/sys/net/ipv6").exists()
+
+
+def require_ipv6(topology: Topology) -> None:
+    """Raise LabError where a topology has IPv6 addresses and the kernel has none."""
+    places = [network.name for network in topology.networks if network.subnet6 is not None]
+    places += [
+        host.name
+        for host in topology.hosts
+        if any(interface.address6 is not None for interface in host.interfaces)
+    ]
+    if places and not has_ipv6():
+        raise LabError(
+            f"{topology.name} gives IPv6 addresses to {', '.join(places)}: this kernel has no IPv6",
+            fix="leave them out of the topology, or start the machine without ipv6.disable=1",
+        )
+
+
+def _without_own_address(device: str) -> list[str]:
+    """Keep the kernel from giving a device an IPv6 address by itself."""
+    return [f"link set dev {device} addrgenmode none"] if has_ipv6() else []
 
 
 def build_switch(topology: Topology) -> list[str]:
@@ -46,9 +73,9 @@ def plug(
             lines += [
                 f"link add dev {port} type veth peer name {far}",
                 f"link add dev {near} type veth {end}",
-                f"link set dev {far} addrgenmode none",
+                *_without_own_address(far),
                 f"link set dev {far} master {_DEAD_END} up",
-                f"link set dev {near} addrgenmode none",
+                *_without_own_address(near),
                 # The relay sets it up, once it is ready to carry.
                 f"link set dev {near} master {_DEAD_END}",
             ]
@@ -56,7 +83,7 @@ def plug(
             lines.append(f"link add dev {port} type veth {end}")
         lines += [
             # An address that the kernel gives by itself would make a host of the port.
-            f"link set dev {port} addrgenmode none",
+            *_without_own_address(port),
             f"link set dev {port} master {bridges[interface.network or '']} up",
         ]
     return lines
@@ -83,7 +110,7 @@ def configure_host(host: Host, topology: Topology) -> list[str]:
         if interface.network is None:
             lines += _local_bridge(interface, f"veth{index}")
         else:
-            lines.append(f"link set dev {name} addrgenmode none")
+            lines += _without_own_address(name)
             lines += batching(name, interface.shape, one_by_one=is_lossy(topology))
         lines.append(f"link set dev {name} up")
         lines += addresses(interface)
@@ -94,7 +121,7 @@ def _bridge(name: str) -> list[str]:
     # A port passes frames at once, and multicast needs no querier.
     return [
         f"link add dev {name} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
-        f"link set dev {name} addrgenmode none",
+        *_without_own_address(name),
     ]
 
 
@@ -106,7 +133,8 @@ def _local_bridge(interface: Interface, port: str) -> list[str]:
         *_bridge(interface.name),
         *([f"link set dev {interface.name} address {interface.mac}"] if interface.mac else []),
         f"link add dev {port} type veth peer name {peer}",
-        *(f"link set dev {device} addrgenmode none" for device in (port, peer)),
+        *_without_own_address(port),
+        *_without_own_address(peer),
         f"link set dev {port} master {interface.name} up",
         f"link set dev {peer} up",
     ]

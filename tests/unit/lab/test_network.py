@@ -1,7 +1,16 @@
 from __future__ import annotations
 
+import pytest
+
+from yoked.errors import LabError
 from yoked.lab import network
 from yoked.lab.topology import Topology
+
+
+@pytest.fixture(autouse=True)
+def ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that has it, whatever this machine's has."""
+    monkeypatch.setattr(network, "has_ipv6", lambda: True)
 
 
 def test_the_switch_has_a_bridge_for_each_network_with_an_address_for_the_controller(
@@ -70,3 +79,32 @@ def test_all_hosts_send_single_frames_when_any_link_loses_packets(
 
     assert "link set dev eth0 gso_max_size 65536 gso_max_segs 1" in with_loss
     assert "link set dev eth0 gso_max_size 65536 gso_max_segs 65535" in without
+
+
+def test_a_kernel_without_ipv6_is_not_asked_about_it(
+    wired: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "has_ipv6", lambda: False)
+    beta = wired.hosts[1]
+    plain = Topology("test", "", wired.networks[:1], (beta,))
+
+    network.require_ipv6(plain)
+    lines = [
+        *network.build_switch(plain),
+        *network.build_relay(),
+        *network.plug(beta, 1, plain, {"p1-eth0"}),
+        *network.configure_host(beta, plain),
+        *network.configure_host(wired.hosts[0], wired),
+    ]
+
+    assert not [line for line in lines if "addrgenmode" in line]
+
+
+def test_ipv6_addresses_are_refused_where_the_kernel_has_none(
+    wired: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network.require_ipv6(wired)
+    monkeypatch.setattr(network, "has_ipv6", lambda: False)
+
+    with pytest.raises(LabError, match="IPv6 addresses to vpn, alpha: this kernel has no IPv6"):
+        network.require_ipv6(wired)

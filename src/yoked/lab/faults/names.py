@@ -9,7 +9,7 @@ from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any, Self
 
 from yoked.errors import LabError
-from yoked.lab import tools
+from yoked.lab import network, tools
 from yoked.lab.faults.base import Act, Fault, Words
 from yoked.lab.topology import hint
 
@@ -206,6 +206,11 @@ class Ipv6First(HostsFileFault):
     KIND = "ipv6-first"
     SUMMARY = "the host's own name resolves to an IPv6 address first, the others still see IPv4"
     USAGE = "ipv6-first HOST"
+
+    @classmethod
+    def blocked(cls, _lab: Lab) -> str | None:
+        """By a kernel without IPv6."""
+        return None if network.has_ipv6() else "this kernel has no IPv6"
 
     @property
     def text(self) -> str:
