@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,8 @@ _TCP_LISTEN = "0A"
 _NO_SHELLS = ("", "nologin", "false")
 
 
-def bring_up(lab: Lab) -> None:
-    """Everything of a lab whose first process is there."""
+def bring_up(lab: Lab, busy: Sequence[int] = ()) -> None:
+    """Everything of a lab whose first process is there. busy: the CPUs of other labs' hosts."""
     topology = lab.topology
     network.require_ipv6(topology)
     tools.run_ip(lab.switch, network.build_switch(topology))
@@ -46,7 +47,7 @@ def bring_up(lab: Lab) -> None:
         tools.run_nft(lab.switch, lossy)
     keys = ssh.Keys(lab.folder / "ssh")
     keys.make([host.name for host in topology.hosts])
-    boot_hosts(lab, topology.hosts)
+    boot_hosts(lab, topology.hosts, busy)
     keys.write_client_config(lab.ssh_config, lab.folder, topology, _user_name())
     lab.fleet_file.write_text(_fleet_toml(lab), encoding="utf-8")
     lab.notes.extend(_notes(lab))
@@ -64,10 +65,11 @@ class _Booting:
     process: ProcessId | None = None
 
 
-def boot_hosts(lab: Lab, hosts: Sequence[Host]) -> None:
+def boot_hosts(lab: Lab, hosts: Sequence[Host], busy: Sequence[int] = ()) -> None:
     """Start hosts side by side; each ends up in lab.hosts. Raises LabError."""
     groups = _groups(lab)
-    booting = [_start(lab, host, groups.host(host.name)) for host in hosts]
+    cpus = {host.name: _cpus(lab, host, busy) for host in hosts}
+    booting = [_start(lab, host, groups.host(host.name), cpus[host.name]) for host in hosts]
     try:
         for one in booting:
             one.process = _hear_of(one)
@@ -99,7 +101,7 @@ def _groups(lab: Lab) -> Cgroups:
     return Cgroups.open(lab.id) if lab.hosts else Cgroups.find(lab.id, lab.is_root)
 
 
-def _start(lab: Lab, host: Host, group: HostGroup) -> _Booting:
+def _start(lab: Lab, host: Host, group: HostGroup, cpus: tuple[int, ...]) -> _Booting:
     _limit(lab, host, group)
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -114,7 +116,6 @@ def _start(lab: Lab, host: Host, group: HostGroup) -> _Booting:
             cwd="/",
             env={"YOKED_LAB": lab.id, "YOKED_LAB_HOST": host.name, "PATH": ssh.LOGIN_PATH},
         )
-    cpus = _cpus(lab, host)
     config = _configuration(lab, host, group, cpus)
     ours.sendall(json.dumps(config).encode() + b"\n")
     return _Booting(host, ours, starter, cpus, group)
@@ -131,9 +132,14 @@ def _limit(lab: Lab, host: Host, group: HostGroup) -> None:
         group.set_memory(host.memory_bytes)
 
 
-def _cpus(lab: Lab, host: Host) -> tuple[int, ...]:
-    """The machine's CPUs that a host may use: those after the hosts before it, in turn."""
-    machine = sorted(os.sched_getaffinity(0))
+def _cpus(lab: Lab, host: Host, busy: Sequence[int] = ()) -> tuple[int, ...]:
+    """The machine's CPUs that a host may use: those that it had, or those after the hosts
+    before it, in turn, beginning with those that other labs use least.
+    """
+    count = Counter(busy)
+    machine = sorted(os.sched_getaffinity(0), key=lambda cpu: (count[cpu], cpu))
+    if host.name in lab.hosts and set(machine).issuperset(lab.hosts[host.name].cpus):
+        return lab.hosts[host.name].cpus
     first = 0
     for other in lab.topology.hosts:
         if other.name == host.name:

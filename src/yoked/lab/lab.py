@@ -83,6 +83,11 @@ class Lab:
         """The fleet's `yoked.toml`."""
         return self.folder / "yoked.toml"
 
+    @property
+    def cpus(self) -> list[int]:
+        """The machine's CPUs that its hosts use, each once for every host."""
+        return [cpu for host in self.hosts.values() for cpu in host.cpus]
+
     def host(self, name: str) -> LabHost:
         """Raises UsageError, with the nearest name, when there is none."""
         if name not in self.hosts:
@@ -130,7 +135,7 @@ class Lab:
                 features=Features.probe(Inside(init, user is not None)),
                 tether=tether,
             )
-            boot.bring_up(lab)
+            boot.bring_up(lab, [cpu for other in cls.all() for cpu in other.cpus])
             lab.save()
             if not tethered:
                 lab._let_go()

@@ -21,7 +21,7 @@ MAC = "02:79:6b:00:00:01"
 
 
 def lab_of(topology: Topology) -> Any:
-    return SimpleNamespace(topology=topology, id="abcd1234", user=None)
+    return SimpleNamespace(topology=topology, id="abcd1234", user=None, hosts={})
 
 
 def test_every_name_leads_to_an_address_that_others_reach() -> None:
@@ -66,6 +66,20 @@ def test_hosts_have_different_cpus_as_long_as_there_are_some(
     topology = load("four-hosts")
 
     assert [boot._cpus(lab_of(topology), host) for host in topology.hosts] == expected
+
+
+def test_a_second_lab_begins_with_the_cpus_that_the_first_left_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(6)), raising=False)
+    lab = lab_of(load("four-hosts"))
+
+    cpus = [boot._cpus(lab, host, busy=[0, 1, 2, 3]) for host in lab.topology.hosts]
+    lab.hosts = {"alpha": SimpleNamespace(cpus=cpus[0])}
+
+    assert cpus == [(4,), (5,), (0,), (1,)]
+    # Started anew, a host has what it had.
+    assert boot._cpus(lab, lab.topology.host("alpha")) == (4,)
 
 
 def test_a_host_that_starts_anew_from_another_login_stays_in_the_groups_of_its_lab(
