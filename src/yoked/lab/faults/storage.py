@@ -214,8 +214,9 @@ class SmallShm(MountFault):
         return [["mount", "none", _SHM, None, _TMPFS, f"mode=1777,size={self.size_bytes}"]]
 
     def unmounts(self, _act: Act) -> list[list[Any]]:
-        """Half of the memory, as the kernel gives."""
-        return [["mount", "none", _SHM, None, _TMPFS, "mode=1777,size=50%"]]
+        """Half of the memory in whole pages, as the kernel gives; size=50% would round up."""
+        half = os.sysconf("SC_PHYS_PAGES") // 2 * os.sysconf("SC_PAGE_SIZE")
+        return [["mount", "none", _SHM, None, _TMPFS, f"mode=1777,size={half}"]]
 
 
 @dataclass(frozen=True)
