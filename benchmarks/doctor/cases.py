@@ -199,7 +199,7 @@ _LIMITS = (
     Case("few open files", "limit beta nofile 64", "open-files", group="limit"),
     Case(
         "few processes",
-        "beta$ echo 'ulimit -u 24' > /home/ada/.bashrc",
+        "beta$ echo 'ulimit -u 24' > /home/ada/.bashrc && chown ada /home/ada/.bashrc",
         "process-limit",
         user="ada",
     ),

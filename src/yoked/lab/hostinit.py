@@ -45,6 +45,8 @@ def main() -> None:
         if os.fork():
             os._exit(0)  # what follows belongs to the lab's first process
         os.setsid()
+        # A host's first process starts no ranks, and takes over those that lose their parent.
+        syscalls.name_process("hostinit")
         _send(channel, {"here": True})
         _live(config, storage, channel, reader)
     except BaseException as problem:  # noqa: BLE001 - whatever it is, the one who waits must hear it
