@@ -154,6 +154,8 @@ def test_a_stale_rank_holds_its_port_and_has_no_parent_but_init(acts: Any) -> No
 
     assert meets == f"errno {errno.EADDRINUSE}"
     assert rank.parent == 1
+    # By it the doctor knows that no launcher is the parent.
+    assert acts.lab.host("alpha").read_text("/proc/1/comm") == "hostinit\n"
     assert b"TORCHELASTIC_RUN_ID=none" in environment
     assert acts.python("alpha", LISTEN, FREE) == "free"
     assert rank.pid not in states(acts, "alpha")
