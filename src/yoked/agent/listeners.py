@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,13 @@ from yoked.agent.server import Call
 
 _LISTENING = "0A"
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+# The sockets with which this very agent has listened: they are about to go.
+_own: set[int] = set()
+
+
+def is_our_own(listener: socket.socket) -> None:
+    """Leave a socket of this agent out of what is told of ports."""
+    _own.add(os.fstat(listener.fileno()).st_ino)
 
 
 def answer_listener_owner(call: Call) -> list[dict[str, Any]]:
@@ -44,8 +52,9 @@ def listening_sockets(port: int | None = None) -> dict[int, int]:
     """{inode: user number} of sockets that listen, on this port or on any."""
     found = {}
     for fields in rows():
-        if fields[3] == _LISTENING and port in (None, local_port(fields)):
-            found[int(fields[9])] = int(fields[7])
+        inode = int(fields[9])
+        if fields[3] == _LISTENING and port in (None, local_port(fields)) and inode not in _own:
+            found[inode] = int(fields[7])
     return found
 
 
