@@ -88,8 +88,7 @@ def _rehearse(
     if wanted is None:
         return None
     tell({"doing": "a training step on every host"})
-    module = importlib.import_module(wanted["module"])
-    return module.report(wanted["args"], of_all(module.device_type(wanted["args"])))
+    return importlib.import_module(wanted["module"]).report(wanted["args"], of_all)
 
 
 def _tell(message: dict[str, Any]) -> None:

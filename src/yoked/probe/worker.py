@@ -3,8 +3,8 @@
 SPEC is one JSON object: rehearsal {module, args} or null; collectives {largest_bytes, limit_s,
 gpus: whether tensors may lie there} or null; gate: a file on rank 0's host, before which nothing
 is measured, or null. The rehearsal is another part's, which the command names: a module with
-`device_type(args)`, where this rank computes, `report(args, device_types)`, those of all ranks,
-and `prepare()`, which loads what a report would have to.
+`report(args, of_all)`, where of_all gives the words of all ranks for this one's, and `prepare()`,
+which loads what a report would have to.
 
 Until the gate opens, links between the hosts are measured. So torch, which takes seconds, is
 imported in spare time.

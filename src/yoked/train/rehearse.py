@@ -83,33 +83,23 @@ def prepare() -> None:
     torch.autograd.grad(2 * ones, ones, ones.detach())
 
 
-def device_type(args: list[str]) -> str:
-    """What this rank computes on with the flags of `yoked train`."""
-    return _device(_parse(args)).type
-
-
-def _parse(args: list[str]) -> TrainConfig:
-    from yoked.train.__main__ import parse
-
-    return parse(args)
-
-
-def _device(config: TrainConfig) -> torch.device:
-    return choose.pick_device(config.device_type, Place.from_environment().local_rank)
-
-
-def report(args: list[str], device_types: Sequence[str] = ()) -> dict[str, Any]:
+def report(
+    args: list[str], of_all: Callable[[str], Sequence[str]] = lambda mine: [mine]
+) -> dict[str, Any]:
     """Rehearse with the flags of `yoked train`; returns what `main` prints.
 
-    device_types: of all ranks of the run that is rehearsed; none: this one alone.
+    of_all: the words of all ranks of the run that is rehearsed, for this one's; else it is alone.
     """
-    config = _parse(args)
+    from yoked.train.__main__ import parse
+
+    config = parse(args)
     place = Place.from_environment()
-    device = _device(config)
+    device = choose.pick_device(config.device_type, place.local_rank)
+    kind = common_device_type(of_all(device.type))
     if device.type == "cpu":
         choose.release_freed_memory_slowly()
     threads = settle_threads(config, place)
-    resolved = resolve(config, common_device_type(device_types or [device.type]))
+    resolved = resolve(config, kind)
     model_config = model_config_of(resolved)
     host = socket.gethostname()
     # Ranks that rehearse at the same time are no group: each chooses for itself.

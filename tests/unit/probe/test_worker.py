@@ -32,15 +32,12 @@ def prepare():
     global prepared_by
     prepared_by = os.sched_getscheduler(0)
 
-def device_type(args):
-    return "device-of-" + os.environ["RANK"]
-
-def report(args, device_types):
+def report(args, of_all):
     gate = args[0].partition("--gate=")[2]
     return {
         "prepared_by": prepared_by,
         "args": args,
-        "device_types": device_types,
+        "device_types": of_all("device-of-" + os.environ["RANK"]),
         "rank": int(os.environ["RANK"]),
         "gate_open": bool(gate) and os.path.exists(gate),
         "policy": os.sched_getscheduler(0),
