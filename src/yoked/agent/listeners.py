@@ -17,7 +17,7 @@ _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _own: set[int] = set()
 
 
-def is_our_own(listener: socket.socket) -> None:
+def leave_out(listener: socket.socket) -> None:
     """Leave a socket of this agent out of what is told of ports."""
     _own.add(os.fstat(listener.fileno()).st_ino)
 

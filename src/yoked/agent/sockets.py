@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from yoked.agent.listeners import is_our_own
+from yoked.agent.listeners import leave_out
 from yoked.agent.server import Call
 from yoked.agent.ways import source_of
 
@@ -77,7 +77,7 @@ def answer_listen(call: Call) -> dict[str, Any]:
         ports = [None if each is None else each.getsockname()[1] for each in more]
         listeners = [first, *(each for each in more if each is not None)]
         for listener in listeners:
-            is_our_own(listener)
+            leave_out(listener)
         call.send({"port": first.getsockname()[1], "more": ports})
         while time.monotonic() < deadline_s and not call.cancelled.is_set():
             for connection in _accepted(listeners):
