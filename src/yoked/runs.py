@@ -26,6 +26,15 @@ def new_run_name(runs_dir: Path, now: datetime) -> str:
     return name
 
 
+def require_new(folder: Path) -> None:
+    """Raise UsageError if there is a run in the folder that a new one is to have."""
+    if (folder / "run.json").exists():
+        raise UsageError(
+            f"there is a run named {folder.name} in {folder.parent} already",
+            fix=f"--run NAME with another name, or go on with it: --resume --run {folder.name}",
+        )
+
+
 def list_runs(runs_dir: Path) -> list[Path]:
     """Folders of runs, the one that was last alive first."""
     if not runs_dir.is_dir():

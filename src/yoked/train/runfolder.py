@@ -12,6 +12,7 @@ from typing import Any
 from yoked.errors import UsageError, YokedError
 from yoked.journal import Journal
 from yoked.journal import read as read_journal
+from yoked.runs import require_new
 from yoked.train.data import files
 from yoked.train.trainer import StepStats
 
@@ -70,11 +71,7 @@ class RunFolder:
 
     def claim(self) -> None:
         """Make the folder of a new run; raises UsageError if a run of that name is there."""
-        if (self.path / "run.json").exists():
-            raise UsageError(
-                f"there is a run named {self.name} in {self.path.parent} already",
-                fix=(f"--run NAME with another name, or go on with it: --resume --run {self.name}"),
-            )
+        require_new(self.path)
         self._make()
 
     def _make(self) -> None:

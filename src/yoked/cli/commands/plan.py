@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
+from yoked.cli.commands.fleet_runs import same_fleet
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 
@@ -219,10 +220,12 @@ def _newest(fleet: Path | None) -> Measurement:
     opened = open_fleet(fleet)
     measurement = load_newest(opened)
     if measurement is None:
-        flag = "" if fleet is None else f" --fleet {fleet}"
         raise YokedError(
             f"fleet {opened.name} has not been measured yet, as its hosts are now",
-            fix=[f"yoked probe{flag}", "or look at a fleet that is stated: --simulate two-laptops"],
+            fix=[
+                f"yoked probe{same_fleet(fleet)}",
+                "or look at a fleet that is stated: --simulate two-laptops",
+            ],
         )
     return measurement
 

@@ -22,6 +22,7 @@ from yoked.launch.datapush import push_data, push_kernels
 from yoked.launch.mirror import fetch_json, mirror_run, require_same_run
 from yoked.launch.program import Program
 from yoked.launch.start import Order, Seat
+from yoked.runs import require_new
 from yoked.train.config import TrainConfig
 from yoked.units import format_bytes
 
@@ -48,7 +49,8 @@ def train_fleet(
             if _resumes(config):
                 _require_run(config, seats[0])
             elif not config.dry_run:
-                _require_new(config)
+                # Once it is brought home, it would meet another of its name.
+                require_new(config.runs_dir / (config.run or ""))
             shipped = dataclasses.replace(config, data=ship_data(config, seats, output))
             at_once(lambda seat: push_kernels(seat.client), seats, leave=True)
             _write_config(shipped, Path(folder))
@@ -151,16 +153,6 @@ def _require_run(config: TrainConfig, first: Seat) -> None:
             fix="yoked runs    shows those of all hosts",
         )
     require_same_run(first.client, folder, config.runs_dir / (config.run or ""))
-
-
-def _require_new(config: TrainConfig) -> None:
-    """Raise UsageError where the run, once it is brought home, would meet another of its name."""
-    assert config.run is not None
-    if (config.runs_dir / config.run / "run.json").exists():
-        raise UsageError(
-            f"there is a run named {config.run} in {config.runs_dir} already",
-            fix=f"--run NAME with another name, or go on with it: --resume --run {config.run}",
-        )
 
 
 def _job_name(config: TrainConfig, seats: list[Seat]) -> str:
