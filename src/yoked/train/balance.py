@@ -5,6 +5,7 @@ nothing is sent. What a rank takes for a step is modelled as `fixed_s + rows * r
 takes as long as its slowest rank, and whole rows are given out such that this is shortest.
 
 Rows move only where that is worth it: by more than 3%, and if the figures are as wrong as may be.
+What whole rows leave uneven, handovers of lm_head tokens even out (`yoked.timeline.evening`).
 A rank that is too slow for a single row has none. Its optimizer's time tells when it recovers,
 and now and then it is given a row to see, at a cost of at most half a percent of the run.
 
@@ -22,10 +23,14 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
-Why = Literal["measured", "slower", "faster", "trial", "tried"]
+from yoked.timeline.evening import Evening, Handover
+
+Why = Literal["measured", "slower", "faster", "evened", "trial", "tried"]
 
 # A step is shorter by this part, or the rows stay where they are.
 WORTHWHILE = 0.03
+# The same for handovers, which cost nothing to change.
+WORTH_EVENING = 0.01
 # The first steps compile, allocate and fill caches.
 WARM_UP_STEPS = 2
 FEWEST_SEEN = 2
@@ -49,11 +54,15 @@ NAMED = 1.15
 
 @dataclass(frozen=True)
 class Seen:
-    """A rank's step. compute_s: without waiting and sending; fixed_s: the part without rows."""
+    """A rank's step. compute_s: without waiting and sending; fixed_s: the part without rows.
+
+    extra: what it computed for others, in rows; below zero, what others did for it.
+    """
 
     rows: int
     compute_s: float
     fixed_s: float
+    extra: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Cost:
     row_s: float
     error: float = 0.0
 
-    def of(self, rows: int) -> float:
+    def of(self, rows: float) -> float:
         """Seconds of a step with so many rows."""
         return self.fixed_s + rows * self.row_s
 
@@ -77,7 +86,8 @@ class Cost:
 class Change:
     """New rows by rank, and why; `rank` is the one that it is about.
 
-    step_s, new_step_s: what a step takes by the measured costs, before and after.
+    step_s, new_step_s: what a step takes by the measured costs, before and after. handovers: from
+    now on; where only these change, the rows are those of before.
     """
 
     rows: tuple[int, ...]
@@ -87,6 +97,7 @@ class Change:
     step_s: float
     new_step_s: float
     costs: tuple[Cost, ...]
+    handovers: tuple[Handover, ...] = ()
 
 
 def assign_rows(rows: int, costs: Sequence[Cost], least: Sequence[int] = ()) -> tuple[int, ...]:
@@ -106,7 +117,7 @@ def assign_rows(rows: int, costs: Sequence[Cost], least: Sequence[int] = ()) -> 
     return tuple(counts)
 
 
-def step_s(rows: Sequence[int], costs: Sequence[Cost]) -> float:
+def step_s(rows: Sequence[float], costs: Sequence[Cost]) -> float:
     """Seconds of a step: those of its slowest rank."""
     return max(cost.of(count) for cost, count in zip(costs, rows, strict=True))
 
@@ -172,7 +183,8 @@ class Pace:
         """Take in a step. The first with rows after some without warms up: it does not count."""
         self.fixed.add(seen.fixed_s if seen.rows else max(seen.fixed_s, seen.compute_s))
         if seen.rows and not self._idle:
-            self.row.add(max(0.0, seen.compute_s - seen.fixed_s) / seen.rows)
+            work = seen.rows + seen.extra
+            self.row.add(max(0.0, seen.compute_s - seen.fixed_s) / work)
             self._fixed_with_rows = self.fixed.value
         self._idle = not seen.rows
 
@@ -191,12 +203,16 @@ class Balancer:
     """Decides after each step how many rows each rank has; the same on all ranks.
 
     rows: by rank, those of the first step. speeds: relative, by rank, as far as they are known
-    before it; 0 is unknown.
+    before it; 0 is unknown. evening: of what rows leave uneven; none: it stays so.
     """
 
-    def __init__(self, rows: Sequence[int], speeds: Sequence[float]) -> None:
+    def __init__(
+        self, rows: Sequence[int], speeds: Sequence[float], evening: Evening | None = None
+    ) -> None:
         assert len(rows) == len(speeds), (rows, speeds)
         self.rows, self._speeds = tuple(rows), tuple(speeds)
+        self.handovers: tuple[Handover, ...] = ()
+        self._evening = evening
         self._paces = [Pace() for _ in rows]
         self._seen_steps = self._since_change = self._reversals = 0
         self._idle_steps = [0] * len(rows)
@@ -224,7 +240,7 @@ class Balancer:
             return None
         costs = self._costs()
         self._basis = self._basis or [cost.row_s for cost in costs]
-        return self._move(costs) or self._try(costs)
+        return self._move(costs) or self._try(costs) or self._even(costs)
 
     def _costs(self) -> list[Cost]:
         """By rank. A rank that never had a row is taken at its speed before the first step."""
@@ -246,10 +262,40 @@ class Balancer:
         if self._since_change < STAY_STEPS << min(self._reversals, MOST_DOUBLINGS):
             return None
         best = assign_rows(sum(self.rows), costs)
-        if not _worthwhile(self.rows, best, costs):
+        if best == self.rows or not self._worthwhile(self.rows, best, costs):
             return None
         why, rank = self._reason(costs)
         return self._change(best, costs, why, rank)
+
+    def _even(self, costs: Sequence[Cost]) -> Change | None:
+        """Other handovers, where that is worth it."""
+        best = self._handovers(self.rows, costs)
+        now_s = step_s(self._work(self.rows, self.handovers), costs)
+        if step_s(self._work(self.rows, best), costs) >= (1 - WORTH_EVENING) * now_s:
+            return None
+        return self._take(self.rows, costs, "evened", None, best)
+
+    def _handovers(self, rows: Sequence[int], costs: Sequence[Cost]) -> tuple[Handover, ...]:
+        """What evens out these rows."""
+        if self._evening is None:
+            return ()
+        took_s = [cost.of(count) for cost, count in zip(costs, rows, strict=True)]
+        return self._evening.even(rows, took_s, [cost.row_s for cost in costs])
+
+    def _work(self, rows: Sequence[int], handovers: Sequence[Handover]) -> tuple[float, ...]:
+        """What ranks compute, in rows."""
+        if self._evening is None:
+            return tuple(rows)
+        extra = self._evening.extra_work(handovers, len(rows))
+        return tuple(count + more for count, more in zip(rows, extra, strict=True))
+
+    def _worthwhile(self, rows: Sequence[int], best: Sequence[int], costs: Sequence[Cost]) -> bool:
+        """Whether other rows pay, both evened out as well as can be."""
+        return worthwhile(
+            self._work(rows, self._handovers(rows, costs)),
+            self._work(best, self._handovers(best, costs)),
+            costs,
+        )
 
     def _reason(self, costs: Sequence[Cost]) -> tuple[Why, int | None]:
         """The rank whose speed is most unlike that of the last change."""
@@ -273,15 +319,20 @@ class Balancer:
         self._reversals = (self._reversals + back) if recent else 0
         self._moved, self._since_change = moves, 0
         self._basis = [cost.row_s for cost in costs]
-        return self._take(rows, costs, why, rank)
+        return self._take(rows, costs, why, rank, self._handovers(rows, costs))
 
     def _take(
-        self, rows: tuple[int, ...], costs: Sequence[Cost], why: Why, rank: int | None
+        self,
+        rows: tuple[int, ...],
+        costs: Sequence[Cost],
+        why: Why,
+        rank: int | None,
+        handovers: tuple[Handover, ...] = (),
     ) -> Change:
-        before, self.rows = self.rows, rows
-        return Change(
-            rows, before, why, rank, step_s(before, costs), step_s(rows, costs), tuple(costs)
-        )
+        before, before_s = self.rows, step_s(self._work(self.rows, self.handovers), costs)
+        self.rows, self.handovers = rows, handovers
+        after_s = step_s(self._work(rows, handovers), costs)
+        return Change(rows, before, why, rank, before_s, after_s, tuple(costs), handovers)
 
     def _try(self, costs: Sequence[Cost]) -> Change | None:
         """Give a rank without rows one, when its turn has come."""
@@ -310,12 +361,12 @@ class Balancer:
         self._trial = None
         costs = self._costs()
         best = assign_rows(sum(before), costs)
-        if _worthwhile(before, best, costs):
+        if self._worthwhile(before, best, costs):
             return self._change(best, costs, "faster", rank)
-        return self._take(before, costs, "tried", rank)
+        return self._take(before, costs, "tried", rank, self._handovers(before, costs))
 
 
-def _worthwhile(rows: Sequence[int], best: Sequence[int], costs: Sequence[Cost]) -> bool:
+def worthwhile(rows: Sequence[float], best: Sequence[float], costs: Sequence[Cost]) -> bool:
     """Whether the change pays, and still does if every figure is wrong to its disadvantage.
 
     A rank's figure is wrong the same way before and after: too fast where a rank is given rows,

@@ -25,7 +25,7 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 Matmul = Literal["auto", "mkl", "onednn"]
 Attention = Literal["auto", "sdpa", "blocked"]
 Compile = Literal["auto", "on", "off"]
-Balance = Literal["auto", "on", "off"]
+Balance = Literal["auto", "on", "rows", "off"]
 Sync = Literal["auto", "exact", "bf16", "int8", "int4"]
 Waiting = Literal["auto", "busy", "asleep"]
 
@@ -129,8 +129,8 @@ class TrainConfig:
     balance: Annotated[
         Balance,
         _flag(
-            "Move rows between ranks by their speed while they train; "
-            "auto: between several hosts, unless --shares fixes them.",
+            "Move rows between ranks by their speed while they train, and parts of the lm_head's "
+            "work; rows: whole rows alone; auto: between several hosts, unless --shares is given.",
             RANKS,
         ),
     ] = "auto"

@@ -470,6 +470,7 @@ def _to_stats(row: list[float]) -> StepStats:
         wait_s=values["wait_s"],
         bytes_sent=int(values["bytes_sent"]),
         fixed_s=values["fixed_s"],
+        extra_tokens=int(values["extra_tokens"]),
     )
 
 

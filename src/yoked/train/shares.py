@@ -60,7 +60,8 @@ def settle_shares(
     """
     fixed = config.share_weights
     several = len(set(hosts)) > 1 and fixed is None
-    live = len(hosts) > 1 and (config.balance == "on" or (config.balance == "auto" and several))
+    asked = config.balance in ("on", "rows")
+    live = len(hosts) > 1 and (asked or (config.balance == "auto" and several))
     if fixed is not None:
         return Shares(tuple(map(float, fixed)), live, "as asked for with --shares")
     if last_rows and config.balance != "off":

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from yoked.timeline.deferral import deferred_backwards, part_batches
+from yoked.timeline.evening import Evening, Handover
 from yoked.train.choose import synchronize
+from yoked.train.handover import Handovers
 from yoked.train.head import Head
-from yoked.train.model import GPT
+from yoked.train.model import GPT, ModelConfig, count_parameters, flops_per_token
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.shares import split_rows
@@ -44,7 +46,8 @@ class Stream(Protocol):
 class StepStats:
     """This rank's part of a step. nats: summed loss of its tokens; seconds by what they went to.
 
-    fixed_s: of compute_s, what does not grow with the rows: the optimizer.
+    fixed_s: of compute_s, what does not grow with the rows: the optimizer. extra_tokens: that went
+    through this rank's lm_head for others; below zero, through others' for it.
     """
 
     nats: float
@@ -54,6 +57,7 @@ class StepStats:
     wait_s: float
     bytes_sent: int
     fixed_s: float = 0.0
+    extra_tokens: int = 0
 
 
 class Trainer:
@@ -84,7 +88,9 @@ class Trainer:
         tokens = device_batch_size * shape.sequence_len
         # A rank alone has no message to hide.
         deferred = deferred_backwards(tokens, shape.n_embd, shape.n_layer)
-        self.deferred = deferred if wire.active else 1
+        deferred = deferred if wire.active else 1
+        self.evening = Evening(device_batch_size, deferred, shape.sequence_len, head_part(shape))
+        self.handovers = Handovers(wire, shape.n_embd, model.compute_dtype)
         model.before_layers = self.sync.settle
 
     @property
@@ -92,10 +98,10 @@ class Trainer:
         """This rank's rows of a step, counted from the step's first."""
         return self.ranges[self.wire.rank]
 
-    def reshare(self, ranges: list[range]) -> None:
+    def reshare(self, ranges: list[range], handovers: tuple[Handover, ...] = ()) -> None:
         """Compute these rows of the following steps; on all ranks before the same step."""
         assert sum(len(part) for part in ranges) == self.rows_per_step, ranges
-        self.ranges = ranges
+        self.ranges, self.handovers.agreed = ranges, handovers
 
     def step(self, step: int) -> StepStats:
         """Take step `step` (counted from 0) on rows [step * B, (step + 1) * B).
@@ -128,6 +134,7 @@ class Trainer:
             wait_s=times.wait_s,
             bytes_sent=self.wire.bytes_sent - sent_before,
             fixed_s=compute_s - rows_s,
+            extra_tokens=self.handovers.extra_tokens,
         )
 
     def settle(self) -> None:
@@ -146,38 +153,53 @@ class Trainer:
         ]
         micro_batches = by_rank[self.wire.rank]
         inputs = [[rows[:, :-1] for rows in each] for each in by_rank]
-        tables = self.sync.begin(inputs, self.deferred)
+        tables = self.sync.begin(inputs, self.evening.deferred)
+        self.handovers.begin(by_rank, self.evening, self.sync.times)
         head_weight = self.model.lm_head.weight.detach().to(dtype)
         scale = 1.0 / (self.rows_per_step * (batch.size(1) - 1))
-        parts = part_batches(len(micro_batches), self.deferred)
+        parts = part_batches(len(micro_batches), self.evening.deferred)
         waiting: deque[_Deferred] = deque()
         nats = 0.0
         for number, (rows, table) in enumerate(zip(micro_batches, tables, strict=True)):
             if number == parts.early:
+                # Of what was handed over, the gradient has had the time of all of these.
+                while waiting:
+                    nats += self._backward(waiting.popleft())
                 self.sync.reach(Moment.DEFERRING)
             if number == len(micro_batches) - 1:
                 self.sync.reach(Moment.LAST_HEAD)
             hidden = self.model(rows[:, :-1], table)
+            targets = rows[:, 1:].flatten()
+            head_hidden, head_targets = self.handovers.enter(
+                number, hidden.detach().flatten(0, 1), targets
+            )
             loss = self.head.loss(
-                hidden.detach().flatten(0, 1),
+                head_hidden,
                 head_weight,
-                rows[:, 1:].flatten(),
+                head_targets,
                 grad_scale=scale,
                 weight_grad_VC=self.layout.head_grad,
                 on_piece=self.sync.head_piece_ready,
+                at_once=len(head_targets) > len(targets),
             )
-            assert loss.hidden_grad is not None
-            nats += float(loss.nats)
-            waiting.append(_Deferred(hidden, loss.hidden_grad.view_as(hidden)))
-            if number < parts.early:
-                waiting.popleft().backward()
+            own_nats, gradient = self.handovers.leave(number, loss, len(targets))
+            nats += own_nats
+            waiting.append(_Deferred(number, hidden, gradient.view_as(hidden)))
+            if number < parts.early and not self.handovers.owes(number):
+                nats += self._backward(waiting.pop())
         while waiting:
             if len(waiting) <= parts.last + parts.deferred[1]:
                 self.sync.reach(Moment.MOST_BACKWARD)
             if len(waiting) <= parts.last:
                 self.sync.reach(Moment.LAST_BACKWARD)
-            waiting.popleft().backward()
+            nats += self._backward(waiting.popleft())
         self.sync.rest_ready()
+        return nats
+
+    def _backward(self, batch: _Deferred) -> float:
+        """Through the layers; returns the nats that were handed over, and are known only now."""
+        nats = self.handovers.complete(batch.number, batch.gradient.flatten(0, 1))
+        batch.hidden.backward(batch.gradient)  # type: ignore[no-untyped-call]
         return nats
 
 
@@ -187,12 +209,14 @@ class _Deferred(NamedTuple):
     hidden, gradient: (b, T, C).
     """
 
+    number: int
     hidden: Tensor
     gradient: Tensor
 
-    def backward(self) -> None:
-        """Through the layers."""
-        self.hidden.backward(self.gradient)  # type: ignore[no-untyped-call]
+
+def head_part(shape: ModelConfig) -> float:
+    """The lm_head's part of a model's FLOPs a token."""
+    return 6 * count_parameters(shape).lm_head / flops_per_token(shape)
 
 
 def drop_noise(scalar_grads: Tensor) -> None:

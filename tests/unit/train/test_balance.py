@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from yoked import journal
+from yoked.timeline.evening import Evening
 from yoked.train.balance import Balancer, Change, Cost, Level, Seen, assign_rows, step_s
 from yoked.train.config import TrainConfig
 from yoked.train.livebalance import LiveBalance, describe_change, idle_note, rank_names
@@ -313,9 +314,12 @@ def follow_a_hundred_times_slower_laptop(path: Path) -> tuple[list[range], list[
         hosts=[{"name": "desk"}, {"name": "laptop"}],
         shares=[1.0, 1.0],
         resolved=SimpleNamespace(max_seq_len=10),
+        wire=SimpleNamespace(device_group=None),
+        config=TrainConfig(),
     )
     trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)])
-    trainer.reshare = lambda ranges: setattr(trainer, "ranges", ranges)
+    trainer.evening = Evening(2, 1, 10, 0.5)
+    trainer.reshare = lambda ranges, _: setattr(trainer, "ranges", ranges)
     folder, said = RunFolder(path), list[str]()
     folder.open({}, attempt=1)
     live = LiveBalance(session, trainer, folder)

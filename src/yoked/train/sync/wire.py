@@ -21,6 +21,7 @@ GRADIENT_TAG = 1_000
 UPDATE_TAG = 100_000
 PIECE_TAG = 200_000
 ROWS_TAG = 300_000
+HANDOVER_TAG = 400_000
 
 # Makes what is entered around each wait.
 Around = Callable[[], AbstractContextManager[None]]

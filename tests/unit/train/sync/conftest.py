@@ -26,24 +26,26 @@ class Switchboard:
         self.queues: dict[tuple[int, int, int], queue.Queue[Tensor]] = {}
         self.barrier = threading.Barrier(world_size, timeout=PATIENCE_S)
         self.brought: list[Any] = [None] * world_size
+        self.meetings = [0] * world_size
 
     def line(self, source: int, to: int, tag: int) -> queue.Queue[Tensor]:
         with self.lock:
             return self.queues.setdefault((source, to, tag), queue.Queue())
 
-    def meet(self, rank: int, brought: Tensor) -> list[Tensor]:
-        """What each rank brought, in the order of ranks."""
-        self.barrier.wait()
-        self.brought[rank] = brought.clone()
-        self.barrier.wait()
-        tensors = list(self.brought)
-        # Before anybody brings the next.
-        self.barrier.wait()
-        return tensors
+    def meet(self, rank: int, brought: Tensor) -> Callable[[], list[Tensor]]:
+        """Waits for what each rank brought to its n-th meeting, in the order of ranks."""
+        number = self.meetings[rank]
+        self.meetings[rank] += 1
+        for other in range(self.world_size):
+            self.line(rank, other, -1 - number).put(brought.clone())
+        return lambda: [
+            self.line(source, rank, -1 - number).get(timeout=PATIENCE_S)
+            for source in range(self.world_size)
+        ]
 
 
 class MemoryWire(Wire):
-    """One rank's end; collectives complete when they are called, messages when waited for."""
+    """One rank's end; collectives and messages complete when they are waited for."""
 
     def __init__(self, rank: int, board: Switchboard) -> None:
         super().__init__()
@@ -52,17 +54,19 @@ class MemoryWire(Wire):
 
     def all_reduce(self, tensor: Tensor, what: str) -> Pending:
         self.bytes_sent += tensor.nbytes
-        if self.active:
-            tensor.copy_(torch.stack(self.board.meet(self.rank, tensor)).sum(0))
-        return Pending(None, None, what)
+        if not self.active:
+            return Pending(None, None, what)
+        met = self.board.meet(self.rank, tensor)
+        return Pending(None, lambda: _fill(tensor, torch.stack(met()).sum(0)), what)
 
     def arrival(self) -> Pending:
         return Pending(None, None, "waiting")
 
     def gather_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
         self.bytes_sent += tensor.nbytes * (self.world_size - 1)
-        parts = self.board.meet(self.rank, tensor) if self.active else [tensor]
-        return torch.stack(parts), Pending(None, None, what)
+        gathered = tensor.new_empty(self.world_size, *tensor.shape)
+        met = self.board.meet(self.rank, tensor)
+        return gathered, Pending(None, lambda: _fill(gathered, torch.stack(met())), what)
 
     def gather_objects(self, value: Any) -> list[Any]:
         self.board.barrier.wait()
@@ -74,15 +78,19 @@ class MemoryWire(Wire):
 
     def swap_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
         self.bytes_sent += tensor.nbytes * (self.world_size - 1) // self.world_size
-        parts = self.board.meet(self.rank, tensor)
-        return torch.stack([part[self.rank] for part in parts]), Pending(None, None, what)
+        swapped, met = torch.empty_like(tensor), self.board.meet(self.rank, tensor)
+
+        def arrive() -> None:
+            _fill(swapped, torch.stack([part[self.rank] for part in met()]))
+
+        return swapped, Pending(None, arrive, what)
 
     def reduce_to(self, tensor: Tensor, owner: int, what: str) -> Pending:
         return self.all_reduce(tensor, what)
 
     def broadcast(self, tensor: Tensor, owner: int, what: str) -> Pending:
-        tensor.copy_(self.board.meet(self.rank, tensor)[owner])
-        return Pending(None, None, what)
+        met = self.board.meet(self.rank, tensor)
+        return Pending(None, lambda: _fill(tensor, met()[owner]), what)
 
     def send(self, tensor: Tensor, to: int, tag: int, what: str) -> Pending:
         self.bytes_sent += tensor.nbytes
@@ -96,6 +104,10 @@ class MemoryWire(Wire):
             tensor.copy_(line.get(timeout=PATIENCE_S))
 
         return Pending(None, arrive, what)
+
+
+def _fill(tensor: Tensor, arrived: Tensor) -> None:
+    tensor.copy_(arrived)
 
 
 @pytest.fixture(scope="session")

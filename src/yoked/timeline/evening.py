@@ -1,0 +1,149 @@
+"""Finer than whole rows: how much of its lm_head's work a rank hands over to a faster one.
+
+Rows are few, and whole: one of 32 is 3% of a step, one of 4 a quarter. What rows leave uneven is
+evened out by tokens of the lm_head, which need nothing but their hidden states: a rank that is
+late (the source) sends those of some tokens of one micro-batch to a helper, and has their gradient
+back before that micro-batch's backward pass.
+
+    source  F H- B     F H B  F H B ..      H-: without k tokens, whose hidden states leave
+            F  k ->
+    helper  F H B  F  H+  B  ..             H+: with those k tokens, whose gradient goes back
+
+Pure, and to the same bits on all hosts: sums are made one by one, in the order of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from yoked.timeline.deferral import part_batches
+
+# Tokens are handed over in groups of so many.
+GRAIN_TOKENS = 16
+# Of a micro-batch's tokens a rank keeps at least a quarter.
+MOST_OF_BATCH = 0.75
+
+
+@dataclass(frozen=True)
+class Handover:
+    """In each step the rank `helper` computes the lm_head of so many tokens of rank `source`."""
+
+    source: int
+    helper: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Evening:
+    """What of a step can be evened out.
+
+    batch_rows: rows of a micro-batch; deferred: as `deferred_backwards` says; row_tokens: tokens a
+    row; head_part: of a row's time, what the lm_head takes.
+    """
+
+    batch_rows: int
+    deferred: int
+    row_tokens: int
+    head_part: float
+
+    def work(self, tokens: int) -> float:
+        """What the lm_head of so many tokens costs, in rows."""
+        return tokens * self.head_part / self.row_tokens
+
+    def most(self, rows: int) -> float:
+        """The most that a rank with so many rows can hand over, in rows."""
+        first = source_batch(self._batches(rows), self.deferred) * self.batch_rows
+        in_batch = max(0, min(self.batch_rows, rows - first))
+        return self.work(int(MOST_OF_BATCH * in_batch * self.row_tokens))
+
+    def helper_batch(self, handover: Handover, rows: Sequence[int]) -> int:
+        """In which of its micro-batches the helper does it. rows: of each rank."""
+        counts = [self._batches(rows[rank]) for rank in (handover.source, handover.helper)]
+        return helper_batch(counts[0], counts[1], self.deferred)
+
+    def even(
+        self, rows: Sequence[int], took_s: Sequence[float], row_s: Sequence[float]
+    ) -> tuple[Handover, ...]:
+        """Handovers after which ranks are done together, as far as they can be.
+
+        took_s: of a step with these rows; row_s: of a row more; both by rank.
+        """
+        most = [self.most(count) for count in rows]
+        extra = even_out(took_s, row_s, most)
+        grains = [int(abs(each) / self.work(GRAIN_TOKENS)) for each in extra]
+        sources = [rank for rank, each in enumerate(extra) if each < 0]
+        helpers = [rank for rank, each in enumerate(extra) if each > 0]
+        return tuple(_pair(sources, helpers, grains))
+
+    def extra_work(self, handovers: Sequence[Handover], ranks: int) -> tuple[float, ...]:
+        """By rank, what it computes for others, in rows; below zero: what others do for it."""
+        tokens = [0] * ranks
+        for each in handovers:
+            tokens[each.source] -= each.tokens
+            tokens[each.helper] += each.tokens
+        return tuple(self.work(count) for count in tokens)
+
+    def _batches(self, rows: int) -> int:
+        return -(-rows // self.batch_rows)
+
+
+def source_batch(count: int, deferred: int) -> int:
+    """Of so many micro-batches, the one whose tokens are handed over.
+
+    As early as can be: its backward pass waits until the early ones are done, or with the
+    deferred ones.
+    """
+    return 1 if part_batches(count, deferred).early == 1 else 0
+
+
+def helper_batch(source_count: int, helper_count: int, deferred: int) -> int:
+    """Of the helper's micro-batches the first that comes to the lm_head after the source's hidden
+    states are there, where both take as long for a step.
+    """
+    # A micro-batch's way through the layers, and the message's: a quarter of its time at most.
+    quarters = 4 * source_batch(source_count, deferred) + 1
+    return min(helper_count - 1, -(-quarters * helper_count // (4 * source_count)))
+
+
+def even_out(
+    took_s: Sequence[float], row_s: Sequence[float], most: Sequence[float]
+) -> tuple[float, ...]:
+    """Work by rank, in rows, to be added (above zero) or taken away such that all end together.
+
+    most: that may be taken from a rank; of 0, it neither gives nor takes.
+    """
+    extra = [0.0] * len(took_s)
+    free = [rank for rank, most_ in enumerate(most) if most_ > 0 and row_s[rank] > 0]
+    given = 0.0
+    while len(free) > 1 or (free and given):
+        weight, total = 0.0, given
+        for rank in free:
+            weight += 1.0 / row_s[rank]
+            total += took_s[rank] / row_s[rank]
+        level_s = total / weight
+        for rank in free:
+            extra[rank] = (level_s - took_s[rank]) / row_s[rank]
+        over = [rank for rank in free if extra[rank] < -most[rank]]
+        if not over:
+            return tuple(extra)
+        # They are later than the others in any case.
+        for rank in over:
+            extra[rank] = -most[rank]
+            given += most[rank]
+            free.remove(rank)
+    return tuple(extra)
+
+
+def _pair(sources: list[int], helpers: list[int], grains: list[int]) -> list[Handover]:
+    """Give each helper its grains from the sources, both in the order of ranks."""
+    found: list[Handover] = []
+    left = list(grains)
+    for source in sources:
+        for helper in helpers:
+            both = min(left[source], left[helper])
+            if both:
+                left[source] -= both
+                left[helper] -= both
+                found.append(Handover(source, helper, both * GRAIN_TOKENS))
+    return found

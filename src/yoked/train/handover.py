@@ -1,0 +1,178 @@
+"""The exchange of hidden states and gradients where a rank computes lm_head tokens for another.
+
+What is handed over, and when, is in `yoked.timeline.evening`. The gradient of the lm_head's weight
+stays with the helper, the sum over ranks is the same; what the tokens cost (nats) goes back with
+the gradient of their hidden states, so that each rank's loss is that of its own rows.
+
+Traffic of a handover: its tokens' hidden states one way, their gradient the other.
+
+Shape legend: N tokens of a micro-batch, K handed over, C n_embd.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from yoked.timeline.evening import Evening, Handover, source_batch
+from yoked.train.head import HeadResult
+from yoked.train.sync.sync import SyncTimes
+from yoked.train.sync.wire import HANDOVER_TAG, Pending, Wire
+
+WHAT = "the lm_head's work for another rank"
+# Messages of a handover: hidden states, their gradient, nats.
+_MESSAGES = 3
+
+
+@dataclass
+class _Part:
+    """This rank's part in one handover of a step. number: of the micro-batch here.
+
+    hidden, gradient: (K, C) in host memory; nats: 0-D fp64. arriving: of what comes here.
+    """
+
+    handover: Handover
+    number: int
+    tag: int
+    targets: Tensor
+    hidden: Tensor
+    gradient: Tensor
+    nats: Tensor
+    arriving: list[Pending]
+
+
+class Handovers:
+    """This rank's part in the handovers of each step; agreed: what they are, on all ranks alike."""
+
+    def __init__(self, wire: Wire, width: int, dtype: torch.dtype) -> None:
+        self.wire, self._width, self._dtype = wire, width, dtype
+        self.agreed: tuple[Handover, ...] = ()
+        self._given: list[_Part] = []
+        self._taken: list[_Part] = []
+        self._leaving: list[Pending] = []
+        self._times = SyncTimes()
+
+    @property
+    def extra_tokens(self) -> int:
+        """That this rank computes for others; below zero: that others do for it."""
+        taken = sum(part.handover.tokens for part in self._taken)
+        return taken - sum(part.handover.tokens for part in self._given)
+
+    def begin(
+        self, batches: Sequence[Sequence[Tensor]], evening: Evening, times: SyncTimes
+    ) -> None:
+        """Start a step: post what will be received.
+
+        batches: of each rank, the rows (b, T + 1) of its micro-batches. times: what is waited for
+        is added there.
+        """
+        for pending in self._leaving:
+            pending.wait()
+        self._leaving, self._times = [], times
+        self._given, self._taken = [], []
+        rows = [sum(map(len, each)) for each in batches]
+        taken_of: dict[tuple[int, int], int] = {}
+        for number, handover in enumerate(self.agreed):
+            source, helper = handover.source, handover.helper
+            at = source_batch(len(batches[source]), evening.deferred)
+            targets = batches[source][at][:, 1:].flatten()
+            # Several helpers take from the end, one after the other.
+            end = len(targets) - taken_of.get((source, at), 0)
+            taken_of[source, at] = len(targets) - end + handover.tokens
+            part = self._part(number, targets[end - handover.tokens : end])
+            if self.wire.rank == source:
+                part.number = at
+                part.arriving = [
+                    self.wire.receive(part.gradient, helper, part.tag + 1, WHAT),
+                    self.wire.receive(part.nats, helper, part.tag + 2, WHAT),
+                ]
+                self._given.append(part)
+            elif self.wire.rank == helper:
+                part.number = evening.helper_batch(handover, rows)
+                part.arriving = [self.wire.receive(part.hidden, source, part.tag, WHAT)]
+                self._taken.append(part)
+
+    def _part(self, number: int, targets: Tensor) -> _Part:
+        shape = len(targets), self._width
+        return _Part(
+            self.agreed[number],
+            0,
+            HANDOVER_TAG + _MESSAGES * number,
+            targets,
+            torch.empty(shape, dtype=self._dtype),
+            torch.empty(shape, dtype=self._dtype),
+            torch.zeros((), dtype=torch.float64),
+            [],
+        )
+
+    def enter(self, number: int, hidden_NC: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+        """What goes through the lm_head here with a micro-batch: without what is handed over,
+        which leaves, and with what others hand over, which is waited for.
+        """
+        end = len(targets_N)
+        for part in self._at(number, self._given):
+            start = end - part.handover.tokens
+            self._send(hidden_NC[start:end], part.handover.helper, part.tag)
+            end = start
+        taken = self._at(number, self._taken)
+        if not taken:
+            return hidden_NC[:end], targets_N[:end]
+        for part in taken:
+            self._await(part)
+        hidden = [part.hidden.to(hidden_NC.device) for part in taken]
+        targets = [part.targets for part in taken]
+        return torch.cat([hidden_NC, *hidden]), torch.cat([targets_N, *targets])
+
+    def leave(self, number: int, loss: HeadResult, tokens: int) -> tuple[float, Tensor]:
+        """A micro-batch of so many tokens has been through the head: send back what is others'.
+
+        Returns its nats and the gradient of its hidden states, (N, C), which lack what was handed
+        over until `complete`.
+        """
+        assert loss.hidden_grad is not None
+        start = tokens
+        for part in self._at(number, self._taken):
+            rows = slice(start, start + part.handover.tokens)
+            nats = loss.token_nats[rows].cpu().double().sum()
+            self._send(loss.hidden_grad[rows], part.handover.source, part.tag + 1)
+            self._send(nats, part.handover.source, part.tag + 2)
+            start = rows.stop
+        own = loss.hidden_grad[:tokens]
+        if len(own) < tokens:
+            gradient = own.new_empty(tokens, own.size(1))
+            gradient[: len(own)] = own
+            return float(loss.nats), gradient
+        if start == tokens:
+            return float(loss.nats), own
+        return float(loss.token_nats[:tokens].cpu().double().sum()), own
+
+    def owes(self, number: int) -> bool:
+        """Whether others still compute for a micro-batch."""
+        return bool(self._at(number, self._given))
+
+    def complete(self, number: int, gradient_NC: Tensor) -> float:
+        """Wait for what was handed over of a micro-batch; returns its nats."""
+        nats, end = 0.0, len(gradient_NC)
+        for part in self._at(number, self._given):
+            self._await(part)
+            start = end - part.handover.tokens
+            gradient_NC[start:end] = part.gradient.to(gradient_NC.device)
+            nats, end = nats + float(part.nats), start
+        return nats
+
+    @staticmethod
+    def _at(number: int, parts: list[_Part]) -> list[_Part]:
+        return [part for part in parts if part.number == number]
+
+    def _send(self, tensor: Tensor, to: int, tag: int) -> None:
+        self._leaving.append(self.wire.send(tensor, to, tag, WHAT))
+
+    def _await(self, part: _Part) -> None:
+        started = time.perf_counter()
+        for pending in part.arriving:
+            pending.wait()
+        self._times.wait_s += time.perf_counter() - started
