@@ -23,23 +23,34 @@ LIVE = ("--shares=1:1", "--balance=on", "--sync=exact")
 
 
 @pytest.fixture
-def slow(lab: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs ranks that sleep for each row; see slow_rank.py."""
+def start(lab: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs ranks of a module that lies here, to the end."""
 
-    def start(run: str, row_s: str, *flags: str) -> dict[str, Any]:
+    def run_module(
+        module: str, run: str, ranks: int, own: dict[str, str], *flags: str
+    ) -> dict[str, Any]:
         environment = {
-            **lab.environment({"ROW_S": row_s}),
+            **lab.environment(own),
             "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1] / 'src'}",
         }
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        ranks = len(row_s.split(":"))
         config = parse([*flags, f"--run={run}", f"--runs-dir={lab.runs}", f"--ranks={ranks}"])
-        return run_ranks(
-            LocalLaunch(lab.runs / run, ranks, config=config.to_dict(), module="slow_rank")
-        )
+        return run_ranks(LocalLaunch(lab.runs / run, ranks, config=config.to_dict(), module=module))
 
-    return start
+    return run_module
+
+
+@pytest.fixture
+def slow(start: Any) -> Any:
+    """Runs ranks that sleep for each row; see slow_rank.py."""
+
+    def slowly(run: str, row_s: str, *flags: str) -> dict[str, Any]:
+        ranks = len(row_s.split(":"))
+        found: dict[str, Any] = start("slow_rank", run, ranks, {"ROW_S": row_s}, *flags)
+        return found
+
+    return slowly
 
 
 def rows_by_step(folder: Path) -> list[list[int]]:
@@ -68,6 +79,26 @@ def test_rows_leave_a_slow_rank_and_the_loss_curve_is_that_of_one_process(
     assert rows_by_step(lab.runs / "two")[first["step"] - 1 :][:2] == [[4, 4], first["rows"]]
     assert rows_by_step(lab.runs / "two")[-1] == events[-1]["rows"]
     assert lab.curve("two").losses == pytest.approx(lab.curve("one").losses, abs=ROUNDING_NATS)
+    assert result["state"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "handovers", "flags"),
+    [
+        (2, "1:0:48", ("--sync=exact",)),
+        (3, "0:1:16 0:2:32", ("--sync=exact", "--shares=4:2:2", "--device-batch-size=1")),
+    ],
+)
+def test_work_handed_over_leaves_the_loss_curve_that_of_one_process(
+    start: Any, lab: Any, ranks: int, handovers: str, flags: tuple[str, ...]
+) -> None:
+    common = lab.flags(num_iterations=6, eval_every=-1, save_every=-1)
+    one = lab.train("one", *common)
+    assert one.end().status == 0
+
+    result = start("handing_rank", "many", ranks, {"HANDOVERS": handovers}, *common, *flags)
+
+    assert lab.curve("many").losses == pytest.approx(lab.curve("one").losses, abs=ROUNDING_NATS)
     assert result["state"] == "finished"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import math
 from collections.abc import Sequence
@@ -9,9 +10,16 @@ from dataclasses import dataclass
 
 from yoked.plan.costs import RankCost, codec_cost
 from yoked.plan.memory import rank_memory
-from yoked.plan.shape import Shape, count_parameters, muon_flops
+from yoked.plan.shape import (
+    Shape,
+    count_parameters,
+    flops_per_token,
+    head_flops_per_token,
+    muon_flops,
+)
 from yoked.timeline.clock import predict_step
-from yoked.timeline.deferral import deferred_backwards, part_rows
+from yoked.timeline.deferral import deferred_backwards, part_batches, part_rows
+from yoked.timeline.evening import Evening, Handover, source_batch
 from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
 from yoked.timeline.work import (
@@ -32,7 +40,7 @@ MOST_GROUPS = 8
 @dataclass(frozen=True)
 class Candidate:
     """A way to train. rows: of a step, by host; accumulation: micro-batches of the rank that has
-    most; memory_bytes: by host, all its ranks.
+    most; memory_bytes: by host, all its ranks; handovers: between ranks, of lm_head work.
     """
 
     sync: str
@@ -44,6 +52,7 @@ class Candidate:
     tokens_per_step: int
     forecast: StepForecast
     memory_bytes: dict[str, float]
+    handovers: tuple[Handover, ...] = ()
 
     @property
     def tokens_per_second(self) -> float:
@@ -68,12 +77,23 @@ def build_candidate(
     """Share out the rows by speed and predict the step. costs: one of each host, of one dtype."""
     ranks = [cost for cost in costs for _ in range(cost.ranks)]
     shares = share_rows(rows_per_step, ranks, device_batch_size)
+    evening = _evening(shape, ranks, device_batch_size)
+    handovers: tuple[Handover, ...] = ()
+    if evening is not None:
+
+        def took_s(rank: int, rows: float) -> float:
+            return ranks[rank].adamw_s + rows * ranks[rank].in_batches_s(device_batch_size)
+
+        shares = list(evening.best_rows(shares, took_s))
+        handovers = evening.evened(shares, took_s)
     speeds = [cost.rows_per_s for cost in ranks]
     owned = owned_parts(speeds, muon_flops(shape), count_parameters(shape).adamw)
     works = [
         _work(shape, cost, rows, device_batch_size, part, sync)
         for cost, rows, part in zip(ranks, shares, owned, strict=True)
     ]
+    if evening is not None:
+        works = evened_works(works, handovers, evening, shares, ranks)
     by_host = dict.fromkeys((cost.host for cost in costs), 0)
     for cost, rows in zip(ranks, shares, strict=True):
         by_host[cost.host] += rows
@@ -87,7 +107,42 @@ def build_candidate(
         tokens_per_step=rows_per_step * shape.sequence_len,
         forecast=predict_step(works, traffic_of(shape, sync), network),
         memory_bytes=_memory(shape, works, ranks, shares, device_batch_size, sync),
+        handovers=handovers,
     )
+
+
+def _evening(shape: Shape, ranks: Sequence[RankCost], device_batch_size: int) -> Evening | None:
+    """Of what rows leave uneven; None on one host, and between GPUs on NCCL."""
+    hosts = {rank.host for rank in ranks}
+    if len(hosts) == 1 or all(rank.device == "cuda" for rank in ranks):
+        return None
+    head_part = head_flops_per_token(shape) / flops_per_token(shape)
+    deferred = _deferred(shape, device_batch_size)
+    return Evening(device_batch_size, deferred, shape.sequence_len, head_part)
+
+
+def evened_works(
+    works: Sequence[RankWork],
+    handovers: Sequence[Handover],
+    evening: Evening,
+    rows: Sequence[int],
+    ranks: Sequence[RankCost],
+) -> list[RankWork]:
+    """The ranks' work with what is handed over, at the place in the step where it is done."""
+    found = list(works)
+    for each in handovers:
+        counts = [-(-count // evening.batch_rows) for count in rows]
+        for rank, batch, sign in (
+            (each.source, source_batch(counts[each.source], evening.deferred), -1),
+            (each.helper, evening.helper_batch(each, rows), 1),
+        ):
+            parts, work = part_batches(counts[rank], evening.deferred), found[rank]
+            last = batch == counts[rank] - 1
+            place = "before_s" if batch < parts.early else "head_s" if last else "ahead_s"
+            row_s = ranks[rank].in_batches_s(evening.batch_rows)
+            changed_s = getattr(work, place) + sign * evening.work(each.tokens) * row_s
+            found[rank] = dataclasses.replace(work, **{place: max(0.0, changed_s)})
+    return found
 
 
 def _memory(

@@ -59,6 +59,10 @@ class RankCost:
         """Of one rank, in micro-batches as measured."""
         return self.measured_rows / self.rows_time_s(self.measured_rows, self.measured_rows)
 
+    def in_batches_s(self, device_batch_size: int) -> float:
+        """A row more, with its part of what a micro-batch costs."""
+        return self.row_s + self.overhead_s / device_batch_size
+
     def rows_time_s(self, rows: int, device_batch_size: int) -> float:
         """Forward and backward of that many rows in micro-batches."""
         return rows * self.row_s + math.ceil(rows / device_batch_size) * self.overhead_s

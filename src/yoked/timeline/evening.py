@@ -14,7 +14,7 @@ Pure, and to the same bits on all hosts: sums are made one by one, in the order 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from yoked.timeline.deferral import part_batches
@@ -23,6 +23,12 @@ from yoked.timeline.deferral import part_batches
 GRAIN_TOKENS = 16
 # Of a micro-batch's tokens a rank keeps at least a quarter.
 MOST_OF_BATCH = 0.75
+# A step is shorter by this part, or handovers stay as they are.
+WORTH = 0.01
+# The same where the source's only micro-batch waits for them, and so does the helper's.
+WORTH_WAITING = 0.03
+# Of more ranks, rows are best by themselves, and evened out as they are.
+MOST_RANKS = 8
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,45 @@ class Evening:
         helpers = [rank for rank, each in enumerate(extra) if each > 0]
         return tuple(_pair(sources, helpers, grains))
 
+    def worth(self, handovers: Sequence[Handover], rows: Sequence[int]) -> float:
+        """The part by which a step must become shorter."""
+        waiting = any(self._batches(rows[each.source]) == 1 for each in handovers)
+        return WORTH_WAITING if waiting else WORTH
+
+    def best_rows(
+        self, rows: Sequence[int], took_s: Callable[[int, float], float]
+    ) -> tuple[int, ...]:
+        """Rows by rank such that a step is shortest when it is evened out.
+
+        rows: the best whole ones. Tried is to move single ones, as long as that is worth it.
+        took_s: of a rank with so many rows.
+        """
+        best = tuple(rows)
+        if len(rows) > MOST_RANKS:
+            return best
+        best_s = self.step_s(best, took_s)
+        while True:
+            tried = [(self.step_s(each, took_s), each) for each in _moves(best, took_s)]
+            if not tried or min(tried)[0] >= (1 - WORTH_WAITING) * best_s:
+                return best
+            best_s, best = min(tried)
+
+    def step_s(self, rows: Sequence[int], took_s: Callable[[int, float], float]) -> float:
+        """Seconds of a step with these rows, evened out."""
+        extra = self.extra_work(self.evened(rows, took_s), len(rows))
+        return max(took_s(rank, count + extra[rank]) for rank, count in enumerate(rows))
+
+    def evened(
+        self, rows: Sequence[int], took_s: Callable[[int, float], float]
+    ) -> tuple[Handover, ...]:
+        """What evens out these rows, if it is worth it."""
+        before = [took_s(rank, count) for rank, count in enumerate(rows)]
+        row_s = [took_s(rank, count + 1) - before[rank] for rank, count in enumerate(rows)]
+        found = self.even(rows, before, row_s)
+        extra = self.extra_work(found, len(rows))
+        after_s = max(took_s(rank, count + extra[rank]) for rank, count in enumerate(rows))
+        return found if after_s < (1 - self.worth(found, rows)) * max(before) else ()
+
     def extra_work(self, handovers: Sequence[Handover], ranks: int) -> tuple[float, ...]:
         """By rank, what it computes for others, in rows; below zero: what others do for it."""
         tokens = [0] * ranks
@@ -86,6 +131,21 @@ class Evening:
 
     def _batches(self, rows: int) -> int:
         return -(-rows // self.batch_rows)
+
+
+def _moves(
+    rows: tuple[int, ...], took_s: Callable[[int, float], float]
+) -> Iterator[tuple[int, ...]]:
+    """With one row from the rank that is done last, or to the one that is done first."""
+    ranks = range(len(rows))
+    by_time = sorted(ranks, key=lambda rank: (took_s(rank, rows[rank]), rank))
+    first, last = by_time[0], by_time[-1]
+    for source, to in {(last, rank) for rank in ranks} | {(rank, first) for rank in ranks}:
+        if source != to and rows[source]:
+            moved = list(rows)
+            moved[source] -= 1
+            moved[to] += 1
+            yield tuple(moved)
 
 
 def source_batch(count: int, deferred: int) -> int:

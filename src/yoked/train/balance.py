@@ -29,8 +29,6 @@ Why = Literal["measured", "slower", "faster", "evened", "trial", "tried"]
 
 # A step is shorter by this part, or the rows stay where they are.
 WORTHWHILE = 0.03
-# The same for handovers, which cost nothing to change.
-WORTH_EVENING = 0.01
 # The first steps compile, allocate and fill caches.
 WARM_UP_STEPS = 2
 FEWEST_SEEN = 2
@@ -261,7 +259,7 @@ class Balancer:
         """The best rows, where they are worth it and the last change has had its time."""
         if self._since_change < STAY_STEPS << min(self._reversals, MOST_DOUBLINGS):
             return None
-        best = assign_rows(sum(self.rows), costs)
+        best = self._best(costs)
         if best == self.rows or not self._worthwhile(self.rows, best, costs):
             return None
         why, rank = self._reason(costs)
@@ -269,18 +267,27 @@ class Balancer:
 
     def _even(self, costs: Sequence[Cost]) -> Change | None:
         """Other handovers, where that is worth it."""
+        if self._evening is None:
+            return None
         best = self._handovers(self.rows, costs)
+        limit = 1 - self._evening.worth((*best, *self.handovers), self.rows)
         now_s = step_s(self._work(self.rows, self.handovers), costs)
-        if step_s(self._work(self.rows, best), costs) >= (1 - WORTH_EVENING) * now_s:
+        if step_s(self._work(self.rows, best), costs) >= limit * now_s:
             return None
         return self._take(self.rows, costs, "evened", None, best)
+
+    def _best(self, costs: Sequence[Cost]) -> tuple[int, ...]:
+        """The best rows, evened out."""
+        best = assign_rows(sum(self.rows), costs)
+        if self._evening is None:
+            return best
+        return self._evening.best_rows(best, lambda rank, work: costs[rank].of(work))
 
     def _handovers(self, rows: Sequence[int], costs: Sequence[Cost]) -> tuple[Handover, ...]:
         """What evens out these rows."""
         if self._evening is None:
             return ()
-        took_s = [cost.of(count) for cost, count in zip(costs, rows, strict=True)]
-        return self._evening.even(rows, took_s, [cost.row_s for cost in costs])
+        return self._evening.evened(rows, lambda rank, work: costs[rank].of(work))
 
     def _work(self, rows: Sequence[int], handovers: Sequence[Handover]) -> tuple[float, ...]:
         """What ranks compute, in rows."""
@@ -338,7 +345,7 @@ class Balancer:
         """Give a rank without rows one, when its turn has come."""
         for rank, count in enumerate(self.rows):
             self._idle_steps[rank] = 0 if count else self._idle_steps[rank] + 1
-        now_s = step_s(self.rows, costs)
+        now_s = step_s(self._work(self.rows, self.handovers), costs)
         for rank, idle in enumerate(self._idle_steps):
             if idle < TRY_EVERY_STEPS:
                 continue
@@ -360,7 +367,7 @@ class Balancer:
             return None
         self._trial = None
         costs = self._costs()
-        best = assign_rows(sum(before), costs)
+        best = self._best(costs)
         if self._worthwhile(before, best, costs):
             return self._change(best, costs, "faster", rank)
         return self._take(before, costs, "tried", rank, self._handovers(before, costs))

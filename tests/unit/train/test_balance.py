@@ -102,26 +102,37 @@ class Simulated:
 
 
 def simulate(
-    world: World, start: Sequence[int], steps: int, *, noise: float = 0.02, seed: int = 0
+    world: World,
+    start: Sequence[int],
+    steps: int,
+    *,
+    noise: float = 0.02,
+    seed: int = 0,
+    evening: Evening | None = None,
 ) -> Simulated:
     """Figures arrive one step late, as in the loop; equal speeds are all that is known before."""
-    dice, balancer = random.Random(seed), Balancer(start, [1.0] * len(start))
+    dice, balancer = random.Random(seed), Balancer(start, [1.0] * len(start), evening)
     found, rows, late = Simulated([], [], []), tuple(start), None
+    extra: Sequence[float] = [0.0] * len(start)
     for step in range(steps):
         costs = world.costs(step)
-        found.step_s.append(step_s(rows, costs))
+        work = [count + more for count, more in zip(rows, extra, strict=True)]
+        found.step_s.append(step_s(work, costs))
         found.rows.append(rows)
         change = None if late is None else balancer.observe(late)
         late = [
             Seen(
                 count,
-                cost.fixed_s + count * cost.row_s * max(0.1, dice.gauss(1, noise)),
+                cost.fixed_s + (count + more) * cost.row_s * max(0.1, dice.gauss(1, noise)),
                 cost.fixed_s,
+                more,
             )
-            for cost, count in zip(costs, rows, strict=True)
+            for cost, count, more in zip(costs, rows, extra, strict=True)
         ]
         if change is not None:
             rows = change.rows
+            if evening is not None:
+                extra = evening.extra_work(change.handovers, len(rows))
             found.changes.append((step + 1, change))
     return found
 
@@ -283,6 +294,66 @@ def test_a_rank_that_never_had_rows_is_taken_at_its_speed_before_the_first_step(
 
     (change,) = [change for change in changes if change is not None]
     assert change.rows == (2, 2)
+
+
+# --- finer than rows
+
+EVENING = Evening(batch_rows=2, deferred=8, row_tokens=512, head_part=0.7)
+
+
+@pytest.mark.parametrize(("row_s", "start"), [((1.0, 1.06), (16, 16)), ((1.0, 1.3), (2, 2))])
+def test_what_rows_leave_uneven_is_evened_out(
+    row_s: tuple[float, ...], start: tuple[int, ...]
+) -> None:
+    world = steady(*row_s)
+    whole = simulate(world, start, 40)
+
+    found = simulate(world, start, 40, evening=EVENING)
+
+    # As if rows could be parted at will: both ends at once.
+    ideal_s = (sum(start) + sum(0.3 for _ in row_s)) / sum(1 / each for each in row_s)
+    assert whole.step_s[-1] >= 1.025 * ideal_s
+    assert found.step_s[-1] <= 1.012 * ideal_s
+    assert found.rows[-1] == start
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_equal_hosts_lose_next_to_nothing_by_evening_out_noise(seed: int) -> None:
+    found = simulate(steady(1.0, 1.0), (16, 16), 200, noise=0.03, seed=seed, evening=EVENING)
+
+    assert set(found.rows) == {(16, 16)}
+    assert sum(found.step_s) <= 1.004 * 200 * 16.3
+    assert len(found.changes) <= 12
+
+
+def test_a_host_too_slow_for_a_whole_row_has_most_of_one() -> None:
+    world = steady(1.0, 4.5, fixed=0.0)
+
+    found = simulate(world, (2, 2), 60, evening=EVENING)
+
+    assert found.rows[-1] == (3, 1)
+    assert found.step_s[-1] <= 3.4
+
+
+def test_handovers_follow_a_host_that_slows_a_little_and_recovers() -> None:
+    row_s = {True: (1.0, 1.05), False: (1.0, 1.0)}
+    world = World(lambda step: row_s[60 <= step < 160], lambda step: (0.3, 0.3))
+
+    found = simulate(world, (16, 16), 300, noise=0.005, evening=EVENING)
+
+    assert found.step_s[159] < found.step_s[60] - 0.25
+    assert found.step_s[-1] <= 1.01 * found.step_s[0]
+    assert {change.why for _, change in found.changes} == {"evened"}
+
+
+def test_all_ranks_even_out_alike_on_the_same_figures() -> None:
+    found = [
+        simulate(steady(1.0, 1.3, 1.6), (3, 3, 2), 60, noise=0.05, seed=3, evening=EVENING)
+        for _ in range(2)
+    ]
+
+    assert found[0].changes == found[1].changes
+    assert any(change.handovers for _, change in found[0].changes)
 
 
 # --- how a run starts

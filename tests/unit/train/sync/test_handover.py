@@ -1,0 +1,138 @@
+"""lm_head work handed over between ranks: whose nats they are, and what travels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from yoked.timeline.evening import Handover
+from yoked.train.head import Head
+from yoked.train.model import GPT, ModelConfig
+from yoked.train.optim.groups import LearningRates, build_groups
+from yoked.train.optim.layout import Layout
+from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.schedule import Schedule
+from yoked.train.sync.agreement import checksum
+from yoked.train.sync.wire import HANDOVER_TAG, Pending, Wire
+from yoked.train.trainer import StepStats, Trainer
+
+CONFIG = ModelConfig(
+    sequence_len=32, vocab_size=60, n_layer=2, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
+)
+ROWS = 12
+
+
+class Stream:
+    """Row i is fixed."""
+
+    def batch(self, start: int, stop: int) -> np.ndarray:
+        return np.stack(
+            [
+                np.random.default_rng(i).integers(0, 60, CONFIG.sequence_len + 1)
+                for i in range(start, stop)
+            ]
+        )
+
+
+def make_trainer(wire: Wire, shares: list[float], dtype: torch.dtype = torch.float32) -> Trainer:
+    model = GPT(CONFIG, dtype)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    model.finish()
+    groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
+    layout = Layout(model, groups, shares)
+    return Trainer(
+        model,
+        layout,
+        MuonAdamW(layout, Schedule(100), wire.rank),
+        Head(CONFIG.vocab_size),
+        wire,
+        Stream(),
+        rows_per_step=ROWS,
+        device_batch_size=2,
+        shares=shares,
+    )
+
+
+def run(on_ranks, shares, handovers, *, steps=1, dtype=torch.float32):
+    """By rank: stats of the last step, and checksums of the weights after it."""
+
+    def act(wire: Wire) -> tuple[StepStats, list[int]]:
+        trainer = make_trainer(wire, shares, dtype)
+        trainer.reshare(trainer.ranges, handovers)
+        for step in range(steps):
+            stats = trainer.step(step)
+        trainer.settle()
+        return stats, [checksum(parameter) for parameter in trainer.layout.parameters.values()]
+
+    return on_ranks(len(shares), act)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("shares", "handovers"),
+    [
+        ([1.0, 1.0], (Handover(1, 0, 48),)),
+        ([5.0, 1.0], (Handover(1, 0, 16),)),
+        ([2.0, 1.0, 1.0], (Handover(0, 1, 16), Handover(0, 2, 32))),
+        ([2.0, 1.0, 1.0], (Handover(1, 0, 48), Handover(2, 0, 64))),
+    ],
+)
+def test_each_rank_counts_the_nats_of_its_own_rows(on_ranks, shares, handovers, dtype):
+    found = run(on_ranks, shares, handovers, dtype=dtype)
+
+    exact = 1e-5 if dtype == torch.float32 else 1e-2
+    for (ours, _), (theirs, _) in zip(found, run(on_ranks, shares, (), dtype=dtype), strict=True):
+        assert ours.nats == pytest.approx(theirs.nats, rel=exact)
+        assert ours.tokens == theirs.tokens
+        assert theirs.extra_tokens == 0
+    for rank, (stats, _) in enumerate(found):
+        helped = sum(each.tokens for each in handovers if each.helper == rank)
+        given = sum(each.tokens for each in handovers if each.source == rank)
+        assert stats.extra_tokens == helped - given
+
+
+def test_weights_stay_equal_on_all_ranks_and_repeat_to_the_bit(on_ranks):
+    handovers = (Handover(0, 1, 16), Handover(0, 2, 32))
+
+    first, second = (run(on_ranks, [2.0, 1.0, 1.0], handovers, steps=4) for _ in range(2))
+
+    assert {tuple(sums) for _, sums in first} == {tuple(first[0][1])}
+    assert [sums for _, sums in first] == [sums for _, sums in second]
+
+
+def test_hidden_states_go_one_way_and_their_gradient_and_nats_the_other(on_ranks):
+    def sizes(wire: Wire) -> list[tuple[int, ...]]:
+        sent: list[tuple[int, ...]] = []
+        send = wire.send
+
+        def noting(tensor: Tensor, to: int, tag: int, what: str) -> Pending:
+            if tag >= HANDOVER_TAG:
+                sent.append(tuple(tensor.shape))
+            return send(tensor, to, tag, what)
+
+        wire.send = noting  # type: ignore[method-assign]
+        trainer = make_trainer(wire, [1.0, 1.0])
+        trainer.reshare(trainer.ranges, (Handover(1, 0, 48),))
+        trainer.step(0)
+        trainer.settle()
+        return sent
+
+    assert on_ranks(2, sizes) == [[(48, 32), ()], [(48, 32)]]
+
+
+def test_other_rows_end_what_was_agreed(on_ranks):
+    def act(wire: Wire) -> tuple[int, int]:
+        trainer = make_trainer(wire, [1.0, 1.0])
+        trainer.reshare(trainer.ranges, (Handover(1, 0, 48),))
+        with_it = trainer.step(0).extra_tokens
+        trainer.reshare([range(8), range(8, 12)])
+        without = trainer.step(1).extra_tokens
+        trainer.settle()
+        return with_it, without
+
+    assert on_ranks(2, act) == [(48, 0), (-48, 0)]
