@@ -83,20 +83,20 @@ def test_rows_leave_a_slow_rank_and_the_loss_curve_is_that_of_one_process(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "handovers", "flags"),
-    [
-        (2, "1:0:48", ("--sync=exact",)),
-        (3, "0:1:16 0:2:32", ("--sync=exact", "--shares=4:2:2", "--device-batch-size=1")),
-    ],
+    ("shares", "handovers", "batch"),
+    [("1:1", "1:0:48", 2), ("4:2:2", "0:1:16 0:2:32", 1)],
 )
 def test_work_handed_over_leaves_the_loss_curve_that_of_one_process(
-    start: Any, lab: Any, ranks: int, handovers: str, flags: tuple[str, ...]
+    start: Any, lab: Any, shares: str, handovers: str, batch: int
 ) -> None:
-    common = lab.flags(num_iterations=6, eval_every=-1, save_every=-1)
-    one = lab.train("one", *common)
+    flags = lab.flags(num_iterations=6, eval_every=-1, save_every=-1, device_batch_size=batch)
+    one = lab.train("one", *flags)
     assert one.end().status == 0
 
-    result = start("handing_rank", "many", ranks, {"HANDOVERS": handovers}, *common, *flags)
+    result = start(
+        *("handing_rank", "many", len(shares.split(":")), {"HANDOVERS": handovers}),
+        *(*flags, "--sync=exact", f"--shares={shares}"),
+    )
 
     assert lab.curve("many").losses == pytest.approx(lab.curve("one").losses, abs=ROUNDING_NATS)
     assert result["state"] == "finished"
