@@ -19,7 +19,7 @@ from yoked.plan.shape import (
 )
 from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import deferred_backwards, part_batches, part_rows
-from yoked.timeline.evening import Evening, Handover, source_batch
+from yoked.timeline.evening import Evening, Handover, head_part, source_batch
 from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
 from yoked.timeline.work import (
@@ -116,9 +116,9 @@ def _evening(shape: Shape, ranks: Sequence[RankCost], device_batch_size: int) ->
     hosts = {rank.host for rank in ranks}
     if len(hosts) == 1 or all(rank.device == "cuda" for rank in ranks):
         return None
-    head_part = head_flops_per_token(shape) / flops_per_token(shape)
+    part = head_part(head_flops_per_token(shape), flops_per_token(shape))
     deferred = _deferred(shape, device_batch_size)
-    return Evening(device_batch_size, deferred, shape.sequence_len, head_part)
+    return Evening(device_batch_size, deferred, shape.sequence_len, part)
 
 
 def evened_works(

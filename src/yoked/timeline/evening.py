@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from yoked.timeline.deferral import part_batches
+from yoked.timeline.work import STEP_OVER_PRODUCTS
 
 # Tokens are handed over in groups of so many.
 GRAIN_TOKENS = 16
@@ -146,6 +147,11 @@ def _moves(
             moved[source] -= 1
             moved[to] += 1
             yield tuple(moved)
+
+
+def head_part(head_flops: float, flops: float) -> float:
+    """Of a row's time, what the lm_head takes, by what both compute."""
+    return head_flops / (STEP_OVER_PRODUCTS * flops)
 
 
 def source_batch(count: int, deferred: int) -> int:

@@ -15,6 +15,10 @@ ROW_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 2.0, "int4": 2.0}
 # nothing computed beside them, cost 0.5 to 0.7 ns.
 GLOO_CPU_S_PER_BYTE = 1.15e-9
 
+# A training step takes longer than its products: attention, elementwise passes, memory. Nearly all
+# of that is the layers'; the lm_head is products.
+STEP_OVER_PRODUCTS = 1.3
+
 
 @dataclass(frozen=True)
 class Port:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from yoked.timeline.deferral import deferred_backwards, part_batches
-from yoked.timeline.evening import Evening, Handover
+from yoked.timeline.evening import Evening, Handover, head_part
 from yoked.train.choose import synchronize
 from yoked.train.handover import Handovers
 from yoked.train.head import Head
-from yoked.train.model import GPT, ModelConfig, count_parameters, flops_per_token
+from yoked.train.model import GPT, count_parameters, flops_per_token
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.shares import split_rows
@@ -89,7 +89,8 @@ class Trainer:
         # A rank alone has no message to hide.
         deferred = deferred_backwards(tokens, shape.n_embd, shape.n_layer)
         deferred = deferred if wire.active else 1
-        self.evening = Evening(device_batch_size, deferred, shape.sequence_len, head_part(shape))
+        part = head_part(6 * count_parameters(shape).lm_head, flops_per_token(shape))
+        self.evening = Evening(device_batch_size, deferred, shape.sequence_len, part)
         self.handovers = Handovers(wire, shape.n_embd, model.compute_dtype)
         model.before_layers = self.sync.settle
 
@@ -212,11 +213,6 @@ class _Deferred(NamedTuple):
     number: int
     hidden: Tensor
     gradient: Tensor
-
-
-def head_part(shape: ModelConfig) -> float:
-    """The lm_head's part of a model's FLOPs a token."""
-    return 6 * count_parameters(shape).lm_head / flops_per_token(shape)
 
 
 def drop_noise(scalar_grads: Tensor) -> None:

@@ -22,6 +22,7 @@ from yoked.timeline.work import (
     DENSE_BYTES,
     GLOO_CPU_S_PER_BYTE,
     ROW_BYTES,
+    STEP_OVER_PRODUCTS,
     Network,
     Port,
     RankWork,
@@ -38,8 +39,6 @@ CANDIDATES = ("exact", "bf16", "int8")
 WORTHWHILE = 1.05
 MEASURE_S = 0.15
 FIRST_BYTES, LAST_BYTES = 1 << 18, 1 << 26
-# A training step takes longer than its products: attention, elementwise passes, memory.
-STEP_OVER_PRODUCTS = 1.3
 COPY_BYTES_PER_S = 15e9
 # AdamW reads and writes a parameter and its two moments.
 ADAMW_BYTES = 24
