@@ -9,6 +9,10 @@ back before that micro-batch's backward pass.
             F  k ->
     helper  F H B  F  H+  B  ..             H+: with those k tokens, whose gradient goes back
 
+With few micro-batches it is agreed before a step, by what the last ones took, and done early in it.
+With more, ranks report in the middle of each step how far they have come, and it is done near its
+end: a processor's speed a step ago says less of it than its speed a second ago.
+
 Pure, and to the same bits on all hosts: sums are made one by one, in the order of ranks.
 """
 
@@ -28,6 +32,11 @@ MOST_OF_BATCH = 0.75
 WORTH = 0.01
 # The same where the source's only micro-batch waits for them, and so does the helper's.
 WORTH_WAITING = 0.03
+# With so many micro-batches, and at least two deferred ones, ranks report within a step.
+FEWEST_TO_REPORT = 6
+# Of how much one rank is later than another in the middle, the part that is evened out; and from
+# which part of a step on.
+TRUST, WORTH_IN_STEP = 0.75, 0.004
 # Of more ranks, rows are best by themselves, and evened out as they are.
 MOST_RANKS = 8
 
@@ -64,10 +73,50 @@ class Evening:
         in_batch = max(0, min(self.batch_rows, rows - first))
         return self.work(int(MOST_OF_BATCH * in_batch * self.row_tokens))
 
+    def in_step(self, rows: Sequence[int]) -> bool:
+        """Whether ranks with these rows report within a step."""
+        fewest = min(self._batches(count) for count in rows)
+        return len(rows) > 1 and self.deferred > 1 and fewest >= FEWEST_TO_REPORT
+
+    def report_batch(self, rows: int) -> int:
+        """Before which of its micro-batches a rank with so many rows reports."""
+        return self._batches(rows) // 2
+
+    def source_batch(self, rank: int, rows: Sequence[int]) -> int:
+        """Of which micro-batch a rank hands tokens over. rows: of each rank."""
+        count = self._batches(rows[rank])
+        return count - 2 if self.in_step(rows) else source_batch(count, self.deferred)
+
     def helper_batch(self, handover: Handover, rows: Sequence[int]) -> int:
         """In which of its micro-batches the helper does it. rows: of each rank."""
         counts = [self._batches(rows[rank]) for rank in (handover.source, handover.helper)]
+        if self.in_step(rows):
+            return counts[1] - 1
         return helper_batch(counts[0], counts[1], self.deferred)
+
+    def from_reports(self, rows: Sequence[int], elapsed_s: Sequence[float]) -> tuple[Handover, ...]:
+        """What evens out this step. elapsed_s: what each rank has computed when it reported."""
+        row_s = [
+            took_s / self._done(self.report_batch(count), count)
+            for took_s, count in zip(elapsed_s, rows, strict=True)
+        ]
+        ends_s = [count * each for count, each in zip(rows, row_s, strict=True)]
+        total_s = 0.0
+        for each in ends_s:
+            total_s += each
+        mean_s = total_s / len(ends_s)
+        trusted_s = [mean_s + TRUST * (each - mean_s) for each in ends_s]
+        found = self.even(rows, trusted_s, row_s)
+        extra = self.extra_work(found, len(rows))
+        after_s = max(s + x * r for s, x, r in zip(trusted_s, extra, row_s, strict=True))
+        return found if after_s < (1 - WORTH_IN_STEP) * max(trusted_s) else ()
+
+    def _done(self, batches: int, rows: int) -> float:
+        """So many micro-batches of a rank's, in rows: of the deferred ones all but backward."""
+        early = part_batches(self._batches(rows), self.deferred).early
+        backward_part = (1 - self.head_part) * 2 / 3
+        deferred = max(0, batches - early) * (1 - backward_part)
+        return self.batch_rows * (min(batches, early) + deferred)
 
     def even(
         self, rows: Sequence[int], took_s: Sequence[float], row_s: Sequence[float]

@@ -85,7 +85,7 @@ class Change:
     """New rows by rank, and why; `rank` is the one that it is about.
 
     step_s, new_step_s: what a step takes by the measured costs, before and after. handovers: from
-    now on; where only these change, the rows are those of before.
+    now on, where they are not found in each step; where only these change, rows are as before.
     """
 
     rows: tuple[int, ...]
@@ -267,7 +267,7 @@ class Balancer:
 
     def _even(self, costs: Sequence[Cost]) -> Change | None:
         """Other handovers, where that is worth it."""
-        if self._evening is None:
+        if self._evening is None or self._evening.in_step(self.rows):
             return None
         best = self._handovers(self.rows, costs)
         limit = 1 - self._evening.worth((*best, *self.handovers), self.rows)
@@ -339,7 +339,9 @@ class Balancer:
         before, before_s = self.rows, step_s(self._work(self.rows, self.handovers), costs)
         self.rows, self.handovers = rows, handovers
         after_s = step_s(self._work(rows, handovers), costs)
-        return Change(rows, before, why, rank, before_s, after_s, tuple(costs), handovers)
+        in_step = self._evening is not None and self._evening.in_step(rows)
+        agreed = () if in_step else handovers
+        return Change(rows, before, why, rank, before_s, after_s, tuple(costs), agreed)
 
     def _try(self, costs: Sequence[Cost]) -> Change | None:
         """Give a rank without rows one, when its turn has come."""

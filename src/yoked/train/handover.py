@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from yoked.timeline.evening import Evening, Handover, source_batch
+from yoked.timeline.evening import Evening, Handover
 from yoked.train.head import HeadResult
 from yoked.train.sync.sync import SyncTimes
 from yoked.train.sync.wire import HANDOVER_TAG, Pending, Wire
@@ -46,15 +46,25 @@ class _Part:
 
 
 class Handovers:
-    """This rank's part in the handovers of each step; agreed: what they are, on all ranks alike."""
+    """This rank's part in the handovers of each step.
+
+    agreed: what they are, on all ranks alike; live: where steps are long enough, they are found
+    anew in each, by how far ranks have come (`Evening.in_step`).
+    """
 
     def __init__(self, wire: Wire, width: int, dtype: torch.dtype) -> None:
         self.wire, self._width, self._dtype = wire, width, dtype
         self.agreed: tuple[Handover, ...] = ()
+        self.live = False
+        self._batches: Sequence[Sequence[Tensor]] = ()
+        self._rows: list[int] = []
+        self._report: tuple[Tensor, Pending] | None = None
         self._given: list[_Part] = []
         self._taken: list[_Part] = []
         self._leaving: list[Pending] = []
-        self._times = SyncTimes()
+        self._evening: Evening
+        self._times, self._started = SyncTimes(), 0.0
+        self._in_step = False
 
     @property
     def extra_tokens(self) -> int:
@@ -72,18 +82,44 @@ class Handovers:
         """
         for pending in self._leaving:
             pending.wait()
-        self._leaving, self._times = [], times
-        self._given, self._taken = [], []
-        rows = [sum(map(len, each)) for each in batches]
-        taken_of: dict[tuple[int, int], int] = {}
-        for number, handover in enumerate(self.agreed):
+        self._leaving, self._times, self._evening = [], times, evening
+        self._given, self._taken, self._report = [], [], None
+        self._batches, self._rows = batches, [sum(map(len, each)) for each in batches]
+        self._in_step = self.live and evening.in_step(self._rows)
+        self._started = time.perf_counter()
+        if not self._in_step:
+            self._prepare(self.agreed)
+
+    def follow(self, number: int) -> None:
+        """This rank begins a micro-batch; where ranks report within the step, it may be time to."""
+        own = self._rows[self.wire.rank]
+        if self._in_step and number == self._evening.report_batch(own):
+            waited_s = self._times.wait_s + self._times.comm_s
+            elapsed_s = time.perf_counter() - self._started - waited_s
+            figures = torch.tensor(elapsed_s, dtype=torch.float64)
+            self._report = self.wire.gather_all(figures, WHAT, signal=True)
+
+    def _decide(self, number: int) -> None:
+        """By all reports, before the first micro-batch of which anything may be handed over."""
+        at = self._evening.source_batch(self.wire.rank, self._rows)
+        if self._report is None or number < at:
+            return
+        (elapsed_s, pending), self._report = self._report, None
+        started = time.perf_counter()
+        pending.wait()
+        self._times.wait_s += time.perf_counter() - started
+        self._prepare(self._evening.from_reports(self._rows, elapsed_s.tolist()))
+
+    def _prepare(self, handovers: Sequence[Handover]) -> None:
+        taken_of: dict[int, int] = {}
+        for number, handover in enumerate(handovers):
             source, helper = handover.source, handover.helper
-            at = source_batch(len(batches[source]), evening.deferred)
-            targets = batches[source][at][:, 1:].flatten()
+            at = self._evening.source_batch(source, self._rows)
+            targets = self._batches[source][at][:, 1:].flatten()
             # Several helpers take from the end, one after the other.
-            end = len(targets) - taken_of.get((source, at), 0)
-            taken_of[source, at] = len(targets) - end + handover.tokens
-            part = self._part(number, targets[end - handover.tokens : end])
+            end = len(targets) - taken_of.get(source, 0)
+            taken_of[source] = len(targets) - end + handover.tokens
+            part = self._part(number, handover, targets[end - handover.tokens : end])
             if self.wire.rank == source:
                 part.number = at
                 part.arriving = [
@@ -92,14 +128,14 @@ class Handovers:
                 ]
                 self._given.append(part)
             elif self.wire.rank == helper:
-                part.number = evening.helper_batch(handover, rows)
+                part.number = self._evening.helper_batch(handover, self._rows)
                 part.arriving = [self.wire.receive(part.hidden, source, part.tag, WHAT)]
                 self._taken.append(part)
 
-    def _part(self, number: int, targets: Tensor) -> _Part:
+    def _part(self, number: int, handover: Handover, targets: Tensor) -> _Part:
         shape = len(targets), self._width
         return _Part(
-            self.agreed[number],
+            handover,
             0,
             HANDOVER_TAG + _MESSAGES * number,
             targets,
@@ -113,6 +149,7 @@ class Handovers:
         """What goes through the lm_head here with a micro-batch: without what is handed over,
         which leaves, and with what others hand over, which is waited for.
         """
+        self._decide(number)
         end = len(targets_N)
         for part in self._at(number, self._given):
             start = end - part.handover.tokens

@@ -27,6 +27,7 @@ class LiveBalance:
         evens = session.wire.device_group is None and not whole_rows
         evening = trainer.evening if evens else None
         self._work = trainer.evening.work
+        trainer.handovers.live = evening is not None
         self._balancer = Balancer([len(rows) for rows in trainer.ranges], session.shares, evening)
 
     def follow(

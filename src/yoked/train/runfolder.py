@@ -117,6 +117,7 @@ class RunFolder:
                 "loss": sum(stats.nats for stats in by_rank) / tokens,
                 "dt_s": dt_s,
                 "tokens": [stats.tokens for stats in by_rank],
+                "extra_tokens": [stats.extra_tokens for stats in by_rank],
                 "compute_s": [stats.compute_s for stats in by_rank],
                 "comm_s": [stats.comm_s for stats in by_rank],
                 "wait_s": [stats.wait_s for stats in by_rank],

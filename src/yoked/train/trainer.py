@@ -169,6 +169,7 @@ class Trainer:
                 self.sync.reach(Moment.DEFERRING)
             if number == len(micro_batches) - 1:
                 self.sync.reach(Moment.LAST_HEAD)
+            self.handovers.follow(number)
             hidden = self.model(rows[:, :-1], table)
             targets = rows[:, 1:].flatten()
             head_hidden, head_targets = self.handovers.enter(

@@ -108,6 +108,56 @@ def test_of_equal_ranks_the_first_micro_batch_is_given_and_comes_with_the_second
     assert helper_batch(1, 1, 8) == 0
 
 
+# --- within a step
+
+
+def test_ranks_report_where_a_step_has_enough_micro_batches() -> None:
+    assert EVENING.in_step((16, 16))
+    assert EVENING.in_step((11, 21))
+    assert not EVENING.in_step((10, 22))
+    assert not EVENING.in_step((32, 0))
+    assert not EVENING.in_step((32,))
+    # Then a gradient would be waited for before the last micro-batch.
+    assert not Evening(2, 1, 512, 0.54).in_step((16, 16))
+
+
+@given(st.integers(12, 60), st.integers(12, 60), st.integers(2, 8))
+def test_ranks_have_reported_before_anybody_hands_over_and_the_helper_comes_later(
+    first: int, second: int, deferred: int
+) -> None:
+    evening, rows = Evening(2, deferred, 512, 0.54), (first, second)
+
+    given_at = [evening.source_batch(rank, rows) for rank in (0, 1)]
+
+    for rank, count in enumerate(rows):
+        batches = -(-count // 2)
+        assert evening.report_batch(count) < given_at[rank] == batches - 2
+        assert evening.helper_batch(Handover(1 - rank, rank, 16), rows) == batches - 1
+        # Its backward pass is one of those that wait for the last lm_head.
+        assert given_at[rank] >= part_batches(batches, deferred).early
+
+
+def test_of_what_is_uneven_in_the_middle_three_quarters_are_evened_out() -> None:
+    # 5% apart: rows that are worth 16 * 5% / 2 are half of it, and 0.54 / 512 of one is a token.
+    (found,) = EVENING.from_reports((16, 16), (1.0, 1.05))
+
+    assert (found.source, found.helper) == (1, 0)
+    assert found.tokens == pytest.approx(0.75 * 16 * 0.025 * 512 / 0.7, abs=GRAIN_TOKENS + 8)
+
+
+def test_of_unlike_rows_it_is_the_end_that_counts() -> None:
+    # In the middle the first has done 10 rows but for their backward passes, the second 6.
+    evening = Evening(2, 10, 512, 0.54)
+    assert evening.from_reports((20, 12), (10.0, 10.0)) == ()
+    assert evening.from_reports((20, 12), (10.0, 10.8))[0].source == 1
+    # With fewer that are deferred, the first has also done backward passes in that time.
+    assert EVENING.from_reports((20, 12), (10.0, 10.0))[0].source == 1
+
+
+def test_next_to_nothing_stays_uneven() -> None:
+    assert EVENING.from_reports((16, 16), (1.0, 1.004)) == ()
+
+
 # --- which rows
 
 

@@ -298,7 +298,8 @@ def test_a_rank_that_never_had_rows_is_taken_at_its_speed_before_the_first_step(
 
 # --- finer than rows
 
-EVENING = Evening(batch_rows=2, deferred=8, row_tokens=512, head_part=0.7)
+# Micro-batches so few that nothing is decided within a step.
+EVENING = Evening(batch_rows=4, deferred=8, row_tokens=512, head_part=0.7)
 
 
 @pytest.mark.parametrize(("row_s", "start"), [((1.0, 1.06), (16, 16)), ((1.0, 1.3), (2, 2))])
@@ -390,6 +391,7 @@ def follow_a_hundred_times_slower_laptop(path: Path) -> tuple[list[range], list[
     )
     trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)])
     trainer.evening = Evening(2, 1, 10, 0.5)
+    trainer.handovers = SimpleNamespace(live=False)
     trainer.reshare = lambda ranges, _: setattr(trainer, "ranges", ranges)
     folder, said = RunFolder(path), list[str]()
     folder.open({}, attempt=1)

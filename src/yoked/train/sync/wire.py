@@ -201,8 +201,13 @@ class Wire:
             lambda t: dist.broadcast(t, src=owner, group=self._group_for(t), async_op=True),
         )
 
-    def gather_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
-        """(world, *shape): every rank's tensor, all of one shape, once the Pending is done."""
+    def gather_all(
+        self, tensor: Tensor, what: str, *, signal: bool = False
+    ) -> tuple[Tensor, Pending]:
+        """(world, *shape): every rank's tensor, all of one shape, once the Pending is done.
+
+        signal: a word that must not queue behind gradients.
+        """
         if not self.active:
             return tensor[None], Pending(None, None, what)
         gathered = tensor.new_empty(self.world_size, *tensor.shape)
@@ -210,10 +215,9 @@ class Wire:
         source = self._staging(source)
         target = gathered if source.device == gathered.device else gathered.cpu()
         self.bytes_sent += (self.world_size - 1) * tensor.nbytes
+        group = self.signals if signal else self._group_for(source)
         try:
-            work = dist.all_gather(
-                list(target.unbind(0)), source, group=self._group_for(source), async_op=True
-            )
+            work = dist.all_gather(list(target.unbind(0)), source, group=group, async_op=True)
         except RuntimeError as error:
             raise _lost(what, error) from error
         moved = target is not gathered

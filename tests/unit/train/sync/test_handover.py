@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -36,7 +38,9 @@ class Stream:
         )
 
 
-def make_trainer(wire: Wire, shares: list[float], dtype: torch.dtype = torch.float32) -> Trainer:
+def make_trainer(
+    wire: Wire, shares: list[float], dtype: torch.dtype = torch.float32, *, batch: int = 2
+) -> Trainer:
     model = GPT(CONFIG, dtype)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
@@ -53,7 +57,7 @@ def make_trainer(wire: Wire, shares: list[float], dtype: torch.dtype = torch.flo
         wire,
         Stream(),
         rows_per_step=ROWS,
-        device_batch_size=2,
+        device_batch_size=batch,
         shares=shares,
     )
 
@@ -123,6 +127,42 @@ def test_hidden_states_go_one_way_and_their_gradient_and_nats_the_other(on_ranks
         return sent
 
     assert on_ranks(2, sizes) == [[(48, 32), ()], [(48, 32)]]
+
+
+@pytest.mark.parametrize("early", [0, 1])
+def test_within_a_step_ranks_report_and_the_late_one_hands_over(on_ranks, alone_sums, early):
+    """One of two ranks says that it is late; what is summed is what one process computes."""
+
+    def act(wire: Wire) -> tuple[int, Tensor, float]:
+        trainer = make_trainer(wire, [1.0, 1.0], batch=1)
+        trainer.evening = dataclasses.replace(trainer.evening, deferred=6 - early)
+        trainer.handovers.live = True
+        gather = wire.gather_all
+
+        def late(tensor: Tensor, what: str, *, signal: bool = False) -> tuple[Tensor, Pending]:
+            assert signal
+            return gather(torch.tensor(1.0 + 0.5 * wire.rank).double(), what, signal=signal)
+
+        wire.gather_all = late  # type: ignore[method-assign]
+        stats = trainer.step(0)
+        trainer.settle()
+        return stats.extra_tokens, trainer.layout.head_grad.clone(), stats.nats
+
+    (helped, gradient, nats), (given, _, other_nats) = on_ranks(2, act)
+
+    expected_gradient, expected_nats = alone_sums
+    # Three quarters of a row's tokens are the most.
+    assert (helped, given) == (16, -16)
+    assert (gradient - expected_gradient).norm() <= 1e-5 * expected_gradient.norm()
+    assert nats + other_nats == pytest.approx(expected_nats, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def alone_sums() -> tuple[Tensor, float]:
+    """The lm_head's gradient of the first step, and its nats, by one process."""
+    trainer = make_trainer(Wire(), [1.0])
+    nats = trainer.step(0).nats
+    return trainer.layout.head_grad.clone(), nats
 
 
 def test_other_rows_end_what_was_agreed(on_ranks):
