@@ -102,6 +102,24 @@ def test_work_handed_over_leaves_the_loss_curve_that_of_one_process(
     assert result["state"] == "finished"
 
 
+def test_a_rank_that_is_late_in_the_middle_of_a_step_hands_over_in_that_step(
+    slow: Any, lab: Any
+) -> None:
+    # Six micro-batches each; as soon as rows move there are fewer.
+    flags = lab.flags(
+        num_iterations=4, eval_every=-1, save_every=-1, device_batch_size=1, total_batch_size=768
+    )
+    one = lab.train("one", *flags)
+    assert one.end().status == 0
+
+    slow("two", "0:0.2", *flags, *LIVE)
+
+    lines = [line for line in journal.read(lab.runs / "two" / "metrics.jsonl") if "dt_s" in line]
+    # At most three quarters of a row of 64 tokens.
+    assert {tuple(line["extra_tokens"]) for line in lines} <= {(16, -16), (32, -32), (48, -48)}
+    assert lab.curve("two").losses == pytest.approx(lab.curve("one").losses, abs=ROUNDING_NATS)
+
+
 @pytest.mark.slow
 def test_a_resumed_run_starts_with_the_rows_that_it_had_last(slow: Any, lab: Any) -> None:
     flags = lab.flags(num_iterations=10, eval_every=-1, save_every=-1)

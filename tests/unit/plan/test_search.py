@@ -103,6 +103,32 @@ def test_shares_follow_the_speeds(fleet: Fleet, anchor: Shape) -> None:
     assert plan.efficiency > 0.9
 
 
+def test_what_whole_rows_leave_uneven_is_reckoned_as_evened_out(
+    fleet: Fleet, anchor: Shape
+) -> None:
+    # Two rows each: whole ones leave the fast host waiting for a quarter of the step.
+    plan = make_plan(Question(anchor, 2048), fleet(gbit=10, slower={"fast": 1.0, "slow": 1.33}))
+    apart = make_plan(Question(anchor, 2048), fleet(gbit=10, slower={"a": 1.33, "b": 1.33}))
+
+    (handover,) = plan.chosen.handovers
+    assert (handover.source, handover.helper) == (1, 0)
+    assert plan.chosen.rows == {"fast": 2, "slow": 2}
+    assert plan.chosen.tokens_per_second > 1.06 * apart.chosen.tokens_per_second
+    assert plan.chosen.forecast.hosts["fast"].wait_s < 0.1 * plan.chosen.forecast.step_s
+    assert apart.chosen.handovers == ()
+
+
+def test_gpus_on_nccl_hand_nothing_over(fleet: Fleet, anchor: Shape) -> None:
+    measured = fleet(gbit=10, slower={"fast": 1.0, "slow": 1.33})
+    gpus = replace(
+        measured, step_costs=tuple(replace(each, device="cuda") for each in measured.step_costs)
+    )
+
+    plan = make_plan(Question(anchor, 2048), gpus)
+
+    assert {each.handovers for each in plan.candidates} == {()}
+
+
 def test_a_host_that_only_costs_is_left_at_home(fleet: Fleet, anchor: Shape) -> None:
     slower = {"a": 1.0, "b": 1.0, "old": 60.0}
     plan = make_plan(Question(anchor, 2048), fleet(slower=slower))
