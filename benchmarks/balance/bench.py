@@ -27,7 +27,9 @@ from stage import HOSTS, SEED, WARM_UP_STEPS, Stage, _finish  # noqa: E402
 
 from yoked.journal import read  # noqa: E402
 from yoked.lab import faults  # noqa: E402
+from yoked.timeline.evening import head_part  # noqa: E402
 from yoked.train.balance import Cost, assign_rows, step_s  # noqa: E402
+from yoked.train.model import ModelConfig, count_parameters, flops_per_token  # noqa: E402
 
 EFFICIENCY, RECOVERED = 0.95, 0.90
 # Rows find their place in these; they are not looked at.
@@ -92,12 +94,18 @@ class BalanceStage(Stage):
         """Rows by rank of a step."""
         return [tokens // self.options.seq_len for tokens in line["tokens"]]
 
+    def handed_over(self, line: dict[str, Any]) -> list[float]:
+        """What each rank computed for others in a step, in rows; below zero: others for it."""
+        shape = ModelConfig.from_depth(self.options.depth, sequence_len=self.options.seq_len)
+        part = head_part(6 * count_parameters(shape).lm_head, flops_per_token(shape))
+        return [tokens * part / self.options.seq_len for tokens in line["extra_tokens"]]
+
     def best_s(self, lines: list[dict[str, Any]]) -> float:
         """What steps take at best by what these cost by rank: whole rows, and the same sending."""
         costs = []
         for rank in range(len(HOSTS)):
             each = [
-                line["compute_s"][rank] / self.rows(line)[rank]
+                line["compute_s"][rank] / (self.rows(line)[rank] + self.handed_over(line)[rank])
                 for line in lines
                 if self.rows(line)[rank]
             ]
