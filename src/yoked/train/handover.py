@@ -12,8 +12,9 @@ Shape legend: N tokens of a micro-batch, K handed over, C n_embd.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -32,7 +33,8 @@ _MESSAGES = 3
 class _Part:
     """This rank's part in one handover of a step. number: of the micro-batch here.
 
-    hidden, gradient: (K, C) in host memory; nats: 0-D fp64. arriving: of what comes here.
+    hidden, gradient: (K, C) in host memory; nats: 0-D fp64. arriving: of what comes here. waited_for:
+    the source has no other micro-batch to go on with.
     """
 
     handover: Handover
@@ -43,6 +45,7 @@ class _Part:
     gradient: Tensor
     nats: Tensor
     arriving: list[Pending]
+    waited_for: bool
 
 
 class Handovers:
@@ -143,7 +146,17 @@ class Handovers:
             torch.empty(shape, dtype=self._dtype),
             torch.zeros((), dtype=torch.float64),
             [],
+            len(self._batches[handover.source]) == 1,
         )
+
+    def ahead(self, number: int) -> Iterator[tuple[Tensor, Tensor, Callable[[HeadResult], None]]]:
+        """What this rank's lm_head does before its own micro-batch, because it is waited for: hidden
+        states, targets, and where the result goes.
+        """
+        for part in self._at(number, self._taken):
+            if part.waited_for:
+                self._await(part)
+                yield part.hidden, part.targets, partial(self._answer, part, 0)
 
     def enter(self, number: int, hidden_NC: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         """What goes through the lm_head here with a micro-batch: without what is handed over,
@@ -155,7 +168,7 @@ class Handovers:
             start = end - part.handover.tokens
             self._send(hidden_NC[start:end], part.handover.helper, part.tag)
             end = start
-        taken = self._at(number, self._taken)
+        taken = self._merged(number)
         if not taken:
             return hidden_NC[:end], targets_N[:end]
         for part in taken:
@@ -172,12 +185,9 @@ class Handovers:
         """
         assert loss.hidden_grad is not None
         start = tokens
-        for part in self._at(number, self._taken):
-            rows = slice(start, start + part.handover.tokens)
-            nats = loss.token_nats[rows].cpu().double().sum()
-            self._send(loss.hidden_grad[rows], part.handover.source, part.tag + 1)
-            self._send(nats, part.handover.source, part.tag + 2)
-            start = rows.stop
+        for part in self._merged(number):
+            self._answer(part, start, loss)
+            start += part.handover.tokens
         own = loss.hidden_grad[:tokens]
         if len(own) < tokens:
             gradient = own.new_empty(tokens, own.size(1))
@@ -186,6 +196,18 @@ class Handovers:
         if start == tokens:
             return float(loss.nats), own
         return float(loss.token_nats[:tokens].cpu().double().sum()), own
+
+    def _answer(self, part: _Part, start: int, loss: HeadResult) -> None:
+        """Send back what begins at a token of a result."""
+        assert loss.hidden_grad is not None
+        rows = slice(start, start + part.handover.tokens)
+        nats = loss.token_nats[rows].cpu().double().sum()
+        self._send(loss.hidden_grad[rows], part.handover.source, part.tag + 1)
+        self._send(nats, part.handover.source, part.tag + 2)
+
+    def _merged(self, number: int) -> list[_Part]:
+        """What goes through the lm_head together with this rank's own micro-batch."""
+        return [part for part in self._at(number, self._taken) if not part.waited_for]
 
     def owes(self, number: int) -> bool:
         """Whether others still compute for a micro-batch."""

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -156,8 +157,12 @@ class Trainer:
         inputs = [[rows[:, :-1] for rows in each] for each in by_rank]
         tables = self.sync.begin(inputs, self.evening.deferred)
         self.handovers.begin(by_rank, self.evening, self.sync.times)
-        head_weight = self.model.lm_head.weight.detach().to(dtype)
-        scale = 1.0 / (self.rows_per_step * (batch.size(1) - 1))
+        lm_head = partial(
+            self.head.loss,
+            weight_VC=self.model.lm_head.weight.detach().to(dtype),
+            grad_scale=1.0 / (self.rows_per_step * (batch.size(1) - 1)),
+            weight_grad_VC=self.layout.head_grad,
+        )
         parts = part_batches(len(micro_batches), self.evening.deferred)
         waiting: deque[_Deferred] = deque()
         nats = 0.0
@@ -171,16 +176,15 @@ class Trainer:
                 self.sync.reach(Moment.LAST_HEAD)
             self.handovers.follow(number)
             hidden = self.model(rows[:, :-1], table)
+            for theirs, their_targets, answer in self.handovers.ahead(number):
+                answer(lm_head(theirs.to(device), targets_N=their_targets))
             targets = rows[:, 1:].flatten()
             head_hidden, head_targets = self.handovers.enter(
                 number, hidden.detach().flatten(0, 1), targets
             )
-            loss = self.head.loss(
+            loss = lm_head(
                 head_hidden,
-                head_weight,
-                head_targets,
-                grad_scale=scale,
-                weight_grad_VC=self.layout.head_grad,
+                targets_N=head_targets,
                 on_piece=self.sync.head_piece_ready,
                 at_once=len(head_targets) > len(targets),
             )
