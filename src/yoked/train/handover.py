@@ -33,8 +33,8 @@ _MESSAGES = 3
 class _Part:
     """This rank's part in one handover of a step. number: of the micro-batch here.
 
-    hidden, gradient: (K, C) in host memory; nats: 0-D fp64. arriving: of what comes here. waited_for:
-    the source has no other micro-batch to go on with.
+    hidden, gradient: (K, C) in host memory; nats: 0-D fp64. arriving: of what comes here.
+    waited_for: the source has no other micro-batch to go on with.
     """
 
     handover: Handover
@@ -150,8 +150,8 @@ class Handovers:
         )
 
     def ahead(self, number: int) -> Iterator[tuple[Tensor, Tensor, Callable[[HeadResult], None]]]:
-        """What this rank's lm_head does before its own micro-batch, because it is waited for: hidden
-        states, targets, and where the result goes.
+        """What goes through the lm_head here before this rank's own micro-batch, because it is
+        waited for: hidden states, targets, and where the result goes.
         """
         for part in self._at(number, self._taken):
             if part.waited_for:
