@@ -180,10 +180,10 @@ def _place(folder: Path, name: str, kind: str, content: str, size: int) -> None:
 def _link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
-    except FileNotFoundError:
-        raise
     except OSError:
-        # A file system without hard links, or a file that has all it can have.
+        # A file system without hard links, or a file that has all it can have. Or link(2) found the
+        # blob, and another controller put the same content in its place before it was linked: then
+        # it is "not there", though it is. Where it is gone indeed, so it is for the copy.
         shutil.copyfile(source, target)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import yoked
-from yoked.agent.folders import LINK, PROGRAM
+from yoked.agent.folders import LINK, PROGRAM, answer_folder_put, pack_entries
+from yoked.agent.server import Call
 from yoked.errors import HostError, UsageError
 from yoked.launch import trees
+from yoked.launch.blobs import push_blobs
 from yoked.launch.trees import Tree, package_tree, push_tree
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import Here
@@ -324,6 +328,25 @@ def test_two_controllers_send_the_same_tree_at_once(program: Path) -> None:
     assert len(folders) == 4
     assert len(set(folders)) == 1
     assert names(Path(folders[0])) == names(program)
+
+
+def test_a_blob_that_is_replaced_while_it_is_linked_is_no_lost_one(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replaced(source: Path, target: Path) -> None:
+        # link(2) on an inode that has no name any more, although another one has it.
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", source)
+
+    tree = Tree.scan(program)
+    with Here().connect() as client:
+        push_blobs(client, tree.files())
+    monkeypatch.setattr(os, "link", replaced)
+    asked = {"place": "trees", "label": tree.digest, "keep_blobs": True}
+    entries = pack_entries([entry.to_list() for entry in tree.entries])
+
+    folder = answer_folder_put(Call(1, asked, entries, SimpleNamespace()))  # type: ignore[arg-type]
+
+    assert names(Path(folder)) == names(program)
 
 
 def test_the_oldest_python_takes_and_copies_a_tree(
