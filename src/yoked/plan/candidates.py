@@ -19,7 +19,7 @@ from yoked.plan.shape import (
 )
 from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import deferred_backwards, part_batches, part_rows
-from yoked.timeline.evening import Evening, Handover, head_part, source_batch
+from yoked.timeline.evening import Evening, Handover, head_part
 from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
 from yoked.timeline.work import (
@@ -131,13 +131,12 @@ def evened_works(
     """The ranks' work with what is handed over, at the place in the step where it is done."""
     found = list(works)
     for each in handovers:
-        counts = [-(-count // evening.batch_rows) for count in rows]
         for rank, batch, sign in (
-            (each.source, source_batch(counts[each.source], evening.deferred), -1),
+            (each.source, evening.source_batch(each.source, rows), -1),
             (each.helper, evening.helper_batch(each, rows), 1),
         ):
-            parts, work = part_batches(counts[rank], evening.deferred), found[rank]
-            last = batch == counts[rank] - 1
+            count, work = evening.batches(rows[rank]), found[rank]
+            parts, last = part_batches(count, evening.deferred), batch == count - 1
             place = "before_s" if batch < parts.early else "head_s" if last else "ahead_s"
             row_s = ranks[rank].in_batches_s(evening.batch_rows)
             changed_s = getattr(work, place) + sign * evening.work(each.tokens) * row_s

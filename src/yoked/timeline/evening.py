@@ -69,27 +69,27 @@ class Evening:
 
     def most(self, rows: int) -> float:
         """The most that a rank with so many rows can hand over, in rows."""
-        first = source_batch(self._batches(rows), self.deferred) * self.batch_rows
+        first = source_batch(self.batches(rows), self.deferred) * self.batch_rows
         in_batch = max(0, min(self.batch_rows, rows - first))
         return self.work(int(MOST_OF_BATCH * in_batch * self.row_tokens))
 
     def in_step(self, rows: Sequence[int]) -> bool:
         """Whether ranks with these rows report within a step."""
-        fewest = min(self._batches(count) for count in rows)
+        fewest = min(self.batches(count) for count in rows)
         return len(rows) > 1 and self.deferred > 1 and fewest >= FEWEST_TO_REPORT
 
     def report_batch(self, rows: int) -> int:
         """Before which of its micro-batches a rank with so many rows reports."""
-        return self._batches(rows) // 2
+        return self.batches(rows) // 2
 
     def source_batch(self, rank: int, rows: Sequence[int]) -> int:
         """Of which micro-batch a rank hands tokens over. rows: of each rank."""
-        count = self._batches(rows[rank])
+        count = self.batches(rows[rank])
         return count - 2 if self.in_step(rows) else source_batch(count, self.deferred)
 
     def helper_batch(self, handover: Handover, rows: Sequence[int]) -> int:
         """In which of its micro-batches the helper does it. rows: of each rank."""
-        counts = [self._batches(rows[rank]) for rank in (handover.source, handover.helper)]
+        counts = [self.batches(rows[rank]) for rank in (handover.source, handover.helper)]
         if self.in_step(rows):
             return counts[1] - 1
         return helper_batch(counts[0], counts[1], self.deferred)
@@ -113,7 +113,7 @@ class Evening:
 
     def _done(self, batches: int, rows: int) -> float:
         """So many micro-batches of a rank's, in rows: of the deferred ones all but backward."""
-        early = part_batches(self._batches(rows), self.deferred).early
+        early = part_batches(self.batches(rows), self.deferred).early
         backward_part = (1 - self.head_part) * 2 / 3
         deferred = max(0, batches - early) * (1 - backward_part)
         return self.batch_rows * (min(batches, early) + deferred)
@@ -134,7 +134,7 @@ class Evening:
 
     def worth(self, handovers: Sequence[Handover], rows: Sequence[int]) -> float:
         """The part by which a step must become shorter."""
-        waiting = any(self._batches(rows[each.source]) == 1 for each in handovers)
+        waiting = any(self.batches(rows[each.source]) == 1 for each in handovers)
         return WORTH_WAITING if waiting else WORTH
 
     def best_rows(
@@ -179,7 +179,8 @@ class Evening:
             tokens[each.helper] += each.tokens
         return tuple(self.work(count) for count in tokens)
 
-    def _batches(self, rows: int) -> int:
+    def batches(self, rows: int) -> int:
+        """Micro-batches of a rank with so many rows."""
         return -(-rows // self.batch_rows)
 
 

@@ -33,7 +33,8 @@ _MESSAGES = 3
 class _Part:
     """This rank's part in one handover of a step. number: of the micro-batch here.
 
-    hidden, gradient: (K, C) in host memory; nats: 0-D fp64. arriving: of what comes here.
+    arrived: (K, C) in host memory, what comes here: the hidden states, or their gradient; nats: 0-D
+    fp64, with the gradient. arriving: of these.
     waited_for: the source has no other micro-batch to go on with.
     """
 
@@ -41,8 +42,7 @@ class _Part:
     number: int
     tag: int
     targets: Tensor
-    hidden: Tensor
-    gradient: Tensor
+    arrived: Tensor
     nats: Tensor
     arriving: list[Pending]
     waited_for: bool
@@ -108,9 +108,7 @@ class Handovers:
         if self._report is None or number < at:
             return
         (elapsed_s, pending), self._report = self._report, None
-        started = time.perf_counter()
-        pending.wait()
-        self._times.wait_s += time.perf_counter() - started
+        self._await([pending])
         self._prepare(self._evening.from_reports(self._rows, elapsed_s.tolist()))
 
     def _prepare(self, handovers: Sequence[Handover]) -> None:
@@ -122,32 +120,29 @@ class Handovers:
             # Several helpers take from the end, one after the other.
             end = len(targets) - taken_of.get(source, 0)
             taken_of[source] = len(targets) - end + handover.tokens
-            part = self._part(number, handover, targets[end - handover.tokens : end])
+            if self.wire.rank not in (source, helper):
+                continue
+            if self.wire.rank == helper:
+                at = self._evening.helper_batch(handover, self._rows)
+            part = _Part(
+                handover,
+                at,
+                HANDOVER_TAG + _MESSAGES * number,
+                targets[end - handover.tokens : end],
+                torch.empty(handover.tokens, self._width, dtype=self._dtype),
+                torch.zeros((), dtype=torch.float64),
+                [],
+                len(self._batches[source]) == 1,
+            )
             if self.wire.rank == source:
-                part.number = at
                 part.arriving = [
-                    self.wire.receive(part.gradient, helper, part.tag + 1, WHAT),
+                    self.wire.receive(part.arrived, helper, part.tag + 1, WHAT),
                     self.wire.receive(part.nats, helper, part.tag + 2, WHAT),
                 ]
                 self._given.append(part)
-            elif self.wire.rank == helper:
-                part.number = self._evening.helper_batch(handover, self._rows)
-                part.arriving = [self.wire.receive(part.hidden, source, part.tag, WHAT)]
+            else:
+                part.arriving = [self.wire.receive(part.arrived, source, part.tag, WHAT)]
                 self._taken.append(part)
-
-    def _part(self, number: int, handover: Handover, targets: Tensor) -> _Part:
-        shape = len(targets), self._width
-        return _Part(
-            handover,
-            0,
-            HANDOVER_TAG + _MESSAGES * number,
-            targets,
-            torch.empty(shape, dtype=self._dtype),
-            torch.empty(shape, dtype=self._dtype),
-            torch.zeros((), dtype=torch.float64),
-            [],
-            len(self._batches[handover.source]) == 1,
-        )
 
     def ahead(self, number: int) -> Iterator[tuple[Tensor, Tensor, Callable[[HeadResult], None]]]:
         """What goes through the lm_head here before this rank's own micro-batch, because it is
@@ -155,8 +150,8 @@ class Handovers:
         """
         for part in self._at(number, self._taken):
             if part.waited_for:
-                self._await(part)
-                yield part.hidden, part.targets, partial(self._answer, part, 0)
+                self._await(part.arriving)
+                yield part.arrived, part.targets, partial(self._answer, part, 0)
 
     def enter(self, number: int, hidden_NC: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         """What goes through the lm_head here with a micro-batch: without what is handed over,
@@ -172,8 +167,8 @@ class Handovers:
         if not taken:
             return hidden_NC[:end], targets_N[:end]
         for part in taken:
-            self._await(part)
-        hidden = [part.hidden.to(hidden_NC.device) for part in taken]
+            self._await(part.arriving)
+        hidden = [part.arrived.to(hidden_NC.device) for part in taken]
         targets = [part.targets for part in taken]
         return torch.cat([hidden_NC, *hidden]), torch.cat([targets_N, *targets])
 
@@ -217,9 +212,9 @@ class Handovers:
         """Wait for what was handed over of a micro-batch; returns its nats."""
         nats, end = 0.0, len(gradient_NC)
         for part in self._at(number, self._given):
-            self._await(part)
+            self._await(part.arriving)
             start = end - part.handover.tokens
-            gradient_NC[start:end] = part.gradient.to(gradient_NC.device)
+            gradient_NC[start:end] = part.arrived.to(gradient_NC.device)
             nats, end = nats + float(part.nats), start
         return nats
 
@@ -230,8 +225,8 @@ class Handovers:
     def _send(self, tensor: Tensor, to: int, tag: int) -> None:
         self._leaving.append(self.wire.send(tensor, to, tag, WHAT))
 
-    def _await(self, part: _Part) -> None:
+    def _await(self, arriving: Sequence[Pending]) -> None:
         started = time.perf_counter()
-        for pending in part.arriving:
+        for pending in arriving:
             pending.wait()
         self._times.wait_s += time.perf_counter() - started
