@@ -1,6 +1,8 @@
 """The results as Markdown, for the README, and as a picture beside them.
 
-usage: table.py            # reads results/*.json, writes results/two_hosts.svg, prints tables
+usage: table.py
+
+Reads results/*.json, draws two_hosts.svg and losses.svg there, prints tables.
 """
 
 from __future__ import annotations
@@ -12,9 +14,14 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from matplotlib.axes import Axes  # noqa: E402
+from picture import COLOURS, mark, new_figure, plain, save  # noqa: E402
+
 RESULTS = HERE / "results"
-PLOT = RESULTS / "two_hosts.svg"
-COLOURS = ("#c9d6e6", "#9db8d9", "#1f4e8c", "#b4501e", "#6b8e23", "#7a5195")
+# The losses of so many steps are compared; they may be so far off.
+LAST, MOST_PERCENT = 20, 0.5
 
 
 def read(kind: str) -> list[dict[str, Any]]:
@@ -73,36 +80,70 @@ def loss_table(result: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def draw(results: list[dict[str, Any]]) -> None:
-    """Tokens a second of every arm over the faster host alone, by configuration."""
-    import matplotlib
+def draw_speeds(results: list[dict[str, Any]]) -> None:
+    """By configuration and arm: tokens a second over the faster host alone, and bytes sent."""
+    figure = new_figure(11, 1.0 + 2.1 * len(results))
+    rows = figure.subplots(len(results), 2, squeeze=False, width_ratios=(3, 2))
+    for (speed, sent), result in zip(rows, results, strict=True):
+        summary = result["summary"]
+        bars(speed, {arm: figures["speedup"] for arm, figures in summary.items()}, "{:.2f}x")
+        mark(speed, 1.0, across=False)
+        plain(speed, title(result))
+        megabytes = {
+            arm: max(each["wire"] for each in figures["sent"].values()) / 1e6
+            for arm, figures in summary.items()
+            if figures["sent"]
+        }
+        bars(sent, megabytes, "{:.1f} MB", first=len(summary) - len(megabytes))
+        plain(sent, "sent a step and host, headers included")
+    rows[-1, 0].set_xlabel("tokens per second, over those of the faster host alone")
+    rows[-1, 1].set_xlabel("MB")
+    save(figure, RESULTS / "two_hosts.svg")
 
-    matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.hashsalt": "yoked", "font.size": 10})
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 1.0 + 2.1 * len(results)), layout="constrained")
-    rows = figure.subplots(len(results), 1, squeeze=False)[:, 0]
-    for axes, result in zip(rows, results, strict=True):
-        arms = list(result["summary"])
-        ratios = [result["summary"][arm]["speedup"] for arm in arms]
-        colours = [COLOURS[number % len(COLOURS)] for number in range(len(arms))]
-        axes.barh(arms, ratios, color=colours)
-        axes.axvline(1.0, color="#6b6b6b", linewidth=1, linestyle=(0, (4, 3)))
-        for place, ratio in enumerate(ratios):
-            axes.annotate(
-                f"{ratio:.2f}x",
-                (ratio, place),
-                textcoords="offset points",
-                xytext=(4, 0),
-                va="center",
-            )
-        axes.invert_yaxis()
-        axes.margins(x=0.12)
-        axes.set_title(title(result), fontsize=10, loc="left")
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel("tokens per second, over those of the faster host alone")
-    figure.savefig(PLOT, metadata={"Date": None, "Creator": "yoked"})
+def bars(axes: Axes, values: dict[str, float], form: str, first: int = 0) -> None:
+    """A bar for each value with its figure. first: of the colours."""
+    colours = [COLOURS[(first + place) % len(COLOURS)] for place in range(len(values))]
+    axes.barh(list(values), list(values.values()), color=colours)
+    for place, value in enumerate(values.values()):
+        axes.annotate(
+            form.format(value),
+            (value, place),
+            textcoords="offset points",
+            xytext=(4, 0),
+            va="center",
+        )
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+
+
+def draw_losses(results: list[dict[str, Any]]) -> None:
+    """Curves of every strategy and seed beside those of one process, and how far they are off."""
+    figure = new_figure(11, 3.4 * len(results))
+    rows = figure.subplots(len(results), 2, squeeze=False)
+    for (curves, off), result in zip(rows, results, strict=True):
+        for by_arm in result["losses"].values():
+            for place, losses in enumerate(by_arm.values()):
+                look = {"color": COLOURS[(place + 2) % len(COLOURS)], "linewidth": 1}
+                curves.plot(losses, alpha=0.7, **look)
+                if place:
+                    expected = by_arm["one process"]
+                    percent = [100 * (a / b - 1) for a, b in zip(losses, expected, strict=True)]
+                    off.plot(running_mean(percent), **look)
+        arms = list(next(iter(result["losses"].values())))
+        curves.legend(curves.lines[: len(arms)], arms, frameon=False)
+        seeds = ", ".join(result["losses"])
+        plain(curves, f"{title(result)}: loss by step, seeds {seeds}")
+        plain(off, f"off from one process, mean of {LAST} steps, %")
+        mark(off, 0.0, across=True)
+        for bound in (-MOST_PERCENT, MOST_PERCENT):
+            off.axhline(bound, color=COLOURS[3], linewidth=1)
+    save(figure, RESULTS / "losses.svg")
+
+
+def running_mean(values: list[float]) -> list[float]:
+    """Of the last LAST values up to each."""
+    return [statistics.mean(values[max(0, end - LAST) : end]) for end in range(1, len(values) + 1)]
 
 
 def main() -> int:
@@ -112,9 +153,9 @@ def main() -> int:
     lines = [line for result in speeds for line in speed_table(result)]
     lines += [line for result in losses for line in loss_table(result)]
     print("\n".join(lines))
-    if speeds:
-        draw(speeds)
-        print(f"drew {PLOT}", file=sys.stderr)
+    for results, draw in ((speeds, draw_speeds), (losses, draw_losses)):
+        if results:
+            draw(results)
     return 0
 
 
