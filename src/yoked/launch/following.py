@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,10 @@ from yoked.remote.ssh import CONNECT_TIMEOUT_S
 # A fresh attempt so often: one that began while the network was away asks ever more rarely (TCP
 # doubles its wait), and would stay unheard for seconds after it is back.
 AGAIN_EVERY_S = 0.4
+# After so long a cut hardly anybody looks on: attempts follow each other slowly then, for hours
+# where a host does not come back.
+HASTE_ENDS_S = 60.0
+LATER_EVERY_S = 2.0
 # Such an attempt is over before TCP would ask again, so that not all of them arrive at once.
 HASTY_S = 1
 AT_ONCE = 4
@@ -102,7 +107,7 @@ def reach_again(
         _start(attempts.be_patient)
         _start(lambda: attempts.look_round(give_up))
         while True:
-            if attempts.free.acquire(blocking=False):
+            if attempts.in_haste and attempts.free.acquire(blocking=False):
                 _start(attempts.hurry)
             with contextlib.suppress(queue.Empty):
                 client = attempts.outcome.get(timeout=AGAIN_EVERY_S)
@@ -123,6 +128,11 @@ class _Attempts:
         self.outcome: queue.Queue[AgentClient | None] = queue.Queue()
         self.free = threading.Semaphore(AT_ONCE)
         self.done = threading.Event()
+        self._begun = time.monotonic()
+
+    @property
+    def in_haste(self) -> bool:
+        return time.monotonic() - self._begun < HASTE_ENDS_S
 
     def hurry(self) -> None:
         try:
@@ -131,7 +141,7 @@ class _Attempts:
             self.free.release()
 
     def be_patient(self) -> None:
-        while not self.done.wait(AGAIN_EVERY_S):
+        while not self.done.wait(AGAIN_EVERY_S if self.in_haste else LATER_EVERY_S):
             self._attempt(CONNECT_TIMEOUT_S)
 
     def look_round(self, give_up: Callable[[], bool]) -> None:

@@ -21,6 +21,7 @@ from tests.unit.agent.job_acts import (
 
 from yoked.cli.output import Output
 from yoked.errors import HostError
+from yoked.launch import following
 from yoked.launch.attach import follow_job
 from yoked.launch.following import HASTY_S, HostLog, reach_again
 from yoked.launch.registry import collect, pick
@@ -142,6 +143,25 @@ def test_a_connection_comes_back_as_soon_as_one_attempt_succeeds() -> None:
         assert client.call("facts")
 
     assert set(tries) == {HASTY_S, CONNECT_TIMEOUT_S}, "a slow host never answers in haste"
+
+
+def test_after_a_long_cut_attempts_follow_each_other_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "HASTE_ENDS_S", 0.0)
+    monkeypatch.setattr(following, "LATER_EVERY_S", 0.01)
+    tries: list[int] = []
+
+    def connect(patience_s: int) -> AgentClient:
+        tries.append(patience_s)
+        if len(tries) < 3:
+            raise HostError("not yet")
+        return Here("attic").connect()
+
+    with reach_again(connect, HostError("cut"), lambda: False) as client:
+        assert client.call("facts")
+
+    assert set(tries) == {CONNECT_TIMEOUT_S}
 
 
 def test_waiting_for_a_host_ends_when_it_is_no_use() -> None:
