@@ -14,7 +14,8 @@ import pytest
 
 from yoked.errors import LabError
 from yoked.lab import cgroups
-from yoked.lab.cgroups import Cgroups, HostGroup
+from yoked.lab.cgroups import Cgroups
+from yoked.lab.hostgroup import HostGroup, remove_group
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="control groups are made by root"
@@ -275,7 +276,7 @@ def test_an_ordinary_user_gets_what_was_delegated_to_him_and_is_told_the_rest() 
             env={"PYTHONPATH": os.pathsep.join(sys.path)},
         )
     finally:
-        cgroups._remove(own)
+        remove_group(own)
 
     assert done.returncode == 0, done.stderr
     frozen, folders, *notes, found_again, left = done.stdout.splitlines()

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from yoked.errors import LabError
 from yoked.lab import network, shaping, ssh, tools
-from yoked.lab.cgroups import Cgroups, HostGroup
+from yoked.lab.cgroups import Cgroups
+from yoked.lab.hostgroup import HostGroup
 from yoked.lab.inside import Inside
 from yoked.lab.process import ProcessId, own_program
 from yoked.lab.topology import Host

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from yoked.errors import LabError
-from yoked.lab.cgroups import HostGroup
+from yoked.lab.hostgroup import HostGroup
 from yoked.lab.inside import Inside
 from yoked.lab.process import ProcessId, own_program
 from yoked.lab.ssh import ALWAYS_SET, LOGIN_PATH

@@ -23,8 +23,8 @@ from filelock import FileLock
 
 from yoked.errors import LabError, UsageError
 from yoked.lab import boot, cgroups
-from yoked.lab.cgroups import HostGroup
 from yoked.lab.host import LabHost
+from yoked.lab.hostgroup import HostGroup
 from yoked.lab.inside import Inside
 from yoked.lab.keeper import KEEP, remove_folder
 from yoked.lab.process import ProcessId, own_program

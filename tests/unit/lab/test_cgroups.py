@@ -8,7 +8,8 @@ import pytest
 
 from yoked.errors import LabError
 from yoked.lab import cgroups
-from yoked.lab.cgroups import Cgroups, Hierarchy, HostGroup
+from yoked.lab.cgroups import Cgroups, Hierarchy
+from yoked.lab.hostgroup import CONTROLLERS, HostGroup
 
 V2_ONLY = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 HYBRID = """\
@@ -170,7 +171,7 @@ def test_memory_is_limited_where_the_kernel_does_not_count_swap(tmp_path: Path) 
 def test_what_is_not_there_is_refused_with_the_reason(tmp_path: Path) -> None:
     group = group_v2(tmp_path, cpu=False, memory=False)
 
-    assert [name for name in cgroups.CONTROLLERS if group.can(name)] == ["freezer"]
+    assert [name for name in CONTROLLERS if group.can(name)] == ["freezer"]
     with pytest.raises(LabError, match=r"alpha: no share of the CPU.*\n?.*fix: said why"):
         group.set_cpu(0.5)
     with pytest.raises(LabError, match="alpha: no limit of memory"):

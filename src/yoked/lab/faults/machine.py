@@ -16,7 +16,7 @@ from yoked.lab.ssh import CLOCK_SHARED
 from yoked.units import format_bytes
 
 if TYPE_CHECKING:
-    from yoked.lab.cgroups import HostGroup
+    from yoked.lab.hostgroup import HostGroup
     from yoked.lab.lab import Lab
 
 _MIB = 1 << 20
