@@ -19,7 +19,8 @@ from yoked.plan.shape import (
 )
 from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import deferred_backwards, part_batches, part_rows
-from yoked.timeline.evening import Evening, Handover, head_part
+from yoked.timeline.division import is_divided
+from yoked.timeline.evening import Evening, Handover, extra_tokens, head_part
 from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
 from yoked.timeline.work import (
@@ -77,7 +78,8 @@ def build_candidate(
     """Share out the rows by speed and predict the step. costs: one of each host, of one dtype."""
     ranks = [cost for cost in costs for _ in range(cost.ranks)]
     shares = share_rows(rows_per_step, ranks, device_batch_size)
-    evening = _evening(shape, ranks, device_batch_size)
+    divided = _divides(shape, ranks, rows_per_step, device_batch_size)
+    evening = _evening(shape, ranks, device_batch_size, divided=divided)
     handovers: tuple[Handover, ...] = ()
     if evening is not None:
 
@@ -92,7 +94,9 @@ def build_candidate(
         _work(shape, cost, rows, device_batch_size, part, sync)
         for cost, rows, part in zip(ranks, shares, owned, strict=True)
     ]
-    if evening is not None:
+    if divided:
+        works = divided_works(shape, works, ranks, shares, handovers, device_batch_size)
+    elif evening is not None:
         works = evened_works(works, handovers, evening, shares, ranks)
     by_host = dict.fromkeys((cost.host for cost in costs), 0)
     for cost, rows in zip(ranks, shares, strict=True):
@@ -105,20 +109,63 @@ def build_candidate(
         rows=by_host,
         ranks={cost.host: cost.ranks for cost in costs},
         tokens_per_step=rows_per_step * shape.sequence_len,
-        forecast=predict_step(works, traffic_of(shape, sync), network),
-        memory_bytes=_memory(shape, works, ranks, shares, device_batch_size, sync),
+        forecast=predict_step(works, traffic_of(shape, sync, costs[0].dtype, divided), network),
+        memory_bytes=_memory(shape, works, ranks, shares, device_batch_size, sync, divided),
         handovers=handovers,
     )
 
 
-def _evening(shape: Shape, ranks: Sequence[RankCost], device_batch_size: int) -> Evening | None:
+def _divides(shape: Shape, ranks: Sequence[RankCost], rows: int, device_batch_size: int) -> bool:
+    """Whether the lm_head is divided in steps of so many rows, as `--lm-head auto` has it."""
+    able = len(ranks) > 1 and all(rank.device == "cpu" for rank in ranks)
+    return able and is_divided(
+        rows * shape.sequence_len,
+        shape.padded_vocab_size,
+        math.ceil(rows / device_batch_size),
+        _deferred(shape, device_batch_size),
+    )
+
+
+def _evening(
+    shape: Shape, ranks: Sequence[RankCost], device_batch_size: int, *, divided: bool
+) -> Evening | None:
     """Of what rows leave uneven; None on one host, and between GPUs on NCCL."""
     hosts = {rank.host for rank in ranks}
     if len(hosts) == 1 or all(rank.device == "cuda" for rank in ranks):
         return None
     part = head_part(head_flops_per_token(shape), flops_per_token(shape))
     deferred = _deferred(shape, device_batch_size)
-    return Evening(device_batch_size, deferred, shape.sequence_len, part)
+    return Evening(device_batch_size, deferred, shape.sequence_len, part, divided)
+
+
+def divided_works(
+    shape: Shape,
+    works: Sequence[RankWork],
+    ranks: Sequence[RankCost],
+    rows: Sequence[int],
+    handovers: Sequence[Handover],
+    device_batch_size: int,
+) -> list[RankWork]:
+    """The ranks' work with the lm_head divided between them; no micro-batch is early."""
+    found: list[RankWork] = []
+    extra = extra_tokens(handovers, len(ranks))
+    for work, cost, count, more in zip(works, ranks, rows, extra, strict=True):
+        tokens = count * shape.sequence_len
+        rows_s = cost.rows_time_s(count, device_batch_size)
+        part = (tokens + more) / (sum(rows) * shape.sequence_len)
+        deferred_s = sum(work.deferred_s) * cost.row_s / cost.backward_s
+        own = (tokens + more) / tokens if tokens else 0.0
+        found.append(
+            dataclasses.replace(
+                work,
+                ahead_s=deferred_s * cost.forward_s / cost.row_s,
+                head_s=own * rows_s * cost.head_s / cost.row_s,
+                # All but the tables' idle rows is nearly the lm_head's.
+                adamw_s=part * work.adamw_s,
+                tokens=float(tokens),
+            )
+        )
+    return found
 
 
 def evened_works(
@@ -151,6 +198,7 @@ def _memory(
     shares: Sequence[int],
     device_batch_size: int,
     sync: str,
+    divided: bool,
 ) -> dict[str, float]:
     """Bytes by host, all its ranks."""
     many, deferred = len(ranks) > 1, _deferred(shape, device_batch_size)
@@ -164,6 +212,7 @@ def _memory(
             owned=work.owned,
             lossy=many and sync != EXACT,
             payload_bytes=DENSE_BYTES[sync] if many else 0.0,
+            logits=rows * shape.sequence_len * shape.padded_vocab_size if divided else None,
         )
         found[cost.host] = found.get(cost.host, 0.0) + need.total
     return found
@@ -189,16 +238,17 @@ def share_rows(rows: int, ranks: Sequence[RankCost], device_batch_size: int) -> 
     return shares
 
 
-def traffic_of(shape: Shape, sync: str) -> Traffic:
-    """What a step of this model exchanges."""
+def traffic_of(shape: Shape, sync: str, dtype: str, divided: bool) -> Traffic:
+    """What a step of this model exchanges. dtype: of hidden states; divided: the lm_head is."""
     counts = count_parameters(shape)
     return Traffic(
-        head_numbers=counts.lm_head,
+        head_numbers=0.0 if divided else counts.lm_head,
         matrix_numbers=counts.transformer_matrices,
         table_width=shape.table_width,
         layers=min(shape.depth, MOST_GROUPS),
         dense_bytes=DENSE_BYTES[sync],
         row_bytes=ROW_BYTES[sync],
+        token_bytes=(2.0 if dtype == "bfloat16" else 4.0) * shape.n_embd if divided else 0.0,
     )
 
 

@@ -42,10 +42,11 @@ def rank_memory(
     lossy: bool,
     payload_bytes: float,
     waiting_rows: int = 0,
+    logits: int | None = None,
 ) -> MemoryNeed:
     """What one rank holds at the height of a step. rows: of a micro-batch; waiting_rows: of those
     whose backward passes are deferred; owned: part of Muon's matrices; payload_bytes: of a number
-    on the wire, 0 for a rank alone.
+    on the wire, 0 for a rank alone; logits: that are held, where it is not those of a chunk.
     """
     counts = count_parameters(shape)
     number = 2 if dtype == "bfloat16" else 4
@@ -53,7 +54,8 @@ def rank_memory(
     kept_tokens = tokens + waiting_rows * shape.sequence_len
     tables = counts.tables * number
     row_numbers = distinct_tokens(tokens, shape.vocab_size) * shape.table_width
-    logits = min(tokens, HEAD_CHUNK_TOKENS) * shape.padded_vocab_size * number
+    if logits is None:
+        logits = min(tokens, HEAD_CHUNK_TOKENS) * shape.padded_vocab_size
     # The lm_head is cast once a step.
     cast = counts.lm_head * number if number != 4 else 0
     travelling = counts.dense * payload_bytes
@@ -62,5 +64,5 @@ def rank_memory(
         gradients=4.0 * counts.dense + 4 * row_numbers,
         moments=8.0 * counts.lm_head + 2 * tables + 4 * owned * counts.transformer_matrices,
         activations=float(number * activation_numbers(kept_tokens, shape.n_embd, shape.depth)),
-        buffers=logits + cast + travelling + (4.0 * counts.dense if lossy else 0.0),
+        buffers=logits * number + cast + travelling + (4.0 * counts.dense if lossy else 0.0),
     )

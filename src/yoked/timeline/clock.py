@@ -87,10 +87,10 @@ class _Kind:
 
 
 class _Program:
-    """What a rank of one kind does, step after step. total: ranks of the fleet."""
+    """What a rank of one kind does, step after step. total: ranks of the fleet; tokens: theirs."""
 
-    def __init__(self, work: RankWork, traffic: Traffic, total: int) -> None:
-        self.work, self.traffic, self.total = work, traffic, total
+    def __init__(self, work: RankWork, traffic: Traffic, total: int, tokens: float) -> None:
+        self.work, self.traffic, self.total, self.tokens = work, traffic, total, tokens
 
     def acts(self, steps: Sequence[StepMail]) -> Iterator[_Act]:
         """All steps in order."""
@@ -106,11 +106,8 @@ class _Program:
     def _gradients(self, mail: StepMail) -> Iterator[_Act]:
         work, traffic = self.work, self.traffic
         yield _Act(work.before_s, send=mail.early)
-        to_last_head_s = work.ahead_s + work.forward_s
-        yield _Act(to_last_head_s + work.head_s * HEAD_BEFORE_FIRST_PIECE)
-        piece_s = work.head_s * (1 - HEAD_BEFORE_FIRST_PIECE) + work.encode_s * traffic.head_numbers
-        for passage in mail.head:
-            yield _Act(piece_s / len(mail.head), send=passage)
+        yield _Act(work.ahead_s + work.forward_s)
+        yield from self._divided_head(mail) if mail.divided else self._whole_head(mail)
         for seconds, touched in zip(work.deferred_s, mail.deferred, strict=True):
             yield _Act(seconds, send=touched)
         foreign = (1 - work.owned) * traffic.matrix_numbers
@@ -119,6 +116,27 @@ class _Program:
             yield _Act(layers_s / len(mail.layers), send=passage)
         yield _Act(send=mail.rows)
         yield _Act(work.idle_rows_s)
+
+    def _whole_head(self, mail: StepMail) -> Iterator[_Act]:
+        head_s = self.work.head_s
+        yield _Act(head_s * HEAD_BEFORE_FIRST_PIECE)
+        encode_s = self.work.encode_s * self.traffic.head_numbers
+        piece_s = head_s * (1 - HEAD_BEFORE_FIRST_PIECE) + encode_s
+        for passage in mail.head:
+            yield _Act(piece_s / len(mail.head), send=passage)
+
+    def _divided_head(self, mail: StepMail) -> Iterator[_Act]:
+        hidden, sums, gradient = mail.divided
+        logits_s = self.work.head_s * HEAD_BEFORE_FIRST_PIECE
+        own_s = logits_s * self.work.tokens / self.tokens
+        yield _Act(send=hidden)
+        yield _Act(own_s)
+        yield _Act(wait=(hidden,))
+        yield _Act(logits_s - own_s, send=sums)
+        yield _Act(wait=(sums,))
+        yield _Act(send=gradient)
+        yield _Act(self.work.head_s - logits_s)
+        yield _Act(wait=(gradient,))
 
     def _optimizer(self, mail: StepMail) -> Iterator[_Act]:
         work, traffic = self.work, self.traffic
@@ -139,8 +157,9 @@ class _Run:
 
     def __init__(self, mail: Mail, traffic: Traffic, steps: Sequence[StepMail]) -> None:
         self.now = 0.0
+        tokens = sum(n * work.tokens for n, work in zip(mail.counts, mail.works, strict=True))
         self.kinds = [
-            _Kind(_Program(work, traffic, mail.total).acts(steps), work.cpu_s_per_byte)
+            _Kind(_Program(work, traffic, mail.total, tokens).acts(steps), work.cpu_s_per_byte)
             for work in mail.works
         ]
         self.queue = [passage for step in steps for passage in step.in_order]

@@ -55,13 +55,15 @@ class Evening:
     """What of a step can be evened out.
 
     batch_rows: rows of a micro-batch; deferred: as `deferred_backwards` says; row_tokens: tokens a
-    row; head_part: of a row's time, what the lm_head takes.
+    row; head_part: of a row's time, what the lm_head takes; divided: it is by its vocabulary
+    (`yoked.timeline.division`), and parts as large as need be do without any exchange more.
     """
 
     batch_rows: int
     deferred: int
     row_tokens: int
     head_part: float
+    divided: bool = False
 
     def work(self, tokens: int) -> float:
         """What the lm_head of so many tokens costs, in rows."""
@@ -69,6 +71,8 @@ class Evening:
 
     def most(self, rows: int) -> float:
         """The most that a rank with so many rows can hand over, in rows."""
+        if self.divided:
+            return self.work(rows * self.row_tokens)
         first = source_batch(self.batches(rows), self.deferred) * self.batch_rows
         in_batch = max(0, min(self.batch_rows, rows - first))
         return self.work(int(MOST_OF_BATCH * in_batch * self.row_tokens))
@@ -76,7 +80,8 @@ class Evening:
     def in_step(self, rows: Sequence[int]) -> bool:
         """Whether ranks with these rows report within a step."""
         fewest = min(self.batches(count) for count in rows)
-        return len(rows) > 1 and self.deferred > 1 and fewest >= FEWEST_TO_REPORT
+        can = len(rows) > 1 and self.deferred > 1 and not self.divided
+        return can and fewest >= FEWEST_TO_REPORT
 
     def report_batch(self, rows: int) -> int:
         """Before which of its micro-batches a rank with so many rows reports."""
@@ -135,7 +140,7 @@ class Evening:
     def worth(self, handovers: Sequence[Handover], rows: Sequence[int]) -> float:
         """The part by which a step must become shorter."""
         waiting = any(self.batches(rows[each.source]) == 1 for each in handovers)
-        return WORTH_WAITING if waiting else WORTH
+        return WORTH_WAITING if waiting and not self.divided else WORTH
 
     def best_rows(
         self, rows: Sequence[int], took_s: Callable[[int, float], float]
@@ -173,11 +178,7 @@ class Evening:
 
     def extra_work(self, handovers: Sequence[Handover], ranks: int) -> tuple[float, ...]:
         """By rank, what it computes for others, in rows; below zero: what others do for it."""
-        tokens = [0] * ranks
-        for each in handovers:
-            tokens[each.source] -= each.tokens
-            tokens[each.helper] += each.tokens
-        return tuple(self.work(count) for count in tokens)
+        return tuple(self.work(count) for count in extra_tokens(handovers, ranks))
 
     def batches(self, rows: int) -> int:
         """Micro-batches of a rank with so many rows."""
@@ -197,6 +198,15 @@ def _moves(
             moved[source] -= 1
             moved[to] += 1
             yield tuple(moved)
+
+
+def extra_tokens(handovers: Sequence[Handover], ranks: int) -> list[int]:
+    """By rank, tokens that it computes for others; below zero: that others do for it."""
+    tokens = [0] * ranks
+    for each in handovers:
+        tokens[each.source] -= each.tokens
+        tokens[each.helper] += each.tokens
+    return tokens
 
 
 def head_part(head_flops: float, flops: float) -> float:

@@ -11,6 +11,9 @@ from itertools import islice
 
 from yoked.timeline.work import DENSE_BYTES, Network, RankWork, Traffic
 
+# Of a token's sums over a part of the vocabulary, float32.
+SUM_BYTES = 4.0
+
 
 def ring_bytes(payload_bytes: float, ranks: int) -> float:
     """What each rank of a ring all-reduce sends: 2(N-1)/N of the payload (Thakur et al. 2005)."""
@@ -112,7 +115,9 @@ class StepMail:
         rest = iter(in_order)
         early, *deferred = parted
         self.early = next(rest) if early else None
-        self.head = list(islice(rest, traffic.head_pieces))
+        self.head = list(islice(rest, 0 if traffic.token_bytes else traffic.head_pieces))
+        # Hidden states, sums, gradients of the hidden states.
+        self.divided = list(islice(rest, 3 if traffic.token_bytes else 0))
         self.deferred = [next(rest) if there else None for there in deferred]
         self.layers = list(islice(rest, traffic.layers))
         self.rows = next(rest)
@@ -131,8 +136,6 @@ def messages(mail: Mail, traffic: Traffic) -> StepMail:
     stack = traffic.matrix_numbers / traffic.stacks * dense
     row = traffic.table_width * traffic.row_bytes
     owned = [work.owned for work in mail.works]
-    head_bytes = traffic.head_numbers / traffic.head_pieces * dense
-    piece = mail.ring(head_bytes, hops=_hops(mail.total, dense))
     gradients = mail.direct(
         [(1 - part) * layer for part in owned], [others * part * layer for part in owned]
     )
@@ -148,13 +151,30 @@ def messages(mail: Mail, traffic: Traffic) -> StepMail:
     )
     every = [
         *([_rows(mail, early)] if any(early) else []),
-        *[piece] * traffic.head_pieces,
+        *_head(mail, traffic),
         *[_rows(mail, deferred) for deferred in (first, second) if any(deferred)],
         *[gradients] * traffic.layers,
         rows,
         *[new] * traffic.stacks,
     ]
     return StepMail(traffic, every, parted=(any(early), any(first), any(second))).again()
+
+
+def _head(mail: Mail, traffic: Traffic) -> list[Passage]:
+    """The pieces of the lm_head's gradient, or what is exchanged where it is divided."""
+    if traffic.token_bytes:
+        own = [traffic.token_bytes * work.tokens for work in mail.works]
+        hidden = _rows(mail, own)
+        every = sum(count * each for count, each in zip(mail.counts, own, strict=True))
+        tokens = every / traffic.token_bytes
+        sums = _rows(mail, [2 * SUM_BYTES * tokens] * len(own))
+        back = mail.direct(
+            [every - each for each in own], [(mail.total - 1) * each for each in own]
+        )
+        return [hidden, sums, back]
+    head_bytes = traffic.head_numbers / traffic.head_pieces * traffic.dense_bytes
+    piece = mail.ring(head_bytes, hops=_hops(mail.total, traffic.dense_bytes))
+    return [piece] * traffic.head_pieces
 
 
 def _hops(ranks: int, dense_bytes: float) -> int:

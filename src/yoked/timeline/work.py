@@ -51,6 +51,9 @@ class RankWork:
     table_rows: rows of the tables that the tokens of the first, the deferred, and the last
     micro-batch touch. encode_s, decode_s: a number's way into its payload dtype and back.
     cpu_s_per_byte: what a byte sent or received costs its cores, divided by its threads.
+
+    Where the lm_head is divided, head_s is of this rank's part for all tokens, and ahead_s has
+    none of it; tokens: of this rank's rows.
     """
 
     host: str
@@ -70,6 +73,7 @@ class RankWork:
     encode_s: float = 0.0
     decode_s: float = 0.0
     cpu_s_per_byte: float = 0.0
+    tokens: float = 0.0
 
     @property
     def alone_s(self) -> float:
@@ -84,7 +88,8 @@ class Traffic:
     """What one step exchanges. table_width: numbers of one row in all tables together.
 
     layers: groups in which the matrices' gradients leave; head_pieces, stacks: messages that the
-    lm_head's gradient and the new matrices are parted into.
+    lm_head's gradient and the new matrices are parted into. token_bytes: of the hidden state of a
+    token where the lm_head is divided (`yoked.timeline.division`), and nothing of it is summed.
     """
 
     head_numbers: float
@@ -95,6 +100,7 @@ class Traffic:
     row_bytes: float = 4.0
     head_pieces: int = 8
     stacks: int = 4
+    token_bytes: float = 0.0
 
 
 @dataclass(frozen=True)

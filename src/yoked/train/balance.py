@@ -35,8 +35,9 @@ FEWEST_SEEN = 2
 WINDOW = 32
 # What a step's time varies by, until it is known better: so many steps' worth of knowledge.
 NOISE, NOISE_STEPS = 0.05, 4
-# Standard errors that a figure is taken to be wrong by, to the worse.
-MARGIN = 2.0
+# Standard errors that a figure is taken to be wrong by, to the worse; fewer where it costs little
+# to be wrong, because what rows leave uneven is evened out.
+MARGIN, MARGIN_EVENED = 2.0, 1.0
 # Two figures in a row that are off by so much are another speed, not noise.
 JUMP, JUMP_SPREADS = 0.1, 4.5
 # Steps between two changes; twice as many each time that one is taken back within MEMORY_STEPS.
@@ -298,10 +299,12 @@ class Balancer:
 
     def _worthwhile(self, rows: Sequence[int], best: Sequence[int], costs: Sequence[Cost]) -> bool:
         """Whether other rows pay, both evened out as well as can be."""
+        evens = self._evening is not None and not self._evening.in_step(rows)
         return worthwhile(
             self._work(rows, self._handovers(rows, costs)),
             self._work(best, self._handovers(best, costs)),
             costs,
+            MARGIN_EVENED if evens else MARGIN,
         )
 
     def _reason(self, costs: Sequence[Cost]) -> tuple[Why, int | None]:
@@ -375,14 +378,17 @@ class Balancer:
         return self._take(before, costs, "tried", rank, self._handovers(before, costs))
 
 
-def worthwhile(rows: Sequence[float], best: Sequence[float], costs: Sequence[Cost]) -> bool:
-    """Whether the change pays, and still does if every figure is wrong to its disadvantage.
+def worthwhile(
+    rows: Sequence[float], best: Sequence[float], costs: Sequence[Cost], margin: float
+) -> bool:
+    """Whether the change pays, and still does if every figure is wrong to its disadvantage, by
+    `margin` standard errors.
 
     A rank's figure is wrong the same way before and after: too fast where a rank is given rows,
     too slow where rows are taken from it.
     """
     worst = [
-        cost.off(MARGIN if after >= before else -MARGIN)
+        cost.off(margin if after >= before else -margin)
         for cost, before, after in zip(costs, rows, best, strict=True)
     ]
     return step_s(best, costs) < (1 - WORTHWHILE) * step_s(rows, costs) and (

@@ -87,13 +87,13 @@ class Head:
             chunk = max(tokens, 1)
         for start in range(0, tokens, chunk):
             rows = slice(start, min(start + chunk, tokens))
-            part = _Chunk(self, hidden_NC[rows], weight_VC, targets_N[rows].contiguous())
+            part = Chunk(self, hidden_NC[rows], weight_VC, targets_N[rows].contiguous())
             part.forward(wants_grad)
             token_nats[rows] = part.token_nats()
             if grad_scale is not None and weight_grad_VC is not None and hidden_grad is not None:
                 last = rows.stop == tokens
-                tell = on_piece if last else None
-                hidden_grad[rows] = part.backward(grad_scale, weight_grad_VC, tell)
+                hidden_grad[rows] = part.hidden_gradient(grad_scale).to(hidden_NC.dtype)
+                part.weight_gradient(grad_scale, weight_grad_VC, on_piece if last else None)
         # In host memory: Metal has no float64.
         return HeadResult(token_nats.cpu().double().sum(), token_nats, hidden_grad)
 
@@ -130,35 +130,56 @@ def _edges(vocab: int, columns: int) -> list[tuple[int, int]]:
     return list(pairwise([*range(0, vocab, columns), vocab]))
 
 
-class _Chunk:
-    """One chunk of tokens on its way through the head."""
+def token_nats(partition_sum_R: Tensor, target_logit_R: Tensor, targets_R: Tensor) -> Tensor:
+    """(R,) in the dtype of sums, which are those of the whole vocabulary."""
+    nats = partition_sum_R.log() - SOFTCAP * torch.tanh(target_logit_R / SOFTCAP)
+    return torch.where(targets_R == IGNORED, 0.0, nats)
 
-    def __init__(self, head: Head, hidden_RC: Tensor, weight_VC: Tensor, targets_R: Tensor) -> None:
+
+class Chunk:
+    """One chunk of tokens on its way through the head, or through a part of its vocabulary.
+
+    weight_VC: the rows of the weight from `first_id` on. partition_sum, target_logit: (R,), after
+    `forward` of this part; of a part they are to be those of the whole vocabulary before
+    `token_nats` and the gradients.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        hidden_RC: Tensor,
+        weight_VC: Tensor,
+        targets_R: Tensor,
+        first_id: int = 0,
+    ) -> None:
         self.head, self.hidden, self.weight, self.targets = head, hidden_RC, weight_VC, targets_R
+        self.first_id = first_id
         rows = hidden_RC.size(0)
         fp32 = {"dtype": wide(hidden_RC.dtype), "device": hidden_RC.device}
         self.partition_sum = torch.zeros(rows, **fp32)  # type: ignore[call-overload]
         self.target_logit = torch.zeros(rows, **fp32)  # type: ignore[call-overload]
-        self.hidden_grad = torch.zeros(rows, hidden_RC.size(1), **fp32)  # type: ignore[call-overload]
+        self._hidden_grad = torch.zeros(rows, hidden_RC.size(1), **fp32)  # type: ignore[call-overload]
         self.columns = block_columns(weight_VC.device, weight_VC.dtype)
-        self.gradient_blocks: list[Tensor] = []
+        self._gradient_blocks: list[Tensor] = []
 
     def forward(self, wants_grad: bool) -> None:
+        """Logits block by block, and what is summed over them."""
         products = self.head.products
         rows = self.hidden.size(0)
         blocks = self.head.blocks(rows, self.columns, self.weight) if wants_grad else []
         for number, first in enumerate(range(0, self.weight.size(0), self.columns)):
             weight = self.weight[first : first + self.columns]
-            valid = min(self.head.vocab_size - first, weight.size(0))
+            first_id = self.first_id + first
+            valid = min(self.head.vocab_size - first_id, weight.size(0))
             if wants_grad and products.forward == "default":
                 logits = torch.mm(self.hidden, weight.t(), out=blocks[number])
             else:
                 logits = multiply(self.hidden, weight, products.forward)
             gradient = blocks[number] if wants_grad else None
-            self._softcap(logits, gradient, first, max(valid, 0))
+            self._softcap(logits, gradient, first_id, max(valid, 0))
             if gradient is not None:
-                multiply_add(self.hidden_grad, gradient, weight.t(), products.grad_input)
-        self.gradient_blocks = blocks
+                multiply_add(self._hidden_grad, gradient, weight.t(), products.grad_input)
+        self._gradient_blocks = blocks
 
     def _softcap(self, logits: Tensor, gradient: Tensor | None, first: int, valid: int) -> None:
         if kernels.usable(logits):
@@ -179,27 +200,27 @@ class _Chunk:
 
     def token_nats(self) -> Tensor:
         """(R,) fp32."""
-        nats = self.partition_sum.log() - SOFTCAP * torch.tanh(self.target_logit / SOFTCAP)
-        return torch.where(self.targets == IGNORED, 0.0, nats)
+        return token_nats(self.partition_sum, self.target_logit, self.targets)
 
-    def backward(
+    def hidden_gradient(self, grad_scale: float) -> Tensor:
+        """(R, C), of this part of the vocabulary, in the dtype of sums."""
+        gradient: Tensor = self._hidden_grad * self._per_row(grad_scale)
+        target, slope = self._target_slope(grad_scale)
+        gradient -= slope[:, None] * widen(self.weight[target])
+        return gradient
+
+    def weight_gradient(
         self,
         grad_scale: float,
         weight_grad_VC: Tensor,
-        on_piece: Callable[[int], None] | None,
-    ) -> Tensor:
-        """Add the weight's gradient; return the hidden states', (R, C)."""
-        counted = self.targets != IGNORED
-        scale = torch.where(counted, grad_scale, 0.0)
-        per_row = (scale / self.partition_sum)[:, None]
-        slope = scale * (1 - torch.tanh(self.target_logit / SOFTCAP).square())
-        target = self.targets.clamp_min(0)
-        hidden_grad = self.hidden_grad * per_row
-        hidden_grad -= slope[:, None] * widen(self.weight[target])
-        scaled = (widen(self.hidden) * per_row).to(self.hidden.dtype)
+        on_piece: Callable[[int], None] | None = None,
+    ) -> None:
+        """Add the gradient of this part of the weight."""
+        target, slope = self._target_slope(grad_scale)
+        scaled = (widen(self.hidden) * self._per_row(grad_scale)).to(self.hidden.dtype)
         # Targets lie anywhere: they come before the blocks, so that each is complete in its turn.
         weight_grad_VC.index_add_(0, target, widen(self.hidden) * slope[:, None], alpha=-1)
-        for number, gradient in enumerate(self.gradient_blocks):
+        for number, gradient in enumerate(self._gradient_blocks):
             rows = slice(number * self.columns, number * self.columns + gradient.size(1))
             multiply_add(
                 weight_grad_VC[rows], gradient.t(), scaled.t(), self.head.products.grad_weight
@@ -207,5 +228,16 @@ class _Chunk:
             ends_piece = rows.stop % PIECE_COLUMNS == 0 or rows.stop == len(weight_grad_VC)
             if on_piece is not None and ends_piece:
                 on_piece(rows.start // PIECE_COLUMNS)
-        result: Tensor = hidden_grad.to(self.hidden.dtype)
-        return result
+
+    def _per_row(self, grad_scale: float) -> Tensor:
+        """(R, 1): the factor of what a token's exponentials give."""
+        counted = self.targets != IGNORED
+        factor: Tensor = torch.where(counted, grad_scale, 0.0) / self.partition_sum
+        return factor[:, None]
+
+    def _target_slope(self, grad_scale: float) -> tuple[Tensor, Tensor]:
+        """(R,) each: the target's row here, and its factor; 0 where it is in another part."""
+        target = self.targets - self.first_id
+        here = (target >= 0) & (target < self.weight.size(0)) & (self.targets != IGNORED)
+        slope = 1 - torch.tanh(self.target_logit / SOFTCAP).square()
+        return torch.where(here, target, 0), torch.where(here, grad_scale, 0.0) * slope

@@ -37,13 +37,12 @@ from yoked.train.session import (
     Session,
     build_session,
     join_ranks,
-    on_every,
-    on_first,
     parameter_table,
     require_enough_rows,
 )
 from yoked.train.start import Assembled, Origin, assemble, find_origin, load_origin, plan_result
 from yoked.train.sync.agreement import check_weights, same_start, whole_state
+from yoked.train.sync.together import on_every, on_first
 from yoked.train.sync.wire import Pending, Wire
 from yoked.train.trainer import StepStats, evaluate_bpb
 from yoked.train.vcpus import BUSY, kept_awake
@@ -330,7 +329,7 @@ class Loop:
         """Save after `done` steps; collective, because matrices' state lies with their owners."""
         if not background and done == self.first_step and self.origin.resumes:
             return
-        self.parts.trainer.settle()
+        self.parts.trainer.settle(moments=True)
         self._require_finite_weights(done)
         state = whole_state(self.parts.optimizer, self.wire)
         if background:

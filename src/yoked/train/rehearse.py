@@ -25,6 +25,7 @@ from torch import Tensor
 from yoked.agent import processors
 from yoked.records.measurement import Compute, ModelShape, StepCost
 from yoked.train import choose, kernels
+from yoked.train.compute import ComputeChoices, measured_compute, settle_threads
 from yoked.train.config import TrainConfig
 from yoked.train.head import Head
 from yoked.train.matmul import Library, multiply
@@ -34,7 +35,7 @@ from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.schedule import Schedule
 from yoked.train.resolve import ResolvedConfig, common_device_type, resolve
-from yoked.train.session import ComputeChoices, Place, measured_compute, settle_threads
+from yoked.train.session import Place
 from yoked.train.tables import RowGradients
 
 # A dtype is not tried where one micro-batch would take longer in it.

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from yoked.errors import UsageError
-from yoked.train.config import TrainConfig, require_whole_rows
+from yoked.train.config import TrainConfig
+from yoked.train.limits import require_whole_rows
 
 # Reference point of nanochat's hyperparameters: its depth-12 model.
 REFERENCE_DEPTH = 12

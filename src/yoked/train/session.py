@@ -10,22 +10,25 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from yoked.agent.processors import cpu_model
-from yoked.errors import DataError, UsageError, YokedError
+from yoked.errors import DataError, UsageError
 from yoked.train import choose, kernels
-from yoked.train.attention import AttentionPath
 from yoked.train.choose import Choice
+from yoked.train.compute import (
+    RECORDED,
+    ComputeChoices,
+    choose_compute,
+    device_identity,
+    settle_threads,
+)
 from yoked.train.config import TrainConfig
 from yoked.train.data.dataset import Dataset
 from yoked.train.data.prepare import prepare
 from yoked.train.data.progress import ProgressSink, Silent
-from yoked.train.matmul import Products
 from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
 from yoked.train.resolve import (
     REFERENCE_DEPTH,
@@ -38,17 +41,15 @@ from yoked.train.resolve import (
 )
 from yoked.train.shares import Shares, settle_shares, split_rows
 from yoked.train.speeds import measure_speeds
-from yoked.train.sync.choice import RankPlace, choose_sync
-from yoked.train.sync.patience import in_peace
+from yoked.train.sync.choice import RankPlace, choose_lm_head, choose_sync
 from yoked.train.sync.threads import batch_network_threads
+from yoked.train.sync.together import on_every, on_some
 from yoked.train.sync.wire import Wire
-from yoked.train.threads import plan_threads, read_cores
+from yoked.train.threads import read_cores
 from yoked.train.vcpus import choose_waiting
 
 # Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
 COLLECTIVE_TIMEOUT_S = 600
-RECORDED = "as recorded with the run"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,6 @@ class Place:
 
 
 @dataclass(frozen=True)
-class ComputeChoices:
-    """How this rank computes. choices: everything that was chosen, for people and run.json."""
-
-    dtype: str
-    layers: Products
-    head: Products
-    attention: AttentionPath
-    compile_blocks: bool
-    threads: int
-    choices: tuple[Choice, ...]
-
-
-@dataclass(frozen=True)
 class Session:
     """All that is settled before the first weight is drawn."""
 
@@ -102,6 +90,7 @@ class Session:
     horizon: Horizon
     compute: ComputeChoices
     sync: Choice
+    lm_head: Choice
     waiting: Choice
     hosts: list[dict[str, Any]]
     sharing: Shares
@@ -130,7 +119,7 @@ class Session:
         live = ", and moved by speed" if self.sharing.live else ""
         rows = ":".join(map(str, self.first_rows)) + " rows"
         shares = Choice("shares", rows, self.sharing.reason + live)
-        return (*choices, shares, self.waiting)
+        return (*choices, self.lm_head, shares, self.waiting)
 
 
 def join_ranks(place: Place) -> None:
@@ -149,45 +138,6 @@ def wire_for(device: torch.device) -> Wire:
     device_group = dist.new_group(backend="nccl") if set(kinds) == {"cuda"} else None
     batch_network_threads()
     return Wire(device_group, signals)
-
-
-def on_every(wire: Wire, act: Callable[[], T]) -> T:
-    """Act on all ranks; where one fails, all raise its error instead of waiting for it."""
-    failure: YokedError | None = None
-    result: T | None = None
-    try:
-        result = act()
-    except YokedError as problem:
-        failure = problem
-    failures = [problem for problem in wire.gather_objects(failure) if problem is not None]
-    if failures:
-        raise failures[0] if failure is None else failure
-    return result  # type: ignore[return-value]
-
-
-def on_some(wire: Wire, works: bool, act: Callable[[], T], what: str) -> T | None:
-    """Act on the ranks that work, however long it takes; errors as in `on_every`."""
-
-    def attempt() -> tuple[T | None, YokedError | None]:
-        try:
-            return act(), None
-        except YokedError as problem:
-            return None, problem
-
-    result, failure = in_peace(wire, works, attempt, what) or (None, None)
-
-    def tell() -> T | None:
-        if failure is not None:
-            raise failure
-        return result
-
-    return on_every(wire, tell)
-
-
-def on_first(wire: Wire, act: Callable[[], T]) -> T:
-    """Act on rank 0 alone and give every rank its result, or its error."""
-    result = on_every(wire, lambda: act() if wire.rank == 0 else None)
-    return wire.gather_objects(result)[0]  # type: ignore[no-any-return]
 
 
 def load_data(
@@ -218,147 +168,6 @@ def load_data(
     return data
 
 
-def settle_threads(config: TrainConfig, place: Place) -> tuple[int, Choice]:
-    """Set the number of threads of this rank, and pin it where that helps."""
-    text = os.environ.get("OMP_NUM_THREADS", "")
-    outside = int(text) if text.isdecimal() and int(text) > 0 else None
-    # torchrun sets 1 when nobody said anything: that is not a choice.
-    if outside == 1 and place.local_world_size > 1:
-        outside = None
-    plan = plan_threads(
-        read_cores(),
-        place.local_rank,
-        place.local_world_size,
-        config.thread_count,
-        chosen_outside=outside,
-    )
-    if plan.cores is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, plan.cores)
-    torch.set_num_threads(plan.threads)
-    pinned = f", pinned to CPUs {', '.join(map(str, plan.cores))}" if plan.cores else ""
-    return plan.threads, Choice("threads", str(plan.threads), plan.reason + pinned)
-
-
-def choose_compute(
-    config: TrainConfig,
-    model_config: ModelConfig,
-    device: torch.device,
-    wire: Wire,
-    threads: tuple[int, Choice],
-    recorded: Sequence[dict[str, Any]],
-) -> ComputeChoices:
-    """Choose on this rank, by measuring unless an earlier attempt of the run did. Collective.
-
-    The dtype is one for all ranks.
-    """
-    asked = str(recorded[0]["dtype"]) if recorded else config.dtype
-    earlier = _same_place(recorded, wire, device, config)
-    measured = on_every(
-        wire,
-        lambda: (
-            None
-            if earlier is not None
-            else choose.measure_dtypes(model_config, device, dtype=asked, matmul=config.matmul)
-        ),
-    )
-    best_s = wire.gather_objects({} if measured is None else measured.best_s)
-    dtype = Choice("dtype", asked, RECORDED) if recorded else choose.choose_dtype(best_s, asked)
-
-    def rest() -> ComputeChoices:
-        if measured is not None:
-            return measured_compute(config, model_config, device, dtype, measured, threads)
-        assert earlier is not None
-        layers, head = Products(**earlier["layers"]), Products(**earlier["head"])
-        path: AttentionPath = earlier["attention"]
-        return _computing(
-            (layers, head, Choice("matmul", choose.products_name(layers, head), RECORDED)),
-            (path, Choice("attention", path, RECORDED)),
-            dtype,
-            threads,
-            choose.choose_compile(config.compile, device),
-        )
-
-    return on_every(wire, rest)
-
-
-def measured_compute(
-    config: TrainConfig,
-    model_config: ModelConfig,
-    device: torch.device,
-    dtype: Choice,
-    measured: choose.ProductChoice,
-    threads: tuple[int, Choice],
-) -> ComputeChoices:
-    """How this rank computes in that dtype, by what its products took."""
-    # First: it says whether the passes that attention is timed with are compiled.
-    compiled = choose.choose_compile(config.compile, device)
-    times = measured.times.get(dtype.value)
-    if times is None:
-        # Too slow here to be looked at, and yet the best for the slowest of all ranks.
-        times = choose.measure_dtypes(
-            model_config, device, dtype=dtype.value, matmul=config.matmul
-        ).times[dtype.value]
-    return _computing(
-        choose.choose_products(times, config.matmul),
-        choose.choose_attention(
-            model_config,
-            device,
-            choose.DTYPES[dtype.value],
-            model_config.sequence_len,
-            config.attention,
-        ),
-        dtype,
-        threads,
-        compiled,
-    )
-
-
-def _computing(
-    products: tuple[Products, Products, Choice],
-    attention: tuple[AttentionPath, Choice],
-    dtype: Choice,
-    threads: tuple[int, Choice],
-    compiled: Choice,
-) -> ComputeChoices:
-    return ComputeChoices(
-        dtype=dtype.value,
-        layers=products[0],
-        head=products[1],
-        attention=attention[0],
-        compile_blocks=compiled.value == "blocks",
-        threads=threads[0],
-        choices=(dtype, products[2], threads[1], attention[1], compiled),
-    )
-
-
-def _same_place(
-    recorded: Sequence[dict[str, Any]], wire: Wire, device: torch.device, config: TrainConfig
-) -> dict[str, Any] | None:
-    """What this rank chose in an earlier attempt, where host, device and PyTorch are the same.
-
-    config: what is asked for now; another wish than then means to choose anew.
-
-    Taken over, a resumed run computes the very bits that it would have without the stop, with
-    exact sync.
-    """
-    if len(recorded) != wire.world_size:
-        return None
-    entry = recorded[wire.rank]
-    same = all(entry.get(key) == value for key, value in _identity(device).items())
-    compute: dict[str, Any] = entry.get("compute", {})
-    wishes = compute.get("asked_matmul"), compute.get("asked_attention", "auto")
-    return compute if same and wishes == (config.matmul, config.attention) else None
-
-
-def _identity(device: torch.device) -> dict[str, Any]:
-    return {
-        "name": socket.gethostname(),
-        "device": str(device),
-        "device_name": _device_name(device),
-        "torch": torch.__version__,
-    }
-
-
 def build_session(
     config: TrainConfig,
     place: Place,
@@ -376,7 +185,8 @@ def build_session(
     if device.type == "cpu":
         choose.release_freed_memory_slowly()
     threads = on_every(wire, lambda: settle_threads(config, place))
-    kind = common_device_type(wire.gather_objects(device.type))
+    kinds = set(wire.gather_objects(device.type))
+    kind = common_device_type(kinds)
     resolved = on_every(wire, lambda: resolve(config, kind))
     data = load_data(config, resolved.max_seq_len, wire, place, progress)
     model_config = _model_config(resolved, resolved.depth, data.vocab_size)
@@ -397,6 +207,17 @@ def build_session(
     )
     sharing = settle_shares(config, names, last_rows if same_hosts else (), speeds)
     rows = split_rows(horizon.total_batch_size // resolved.max_seq_len, sharing.weights)
+    lm_head = on_every(
+        wire,
+        lambda: choose_lm_head(
+            config.lm_head,
+            model_config,
+            horizon.total_batch_size,
+            resolved.device_batch_size,
+            ranks=wire.world_size,
+            on_cpus=kinds == {"cpu"},
+        ),
+    )
     sync = settle_sync(
         config,
         recorded,
@@ -414,6 +235,7 @@ def build_session(
             ],
             model_config,
             resolved.device_batch_size,
+            divided=lm_head.value == "divided",
         ),
     )
     for host in hosts:
@@ -429,6 +251,7 @@ def build_session(
         horizon,
         compute,
         sync,
+        lm_head,
         choose_waiting(config.waiting, ranks=place.world_size, on_cpu=device.type == "cpu"),
         hosts,
         sharing,
@@ -467,7 +290,7 @@ def _describe(
 ) -> dict[str, Any]:
     """One rank, as run.json and the result have it."""
     return {
-        **_identity(device),
+        **device_identity(device),
         "rank": place.rank,
         "dtype": compute.dtype,
         "threads": compute.threads,
@@ -482,15 +305,6 @@ def _describe(
         "choices": [dataclasses.asdict(choice) for choice in compute.choices],
         "kernels": kernels.kernels().reason,
     }
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        return cpu_model(cpuinfo.read_text(encoding="utf-8"))
-    return platform.processor() or platform.machine()
 
 
 def parameter_table(counts: ParameterCounts) -> dict[str, int]:

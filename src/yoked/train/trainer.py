@@ -18,9 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from yoked.timeline.deferral import deferred_backwards, part_batches
-from yoked.timeline.evening import Evening, Handover, head_part
+from yoked.timeline.deferral import Parts, deferred_backwards, part_batches
+from yoked.timeline.evening import Evening, Handover, extra_tokens, head_part
 from yoked.train.choose import synchronize
+from yoked.train.divided import DividedHead
 from yoked.train.handover import Handovers
 from yoked.train.head import Head
 from yoked.train.model import GPT, count_parameters, flops_per_token
@@ -30,6 +31,7 @@ from yoked.train.shares import split_rows
 from yoked.train.sync.payload import PAYLOADS, Payload
 from yoked.train.sync.sync import Moment, Sync
 from yoked.train.sync.wire import Wire
+from yoked.train.tables import RowGradients
 
 Rows = NDArray[np.int64]
 # Gradients of the scalars are 1e-5 and more as soon as the layers do something.
@@ -79,20 +81,26 @@ class Trainer:
         device_batch_size: int,
         shares: list[float],
         payload: Payload = PAYLOADS["exact"],
+        divided: bool = False,
     ) -> None:
+        """divided: the lm_head is, by its vocabulary (`yoked.train.divided`)."""
         self.model, self.layout, self.optimizer, self.head = model, layout, optimizer, head
         self.wire, self.stream = wire, stream
         self.rows_per_step, self.device_batch_size = rows_per_step, device_batch_size
         self.ranges = split_rows(rows_per_step, shares)
-        self.sync = Sync(wire, layout, payload)
+        self.sync = Sync(wire, layout, payload, sums_head=not divided)
         shape = model.config
         tokens = device_batch_size * shape.sequence_len
         # A rank alone has no message to hide.
         deferred = deferred_backwards(tokens, shape.n_embd, shape.n_layer)
         deferred = deferred if wire.active else 1
         part = head_part(6 * count_parameters(shape).lm_head, flops_per_token(shape))
-        self.evening = Evening(device_batch_size, deferred, shape.sequence_len, part)
+        self.evening = Evening(
+            device_batch_size, deferred, shape.sequence_len, part, divided=divided
+        )
         self.handovers = Handovers(wire, shape.n_embd, model.compute_dtype)
+        by_rank = [len(part) * shape.sequence_len for part in self.ranges]
+        self.divided = DividedHead(wire, optimizer, head, by_rank) if divided else None
         model.before_layers = self.sync.settle
 
     @property
@@ -103,7 +111,15 @@ class Trainer:
     def reshare(self, ranges: list[range], handovers: tuple[Handover, ...] = ()) -> None:
         """Compute these rows of the following steps; on all ranks before the same step."""
         assert sum(len(part) for part in ranges) == self.rows_per_step, ranges
-        self.ranges, self.handovers.agreed = ranges, handovers
+        self.ranges = ranges
+        if self.divided is None:
+            self.handovers.agreed = handovers
+            return
+        extra = extra_tokens(handovers, len(ranges))
+        row_tokens = self.model.config.sequence_len
+        self.divided.share(
+            [len(part) * row_tokens + more for part, more in zip(ranges, extra, strict=True)]
+        )
 
     def step(self, step: int) -> StepStats:
         """Take step `step` (counted from 0) on rows [step * B, (step + 1) * B).
@@ -136,31 +152,50 @@ class Trainer:
             wait_s=times.wait_s,
             bytes_sent=self.wire.bytes_sent - sent_before,
             fixed_s=compute_s - rows_s,
-            extra_tokens=self.handovers.extra_tokens,
+            extra_tokens=(self.divided or self.handovers).extra_tokens,
         )
 
-    def settle(self) -> None:
-        """Until the weights are those of the last step: before they are read. Collective."""
+    def settle(self, *, moments: bool = False) -> None:
+        """Until the weights are those of the last step, on all ranks: before they are read.
+
+        moments: AdamW's of the lm_head, too. Collective.
+        """
         self.sync.settle()
+        if self.divided is not None:
+            self.divided.gather()
+            for whole in self.optimizer.head_moments if moments else ():
+                self.divided.complete(whole)
 
     def gradients(self, step: int) -> float:
         """Compute this rank's gradients of a step and hand them to the sync; returns its nats."""
-        device, dtype = self.model.device, self.model.compute_dtype
         self.layout.zero_gradients()
         first = step * self.rows_per_step
-        batch = torch.from_numpy(self.stream.batch(first, first + self.rows_per_step)).to(device)
+        batch = torch.from_numpy(self.stream.batch(first, first + self.rows_per_step))
+        batch = batch.to(self.model.device)
         by_rank = [
             torch.split(batch[part.start : part.stop], self.device_batch_size) if len(part) else ()
             for part in self.ranges
         ]
-        micro_batches = by_rank[self.wire.rank]
         inputs = [[rows[:, :-1] for rows in each] for each in by_rank]
         tables = self.sync.begin(inputs, self.evening.deferred)
+        scale = 1.0 / (self.rows_per_step * self.model.config.sequence_len)
+        if self.divided is None:
+            nats = self._by_whole_head(by_rank, tables, scale)
+        else:
+            nats = self._by_divided_head(self.divided, by_rank, tables, scale)
+        self.sync.rest_ready()
+        return nats
+
+    def _by_whole_head(
+        self, by_rank: Sequence[Sequence[Tensor]], tables: Sequence[RowGradients], scale: float
+    ) -> float:
+        """Each micro-batch through layers and head, and back; the last few after the last head."""
+        micro_batches = by_rank[self.wire.rank]
         self.handovers.begin(by_rank, self.evening, self.sync.times)
         lm_head = partial(
             self.head.loss,
-            weight_VC=self.model.lm_head.weight.detach().to(dtype),
-            grad_scale=1.0 / (self.rows_per_step * (batch.size(1) - 1)),
+            weight_VC=self.model.lm_head.weight.detach().to(self.model.compute_dtype),
+            grad_scale=scale,
             weight_grad_VC=self.layout.head_grad,
         )
         parts = part_batches(len(micro_batches), self.evening.deferred)
@@ -177,7 +212,7 @@ class Trainer:
             self.handovers.follow(number)
             hidden = self.model(rows[:, :-1], table)
             for theirs, their_targets, answer in self.handovers.ahead(number):
-                answer(lm_head(theirs.to(device), targets_N=their_targets))
+                answer(lm_head(theirs.to(self.model.device), targets_N=their_targets))
             targets = rows[:, 1:].flatten()
             head_hidden, head_targets = self.handovers.enter(
                 number, hidden.detach().flatten(0, 1), targets
@@ -193,13 +228,51 @@ class Trainer:
             waiting.append(_Deferred(number, hidden, gradient.view_as(hidden)))
             if number < parts.early and not self.handovers.owes(number):
                 nats += self._backward(waiting.pop())
+        return nats + self._backward_deferred(waiting, parts)
+
+    def _by_divided_head(
+        self,
+        divided: DividedHead,
+        by_rank: Sequence[Sequence[Tensor]],
+        tables: Sequence[RowGradients],
+        scale: float,
+    ) -> float:
+        """All micro-batches through the layers, all through the head, all back."""
+        dtype, micro_batches = self.model.compute_dtype, by_rank[self.wire.rank]
+        targets = [
+            torch.cat(
+                [torch.empty(0, dtype=torch.int64), *(rows[:, 1:].flatten() for rows in each)]
+            )
+            for each in by_rank
+        ]
+        divided.begin(targets, dtype, self.sync.times)
+        self.sync.reach(Moment.LAST_HEAD)
+        hidden = [
+            self.model(rows[:, :-1], table)
+            for rows, table in zip(micro_batches, tables, strict=True)
+        ]
+        nothing = torch.empty(0, self.model.config.n_embd, dtype=dtype)
+        loss = divided.loss(
+            torch.cat([nothing, *(each.detach().flatten(0, 1) for each in hidden)]), scale
+        )
+        assert loss.hidden_grad is not None
+        gradients = torch.split(loss.hidden_grad, [each.shape[:2].numel() for each in hidden])
+        waiting = deque(
+            _Deferred(number, each, gradient.view_as(each))
+            for number, (each, gradient) in enumerate(zip(hidden, gradients, strict=True))
+        )
+        parts = part_batches(len(hidden), self.evening.deferred)
+        return float(loss.nats) + self._backward_deferred(waiting, parts)
+
+    def _backward_deferred(self, waiting: deque[_Deferred], parts: Parts) -> float:
+        """The micro-batches that are left; returns the nats that are known only now."""
+        nats = 0.0
         while waiting:
             if len(waiting) <= parts.last + parts.deferred[1]:
                 self.sync.reach(Moment.MOST_BACKWARD)
             if len(waiting) <= parts.last:
                 self.sync.reach(Moment.LAST_BACKWARD)
             nats += self._backward(waiting.popleft())
-        self.sync.rest_ready()
         return nats
 
     def _backward(self, batch: _Deferred) -> float:

@@ -118,6 +118,21 @@ def test_what_whole_rows_leave_uneven_is_reckoned_as_evened_out(
     assert apart.chosen.handovers == ()
 
 
+def test_in_small_steps_the_lm_head_is_reckoned_as_divided(fleet: Fleet, anchor: Shape) -> None:
+    small, large = (
+        next(
+            each
+            for each in make_plan(Question(anchor, tokens), fleet()).candidates
+            if each.sync == "exact"
+        )
+        for tokens in (2048, 8192)
+    )
+    megabytes = [each.forecast.sent_bytes / 1e6 for each in (small, large)]
+    # Of 2,048 tokens and width 256: hidden states and their gradients 2.1 MB, not 33.6.
+    assert 16 < megabytes[0] < 22
+    assert megabytes[1] > 46
+
+
 def test_gpus_on_nccl_hand_nothing_over(fleet: Fleet, anchor: Shape) -> None:
     measured = fleet(gbit=10, slower={"fast": 1.0, "slow": 1.33})
     gpus = replace(

@@ -119,10 +119,10 @@ def test_two_hosts_to_add_have_two_names(fleet: Fleet, anchor: Shape) -> None:
 
 
 def test_the_cores_of_a_stated_host_share_the_work_of_sending(anchor: Shape) -> None:
-    host = SimulatedHost(name="box", count=2, tflops=0.5, up="10 Gbit/s")
+    host = SimulatedHost(name="box", count=2, tflops=1.0, up="10 Gbit/s")
     rates = [
         make_plan(
-            Question(anchor, 4096, dtype="float32"),
+            Question(anchor, 8192, dtype="float32"),
             simulate(SimulatedFleet(host=[host.model_copy(update={"cores": cores})]), anchor, 2),
         ).chosen.tokens_per_second
         for cores in (1, 8)

@@ -108,6 +108,27 @@ def test_rows_of_deferred_micro_batches_leave_before_the_last_backward_pass() ->
     assert predict_step(earlier, traffic, network(100.0)).step_s == pytest.approx(1.5 + 4 + 2)
 
 
+def test_a_divided_lm_head_exchanges_hidden_states_behind_its_own_products() -> None:
+    # 10 tokens on each rank, 10 bytes a hidden state: a second each way, and sums that take 1.6.
+    traffic = replace(NOTHING, token_bytes=10.0)
+    works = [rank(host, forward_s=1, head_s=6, backward_s=2, owned=0.5, tokens=10) for host in "ab"]
+    step = predict_step(works, traffic, network(100.0))
+    # Logits of its own tokens 2 s, of the others' 2; its weight's gradient 2.
+    assert step.step_s == pytest.approx(1 + 4 + 1.6 + 2 + 2)
+    assert step.exposed_comm_s == pytest.approx(1.6)
+    assert step.sent_bytes == pytest.approx(100 + 160 + 100)
+
+
+def test_a_rank_without_tokens_works_on_its_part_of_a_divided_lm_head() -> None:
+    traffic = replace(NOTHING, token_bytes=1.0)
+    works = [
+        rank("a", forward_s=1, head_s=3, owned=0.5, tokens=20),
+        rank("b", head_s=6, owned=0.5, tokens=0),
+    ]
+    step = predict_step(works, traffic, network(1e9))
+    assert step.step_s == pytest.approx(1 + 6)
+
+
 def test_codecs_count_where_they_are_used() -> None:
     works = [rank(host, owned=0.5, encode_s=1.0, decode_s=0.1) for host in "ab"]
     step = predict_step(works, replace(NOTHING, head_numbers=10, dense_bytes=1.0), network(1e9))

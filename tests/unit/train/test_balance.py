@@ -327,6 +327,18 @@ def test_equal_hosts_lose_next_to_nothing_by_evening_out_noise(seed: int) -> Non
     assert len(found.changes) <= 12
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_evening_out_cannot_reach_rows_follow_within_ten_steps(seed: int) -> None:
+    # Of a micro-batch of two rows not enough can be handed over to make up for a whole row.
+    evening = Evening(batch_rows=2, deferred=8, row_tokens=512, head_part=0.54)
+    world = World(lambda step: (0.217, 0.94), lambda step: (0.123, 0.163))
+
+    found = simulate(world, (25, 7), 11, noise=0.015, seed=seed, evening=evening)
+
+    ideal_s = (32 + 0.123 / 0.217 + 0.163 / 0.94) / (1 / 0.217 + 1 / 0.94)
+    assert found.step_s[-1] <= 1.015 * ideal_s
+
+
 def test_a_host_too_slow_for_a_whole_row_has_most_of_one() -> None:
     world = steady(1.0, 4.5, fixed=0.0)
 

@@ -16,7 +16,8 @@ from yoked.cli.commands.probe import ModelFlags
 from yoked.errors import UsageError
 from yoked.train import resolve
 from yoked.train.__main__ import parse
-from yoked.train.config import TrainConfig, require_whole_rows
+from yoked.train.config import TrainConfig
+from yoked.train.limits import require_whole_rows
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,8 @@ class Layout:
         self.matrices = torch.empty(total, device=device)
         self.matrix_grads = torch.zeros(total, device=device)
         self.head_grad = torch.zeros_like(self.parameters[HEAD].data)
+        # Of the lm_head, what this rank has gradients of and updates (`yoked.train.divided`).
+        self.head_rows = slice(0, len(self.head_grad))
         self.scalar_names = [
             name for group in groups.adamw for name in group.names if self._is_scalar(name)
         ]
@@ -125,7 +127,7 @@ class Layout:
 
     def zero_gradients(self) -> None:
         """Forget the last step's gradients; the tables' go with their RowGradients."""
-        for buffer in (self.head_grad, self.matrix_grads, self.scalar_grads):
+        for buffer in (self.head_grad[self.head_rows], self.matrix_grads, self.scalar_grads):
             buffer.zero_()
 
     def gradient(self, name: str) -> Tensor:

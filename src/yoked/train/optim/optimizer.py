@@ -12,7 +12,7 @@ from yoked.errors import CheckpointError
 from yoked.train import kernels
 from yoked.train.matmul import Library
 from yoked.train.optim.adamw import SKIPPED, adamw_update, coefficients
-from yoked.train.optim.layout import Layout, Stack
+from yoked.train.optim.layout import HEAD, Layout, Stack
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
 from yoked.train.optim.schedule import Schedule
 from yoked.train.tables import RowGradients
@@ -22,6 +22,8 @@ OptimizerState = dict[str, dict[str, dict[str, Any]]]
 
 class MuonAdamW:
     """AdamW for tables, lm_head and scalars on every rank; Muon for the matrices that it owns.
+
+    Of the lm_head AdamW updates the layout's `head_rows`.
 
     After `step_muon`, a rank's own matrices are new and the others' are not: they come from their
     owners (`yoked.train.sync`).
@@ -74,7 +76,9 @@ class MuonAdamW:
         slot = rows.slot.clone().masked_fill_(rows.slot < 0, SKIPPED) if self._began else rows.slot
         for name, scalars in self._adamw_scalars(step):
             table = rows.tables.get(name)
-            if table is None:
+            if name == HEAD:
+                self._update_head(scalars)
+            elif table is None:
                 self._update(name, self.layout.gradient(name), scalars, None)
             else:
                 self._update(name, table, scalars, slot)
@@ -91,6 +95,23 @@ class MuonAdamW:
     def _update(self, name: str, gradient: Tensor, scalars: Tensor, slot: Tensor | None) -> None:
         parameter = self.layout.parameters[name].data
         adamw_update(parameter, gradient, self.first[name], self.second[name], scalars, slot)
+
+    @torch.no_grad()
+    def _update_head(self, scalars: Tensor) -> None:
+        rows = self.layout.head_rows
+        first, second = self.head_moments
+        adamw_update(
+            self.layout.parameters[HEAD].data[rows],
+            self.layout.head_grad[rows],
+            first[rows],
+            second[rows],
+            scalars,
+        )
+
+    @property
+    def head_moments(self) -> tuple[Tensor, Tensor]:
+        """AdamW's of the lm_head, (V, C) each."""
+        return self.first[HEAD], self.second[HEAD]
 
     def step_muon(self, step: int) -> None:
         """Update this rank's own matrices."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from yoked.errors import UsageError
 from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import deferred_backwards, part_rows
+from yoked.timeline.division import is_divided
 from yoked.timeline.messages import ring_bytes
 from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
@@ -57,13 +59,52 @@ class RankPlace:
 
 
 def choose_sync(
-    wire: Wire, ranks: Sequence[RankPlace], config: ModelConfig, device_batch_size: int
+    wire: Wire,
+    ranks: Sequence[RankPlace],
+    config: ModelConfig,
+    device_batch_size: int,
+    *,
+    divided: bool,
 ) -> Choice:
-    """The payload dtype for this network. Collective; all ranks choose alike."""
+    """The payload dtype for this network. Collective; all ranks choose alike.
+
+    divided: the lm_head is, and nothing of it is summed.
+    """
     if wire.device_group is not None:
         return Choice("sync", "exact", "NCCL between the GPUs")
     rate, latency_s = wire.gather_objects(measure_wire(wire))[0]
-    return judge(rate, latency_s, ranks, config, device_batch_size)
+    return judge(rate, latency_s, ranks, config, device_batch_size, divided=divided)
+
+
+def choose_lm_head(
+    asked: str,
+    config: ModelConfig,
+    tokens: int,
+    device_batch_size: int,
+    *,
+    ranks: int,
+    on_cpus: bool,
+) -> Choice:
+    """Whether it is divided between ranks; tokens: of a step. on_cpus: all of them compute there.
+
+    Raises UsageError where it was asked for and cannot be.
+    """
+    batch_tokens = device_batch_size * config.sequence_len
+    deferred = deferred_backwards(batch_tokens, config.n_embd, config.n_layer)
+    few = is_divided(tokens, config.padded_vocab_size, -(-tokens // batch_tokens), deferred)
+    why_not = None if few else f"{tokens:,} tokens would weigh as much as its gradient"
+    if ranks == 1 or not on_cpus:
+        why_not = "there is one rank" if ranks == 1 else "not all ranks compute on a CPU"
+    if asked == "divided" and why_not is not None:
+        raise UsageError(
+            f"--lm-head divided: {why_not}",
+            fix="leave --lm-head out: auto divides it where that can be done",
+        )
+    if asked != "auto":
+        return Choice("lm_head", asked, "as asked for with --lm-head")
+    if why_not is not None:
+        return Choice("lm_head", "whole", why_not)
+    return Choice("lm_head", "divided", f"{tokens:,} tokens weigh less than its gradient")
 
 
 def measure_wire(wire: Wire) -> tuple[float, float]:
@@ -99,6 +140,8 @@ def judge(
     ranks: Sequence[RankPlace],
     config: ModelConfig,
     device_batch_size: int,
+    *,
+    divided: bool = False,
 ) -> Choice:
     """Pure: the payload dtype for a wire that carries so much, each way, on every host."""
     counts = count_parameters(config)
@@ -114,7 +157,11 @@ def judge(
             _work(rank, name, part, config, device_batch_size)
             for rank, part in zip(ranks, owned, strict=True)
         ]
-        step_s[name] = predict_step(works, _traffic(name, config, counts), network).step_s
+        traffic = _traffic(name, config, counts)
+        if divided:
+            works = [_divided(work, rank, config) for work, rank in zip(works, ranks, strict=True)]
+            traffic = replace(traffic, head_numbers=0.0, token_bytes=4.0 * config.n_embd)
+        step_s[name] = predict_step(works, traffic, network).step_s
     best_s = min(step_s.values())
     chosen = next(name for name in CANDIDATES if step_s[name] <= WORTHWHILE * best_s)
     figures = {f"{name}_step_s": took_s for name, took_s in step_s.items()}
@@ -172,6 +219,19 @@ def _work(
         encode_s=16 / COPY_BYTES_PER_S if lossy else 0.0,
         decode_s=10 / COPY_BYTES_PER_S if lossy else 0.0,
         cpu_s_per_byte=GLOO_CPU_S_PER_BYTE / rank.threads if rank.threads else 0.0,
+    )
+
+
+def _divided(work: RankWork, rank: RankPlace, config: ModelConfig) -> RankWork:
+    """With all of the lm_head between the forward and the backward passes."""
+    part = 6 * count_parameters(config).lm_head / flops_per_token(config)
+    row_s = STEP_OVER_PRODUCTS * config.sequence_len * flops_per_token(config) / rank.flops_per_s
+    forward_s = work.ahead_s * (1 - part) / (1 + 2 * part)
+    return replace(
+        work,
+        ahead_s=forward_s,
+        head_s=rank.rows * row_s * part,
+        tokens=float(rank.rows * config.sequence_len),
     )
 
 

@@ -61,12 +61,21 @@ class SyncTimes:
 class Sync:
     """Sums gradients over ranks step by step; collective: all ranks call in the same order."""
 
-    def __init__(self, wire: Wire, layout: Layout, payload: Payload = PAYLOADS["exact"]) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        layout: Layout,
+        payload: Payload = PAYLOADS["exact"],
+        *,
+        sums_head: bool = True,
+    ) -> None:
+        """sums_head: no rank has summed the lm_head's gradient already."""
         self.wire, self.layout, self.payload = wire, layout, payload
         self.times = SyncTimes()
         self.matrices = _matrices(wire, layout, payload)
         width = layout.head_grad.size(1)
-        pieces = [slice(a * width, b * width) for a, b in piece_edges(layout.head_grad.size(0))]
+        edges = piece_edges(layout.head_grad.size(0)) if sums_head else []
+        pieces = [slice(a * width, b * width) for a, b in edges]
         self.head = dense_sum(wire, layout.head_grad.view(-1), pieces, payload.dense)
         self.rows = RowSum(
             wire,

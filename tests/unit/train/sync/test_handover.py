@@ -4,69 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 import torch
+from tests.unit.train.sync.tiny import Tiny
 from torch import Tensor
 
 from yoked.timeline.evening import Handover
-from yoked.train.head import Head
-from yoked.train.model import GPT, ModelConfig
-from yoked.train.optim.groups import LearningRates, build_groups
-from yoked.train.optim.layout import Layout
-from yoked.train.optim.optimizer import MuonAdamW
-from yoked.train.optim.schedule import Schedule
 from yoked.train.sync.agreement import checksum
 from yoked.train.sync.wire import HANDOVER_TAG, Pending, Wire
-from yoked.train.trainer import StepStats, Trainer
+from yoked.train.trainer import StepStats
 
-CONFIG = ModelConfig(
-    sequence_len=32, vocab_size=60, n_layer=2, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
-)
-ROWS = 12
-
-
-class Stream:
-    """Row i is fixed."""
-
-    def batch(self, start: int, stop: int) -> np.ndarray:
-        return np.stack(
-            [
-                np.random.default_rng(i).integers(0, 60, CONFIG.sequence_len + 1)
-                for i in range(start, stop)
-            ]
-        )
-
-
-def make_trainer(
-    wire: Wire, shares: list[float], dtype: torch.dtype = torch.float32, *, batch: int = 2
-) -> Trainer:
-    model = GPT(CONFIG, dtype)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
-    model.finish()
-    groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
-    layout = Layout(model, groups, shares)
-    return Trainer(
-        model,
-        layout,
-        MuonAdamW(layout, Schedule(100), wire.rank),
-        Head(CONFIG.vocab_size),
-        wire,
-        Stream(),
-        rows_per_step=ROWS,
-        device_batch_size=batch,
-        shares=shares,
-    )
+TINY = Tiny(sequence_len=32, n_layer=2, rows=12)
 
 
 def run(on_ranks, shares, handovers, *, steps=1, dtype=torch.float32):
     """By rank: stats of the last step, and checksums of the weights after it."""
 
     def act(wire: Wire) -> tuple[StepStats, list[int]]:
-        trainer = make_trainer(wire, shares, dtype)
+        trainer = TINY.trainer(wire, shares, dtype=dtype)
         trainer.reshare(trainer.ranges, handovers)
         for step in range(steps):
             stats = trainer.step(step)
@@ -120,7 +75,7 @@ def test_hidden_states_go_one_way_and_their_gradient_and_nats_the_other(on_ranks
             return send(tensor, to, tag, what)
 
         wire.send = noting  # type: ignore[method-assign]
-        trainer = make_trainer(wire, [1.0, 1.0])
+        trainer = TINY.trainer(wire, [1.0, 1.0])
         trainer.reshare(trainer.ranges, (Handover(1, 0, 48),))
         trainer.step(0)
         trainer.settle()
@@ -134,7 +89,7 @@ def test_within_a_step_ranks_report_and_the_late_one_hands_over(on_ranks, alone_
     """One of two ranks says that it is late; what is summed is what one process computes."""
 
     def act(wire: Wire) -> tuple[int, Tensor, float]:
-        trainer = make_trainer(wire, [1.0, 1.0], batch=1)
+        trainer = TINY.trainer(wire, [1.0, 1.0], batch=1)
         trainer.evening = dataclasses.replace(trainer.evening, deferred=6 - early)
         trainer.handovers.live = True
         gather = wire.gather_all
@@ -160,14 +115,14 @@ def test_within_a_step_ranks_report_and_the_late_one_hands_over(on_ranks, alone_
 @pytest.fixture(scope="module")
 def alone_sums() -> tuple[Tensor, float]:
     """The lm_head's gradient of the first step, and its nats, by one process."""
-    trainer = make_trainer(Wire(), [1.0])
+    trainer = TINY.trainer(Wire(), [1.0])
     nats = trainer.step(0).nats
     return trainer.layout.head_grad.clone(), nats
 
 
 def test_other_rows_end_what_was_agreed(on_ranks):
     def act(wire: Wire) -> tuple[int, int]:
-        trainer = make_trainer(wire, [1.0, 1.0])
+        trainer = TINY.trainer(wire, [1.0, 1.0])
         trainer.reshare(trainer.ranges, (Handover(1, 0, 48),))
         with_it = trainer.step(0).extra_tokens
         trainer.reshare([range(8), range(8, 12)])

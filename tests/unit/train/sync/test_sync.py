@@ -5,69 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.train.sync.tiny import Tiny
 from torch import Tensor
 
 from yoked.timeline.evening import Handover, source_batch
-from yoked.train.head import Head
-from yoked.train.model import GPT, ModelConfig
-from yoked.train.optim.groups import LearningRates, build_groups
-from yoked.train.optim.layout import Layout
-from yoked.train.optim.optimizer import MuonAdamW
-from yoked.train.optim.schedule import Schedule
 from yoked.train.shares import split_rows
 from yoked.train.sync.agreement import checksum
 from yoked.train.sync.payload import PAYLOADS
 from yoked.train.sync.wire import Wire
 from yoked.train.trainer import Trainer
 
-CONFIG = ModelConfig(
-    sequence_len=8, vocab_size=60, n_layer=3, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
-)
-ROWS = 6
+TINY = Tiny(sequence_len=8, n_layer=3, rows=6)
 UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
 SHARES = st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any)
-
-
-class Stream:
-    """Row i is fixed."""
-
-    def batch(self, start: int, stop: int) -> np.ndarray:
-        return np.stack(
-            [
-                np.random.default_rng(i).integers(0, 60, CONFIG.sequence_len + 1)
-                for i in range(start, stop)
-            ]
-        )
-
-
-def make_trainer(
-    wire: Wire, shares: list[float], payload: str = "exact", *, batch: int = 2
-) -> Trainer:
-    model = GPT(CONFIG)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
-    model.finish()
-    groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
-    layout = Layout(model, groups, shares)
-    return Trainer(
-        model,
-        layout,
-        MuonAdamW(layout, Schedule(100), wire.rank),
-        Head(CONFIG.vocab_size),
-        wire,
-        Stream(),
-        rows_per_step=ROWS,
-        device_batch_size=batch,
-        shares=shares,
-        payload=PAYLOADS[payload],
-    )
 
 
 def summed_gradients(trainer: Trainer) -> dict[str, Tensor]:
@@ -101,7 +55,7 @@ def joined(on_ranks):
         handovers: tuple[Handover, ...] = (),
     ) -> dict[str, Tensor]:
         def gradients(wire: Wire) -> dict[str, Tensor]:
-            trainer = make_trainer(wire, shares, payload, batch=batch)
+            trainer = TINY.trainer(wire, shares, payload, batch=batch)
             trainer.evening = dataclasses.replace(trainer.evening, deferred=deferred)
             trainer.reshare(trainer.ranges, handovers)
             return summed_gradients(trainer)
@@ -125,12 +79,12 @@ def alone(joined):
 @st.composite
 def handed_over(draw, shares: list[int], batch: int, deferred: int) -> tuple[Handover, ...]:
     """Any part of a micro-batch of any ranks with rows, to any others with rows."""
-    rows = [len(part) for part in split_rows(ROWS, shares)]
+    rows = [len(part) for part in split_rows(TINY.rows, shares)]
     roles = {rank: draw(st.sampled_from(["source", "helper", "none"])) for rank in range(len(rows))}
     found: list[Handover] = []
     for source in (rank for rank, role in roles.items() if role == "source" and rows[rank]):
         first = batch * source_batch(-(-rows[source] // batch), deferred)
-        left = min(batch, rows[source] - first) * CONFIG.sequence_len
+        left = min(batch, rows[source] - first) * TINY.sequence_len
         for helper in (rank for rank, role in roles.items() if role == "helper" and rows[rank]):
             tokens = draw(st.integers(0, left))
             left -= tokens
@@ -176,7 +130,7 @@ def test_a_lossy_payload_is_near_the_gradient_and_equal_on_all_ranks(
 
 
 def weights_after(wire: Wire, shares: list[float], payload: str, steps: int) -> list[int]:
-    trainer = make_trainer(wire, shares, payload)
+    trainer = TINY.trainer(wire, shares, payload)
     for step in range(steps):
         trainer.step(step)
     trainer.settle()
@@ -198,7 +152,7 @@ def test_weights_stay_equal_on_all_ranks_and_repeat_to_the_bit(on_ranks, payload
 @pytest.mark.parametrize("payload", ["bf16", "int8", "int4"])
 def test_error_feedback_brings_in_later_what_rounding_lost(on_ranks, alone, payload):
     def sums(wire: Wire) -> tuple[Tensor, Tensor]:
-        trainer = make_trainer(wire, [1.0, 1.0], payload)
+        trainer = TINY.trainer(wire, [1.0, 1.0], payload)
         total = torch.zeros_like(trainer.layout.head_grad)
         for _ in range(20):
             total += summed_gradients(trainer)["lm_head.weight"]
@@ -215,14 +169,14 @@ def test_error_feedback_brings_in_later_what_rounding_lost(on_ranks, alone, payl
 )
 def test_a_rank_of_two_sends_as_much_as_in_a_ring(on_ranks, payload, bits):
     def sent(wire: Wire) -> int:
-        trainer = make_trainer(wire, [1.0, 1.0], payload)
+        trainer = TINY.trainer(wire, [1.0, 1.0], payload)
         trainer.step(0)
         trainer.settle()
         return wire.bytes_sent
 
     dense = sum(
         parameter.numel()
-        for n, parameter in make_trainer(Wire(), [1.0]).layout.parameters.items()
+        for n, parameter in TINY.trainer(Wire(), [1.0]).layout.parameters.items()
         if n == "lm_head.weight" or n.startswith("transformer.h.")
     )
     rows = 48 * 3 * 32 * (4 if payload == "exact" else 2)
@@ -233,7 +187,7 @@ def test_a_rank_of_two_sends_as_much_as_in_a_ring(on_ranks, payload, bits):
 def test_matrices_by_collectives_learn_the_same(on_ranks):
     def weights(wire: Wire, by_collectives: bool) -> list[Tensor]:
         wire.device_group = object() if by_collectives else None  # type: ignore[assignment]
-        trainer = make_trainer(wire, [1.0, 1.0])
+        trainer = TINY.trainer(wire, [1.0, 1.0])
         for step in range(3):
             trainer.step(step)
         trainer.settle()

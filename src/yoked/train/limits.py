@@ -1,0 +1,128 @@
+"""What the numbers and names of a run's configuration may be; else a UsageError with the fix.
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from yoked.errors import UsageError
+
+if TYPE_CHECKING:
+    from yoked.train.config import TrainConfig
+
+_AT_LEAST: tuple[tuple[str, float], ...] = (
+    ("depth", 1),
+    ("aspect_ratio", 1),
+    ("max_seq_len", 2),
+    # The bytes and nanochat's nine special tokens; a merge less is no vocabulary.
+    ("vocab_size", 265),
+    ("num_iterations", 1),
+    ("device_batch_size", 1),
+    ("total_batch_size", 1),
+    ("ranks", 1),
+    ("embedding_lr", 0),
+    ("unembedding_lr", 0),
+    ("matrix_lr", 0),
+    ("scalar_lr", 0),
+    ("weight_decay", 0),
+    ("warmup_steps", 0),
+    ("warmdown_ratio", 0),
+    ("final_lr_frac", 0),
+    ("seed", 0),
+    ("eval_tokens", 1),
+    ("keep_last", 1),
+    ("resume_from_step", 0),
+)
+
+
+def check_limits(config: TrainConfig) -> None:
+    """Raise UsageError for the first flag whose value cannot be meant."""
+    for check in (_check_numbers, _check_model, _check_batch, _check_run):
+        check(config)
+
+
+def _check_numbers(config: TrainConfig) -> None:
+    for name, least in _AT_LEAST:
+        value = getattr(config, name)
+        # `not >=` rather than `<`: it refuses NaN too.
+        if value is not None and not value >= least:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} {value} is too small", fix=f"give {least} or more")
+    for name in ("target_flops", "target_param_data_ratio"):
+        value = getattr(config, name)
+        if value is not None and not math.isfinite(value):
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} {value} gives the run no end", fix="give a finite number")
+    if config.warmdown_ratio > 1:
+        raise UsageError(
+            f"--warmdown-ratio {config.warmdown_ratio} is more than the whole run",
+            fix="give a part between 0 and 1",
+        )
+    for name in ("eval_every", "save_every"):
+        if getattr(config, name) == 0:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag} 0 says nothing", fix=f"give a number of steps, or {flag}=-1")
+
+
+def _check_model(config: TrainConfig) -> None:
+    if config.head_dim is not None and (config.head_dim < 2 or config.head_dim % 2):
+        raise UsageError(
+            f"--head-dim {config.head_dim} is not an even number above 0: "
+            "rotary embeddings turn pairs of channels",
+            fix="give an even number, such as 64 or 128",
+        )
+    if config.window_pattern is not None and (
+        not config.window_pattern or set(config.window_pattern) - set("SL")
+    ):
+        raise UsageError(
+            f"--window-pattern {config.window_pattern!r} has letters other than S and L",
+            fix="write L for layers that see the whole row and S for short windows, as in SSSL",
+        )
+
+
+def require_whole_rows(total_batch_size: int, max_seq_len: int) -> None:
+    """Raise UsageError, naming the nearest that fit, unless a step is a number of rows."""
+    if total_batch_size % max_seq_len == 0:
+        return
+    below = total_batch_size // max_seq_len * max_seq_len
+    nearest = [str(n) for n in (below, below + max_seq_len) if n > 0]
+    raise UsageError(
+        f"--total-batch-size {total_batch_size} is not a multiple of "
+        f"--max-seq-len {max_seq_len}, so a step is not a whole number of rows",
+        fix=f"--total-batch-size {' or '.join(nearest)}",
+    )
+
+
+def _check_batch(config: TrainConfig) -> None:
+    if config.total_batch_size is not None and config.max_seq_len is not None:
+        require_whole_rows(config.total_batch_size, config.max_seq_len)
+    if config.shares is None:
+        return
+    parts = config.shares.split(":")
+    if not all(part.isdecimal() for part in parts) or not any(int(part) for part in parts):
+        raise UsageError(
+            f"--shares {config.shares!r} is not a list of whole numbers with a colon between them",
+            fix="write the parts by rank, as in --shares 3:1",
+        )
+    if config.ranks is not None and len(parts) != config.ranks:
+        raise UsageError(
+            f"--shares {config.shares} names {len(parts)} ranks, but --ranks is {config.ranks}",
+            fix=f"--shares {':'.join('1' * config.ranks)}, or --ranks {len(parts)}",
+        )
+
+
+def _check_run(config: TrainConfig) -> None:
+    for flag, name in (("--run", config.run), ("--model-tag", config.model_tag)):
+        if name is not None and (not name or name.startswith((".", "-")) or "/" in name):
+            raise UsageError(
+                f"{flag} {name!r} cannot be the name of a folder",
+                fix="use letters, digits, - and _",
+            )
+    if config.start_from is not None and (config.resume or config.resume_from_step is not None):
+        raise UsageError(
+            "--from starts a new run and --resume goes on with an old one",
+            fix="give one of the two",
+        )

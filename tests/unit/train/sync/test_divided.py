@@ -1,0 +1,194 @@
+"""The lm_head divided by its vocabulary: the same gradient, nats and weights as one process's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.train.sync.tiny import Tiny
+from torch import Tensor
+
+from yoked.timeline.division import GRAIN_IDS, is_divided
+from yoked.timeline.evening import Handover
+from yoked.train.divided import divide
+from yoked.train.optim.layout import HEAD
+from yoked.train.sync.agreement import checksum
+from yoked.train.sync.wire import Wire
+from yoked.train.trainer import StepStats, Trainer
+
+TINY = Tiny(sequence_len=8, n_layer=2, rows=6)
+TOKENS = TINY.rows * TINY.sequence_len
+
+
+@given(
+    groups=st.integers(1, 4096),
+    work=st.lists(st.integers(0, 5000), min_size=1, max_size=8).filter(any),
+)
+def test_parts_are_consecutive_and_as_large_as_the_work(groups, work):
+    parts = divide(groups * GRAIN_IDS, work)
+
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+    assert parts[-1].stop == groups * GRAIN_IDS
+    for part, mine in zip(parts, work, strict=True):
+        share = (part.stop - part.start) / GRAIN_IDS
+        assert abs(share - groups * mine / sum(work)) < 1
+        assert mine or part.start == part.stop
+
+
+@pytest.mark.parametrize(
+    ("tokens", "vocab", "micro_batches", "deferred", "expected"),
+    [
+        (2048, 32_768, 2, 8, True),
+        (4096, 32_768, 4, 8, True),
+        (4097, 65_536, 5, 8, False),
+        (2048, 8_192, 2, 8, False),
+        (4096, 32_768, 8, 4, False),
+    ],
+)
+def test_it_is_divided_where_a_step_has_few_tokens(
+    tokens, vocab, micro_batches, deferred, expected
+):
+    assert is_divided(tokens, vocab, micro_batches, deferred) is expected
+
+
+def one_step(trainer: Trainer) -> tuple[dict[str, Tensor], StepStats]:
+    """The lm_head's gradient of this rank's part, and all dense ones that it applies."""
+    stats = trainer.step(0)
+    layout = trainer.layout
+    head = torch.zeros_like(layout.head_grad)
+    head[layout.head_rows] = layout.head_grad[layout.head_rows]
+    found = {HEAD: head}
+    for stack in trainer.optimizer.owned:
+        for name in stack.names:
+            found[name] = layout.gradient(name).clone()
+    trainer.settle()
+    return found, stats
+
+
+@pytest.fixture(scope="module")
+def alone() -> tuple[dict[str, Tensor], float]:
+    """What one process computes."""
+    found, stats = one_step(TINY.trainer(Wire(), [1.0]))
+    return found, stats.nats
+
+
+@st.composite
+def handed_over(draw, shares: list[int]) -> tuple[Handover, ...]:
+    """Any part of the work of ranks with rows, to others with rows."""
+    rows = [TINY.rows * share // sum(shares) for share in shares]
+    able = [rank for rank, count in enumerate(rows) if count]
+    source = draw(st.sampled_from(able))
+    helper = draw(st.sampled_from(able))
+    tokens = draw(st.integers(0, rows[source] * TINY.sequence_len))
+    return (Handover(source, helper, tokens),) if source != helper and tokens else ()
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    shares=st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any),
+    batch=st.integers(1, 7),
+    data=st.data(),
+)
+def test_any_parts_give_the_single_process_gradient(on_ranks, alone, shares, batch, data):
+    handovers = data.draw(handed_over(shares))
+
+    def act(wire: Wire) -> tuple[dict[str, Tensor], StepStats]:
+        trainer = TINY.trainer(wire, [float(s) for s in shares], batch=batch, divided=True)
+        trainer.reshare(trainer.ranges, handovers)
+        return one_step(trainer)
+
+    total: dict[str, Tensor] = {}
+    by_rank = on_ranks(len(shares), act)
+    for found, _ in by_rank:
+        for name, gradient in found.items():
+            total[name] = total.get(name, torch.zeros_like(gradient)) + gradient
+    expected, nats = alone
+
+    assert total.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert (total[name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-9, name
+    assert sum(stats.nats for _, stats in by_rank) == pytest.approx(nats, rel=1e-6)
+    assert sum(stats.tokens for _, stats in by_rank) == TOKENS
+
+
+def after(wire: Wire, shares: list[float], steps: int, **how) -> tuple[list[int], list[Tensor]]:
+    """Checksums of all that a checkpoint has after some steps, and the weights."""
+    moves = how.pop("moves", {})
+    trainer = TINY.trainer(wire, shares, divided=True, **how)
+    for step in range(steps):
+        if step in moves:
+            ranges, handovers = moves[step]
+            trainer.reshare(ranges, handovers)
+        trainer.step(step)
+    trainer.settle(moments=True)
+    weights = [parameter.detach().clone() for parameter in trainer.layout.parameters.values()]
+    held = [*weights, *trainer.optimizer.first.values(), *trainer.optimizer.second.values()]
+    return [checksum(tensor) for tensor in held], weights
+
+
+@pytest.mark.parametrize("payload", ["exact", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shares", [[1.0, 1.0], [2.0, 0.0, 1.0]])
+def test_all_ranks_hold_the_same_and_repeat_to_the_bit(on_ranks, payload, dtype, shares):
+    first, second = (
+        on_ranks(len(shares), lambda wire: after(wire, shares, 4, payload=payload, dtype=dtype)[0])
+        for _ in range(2)
+    )
+
+    assert all(sums == first[0] for sums in first)
+    assert first == second
+
+
+def test_parts_that_move_take_weight_and_moments_along(on_ranks):
+    moves = {
+        2: ([range(4), range(4, 5), range(5, 6)], (Handover(0, 2, 20),)),
+        4: ([range(1), range(1, 6), range(6, 6)], ()),
+    }
+
+    def run(moves) -> list[tuple[list[int], list[Tensor]]]:
+        return on_ranks(3, lambda wire: after(wire, [1.0] * 3, 6, moves=moves))
+
+    moved, stayed = run(moves), run({})
+    alone = TINY.trainer(Wire(), [1.0])
+    for step in range(6):
+        alone.step(step)
+
+    assert all(sums == moved[0][0] for sums, _ in moved)
+    names = list(alone.layout.parameters)
+    for name, one, other in zip(names, moved[0][1], stayed[0][1], strict=True):
+        expected = alone.layout.parameters[name].detach()
+        # Of a scalar all tokens cancel out but for rounding, which AdamW makes large.
+        if expected.dim() == 2:
+            assert torch.allclose(one, other, rtol=1e-4, atol=2e-5), name
+            assert torch.allclose(one, expected, rtol=1e-4, atol=2e-5), name
+
+
+def test_nothing_of_the_head_travels_but_what_belongs_to_tokens(on_ranks):
+    def sent(wire: Wire, divided: bool) -> int:
+        trainer = TINY.trainer(wire, [1.0, 1.0], divided=divided)
+        trainer.step(0)
+        before = wire.bytes_sent
+        trainer.settle()
+        return before
+
+    whole, divided = (
+        np.array(on_ranks(2, lambda wire, way=way: sent(wire, way))) for way in (False, True)
+    )
+
+    head = 64 * 32 * 4
+    # Hidden states of its own tokens, gradients of the other's, and two sums of each.
+    tokens = TOKENS * 32 * 4 + 2 * TOKENS * 4
+    assert (whole - divided == head - tokens).all()
+
+
+def test_a_larger_part_is_work_for_others(on_ranks):
+    def act(wire: Wire) -> int:
+        trainer = TINY.trainer(wire, [1.0, 1.0], divided=True)
+        trainer.reshare(trainer.ranges, (Handover(1, 0, 12),))
+        extra = trainer.step(0).extra_tokens
+        trainer.settle()
+        return extra
+
+    assert on_ranks(2, act) == [12, -12]
