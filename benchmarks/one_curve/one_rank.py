@@ -54,6 +54,8 @@ def whole_gradient(parts: Assembled, step: int) -> dict[str, np.ndarray]:
         trainer.sync.share(stack, trainer.sync.before_update(stack))
     rows = trainer.sync.finish()
     trainer.settle()
+    if trainer.divided is not None:
+        trainer.divided.complete(layout.head_grad)
     # Only a matrix's owner has its sum.
     summed = layout.matrix_grads.clone()
     for stack in layout.stacks:
@@ -87,6 +89,7 @@ def main(job: dict) -> None:
         nats = torch.tensor([stats.nats], dtype=torch.float64)
         session.wire.all_reduce(nats, "the loss").wait()
         losses.append(float(nats) / session.horizon.total_batch_size)
+    parts.trainer.settle()
     check_weights(parts.model, session.wire, job["steps"])
     weights = {name: p.detach().clone() for name, p in parts.layout.parameters.items()}
     if job["weights"] is not None:
@@ -98,7 +101,7 @@ def main(job: dict) -> None:
         np.savez(out / "gradient.npz", **first)
         np.savez(out / "later.npz", **later)
         hosts = [{"rank": h["rank"], "choices": h["choices"]} for h in session.hosts]
-        facts = {"losses": losses, "hosts": hosts}
+        facts = {"losses": losses, "hosts": hosts, "lm_head": session.lm_head.value}
         (out / "losses.json").write_text(json.dumps(facts))
     if dist.is_initialized():
         dist.barrier()

@@ -245,8 +245,10 @@ class DividedHead:
                         pending.append(
                             self.wire.receive(whole[rows], source, MOVE_TAG + number, WHAT)
                         )
+        started = time.perf_counter()
         for each in pending:
             each.wait()
+        self._times.comm_s += time.perf_counter() - started
         self._parts = parts
         self._layout.head_rows = self._mine
 
