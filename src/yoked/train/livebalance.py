@@ -27,6 +27,7 @@ class LiveBalance:
         evens = session.wire.device_group is None and not whole_rows
         evening = trainer.evening if evens else None
         self._work = trainer.evening.work
+        self._owners = set(trainer.layout.owners.values())
         trainer.handovers.live = evening is not None
         self._balancer = Balancer([len(rows) for rows in trainer.ranges], session.shares, evening)
 
@@ -37,16 +38,9 @@ class LiveBalance:
 
         Collective: all ranks call this with the same figures before the same step.
         """
-        seen = [
-            Seen(
-                stats.tokens // self._row_tokens,
-                stats.compute_s,
-                stats.fixed_s,
-                self._work(stats.extra_tokens),
-            )
-            for stats in by_rank
-        ]
-        change = self._balancer.observe(seen)
+        change = self._balancer.observe(
+            [self._seen(rank, stats) for rank, stats in enumerate(by_rank)]
+        )
         if change is None:
             return
         self._trainer.reshare(consecutive(change.rows), change.handovers)
@@ -70,6 +64,18 @@ class LiveBalance:
         elif change.why not in ("trial", "tried"):
             say(describe_change(change, self._names))
             self._name_idle(change, say)
+
+    def _seen(self, rank: int, stats: StepStats) -> Seen:
+        # Who owns no matrix waits for all of them: that is part of what a step costs it. What others
+        # stand still for the wire may be a slower rank's doing.
+        owns = rank in self._owners
+        fixed_s = 0.0 if owns else stats.comm_s
+        return Seen(
+            stats.tokens // self._row_tokens,
+            stats.compute_s + fixed_s,
+            stats.fixed_s + fixed_s,
+            self._work(stats.extra_tokens),
+        )
 
     def _name_idle(self, change: Change, say: Callable[[str], None]) -> None:
         """Say once of each rank that it is too slow to help."""

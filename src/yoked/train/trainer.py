@@ -101,7 +101,7 @@ class Trainer:
         self.handovers = Handovers(wire, shape.n_embd, model.compute_dtype)
         by_rank = [len(part) * shape.sequence_len for part in self.ranges]
         self.divided = DividedHead(wire, optimizer, head, by_rank) if divided else None
-        model.before_layers = self.sync.settle
+        model.before_layers = self.sync.await_matrices
 
     @property
     def my_rows(self) -> range:

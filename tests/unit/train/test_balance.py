@@ -404,13 +404,14 @@ def follow_a_hundred_times_slower_laptop(path: Path) -> tuple[list[range], list[
     trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)])
     trainer.evening = Evening(2, 1, 10, 0.5)
     trainer.handovers = SimpleNamespace(live=False)
+    trainer.layout = SimpleNamespace(owners={"a matrix": 0})
     trainer.reshare = lambda ranges, _: setattr(trainer, "ranges", ranges)
     folder, said = RunFolder(path), list[str]()
     folder.open({}, attempt=1)
     live = LiveBalance(session, trainer, folder)
     for step in range(40):
         stats = [
-            StepStats(1.0, 10 * len(rows), 0.1 + len(rows) * row_s, 0.0, 0.0, 0, 0.1)
+            StepStats(1.0, 10 * len(rows), 0.1 + len(rows) * row_s, 0.2, 0.0, 0, 0.1)
             for rows, row_s in zip(trainer.ranges, (1.0, 100.0), strict=True)
         ]
         live.follow(stats, step + 2, said.append)
@@ -426,6 +427,8 @@ def test_a_change_reaches_the_trainer_the_journal_and_people(tmp_path: Path) -> 
     assert (event["event"], event["before"], event["rows"]) == ("shares", [4, 4], [8, 0])
     assert event["step"] == 5
     assert event["row_s"] == [pytest.approx(1.0), pytest.approx(100.0)]
+    # The laptop owns no matrix: each step it waits for them.
+    assert event["fixed_s"] == [pytest.approx(0.1), pytest.approx(0.3)]
     assert said[0] == "by the steps measured: 4:4 -> 8:0 rows"
     assert said[1].startswith("laptop computes no rows: one takes it 1 min 40 s, all of them")
     assert len(said) == 2

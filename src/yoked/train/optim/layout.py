@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from yoked.timeline.ownership import ADAMW_FLOPS
+from yoked.timeline.ownership import ADAMW_FLOPS, owner_speeds
 from yoked.train.model import GPT
 from yoked.train.optim.groups import Groups
 
@@ -52,9 +52,10 @@ def assign_owners(
 ) -> dict[str, int]:
     """An owner for each matrix: the rank that would be done first, largest matrices first.
 
-    speeds: relative speed by rank; a rank with none owns nothing. adamw_numbers: that every rank
+    speeds: relative, by rank; the slow own nothing (`owner_speeds`). adamw_numbers: that every rank
     updates besides. The same on all ranks.
     """
+    speeds = owner_speeds(speeds)
     names = [
         (-update_cost(group.shape), name, group.shape)
         for group in groups.muon

@@ -80,7 +80,11 @@ class Matrices:
         _wait_all(self._leaving)
 
     def expect_updates(self) -> None:
-        """Post the receives of the others' new matrices; this rank reads its own no longer."""
+        """Post the receives of the others' new matrices; this rank reads its own no longer.
+
+        They may change from now on, so the last ones have left.
+        """
+        _wait_all(self._sharing)
         for number, stack in enumerate(self.layout.stacks):
             if stack.owner != self.wire.rank:
                 matrices = stack.view(self.layout.matrices).view(-1)
@@ -112,13 +116,17 @@ class Matrices:
     def start_sharing(self) -> None:
         """All of this rank's own stacks are updated."""
 
-    def settle(self) -> None:
-        """Wait until this rank has everybody's new matrices, and all have been sent its own."""
+    def await_updates(self) -> None:
+        """Wait until this rank has everybody's new matrices."""
         updates, self._updates = self._updates, []
         for stack, buffer, pending in updates:
             pending.wait()
             if self.codec is not None:
                 self._decode(buffer, stack.view(self.layout.matrices).view(-1), add=True)
+
+    def settle(self) -> None:
+        """The same, and until its own have left: all may change."""
+        self.await_updates()
         _wait_all(self._sharing)
 
     # --- payloads
@@ -191,3 +199,7 @@ class MatricesByCollectives(Matrices):
         for stack in self.layout.stacks:
             matrices = stack.view(self.layout.matrices)
             self._sharing.append(self.wire.broadcast(matrices, stack.owner, "new matrices"))
+
+    def await_updates(self) -> None:
+        """Wait until this rank has everybody's new matrices, which come as its own go."""
+        _wait_all(self._sharing)

@@ -115,8 +115,14 @@ class Sync:
             self.head.expect()
         return tables
 
+    def await_matrices(self) -> None:
+        """Until this rank's matrices are those of the last step, on all ranks the same bytes."""
+        if self.wire.active:
+            with self._communicating():
+                self.matrices.await_updates()
+
     def settle(self) -> None:
-        """Until the weights are those of the last step, on all ranks the same bytes."""
+        """The same, and until nothing of the last step is on its way: weights may change."""
         if self.wire.active:
             with self._communicating():
                 self.matrices.settle()
@@ -147,7 +153,7 @@ class Sync:
         if not self.wire.active:
             return
         # A rank without rows had no forward pass that waited.
-        self.settle()
+        self.await_matrices()
         self.reach(Moment.LAST_HEAD)
         self._arrival = self.wire.arrival()
         for number in range(self._pieces_sent, len(self.head.pieces)):
