@@ -32,6 +32,9 @@ MOST_OF_BATCH = 0.75
 WORTH = 0.01
 # The same where the source's only micro-batch waits for them, and so does the helper's.
 WORTH_WAITING = 0.03
+# In the time of a helper's micro-batch a source may have so many. With 14 against 3 both waited for
+# longer than they computed less.
+MOST_BATCHES_OF_SOURCE = 2
 # With so many micro-batches, and at least two deferred ones, ranks report within a step.
 FEWEST_TO_REPORT = 6
 # Of how much one rank is later than another in the middle, the part that is evened out; and from
@@ -134,8 +137,21 @@ class Evening:
         extra = even_out(took_s, row_s, most)
         grains = [int(abs(each) / self.work(GRAIN_TOKENS)) for each in extra]
         sources = [rank for rank, each in enumerate(extra) if each < 0]
-        helpers = [rank for rank, each in enumerate(extra) if each > 0]
+        helpers = [
+            rank
+            for rank, each in enumerate(extra)
+            if each > 0 and self._in_time(rank, sources, rows)
+        ]
         return tuple(_pair(sources, helpers, grains))
+
+    def _in_time(self, helper: int, sources: Sequence[int], rows: Sequence[int]) -> bool:
+        """Whether a helper has done it before a source needs it: not within one micro-batch that
+        takes as long as several of the source's.
+        """
+        if self.divided or self.in_step(rows):
+            return True
+        most = max((self.batches(rows[source]) for source in sources), default=0)
+        return MOST_BATCHES_OF_SOURCE * self.batches(rows[helper]) >= most
 
     def worth(self, handovers: Sequence[Handover], rows: Sequence[int]) -> float:
         """The part by which a step must become shorter."""

@@ -66,8 +66,8 @@ class LiveBalance:
             self._name_idle(change, say)
 
     def _seen(self, rank: int, stats: StepStats) -> Seen:
-        # Who owns no matrix waits for all of them: that is part of what a step costs it. What others
-        # stand still for the wire may be a slower rank's doing.
+        # Who owns no matrix waits for all of them: that is part of what a step costs it. What
+        # others stand still for may be a slower rank's doing.
         owns = rank in self._owners
         fixed_s = 0.0 if owns else stats.comm_s
         return Seen(

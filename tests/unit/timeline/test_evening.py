@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -200,3 +201,16 @@ def test_what_is_hardly_uneven_stays_so() -> None:
 def test_where_the_only_micro_batch_waits_more_must_be_gained() -> None:
     assert EVENING.evened((2, 2), by_speed(1.0, 1.05)) == ()
     assert EVENING.evened((2, 2), by_speed(1.0, 1.1)) != ()
+
+
+def test_a_slow_rank_with_long_micro_batches_helps_nobody():
+    evening = Evening(batch_rows=2, deferred=8, row_tokens=512, head_part=0.54)
+    row_s = (0.21, 0.95)
+
+    def even(rows: tuple[int, int]) -> tuple[Handover, ...]:
+        return evening.even(rows, [r * count for r, count in zip(row_s, rows, strict=True)], row_s)
+
+    assert even((27, 5)) == ()
+    (handover,) = even((25, 7))
+    assert (handover.source, handover.helper) == (1, 0)
+    assert dataclasses.replace(evening, divided=True).even((27, 5), (6.2, 4.75), row_s)
