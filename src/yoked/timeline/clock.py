@@ -97,7 +97,8 @@ class _Program:
         arriving: list[Passage] = []
         for mail in steps:
             yield _Act(begins=True)
-            yield _Act(wait=tuple(arriving))
+            if self.work.owned < 1:
+                yield _Act(wait=tuple(arriving))
             yield _Act(self.work.decode_s * self.traffic.matrix_numbers if arriving else 0.0)
             yield from self._gradients(mail)
             yield from self._optimizer(mail)

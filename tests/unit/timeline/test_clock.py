@@ -60,6 +60,16 @@ def test_new_matrices_arrive_while_the_rest_of_the_optimizer_works(
     assert step.comm_s == pytest.approx(4)
 
 
+def test_who_owns_all_matrices_does_not_wait_until_they_have_left() -> None:
+    works = [
+        rank("fast", forward_s=4, muon_s=1, owned=1),
+        rank("slow", forward_s=1, backward_s=1, owned=0),
+    ]
+    # The new matrices need 4 s, and arrive while the owner computes the next step.
+    step = predict_step(works, replace(NOTHING, matrix_numbers=100), network(100.0))
+    assert step.hosts["fast"].exposed_comm_s < step.hosts["slow"].exposed_comm_s
+
+
 def test_a_fast_host_waits_for_a_slow_one_and_says_so() -> None:
     works = [rank("a", forward_s=1, owned=0.5), rank("b", forward_s=4, owned=0.5)]
     step = predict_step(works, replace(NOTHING, head_numbers=1), network(1e9))
