@@ -66,7 +66,8 @@ def test_who_owns_all_matrices_does_not_wait_until_they_have_left() -> None:
         rank("slow", forward_s=1, backward_s=1, owned=0),
     ]
     # The new matrices need 4 s, and arrive while the owner computes the next step.
-    step = predict_step(works, replace(NOTHING, matrix_numbers=100), network(100.0))
+    traffic = replace(NOTHING, matrix_numbers=100)
+    step = predict_step(works, traffic, network(100.0, "fast", "slow"))
     assert step.hosts["fast"].exposed_comm_s < step.hosts["slow"].exposed_comm_s
 
 
