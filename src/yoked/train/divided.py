@@ -24,7 +24,7 @@ from yoked.train.head import Chunk, Head, HeadResult, token_nats
 from yoked.train.optim.layout import HEAD
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.precision import wide, widen
-from yoked.train.shares import split_rows
+from yoked.train.shares import consecutive, split_rows
 from yoked.train.sync.sync import SyncTimes
 from yoked.train.sync.wire import DIVIDED_TAG, Pending, Wire
 
@@ -68,6 +68,8 @@ class DividedHead:
         self._is_whole = True
         self._leaving: list[Pending] = []
         self._targets: Sequence[Tensor] = ()
+        # By rank, its tokens among all T.
+        self._places: list[slice] = []
         self._arriving = _Arrivals()
         self._times = SyncTimes()
 
@@ -108,11 +110,12 @@ class DividedHead:
         self._move(divide(len(self._layout.head_grad), self._work))
         rank, width = self.wire.rank, self._layout.head_grad.size(1)
         tokens = [len(targets) for targets in targets_by_rank]
+        self._places = [slice(part.start, part.stop) for part in consecutive(tokens)]
         hidden = torch.empty(sum(tokens), width, dtype=dtype)
         self._arriving = found = _Arrivals()
         for other in self.wire.others:
             if rank in self._workers and tokens[other]:
-                place = self._places()[other]
+                place = self._places[other]
                 found.hidden[other] = self._receive(hidden[place], other, HIDDEN_TAG)
             if other in self._workers and (rank in self._workers or tokens[rank]):
                 sums = torch.empty(2, sum(tokens), dtype=wide(dtype))
@@ -138,7 +141,7 @@ class DividedHead:
         weight_grad = self._layout.head_grad[self._mine]
         for _, chunk in chunks:
             chunk.weight_gradient(grad_scale, weight_grad)
-        own = self._places()[rank]
+        own = self._places[rank]
         gradient = self._own_gradient(gradient_TC[own])
         nats = token_nats(sums_2T[0, own], sums_2T[1, own], self._targets[rank])
         return HeadResult(nats.cpu().double().sum(), nats, gradient.to(hidden_nC.dtype))
@@ -151,7 +154,7 @@ class DividedHead:
         rank, number = self.wire.rank, 0
         for owner in [rank, *self._in_turn()]:
             hidden = hidden_nC if owner == rank else self._arrived(self._arriving.hidden, owner)
-            place = self._places()[owner]
+            place = self._places[owner]
             for start in range(0, len(hidden), CHUNK_TOKENS):
                 rows = slice(start, min(start + CHUNK_TOKENS, len(hidden)))
                 if number == len(self._heads):
@@ -196,7 +199,7 @@ class DividedHead:
         if chunks:
             for other in self.wire.others:
                 if len(self._targets[other]):
-                    part = found[self._places()[other]].to(like.dtype)
+                    part = found[self._places[other]].to(like.dtype)
                     self._send(part, other, GRADIENT_TAG)
         return found
 
@@ -253,13 +256,6 @@ class DividedHead:
         self._layout.head_rows = self._mine
 
     # --- messages
-
-    def _places(self) -> list[slice]:
-        """By rank, its tokens among all T."""
-        ends = [sum(map(len, self._targets[: rank + 1])) for rank in range(len(self._targets))]
-        return [
-            slice(end - len(targets), end) for end, targets in zip(ends, self._targets, strict=True)
-        ]
 
     def _in_turn(self) -> list[int]:
         """Ranks that have tokens, the next one first: so that not all want one rank's at once."""

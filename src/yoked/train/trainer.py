@@ -182,7 +182,9 @@ class Trainer:
         if self.divided is None:
             nats = self._by_whole_head(by_rank, tables, scale)
         else:
-            nats = self._by_divided_head(self.divided, by_rank, tables, scale)
+            targets = [batch[part.start : part.stop, 1:].flatten() for part in self.ranges]
+            self.divided.begin(targets, self.model.compute_dtype, self.sync.times)
+            nats = self._by_divided_head(self.divided, inputs[self.wire.rank], tables, scale)
         self.sync.rest_ready()
         return nats
 
@@ -233,25 +235,14 @@ class Trainer:
     def _by_divided_head(
         self,
         divided: DividedHead,
-        by_rank: Sequence[Sequence[Tensor]],
+        inputs: Sequence[Tensor],
         tables: Sequence[RowGradients],
         scale: float,
     ) -> float:
         """All micro-batches through the layers, all through the head, all back."""
-        dtype, micro_batches = self.model.compute_dtype, by_rank[self.wire.rank]
-        targets = [
-            torch.cat(
-                [torch.empty(0, dtype=torch.int64), *(rows[:, 1:].flatten() for rows in each)]
-            )
-            for each in by_rank
-        ]
-        divided.begin(targets, dtype, self.sync.times)
         self.sync.reach(Moment.LAST_HEAD)
-        hidden = [
-            self.model(rows[:, :-1], table)
-            for rows, table in zip(micro_batches, tables, strict=True)
-        ]
-        nothing = torch.empty(0, self.model.config.n_embd, dtype=dtype)
+        hidden = [self.model(rows, table) for rows, table in zip(inputs, tables, strict=True)]
+        nothing = torch.empty(0, self.model.config.n_embd, dtype=self.model.compute_dtype)
         loss = divided.loss(
             torch.cat([nothing, *(each.detach().flatten(0, 1) for each in hidden)]), scale
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -154,13 +154,10 @@ def judge(
     step_s: dict[str, float] = {}
     for name in CANDIDATES:
         works = [
-            _work(rank, name, part, config, device_batch_size)
+            _work(rank, name, part, config, device_batch_size, divided)
             for rank, part in zip(ranks, owned, strict=True)
         ]
-        traffic = _traffic(name, config, counts)
-        if divided:
-            works = [_divided(work, rank, config) for work, rank in zip(works, ranks, strict=True)]
-            traffic = replace(traffic, head_numbers=0.0, token_bytes=4.0 * config.n_embd)
+        traffic = _traffic(name, config, counts, divided)
         step_s[name] = predict_step(works, traffic, network).step_s
     best_s = min(step_s.values())
     chosen = next(name for name in CANDIDATES if step_s[name] <= WORTHWHILE * best_s)
@@ -175,14 +172,15 @@ def judge(
     )
 
 
-def _traffic(name: str, config: ModelConfig, counts: ParameterCounts) -> Traffic:
+def _traffic(name: str, config: ModelConfig, counts: ParameterCounts, divided: bool) -> Traffic:
     return Traffic(
-        head_numbers=counts.lm_head,
+        head_numbers=0.0 if divided else counts.lm_head,
         matrix_numbers=counts.transformer_matrices,
         table_width=(counts.wte + counts.value_embeds) / config.padded_vocab_size,
         layers=config.n_layer,
         dense_bytes=DENSE_BYTES[name],
         row_bytes=ROW_BYTES[name],
+        token_bytes=4.0 * config.n_embd if divided else 0.0,
     )
 
 
@@ -192,6 +190,7 @@ def _work(
     owned: float,
     config: ModelConfig,
     device_batch_size: int,
+    divided: bool,
 ) -> RankWork:
     counts = count_parameters(config)
     row_s = STEP_OVER_PRODUCTS * config.sequence_len * flops_per_token(config) / rank.flops_per_s
@@ -201,14 +200,17 @@ def _work(
     parts = part_rows(rank.rows, device_batch_size, deferred)
     backward_part = (1 - head_part) * 2 / 3
     last_s, (first, second) = parts.last * row_s, parts.deferred
+    # A divided lm_head comes at once for all rows, between the forward and the backward passes.
+    ahead_part = backward_part / 2 if divided else 1 - backward_part
+    head_rows = rank.rows if divided else parts.last
     lossy = name != "exact"
     return RankWork(
         host=rank.host,
         before_s=parts.early * row_s,
-        ahead_s=(1 - backward_part) * (first + second) * row_s,
+        ahead_s=ahead_part * (first + second) * row_s,
         deferred_s=(backward_part * first * row_s, backward_part * second * row_s),
         forward_s=last_s * backward_part / 2,
-        head_s=last_s * head_part,
+        head_s=head_rows * row_s * head_part,
         backward_s=last_s * backward_part,
         muon_s=owned * _muon_flops(config) / rank.flops_per_s,
         adamw_s=ADAMW_BYTES * (counts.total - counts.transformer_matrices) / COPY_BYTES_PER_S,
@@ -219,18 +221,6 @@ def _work(
         encode_s=16 / COPY_BYTES_PER_S if lossy else 0.0,
         decode_s=10 / COPY_BYTES_PER_S if lossy else 0.0,
         cpu_s_per_byte=GLOO_CPU_S_PER_BYTE / rank.threads if rank.threads else 0.0,
-    )
-
-
-def _divided(work: RankWork, rank: RankPlace, config: ModelConfig) -> RankWork:
-    """With all of the lm_head between the forward and the backward passes."""
-    part = 6 * count_parameters(config).lm_head / flops_per_token(config)
-    row_s = STEP_OVER_PRODUCTS * config.sequence_len * flops_per_token(config) / rank.flops_per_s
-    forward_s = work.ahead_s * (1 - part) / (1 + 2 * part)
-    return replace(
-        work,
-        ahead_s=forward_s,
-        head_s=rank.rows * row_s * part,
         tokens=float(rank.rows * config.sequence_len),
     )
 
