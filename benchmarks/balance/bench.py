@@ -27,9 +27,10 @@ from stage import HOSTS, SEED, WARM_UP_STEPS, Stage, _finish  # noqa: E402
 
 from yoked.journal import read  # noqa: E402
 from yoked.lab import faults  # noqa: E402
-from yoked.timeline.evening import head_part  # noqa: E402
+from yoked.timeline.fastest import OneHead  # noqa: E402
 from yoked.train.balance import Cost, assign_rows, step_s  # noqa: E402
-from yoked.train.model import ModelConfig, count_parameters, flops_per_token  # noqa: E402
+from yoked.train.model import ModelConfig  # noqa: E402
+from yoked.train.sync.headchoice import row_head_part  # noqa: E402
 
 EFFICIENCY, RECOVERED = 0.95, 0.90
 # Rows find their place in these; they are not looked at.
@@ -88,31 +89,47 @@ class BalanceStage(Stage):
             "steps": [line for line in read(folder / "metrics.jsonl") if "dt_s" in line],
             "changes": [e for e in read(folder / "events.jsonl") if e["event"] == "shares"],
             "acted_at": at_steps.done,
+            "head_rank": json.loads((folder / "run.json").read_text())["hosts"][0].get("head_rank"),
         }
 
     def rows(self, line: dict[str, Any]) -> list[int]:
         """Rows by rank of a step."""
         return [tokens // self.options.seq_len for tokens in line["tokens"]]
 
+    @property
+    def head_part(self) -> float:
+        """Of a row's time, what the lm_head takes."""
+        shape = ModelConfig.from_depth(self.options.depth, sequence_len=self.options.seq_len)
+        return row_head_part(shape)
+
     def handed_over(self, line: dict[str, Any]) -> list[float]:
         """What each rank computed for others in a step, in rows; below zero: others for it."""
-        shape = ModelConfig.from_depth(self.options.depth, sequence_len=self.options.seq_len)
-        part = head_part(6 * count_parameters(shape).lm_head, flops_per_token(shape))
-        return [tokens * part / self.options.seq_len for tokens in line["extra_tokens"]]
+        each = line["extra_tokens"]
+        return [tokens * self.head_part / self.options.seq_len for tokens in each]
 
-    def best_s(self, lines: list[dict[str, Any]]) -> float:
-        """What steps take at best by what these cost by rank: whole rows, and the same sending."""
-        costs = []
+    def best_s(self, lines: list[dict[str, Any]], head_rank: int | None) -> float:
+        """What steps take at best by what these cost by rank: whole rows, and the same sending.
+
+        head_rank: the only one that has the lm_head.
+        """
+        total, costs = self.options.tokens // self.options.seq_len, []
         for rank in range(len(HOSTS)):
             each = [
                 line["compute_s"][rank] / (self.rows(line)[rank] + self.handed_over(line)[rank])
                 for line in lines
-                if self.rows(line)[rank]
+                if self.rows(line)[rank] or rank == head_rank
             ]
             # A host that has no rows is no use at best either.
             costs += [Cost(0.0, statistics.median(each))] if each else []
+        if head_rank is not None:
+            one, layers = OneHead(head_rank, self.head_part), 1 - self.head_part
+            work = one.head_work([float(total)]) / layers
+            costs = [
+                Cost(0.0, layers * cost.row_s, beside=work if rank == head_rank else 0.0)
+                for rank, cost in enumerate(costs)
+            ]
         beside = [line["dt_s"] - max(line["compute_s"]) for line in lines]
-        rows = assign_rows(self.options.tokens // self.options.seq_len, costs)
+        rows = assign_rows(total, costs)
         return step_s(rows, costs) + statistics.median(beside)
 
 
@@ -174,7 +191,7 @@ def recovery(stage: BalanceStage, found: dict[str, Any], slow: str) -> dict[str,
     unbalanced_s, now_s = (
         statistics.median(s["dt_s"] for s in each) for each in (unbalanced, later)
     )
-    best_s = stage.best_s(later)
+    best_s = stage.best_s(later, found["head_rank"])
     if best_s >= unbalanced_s:
         raise UnclearError(
             f"nothing to recover: {unbalanced_s:.2f} s a step when {slow} slowed, at best "

@@ -59,8 +59,9 @@ def run_case(
     """Train one case in processes of its own; they end with this one."""
     out.mkdir(parents=True)
     world_size = len(shares.split(":"))
+    lm_head = config.lm_head if world_size > 1 else "auto"
     job = {
-        "config": {**config.to_dict(), "shares": shares, "ranks": None},
+        "config": {**config.to_dict(), "shares": shares, "ranks": None, "lm_head": lm_head},
         "steps": steps,
         "dtype": dtype,
         "out": str(out),

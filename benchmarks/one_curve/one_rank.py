@@ -54,8 +54,8 @@ def whole_gradient(parts: Assembled, step: int) -> dict[str, np.ndarray]:
         trainer.sync.share(stack, trainer.sync.before_update(stack))
     rows = trainer.sync.finish()
     trainer.settle()
-    if trainer.divided is not None:
-        trainer.divided.complete(layout.head_grad)
+    if trainer.head_parts is not None:
+        trainer.head_parts.complete(layout.head_grad)
     # Only a matrix's owner has its sum.
     summed = layout.matrix_grads.clone()
     for stack in layout.stacks:

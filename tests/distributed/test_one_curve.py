@@ -32,12 +32,12 @@ def bench(lab: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("lm_head", ["whole", "divided"])
+@pytest.mark.parametrize("lm_head", ["whole", "divided", "fastest"])
 def test_ranks_and_shares_change_neither_gradients_nor_losses(
     bench: ModuleType, lab: Any, dtype: str, lm_head: str
 ) -> None:
     small = {"max_seq_len": 16, "total_batch_size": 64} if lm_head == "divided" else {}
-    config = parse(lab.flags(num_iterations=500, **small))
+    config = parse(lab.flags(num_iterations=500, lm_head=lm_head, **small))
 
     found = bench.measure(config, lab.root / "curves", dtype, 30, bench.CASES)
 

@@ -34,25 +34,27 @@ def test_a_run_goes_on_with_another_number_of_ranks(lab: Any) -> None:
     assert lab.curve("moved").eval_bpb == pytest.approx(lab.curve("whole").eval_bpb, abs=1e-4)
 
 
-def test_a_divided_lm_head_is_saved_whole_and_goes_on_on_any_number_of_ranks(lab: Any) -> None:
-    flags = lab.flags(max_seq_len=16, total_batch_size=64)
+@pytest.mark.parametrize("lm_head", ["divided", "fastest"])
+def test_a_lm_head_that_ranks_do_not_have_whole_is_saved_whole_and_goes_on_on_any_number_of_ranks(
+    lab: Any, lm_head: str
+) -> None:
+    small = {"max_seq_len": 16, "total_batch_size": 64} if lm_head == "divided" else {}
+    flags = lab.flags(**small)
     alone = lab.train("alone", *flags).end()
-    divided = lab.train("divided", *flags, "--shares=3:1", ranks=2).end()
-    assert (alone.status, divided.status) == (0, 0), divided.stderr
-    kept = {choice["name"]: choice["value"] for choice in divided.json["choices"]}
-    assert kept["lm_head"] == "divided"
+    apart = lab.train("apart", *flags, "--shares=3:1", f"--lm-head={lm_head}", ranks=2).end()
+    assert (alone.status, apart.status) == (0, 0), apart.stderr
+    kept = {choice["name"]: choice["value"] for choice in apart.json["choices"]}
+    assert kept["lm_head"] == lm_head
 
-    first = lab.curve("divided").losses
-    again = lab.train("divided", "--resume-from-step=4", ranks=2).end()
-    repeated = lab.curve("divided").losses
-    on_one = lab.train("divided", "--resume-from-step=8").end()
+    first = lab.curve("apart").losses
+    again = lab.train("apart", "--resume-from-step=4", ranks=2).end()
+    repeated = lab.curve("apart").losses
+    on_one = lab.train("apart", "--resume-from-step=8", "--lm-head=auto").end()
 
-    assert (again.status, on_one.status) == (0, 0)
+    assert (again.status, on_one.status) == (0, 0), on_one.stderr
     assert repeated == first
-    assert lab.curve("divided").losses == pytest.approx(
-        lab.curve("alone").losses, abs=ROUNDING_NATS
-    )
-    assert lab.curve("divided").eval_bpb == pytest.approx(lab.curve("alone").eval_bpb, abs=1e-4)
+    assert lab.curve("apart").losses == pytest.approx(lab.curve("alone").losses, abs=ROUNDING_NATS)
+    assert lab.curve("apart").eval_bpb == pytest.approx(lab.curve("alone").eval_bpb, abs=1e-4)
 
 
 def test_a_run_is_drawn_when_it_ends(trained: Path) -> None:

@@ -21,6 +21,7 @@ from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import deferred_backwards, part_batches, part_rows
 from yoked.timeline.division import is_divided
 from yoked.timeline.evening import Evening, Handover, extra_tokens, head_part
+from yoked.timeline.fastest import OneHead, fastest_has_it, with_one_head
 from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
 from yoked.timeline.work import (
@@ -41,7 +42,8 @@ MOST_GROUPS = 8
 @dataclass(frozen=True)
 class Candidate:
     """A way to train. rows: of a step, by host; accumulation: micro-batches of the rank that has
-    most; memory_bytes: by host, all its ranks; handovers: between ranks, of lm_head work.
+    most; memory_bytes: by host, all its ranks; handovers: between ranks, of lm_head work; lm_head:
+    as `--lm-head` has it, and head_host: who alone has it.
     """
 
     sync: str
@@ -54,6 +56,8 @@ class Candidate:
     forecast: StepForecast
     memory_bytes: dict[str, float]
     handovers: tuple[Handover, ...] = ()
+    lm_head: str = "whole"
+    head_host: str | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -81,6 +85,9 @@ def build_candidate(
     divided = _divides(shape, ranks, rows_per_step, device_batch_size)
     evening = _evening(shape, ranks, device_batch_size, divided=divided)
     handovers: tuple[Handover, ...] = ()
+    one = None if divided else _one_head(shape, ranks, rows_per_step, device_batch_size)
+    if one is not None:
+        shares, evening = share_rows(rows_per_step, ranks, device_batch_size, one), None
     if evening is not None:
 
         def took_s(rank: int, rows: float) -> float:
@@ -96,8 +103,19 @@ def build_candidate(
     ]
     if divided:
         works = divided_works(shape, works, ranks, shares, handovers, device_batch_size)
+    elif one is not None:
+        works = with_one_head(
+            works,
+            one.rank,
+            [cost.head_s for cost in ranks],
+            [
+                part_rows(rows, device_batch_size, _deferred(shape, device_batch_size))
+                for rows in shares
+            ],
+        )
     elif evening is not None:
         works = evened_works(works, handovers, evening, shares, ranks)
+    lm_head = "divided" if divided else "whole" if one is None else "fastest"
     by_host = dict.fromkeys((cost.host for cost in costs), 0)
     for cost, rows in zip(ranks, shares, strict=True):
         by_host[cost.host] += rows
@@ -109,9 +127,15 @@ def build_candidate(
         rows=by_host,
         ranks={cost.host: cost.ranks for cost in costs},
         tokens_per_step=rows_per_step * shape.sequence_len,
-        forecast=predict_step(works, traffic_of(shape, sync, costs[0].dtype, divided), network),
+        forecast=predict_step(
+            works,
+            traffic_of(shape, sync, costs[0].dtype, lm_head),
+            network,
+        ),
         memory_bytes=_memory(shape, works, ranks, shares, device_batch_size, sync, divided),
         handovers=handovers,
+        lm_head=lm_head,
+        head_host=None if one is None else ranks[one.rank].host,
     )
 
 
@@ -124,6 +148,21 @@ def _divides(shape: Shape, ranks: Sequence[RankCost], rows: int, device_batch_si
         math.ceil(rows / device_batch_size),
         _deferred(shape, device_batch_size),
     )
+
+
+def _one_head(
+    shape: Shape, ranks: Sequence[RankCost], rows: int, device_batch_size: int
+) -> OneHead | None:
+    """Who alone has the lm_head, as `--lm-head auto` has it."""
+    if len({rank.host for rank in ranks}) == 1 or all(rank.device == "cuda" for rank in ranks):
+        return None
+    speeds = [rank.rows_per_s for rank in ranks]
+    part = head_part(head_flops_per_token(shape), flops_per_token(shape))
+    tokens = rows * shape.sequence_len
+    waiting = _deferred(shape, device_batch_size)
+    if not fastest_has_it(speeds, part, tokens, shape.padded_vocab_size, waiting):
+        return None
+    return OneHead(speeds.index(max(speeds)), part)
 
 
 def _evening(
@@ -162,7 +201,6 @@ def divided_works(
                 head_s=own * rows_s * cost.head_s / cost.row_s,
                 # All but the tables' idle rows is nearly the lm_head's.
                 adamw_s=part * work.adamw_s,
-                tokens=float(tokens),
             )
         )
     return found
@@ -218,16 +256,22 @@ def _memory(
     return found
 
 
-def share_rows(rows: int, ranks: Sequence[RankCost], device_batch_size: int) -> list[int]:
+def share_rows(
+    rows: int, ranks: Sequence[RankCost], device_batch_size: int, one: OneHead | None = None
+) -> list[int]:
     """Whole rows by rank such that the slowest is done as early as can be; some may have none.
 
-    Each row goes to the rank that would be done with it first. Earlier ranks win ties.
+    Each row goes to the rank that would be done with it first. Earlier ranks win ties. one: the
+    rank that alone has the lm_head.
     """
     shares = [0] * len(ranks)
 
     def done_s(rank: int) -> float:
-        cost = ranks[rank]
-        return cost.adamw_s + cost.rows_time_s(shares[rank] + 1, device_batch_size)
+        cost, own = ranks[rank], shares[rank] + 1
+        alone_s = cost.adamw_s + cost.rows_time_s(own, device_batch_size)
+        if one is None:
+            return alone_s
+        return alone_s + ((rows if rank == one.rank else 0) - own) * cost.head_s
 
     queue = [(done_s(rank), rank) for rank in range(len(ranks))]
     heapq.heapify(queue)
@@ -238,17 +282,18 @@ def share_rows(rows: int, ranks: Sequence[RankCost], device_batch_size: int) -> 
     return shares
 
 
-def traffic_of(shape: Shape, sync: str, dtype: str, divided: bool) -> Traffic:
-    """What a step of this model exchanges. dtype: of hidden states; divided: the lm_head is."""
+def traffic_of(shape: Shape, sync: str, dtype: str, lm_head: str) -> Traffic:
+    """What a step of this model exchanges. dtype: of hidden states."""
     counts = count_parameters(shape)
     return Traffic(
-        head_numbers=0.0 if divided else counts.lm_head,
+        head_numbers=counts.lm_head if lm_head == "whole" else 0.0,
         matrix_numbers=counts.transformer_matrices,
         table_width=shape.table_width,
         layers=min(shape.depth, MOST_GROUPS),
         dense_bytes=DENSE_BYTES[sync],
         row_bytes=ROW_BYTES[sync],
-        token_bytes=(2.0 if dtype == "bfloat16" else 4.0) * shape.n_embd if divided else 0.0,
+        lm_head=lm_head,
+        token_bytes=(2.0 if dtype == "bfloat16" else 4.0) * shape.n_embd,
     )
 
 
@@ -287,6 +332,7 @@ def _work(
         decode_s=codec.decode_s,
         # NCCL moves bytes without the cores that compute.
         cpu_s_per_byte=0.0 if cost.device == "cuda" else GLOO_CPU_S_PER_BYTE / cost.threads,
+        tokens=float(rows * shape.sequence_len),
     )
 
 

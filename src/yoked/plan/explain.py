@@ -57,6 +57,7 @@ def verdict(plan: Plan) -> str:
 def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list[str]:
     """What decides the step, who waits, who is worth having, and what the run takes."""
     lines = [_communication(plan.chosen)] if len(plan.chosen.rows) > 1 else []
+    lines += _lm_head(plan.chosen)
     lines += _choice(plan)
     lines += [_gain(gain, plan, added) for gain in _told(plan, added)]
     lines += [
@@ -107,6 +108,17 @@ def _communication(chosen: Candidate) -> str:
     if waits[slackest] >= NOTEWORTHY:
         line += f"; {slackest} waits {waits[slackest]:.0%}"
     return line
+
+
+def _lm_head(chosen: Candidate) -> list[str]:
+    """Where its gradient is not summed, why."""
+    if chosen.lm_head == "divided":
+        why = "the hidden states of so few tokens weigh less than its gradient"
+        return [f"the lm_head is divided by its vocabulary: {why}"]
+    if chosen.head_host is not None:
+        others = "the others send hidden states, and have more rows for it"
+        return [f"{chosen.head_host} alone has the lm_head: {others}"]
+    return []
 
 
 def _choice(plan: Plan) -> list[str]:

@@ -53,7 +53,7 @@ class RankWork:
     cpu_s_per_byte: what a byte sent or received costs its cores, divided by its threads.
 
     Where the lm_head is divided, head_s is of this rank's part for all tokens, and ahead_s has
-    none of it; tokens: of this rank's rows.
+    none of it; tokens: of this rank's rows. lacks_head: another rank puts them through it.
     """
 
     host: str
@@ -74,6 +74,7 @@ class RankWork:
     decode_s: float = 0.0
     cpu_s_per_byte: float = 0.0
     tokens: float = 0.0
+    lacks_head: bool = False
 
     @property
     def alone_s(self) -> float:
@@ -88,8 +89,9 @@ class Traffic:
     """What one step exchanges. table_width: numbers of one row in all tables together.
 
     layers: groups in which the matrices' gradients leave; head_pieces, stacks: messages that the
-    lm_head's gradient and the new matrices are parted into. token_bytes: of the hidden state of a
-    token where the lm_head is divided (`yoked.timeline.division`), and nothing of it is summed.
+    lm_head's gradient and the new matrices are parted into. lm_head: whole,
+    divided (`yoked.timeline.division`) or fastest (`yoked.timeline.fastest`); if not whole, nothing
+    of it is summed, and token_bytes are those of a token's hidden state.
     """
 
     head_numbers: float
@@ -100,6 +102,7 @@ class Traffic:
     row_bytes: float = 4.0
     head_pieces: int = 8
     stacks: int = 4
+    lm_head: str = "whole"
     token_bytes: float = 0.0
 
 

@@ -24,11 +24,13 @@ from statistics import median
 from typing import Literal
 
 from yoked.timeline.evening import Evening, Handover
+from yoked.timeline.fastest import OneHead
 
 Why = Literal["measured", "slower", "faster", "evened", "trial", "tried"]
 
-# A step is shorter by this part, or the rows stay where they are.
-WORTHWHILE = 0.03
+# A step is shorter by this part, or the rows stay where they are; by the second where one rank has
+# the lm_head: of a row without it less depends on a figure that is off.
+WORTHWHILE, WORTHWHILE_WITHOUT_HEAD = 0.03, 0.01
 # The first steps compile, allocate and fill caches.
 WARM_UP_STEPS = 2
 FEWEST_SEEN = 2
@@ -36,7 +38,7 @@ WINDOW = 32
 # What a step's time varies by, until it is known better: so many steps' worth of knowledge.
 NOISE, NOISE_STEPS = 0.05, 4
 # Standard errors that a figure is taken to be wrong by, to the worse; fewer where it costs little
-# to be wrong, because what rows leave uneven is evened out.
+# to be wrong, because what rows leave uneven is evened out, or a row is without its lm_head.
 MARGIN, MARGIN_EVENED = 2.0, 1.0
 # Two figures in a row that are off by so much are another speed, not noise.
 JUMP, JUMP_SPREADS = 0.1, 4.5
@@ -66,15 +68,19 @@ class Seen:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step costs a rank: fixed_s + rows * row_s. error: of row_s, relative (one sigma)."""
+    """What a step costs a rank: fixed_s + (beside + rows) * row_s.
+
+    error: of row_s, relative (one sigma). beside: work for other ranks, whatever rows this one has.
+    """
 
     fixed_s: float
     row_s: float
     error: float = 0.0
+    beside: float = 0.0
 
     def of(self, rows: float) -> float:
         """Seconds of a step with so many rows."""
-        return self.fixed_s + rows * self.row_s
+        return self.fixed_s + (self.beside + rows) * self.row_s
 
     def off(self, sigmas: float) -> Cost:
         """The cost where row_s is wrong by so many standard errors."""
@@ -180,12 +186,12 @@ class Pace:
 
     def add(self, seen: Seen) -> None:
         """Take in a step. The first with rows after some without warms up: it does not count."""
-        self.fixed.add(seen.fixed_s if seen.rows else max(seen.fixed_s, seen.compute_s))
-        if seen.rows and not self._idle:
-            work = seen.rows + seen.extra
+        work = seen.rows + seen.extra
+        self.fixed.add(seen.fixed_s if work else max(seen.fixed_s, seen.compute_s))
+        if work and not self._idle:
             self.row.add(max(0.0, seen.compute_s - seen.fixed_s) / work)
             self._fixed_with_rows = self.fixed.value
-        self._idle = not seen.rows
+        self._idle = not work
 
     def cost(self, unknown_row_s: float) -> Cost:
         """unknown_row_s: of a row where this rank has never computed one."""
@@ -202,16 +208,21 @@ class Balancer:
     """Decides after each step how many rows each rank has; the same on all ranks.
 
     rows: by rank, those of the first step. speeds: relative, by rank, as far as they are known
-    before it; 0 is unknown. evening: of what rows leave uneven; none: it stays so.
+    before it; 0 is unknown. evening: of what rows leave uneven; none: it stays so. one_head: who
+    has the lm_head, where only one rank has it.
     """
 
     def __init__(
-        self, rows: Sequence[int], speeds: Sequence[float], evening: Evening | None = None
+        self,
+        rows: Sequence[int],
+        speeds: Sequence[float],
+        evening: Evening | None = None,
+        one_head: OneHead | None = None,
     ) -> None:
         assert len(rows) == len(speeds), (rows, speeds)
         self.rows, self._speeds = tuple(rows), tuple(speeds)
         self.handovers: tuple[Handover, ...] = ()
-        self._evening = evening
+        self._evening, self._one_head = evening, one_head
         self._paces = [Pace() for _ in rows]
         self._seen_steps = self._since_change = self._reversals = 0
         self._idle_steps = [0] * len(rows)
@@ -251,9 +262,17 @@ class Balancer:
         work = median(work for work, _ in known)
         # Of unknown speed: it was left without rows, so that one was longer than a step.
         beyond_s = 2 * max(took_s for _, took_s in known)
-        return [
+        costs = [
             pace.cost(work / speed if speed and work else beyond_s)
             for pace, speed in zip(self._paces, self._speeds, strict=True)
+        ]
+        if self._one_head is None:
+            return costs
+        one, layers = self._one_head, 1 - self._one_head.part
+        beside = one.head_work(self.rows) / layers
+        return [
+            replace(cost, row_s=layers * cost.row_s, beside=beside if rank == one.rank else 0.0)
+            for rank, cost in enumerate(costs)
         ]
 
     def _move(self, costs: Sequence[Cost]) -> Change | None:
@@ -300,11 +319,13 @@ class Balancer:
     def _worthwhile(self, rows: Sequence[int], best: Sequence[int], costs: Sequence[Cost]) -> bool:
         """Whether other rows pay, both evened out as well as can be."""
         evens = self._evening is not None and not self._evening.in_step(rows)
+        finer = self._one_head is not None
         return worthwhile(
             self._work(rows, self._handovers(rows, costs)),
             self._work(best, self._handovers(best, costs)),
             costs,
-            MARGIN_EVENED if evens else MARGIN,
+            MARGIN_EVENED if evens or finer else MARGIN,
+            WORTHWHILE_WITHOUT_HEAD if finer else WORTHWHILE,
         )
 
     def _reason(self, costs: Sequence[Cost]) -> tuple[Why, int | None]:
@@ -349,7 +370,8 @@ class Balancer:
     def _try(self, costs: Sequence[Cost]) -> Change | None:
         """Give a rank without rows one, when its turn has come."""
         for rank, count in enumerate(self.rows):
-            self._idle_steps[rank] = 0 if count else self._idle_steps[rank] + 1
+            has_head = self._one_head is not None and self._one_head.rank == rank
+            self._idle_steps[rank] = 0 if count or has_head else self._idle_steps[rank] + 1
         now_s = step_s(self._work(self.rows, self.handovers), costs)
         for rank, idle in enumerate(self._idle_steps):
             if idle < TRY_EVERY_STEPS:
@@ -379,10 +401,14 @@ class Balancer:
 
 
 def worthwhile(
-    rows: Sequence[float], best: Sequence[float], costs: Sequence[Cost], margin: float
+    rows: Sequence[float],
+    best: Sequence[float],
+    costs: Sequence[Cost],
+    margin: float,
+    least: float = WORTHWHILE,
 ) -> bool:
-    """Whether the change pays, and still does if every figure is wrong to its disadvantage, by
-    `margin` standard errors.
+    """Whether the change makes a step shorter by the part `least`, and still shorter if every
+    figure is wrong to its disadvantage, by `margin` standard errors.
 
     A rank's figure is wrong the same way before and after: too fast where a rank is given rows,
     too slow where rows are taken from it.
@@ -391,6 +417,6 @@ def worthwhile(
         cost.off(margin if after >= before else -margin)
         for cost, before, after in zip(costs, rows, best, strict=True)
     ]
-    return step_s(best, costs) < (1 - WORTHWHILE) * step_s(rows, costs) and (
+    return step_s(best, costs) < (1 - least) * step_s(rows, costs) and (
         step_s(best, worst) < step_s(rows, worst)
     )

@@ -27,7 +27,7 @@ Attention = Literal["auto", "sdpa", "blocked"]
 Compile = Literal["auto", "on", "off"]
 Balance = Literal["auto", "on", "rows", "off"]
 Sync = Literal["auto", "exact", "bf16", "int8", "int4"]
-LmHead = Literal["auto", "whole", "divided"]
+LmHead = Literal["auto", "whole", "divided", "fastest"]
 Waiting = Literal["auto", "busy", "asleep"]
 
 MODEL = Group("Model", sort_key=1)
@@ -177,8 +177,10 @@ class TrainConfig:
     lm_head: Annotated[
         LmHead,
         _flag(
-            "Every rank has the whole lm_head and its gradient is summed, or it is divided by its "
-            "vocabulary and hidden states travel; auto: divided where a step has few tokens.",
+            "Every rank has the whole lm_head and its gradient is summed, or hidden states travel: "
+            "to the fastest rank, which alone has it, or to all, each with a part of the "
+            "vocabulary; auto: divided where a step has few tokens, fastest where one rank is much "
+            "faster than all others.",
             RANKS,
         ),
     ] = "auto"

@@ -1,8 +1,7 @@
 """The lm_head by parts of its vocabulary: each rank's part, for the tokens of all ranks.
 
-When it is done so, and what for, says `yoked.timeline.division`. A rank holds the weight and
-AdamW's moments of its own part as they are now, of the others' as they were: whoever reads them
-whole calls `gather` or `complete` first. Parts are as large as what ranks compute, and move so.
+When it is done so, and what for, says `yoked.timeline.division`. Parts are as large as what ranks
+compute, and move so.
 
 Traffic of a rank with n of a step's T tokens, in numbers: hidden states n * C to each other rank,
 the gradient of theirs (T - n) * C, and 2 T sums to each.
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from yoked.timeline.division import GRAIN_IDS
 from yoked.train.head import Chunk, Head, HeadResult, token_nats
+from yoked.train.headparts import HeadParts
 from yoked.train.optim.layout import HEAD
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.precision import wide, widen
@@ -29,7 +29,7 @@ from yoked.train.sync.sync import SyncTimes
 from yoked.train.sync.wire import DIVIDED_TAG, Pending, Wire
 
 WHAT = "the divided lm_head"
-HIDDEN_TAG, SUMS_TAG, GRADIENT_TAG, MOVE_TAG = range(DIVIDED_TAG, DIVIDED_TAG + 4)
+HIDDEN_TAG, SUMS_TAG, GRADIENT_TAG = range(DIVIDED_TAG, DIVIDED_TAG + 3)
 # Tokens that go through a part at once.
 CHUNK_TOKENS = 1024
 
@@ -59,13 +59,11 @@ class DividedHead:
     """
 
     def __init__(self, wire: Wire, optimizer: MuonAdamW, head: Head, tokens: Sequence[int]) -> None:
-        self.wire, self._optimizer, self._layout = wire, optimizer, optimizer.layout
+        self.wire, self._layout = wire, optimizer.layout
         # One for each chunk of a step: the blocks of all of them are kept.
         self._heads = [head]
         self._work: Sequence[int] = tokens
-        self._parts = divide(len(self._layout.head_grad), tokens)
-        self._layout.head_rows = self._mine
-        self._is_whole = True
+        self.parts = HeadParts(wire, optimizer, divide(len(self._layout.head_grad), tokens))
         self._leaving: list[Pending] = []
         self._targets: Sequence[Tensor] = ()
         # By rank, its tokens among all T.
@@ -74,19 +72,10 @@ class DividedHead:
         self._times = SyncTimes()
 
     @property
-    def _mine(self) -> slice:
-        return self._parts[self.wire.rank]
-
-    @property
-    def _workers(self) -> list[int]:
-        """Ranks that have a part."""
-        return [rank for rank, part in enumerate(self._parts) if part.start < part.stop]
-
-    @property
     def extra_tokens(self) -> int:
         """That this rank's part is more work than its own tokens; below zero: less."""
         tokens = [len(targets) for targets in self._targets]
-        rows: int = self._mine.stop - self._mine.start
+        rows: int = self.parts.mine.stop - self.parts.mine.start
         part = rows / len(self._layout.head_grad)
         return round(sum(tokens) * part) - tokens[self.wire.rank]
 
@@ -107,20 +96,20 @@ class DividedHead:
         for pending in self._leaving:
             pending.wait()
         self._leaving, self._targets, self._times = [], targets_by_rank, times
-        self._move(divide(len(self._layout.head_grad), self._work))
+        self.parts.move(divide(len(self._layout.head_grad), self._work), times)
         rank, width = self.wire.rank, self._layout.head_grad.size(1)
         tokens = [len(targets) for targets in targets_by_rank]
         self._places = [slice(part.start, part.stop) for part in consecutive(tokens)]
         hidden = torch.empty(sum(tokens), width, dtype=dtype)
         self._arriving = found = _Arrivals()
         for other in self.wire.others:
-            if rank in self._workers and tokens[other]:
+            if rank in self.parts.workers and tokens[other]:
                 place = self._places[other]
                 found.hidden[other] = self._receive(hidden[place], other, HIDDEN_TAG)
-            if other in self._workers and (rank in self._workers or tokens[rank]):
+            if other in self.parts.workers and (rank in self.parts.workers or tokens[rank]):
                 sums = torch.empty(2, sum(tokens), dtype=wide(dtype))
                 found.sums[other] = self._receive(sums, other, SUMS_TAG)
-            if other in self._workers and tokens[rank]:
+            if other in self.parts.workers and tokens[rank]:
                 gradient = torch.empty(tokens[rank], width, dtype=dtype)
                 found.gradient[other] = self._receive(gradient, other, GRADIENT_TAG)
 
@@ -128,17 +117,17 @@ class DividedHead:
         """Nats of this rank's tokens, and the gradient of their hidden states; that of the weight's
         part is added to the layout's. grad_scale: as for `Head.loss`.
         """
-        self._is_whole = False
+        self.parts.changes()
         rank, tokens = self.wire.rank, [len(targets) for targets in self._targets]
         if tokens[rank]:
-            for worker in self._workers:
+            for worker in self.parts.workers:
                 self._send(hidden_nC.contiguous(), worker, HIDDEN_TAG)
         chunks = list(self._through_part(hidden_nC))
         sums_2T = self._whole_sums(chunks, hidden_nC.dtype)
         for place, chunk in chunks:
             chunk.partition_sum, chunk.target_logit = sums_2T[:, place]
         gradient_TC = self._gradients(chunks, sum(tokens), hidden_nC, grad_scale)
-        weight_grad = self._layout.head_grad[self._mine]
+        weight_grad = self._layout.head_grad[self.parts.mine]
         for _, chunk in chunks:
             chunk.weight_gradient(grad_scale, weight_grad)
         own = self._places[rank]
@@ -148,9 +137,9 @@ class DividedHead:
 
     def _through_part(self, hidden_nC: Tensor) -> Iterator[tuple[slice, Chunk]]:
         """Each chunk of all ranks' tokens after its logits, this rank's first; slices are of T."""
-        if self._mine.start == self._mine.stop:
+        if self.parts.mine.start == self.parts.mine.stop:
             return
-        weight = self._layout.parameters[HEAD].detach()[self._mine].to(hidden_nC.dtype)
+        weight = self._layout.parameters[HEAD].detach()[self.parts.mine].to(hidden_nC.dtype)
         rank, number = self.wire.rank, 0
         for owner in [rank, *self._in_turn()]:
             hidden = hidden_nC if owner == rank else self._arrived(self._arriving.hidden, owner)
@@ -160,7 +149,9 @@ class DividedHead:
                 if number == len(self._heads):
                     self._heads.append(Head(self._heads[0].vocab_size, self._heads[0].products))
                 targets = self._targets[owner][rows].contiguous()
-                chunk = Chunk(self._heads[number], hidden[rows], weight, targets, self._mine.start)
+                chunk = Chunk(
+                    self._heads[number], hidden[rows], weight, targets, self.parts.mine.start
+                )
                 chunk.forward(wants_grad=True)
                 number += 1
                 yield slice(place.start + rows.start, place.start + rows.stop), chunk
@@ -171,13 +162,13 @@ class DividedHead:
         for place, chunk in chunks:
             own[0, place], own[1, place] = chunk.partition_sum, chunk.target_logit
         rank = self.wire.rank
-        if rank in self._workers:
+        if rank in self.parts.workers:
             for other in self.wire.others:
-                if other in self._workers or len(self._targets[other]):
+                if other in self.parts.workers or len(self._targets[other]):
                     self._send(own, other, SUMS_TAG)
         whole = torch.zeros_like(own)
         # In the order of ranks, so that all add alike.
-        for worker in self._workers:
+        for worker in self.parts.workers:
             if worker == rank:
                 whole += own
             elif worker in self._arriving.sums:
@@ -206,54 +197,12 @@ class DividedHead:
     def _own_gradient(self, own_nC: Tensor) -> Tensor:
         """What all parts give this rank's tokens, added in the order of ranks."""
         whole = torch.zeros_like(own_nC)
-        for worker in self._workers:
+        for worker in self.parts.workers:
             if worker == self.wire.rank:
                 whole += own_nC
             elif worker in self._arriving.gradient:
                 whole += widen(self._arrived(self._arriving.gradient, worker))
         return whole
-
-    # --- between steps
-
-    def gather(self) -> None:
-        """Until all ranks hold the whole weight as it is now."""
-        if not self._is_whole:
-            self.complete(self._layout.parameters[HEAD].data)
-            self._is_whole = True
-
-    def complete(self, whole_VC: Tensor) -> None:
-        """Overwrite each part of a tensor, on all ranks, with that of the rank whose part it is."""
-        sent = [
-            self.wire.broadcast(whole_VC[self._parts[worker]], worker, WHAT)
-            for worker in self._workers
-        ]
-        for pending in sent:
-            pending.wait()
-
-    def _move(self, parts: list[slice]) -> None:
-        """Take over other parts: what changes its rank travels, weight and moments."""
-        if parts == self._parts:
-            return
-        weight = self._layout.parameters[HEAD].data
-        pending: list[Pending] = []
-        for source, before in enumerate(self._parts):
-            for to, after in enumerate(parts):
-                rows = slice(max(before.start, after.start), min(before.stop, after.stop))
-                if source == to or rows.start >= rows.stop:
-                    continue
-                for number, whole in enumerate((weight, *self._optimizer.head_moments)):
-                    if self.wire.rank == source:
-                        pending.append(self.wire.send(whole[rows], to, MOVE_TAG + number, WHAT))
-                    elif self.wire.rank == to:
-                        pending.append(
-                            self.wire.receive(whole[rows], source, MOVE_TAG + number, WHAT)
-                        )
-        started = time.perf_counter()
-        for each in pending:
-            each.wait()
-        self._times.comm_s += time.perf_counter() - started
-        self._parts = parts
-        self._layout.head_rows = self._mine
 
     # --- messages
 

@@ -1,8 +1,9 @@
 """The exchange of hidden states and gradients where a rank computes lm_head tokens for another.
 
-What is handed over, and when, is in `yoked.timeline.evening`. The gradient of the lm_head's weight
-stays with the helper, the sum over ranks is the same; what the tokens cost (nats) goes back with
-the gradient of their hidden states, so that each rank's loss is that of its own rows.
+What is handed over, and when, is in `yoked.timeline.evening`: some tokens of one micro-batch; or in
+`yoked.timeline.fastest`: all of every one. The gradient of the lm_head's weight stays with the
+helper, the sum over ranks is the same; what the tokens cost (nats) goes back with the gradient of
+their hidden states, so that each rank's loss is that of its own rows.
 
 Traffic of a handover: its tokens' hidden states one way, their gradient the other.
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from yoked.timeline.evening import Evening, Handover
+from yoked.timeline.fastest import turn
 from yoked.train.head import HeadResult
 from yoked.train.sync.sync import SyncTimes
 from yoked.train.sync.wire import HANDOVER_TAG, Pending, Wire
@@ -35,7 +37,8 @@ class _Part:
 
     arrived: (K, C) in host memory, what comes here: the hidden states, or their gradient; nats: 0-D
     fp64, with the gradient. arriving: of these.
-    waited_for: the source has no other micro-batch to go on with.
+    waited_for: it does not go through the head together with the helper's own micro-batch, because
+    the source may have none to go on with.
     """
 
     handover: Handover
@@ -52,11 +55,15 @@ class Handovers:
     """This rank's part in the handovers of each step.
 
     agreed: what they are, on all ranks alike; live: where steps are long enough, they are found
-    anew in each, by how far ranks have come (`Evening.in_step`).
+    anew in each, by how far ranks have come (`Evening.in_step`). head_rank: the only one that has
+    the lm_head.
     """
 
-    def __init__(self, wire: Wire, width: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, wire: Wire, width: int, dtype: torch.dtype, head_rank: int | None = None
+    ) -> None:
         self.wire, self._width, self._dtype = wire, width, dtype
+        self._head_rank = head_rank
         self.agreed: tuple[Handover, ...] = ()
         self.live = False
         self._batches: Sequence[Sequence[Tensor]] = ()
@@ -68,6 +75,11 @@ class Handovers:
         self._evening: Evening
         self._times, self._started = SyncTimes(), 0.0
         self._in_step = False
+
+    @property
+    def gives_all(self) -> bool:
+        """Whether this rank has no lm_head, and every micro-batch of its waits for another rank."""
+        return self._head_rank not in (None, self.wire.rank)
 
     @property
     def extra_tokens(self) -> int:
@@ -90,7 +102,9 @@ class Handovers:
         self._batches, self._rows = batches, [sum(map(len, each)) for each in batches]
         self._in_step = self.live and evening.in_step(self._rows)
         self._started = time.perf_counter()
-        if not self._in_step:
+        if self._head_rank is not None:
+            self._prepare_all(self._head_rank)
+        elif not self._in_step:
             self._prepare(self.agreed)
 
     def follow(self, number: int) -> None:
@@ -124,29 +138,52 @@ class Handovers:
                 continue
             if self.wire.rank == helper:
                 at = self._evening.helper_batch(handover, self._rows)
-            part = _Part(
-                handover,
-                at,
-                HANDOVER_TAG + _MESSAGES * number,
-                targets[end - handover.tokens : end],
-                torch.empty(handover.tokens, self._width, dtype=self._dtype),
-                torch.zeros((), dtype=torch.float64),
-                [],
-                len(self._batches[source]) == 1,
-            )
-            if self.wire.rank == source:
-                part.arriving = [
-                    self.wire.receive(part.arrived, helper, part.tag + 1, WHAT),
-                    self.wire.receive(part.nats, helper, part.tag + 2, WHAT),
-                ]
-                self._given.append(part)
-            else:
-                part.arriving = [self.wire.receive(part.arrived, source, part.tag, WHAT)]
-                self._taken.append(part)
+            tag = HANDOVER_TAG + _MESSAGES * number
+            waited_for = len(self._batches[source]) == 1
+            self._expect(handover, at, tag, targets[end - handover.tokens : end], waited_for)
+
+    def _prepare_all(self, helper: int) -> None:
+        """All of the others' micro-batches, in the order in which the helper does them."""
+        own = len(self._batches[helper])
+        for source, batches in enumerate(self._batches):
+            if source == helper or self.wire.rank not in (source, helper):
+                continue
+            for number, rows in enumerate(batches):
+                at = number
+                if self.wire.rank == helper:
+                    at = turn(number, len(batches), self._evening.deferred, own)
+                targets = rows[:, 1:].flatten()
+                handover = Handover(source, helper, len(targets))
+                self._expect(handover, at, HANDOVER_TAG + _MESSAGES * number, targets, True)
+
+    def _expect(
+        self, handover: Handover, at: int, tag: int, targets: Tensor, waited_for: bool
+    ) -> None:
+        """Post what this rank will receive for a handover in which it takes part."""
+        part = _Part(
+            handover,
+            at,
+            tag,
+            targets,
+            torch.empty(handover.tokens, self._width, dtype=self._dtype),
+            torch.zeros((), dtype=torch.float64),
+            [],
+            waited_for,
+        )
+        source, helper = handover.source, handover.helper
+        if self.wire.rank == source:
+            part.arriving = [
+                self.wire.receive(part.arrived, helper, tag + 1, WHAT),
+                self.wire.receive(part.nats, helper, tag + 2, WHAT),
+            ]
+            self._given.append(part)
+        else:
+            part.arriving = [self.wire.receive(part.arrived, source, tag, WHAT)]
+            self._taken.append(part)
 
     def ahead(self, number: int) -> Iterator[tuple[Tensor, Tensor, Callable[[HeadResult], None]]]:
-        """What goes through the lm_head here before this rank's own micro-batch, because it is
-        waited for: hidden states, targets, and where the result goes.
+        """What goes through the lm_head here before this rank's own micro-batch, or after the last
+        one, because it is waited for: hidden states, targets, and where the result goes.
         """
         for part in self._at(number, self._taken):
             if part.waited_for:

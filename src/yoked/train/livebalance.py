@@ -25,11 +25,15 @@ class LiveBalance:
         whole_rows = session.config.balance == "rows"
         # NCCL pairs messages by their order, and GPUs of one kind have little to even out.
         evens = session.wire.device_group is None and not whole_rows
-        evening = trainer.evening if evens else None
+        one_head = trainer.one_head
+        evening = trainer.evening if evens and one_head is None else None
+        self._head_rank = None if one_head is None else one_head.rank
         self._work = trainer.evening.work
         self._owners = set(trainer.layout.owners.values())
         trainer.handovers.live = evening is not None
-        self._balancer = Balancer([len(rows) for rows in trainer.ranges], session.shares, evening)
+        self._balancer = Balancer(
+            [len(rows) for rows in trainer.ranges], session.shares, evening, one_head
+        )
 
     def follow(
         self, by_rank: Sequence[StepStats], next_step: int, say: Callable[[str], None]
@@ -80,7 +84,7 @@ class LiveBalance:
     def _name_idle(self, change: Change, say: Callable[[str], None]) -> None:
         """Say once of each rank that it is too slow to help."""
         for rank, rows in enumerate(change.rows):
-            if rows == 0 and rank not in self._left_at_home:
+            if rows == 0 and rank not in (*self._left_at_home, self._head_rank):
                 self._left_at_home.add(rank)
                 say(
                     f"{self._names[rank]} computes no rows: one takes it "

@@ -315,7 +315,7 @@ class Loop:
             self.parts.token_bytes,
             self.wire,
             session.resolved.device_batch_size,
-            [len(rows) for rows in self.parts.trainer.ranges],
+            self.parts.trainer.row_work,
         )
         self.parts.model.train()
         self.min_val_bpb = min(self.min_val_bpb, self.val_bpb)

@@ -10,12 +10,13 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.distributed as dist
 
 from yoked.errors import DataError, UsageError
+from yoked.timeline.fastest import OneHead
 from yoked.train import choose, kernels
 from yoked.train.choose import Choice
 from yoked.train.compute import (
@@ -25,7 +26,7 @@ from yoked.train.compute import (
     device_identity,
     settle_threads,
 )
-from yoked.train.config import TrainConfig
+from yoked.train.config import LmHead, TrainConfig
 from yoked.train.data.dataset import Dataset
 from yoked.train.data.prepare import prepare
 from yoked.train.data.progress import ProgressSink, Silent
@@ -41,7 +42,8 @@ from yoked.train.resolve import (
 )
 from yoked.train.shares import Shares, settle_shares, split_rows
 from yoked.train.speeds import measure_speeds
-from yoked.train.sync.choice import RankPlace, choose_lm_head, choose_sync
+from yoked.train.sync.choice import RankPlace, choose_sync
+from yoked.train.sync.headchoice import HeadAsked, choose_lm_head, one_head
 from yoked.train.sync.threads import batch_network_threads
 from yoked.train.sync.together import on_every, on_some
 from yoked.train.sync.wire import Wire
@@ -102,13 +104,23 @@ class Session:
 
     @property
     def shares(self) -> list[float]:
-        """Relative share of a step's rows by rank, as the run starts."""
+        """Relative share of a step's work by rank, as the run starts."""
         return list(self.sharing.weights)
+
+    @property
+    def one_head(self) -> OneHead | None:
+        """Who has the lm_head, where only one rank has it."""
+        return one_head(self.lm_head, self.model_config)
+
+    @property
+    def row_shares(self) -> list[float]:
+        """Relative share of a step's rows by rank, as the run starts."""
+        return self.sharing.of_rows(self.one_head)
 
     @property
     def first_rows(self) -> list[int]:
         """Rows of the first step by rank."""
-        return [len(rows) for rows in split_rows(self.rows_per_step, self.shares)]
+        return [len(rows) for rows in split_rows(self.rows_per_step, self.row_shares)]
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -206,18 +218,20 @@ def build_session(
         lambda: measure_speeds(model_config, device, compute.dtype, libraries, wire)
     )
     sharing = settle_shares(config, names, last_rows if same_hosts else (), speeds)
-    rows = split_rows(horizon.total_batch_size // resolved.max_seq_len, sharing.weights)
-    lm_head = on_every(
-        wire,
-        lambda: choose_lm_head(
-            config.lm_head,
-            model_config,
-            horizon.total_batch_size,
-            resolved.device_batch_size,
-            ranks=wire.world_size,
-            on_cpus=kinds == {"cpu"},
-        ),
+    about = HeadAsked(
+        model_config,
+        horizon.total_batch_size,
+        resolved.device_batch_size,
+        wire.world_size,
+        on_cpus=kinds == {"cpu"},
+        by_gloo=wire.device_group is None,
     )
+    lm_head = settle_lm_head(config, recorded if same_hosts else (), about, sharing, speeds, wire)
+    has_head = one_head(lm_head, model_config)
+    if has_head is not None:
+        sharing = sharing.by_work(has_head)
+    rows_per_step = horizon.total_batch_size // resolved.max_seq_len
+    rows = split_rows(rows_per_step, sharing.of_rows(has_head))
     sync = settle_sync(
         config,
         recorded,
@@ -235,11 +249,13 @@ def build_session(
             ],
             model_config,
             resolved.device_batch_size,
-            divided=lm_head.value == "divided",
+            lm_head=lm_head,
         ),
     )
     for host in hosts:
-        host["sync"] = sync.value
+        host["sync"], host["lm_head"] = sync.value, lm_head.value
+        if has_head is not None:
+            host["head_rank"] = has_head.rank
     return Session(
         config,
         place,
@@ -256,6 +272,29 @@ def build_session(
         hosts,
         sharing,
     )
+
+
+def settle_lm_head(
+    config: TrainConfig,
+    recorded: Sequence[dict[str, Any]],
+    about: HeadAsked,
+    sharing: Shares,
+    speeds: Callable[[], list[float]],
+    wire: Wire,
+) -> Choice:
+    """Which ranks have it; a run on the same hosts keeps what it began with. Collective.
+
+    speeds: asked for only where they are needed and `sharing` does not have them. Fixed shares are
+    taken for speeds where the fastest rank is to have it.
+    """
+    kept = str(recorded[0].get("lm_head")) if recorded else None
+    if kept is not None and config.lm_head in ("auto", kept) and kept in get_args(LmHead):
+        found = {"rank": float(recorded[0]["head_rank"])} if "head_rank" in recorded[0] else {}
+        return Choice("lm_head", kept, RECORDED, found)
+    known: Sequence[float] = sharing.weights if sharing.measured else ()
+    if config.lm_head == "fastest" and not known:
+        known = speeds() if config.share_weights is None else sharing.weights
+    return on_every(wire, lambda: choose_lm_head(config.lm_head, about, known))
 
 
 def settle_sync(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from yoked.timeline.fastest import OneHead
 from yoked.train.config import TrainConfig
 
 # A moment's measurement is off by as much when something else starts on a host; the first steps
@@ -16,12 +17,22 @@ ALIKE = 1.35
 class Shares:
     """How a run shares out its rows at its start, and why.
 
-    weights: relative, by rank. live: whether rows move between ranks while it goes on.
+    weights: relative, by rank: of rows, or of work where they are speeds (measured). live: whether
+    rows move between ranks while it goes on.
     """
 
     weights: tuple[float, ...]
     live: bool
     reason: str
+    measured: bool = False
+
+    def by_work(self, one_head: OneHead) -> Shares:
+        """The same with weights of work, where one rank alone has the lm_head."""
+        return self if self.measured else replace(self, weights=one_head.work(self.weights))
+
+    def of_rows(self, one_head: OneHead | None) -> list[float]:
+        """Weights of rows; with one_head, those of this object are of work."""
+        return list(self.weights if one_head is None else one_head.row_weights(self.weights))
 
 
 def split_rows(rows: int, weights: Sequence[float]) -> list[range]:
@@ -70,5 +81,6 @@ def settle_shares(
         speeds = measure()
         if max(speeds) <= ALIKE * min(speeds):
             return Shares((1.0,) * len(hosts), live, "equal parts, by about equal speeds")
-        return Shares(tuple(speeds), live, "by the speed of this model's matrix products")
+        reason = "by the speed of this model's matrix products"
+        return Shares(tuple(speeds), live, reason, measured=True)
     return Shares((1.0,) * len(hosts), live, "equal parts")

@@ -205,9 +205,10 @@ def assemble(session: Session) -> Assembled:
         SampleStream(session.data.train, config.seed),
         rows_per_step=session.rows_per_step,
         device_batch_size=session.resolved.device_batch_size,
-        shares=session.shares,
+        shares=session.row_shares,
         payload=PAYLOADS[session.sync.value],
         divided=session.lm_head.value == "divided",
+        head_rank=None if session.one_head is None else session.one_head.rank,
     )
     token_bytes = Tokenizer.load(session.data.tokenizer_folder).token_bytes()
     return Assembled(

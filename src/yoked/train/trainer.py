@@ -19,15 +19,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from yoked.timeline.deferral import Parts, deferred_backwards, part_batches
-from yoked.timeline.evening import Evening, Handover, extra_tokens, head_part
+from yoked.timeline.evening import Evening, Handover, extra_tokens
+from yoked.timeline.fastest import OneHead
 from yoked.train.choose import synchronize
 from yoked.train.divided import DividedHead
 from yoked.train.handover import Handovers
 from yoked.train.head import Head
-from yoked.train.model import GPT, count_parameters, flops_per_token
+from yoked.train.headparts import HeadParts
+from yoked.train.model import GPT
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.shares import split_rows
+from yoked.train.sync.headchoice import row_head_part
 from yoked.train.sync.payload import PAYLOADS, Payload
 from yoked.train.sync.sync import Moment, Sync
 from yoked.train.sync.wire import Wire
@@ -82,31 +85,51 @@ class Trainer:
         shares: list[float],
         payload: Payload = PAYLOADS["exact"],
         divided: bool = False,
+        head_rank: int | None = None,
     ) -> None:
-        """divided: the lm_head is, by its vocabulary (`yoked.train.divided`)."""
+        """divided: the lm_head is, by its vocabulary (`yoked.train.divided`); head_rank: the only
+        one that has it (`yoked.timeline.fastest`).
+        """
         self.model, self.layout, self.optimizer, self.head = model, layout, optimizer, head
         self.wire, self.stream = wire, stream
         self.rows_per_step, self.device_batch_size = rows_per_step, device_batch_size
         self.ranges = split_rows(rows_per_step, shares)
-        self.sync = Sync(wire, layout, payload, sums_head=not divided)
+        self._sums_head = not divided and head_rank is None
+        self.sync = Sync(wire, layout, payload, sums_head=self._sums_head)
         shape = model.config
         tokens = device_batch_size * shape.sequence_len
         # A rank alone has no message to hide.
         deferred = deferred_backwards(tokens, shape.n_embd, shape.n_layer)
         deferred = deferred if wire.active else 1
-        part = head_part(6 * count_parameters(shape).lm_head, flops_per_token(shape))
+        part = row_head_part(shape)
         self.evening = Evening(
             device_batch_size, deferred, shape.sequence_len, part, divided=divided
         )
-        self.handovers = Handovers(wire, shape.n_embd, model.compute_dtype)
+        self.handovers = Handovers(wire, shape.n_embd, model.compute_dtype, head_rank)
+        self.one_head = OneHead(head_rank, part) if head_rank is not None else None
         by_rank = [len(part) * shape.sequence_len for part in self.ranges]
         self.divided = DividedHead(wire, optimizer, head, by_rank) if divided else None
+        self.head_parts = self.divided.parts if self.divided is not None else None
+        if head_rank is not None:
+            self.head_parts = HeadParts(wire, optimizer, self._all_at(head_rank))
         model.before_layers = self.sync.await_matrices
+
+    def _all_at(self, head_rank: int) -> list[slice]:
+        """The lm_head's rows by rank, where one has them all."""
+        rows = len(self.layout.head_grad)
+        ranks = range(self.wire.world_size)
+        return [slice(rows * (rank > head_rank), rows * (rank >= head_rank)) for rank in ranks]
 
     @property
     def my_rows(self) -> range:
         """This rank's rows of a step, counted from the step's first."""
         return self.ranges[self.wire.rank]
+
+    @property
+    def row_work(self) -> list[float]:
+        """By rank, what it computes of a step, in rows."""
+        rows = [float(len(part)) for part in self.ranges]
+        return rows if self.one_head is None else list(self.one_head.work(rows))
 
     def reshare(self, ranges: list[range], handovers: tuple[Handover, ...] = ()) -> None:
         """Compute these rows of the following steps; on all ranks before the same step."""
@@ -161,10 +184,8 @@ class Trainer:
         moments: AdamW's of the lm_head, too. Collective.
         """
         self.sync.settle()
-        if self.divided is not None:
-            self.divided.gather()
-            for whole in self.optimizer.head_moments if moments else ():
-                self.divided.complete(whole)
+        if self.head_parts is not None:
+            self.head_parts.settle(moments=moments)
 
     def gradients(self, step: int) -> float:
         """Compute this rank's gradients of a step and hand them to the sync; returns its nats."""
@@ -191,8 +212,14 @@ class Trainer:
     def _by_whole_head(
         self, by_rank: Sequence[Sequence[Tensor]], tables: Sequence[RowGradients], scale: float
     ) -> float:
-        """Each micro-batch through layers and head, and back; the last few after the last head."""
+        """Each micro-batch through layers and head, and back; the last few after the last head.
+
+        Where another rank has the head, each goes back once that one has been through it, and
+        meanwhile as many go on as may be deferred.
+        """
         micro_batches = by_rank[self.wire.rank]
+        if self.head_parts is not None:
+            self.head_parts.changes()
         self.handovers.begin(by_rank, self.evening, self.sync.times)
         lm_head = partial(
             self.head.loss,
@@ -200,21 +227,19 @@ class Trainer:
             grad_scale=scale,
             weight_grad_VC=self.layout.head_grad,
         )
+
+        def help_others(number: int) -> None:
+            for theirs, their_targets, answer in self.handovers.ahead(number):
+                answer(lm_head(theirs.to(self.model.device), targets_N=their_targets))
+
         parts = part_batches(len(micro_batches), self.evening.deferred)
         waiting: deque[_Deferred] = deque()
         nats = 0.0
         for number, (rows, table) in enumerate(zip(micro_batches, tables, strict=True)):
-            if number == parts.early:
-                # Of what was handed over, the gradient has had the time of all of these.
-                while waiting:
-                    nats += self._backward(waiting.popleft())
-                self.sync.reach(Moment.DEFERRING)
-            if number == len(micro_batches) - 1:
-                self.sync.reach(Moment.LAST_HEAD)
+            nats += self._make_room(waiting, number, len(micro_batches))
             self.handovers.follow(number)
             hidden = self.model(rows[:, :-1], table)
-            for theirs, their_targets, answer in self.handovers.ahead(number):
-                answer(lm_head(theirs.to(self.model.device), targets_N=their_targets))
+            help_others(number)
             targets = rows[:, 1:].flatten()
             head_hidden, head_targets = self.handovers.enter(
                 number, hidden.detach().flatten(0, 1), targets
@@ -222,7 +247,7 @@ class Trainer:
             loss = lm_head(
                 head_hidden,
                 targets_N=head_targets,
-                on_piece=self.sync.head_piece_ready,
+                on_piece=self.sync.head_piece_ready if self._sums_head else None,
                 at_once=len(head_targets) > len(targets),
             )
             own_nats, gradient = self.handovers.leave(number, loss, len(targets))
@@ -230,7 +255,26 @@ class Trainer:
             waiting.append(_Deferred(number, hidden, gradient.view_as(hidden)))
             if number < parts.early and not self.handovers.owes(number):
                 nats += self._backward(waiting.pop())
+        help_others(len(micro_batches))
         return nats + self._backward_deferred(waiting, parts)
+
+    def _make_room(self, waiting: deque[_Deferred], number: int, count: int) -> float:
+        """Before micro-batch `number` of so many: backward passes that come before it, and what is
+        complete with them leaves. Returns the nats that are known only now.
+        """
+        nats = 0.0
+        parts = part_batches(count, self.evening.deferred)
+        if self.handovers.gives_all:
+            if len(waiting) == self.evening.deferred:
+                nats = self._backward(waiting.popleft())
+        elif number == parts.early:
+            # Of what was handed over, the gradient has had the time of all of these.
+            while waiting:
+                nats += self._backward(waiting.popleft())
+            self.sync.reach(Moment.DEFERRING)
+        if number == count - 1 and self._sums_head:
+            self.sync.reach(Moment.LAST_HEAD)
+        return nats
 
     def _by_divided_head(
         self,
@@ -259,6 +303,8 @@ class Trainer:
         """The micro-batches that are left; returns the nats that are known only now."""
         nats = 0.0
         while waiting:
+            if len(waiting) <= parts.last + sum(parts.deferred):
+                self.sync.reach(Moment.DEFERRING)
             if len(waiting) <= parts.last + parts.deferred[1]:
                 self.sync.reach(Moment.MOST_BACKWARD)
             if len(waiting) <= parts.last:

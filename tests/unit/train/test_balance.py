@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from yoked import journal
 from yoked.timeline.evening import Evening
+from yoked.timeline.fastest import OneHead
 from yoked.train.balance import Balancer, Change, Cost, Level, Seen, assign_rows, step_s
 from yoked.train.config import TrainConfig
 from yoked.train.livebalance import LiveBalance, describe_change, idle_note, rank_names
 from yoked.train.runfolder import RunFolder
-from yoked.train.shares import settle_shares
+from yoked.train.shares import Shares, settle_shares
 from yoked.train.trainer import StepStats
 
 SECONDS = st.floats(0.01, 10)
@@ -392,6 +393,41 @@ def test_a_resumed_run_starts_with_the_rows_that_it_had_last() -> None:
     assert shares("desk laptop", (26, 6), shares="1:1") == ((1.0, 1.0), False)
 
 
+def test_where_one_rank_has_the_lm_head_the_others_have_more_rows() -> None:
+    one, row_s = OneHead(0, 0.5), (1.0, 4.0)
+    balancer = Balancer((26, 6), (1.0, 1.0), one_head=one)
+    rows: tuple[int, ...] = (26, 6)
+    for _ in range(6):
+        seen = [
+            Seen(count, 0.1 + work * each_s, 0.1, work - count)
+            for count, work, each_s in zip(rows, one.work(rows), row_s, strict=True)
+        ]
+        change = balancer.observe(seen)
+        rows = change.rows if change else rows
+
+    # 16 rows' work of lm_head and half of 20 are 26 rows for the first, half of 12 6 for the other.
+    assert rows == (20, 12)
+
+
+def test_the_rank_with_the_lm_head_may_have_no_row_and_is_not_tried() -> None:
+    one = OneHead(0, 0.5)
+    balancer = Balancer((0, 8), (1.0, 1.0), one_head=one)
+    for _ in range(200):
+        seen = [Seen(0, 0.1 + 4.0, 0.1, 4.0), Seen(8, 0.1 + 4 * 0.5, 0.1, -4.0)]
+        assert balancer.observe(seen) is None
+
+
+def test_rows_of_a_run_whose_lm_head_is_on_one_rank_stay_where_they_were() -> None:
+    one = OneHead(0, 0.5)
+    speeds, rows = Shares((4.0, 1.0), True, "", measured=True), Shares((19.0, 13.0), True, "")
+
+    assert speeds.by_work(one) == speeds
+    assert speeds.of_rows(one) == pytest.approx([0.6, 0.4])
+    assert rows.by_work(one).weights == (25.5, 6.5)
+    assert rows.by_work(one).of_rows(one) == pytest.approx([19 / 32, 13 / 32])
+    assert rows.of_rows(None) == [19.0, 13.0]
+
+
 def follow_a_hundred_times_slower_laptop(path: Path) -> tuple[list[range], list[str]]:
     """The last ranges, and what was said, of 40 steps of 8 rows of 10 tokens."""
     session: Any = SimpleNamespace(
@@ -402,7 +438,7 @@ def follow_a_hundred_times_slower_laptop(path: Path) -> tuple[list[range], list[
         config=TrainConfig(),
     )
     trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)])
-    trainer.evening = Evening(2, 1, 10, 0.5)
+    trainer.evening, trainer.one_head = Evening(2, 1, 10, 0.5), None
     trainer.handovers = SimpleNamespace(live=False)
     trainer.layout = SimpleNamespace(owners={"a matrix": 0})
     trainer.reshare = lambda ranges, _: setattr(trainer, "ranges", ranges)

@@ -82,6 +82,7 @@ def _candidate(candidate: Candidate, target: Target) -> dict[str, Any]:
     forecast = candidate.forecast
     return {
         "sync": candidate.sync,
+        "lm_head": candidate.lm_head,
         "dtype": candidate.dtype,
         "device_batch_size": candidate.device_batch_size,
         "accumulation": candidate.accumulation,

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from yoked.errors import UsageError
 from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import deferred_backwards, part_rows
-from yoked.timeline.division import is_divided
+from yoked.timeline.fastest import OneHead, with_one_head
 from yoked.timeline.messages import ring_bytes
 from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
@@ -32,6 +31,7 @@ from yoked.timeline.work import (
 )
 from yoked.train.choose import Choice
 from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
+from yoked.train.sync.headchoice import one_head, row_head_part
 from yoked.train.sync.wire import Wire
 from yoked.units import format_bytes_per_s, format_duration
 
@@ -64,47 +64,16 @@ def choose_sync(
     config: ModelConfig,
     device_batch_size: int,
     *,
-    divided: bool,
+    lm_head: Choice,
 ) -> Choice:
     """The payload dtype for this network. Collective; all ranks choose alike.
 
-    divided: the lm_head is, and nothing of it is summed.
+    lm_head: which ranks have it (`choose_lm_head`).
     """
     if wire.device_group is not None:
         return Choice("sync", "exact", "NCCL between the GPUs")
     rate, latency_s = wire.gather_objects(measure_wire(wire))[0]
-    return judge(rate, latency_s, ranks, config, device_batch_size, divided=divided)
-
-
-def choose_lm_head(
-    asked: str,
-    config: ModelConfig,
-    tokens: int,
-    device_batch_size: int,
-    *,
-    ranks: int,
-    on_cpus: bool,
-) -> Choice:
-    """Whether it is divided between ranks; tokens: of a step. on_cpus: all of them compute there.
-
-    Raises UsageError where it was asked for and cannot be.
-    """
-    batch_tokens = device_batch_size * config.sequence_len
-    deferred = deferred_backwards(batch_tokens, config.n_embd, config.n_layer)
-    few = is_divided(tokens, config.padded_vocab_size, -(-tokens // batch_tokens), deferred)
-    why_not = None if few else f"{tokens:,} tokens would weigh as much as its gradient"
-    if ranks == 1 or not on_cpus:
-        why_not = "there is one rank" if ranks == 1 else "not all ranks compute on a CPU"
-    if asked == "divided" and why_not is not None:
-        raise UsageError(
-            f"--lm-head divided: {why_not}",
-            fix="leave --lm-head out: auto divides it where that can be done",
-        )
-    if asked != "auto":
-        return Choice("lm_head", asked, "as asked for with --lm-head")
-    if why_not is not None:
-        return Choice("lm_head", "whole", why_not)
-    return Choice("lm_head", "divided", f"{tokens:,} tokens weigh less than its gradient")
+    return judge(rate, latency_s, ranks, config, device_batch_size, lm_head=lm_head)
 
 
 def measure_wire(wire: Wire) -> tuple[float, float]:
@@ -141,7 +110,7 @@ def judge(
     config: ModelConfig,
     device_batch_size: int,
     *,
-    divided: bool = False,
+    lm_head: Choice,
 ) -> Choice:
     """Pure: the payload dtype for a wire that carries so much, each way, on every host."""
     counts = count_parameters(config)
@@ -154,10 +123,13 @@ def judge(
     step_s: dict[str, float] = {}
     for name in CANDIDATES:
         works = [
-            _work(rank, name, part, config, device_batch_size, divided)
+            _work(rank, name, part, config, device_batch_size, lm_head.value == "divided")
             for rank, part in zip(ranks, owned, strict=True)
         ]
-        traffic = _traffic(name, config, counts, divided)
+        one = one_head(lm_head, config)
+        if one is not None:
+            works = _with_one_head(works, one, ranks, config, device_batch_size)
+        traffic = _traffic(name, config, counts, lm_head.value)
         step_s[name] = predict_step(works, traffic, network).step_s
     best_s = min(step_s.values())
     chosen = next(name for name in CANDIDATES if step_s[name] <= WORTHWHILE * best_s)
@@ -172,15 +144,41 @@ def judge(
     )
 
 
-def _traffic(name: str, config: ModelConfig, counts: ParameterCounts, divided: bool) -> Traffic:
+def _with_one_head(
+    works: Sequence[RankWork],
+    one: OneHead,
+    ranks: Sequence[RankPlace],
+    config: ModelConfig,
+    device_batch_size: int,
+) -> list[RankWork]:
+    deferred = _deferred(config, device_batch_size)
+    return with_one_head(
+        works,
+        one.rank,
+        [_row_s(rank, config) * row_head_part(config) for rank in ranks],
+        [part_rows(rank.rows, device_batch_size, deferred) for rank in ranks],
+    )
+
+
+def _row_s(rank: RankPlace, config: ModelConfig) -> float:
+    return STEP_OVER_PRODUCTS * config.sequence_len * flops_per_token(config) / rank.flops_per_s
+
+
+def _deferred(config: ModelConfig, device_batch_size: int) -> int:
+    tokens = device_batch_size * config.sequence_len
+    return deferred_backwards(tokens, config.n_embd, config.n_layer)
+
+
+def _traffic(name: str, config: ModelConfig, counts: ParameterCounts, lm_head: str) -> Traffic:
     return Traffic(
-        head_numbers=0.0 if divided else counts.lm_head,
+        head_numbers=counts.lm_head if lm_head == "whole" else 0.0,
         matrix_numbers=counts.transformer_matrices,
         table_width=(counts.wte + counts.value_embeds) / config.padded_vocab_size,
         layers=config.n_layer,
         dense_bytes=DENSE_BYTES[name],
         row_bytes=ROW_BYTES[name],
-        token_bytes=4.0 * config.n_embd if divided else 0.0,
+        lm_head=lm_head,
+        token_bytes=4.0 * config.n_embd,
     )
 
 
@@ -193,11 +191,8 @@ def _work(
     divided: bool,
 ) -> RankWork:
     counts = count_parameters(config)
-    row_s = STEP_OVER_PRODUCTS * config.sequence_len * flops_per_token(config) / rank.flops_per_s
-    head_part = 6 * counts.lm_head / flops_per_token(config)
-    tokens = device_batch_size * config.sequence_len
-    deferred = deferred_backwards(tokens, config.n_embd, config.n_layer)
-    parts = part_rows(rank.rows, device_batch_size, deferred)
+    row_s, head_part = _row_s(rank, config), row_head_part(config)
+    parts = part_rows(rank.rows, device_batch_size, _deferred(config, device_batch_size))
     backward_part = (1 - head_part) * 2 / 3
     last_s, (first, second) = parts.last * row_s, parts.deferred
     # A divided lm_head comes at once for all rows, between the forward and the backward passes.

@@ -23,6 +23,7 @@ PIECE_TAG = 200_000
 ROWS_TAG = 300_000
 HANDOVER_TAG = 400_000
 DIVIDED_TAG = 500_000
+MOVE_TAG = 600_000
 
 # Makes what is entered around each wait.
 Around = Callable[[], AbstractContextManager[None]]

@@ -2,28 +2,23 @@ from __future__ import annotations
 
 import pytest
 
-from yoked.errors import UsageError
 from yoked.train.choose import Choice
 from yoked.train.model import ModelConfig
-from yoked.train.sync.choice import (
-    RankPlace,
-    choose_lm_head,
-    choose_sync,
-    judge,
-    measure_wire,
-)
+from yoked.train.sync.choice import RankPlace, choose_sync, judge, measure_wire
 
 D4 = ModelConfig.from_depth(
     4, aspect_ratio=64, head_dim=64, sequence_len=512, vocab_size=32768, window_pattern="L"
 )
 GBIT = 118e6
+WHOLE, DIVIDED = (Choice("lm_head", value, "") for value in ("whole", "divided"))
+ON_FIRST = Choice("lm_head", "fastest", "", {"rank": 0})
 
 
 def verdict(
     rate: float, rows: int = 16, hosts: tuple[str, ...] = ("i9", "laptop"), threads: int = 1
 ) -> Choice:
     ranks = [RankPlace(host, rows, 1e11, threads) for host in hosts]
-    return judge(rate, 2e-4, ranks, D4, 2)
+    return judge(rate, 2e-4, ranks, D4, 2, lm_head=WHOLE)
 
 
 def test_exact_sync_is_kept_where_the_wire_hides_behind_the_computation():
@@ -59,13 +54,13 @@ def test_sending_slows_a_host_with_many_threads_less():
 def test_a_host_without_rows_is_no_obstacle():
     ranks = [RankPlace("i9", 4, 1e11, 1), RankPlace("old", 0, 1e9, 1)]
 
-    assert judge(GBIT, 2e-4, ranks, D4, 2).value in ("exact", "bf16", "int8")
+    assert judge(GBIT, 2e-4, ranks, D4, 2, lm_head=WHOLE).value in ("exact", "bf16", "int8")
 
 
 def test_the_wire_is_measured_and_all_ranks_choose_alike(on_ranks):
     ranks = [RankPlace("i9", 4, 1e11, 1), RankPlace("laptop", 4, 1e11, 1)]
 
-    choices = on_ranks(2, lambda wire: choose_sync(wire, ranks, D4, 2, divided=False))
+    choices = on_ranks(2, lambda wire: choose_sync(wire, ranks, D4, 2, lm_head=WHOLE))
     measured = on_ranks(2, measure_wire)
 
     assert choices[0] == choices[1]
@@ -75,36 +70,28 @@ def test_the_wire_is_measured_and_all_ranks_choose_alike(on_ranks):
 def test_what_a_divided_lm_head_does_not_send_leaves_room_for_exact_sync():
     ranks = [RankPlace(host, 2, 3e11, 1) for host in ("i9", "laptop")]
     whole, divided = (
-        judge(GBIT, 2e-4, ranks, D4, 2, divided=divided).measured for divided in (False, True)
+        judge(GBIT, 2e-4, ranks, D4, 2, lm_head=each).measured for each in (WHOLE, DIVIDED)
     )
 
     assert divided["exact_step_s"] < 0.9 * whole["exact_step_s"]
 
 
-def lm_head(asked: str = "auto", tokens: int = 2048, ranks: int = 2, on_cpus: bool = True) -> str:
-    return choose_lm_head(asked, D4, tokens, 2, ranks=ranks, on_cpus=on_cpus).value
+def test_what_a_lm_head_on_one_rank_does_not_send_no_payload_need_make_smaller():
+    rows = {"whole": (26, 6), "fastest": (19, 13)}
+    whole, fastest = (
+        judge(
+            GBIT / 10,
+            2e-4,
+            [RankPlace("desk", first, 1e11, 1), RankPlace("laptop", second, 0.25e11, 1)],
+            D4,
+            2,
+            lm_head=each,
+        )
+        for each, (first, second) in ((WHOLE, rows["whole"]), (ON_FIRST, rows["fastest"]))
+    )
 
-
-def test_the_lm_head_is_divided_in_small_steps_between_cpus():
-    assert lm_head() == lm_head("divided") == lm_head(tokens=4096) == "divided"
-    assert {
-        lm_head("whole"),
-        lm_head(tokens=16_384),
-        lm_head(ranks=1),
-        lm_head(on_cpus=False),
-    } == {"whole"}
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"tokens": 16_384}, "16,384 tokens would weigh as much"),
-        ({"ranks": 1}, "one rank"),
-        ({"on_cpus": False}, "not all ranks compute on a CPU"),
-    ],
-)
-def test_a_divided_lm_head_is_refused_where_it_cannot_be(given, why):
-    with pytest.raises(UsageError, match=why) as refused:
-        lm_head("divided", **given)
-
-    assert "leave --lm-head out" in str(refused.value)
+    less = [
+        each.measured["exact_step_s"] / each.measured["int8_step_s"] for each in (whole, fastest)
+    ]
+    assert less[1] - 1 < 0.7 * (less[0] - 1)
+    assert fastest.measured["exact_step_s"] < whole.measured["exact_step_s"]

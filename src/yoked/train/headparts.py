@@ -1,0 +1,89 @@
+"""Which rank has which rows of the lm_head as they are now, where not every rank has all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from yoked.train.optim.layout import HEAD
+from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.sync.sync import SyncTimes
+from yoked.train.sync.wire import MOVE_TAG, Pending, Wire
+
+WHAT = "the lm_head's rows of another rank"
+
+
+class HeadParts:
+    """The rows of each rank. It has their weight and AdamW's moments as they are now, of the others
+    as they were: whoever reads them whole calls `settle` first.
+    """
+
+    def __init__(self, wire: Wire, optimizer: MuonAdamW, parts: Sequence[slice]) -> None:
+        """parts: by rank, in order, together all rows."""
+        self._wire, self._optimizer, self._layout = wire, optimizer, optimizer.layout
+        self.parts = list(parts)
+        self._layout.head_rows = self.mine
+        self._is_whole = True
+
+    @property
+    def mine(self) -> slice:
+        """The rows of this rank."""
+        return self.parts[self._wire.rank]
+
+    @property
+    def workers(self) -> list[int]:
+        """Ranks that have a part."""
+        return [rank for rank, part in enumerate(self.parts) if part.start < part.stop]
+
+    def changes(self) -> None:
+        """A step begins, which gives each rank new values of its part."""
+        self._is_whole = False
+
+    def settle(self, *, moments: bool = False) -> None:
+        """Until all ranks hold the whole weight as it is now. Collective.
+
+        moments: AdamW's, too.
+        """
+        if not self._is_whole:
+            self.complete(self._layout.parameters[HEAD].data)
+            self._is_whole = True
+        for whole in self._optimizer.head_moments if moments else ():
+            self.complete(whole)
+
+    def complete(self, whole_VC: Tensor) -> None:
+        """Overwrite each part of a tensor, on all ranks, with that of the rank whose part it is."""
+        sent = [
+            self._wire.broadcast(whole_VC[self.parts[worker]], worker, WHAT)
+            for worker in self.workers
+        ]
+        for pending in sent:
+            pending.wait()
+
+    def move(self, parts: Sequence[slice], times: SyncTimes) -> None:
+        """Take over other parts: what changes its rank travels, weight and moments. Collective.
+
+        times: what it takes is added there.
+        """
+        if list(parts) == self.parts:
+            return
+        weight = self._layout.parameters[HEAD].data
+        pending: list[Pending] = []
+        for source, before in enumerate(self.parts):
+            for to, after in enumerate(parts):
+                rows = slice(max(before.start, after.start), min(before.stop, after.stop))
+                if source == to or rows.start >= rows.stop:
+                    continue
+                for number, whole in enumerate((weight, *self._optimizer.head_moments)):
+                    tag = MOVE_TAG + number
+                    if self._wire.rank == source:
+                        pending.append(self._wire.send(whole[rows], to, tag, WHAT))
+                    elif self._wire.rank == to:
+                        pending.append(self._wire.receive(whole[rows], source, tag, WHAT))
+        started = time.perf_counter()
+        for each in pending:
+            each.wait()
+        times.comm_s += time.perf_counter() - started
+        self.parts = list(parts)
+        self._layout.head_rows = self.mine

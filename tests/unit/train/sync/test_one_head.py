@@ -1,0 +1,128 @@
+"""The lm_head on one rank: the same gradient, nats and weights as one process's."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.train.sync.tiny import Tiny
+from torch import Tensor
+
+from yoked.train.optim.layout import HEAD
+from yoked.train.sync.agreement import checksum
+from yoked.train.sync.wire import Wire
+from yoked.train.trainer import StepStats, Trainer
+
+TINY = Tiny(sequence_len=8, n_layer=2, rows=10)
+TOKENS = TINY.rows * TINY.sequence_len
+
+
+def one_step(trainer: Trainer) -> tuple[dict[str, Tensor], StepStats]:
+    """The gradients that this rank applies, and its figures."""
+    stats = trainer.step(0)
+    layout = trainer.layout
+    found = {}
+    if trainer.head_parts is None or trainer.wire.rank in trainer.head_parts.workers:
+        found[HEAD] = layout.head_grad.clone()
+    for stack in trainer.optimizer.owned:
+        for name in stack.names:
+            found[name] = layout.gradient(name).clone()
+    trainer.settle()
+    return found, stats
+
+
+@pytest.fixture(scope="module")
+def alone() -> tuple[dict[str, Tensor], float]:
+    """What one process computes."""
+    found, stats = one_step(TINY.trainer(Wire(), [1.0]))
+    return found, stats.nats
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    shares=st.lists(st.integers(0, 5), min_size=2, max_size=4).filter(any),
+    batch=st.integers(1, 4),
+    deferred=st.integers(1, 8),
+    data=st.data(),
+)
+def test_any_rows_give_the_single_process_gradient(on_ranks, alone, shares, batch, deferred, data):
+    head_rank = data.draw(st.integers(0, len(shares) - 1))
+
+    def act(wire: Wire) -> tuple[dict[str, Tensor], StepStats]:
+        weights = [float(share) for share in shares]
+        trainer = TINY.trainer(wire, weights, batch=batch, head_rank=head_rank)
+        trainer.evening = dataclasses.replace(trainer.evening, deferred=deferred)
+        return one_step(trainer)
+
+    total: dict[str, Tensor] = {}
+    by_rank = on_ranks(len(shares), act)
+    for found, _ in by_rank:
+        total |= found
+    expected, nats = alone
+
+    assert total.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert (total[name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-9, name
+    assert sum(stats.nats for _, stats in by_rank) == pytest.approx(nats, rel=1e-6)
+    for rank, (_, stats) in enumerate(by_rank):
+        others = TOKENS - stats.tokens
+        assert stats.extra_tokens == (others if rank == head_rank else -stats.tokens)
+
+
+def after(wire: Wire, steps: int, **how) -> tuple[list[int], list[Tensor]]:
+    """Checksums of all that a checkpoint has after some steps, and the weights."""
+    moves = how.pop("moves", {})
+    trainer = TINY.trainer(wire, [3.0, 1.0, 1.0], head_rank=0, **how)
+    for step in range(steps):
+        if step in moves:
+            trainer.reshare(moves[step])
+        trainer.step(step)
+    trainer.settle(moments=True)
+    weights = [parameter.detach().clone() for parameter in trainer.layout.parameters.values()]
+    held = [*weights, *trainer.optimizer.first.values(), *trainer.optimizer.second.values()]
+    return [checksum(tensor) for tensor in held], weights
+
+
+@pytest.mark.parametrize("payload", ["exact", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_all_ranks_hold_the_same_and_repeat_to_the_bit(on_ranks, payload, dtype):
+    first, second = (
+        on_ranks(3, lambda wire: after(wire, 4, batch=1, payload=payload, dtype=dtype)[0])
+        for _ in range(2)
+    )
+
+    assert all(sums == first[0] for sums in first)
+    assert first == second
+
+
+def test_rows_may_move_and_what_is_learned_stays(on_ranks):
+    moves = {2: [range(1), range(1, 9), range(9, 10)], 4: [range(0), range(10), range(10, 10)]}
+
+    moved = on_ranks(3, lambda wire: after(wire, 6, batch=1, moves=moves))
+    alone = TINY.trainer(Wire(), [1.0])
+    for step in range(6):
+        alone.step(step)
+
+    assert all(sums == moved[0][0] for sums, _ in moved)
+    for (name, expected), found in zip(alone.layout.parameters.items(), moved[0][1], strict=True):
+        # Of a scalar all tokens cancel out but for rounding, which AdamW makes large.
+        if expected.dim() == 2:
+            assert torch.allclose(found, expected.detach(), rtol=1e-4, atol=2e-5), name
+
+
+def test_of_the_head_nothing_travels_but_hidden_states_their_gradient_and_nats(on_ranks):
+    def sent(wire: Wire, head_rank: int | None) -> int:
+        trainer = TINY.trainer(wire, [3.0, 2.0], head_rank=head_rank)
+        trainer.step(0)
+        before = wire.bytes_sent
+        trainer.settle()
+        return before
+
+    whole, one = (on_ranks(2, lambda wire, where=where: sent(wire, where)) for where in (None, 0))
+
+    head, given = 64 * 32 * 4, 4 * TINY.sequence_len * 32 * 4
+    # Two micro-batches' nats go back, float64.
+    assert [a - b for a, b in zip(whole, one, strict=True)] == [head - given - 16, head - given]
