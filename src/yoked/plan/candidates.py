@@ -18,7 +18,7 @@ from yoked.plan.shape import (
     muon_flops,
 )
 from yoked.timeline.clock import predict_step
-from yoked.timeline.deferral import deferred_backwards, part_batches, part_rows
+from yoked.timeline.deferral import Parts, deferred_backwards, part_batches, part_rows
 from yoked.timeline.division import is_divided
 from yoked.timeline.evening import Evening, Handover, extra_tokens, head_part
 from yoked.timeline.fastest import OneHead, fastest_has_it, with_one_head
@@ -97,9 +97,16 @@ def build_candidate(
         handovers = evening.evened(shares, took_s)
     speeds = [cost.rows_per_s for cost in ranks]
     owned = owned_parts(speeds, muon_flops(shape), count_parameters(shape).adamw)
+    deferred = [_deferred(shape, device_batch_size)] * len(ranks)
+    if one is not None:
+        deferred[one.rank] = 1
+    parts = [
+        part_rows(rows, device_batch_size, count)
+        for rows, count in zip(shares, deferred, strict=True)
+    ]
     works = [
-        _work(shape, cost, rows, device_batch_size, part, sync)
-        for cost, rows, part in zip(ranks, shares, owned, strict=True)
+        _work(shape, *each, device_batch_size, sync)
+        for each in zip(ranks, parts, owned, strict=True)
     ]
     if divided:
         works = divided_works(shape, works, ranks, shares, handovers, device_batch_size)
@@ -108,10 +115,7 @@ def build_candidate(
             works,
             one.rank,
             [cost.head_s for cost in ranks],
-            [
-                part_rows(rows, device_batch_size, _deferred(shape, device_batch_size))
-                for rows in shares
-            ],
+            parts,
         )
     elif evening is not None:
         works = evened_works(works, handovers, evening, shares, ranks)
@@ -298,9 +302,9 @@ def traffic_of(shape: Shape, sync: str, dtype: str, lm_head: str) -> Traffic:
 
 
 def _work(
-    shape: Shape, cost: RankCost, rows: int, device_batch_size: int, owned: float, sync: str
+    shape: Shape, cost: RankCost, parts: Parts, owned: float, device_batch_size: int, sync: str
 ) -> RankWork:
-    early, deferred, last = part_rows(rows, device_batch_size, _deferred(shape, device_batch_size))
+    early, deferred, last = parts
     first_s, second_s = (cost.rows_time_s(each, device_batch_size) for each in deferred)
     backward_part = cost.backward_s / cost.row_s
     passes_s = last * cost.row_s + (cost.overhead_s if last else 0.0)
@@ -332,7 +336,7 @@ def _work(
         decode_s=codec.decode_s,
         # NCCL moves bytes without the cores that compute.
         cpu_s_per_byte=0.0 if cost.device == "cuda" else GLOO_CPU_S_PER_BYTE / cost.threads,
-        tokens=float(rows * shape.sequence_len),
+        tokens=float((early + sum(deferred) + last) * shape.sequence_len),
     )
 
 

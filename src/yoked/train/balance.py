@@ -38,8 +38,8 @@ WINDOW = 32
 # What a step's time varies by, until it is known better: so many steps' worth of knowledge.
 NOISE, NOISE_STEPS = 0.05, 4
 # Standard errors that a figure is taken to be wrong by, to the worse; fewer where it costs little
-# to be wrong, because what rows leave uneven is evened out, or a row is without its lm_head.
-MARGIN, MARGIN_EVENED = 2.0, 1.0
+# to be wrong, because what rows leave uneven is evened out, none where a row has no lm_head.
+MARGIN, MARGIN_EVENED, MARGIN_WITHOUT_HEAD = 2.0, 1.0, 0.0
 # Two figures in a row that are off by so much are another speed, not noise.
 JUMP, JUMP_SPREADS = 0.1, 4.5
 # Steps between two changes; twice as many each time that one is taken back within MEMORY_STEPS.
@@ -320,11 +320,12 @@ class Balancer:
         """Whether other rows pay, both evened out as well as can be."""
         evens = self._evening is not None and not self._evening.in_step(rows)
         finer = self._one_head is not None
+        margin = MARGIN_EVENED if evens else MARGIN_WITHOUT_HEAD if finer else MARGIN
         return worthwhile(
             self._work(rows, self._handovers(rows, costs)),
             self._work(best, self._handovers(best, costs)),
             costs,
-            MARGIN_EVENED if evens or finer else MARGIN,
+            margin,
             WORTHWHILE_WITHOUT_HEAD if finer else WORTHWHILE,
         )
 

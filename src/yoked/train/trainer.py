@@ -114,6 +114,19 @@ class Trainer:
             self.head_parts = HeadParts(wire, optimizer, self._all_at(head_rank))
         model.before_layers = self.sync.await_matrices
 
+    def _deferred(self, rank: int) -> int:
+        """Of a rank's micro-batches, at most so many go back after the last one's lm_head.
+
+        Who has the head alone sends nothing of it: its backward passes find what they need in the
+        caches.
+        """
+        alone = self.one_head is not None and self.one_head.rank == rank
+        return 1 if alone else self.evening.deferred
+
+    def _parts(self, count: int) -> Parts:
+        """So many micro-batches of this rank by message."""
+        return part_batches(count, self._deferred(self.wire.rank))
+
     def _all_at(self, head_rank: int) -> list[slice]:
         """The lm_head's rows by rank, where one has them all."""
         rows = len(self.layout.head_grad)
@@ -198,7 +211,7 @@ class Trainer:
             for part in self.ranges
         ]
         inputs = [[rows[:, :-1] for rows in each] for each in by_rank]
-        tables = self.sync.begin(inputs, self.evening.deferred)
+        tables = self.sync.begin(inputs, list(map(self._deferred, range(self.wire.world_size))))
         scale = 1.0 / (self.rows_per_step * self.model.config.sequence_len)
         if self.divided is None:
             nats = self._by_whole_head(by_rank, tables, scale)
@@ -232,7 +245,7 @@ class Trainer:
             for theirs, their_targets, answer in self.handovers.ahead(number):
                 answer(lm_head(theirs.to(self.model.device), targets_N=their_targets))
 
-        parts = part_batches(len(micro_batches), self.evening.deferred)
+        parts = self._parts(len(micro_batches))
         waiting: deque[_Deferred] = deque()
         nats = 0.0
         for number, (rows, table) in enumerate(zip(micro_batches, tables, strict=True)):
@@ -263,7 +276,7 @@ class Trainer:
         complete with them leaves. Returns the nats that are known only now.
         """
         nats = 0.0
-        parts = part_batches(count, self.evening.deferred)
+        parts = self._parts(count)
         if self.handovers.gives_all:
             if len(waiting) == self.evening.deferred:
                 nats = self._backward(waiting.popleft())
@@ -296,7 +309,7 @@ class Trainer:
             _Deferred(number, each, gradient.view_as(each))
             for number, (each, gradient) in enumerate(zip(hidden, gradients, strict=True))
         )
-        parts = part_batches(len(hidden), self.evening.deferred)
+        parts = self._parts(len(hidden))
         return float(loss.nats) + self._backward_deferred(waiting, parts)
 
     def _backward_deferred(self, waiting: deque[_Deferred], parts: Parts) -> float:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from yoked.timeline.clock import predict_step
-from yoked.timeline.deferral import deferred_backwards, part_rows
-from yoked.timeline.fastest import OneHead, with_one_head
+from yoked.timeline.deferral import Parts, deferred_backwards, part_rows
+from yoked.timeline.fastest import with_one_head
 from yoked.timeline.messages import ring_bytes
 from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
@@ -121,14 +121,22 @@ def judge(
         counts.total - counts.transformer_matrices,
     )
     step_s: dict[str, float] = {}
+    one = one_head(lm_head, config)
+    deferred = [_deferred(config, device_batch_size)] * len(ranks)
+    if one is not None:
+        deferred[one.rank] = 1
+    parts = [
+        part_rows(rank.rows, device_batch_size, count)
+        for rank, count in zip(ranks, deferred, strict=True)
+    ]
     for name in CANDIDATES:
         works = [
-            _work(rank, name, part, config, device_batch_size, lm_head.value == "divided")
-            for rank, part in zip(ranks, owned, strict=True)
+            _work(*each, name, config, lm_head.value == "divided")
+            for each in zip(ranks, parts, owned, strict=True)
         ]
-        one = one_head(lm_head, config)
         if one is not None:
-            works = _with_one_head(works, one, ranks, config, device_batch_size)
+            head_s = [_row_s(rank, config) * row_head_part(config) for rank in ranks]
+            works = with_one_head(works, one.rank, head_s, parts)
         traffic = _traffic(name, config, counts, lm_head.value)
         step_s[name] = predict_step(works, traffic, network).step_s
     best_s = min(step_s.values())
@@ -141,22 +149,6 @@ def judge(
     times = f"a step is foreseen to take {format_duration(step_s[chosen])}, "
     return Choice(
         "sync", chosen, f"{carries}: {times}exact {format_duration(step_s['exact'])}", figures
-    )
-
-
-def _with_one_head(
-    works: Sequence[RankWork],
-    one: OneHead,
-    ranks: Sequence[RankPlace],
-    config: ModelConfig,
-    device_batch_size: int,
-) -> list[RankWork]:
-    deferred = _deferred(config, device_batch_size)
-    return with_one_head(
-        works,
-        one.rank,
-        [_row_s(rank, config) * row_head_part(config) for rank in ranks],
-        [part_rows(rank.rows, device_batch_size, deferred) for rank in ranks],
     )
 
 
@@ -184,15 +176,14 @@ def _traffic(name: str, config: ModelConfig, counts: ParameterCounts, lm_head: s
 
 def _work(
     rank: RankPlace,
-    name: str,
+    parts: Parts,
     owned: float,
+    name: str,
     config: ModelConfig,
-    device_batch_size: int,
     divided: bool,
 ) -> RankWork:
     counts = count_parameters(config)
     row_s, head_part = _row_s(rank, config), row_head_part(config)
-    parts = part_rows(rank.rows, device_batch_size, _deferred(config, device_batch_size))
     backward_part = (1 - head_part) * 2 / 3
     last_s, (first, second) = parts.last * row_s, parts.deferred
     # A divided lm_head comes at once for all rows, between the forward and the backward passes.

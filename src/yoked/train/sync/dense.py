@@ -56,7 +56,8 @@ class PairSum(DenseSum):
             numel, dtype = piece.stop - piece.start, self.flat.dtype
             if self.codec is not None:
                 numel, dtype = self.codec.encoded_bytes(numel), torch.uint8
-            self._arriving.append(Gathering(self.wire, numel, dtype, PIECE_TAG + number, WHAT))
+            numels, tag = [numel] * self.wire.world_size, PIECE_TAG + number
+            self._arriving.append(Gathering(self.wire, numels, dtype, tag, WHAT))
 
     def ready(self, number: int) -> None:
         """Encode and send a piece."""

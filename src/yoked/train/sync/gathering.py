@@ -7,6 +7,8 @@ buffer, while this rank still computes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -14,34 +16,46 @@ from yoked.train.sync.wire import Pending, Wire
 
 
 class Gathering:
-    """One tensor of every rank on its way to all others, all of one size and dtype.
+    """One tensor of every rank on its way to all others, all of one dtype.
 
-    tag: the same on all ranks, and of no other message between them at the time. Traffic a rank:
-    (N-1) tensors; without a process group nothing is expected. Where all tensors are on NCCL's
-    devices it is NCCL's all-gather, started by `send`.
+    numels: of each rank's; of none, nothing travels. tag: the same on all ranks, and of no other
+    message between them at the time. Traffic a rank: (N-1) times its tensor; without a process
+    group nothing is expected. Where all tensors are on NCCL's devices it is NCCL's all-gather of
+    tensors filled up to the longest, started by `send`.
     """
 
-    def __init__(self, wire: Wire, numel: int, dtype: torch.dtype, tag: int, what: str) -> None:
-        self.wire, self.tag, self.what = wire, tag, what
+    def __init__(
+        self, wire: Wire, numels: Sequence[int], dtype: torch.dtype, tag: int, what: str
+    ) -> None:
+        self.wire, self.numels, self.tag, self.what = wire, list(numels), tag, what
+        self._dtype = dtype
         self._rows: dict[int, Tensor] = {}
         self._pending: list[Pending] = []
         if wire.active and wire.device_group is None:
             for source in wire.others:
-                buffer = torch.empty(numel, dtype=dtype)
+                buffer = torch.empty(self.numels[source], dtype=dtype)
                 self._rows[source] = buffer
-                self._pending.append(wire.receive(buffer, source, tag, what))
+                if len(buffer):
+                    self._pending.append(wire.receive(buffer, source, tag, what))
 
     def send(self, tensor: Tensor) -> None:
-        """This rank's, (numel,) contiguous; it must not change before `wait` has returned."""
+        """This rank's, contiguous, in any dtype; it must not change before `wait` has returned."""
         if self.wire.device_group is not None:
-            gathered, pending = self.wire.gather_all(tensor, self.what)
-            self._rows = dict(enumerate(gathered))
+            filled = tensor.new_zeros(max(self.numels), dtype=self._dtype)
+            filled[: len(tensor)] = tensor
+            gathered, pending = self.wire.gather_all(filled, self.what)
+            self._rows = {
+                rank: row[:numel]
+                for rank, (row, numel) in enumerate(zip(gathered, self.numels, strict=True))
+            }
             self._pending = [pending]
             return
-        self._rows[self.wire.rank] = tensor
-        self._pending += [
-            self.wire.send(tensor, to, self.tag, self.what) for to in self.wire.others
-        ]
+        own = tensor.to(self._dtype)
+        self._rows[self.wire.rank] = own
+        if len(own):
+            self._pending += [
+                self.wire.send(own, to, self.tag, self.what) for to in self.wire.others
+            ]
 
     def wait(self) -> list[Tensor]:
         """All ranks' tensors in their order, others' in host memory unless NCCL carried them."""

@@ -30,13 +30,11 @@ MESSAGES = 4
 class _Part:
     """One message. rows_by_rank: (U,) int64, sorted; mine: this rank's gradients of its own.
 
-    numel: longest U * E, of each rank's message: ranks with fewer rows fill it up. gathering: None
-    where there is nothing to send.
+    gathering: None where no rank has anything to send.
     """
 
     rows_by_rank: list[Tensor]
     mine: RowGradients
-    numel: int
     gathering: Gathering | None
 
 
@@ -61,15 +59,20 @@ class RowSum:
         self._parts: list[_Part] = []
         self._sent = 0
 
-    def begin(self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: int) -> list[RowGradients]:
+    def begin(
+        self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: Sequence[int]
+    ) -> list[RowGradients]:
         """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
 
-        deferred: how many of them are (`deferred_backwards`). Returns where the gradients of each
-        of this rank's micro-batches go.
+        deferred: by rank, how many of them are (`deferred_backwards`). Returns where the gradients
+        of each of this rank's micro-batches go.
         """
         messages = [list(ids_by_rank)]
         if self.wire.active:
-            parted = [_by_message(batches, deferred) for batches in ids_by_rank]
+            parted = [
+                _by_message(batches, count)
+                for batches, count in zip(ids_by_rank, deferred, strict=True)
+            ]
             messages = [[parts[n] for parts in parted] for n in range(MESSAGES)]
         self._parts = [self._part(ids, ROWS_TAG + n) for n, ids in enumerate(messages)]
         self._sent = 0
@@ -84,10 +87,10 @@ class RowSum:
     def _part(self, ids_by_rank: Sequence[Sequence[Tensor]], tag: int) -> _Part:
         rows = [self._distinct(batches) for batches in ids_by_rank]
         mine = RowGradients(rows[self.wire.rank], self.widths, self.vocab_size)
-        numel = max(map(len, rows)) * sum(self.widths.values())
+        numels = [len(each) * sum(self.widths.values()) for each in rows]
         dtype = self.dtype or mine.flat.dtype
-        gathering = Gathering(self.wire, numel, dtype, tag, WHAT) if numel else None
-        return _Part(rows, mine, numel, gathering)
+        gathering = Gathering(self.wire, numels, dtype, tag, WHAT) if any(numels) else None
+        return _Part(rows, mine, gathering)
 
     def _distinct(self, batches: Sequence[Tensor]) -> Tensor:
         if not batches:
@@ -99,11 +102,8 @@ class RowSum:
         """The next of the messages is complete on this rank."""
         part = self._parts[self._sent]
         self._sent += 1
-        if part.gathering is None:
-            return
-        padded = part.mine.flat.new_zeros(part.numel, dtype=self.dtype)
-        padded[: part.mine.flat.numel()] = part.mine.flat
-        part.gathering.send(padded)
+        if part.gathering is not None:
+            part.gathering.send(part.mine.flat)
 
     def alone(self) -> RowGradients:
         """The gradients of a rank without others."""
@@ -113,14 +113,13 @@ class RowSum:
     def sum(self) -> RowGradients:
         """Wait, and return the sum over ranks, the same bytes on all of them."""
         total = RowGradients(self.used_rows, self.widths, self.vocab_size)
-        width = sum(self.widths.values())
         for part in self._parts:
             if part.gathering is None:
                 continue
             # In the order of ranks, so that all ranks round alike.
             for rows, flat in zip(part.rows_by_rank, part.gathering.wait(), strict=True):
                 if len(rows):
-                    total.add_rows(rows, flat[: len(rows) * width].to(total.flat))
+                    total.add_rows(rows, flat.to(total.flat))
         self._parts = []
         return total
 

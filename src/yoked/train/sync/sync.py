@@ -100,11 +100,13 @@ class Sync:
 
     # --- a step, in this order
 
-    def begin(self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: int) -> list[RowGradients]:
+    def begin(
+        self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: Sequence[int]
+    ) -> list[RowGradients]:
         """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
 
-        deferred: how many of them are (`deferred_backwards`). Returns where the table gradients of
-        each of this rank's micro-batches go.
+        deferred: by rank, how many of them are (`deferred_backwards`). Returns where the gradients
+        of each of this rank's micro-batches go.
         """
         self.times = SyncTimes()
         self._reached, self._pieces_sent = Moment.BEGUN, 0
