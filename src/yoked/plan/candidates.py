@@ -21,7 +21,7 @@ from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import Parts, deferred_backwards, part_batches, part_rows
 from yoked.timeline.division import is_divided
 from yoked.timeline.evening import Evening, Handover, extra_tokens, head_part
-from yoked.timeline.fastest import OneHead, fastest_has_it, with_one_head
+from yoked.timeline.fastest import OneHead, deferred_by_rank, fastest_has_it, with_one_head
 from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
 from yoked.timeline.work import (
@@ -97,9 +97,8 @@ def build_candidate(
         handovers = evening.evened(shares, took_s)
     speeds = [cost.rows_per_s for cost in ranks]
     owned = owned_parts(speeds, muon_flops(shape), count_parameters(shape).adamw)
-    deferred = [_deferred(shape, device_batch_size)] * len(ranks)
-    if one is not None:
-        deferred[one.rank] = 1
+    has_head = None if one is None else one.rank
+    deferred = deferred_by_rank(len(ranks), _deferred(shape, device_batch_size), has_head)
     parts = [
         part_rows(rows, device_batch_size, count)
         for rows, count in zip(shares, deferred, strict=True)
@@ -111,12 +110,7 @@ def build_candidate(
     if divided:
         works = divided_works(shape, works, ranks, shares, handovers, device_batch_size)
     elif one is not None:
-        works = with_one_head(
-            works,
-            one.rank,
-            [cost.head_s for cost in ranks],
-            parts,
-        )
+        works = with_one_head(works, one.rank, [cost.head_s for cost in ranks], parts)
     elif evening is not None:
         works = evened_works(works, handovers, evening, shares, ranks)
     lm_head = "divided" if divided else "whole" if one is None else "fastest"
@@ -131,12 +125,8 @@ def build_candidate(
         rows=by_host,
         ranks={cost.host: cost.ranks for cost in costs},
         tokens_per_step=rows_per_step * shape.sequence_len,
-        forecast=predict_step(
-            works,
-            traffic_of(shape, sync, costs[0].dtype, lm_head),
-            network,
-        ),
-        memory_bytes=_memory(shape, works, ranks, shares, device_batch_size, sync, divided),
+        forecast=predict_step(works, traffic_of(shape, sync, costs[0].dtype, lm_head), network),
+        memory_bytes=_memory(shape, works, ranks, parts, device_batch_size, sync, divided),
         handovers=handovers,
         lm_head=lm_head,
         head_host=None if one is None else ranks[one.rank].host,
@@ -237,20 +227,21 @@ def _memory(
     shape: Shape,
     works: Sequence[RankWork],
     ranks: Sequence[RankCost],
-    shares: Sequence[int],
+    parts: Sequence[Parts],
     device_batch_size: int,
     sync: str,
     divided: bool,
 ) -> dict[str, float]:
     """Bytes by host, all its ranks."""
-    many, deferred = len(ranks) > 1, _deferred(shape, device_batch_size)
+    many = len(ranks) > 1
     found: dict[str, float] = {}
-    for work, cost, rows in zip(works, ranks, shares, strict=True):
+    for work, cost, part in zip(works, ranks, parts, strict=True):
+        rows = part.early + sum(part.deferred) + part.last
         need = rank_memory(
             shape,
             dtype=cost.dtype,
             rows=min(rows, device_batch_size),
-            waiting_rows=sum(part_rows(rows, device_batch_size, deferred).deferred) if many else 0,
+            waiting_rows=sum(part.deferred) if many else 0,
             owned=work.owned,
             lossy=many and sync != EXACT,
             payload_bytes=DENSE_BYTES[sync] if many else 0.0,

@@ -84,6 +84,15 @@ def fastest_has_it(
     return (1 - weights[fastest]) * tokens * IDS_PER_TOKEN <= vocab_size
 
 
+def deferred_by_rank(ranks: int, deferred: int, has_it: int | None) -> list[int]:
+    """`deferred_backwards` of each rank; has_it: who alone has the lm_head.
+
+    That one sends nothing of it for which a backward pass would have to wait, and does better to
+    find in its caches what the forward pass left there.
+    """
+    return [1 if rank == has_it else deferred for rank in range(ranks)]
+
+
 def with_one_head(
     works: Sequence[RankWork], has_it: int, row_head_s: Sequence[float], parts: Sequence[Parts]
 ) -> list[RankWork]:

@@ -138,20 +138,35 @@ def best_time_s(run: Callable[[], object], device: torch.device) -> float:
     return best_times_s({"": run}, device)[""]
 
 
-def best_times_s(runs: Mapping[K, Callable[[], object]], device: torch.device) -> dict[K, float]:
+def own_clock(device: torch.device) -> Callable[[], float]:
+    """The clock by which ways to compute are compared: one thread's own time, where there is one.
+
+    A process with a quota of its processor, or one that shares it, stands still in the middle of
+    one way and not of the other: by the wall's time the slower one was chosen in every second run.
+    """
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time if alone else time.perf_counter
+
+
+def best_times_s(
+    runs: Mapping[K, Callable[[], object]],
+    device: torch.device,
+    clock: Callable[[], float] | None = None,
+) -> dict[K, float]:
     """Shortest time of each, to be compared: in turns, so that what disturbs one disturbs all.
 
     A first round warms up. One that the machine held up must not decide, so that at least two
-    rounds follow; no more than those where runs are long.
+    rounds follow; no more than those where runs are long. clock: the wall's where none is given.
     """
+    clock = clock or time.perf_counter
     best, spent_s = dict.fromkeys(runs, math.inf), 0.0
     for number in range(1 + SAMPLE_MAX_RUNS):
         for key, run in runs.items():
             synchronize(device)
-            started = time.perf_counter()
+            started = clock()
             run()
             synchronize(device)
-            took = time.perf_counter() - started
+            took = clock() - started
             best[key] = min(best[key], took)
             spent_s += took if number else 0.0
         if number >= SAMPLE_MIN_RUNS and spent_s > SAMPLE_S * len(runs):
@@ -209,7 +224,7 @@ def measure_products(
         for kind, (a, b) in operands.items():
             runs = {library: _as_trained(place, kind, a, b, library) for library in libraries}
             times = by_kind.setdefault((place, kind), {})
-            for library, took in best_times_s(runs, device).items():
+            for library, took in best_times_s(runs, device, own_clock(device)).items():
                 times[library] = times.get(library, 0.0) + took * count / tokens
     return ProductTimes(by_kind)
 
@@ -273,7 +288,7 @@ def _times_slower(config: ModelConfig, device: torch.device, dtype: torch.dtype)
     weight = torch.randn(config.n_embd, config.n_embd, device=device)
     pairs = {"plain": (x, weight), "other": (x.to(dtype), weight.to(dtype))}
     runs = {name: functools.partial(multiply, *pair, "default") for name, pair in pairs.items()}
-    times = best_times_s(runs, device)
+    times = best_times_s(runs, device, own_clock(device))
     return times["other"] / times["plain"]
 
 
@@ -345,7 +360,7 @@ def choose_attention(
         torch.autograd.grad(y, (q, k, v), y.detach())
 
     runs = {path: functools.partial(run, path) for path in ATTENTION_PATHS}
-    times = best_times_s(runs, device)
+    times = best_times_s(runs, device, own_clock(device))
     best = min(times, key=lambda path: times[path])
     other = max(times, key=lambda path: times[path])
     reason = f"{times[other] / times[best]:.2f}x {other} here"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from yoked.timeline.deferral import Parts, deferred_backwards, part_batches
 from yoked.timeline.evening import Evening, Handover, extra_tokens
-from yoked.timeline.fastest import OneHead
+from yoked.timeline.fastest import OneHead, deferred_by_rank
 from yoked.train.choose import synchronize
 from yoked.train.divided import DividedHead
 from yoked.train.handover import Handovers
@@ -114,18 +114,15 @@ class Trainer:
             self.head_parts = HeadParts(wire, optimizer, self._all_at(head_rank))
         model.before_layers = self.sync.await_matrices
 
-    def _deferred(self, rank: int) -> int:
-        """Of a rank's micro-batches, at most so many go back after the last one's lm_head.
-
-        Who has the head alone sends nothing of it: its backward passes find what they need in the
-        caches.
-        """
-        alone = self.one_head is not None and self.one_head.rank == rank
-        return 1 if alone else self.evening.deferred
+    @property
+    def _deferred(self) -> list[int]:
+        """By rank, at most so many micro-batches go back after the last one's lm_head."""
+        has_it = self.one_head.rank if self.one_head is not None else None
+        return deferred_by_rank(self.wire.world_size, self.evening.deferred, has_it)
 
     def _parts(self, count: int) -> Parts:
         """So many micro-batches of this rank by message."""
-        return part_batches(count, self._deferred(self.wire.rank))
+        return part_batches(count, self._deferred[self.wire.rank])
 
     def _all_at(self, head_rank: int) -> list[slice]:
         """The lm_head's rows by rank, where one has them all."""
@@ -211,7 +208,7 @@ class Trainer:
             for part in self.ranges
         ]
         inputs = [[rows[:, :-1] for rows in each] for each in by_rank]
-        tables = self.sync.begin(inputs, list(map(self._deferred, range(self.wire.world_size))))
+        tables = self.sync.begin(inputs, self._deferred)
         scale = 1.0 / (self.rows_per_step * self.model.config.sequence_len)
         if self.divided is None:
             nats = self._by_whole_head(by_rank, tables, scale)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -208,6 +210,19 @@ def test_long_runs_are_few(clock):
     assert len(clock.calls) == 3
 
 
+def test_where_one_thread_computes_standing_still_does_not_decide():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        clock = choose.own_clock(CPU)
+        times = best_times_s({"stands still": lambda: time.sleep(0.02)}, CPU, clock)
+    finally:
+        torch.set_num_threads(threads)
+
+    assert times["stands still"] < 0.01
+    assert choose.own_clock(CUDA) is time.perf_counter
+
+
 @pytest.mark.parametrize("asked", ["auto", "mkl", pytest.param("onednn", marks=needs_onednn)])
 def test_both_dtypes_are_measured_for_each_kind_and_place(asked, monkeypatch):
     # As on a CPU that is not hopeless at either.
@@ -273,7 +288,7 @@ def test_long_rows_do_not_keep_their_probabilities():
 
 @pytest.mark.parametrize("faster", ["sdpa", "blocked"])
 def test_the_faster_attention_is_taken_with_the_ratio(monkeypatch, faster):
-    def timed(runs, device):
+    def timed(runs, device, clock):
         for run in runs.values():
             run()
         return {path: 1.0 if path == faster else 1.5 for path in runs}

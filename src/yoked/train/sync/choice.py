@@ -15,7 +15,7 @@ import torch
 
 from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import Parts, deferred_backwards, part_rows
-from yoked.timeline.fastest import with_one_head
+from yoked.timeline.fastest import deferred_by_rank, with_one_head
 from yoked.timeline.messages import ring_bytes
 from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
@@ -122,9 +122,12 @@ def judge(
     )
     step_s: dict[str, float] = {}
     one = one_head(lm_head, config)
-    deferred = [_deferred(config, device_batch_size)] * len(ranks)
-    if one is not None:
-        deferred[one.rank] = 1
+    tokens = device_batch_size * config.sequence_len
+    deferred = deferred_by_rank(
+        len(ranks),
+        deferred_backwards(tokens, config.n_embd, config.n_layer),
+        None if one is None else one.rank,
+    )
     parts = [
         part_rows(rank.rows, device_batch_size, count)
         for rank, count in zip(ranks, deferred, strict=True)
@@ -154,11 +157,6 @@ def judge(
 
 def _row_s(rank: RankPlace, config: ModelConfig) -> float:
     return STEP_OVER_PRODUCTS * config.sequence_len * flops_per_token(config) / rank.flops_per_s
-
-
-def _deferred(config: ModelConfig, device_batch_size: int) -> int:
-    tokens = device_batch_size * config.sequence_len
-    return deferred_backwards(tokens, config.n_embd, config.n_layer)
 
 
 def _traffic(name: str, config: ModelConfig, counts: ParameterCounts, lm_head: str) -> Traffic:
