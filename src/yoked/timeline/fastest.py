@@ -5,8 +5,8 @@ processor as much longer as the rank is slow. Where the fastest rank has the tim
 through it, the others have no lm_head: they send hidden states, get their gradient back, and have
 more rows for it.
 
-    fastest   F H B  F H h B  F H h  F H h | B  B ..       h: a micro-batch of another rank
-    another   F F F | B  F B  F B  B  B ..                 F, B: layers forward and backward
+    fastest   F H B  F h H B  F h H B ..       h: the lm_head of another rank's micro-batch
+    another   F F F | B  F B  F B  B ..        F, H, B: layers forward, lm_head, layers backward
 
 To the others it is a cost for each row, to the fastest a cost for the whole step, however few rows
 it has itself.
