@@ -7,16 +7,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.train.sync.tiny import Tiny
+from tests.unit.train.sync.tiny import Tiny, one_step, summed
 from torch import Tensor
 
 from yoked.timeline.division import GRAIN_IDS, is_divided
 from yoked.timeline.evening import Handover
 from yoked.train.divided import divide
-from yoked.train.optim.layout import HEAD
 from yoked.train.sync.agreement import checksum
 from yoked.train.sync.wire import Wire
-from yoked.train.trainer import StepStats, Trainer
+from yoked.train.trainer import StepStats
 
 TINY = Tiny(sequence_len=8, n_layer=2, rows=6)
 TOKENS = TINY.rows * TINY.sequence_len
@@ -53,20 +52,6 @@ def test_it_is_divided_where_a_step_has_few_tokens(
     assert is_divided(tokens, vocab, micro_batches, deferred) is expected
 
 
-def one_step(trainer: Trainer) -> tuple[dict[str, Tensor], StepStats]:
-    """The lm_head's gradient of this rank's part, and all dense ones that it applies."""
-    stats = trainer.step(0)
-    layout = trainer.layout
-    head = torch.zeros_like(layout.head_grad)
-    head[layout.head_rows] = layout.head_grad[layout.head_rows]
-    found = {HEAD: head}
-    for stack in trainer.optimizer.owned:
-        for name in stack.names:
-            found[name] = layout.gradient(name).clone()
-    trainer.settle()
-    return found, stats
-
-
 @pytest.fixture(scope="module")
 def alone() -> tuple[dict[str, Tensor], float]:
     """What one process computes."""
@@ -99,12 +84,8 @@ def test_any_parts_give_the_single_process_gradient(on_ranks, alone, shares, bat
         trainer.reshare(trainer.ranges, handovers)
         return one_step(trainer)
 
-    total: dict[str, Tensor] = {}
     by_rank = on_ranks(len(shares), act)
-    for found, _ in by_rank:
-        for name, gradient in found.items():
-            total[name] = total.get(name, torch.zeros_like(gradient)) + gradient
-    expected, nats = alone
+    total, (expected, nats) = summed(found for found, _ in by_rank), alone
 
     assert total.keys() == expected.keys()
     for name, gradient in expected.items():

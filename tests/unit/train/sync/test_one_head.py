@@ -8,30 +8,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.train.sync.tiny import Tiny
+from tests.unit.train.sync.tiny import Tiny, one_step, summed
 from torch import Tensor
 
-from yoked.train.optim.layout import HEAD
 from yoked.train.sync.agreement import checksum
 from yoked.train.sync.wire import Wire
-from yoked.train.trainer import StepStats, Trainer
+from yoked.train.trainer import StepStats
 
 TINY = Tiny(sequence_len=8, n_layer=2, rows=10)
 TOKENS = TINY.rows * TINY.sequence_len
-
-
-def one_step(trainer: Trainer) -> tuple[dict[str, Tensor], StepStats]:
-    """The gradients that this rank applies, and its figures."""
-    stats = trainer.step(0)
-    layout = trainer.layout
-    found = {}
-    if trainer.head_parts is None or trainer.wire.rank in trainer.head_parts.workers:
-        found[HEAD] = layout.head_grad.clone()
-    for stack in trainer.optimizer.owned:
-        for name in stack.names:
-            found[name] = layout.gradient(name).clone()
-    trainer.settle()
-    return found, stats
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +42,8 @@ def test_any_rows_give_the_single_process_gradient(on_ranks, alone, shares, batc
         trainer.evening = dataclasses.replace(trainer.evening, deferred=deferred)
         return one_step(trainer)
 
-    total: dict[str, Tensor] = {}
     by_rank = on_ranks(len(shares), act)
-    for found, _ in by_rank:
-        total |= found
-    expected, nats = alone
+    total, (expected, nats) = summed(found for found, _ in by_rank), alone
 
     assert total.keys() == expected.keys()
     for name, gradient in expected.items():

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from yoked.train.head import Head
 from yoked.train.model import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
-from yoked.train.optim.layout import Layout
+from yoked.train.optim.layout import HEAD, Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.schedule import Schedule
 from yoked.train.sync.payload import PAYLOADS
 from yoked.train.sync.wire import Wire
-from yoked.train.trainer import Trainer
+from yoked.train.trainer import StepStats, Trainer
 
 VOCAB = 60
 
@@ -82,3 +84,26 @@ class Tiny:
             divided=divided,
             head_rank=head_rank,
         )
+
+
+def one_step(trainer: Trainer) -> tuple[dict[str, Tensor], StepStats]:
+    """All dense gradients that this rank applies, of the lm_head its part, and its figures."""
+    stats = trainer.step(0)
+    layout = trainer.layout
+    head = torch.zeros_like(layout.head_grad)
+    head[layout.head_rows] = layout.head_grad[layout.head_rows]
+    found = {HEAD: head}
+    for stack in trainer.optimizer.owned:
+        for name in stack.names:
+            found[name] = layout.gradient(name).clone()
+    trainer.settle()
+    return found, stats
+
+
+def summed(by_rank: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Gradients of all ranks together, by name."""
+    total: dict[str, Tensor] = {}
+    for found in by_rank:
+        for name, gradient in found.items():
+            total[name] = total.get(name, torch.zeros_like(gradient)) + gradient
+    return total
