@@ -28,7 +28,7 @@ from stage import HOSTS, SEED, WARM_UP_STEPS, Stage, _finish  # noqa: E402
 from yoked.journal import read  # noqa: E402
 from yoked.lab import faults  # noqa: E402
 from yoked.timeline.fastest import OneHead  # noqa: E402
-from yoked.train.balance import Cost, assign_rows, step_s  # noqa: E402
+from yoked.train.balance import Cost, assign_rows, costs_with_one_head, step_s  # noqa: E402
 from yoked.train.model import ModelConfig  # noqa: E402
 from yoked.train.sync.headchoice import row_head_part  # noqa: E402
 
@@ -122,12 +122,7 @@ class BalanceStage(Stage):
             # A host that has no rows is no use at best either.
             costs += [Cost(0.0, statistics.median(each))] if each else []
         if head_rank is not None:
-            one, layers = OneHead(head_rank, self.head_part), 1 - self.head_part
-            work = one.head_work([float(total)]) / layers
-            costs = [
-                Cost(0.0, layers * cost.row_s, beside=work if rank == head_rank else 0.0)
-                for rank, cost in enumerate(costs)
-            ]
+            costs = costs_with_one_head(costs, OneHead(head_rank, self.head_part), total)
         beside = [line["dt_s"] - max(line["compute_s"]) for line in lines]
         rows = assign_rows(total, costs)
         return step_s(rows, costs) + statistics.median(beside)

@@ -236,7 +236,7 @@ def _memory(
     many = len(ranks) > 1
     found: dict[str, float] = {}
     for work, cost, part in zip(works, ranks, parts, strict=True):
-        rows = part.early + sum(part.deferred) + part.last
+        rows = part.total
         need = rank_memory(
             shape,
             dtype=cost.dtype,
@@ -327,7 +327,7 @@ def _work(
         decode_s=codec.decode_s,
         # NCCL moves bytes without the cores that compute.
         cpu_s_per_byte=0.0 if cost.device == "cuda" else GLOO_CPU_S_PER_BYTE / cost.threads,
-        tokens=float((early + sum(deferred) + last) * shape.sequence_len),
+        tokens=float(parts.total * shape.sequence_len),
     )
 
 

@@ -48,6 +48,11 @@ class Parts(NamedTuple):
     deferred: tuple[int, int]
     last: int
 
+    @property
+    def total(self) -> int:
+        """All of the rank's."""
+        return self.early + sum(self.deferred) + self.last
+
 
 def part_batches(count: int, deferred: int) -> Parts:
     """So many micro-batches by message. deferred: as `deferred_backwards` says."""

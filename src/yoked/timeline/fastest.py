@@ -106,10 +106,9 @@ def with_one_head(
         if rank == has_it:
             found.append(work)
             continue
-        deferred = sum(rows.deferred)
-        theirs += rows.early + deferred + rows.last
+        theirs += rows.total
         before_s = max(0.0, work.before_s - rows.early * head_s)
-        ahead_s = max(0.0, work.ahead_s - deferred * head_s)
+        ahead_s = max(0.0, work.ahead_s - sum(rows.deferred) * head_s)
         found.append(replace(work, before_s=before_s, ahead_s=ahead_s, head_s=0.0, lacks_head=True))
     helper = found[has_it]
     found[has_it] = replace(helper, ahead_s=helper.ahead_s + theirs * row_head_s[has_it])

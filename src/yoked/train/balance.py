@@ -105,6 +105,19 @@ class Change:
     handovers: tuple[Handover, ...] = ()
 
 
+def costs_with_one_head(costs: Sequence[Cost], one: OneHead, rows: int) -> list[Cost]:
+    """Costs of rows with their lm_head as those of rows without, where one rank has it for all.
+
+    rows: of a step.
+    """
+    layers = 1 - one.part
+    beside = one.head_work([rows]) / layers
+    return [
+        replace(cost, row_s=layers * cost.row_s, beside=beside if rank == one.rank else 0.0)
+        for rank, cost in enumerate(costs)
+    ]
+
+
 def assign_rows(rows: int, costs: Sequence[Cost], least: Sequence[int] = ()) -> tuple[int, ...]:
     """Whole rows by rank such that the slowest rank is done soonest.
 
@@ -266,14 +279,8 @@ class Balancer:
             pace.cost(work / speed if speed and work else beyond_s)
             for pace, speed in zip(self._paces, self._speeds, strict=True)
         ]
-        if self._one_head is None:
-            return costs
-        one, layers = self._one_head, 1 - self._one_head.part
-        beside = one.head_work(self.rows) / layers
-        return [
-            replace(cost, row_s=layers * cost.row_s, beside=beside if rank == one.rank else 0.0)
-            for rank, cost in enumerate(costs)
-        ]
+        one = self._one_head
+        return costs if one is None else costs_with_one_head(costs, one, sum(self.rows))
 
     def _move(self, costs: Sequence[Cost]) -> Change | None:
         """The best rows, where they are worth it and the last change has had its time."""

@@ -132,13 +132,13 @@ def judge(
         part_rows(rank.rows, device_batch_size, count)
         for rank, count in zip(ranks, deferred, strict=True)
     ]
+    head_s = [_row_s(rank, config) * row_head_part(config) for rank in ranks]
     for name in CANDIDATES:
         works = [
             _work(*each, name, config, lm_head.value == "divided")
             for each in zip(ranks, parts, owned, strict=True)
         ]
         if one is not None:
-            head_s = [_row_s(rank, config) * row_head_part(config) for rank in ranks]
             works = with_one_head(works, one.rank, head_s, parts)
         traffic = _traffic(name, config, counts, lm_head.value)
         step_s[name] = predict_step(works, traffic, network).step_s

@@ -7,13 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.train.sync.tiny import Tiny, one_step, summed
+from tests.unit.train.sync.tiny import Tiny, held_by, one_step, summed
 from torch import Tensor
 
 from yoked.timeline.division import GRAIN_IDS, is_divided
 from yoked.timeline.evening import Handover
 from yoked.train.divided import divide
-from yoked.train.sync.agreement import checksum
 from yoked.train.sync.wire import Wire
 from yoked.train.trainer import StepStats
 
@@ -103,10 +102,7 @@ def after(wire: Wire, shares: list[float], steps: int, **how) -> tuple[list[int]
             ranges, handovers = moves[step]
             trainer.reshare(ranges, handovers)
         trainer.step(step)
-    trainer.settle(moments=True)
-    weights = [parameter.detach().clone() for parameter in trainer.layout.parameters.values()]
-    held = [*weights, *trainer.optimizer.first.values(), *trainer.optimizer.second.values()]
-    return [checksum(tensor) for tensor in held], weights
+    return held_by(trainer)
 
 
 @pytest.mark.parametrize("payload", ["exact", "int8"])

@@ -8,10 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.train.sync.tiny import Tiny, one_step, summed
+from tests.unit.train.sync.tiny import Tiny, held_by, one_step, summed
 from torch import Tensor
 
-from yoked.train.sync.agreement import checksum
 from yoked.train.sync.wire import Wire
 from yoked.train.trainer import StepStats
 
@@ -62,10 +61,7 @@ def after(wire: Wire, steps: int, **how) -> tuple[list[int], list[Tensor]]:
         if step in moves:
             trainer.reshare(moves[step])
         trainer.step(step)
-    trainer.settle(moments=True)
-    weights = [parameter.detach().clone() for parameter in trainer.layout.parameters.values()]
-    held = [*weights, *trainer.optimizer.first.values(), *trainer.optimizer.second.values()]
-    return [checksum(tensor) for tensor in held], weights
+    return held_by(trainer)
 
 
 @pytest.mark.parametrize("payload", ["exact", "int8"])

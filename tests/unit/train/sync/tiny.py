@@ -15,6 +15,7 @@ from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import HEAD, Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.schedule import Schedule
+from yoked.train.sync.agreement import checksum
 from yoked.train.sync.payload import PAYLOADS
 from yoked.train.sync.wire import Wire
 from yoked.train.trainer import StepStats, Trainer
@@ -107,3 +108,11 @@ def summed(by_rank: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
         for name, gradient in found.items():
             total[name] = total.get(name, torch.zeros_like(gradient)) + gradient
     return total
+
+
+def held_by(trainer: Trainer) -> tuple[list[int], list[Tensor]]:
+    """Checksums of all that a checkpoint of this rank's has, and the weights; collective."""
+    trainer.settle(moments=True)
+    weights = [parameter.detach().clone() for parameter in trainer.layout.parameters.values()]
+    held = [*weights, *trainer.optimizer.first.values(), *trainer.optimizer.second.values()]
+    return [checksum(tensor) for tensor in held], weights
