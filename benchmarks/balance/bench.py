@@ -27,10 +27,6 @@ from stage import HOSTS, SEED, WARM_UP_STEPS, Stage, _finish  # noqa: E402
 
 from yoked.journal import read  # noqa: E402
 from yoked.lab import faults  # noqa: E402
-from yoked.timeline.fastest import OneHead  # noqa: E402
-from yoked.train.balance import Cost, assign_rows, costs_with_one_head, step_s  # noqa: E402
-from yoked.train.model import ModelConfig  # noqa: E402
-from yoked.train.sync.headchoice import row_head_part  # noqa: E402
 
 EFFICIENCY, RECOVERED = 0.95, 0.90
 # Rows find their place in these; they are not looked at.
@@ -89,43 +85,52 @@ class BalanceStage(Stage):
             "steps": [line for line in read(folder / "metrics.jsonl") if "dt_s" in line],
             "changes": [e for e in read(folder / "events.jsonl") if e["event"] == "shares"],
             "acted_at": at_steps.done,
-            "head_rank": json.loads((folder / "run.json").read_text())["hosts"][0].get("head_rank"),
         }
 
     def rows(self, line: dict[str, Any]) -> list[int]:
         """Rows by rank of a step."""
         return [tokens // self.options.seq_len for tokens in line["tokens"]]
 
-    @property
-    def head_part(self) -> float:
-        """Of a row's time, what the lm_head takes."""
-        shape = ModelConfig.from_depth(self.options.depth, sequence_len=self.options.seq_len)
-        return row_head_part(shape)
+    def heads(self, line: dict[str, Any]) -> list[float]:
+        """Rows that went through each rank's lm_head in a step."""
+        return [
+            (own + others) / self.options.seq_len
+            for own, others in zip(line["tokens"], line["extra_tokens"], strict=True)
+        ]
 
-    def handed_over(self, line: dict[str, Any]) -> list[float]:
-        """What each rank computed for others in a step, in rows; below zero: others for it."""
-        each = line["extra_tokens"]
-        return [tokens * self.head_part / self.options.seq_len for tokens in each]
+    def row_s(self, lines: list[dict[str, Any]], rank: int) -> float | None:
+        """A row of a rank from its hidden states to its gradient, by these steps: seconds.
 
-    def best_s(self, lines: list[dict[str, Any]], head_rank: int | None) -> float:
-        """What steps take at best by what these cost by rank: whole rows, and the same sending.
-
-        head_rank: the only one that has the lm_head.
+        The way through the lm_head by the ranks that have one, in proportion to their layers. The
+        optimizer is taken for a part of rows. None: it had no rows.
         """
-        total, costs = self.options.tokens // self.options.seq_len, []
-        for rank in range(len(HOSTS)):
-            each = [
-                line["compute_s"][rank] / (self.rows(line)[rank] + self.handed_over(line)[rank])
-                for line in lines
-                if self.rows(line)[rank] or rank == head_rank
-            ]
-            # A host that has no rows is no use at best either.
-            costs += [Cost(0.0, statistics.median(each))] if each else []
-        if head_rank is not None:
-            costs = costs_with_one_head(costs, OneHead(head_rank, self.head_part), total)
+        if not all(self.rows(line)[rank] for line in lines):
+            return None
+
+        def layers_s(of: int) -> float:
+            each = (
+                (line["compute_s"][of] - line["head_s"][of], self.rows(line)[of]) for line in lines
+            )
+            return statistics.median(took_s / rows for took_s, rows in each if rows)
+
+        def head_s(of: int) -> float:
+            each = ((line["head_s"][of], self.heads(line)[of]) for line in lines)
+            return statistics.median(took_s / rows for took_s, rows in each)
+
+        has_it = [of for of in range(len(HOSTS)) if all(self.heads(line)[of] for line in lines)]
+        model = rank if rank in has_it else has_it[0]
+        return layers_s(rank) * (1 + head_s(model) / layers_s(model))
+
+    def best_s(self, lines: list[dict[str, Any]]) -> float:
+        """What steps take at best by what these cost by rank, wherever the lm_head is: all hosts
+        busy from beginning to end, and the same sending.
+        """
+        total = self.options.tokens // self.options.seq_len
+        each = [self.row_s(lines, rank) for rank in range(len(HOSTS))]
+        # A host that has no rows is no use at best either.
+        together = sum(1 / row_s for row_s in each if row_s)
         beside = [line["dt_s"] - max(line["compute_s"]) for line in lines]
-        rows = assign_rows(total, costs)
-        return step_s(rows, costs) + statistics.median(beside)
+        return total / together + statistics.median(beside)
 
 
 def efficiency(stage: BalanceStage, options: argparse.Namespace) -> dict[str, Any]:
@@ -186,7 +191,7 @@ def recovery(stage: BalanceStage, found: dict[str, Any], slow: str) -> dict[str,
     unbalanced_s, now_s = (
         statistics.median(s["dt_s"] for s in each) for each in (unbalanced, later)
     )
-    best_s = stage.best_s(later, found["head_rank"])
+    best_s = stage.best_s(later)
     if best_s >= unbalanced_s:
         raise UnclearError(
             f"nothing to recover: {unbalanced_s:.2f} s a step when {slow} slowed, at best "

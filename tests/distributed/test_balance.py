@@ -102,6 +102,23 @@ def test_work_handed_over_leaves_the_loss_curve_that_of_one_process(
     assert result["state"] == "finished"
 
 
+@pytest.mark.parametrize("sync", ["exact", "int8"])
+def test_the_lm_head_may_move_from_rank_to_rank_of_a_run(start: Any, lab: Any, sync: str) -> None:
+    flags = lab.flags(num_iterations=8, eval_every=4, save_every=4, device_batch_size=1)
+    one = lab.train("one", *flags)
+    assert one.end().status == 0
+
+    result = start(
+        *("placing_rank", "many", 3, {"PLACES": "1:2 3: 5:0 6:"}),
+        *(*flags, f"--sync={sync}", "--shares=4:2:2", "--lm-head=whole"),
+    )
+
+    rounding = ROUNDING_NATS if sync == "exact" else 0.05
+    assert result["state"] == "finished"
+    assert lab.curve("many").losses == pytest.approx(lab.curve("one").losses, abs=rounding)
+    assert lab.curve("many").eval_bpb == pytest.approx(lab.curve("one").eval_bpb, abs=rounding)
+
+
 def test_a_rank_that_is_late_in_the_middle_of_a_step_hands_over_in_that_step(
     slow: Any, lab: Any
 ) -> None:

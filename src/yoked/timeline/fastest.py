@@ -49,16 +49,13 @@ class OneHead:
 
     def head_work(self, rows: Sequence[float]) -> float:
         """The lm_head of all these rows."""
-        total = 0.0
-        for count in rows:
-            total += count
-        return self.part * total
+        return self.part * _total(rows)
 
     def row_weights(self, speeds: Sequence[float]) -> tuple[float, ...]:
         """Relative numbers of rows with which ranks of these speeds are done together."""
         layers = 1 - self.part
         others = [
-            0.0 if rank == self.rank else speed / (layers * sum(speeds))
+            0.0 if rank == self.rank else speed / (layers * _total(speeds))
             for rank, speed in enumerate(speeds)
         ]
         left = 1.0
@@ -78,10 +75,18 @@ def fastest_has_it(
     if len(speeds) < 2 or waiting < FEWEST_WAITING:
         return False
     fastest = max(range(len(speeds)), key=lambda rank: speeds[rank])
-    if speeds[fastest] < (part + LEAST_LEFT) * sum(speeds):
+    if speeds[fastest] < (part + LEAST_LEFT) * _total(speeds):
         return False
     weights = OneHead(fastest, part).row_weights(speeds)
     return (1 - weights[fastest]) * tokens * IDS_PER_TOKEN <= vocab_size
+
+
+def _total(figures: Sequence[float]) -> float:
+    """The sum, with the same bits whatever Python adds up: `sum` compensates since 3.12."""
+    total = 0.0
+    for each in figures:
+        total += each
+    return total
 
 
 def deferred_by_rank(ranks: int, deferred: int, has_it: int | None) -> list[int]:

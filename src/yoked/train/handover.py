@@ -63,7 +63,7 @@ class Handovers:
         self, wire: Wire, width: int, dtype: torch.dtype, head_rank: int | None = None
     ) -> None:
         self.wire, self._width, self._dtype = wire, width, dtype
-        self._head_rank = head_rank
+        self.head_rank = head_rank
         self.agreed: tuple[Handover, ...] = ()
         self.live = False
         self._batches: Sequence[Sequence[Tensor]] = ()
@@ -79,7 +79,7 @@ class Handovers:
     @property
     def gives_all(self) -> bool:
         """Whether this rank has no lm_head, and every micro-batch of its waits for another rank."""
-        return self._head_rank not in (None, self.wire.rank)
+        return self.head_rank not in (None, self.wire.rank)
 
     @property
     def extra_tokens(self) -> int:
@@ -102,8 +102,8 @@ class Handovers:
         self._batches, self._rows = batches, [sum(map(len, each)) for each in batches]
         self._in_step = self.live and evening.in_step(self._rows)
         self._started = time.perf_counter()
-        if self._head_rank is not None:
-            self._prepare_all(self._head_rank)
+        if self.head_rank is not None:
+            self._prepare_all(self.head_rank)
         elif not self._in_step:
             self._prepare(self.agreed)
 

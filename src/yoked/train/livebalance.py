@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from yoked.train.balance import Balancer, Change, Seen
+from yoked.train.balance import Balancer, Change, HeadRule, Seen
 from yoked.train.runfolder import RunFolder
 from yoked.train.session import Session
 from yoked.train.shares import consecutive
+from yoked.train.sync.headchoice import HeadAsked, row_head_part
 from yoked.train.trainer import StepStats, Trainer
 from yoked.units import format_duration
 
@@ -25,14 +26,16 @@ class LiveBalance:
         whole_rows = session.config.balance == "rows"
         # NCCL pairs messages by their order, and GPUs of one kind have little to even out.
         evens = session.wire.device_group is None and not whole_rows
-        one_head = trainer.one_head
-        evening = trainer.evening if evens and one_head is None else None
-        self._head_rank = None if one_head is None else one_head.rank
+        self._evens = evens
         self._work = trainer.evening.work
         self._owners = set(trainer.layout.owners.values())
-        trainer.handovers.live = evening is not None
+        trainer.handovers.live = evens and trainer.head_rank is None
         self._balancer = Balancer(
-            [len(rows) for rows in trainer.ranges], session.shares, evening, one_head
+            [len(rows) for rows in trainer.ranges],
+            session.shares,
+            trainer.evening if evens else None,
+            trainer.head_rank,
+            head_rule(session),
         )
 
     def follow(
@@ -47,7 +50,12 @@ class LiveBalance:
         )
         if change is None:
             return
-        self._trainer.reshare(consecutive(change.rows), change.handovers)
+        trainer = self._trainer
+        trainer.reshare(consecutive(change.rows), change.handovers)
+        moves = change.head_rank != trainer.head_rank
+        if moves:
+            trainer.place_head(change.head_rank)
+            trainer.handovers.live = self._evens and change.head_rank is None
         self._folder.event(
             "shares",
             step=next_step,
@@ -58,6 +66,7 @@ class LiveBalance:
             step_s=change.step_s,
             new_step_s=change.new_step_s,
             handovers=[dataclasses.astuple(each) for each in change.handovers],
+            head_rank=change.head_rank,
             row_s=[cost.row_s for cost in change.costs],
             fixed_s=[cost.fixed_s for cost in change.costs],
         )
@@ -67,6 +76,8 @@ class LiveBalance:
             self._said_evened = True
         elif change.why not in ("trial", "tried"):
             say(describe_change(change, self._names))
+            if moves:
+                say(describe_head(change.head_rank, self._names))
             self._name_idle(change, say)
 
     def _seen(self, rank: int, stats: StepStats) -> Seen:
@@ -79,12 +90,14 @@ class LiveBalance:
             stats.compute_s + fixed_s,
             stats.fixed_s + fixed_s,
             self._work(stats.extra_tokens),
+            stats.head_s,
+            (stats.tokens + stats.extra_tokens) / self._row_tokens,
         )
 
     def _name_idle(self, change: Change, say: Callable[[str], None]) -> None:
         """Say once of each rank that it is too slow to help."""
         for rank, rows in enumerate(change.rows):
-            if rows == 0 and rank not in (*self._left_at_home, self._head_rank):
+            if rows == 0 and rank not in (*self._left_at_home, change.head_rank):
                 self._left_at_home.add(rank)
                 say(
                     f"{self._names[rank]} computes no rows: one takes it "
@@ -92,6 +105,22 @@ class LiveBalance:
                     f"{format_duration(change.new_step_s)}. Leave it at home, or give steps more "
                     "rows (--total-batch-size). It is tried again now and then."
                 )
+
+
+def head_rule(session: Session) -> HeadRule:
+    """Where `--lm-head auto` has it on all ranks or on one, that may change."""
+    part = row_head_part(session.model_config)
+    if session.config.lm_head != "auto" or session.lm_head.value == "divided":
+        return HeadRule(part)
+    about = HeadAsked(
+        session.model_config,
+        session.horizon.total_batch_size,
+        session.resolved.device_batch_size,
+        session.wire.world_size,
+        on_cpus=session.device.type == "cpu",
+        by_gloo=session.wire.device_group is None,
+    )
+    return HeadRule(part, about.by_speeds)
 
 
 def rank_names(hosts: Sequence[str]) -> list[str]:
@@ -110,6 +139,13 @@ def describe_change(change: Change, names: Sequence[str]) -> str:
         verb = "slows" if change.why == "slower" else "is faster"
         why = f"{names[change.rank]} {verb}"
     return f"{why}: {before} -> {rows} rows"
+
+
+def describe_head(head_rank: int | None, names: Sequence[str]) -> str:
+    """One line for people of where the lm_head is from now on."""
+    if head_rank is None:
+        return "every rank has the lm_head again: for one alone it has become too much"
+    return f"{names[head_rank]} alone has the lm_head now: the others send it hidden states"
 
 
 def describe_handovers(change: Change, names: Sequence[str]) -> str:

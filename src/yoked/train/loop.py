@@ -205,6 +205,7 @@ class Loop:
             step=self.first_step,
             ranks=self.session.place.world_size,
             rows=self.session.first_rows,
+            head_rank=self.parts.trainer.head_rank,
         )
 
     def _describe(self) -> dict[str, Any]:
@@ -470,6 +471,7 @@ def _to_stats(row: list[float]) -> StepStats:
         bytes_sent=int(values["bytes_sent"]),
         fixed_s=values["fixed_s"],
         extra_tokens=int(values["extra_tokens"]),
+        head_s=values["head_s"],
     )
 
 

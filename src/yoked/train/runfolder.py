@@ -61,13 +61,31 @@ class RunFolder:
 
     def last_rows(self) -> tuple[int, ...]:
         """Rows by rank of the run's last step; none where that is not recorded."""
-        rows: Sequence[int] = ()
+        last = self._last_shares()
+        return tuple(last.get("rows", ()))
+
+    def last_hosts(self) -> tuple[dict[str, Any], ...]:
+        """run.json's entry of each rank, with the lm_head where the run has had it last."""
+        hosts, last = self.read()["hosts"], self._last_shares()
+        if "head_rank" not in last or hosts[0].get("lm_head") == "divided":
+            return tuple(hosts)
+        rank = last["head_rank"]
+        lm_head = {"lm_head": "whole"} if rank is None else {"lm_head": "fastest"}
+        has_it = {} if rank is None else {"head_rank": rank}
+        return tuple(
+            {**{key: host[key] for key in host if key != "head_rank"}, **lm_head, **has_it}
+            for host in hosts
+        )
+
+    def _last_shares(self) -> dict[str, Any]:
+        """The last event that tells how work is shared."""
+        last: dict[str, Any] = {}
         path = self.path / "events.jsonl"
         for event in read_journal(path) if path.exists() else ():
             # A rank on trial has a row for a few steps, not for good.
             if event.get("event") in ("start", "shares") and event.get("why") != "trial":
-                rows = event.get("rows", rows)
-        return tuple(rows)
+                last = {**last, **event}
+        return last
 
     def claim(self) -> None:
         """Make the folder of a new run; raises UsageError if a run of that name is there."""
@@ -119,6 +137,7 @@ class RunFolder:
                 "tokens": [stats.tokens for stats in by_rank],
                 "extra_tokens": [stats.extra_tokens for stats in by_rank],
                 "compute_s": [stats.compute_s for stats in by_rank],
+                "head_s": [stats.head_s for stats in by_rank],
                 "comm_s": [stats.comm_s for stats in by_rank],
                 "wait_s": [stats.wait_s for stats in by_rank],
                 "bytes_sent": [stats.bytes_sent for stats in by_rank],

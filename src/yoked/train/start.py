@@ -88,7 +88,7 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
     resumed = dataclasses.replace(
         config.on_top_of(saved, world_size=world_size), run=folder.name, runs_dir=folder.parent
     )
-    hosts = tuple(recorded["hosts"])
+    hosts = RunFolder(folder).last_hosts()
     _require_same_dtype(config, str(hosts[0]["dtype"]), folder)
     return Origin(
         resumed,

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from yoked.timeline.fastest import OneHead, deferred_by_rank
 from yoked.train.choose import synchronize
 from yoked.train.divided import DividedHead
 from yoked.train.handover import Handovers
-from yoked.train.head import Head
+from yoked.train.head import Head, HeadResult
 from yoked.train.headparts import HeadParts
 from yoked.train.model import GPT
 from yoked.train.optim.layout import Layout
@@ -53,7 +53,8 @@ class StepStats:
     """This rank's part of a step. nats: summed loss of its tokens; seconds by what they went to.
 
     fixed_s: of compute_s, what does not grow with the rows: the optimizer. extra_tokens: that went
-    through this rank's lm_head for others; below zero, through others' for it.
+    through this rank's lm_head for others; below zero, through others' for it. head_s: of
+    compute_s, what all that went through it took; 0 where that is not known.
     """
 
     nats: float
@@ -64,6 +65,7 @@ class StepStats:
     bytes_sent: int
     fixed_s: float = 0.0
     extra_tokens: int = 0
+    head_s: float = 0.0
 
 
 class Trainer:
@@ -94,25 +96,33 @@ class Trainer:
         self.wire, self.stream = wire, stream
         self.rows_per_step, self.device_batch_size = rows_per_step, device_batch_size
         self.ranges = split_rows(rows_per_step, shares)
-        self._sums_head = not divided and head_rank is None
-        self.sync = Sync(wire, layout, payload, sums_head=self._sums_head)
+        self.sync = Sync(wire, layout, payload, sums_head=not divided)
         shape = model.config
         tokens = device_batch_size * shape.sequence_len
         # A rank alone has no message to hide.
         deferred = deferred_backwards(tokens, shape.n_embd, shape.n_layer)
         deferred = deferred if wire.active else 1
-        part = row_head_part(shape)
         self.evening = Evening(
-            device_batch_size, deferred, shape.sequence_len, part, divided=divided
+            device_batch_size, deferred, shape.sequence_len, row_head_part(shape), divided=divided
         )
-        self.handovers = Handovers(wire, shape.n_embd, model.compute_dtype, head_rank)
-        self.one_head = OneHead(head_rank, part) if head_rank is not None else None
+        self.handovers = Handovers(wire, shape.n_embd, model.compute_dtype)
         by_rank = [len(part) * shape.sequence_len for part in self.ranges]
         self.divided = DividedHead(wire, optimizer, head, by_rank) if divided else None
         self.head_parts = self.divided.parts if self.divided is not None else None
-        if head_rank is not None:
-            self.head_parts = HeadParts(wire, optimizer, self._all_at(head_rank))
+        self.one_head: OneHead | None = None
+        self._next_head, self._head_s = head_rank, 0.0
+        self._move_head()
         model.before_layers = self.sync.await_matrices
+
+    @property
+    def _sums_head(self) -> bool:
+        """Whether every rank has a gradient of the whole lm_head."""
+        return self.head_parts is None
+
+    @property
+    def head_rank(self) -> int | None:
+        """The only rank that has the lm_head in the next step."""
+        return self._next_head
 
     @property
     def _deferred(self) -> list[int]:
@@ -129,6 +139,29 @@ class Trainer:
         rows = len(self.layout.head_grad)
         ranks = range(self.wire.world_size)
         return [slice(rows * (rank > head_rank), rows * (rank >= head_rank)) for rank in ranks]
+
+    def place_head(self, head_rank: int | None) -> None:
+        """From the next step on this rank alone has the lm_head; None: every rank has it.
+
+        On all ranks before the same step. Not where it is divided.
+        """
+        assert self.divided is None, "a divided lm_head moves with the rows"
+        self._next_head = head_rank
+
+    def _move_head(self) -> None:
+        """To where `place_head` has it. Collective."""
+        head_rank, before = self._next_head, self.handovers.head_rank
+        if head_rank == before:
+            return
+        if before is not None:
+            self.settle(moments=True)
+            self.head_parts = None
+            self.layout.head_rows = slice(0, len(self.layout.head_grad))
+        if head_rank is not None:
+            self.head_parts = HeadParts(self.wire, self.optimizer, self._all_at(head_rank))
+        self.handovers.head_rank = head_rank
+        self.one_head = None if head_rank is None else OneHead(head_rank, self.evening.head_part)
+        self.sync.sum_head(self._sums_head)
 
     @property
     def my_rows(self) -> range:
@@ -159,7 +192,9 @@ class Trainer:
 
         Collective: every rank calls this once a step, also one without rows.
         """
-        started, sent_before = time.perf_counter(), self.wire.bytes_sent
+        began, sent_before = time.perf_counter(), self.wire.bytes_sent
+        self._move_head()
+        started = time.perf_counter()
         nats = self.gradients(step)
         sync = self.sync
         rows_s = time.perf_counter() - started - sync.times.wait_s - sync.times.comm_s
@@ -181,11 +216,12 @@ class Trainer:
             nats=nats,
             tokens=len(self.my_rows) * self.model.config.sequence_len,
             compute_s=compute_s,
-            comm_s=times.comm_s,
+            comm_s=times.comm_s + started - began,
             wait_s=times.wait_s,
             bytes_sent=self.wire.bytes_sent - sent_before,
             fixed_s=compute_s - rows_s,
             extra_tokens=(self.divided or self.handovers).extra_tokens,
+            head_s=self._head_s,
         )
 
     def settle(self, *, moments: bool = False) -> None:
@@ -200,6 +236,7 @@ class Trainer:
     def gradients(self, step: int) -> float:
         """Compute this rank's gradients of a step and hand them to the sync; returns its nats."""
         self.layout.zero_gradients()
+        self._head_s = 0.0
         first = step * self.rows_per_step
         batch = torch.from_numpy(self.stream.batch(first, first + self.rows_per_step))
         batch = batch.to(self.model.device)
@@ -232,7 +269,7 @@ class Trainer:
             self.head_parts.changes()
         self.handovers.begin(by_rank, self.evening, self.sync.times)
         lm_head = partial(
-            self.head.loss,
+            self._through_head,
             weight_VC=self.model.lm_head.weight.detach().to(self.model.compute_dtype),
             grad_scale=scale,
             weight_grad_VC=self.layout.head_grad,
@@ -267,6 +304,19 @@ class Trainer:
                 nats += self._backward(waiting.pop())
         help_others(len(micro_batches))
         return nats + self._backward_deferred(waiting, parts)
+
+    def _through_head(self, hidden_NC: Tensor, **about: Any) -> HeadResult:
+        """As `Head.loss`, by the clock."""
+        # A GPU has only been told to. Where others wait for the result it is waited for anyway.
+        known = self.model.device.type == "cpu" or self.one_head is not None
+        if known:
+            synchronize(self.model.device)
+        started = time.perf_counter()
+        result = self.head.loss(hidden_NC, **about)
+        if known:
+            synchronize(self.model.device)
+            self._head_s += time.perf_counter() - started
+        return result
 
     def _make_room(self, waiting: deque[_Deferred], number: int, count: int) -> float:
         """Before micro-batch `number` of so many: backward passes that come before it, and what is

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +15,22 @@ from hypothesis import strategies as st
 from yoked import journal
 from yoked.timeline.evening import Evening
 from yoked.timeline.fastest import OneHead
-from yoked.train.balance import Balancer, Change, Cost, Level, Seen, assign_rows, step_s
+from yoked.train.balance import (
+    Balancer,
+    Change,
+    Cost,
+    HeadRule,
+    Level,
+    Seen,
+    assign_rows,
+    step_s,
+)
+from yoked.train.choose import Choice
 from yoked.train.config import TrainConfig
 from yoked.train.livebalance import LiveBalance, describe_change, idle_note, rank_names
+from yoked.train.model import ModelConfig
 from yoked.train.runfolder import RunFolder
-from yoked.train.shares import Shares, settle_shares
+from yoked.train.shares import Shares, settle_shares, split_rows
 from yoked.train.trainer import StepStats
 
 SECONDS = st.floats(0.01, 10)
@@ -393,28 +404,141 @@ def test_a_resumed_run_starts_with_the_rows_that_it_had_last() -> None:
     assert shares("desk laptop", (26, 6), shares="1:1") == ((1.0, 1.0), False)
 
 
-def test_where_one_rank_has_the_lm_head_the_others_have_more_rows() -> None:
-    one, row_s = OneHead(0, 0.5), (1.0, 4.0)
-    balancer = Balancer((26, 6), (1.0, 1.0), one_head=one)
-    rows: tuple[int, ...] = (26, 6)
-    for _ in range(6):
-        seen = [
-            Seen(count, 0.1 + work * each_s, 0.1, work - count)
-            for count, work, each_s in zip(rows, one.work(rows), row_s, strict=True)
-        ]
-        change = balancer.observe(seen)
-        rows = change.rows if change else rows
+# --- the lm_head on one rank
 
-    # 16 rows' work of lm_head and half of 20 are 26 rows for the first, half of 12 6 for the other.
-    assert rows == (20, 12)
+
+def seen_of(
+    rows: Sequence[int], has_it: int | None, row_s: Sequence[float], part: float = 0.5
+) -> list[Seen]:
+    """Steps of ranks of which a row takes so long, with its lm_head, which is a part of that."""
+    found = []
+    for rank, (count, whole_s) in enumerate(zip(rows, row_s, strict=True)):
+        heads = count if has_it is None else sum(rows) if rank == has_it else 0
+        head_s, extra = heads * part * whole_s, part * (heads - count)
+        compute_s = 0.1 + count * (1 - part) * whole_s + head_s
+        found.append(Seen(count, compute_s, 0.1, extra, head_s, heads))
+    return found
+
+
+def fastest_may(part: float = 0.5) -> HeadRule:
+    """As `--lm-head auto` has it, with what is reckoned of a row's time."""
+    able = lambda speeds, part: max(speeds) >= (part + 0.15) * sum(speeds)  # noqa: E731
+    return HeadRule(part, able)
+
+
+@dataclass
+class Trained:
+    """Ranks whose rows and lm_head a balancer moves, a step late."""
+
+    balancer: Balancer
+    changes: list[Change]
+
+    @classmethod
+    def by(cls, rows: tuple[int, ...], has_it: int | None, rule: HeadRule) -> Trained:
+        """A run that has just begun."""
+        return cls(Balancer(rows, (1.0,) * len(rows), None, has_it, rule), [])
+
+    def steps(self, count: int, row_s: Sequence[float], part: float = 0.5) -> Trained:
+        """So many steps at these speeds."""
+        last = seen_of(self.balancer.rows, self.balancer.head_rank, row_s, part)
+        for _ in range(count):
+            now = seen_of(self.balancer.rows, self.balancer.head_rank, row_s, part)
+            change = self.balancer.observe(last)
+            last = now
+            self.changes += [change] if change else []
+        return self
+
+    @property
+    def at(self) -> tuple[tuple[int, ...], int | None]:
+        """The rows, and who alone has the lm_head."""
+        return self.balancer.rows, self.balancer.head_rank
+
+
+def test_where_one_rank_has_the_lm_head_the_others_have_more_rows() -> None:
+    run = Trained.by((26, 6), 0, HeadRule(0.5)).steps(8, (1.0, 3.9))
+
+    # 16 rows' work of lm_head and half of 19 are 25.5 for the first, as is 3.9 times half of 13.
+    assert run.at == ((19, 13), 0)
+
+
+@pytest.mark.parametrize("reckoned", [0.3, 0.5, 0.7])
+def test_what_the_lm_head_takes_is_measured_and_rows_move_once(reckoned: float) -> None:
+    run = Trained.by((26, 6), 0, HeadRule(reckoned)).steps(20, (1.0, 4.0), part=0.6)
+
+    # 19.2 rows' work of lm_head and 0.4 of 16 are 25.6, as is four times 0.4 of 16.
+    assert run.at == ((16, 16), 0)
+    assert len(run.changes) == 1
 
 
 def test_the_rank_with_the_lm_head_may_have_no_row_and_is_not_tried() -> None:
-    one = OneHead(0, 0.5)
-    balancer = Balancer((0, 8), (1.0, 1.0), one_head=one)
-    for _ in range(200):
-        seen = [Seen(0, 0.1 + 4.0, 0.1, 4.0), Seen(8, 0.1 + 4 * 0.5, 0.1, -4.0)]
-        assert balancer.observe(seen) is None
+    run = Trained.by((0, 8), 0, HeadRule(0.5)).steps(200, (1.0, 1.0))
+
+    assert run.at == ((0, 8), 0)
+    assert not run.changes
+
+
+def test_all_ranks_get_the_lm_head_back_when_its_rank_slows_and_it_gets_it_again() -> None:
+    run = Trained.by((20, 12), 0, fastest_may()).steps(20, (1.0, 4.0))
+    assert not run.changes
+
+    # Half as fast it still has time for 32 rows' lm_head, and for some rows.
+    run.steps(8, (2.0, 4.0))
+    assert run.at == ((11, 21), 0)
+
+    run.steps(8, (6.0, 4.0))
+    assert run.at == ((13, 19), None)
+    assert [(each.why, each.rank, each.head_rank) for each in run.changes] == [
+        ("slower", 0, 0),
+        ("slower", 0, None),
+    ]
+    # From 32 rows' lm_head and 11 rows without to 13 rows whole.
+    assert run.changes[1].step_s == pytest.approx(0.1 + 32 * 3 + 11 * 3)
+    assert run.changes[1].new_step_s == pytest.approx(0.1 + 13 * 6)
+
+    run.steps(20, (1.0, 4.0))
+    assert run.at == ((20, 12), 0)
+    assert run.changes[-1].head_rank == 0
+    assert len(run.changes) <= 4
+
+
+def test_the_lm_head_goes_to_a_rank_when_the_others_slow() -> None:
+    run = Trained.by((16, 16), None, fastest_may(0.3)).steps(20, (1.0, 1.0))
+    assert run.at == ((16, 16), None)
+
+    run.steps(20, (1.0, 6.0))
+
+    assert run.at[1] == 0
+    assert len(run.changes) == 1
+
+
+def test_the_lm_head_stays_where_it_was_asked_to_be() -> None:
+    slowed = Trained.by((20, 12), 0, HeadRule(0.5)).steps(20, (1.0, 4.0)).steps(20, (9.0, 4.0))
+    unlike = Trained.by((16, 16), None, HeadRule(0.5)).steps(20, (1.0, 9.0))
+
+    assert (slowed.at[1], unlike.at[1]) == (0, None)
+
+
+@settings(max_examples=60)
+@given(
+    row_s=st.lists(st.floats(0.5, 10), min_size=2, max_size=4),
+    part=st.floats(0.2, 0.7),
+    reckoned=st.floats(0.2, 0.7),
+    starts_alone=st.booleans(),
+)
+def test_the_lm_head_does_not_go_to_and_fro(row_s, part, reckoned, starts_alone) -> None:
+    fastest = min(range(len(row_s)), key=lambda rank: row_s[rank])
+    rows = tuple(len(each) for each in split_rows(24, [1.0] * len(row_s)))
+    run = Trained.by(rows, fastest if starts_alone else None, fastest_may(reckoned))
+    run.steps(150, row_s, part)
+
+    where = [None if not starts_alone else fastest, *(each.head_rank for each in run.changes)]
+    moves = sum(before != after for before, after in pairwise(where))
+    assert moves <= 1
+    now_s = max(each.compute_s for each in seen_of(*run.at, row_s, part))
+    costs = [Cost(0.1, each) for each in row_s]
+    best_s = step_s(assign_rows(24, costs), costs)
+    # Rows that would be better by less than is worth it stay, and so does the lm_head.
+    assert now_s <= 1.1 * best_s
 
 
 def test_rows_of_a_run_whose_lm_head_is_on_one_rank_stay_where_they_were() -> None:
@@ -428,46 +552,96 @@ def test_rows_of_a_run_whose_lm_head_is_on_one_rank_stay_where_they_were() -> No
     assert rows.of_rows(None) == [19.0, 13.0]
 
 
-def follow_a_hundred_times_slower_laptop(path: Path) -> tuple[list[range], list[str]]:
-    """The last ranges, and what was said, of 40 steps of 8 rows of 10 tokens."""
+@dataclass
+class Followed:
+    """What live balance did in 40 steps of 8 rows of 10 tokens."""
+
+    trainer: Any
+    said: list[str]
+
+
+def follow(
+    path: Path, row_s: Sequence[float], has_it: int | None = None, lm_head: str = "auto"
+) -> Followed:
+    """Of a desk and a laptop, each with four rows at first."""
+    began = "whole" if has_it is None else "fastest"
     session: Any = SimpleNamespace(
         hosts=[{"name": "desk"}, {"name": "laptop"}],
         shares=[1.0, 1.0],
-        resolved=SimpleNamespace(max_seq_len=10),
-        wire=SimpleNamespace(device_group=None),
-        config=TrainConfig(),
+        resolved=SimpleNamespace(max_seq_len=10, device_batch_size=1),
+        wire=SimpleNamespace(device_group=None, world_size=2),
+        device=SimpleNamespace(type="cpu"),
+        config=TrainConfig(lm_head=lm_head),
+        model_config=ModelConfig.from_depth(2, sequence_len=10),
+        horizon=SimpleNamespace(total_batch_size=80),
+        lm_head=Choice("lm_head", began, ""),
     )
-    trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)])
-    trainer.evening, trainer.one_head = Evening(2, 1, 10, 0.5), None
+    trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)], head_rank=has_it)
+    trainer.evening = Evening(2, 1, 10, 0.5)
     trainer.handovers = SimpleNamespace(live=False)
     trainer.layout = SimpleNamespace(owners={"a matrix": 0})
     trainer.reshare = lambda ranges, _: setattr(trainer, "ranges", ranges)
+    trainer.place_head = lambda rank: setattr(trainer, "head_rank", rank)
     folder, said = RunFolder(path), list[str]()
-    folder.open({}, attempt=1)
+    folder.open({"hosts": [{"lm_head": began}, {"lm_head": began}]}, attempt=1)
     live = LiveBalance(session, trainer, folder)
     for step in range(40):
+        rows = [len(part) for part in trainer.ranges]
         stats = [
-            StepStats(1.0, 10 * len(rows), 0.1 + len(rows) * row_s, 0.2, 0.0, 0, 0.1)
-            for rows, row_s in zip(trainer.ranges, (1.0, 100.0), strict=True)
+            StepStats(
+                nats=1.0,
+                tokens=10 * seen.rows,
+                compute_s=seen.compute_s,
+                comm_s=0.2,
+                wait_s=0.0,
+                bytes_sent=0,
+                fixed_s=seen.fixed_s,
+                extra_tokens=round(10 * (seen.head_rows - seen.rows)),
+                head_s=seen.head_s,
+            )
+            for seen in seen_of(rows, trainer.head_rank, row_s)
         ]
         live.follow(stats, step + 2, said.append)
     folder.close()
-    return trainer.ranges, said
+    return Followed(trainer, said)
 
 
 def test_a_change_reaches_the_trainer_the_journal_and_people(tmp_path: Path) -> None:
-    ranges, said = follow_a_hundred_times_slower_laptop(tmp_path)
+    run = follow(tmp_path, (1.0, 100.0), lm_head="whole")
 
     (event,) = journal.read(tmp_path / "events.jsonl")
-    assert ranges == [range(8), range(8, 8)]
+    assert run.trainer.ranges == [range(8), range(8, 8)]
     assert (event["event"], event["before"], event["rows"]) == ("shares", [4, 4], [8, 0])
     assert event["step"] == 5
     assert event["row_s"] == [pytest.approx(1.0), pytest.approx(100.0)]
     # The laptop owns no matrix: each step it waits for them.
     assert event["fixed_s"] == [pytest.approx(0.1), pytest.approx(0.3)]
-    assert said[0] == "by the steps measured: 4:4 -> 8:0 rows"
-    assert said[1].startswith("laptop computes no rows: one takes it 1 min 40 s, all of them")
-    assert len(said) == 2
+    assert run.said[0] == "by the steps measured: 4:4 -> 8:0 rows"
+    assert run.said[1].startswith("laptop computes no rows: one takes it 1 min 40 s, all of them")
+    assert len(run.said) == 2
+
+
+def test_a_lm_head_that_is_given_back_reaches_trainer_journal_people_and_a_resumed_run(
+    tmp_path: Path,
+) -> None:
+    run = follow(tmp_path, (1.6, 1.0), has_it=0)
+
+    event = next(e for e in journal.read(tmp_path / "events.jsonl") if e["head_rank"] is None)
+    assert run.trainer.head_rank is None
+    assert event["rows"] == [3, 5]
+    assert run.trainer.handovers.live
+    assert any("every rank has the lm_head again" in line for line in run.said)
+    assert [host["lm_head"] for host in RunFolder(tmp_path).last_hosts()] == ["whole", "whole"]
+
+
+def test_a_much_faster_rank_is_given_the_lm_head_in_a_run(tmp_path: Path) -> None:
+    run = follow(tmp_path, (1.0, 8.0))
+
+    assert run.trainer.head_rank == 0
+    assert not run.trainer.handovers.live
+    assert "desk alone has the lm_head now: the others send it hidden states" in run.said
+    first, second = RunFolder(tmp_path).last_hosts()
+    assert first == second == {"lm_head": "fastest", "head_rank": 0}
 
 
 def test_the_last_rows_of_a_run_are_those_of_its_last_change_that_was_no_trial(

@@ -38,6 +38,7 @@ def test_a_new_run_has_its_facts_and_its_journals(tmp_path: Path):
             "tokens": [100, 0],
             "extra_tokens": [0, 0],
             "compute_s": [1.0, 0.0],
+            "head_s": [0.0, 0.0],
             "comm_s": [0.1, 0.3],
             "wait_s": [0.2, 0.4],
             "bytes_sent": [7, 9],

@@ -59,11 +59,12 @@ class HeadAsked:
             return "there is one rank"
         return None if self.by_gloo else "ranks with NCCL exchange no single messages"
 
-    def by_speeds(self, speeds: Sequence[float]) -> bool:
-        """Whether the fastest rank is to have it."""
+    def by_speeds(self, speeds: Sequence[float], part: float | None = None) -> bool:
+        """Whether the fastest rank is to have it; part: of its rows' time, where it is measured."""
+        part = self.part if part is None else part
         vocab = self.config.padded_vocab_size
         able = self.why_not_fastest is None
-        return able and fastest_has_it(speeds, self.part, self.tokens, vocab, self._deferred)
+        return able and fastest_has_it(speeds, part, self.tokens, vocab, self._deferred)
 
 
 def row_head_part(config: ModelConfig) -> float:

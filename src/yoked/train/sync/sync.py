@@ -69,14 +69,11 @@ class Sync:
         *,
         sums_head: bool = True,
     ) -> None:
-        """sums_head: no rank has summed the lm_head's gradient already."""
+        """sums_head: as for `sum_head`."""
         self.wire, self.layout, self.payload = wire, layout, payload
         self.times = SyncTimes()
         self.matrices = _matrices(wire, layout, payload)
-        width = layout.head_grad.size(1)
-        edges = piece_edges(layout.head_grad.size(0)) if sums_head else []
-        pieces = [slice(a * width, b * width) for a, b in edges]
-        self.head = dense_sum(wire, layout.head_grad.view(-1), pieces, payload.dense)
+        self.sum_head(sums_head)
         self.rows = RowSum(
             wire,
             layout.table_widths,
@@ -97,6 +94,17 @@ class Sync:
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 lambda _, name=name: self._made(name)
             )
+
+    def sum_head(self, sums: bool) -> None:
+        """Whether the lm_head's gradient is to be summed, or some rank has the sum already.
+
+        Between two steps. What a lossy payload has lost of it so far stays lost.
+        """
+        width = self.layout.head_grad.size(1)
+        edges = piece_edges(self.layout.head_grad.size(0)) if sums else []
+        pieces = [slice(a * width, b * width) for a, b in edges]
+        flat = self.layout.head_grad.view(-1)
+        self.head = dense_sum(self.wire, flat, pieces, self.payload.dense)
 
     # --- a step, in this order
 

@@ -92,6 +92,7 @@ class MemoryWire(Wire):
         return self.all_reduce(tensor, what)
 
     def broadcast(self, tensor: Tensor, owner: int, what: str) -> Pending:
+        self.bytes_sent += tensor.nbytes if self.rank == owner else 0
         met = self.board.meet(self.rank, tensor)
         return Pending(None, lambda: _fill(tensor, met()[owner]), what)
 

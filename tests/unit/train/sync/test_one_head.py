@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -56,12 +57,32 @@ def test_any_rows_give_the_single_process_gradient(on_ranks, alone, shares, batc
 def after(wire: Wire, steps: int, **how) -> tuple[list[int], list[Tensor]]:
     """Checksums of all that a checkpoint has after some steps, and the weights."""
     moves = how.pop("moves", {})
-    trainer = TINY.trainer(wire, [3.0, 1.0, 1.0], head_rank=0, **how)
+    places = how.pop("places", {})
+    trainer = TINY.trainer(wire, [3.0, 1.0, 1.0], **{"head_rank": 0, **how})
     for step in range(steps):
         if step in moves:
             trainer.reshare(moves[step])
+        if step in places:
+            trainer.place_head(places[step])
         trainer.step(step)
     return held_by(trainer)
+
+
+def steps_alone(steps: int) -> list[Tensor]:
+    """The weights of one process after some steps."""
+    trainer = TINY.trainer(Wire(), [1.0])
+    for step in range(steps):
+        trainer.step(step)
+    return [each.detach() for each in trainer.layout.parameters.values()]
+
+
+def is_learned_alike(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    """Of a scalar all tokens cancel out but for rounding, which AdamW makes large."""
+    return all(
+        torch.allclose(one, other, rtol=1e-4, atol=2e-5)
+        for one, other in zip(found, expected, strict=True)
+        if other.dim() == 2
+    )
 
 
 @pytest.mark.parametrize("payload", ["exact", "int8"])
@@ -80,15 +101,60 @@ def test_rows_may_move_and_what_is_learned_stays(on_ranks):
     moves = {2: [range(1), range(1, 9), range(9, 10)], 4: [range(0), range(10), range(10, 10)]}
 
     moved = on_ranks(3, lambda wire: after(wire, 6, batch=1, moves=moves))
-    alone = TINY.trainer(Wire(), [1.0])
-    for step in range(6):
-        alone.step(step)
 
     assert all(sums == moved[0][0] for sums, _ in moved)
-    for (name, expected), found in zip(alone.layout.parameters.items(), moved[0][1], strict=True):
-        # Of a scalar all tokens cancel out but for rounding, which AdamW makes large.
-        if expected.dim() == 2:
-            assert torch.allclose(found, expected.detach(), rtol=1e-4, atol=2e-5), name
+    assert is_learned_alike(moved[0][1], steps_alone(6))
+
+
+@pytest.mark.parametrize("first", [None, 0])
+def test_the_lm_head_may_move_and_what_is_learned_stays(on_ranks, first):
+    places = {1: 1, 2: None, 4: 2, 5: 0}
+
+    moved = on_ranks(3, lambda wire: after(wire, 7, batch=1, head_rank=first, places=places))
+
+    assert all(sums == moved[0][0] for sums, _ in moved)
+    assert is_learned_alike(moved[0][1], steps_alone(7))
+
+
+@pytest.mark.parametrize("payload", ["exact", "int8"])
+def test_ranks_hold_the_same_and_repeat_to_the_bit_wherever_it_goes(on_ranks, payload):
+    places = {1: 2, 2: None, 4: 0}
+    first, second = (
+        on_ranks(3, lambda wire: after(wire, 6, batch=1, payload=payload, places=places)[0])
+        for _ in range(2)
+    )
+
+    assert all(sums == first[0] for sums in first)
+    assert first == second
+
+
+def test_giving_it_back_sends_weight_and_moments_and_counts_as_sending(on_ranks):
+    def given_back(wire: Wire) -> list[StepStats]:
+        trainer = TINY.trainer(wire, [3.0, 2.0], head_rank=0)
+        found = [trainer.step(0)]
+        trainer.place_head(None)
+        found += [trainer.step(step) for step in (1, 2)]
+        trainer.settle()
+        return found
+
+    (_, moving, whole), _ = on_ranks(2, given_back)
+
+    assert moving.bytes_sent == whole.bytes_sent + 3 * 64 * 32 * 4
+    assert moving.extra_tokens == 0
+    assert moving.comm_s > 0
+
+
+def test_what_the_lm_head_takes_is_part_of_a_step(on_ranks):
+    def step(wire: Wire) -> StepStats:
+        trainer = TINY.trainer(wire, [3.0, 2.0], head_rank=0)
+        stats = trainer.step(0)
+        trainer.settle()
+        return stats
+
+    by_rank = on_ranks(2, step)
+
+    assert 0 < by_rank[0].head_s < by_rank[0].compute_s
+    assert by_rank[1].head_s < by_rank[0].head_s
 
 
 def test_of_the_head_nothing_travels_but_hidden_states_their_gradient_and_nats(on_ranks):
