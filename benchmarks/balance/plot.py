@@ -48,9 +48,7 @@ def draw_slowing(axes: Axes, found: dict[str, Any]) -> None:
     for change in found["changes"]:
         mark(axes, change["step"], across=False)
         axes.annotate(":".join(map(str, change["rows"])), (change["step"] + 0.5, top), va="top")
-    axes.plot(
-        [slowed, healed], [found["best_s"]] * 2, color=COLOURS[3], label="at best, whole rows"
-    )
+    axes.plot([slowed, healed], [found["best_s"]] * 2, color=COLOURS[3], label="at best")
     axes.set(xlabel="step", ylabel="seconds a step", ylim=(0, top * 1.05))
     axes.legend(frameon=False, loc="lower right")
     plain(axes, "alpha slows to half, and is healed; dashed: rows move")
