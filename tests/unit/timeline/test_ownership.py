@@ -34,8 +34,8 @@ def test_a_slower_rank_has_enough_of_what_all_compute():
     assert owned_parts([3.0, 2.0], 1e9, 4e9 / ADAMW_FLOPS) == [1.0, 0.0]
 
 
-def test_a_rank_less_than_half_as_fast_owns_nothing():
-    assert owned_parts([4.0, 1.9, 2.0], 1e9, 0) == pytest.approx([2 / 3, 0, 1 / 3])
+def test_a_much_slower_rank_owns_nothing_and_one_half_as_fast_its_part():
+    assert owned_parts([5.0, 1.9, 2.5], 1e9, 0) == pytest.approx([2 / 3, 0, 1 / 3])
 
 
 def test_without_matrices_parts_are_the_speeds():
