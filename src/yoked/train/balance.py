@@ -478,8 +478,9 @@ class Balancer:
         after_s = step_s(self._work(rows, handovers), costs)
         in_step = self._evening is not None and self._evening.in_step(rows)
         agreed = () if in_step else handovers
-        of = (before_s, after_s, tuple(costs), agreed, self.head_rank)
-        return Change(rows, before, why, rank, *of)
+        return Change(
+            rows, before, why, rank, before_s, after_s, tuple(costs), agreed, self.head_rank
+        )
 
     def _try(self, costs: Sequence[Cost]) -> Change | None:
         """Give a rank without rows one, when its turn has come."""

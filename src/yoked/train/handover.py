@@ -59,11 +59,9 @@ class Handovers:
     the lm_head.
     """
 
-    def __init__(
-        self, wire: Wire, width: int, dtype: torch.dtype, head_rank: int | None = None
-    ) -> None:
+    def __init__(self, wire: Wire, width: int, dtype: torch.dtype) -> None:
         self.wire, self._width, self._dtype = wire, width, dtype
-        self.head_rank = head_rank
+        self.head_rank: int | None = None
         self.agreed: tuple[Handover, ...] = ()
         self.live = False
         self._batches: Sequence[Sequence[Tensor]] = ()

@@ -9,7 +9,6 @@ from yoked.train.balance import Balancer, Change, HeadRule, Seen
 from yoked.train.runfolder import RunFolder
 from yoked.train.session import Session
 from yoked.train.shares import consecutive
-from yoked.train.sync.headchoice import HeadAsked, row_head_part
 from yoked.train.trainer import StepStats, Trainer
 from yoked.units import format_duration
 
@@ -109,18 +108,9 @@ class LiveBalance:
 
 def head_rule(session: Session) -> HeadRule:
     """Where `--lm-head auto` has it on all ranks or on one, that may change."""
-    part = row_head_part(session.model_config)
-    if session.config.lm_head != "auto" or session.lm_head.value == "divided":
-        return HeadRule(part)
-    about = HeadAsked(
-        session.model_config,
-        session.horizon.total_batch_size,
-        session.resolved.device_batch_size,
-        session.wire.world_size,
-        on_cpus=session.device.type == "cpu",
-        by_gloo=session.wire.device_group is None,
-    )
-    return HeadRule(part, about.by_speeds)
+    about = session.about_head
+    moves = session.config.lm_head == "auto" and session.lm_head.value != "divided"
+    return HeadRule(about.part, about.by_speeds if moves else None)
 
 
 def rank_names(hosts: Sequence[str]) -> list[str]:

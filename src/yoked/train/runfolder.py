@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from yoked.errors import UsageError, YokedError
 from yoked.journal import Journal
@@ -15,6 +15,23 @@ from yoked.journal import read as read_journal
 from yoked.runs import require_new
 from yoked.train.data import files
 from yoked.train.trainer import StepStats
+
+
+class LastShares(NamedTuple):
+    """rows: by rank. head: who alone had the lm_head, as `head_rank`; empty: not recorded."""
+
+    rows: tuple[int, ...]
+    head: Mapping[str, int | None]
+
+    def of_hosts(self, hosts: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+        """run.json's entry of each rank, with the lm_head where the run had it last."""
+        if not self.head or hosts[0].get("lm_head") == "divided":
+            return tuple(map(dict, hosts))
+        where: dict[str, Any] = {"lm_head": "whole"}
+        if self.head["head_rank"] is not None:
+            where = {"lm_head": "fastest", **self.head}
+        without = ({key: host[key] for key in host if key != "head_rank"} for host in hosts)
+        return tuple({**host, **where} for host in without)
 
 
 class RunFolder:
@@ -59,33 +76,16 @@ class RunFolder:
                 fix=f"start a new run from its weights with --from {self.path}",
             ) from problem
 
-    def last_rows(self) -> tuple[int, ...]:
-        """Rows by rank of the run's last step; none where that is not recorded."""
-        last = self._last_shares()
-        return tuple(last.get("rows", ()))
-
-    def last_hosts(self) -> tuple[dict[str, Any], ...]:
-        """run.json's entry of each rank, with the lm_head where the run has had it last."""
-        hosts, last = self.read()["hosts"], self._last_shares()
-        if "head_rank" not in last or hosts[0].get("lm_head") == "divided":
-            return tuple(hosts)
-        rank = last["head_rank"]
-        lm_head = {"lm_head": "whole"} if rank is None else {"lm_head": "fastest"}
-        has_it = {} if rank is None else {"head_rank": rank}
-        return tuple(
-            {**{key: host[key] for key in host if key != "head_rank"}, **lm_head, **has_it}
-            for host in hosts
-        )
-
-    def _last_shares(self) -> dict[str, Any]:
-        """The last event that tells how work is shared."""
+    def last_shares(self) -> LastShares:
+        """How the run's last step was shared; nothing where that is not recorded."""
         last: dict[str, Any] = {}
         path = self.path / "events.jsonl"
         for event in read_journal(path) if path.exists() else ():
             # A rank on trial has a row for a few steps, not for good.
             if event.get("event") in ("start", "shares") and event.get("why") != "trial":
                 last = {**last, **event}
-        return last
+        head = {"head_rank": last["head_rank"]} if "head_rank" in last else {}
+        return LastShares(tuple(last.get("rows", ())), head)
 
     def claim(self) -> None:
         """Make the folder of a new run; raises UsageError if a run of that name is there."""

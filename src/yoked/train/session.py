@@ -96,6 +96,7 @@ class Session:
     waiting: Choice
     hosts: list[dict[str, Any]]
     sharing: Shares
+    about_head: HeadAsked
 
     @property
     def rows_per_step(self) -> int:
@@ -271,6 +272,7 @@ def build_session(
         choose_waiting(config.waiting, ranks=place.world_size, on_cpu=device.type == "cpu"),
         hosts,
         sharing,
+        about,
     )
 
 

@@ -79,7 +79,8 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
             start_from=start_from,
         )
     folder = find_run(config.run, config.runs_dir)
-    recorded = RunFolder(folder).read()
+    run = RunFolder(folder)
+    recorded, last = run.read(), run.last_shares()
     saved = _as_it_began(TrainConfig.from_dict(recorded["config"]), recorded, config)
     _require_same_model(config, saved, folder)
     start_from = saved.start_from
@@ -88,7 +89,7 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
     resumed = dataclasses.replace(
         config.on_top_of(saved, world_size=world_size), run=folder.name, runs_dir=folder.parent
     )
-    hosts = RunFolder(folder).last_hosts()
+    hosts = last.of_hosts(recorded["hosts"])
     _require_same_dtype(config, str(hosts[0]["dtype"]), folder)
     return Origin(
         resumed,
@@ -97,7 +98,7 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
         start_from=start_from,
         attempt=int(recorded["attempt"]) + 1,
         recorded=hosts,
-        last_rows=RunFolder(folder).last_rows(),
+        last_rows=last.rows,
     )
 
 

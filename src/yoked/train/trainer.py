@@ -109,7 +109,6 @@ class Trainer:
         by_rank = [len(part) * shape.sequence_len for part in self.ranges]
         self.divided = DividedHead(wire, optimizer, head, by_rank) if divided else None
         self.head_parts = self.divided.parts if self.divided is not None else None
-        self.one_head: OneHead | None = None
         self._next_head, self._head_s = head_rank, 0.0
         self._move_head()
         model.before_layers = self.sync.await_matrices
@@ -127,7 +126,7 @@ class Trainer:
     @property
     def _deferred(self) -> list[int]:
         """By rank, at most so many micro-batches go back after the last one's lm_head."""
-        has_it = self.one_head.rank if self.one_head is not None else None
+        has_it = self.handovers.head_rank
         return deferred_by_rank(self.wire.world_size, self.evening.deferred, has_it)
 
     def _parts(self, count: int) -> Parts:
@@ -160,7 +159,6 @@ class Trainer:
         if head_rank is not None:
             self.head_parts = HeadParts(self.wire, self.optimizer, self._all_at(head_rank))
         self.handovers.head_rank = head_rank
-        self.one_head = None if head_rank is None else OneHead(head_rank, self.evening.head_part)
         self.sync.sum_head(self._sums_head)
 
     @property
@@ -171,8 +169,8 @@ class Trainer:
     @property
     def row_work(self) -> list[float]:
         """By rank, what it computes of a step, in rows."""
-        rows = [float(len(part)) for part in self.ranges]
-        return rows if self.one_head is None else list(self.one_head.work(rows))
+        rows, has_it = [float(len(part)) for part in self.ranges], self.handovers.head_rank
+        return rows if has_it is None else list(OneHead(has_it, self.evening.head_part).work(rows))
 
     def reshare(self, ranges: list[range], handovers: tuple[Handover, ...] = ()) -> None:
         """Compute these rows of the following steps; on all ranks before the same step."""
@@ -308,7 +306,7 @@ class Trainer:
     def _through_head(self, hidden_NC: Tensor, **about: Any) -> HeadResult:
         """As `Head.loss`, by the clock."""
         # A GPU has only been told to. Where others wait for the result it is waited for anyway.
-        known = self.model.device.type == "cpu" or self.one_head is not None
+        known = self.model.device.type == "cpu" or self.handovers.head_rank is not None
         if known:
             synchronize(self.model.device)
         started = time.perf_counter()

@@ -31,6 +31,7 @@ from yoked.train.livebalance import LiveBalance, describe_change, idle_note, ran
 from yoked.train.model import ModelConfig
 from yoked.train.runfolder import RunFolder
 from yoked.train.shares import Shares, settle_shares, split_rows
+from yoked.train.sync.headchoice import HeadAsked
 from yoked.train.trainer import StepStats
 
 SECONDS = st.floats(0.01, 10)
@@ -568,12 +569,10 @@ def follow(
     session: Any = SimpleNamespace(
         hosts=[{"name": "desk"}, {"name": "laptop"}],
         shares=[1.0, 1.0],
-        resolved=SimpleNamespace(max_seq_len=10, device_batch_size=1),
-        wire=SimpleNamespace(device_group=None, world_size=2),
-        device=SimpleNamespace(type="cpu"),
+        resolved=SimpleNamespace(max_seq_len=10),
+        wire=SimpleNamespace(device_group=None),
         config=TrainConfig(lm_head=lm_head),
-        model_config=ModelConfig.from_depth(2, sequence_len=10),
-        horizon=SimpleNamespace(total_batch_size=80),
+        about_head=HeadAsked(ModelConfig.from_depth(2, sequence_len=10), 80, 1, 2, on_cpus=True),
         lm_head=Choice("lm_head", began, ""),
     )
     trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)], head_rank=has_it)
@@ -606,6 +605,12 @@ def follow(
     return Followed(trainer, said)
 
 
+def resumed(path: Path) -> tuple[dict[str, Any], ...]:
+    """Each rank's entry in run.json, as the run goes on with it."""
+    folder = RunFolder(path)
+    return folder.last_shares().of_hosts(folder.read()["hosts"])
+
+
 def test_a_change_reaches_the_trainer_the_journal_and_people(tmp_path: Path) -> None:
     run = follow(tmp_path, (1.0, 100.0), lm_head="whole")
 
@@ -631,7 +636,7 @@ def test_a_lm_head_that_is_given_back_reaches_trainer_journal_people_and_a_resum
     assert event["rows"] == [3, 5]
     assert run.trainer.handovers.live
     assert any("every rank has the lm_head again" in line for line in run.said)
-    assert [host["lm_head"] for host in RunFolder(tmp_path).last_hosts()] == ["whole", "whole"]
+    assert [host["lm_head"] for host in resumed(tmp_path)] == ["whole", "whole"]
 
 
 def test_a_much_faster_rank_is_given_the_lm_head_in_a_run(tmp_path: Path) -> None:
@@ -640,7 +645,7 @@ def test_a_much_faster_rank_is_given_the_lm_head_in_a_run(tmp_path: Path) -> Non
     assert run.trainer.head_rank == 0
     assert not run.trainer.handovers.live
     assert "desk alone has the lm_head now: the others send it hidden states" in run.said
-    first, second = RunFolder(tmp_path).last_hosts()
+    first, second = resumed(tmp_path)
     assert first == second == {"lm_head": "fastest", "head_rank": 0}
 
 
@@ -648,7 +653,7 @@ def test_the_last_rows_of_a_run_are_those_of_its_last_change_that_was_no_trial(
     tmp_path: Path,
 ) -> None:
     folder = RunFolder(tmp_path)
-    assert folder.last_rows() == ()
+    assert folder.last_shares().rows == ()
     folder.open({}, attempt=1)
 
     for event in (
@@ -660,7 +665,7 @@ def test_the_last_rows_of_a_run_are_those_of_its_last_change_that_was_no_trial(
         folder.event(**event)  # type: ignore[arg-type]
     folder.close()
 
-    assert folder.last_rows() == (8, 0)
+    assert folder.last_shares().rows == (8, 0)
 
 
 # --- what people read

@@ -85,16 +85,20 @@ def is_learned_alike(found: Sequence[Tensor], expected: Sequence[Tensor]) -> boo
     )
 
 
-@pytest.mark.parametrize("payload", ["exact", "int8"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_all_ranks_hold_the_same_and_repeat_to_the_bit(on_ranks, payload, dtype):
+def hold_the_same_and_repeat(on_ranks, steps: int, **how) -> None:
+    """Assert it of three ranks, to the bit."""
     first, second = (
-        on_ranks(3, lambda wire: after(wire, 4, batch=1, payload=payload, dtype=dtype)[0])
-        for _ in range(2)
+        on_ranks(3, lambda wire: after(wire, steps, batch=1, **how)[0]) for _ in range(2)
     )
 
     assert all(sums == first[0] for sums in first)
     assert first == second
+
+
+@pytest.mark.parametrize("payload", ["exact", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_all_ranks_hold_the_same_and_repeat_to_the_bit(on_ranks, payload, dtype):
+    hold_the_same_and_repeat(on_ranks, 4, payload=payload, dtype=dtype)
 
 
 def test_rows_may_move_and_what_is_learned_stays(on_ranks):
@@ -119,13 +123,7 @@ def test_the_lm_head_may_move_and_what_is_learned_stays(on_ranks, first):
 @pytest.mark.parametrize("payload", ["exact", "int8"])
 def test_ranks_hold_the_same_and_repeat_to_the_bit_wherever_it_goes(on_ranks, payload):
     places = {1: 2, 2: None, 4: 0}
-    first, second = (
-        on_ranks(3, lambda wire: after(wire, 6, batch=1, payload=payload, places=places)[0])
-        for _ in range(2)
-    )
-
-    assert all(sums == first[0] for sums in first)
-    assert first == second
+    hold_the_same_and_repeat(on_ranks, 6, payload=payload, places=places)
 
 
 def test_giving_it_back_sends_weight_and_moments_and_counts_as_sending(on_ranks):
