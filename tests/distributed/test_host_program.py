@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import psutil
 import pytest
 
 from yoked.launch.bootstrap.verdict import HostExit
+from yoked.launch.credentials import make_credentials
 
 pytestmark = [
     pytest.mark.distributed,
@@ -41,6 +43,10 @@ class Pair:
     root: Path
     launch_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     programs: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @cached_property
+    def credentials(self) -> list[dict[str, str]]:
+        return make_credentials(self.launch_id, len(HOSTS))
 
     @contextmanager
     def port(self) -> Iterator[socket.socket]:
@@ -73,6 +79,8 @@ class Pair:
             "cwd": str(self.root),
             "bootstrap": False,
         }
+        for name, text in self.credentials[node].items():
+            (folder / name).write_text(text)
         (folder / "job.json").write_text(json.dumps(job))
         with (folder / "logs" / "launcher.out").open("wb") as log:
             # Tied to this process: a test that is killed leaves nothing behind.
@@ -157,7 +165,7 @@ def test_ranks_are_numbered_by_host_and_reduce_together(pair: Pair) -> None:
 
     assert [pair.exit(node).status for node in (0, 1)] == ["finished", "finished"]
     assert [pair.mark(rank) for rank in (0, 1, 2)] == ["3 0 7", "3 0 7", "3 1 7"]
-    assert pair.printed(1).startswith("attempt 0: 2 hosts, 3 ranks, rendezvous at 127.0.0.1")
+    assert pair.printed(1).startswith("attempt 0: 2 hosts, 3 ranks, which meet at 127.0.0.1")
     assert pair.printed(1).endswith("attempt 0: finished\n")
     assert pair.processes() == []
 

@@ -48,8 +48,9 @@ def answer_job_start(call: Call) -> dict[str, Any]:
     """Prepare a job. args: spec (job.json), argv, env and cwd of the host program, and
     optionally tree, the digest of what is copied to `work`, and files {name: text}, private ones.
 
-    Returns folder, supervisor (its process number), control_port; on node 0 the port is reserved
-    here, and handed down as a listening socket. Raises JobError, and then nothing is left of it.
+    Returns folder, supervisor (its process number), control_port; on node 0 of several hosts the
+    port is reserved here, and handed down as a listening socket. Raises JobError, and then nothing
+    is left of it.
     """
     spec, argv = dict(call.args["spec"]), list(call.args["argv"])
     job = JobFolder(jobs_root() / check_run_name(spec["run"]))
@@ -59,7 +60,7 @@ def answer_job_start(call: Call) -> dict[str, Any]:
     listener = None
     try:
         with _not_stopped(job):
-            if spec["node_rank"] == 0:
+            if spec["node_rank"] == 0 and len(spec["nodes"]) > 1:
                 listener = _reserve_port(spec)
             start = {"argv": argv, "env": call.args["env"], "cwd": call.args["cwd"]}
             supervisor = _fill(job, spec, start, call.args.get("files", {}), listener)

@@ -8,7 +8,7 @@ from yoked.errors import UsageError
 
 # Flags of `launch` and `run` that stand alone; every other takes the word behind it.
 BARE_FLAGS = (
-    *("--json", "--help", "--version", "--detach", "--tls"),
+    *("--json", "--help", "--version", "--detach"),
     *("--bootstrap", "--no-bootstrap", "--doctor", "--no-doctor"),
 )
 

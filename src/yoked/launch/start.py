@@ -18,9 +18,9 @@ from yoked.at_once import at_once
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import require_distinct
 from yoked.fleet.model import Fleet, Host, usable_gpus
+from yoked.launch.credentials import SECRET, make_credentials
 from yoked.launch.environment import environment_python
 from yoked.launch.program import Program
-from yoked.launch.tls import tls_environment
 from yoked.launch.trees import Tree, package_tree, push_tree
 from yoked.remote.client import AgentClient
 
@@ -33,9 +33,8 @@ class Order:
     """What to start. ranks: on each host, instead of what yoked.toml says.
 
     threads: OMP_NUM_THREADS of each rank; None: the host's cores shared out, unless own_threads
-    says that the program finds out by itself. env: added on every host. tls: certificates
-    and key by file name, with which Gloo encrypts. trains: the run of `yoked train` that this
-    job is a part of; a run that is resumed has several.
+    says that the program finds out by itself. env: added on every host. trains: the run of
+    `yoked train` that this job is a part of; a run that is resumed has several.
     """
 
     run: str
@@ -46,7 +45,6 @@ class Order:
     own_threads: bool = False
     bootstrap: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
-    tls: Mapping[str, str] = field(default_factory=dict)
     trains: str | None = None
 
 
@@ -188,7 +186,10 @@ def start_job(
     took_s["send"] = time.monotonic() - began_s
 
     began_s = time.monotonic()
-    port = _prepare_all(order, seats, launch_id, packages, work)
+    credentials = make_credentials(launch_id, len(seats))
+    took_s["credentials"] = time.monotonic() - began_s
+    began_s = time.monotonic()
+    port = _prepare_all(order, seats, launch_id, packages, work, credentials)
     took_s["prepare"] = time.monotonic() - began_s
     began_s = time.monotonic()
     try:
@@ -202,15 +203,20 @@ def start_job(
     say(
         f"run {order.run}: {ranks} rank{'s' * (ranks != 1)} on "
         + ", ".join(f"{s.host.name} ({s.ranks} at {s.address}, {s.interface})" for s in seats)
-        + f", rendezvous at {seats[0].address}:{port}"
+        + (f", which meet at {seats[0].address}:{port}" if len(seats) > 1 else "")
     )
     return Started(order.run, launch_id, tuple(seats), took_s)
 
 
 def _prepare_all(
-    order: Order, seats: list[Seat], launch_id: str, packages: list[str], work: Tree | None
+    order: Order,
+    seats: list[Seat],
+    launch_id: str,
+    packages: list[str],
+    work: Tree | None,
+    credentials: list[dict[str, str]],
 ) -> int:
-    """Prepare the job on every host; returns the port of the control store."""
+    """Prepare the job on every host; returns the port at which node 0 hears the others."""
 
     def prepare(number: int, port: int) -> int:
         seat = seats[number]
@@ -219,10 +225,10 @@ def _prepare_all(
             timeout_s=PREPARE_S,
             spec=job_spec(order, seats, launch_id, number, port),
             argv=[seat.python, "-m", HOST_MODULE, f"{seat.job_root}/{order.run}/job.json"],
-            env=rank_environment(order, seat, launch_id, packages[number]),
+            env=rank_environment(order, seat, launch_id, packages[number], seats[0].address),
             cwd=f"{seat.job_root}/{order.run}/work",
             tree=None if work is None else work.digest,
-            files=dict(order.tls),
+            files=credentials[number],
         )
         return int(answer["control_port"])
 
@@ -277,7 +283,9 @@ def job_spec(
     }
 
 
-def rank_environment(order: Order, seat: Seat, launch_id: str, package: str) -> dict[str, str]:
+def rank_environment(
+    order: Order, seat: Seat, launch_id: str, package: str, node0_address: str
+) -> dict[str, str]:
     """What the ranks of one host find in their environment, beside what ssh gives them."""
     env = {
         # This very yoked, whatever is installed there.
@@ -285,6 +293,10 @@ def rank_environment(order: Order, seat: Seat, launch_id: str, package: str) -> 
         "PYTHONUNBUFFERED": "1",
         "YOKED_RUN": order.run,
         "YOKED_LAUNCH_ID": launch_id,
+        # Where the ranks' secret lies; the secret itself is in no environment.
+        "YOKED_SECRET_FILE": f"{seat.job_root}/{order.run}/{SECRET}",
+        # For programs that listen on node 0 by themselves: MASTER_ADDR is each host's own.
+        "YOKED_NODE0_ADDR": node0_address,
         # Gloo picks the hostname's interface, often loopback on Debian; name it.
         "GLOO_SOCKET_IFNAME": seat.interface,
         # Without the sign it is how names begin: eth0.100 as well.
@@ -304,8 +316,6 @@ def rank_environment(order: Order, seat: Seat, launch_id: str, package: str) -> 
         env["OMP_NUM_THREADS"] = str(threads)
     # Programs that a rank starts (ninja, torchrun) are those of its own environment.
     env["PATH"] = f"{PurePosixPath(seat.python).parent}:{seat.facts['path']}"
-    if order.tls:
-        env.update(tls_environment(f"{seat.job_root}/{order.run}"))
     added = dict(order.env)
     if path := added.pop("PYTHONPATH", ""):
         env["PYTHONPATH"] += f":{path}"

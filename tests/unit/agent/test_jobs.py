@@ -91,6 +91,17 @@ def test_the_verdict_of_the_host_program_is_the_state(agent: AgentClient, root: 
     assert status(agent)["attempt"] == 2
 
 
+# Node 0 of two hosts hears the other at a port of its own.
+PAIR = [{"host": name, "address": "127.0.0.1", "ranks": 1} for name in ("attic", "cellar")]
+
+
+def test_a_host_alone_opens_no_port(agent: AgentClient, root: Path) -> None:
+    started = agent.call("job_start", **job_request(root, SLEEPER))
+
+    assert started["control_port"] == 0
+    assert JobFolder(Path(started["folder"])).read("job.json")["control_fd"] is None
+
+
 def test_node_0_hands_down_a_socket_that_listens_on_the_port_it_told(
     agent: AgentClient, root: Path
 ) -> None:
@@ -99,7 +110,7 @@ def test_node_0_hands_down_a_socket_that_listens_on_the_port_it_told(
         "'/job.json')); listener = socket.socket(fileno=spec['control_fd']); "
         "listener.accept()[0].sendall(b'host program')"
     )
-    started = agent.call("job_start", **job_request(root, program))
+    started = agent.call("job_start", **job_request(root, program, nodes=PAIR))
     agent.call("job_go", run="try")
 
     with socket.create_connection(("127.0.0.1", started["control_port"]), 10) as connection:
@@ -112,9 +123,9 @@ def test_a_key_that_travels_with_a_job_is_for_its_owner_alone(
 ) -> None:
     request = job_request(root, SLEEPER)
 
-    started = agent.call("job_start", **request, files={"tls-key.pem": "secret"})
+    started = agent.call("job_start", **request, files={"key.pem": "secret"})
 
-    key = Path(started["folder"]) / "tls-key.pem"
+    key = Path(started["folder"]) / "key.pem"
     assert key.read_text() == "secret"
     assert key.stat().st_mode & 0o777 == 0o600
     agent.call("job_remove", run="try")
@@ -169,7 +180,7 @@ def test_a_job_that_cannot_start_leaves_nothing(
 
 
 def test_an_address_of_another_machine_is_told(agent: AgentClient, root: Path) -> None:
-    nodes = [{"host": "attic", "address": "192.0.2.1", "ranks": 1}]
+    nodes = [{**host, "address": "192.0.2.1"} for host in PAIR]
 
     with pytest.raises(JobError, match=r"no port of 192\.0\.2\.1"):
         agent.call("job_start", **job_request(root, SLEEPER, nodes=nodes))
@@ -185,7 +196,7 @@ def test_a_name_that_is_no_folders_is_refused(agent: AgentClient, root: Path, na
 
 def test_a_prepared_job_vanishes_when_its_controller_dies(root: Path) -> None:
     agent = Here("attic").connect()
-    request = job_request(root, SLEEPER)
+    request = job_request(root, SLEEPER, nodes=PAIR)
     port = agent.call("job_start", **request)["control_port"]
 
     agent._process.kill()

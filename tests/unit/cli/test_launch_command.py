@@ -188,7 +188,6 @@ def test_a_file_that_cannot_be_written_is_named() -> None:
         ("run --no-bootstrap -m tool --run x", "run --no-bootstrap -- -m tool --run x"),
         ("run --ranks=2 -- train.py", "run --ranks=2 -- train.py"),
         ("run --no-doctor --fleet f train.py", "run --no-doctor --fleet f -- train.py"),
-        ("run --tls -- train.py", "run --tls -- train.py"),
         ("runs --json", "runs --json"),
     ],
 )

@@ -65,7 +65,7 @@ def test_the_file_of_this_folder_counts_and_a_dot_is_this_machine(here: Path) ->
     assert train.named_fleet(JobFlags(fleet=Path("."))) is None  # noqa: PTH201 - as typed
 
 
-@pytest.mark.parametrize("flags", [JobFlags(restarts=1), JobFlags(detach=True), JobFlags(tls=True)])
+@pytest.mark.parametrize("flags", [JobFlags(restarts=1), JobFlags(detach=True)])
 def test_what_only_a_fleet_can_do_is_refused_without_one(here: Path, flags: JobFlags) -> None:
     with pytest.raises(UsageError, match=r"there is no yoked\.toml here(.|\n)*yoked init"):
         train.named_fleet(flags)

@@ -171,7 +171,7 @@ def test_what_is_written_is_what_the_ranks_read(tmp_path: Path) -> None:
 
 
 def test_cores_are_shared_out_among_the_ranks_of_a_host() -> None:
-    env = rank_environment(order(), seat("a", 4), "abc", "/pkg")
+    env = rank_environment(order(), seat("a", 4), "abc", "/pkg", "10.0.0.1")
 
     assert env["OMP_NUM_THREADS"] == "1"
     # NCCL takes a bare name for how several begin.
@@ -180,14 +180,24 @@ def test_cores_are_shared_out_among_the_ranks_of_a_host() -> None:
     assert env["PATH"] == "/home/me/venv/bin:/bin"
 
 
+def test_ranks_know_where_their_secret_lies_but_not_from_their_environment() -> None:
+    env = rank_environment(order(), seat("a"), "abc", "/pkg", "10.0.0.1")
+
+    assert env["YOKED_SECRET_FILE"] == "/home/me/.local/state/yoked/jobs/night/secret"
+    assert "YOKED_SECRET" not in env
+    assert env["YOKED_NODE0_ADDR"] == "10.0.0.1"
+
+
 def test_a_program_that_finds_its_threads_out_is_not_told() -> None:
-    assert "OMP_NUM_THREADS" not in rank_environment(order(own_threads=True), seat("a"), "x", "/p")
+    assert "OMP_NUM_THREADS" not in rank_environment(
+        order(own_threads=True), seat("a"), "x", "/p", "10.0.0.1"
+    )
 
 
 def test_a_pythonpath_of_the_persons_comes_after_ours() -> None:
     asked = order(env={"PYTHONPATH": "/mine", "A": "b"}, threads=3)
 
-    env = rank_environment(asked, seat("a"), "abc", "/pkg")
+    env = rank_environment(asked, seat("a"), "abc", "/pkg", "10.0.0.1")
 
     assert (env["PYTHONPATH"], env["A"], env["OMP_NUM_THREADS"]) == ("/pkg:/mine", "b", "3")
 
@@ -202,7 +212,7 @@ def test_the_device_of_yoked_toml_reaches_the_ranks(
     one = seat("a")
     chosen = replace(one, host=replace(one.host, device=device))
 
-    env = rank_environment(order(), chosen, "abc", "/pkg")
+    env = rank_environment(order(), chosen, "abc", "/pkg", "10.0.0.1")
 
     assert env.get("YOKED_DEVICE") == told
     assert env.get("CUDA_VISIBLE_DEVICES") == hidden

@@ -29,10 +29,6 @@ class JobFlags:
     restarts: Annotated[
         int, _flag("Start again so often after a failure, from the last checkpoint.")
     ] = 0
-    tls: Annotated[
-        bool,
-        _flag("Encrypt what ranks send each other, where torch's Gloo can.", negative=""),
-    ] = False
     detach: Annotated[
         bool, _flag("Return as soon as the job runs; `yoked attach` shows it.", negative="")
     ] = False

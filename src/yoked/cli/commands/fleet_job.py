@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from yoked.at_once import at_once
 from yoked.cli.commands.doctor_quick import beside
 from yoked.cli.commands.fleet_flags import JobFlags, check_run_name
 from yoked.cli.commands.fleet_runs import reconnect, same_fleet
@@ -21,7 +19,6 @@ from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, follow_job
 from yoked.launch.environment import check_versions
 from yoked.launch.start import Order, Seat, Started, start_job, take_seats
-from yoked.launch.tls import make_certificates, require_tls
 from yoked.records.examination import Need
 from yoked.remote.client import AgentClient
 from yoked.remote.connect import Arrivals, connect_all
@@ -86,8 +83,6 @@ def run_job(
         require_versions(seats)
         if before is not None:
             order = before(seats)
-        if flags.tls:
-            order = dataclasses.replace(order, tls=_certificates(order.run, seats))
         connect_s = time.monotonic() - began_s
         started = start_job(
             order,
@@ -103,12 +98,6 @@ def run_job(
         if after is not None:
             after(job)
     return job
-
-
-def _certificates(run: str, seats: list[Seat]) -> dict[str, str]:
-    """Certificates of a run, when every host can use them. Raises HostError when one cannot."""
-    at_once(lambda seat: require_tls(seat.client, seat.python, seat.interface), seats)
-    return make_certificates(run)
 
 
 def require_versions(seats: Iterable[Seat]) -> None:

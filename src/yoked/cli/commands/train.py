@@ -50,9 +50,9 @@ def named_fleet(flags: JobFlags) -> Fleet | None:
 
     if (path := find_fleet(flags.fleet)) is not None:
         return load_fleet(path)
-    if flags.restarts or flags.detach or flags.tls:
+    if flags.restarts or flags.detach:
         raise UsageError(
-            "--restarts, --detach and --tls are for a fleet, and there is no yoked.toml here",
+            "--restarts and --detach are for a fleet, and there is no yoked.toml here",
             fix="yoked init .    makes a fleet of this machine alone",
         )
     return None

@@ -109,7 +109,7 @@ def _transport(seen: Examination) -> Iterator[Finding]:
                 host,
                 found,
                 "Gloo speaks plain TCP to all others: the build has no such transport, or "
-                "certificates are missing; for encryption there is --tls",
+                "certificates are missing; docs/security.md says how to encrypt",
                 "error",
             )
 

@@ -1,7 +1,7 @@
 """The ranks of this host in one attempt: torchrun's own agent, in a thread of this process.
 
-`torchrun --nnodes N --node-rank K --nproc-per-node R --master-addr A --master-port P` is what
-this amounts to: the same agent, the same static rendezvous, one import of torch. Four things
+`torchrun --nnodes N --node-rank K --nproc-per-node R --master-addr 127.0.0.1 --master-port P` is
+what this amounts to: the same agent, the same static rendezvous, one import of torch. Four things
 are ours, because torchrun has no flag for them. A death is reported when it is seen, and not
 when the last rank is gone. Ranks that do not obey are killed after GRACE_S, not after 30 s. The
 hosts wait for each other over the control store, which knows of failures, not at a barrier of
@@ -32,6 +32,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SubprocessContext
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
+from yoked.channel.carry import LOOPBACK
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.lastwords import Death, rank_failure
 from yoked.launch.bootstrap.rank import HOST_PID
@@ -50,16 +51,19 @@ _MONITOR_S = 0.2
 class LocalRanks:
     """This host's ranks in one attempt. Every method may be called from any thread.
 
+    store_port: of the store on this host's loopback.
     on_death: called from torchrun's thread for each rank that fails and was not ended by us.
     """
 
-    def __init__(self, job: Job, attempt: int, on_death: Callable[[], None]) -> None:
+    def __init__(
+        self, job: Job, attempt: int, store_port: int, on_death: Callable[[], None]
+    ) -> None:
         self._job = job
         self._attempt = attempt
         # The ranks inherit the environment; torchrun adds RANK and the like.
         os.environ[ATTEMPT_VARIABLE] = str(attempt)
         os.environ[HOST_PID] = str(os.getpid())
-        self._torchrun = _Torchrun(job, attempt, on_death)
+        self._torchrun = _Torchrun(job, attempt, store_port, on_death)
         self._problem: Exception | None = None
         self._ended_s: float | None = None
         # The kernel ends the ranks with the thread that started them; see yoked.tether.
@@ -83,6 +87,8 @@ class LocalRanks:
     def end(self) -> None:
         """Terminate all ranks, and kill what is left after GRACE_S."""
         if self._ended_s is None:
+            # Another host may tell of a failure sooner than torchrun looks at our own ranks.
+            self._torchrun.note_deaths()
             self._ended_s = time.time()
             self._torchrun.ending.set()
 
@@ -127,9 +133,11 @@ class _EndedError(Exception):
 class _Torchrun(LocalElasticAgent):
     """torchrun's agent for this host. Its methods run in the thread that calls `run`."""
 
-    def __init__(self, job: Job, attempt: int, on_death: Callable[[], None]) -> None:
+    def __init__(
+        self, job: Job, attempt: int, store_port: int, on_death: Callable[[], None]
+    ) -> None:
         super().__init__(
-            spec=_spec(job, attempt),
+            spec=_spec(job, attempt, store_port),
             logs_specs=DefaultLogsSpecs(log_dir=str(job.folder / "torchrun")),
         )
         # `attempt` restarts are behind us, and torchrun must not begin one by itself. So
@@ -145,6 +153,7 @@ class _Torchrun(LocalElasticAgent):
         self._terminated = False
         self._begun = False
         self._beginning = threading.Lock()
+        self._noting = threading.Lock()
 
     @property
     def given_up(self) -> bool:
@@ -163,7 +172,7 @@ class _Torchrun(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         handlers = self._processes()
-        self._note_deaths(handlers)
+        self.note_deaths()
         if self.interrupting.is_set() and not self._interrupted:
             self._interrupted = True
             for process in handlers.values():
@@ -190,6 +199,12 @@ class _Torchrun(LocalElasticAgent):
             for local_rank, handler in self._pcontext.subprocess_handlers.items()
         }
 
+    def note_deaths(self) -> None:
+        """Look at the ranks, and note those that have ended. From any thread."""
+        with self._noting:
+            if self._pcontext is not None:
+                self._note_deaths(self._processes())
+
     def _note_deaths(self, processes: dict[int, subprocess.Popen[bytes]]) -> None:
         for rank, process in processes.items():
             if rank in self._seen or (code := _exit_code(process)) is None:
@@ -203,16 +218,15 @@ class _Torchrun(LocalElasticAgent):
                 self._on_death()
 
 
-def _spec(job: Job, attempt: int) -> WorkerSpec:
-    address = job.nodes[0].address
+def _spec(job: Job, attempt: int, store_port: int) -> WorkerSpec:
     return WorkerSpec(
         role="default",
         local_world_size=job.node.ranks,
         entrypoint=sys.executable,
         args=("-u", "-m", _RANK_PROGRAM, str(job.folder / "job.json")),
         rdzv_handler=StaticTCPRendezvous(
-            master_addr=address,
-            master_port=job.control_port,
+            master_addr=LOOPBACK,
+            master_port=store_port,
             rank=job.node_rank,
             world_size=len(job.nodes),
             run_id=f"{job.launch_id}-{attempt}",
@@ -220,9 +234,9 @@ def _spec(job: Job, attempt: int) -> WorkerSpec:
         ),
         max_restarts=attempt,
         monitor_interval=_MONITOR_S,
-        master_addr=address,
-        master_port=job.control_port,
-        local_addr=job.node.address,
+        master_addr=LOOPBACK,
+        master_port=store_port,
+        local_addr=LOOPBACK,
     )
 
 

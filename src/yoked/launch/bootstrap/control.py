@@ -1,34 +1,58 @@
-"""The word between the hosts of a run: each writes a notice, all read all notices.
+"""What the hosts of a run tell each other: each says a notice, all hear all notices.
 
-The notices are keys of torch's own TCPStore, which node 0's host program serves; torchrun's
-rendezvous and the ranks use the same server, so one port is all that must be open. A host that
-stops renewing its notice is silent; when the connection to node 0 breaks, so is everybody.
+Node 0 hears every host over a connection of its own (`yoked.channel`: mutual TLS, certificates of
+this launch), and tells each what the others said. The same connections carry the store of torch:
+node 0's host program serves it on loopback, and so do the other hosts' for their own ranks. A host
+that stops renewing its notice is silent; one whose connection ended is gone; when that is node 0's,
+so is everybody.
 
-Only the thread in here touches the store: a client must not be shared, and may block.
+All of it happens in one thread. A run on one host has no connection, and the store alone.
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
+import contextlib
+import math
 import socket
+import ssl
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from yoked.agent.jobfolder import JobFolder
+from yoked.channel.carry import LOOPBACK, Ends
+from yoked.channel.dial import UnreachedError, dial, port_of, serve_store
+from yoked.channel.frames import FrameError
+from yoked.channel.hub import Hub
+from yoked.channel.peer import Peer
+from yoked.channel.tls import client_context, node_name, server_context
 from yoked.errors import HostError
 from yoked.launch.bootstrap.hearing import CONNECT_S, SILENCE_S
 from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.verdict import Decision, Failure, Stop
+from yoked.launch.bootstrap.verdict import (
+    STERNEST_FIRST,
+    Decision,
+    Failure,
+    Stop,
+    flag,
+    number,
+    one_of,
+)
 
 _PERIOD_S = 0.2
 # Once a host has reported it has nothing left to do but to hear what was decided.
 _HASTE_S = 0.05
-_RETRY_S = 0.1
-_KNOCK_S = 5.0
+# Of what went wrong, when all of it is too long to be sent.
+_BRIEF_CHARACTERS = 2_000
+# Connections to node 0 that were not admitted, for whoever asks after the run.
+REFUSED_NAME = "refused.json"
 
 
 @dataclass(frozen=True)
@@ -50,27 +74,36 @@ class Notice:
     decision: Decision | None = None
     leaving: bool = False
 
-    def to_json(self, beat: int) -> str:
-        """One line; beat: a number that grows, so that a reader sees that the host lives."""
-        return json.dumps({**asdict(self), "beat": beat})
-
     @classmethod
-    def from_json(cls, text: str | bytes) -> Notice:
-        """The notice that `to_json` wrote."""
-        content: dict[str, Any] = json.loads(text)
-        report, decision = content["report"], content["decision"]
+    def from_dict(cls, content: Any) -> Notice:
+        """The notice that `dataclasses.asdict` made. Raises ValueError for what is none."""
+        if not isinstance(content, Mapping):
+            raise ValueError(f"a notice is an object, not {type(content).__name__}")
+        report, decision = content.get("report"), content.get("decision")
+        if not isinstance(report, list | None):
+            raise ValueError("report is no list")
         return cls(
-            attempt=content["attempt"],
-            failing=content["failing"],
+            attempt=number(content, "attempt"),
+            failing=flag(content, "failing"),
             report=None if report is None else tuple(Failure.from_dict(one) for one in report),
-            stop=content["stop"],
+            stop=one_of(content, "stop", (None, *STERNEST_FIRST)),
             decision=None if decision is None else Decision.from_dict(decision),
-            leaving=content["leaving"],
+            leaving=flag(content, "leaving"),
         )
+
+    def brief(self) -> Notice:
+        """The same in fewer words: where ranks printed too much for one frame."""
+        report = self.report
+        if report is not None:
+            report = tuple(
+                replace(one, what=one.what[:_BRIEF_CHARACTERS], traceback=None, last_lines=())
+                for one in report
+            )
+        return replace(self, report=report)
 
 
 class Control:
-    """This host's seat at the store. `close` ends its thread.
+    """This host's seat among the hosts. `close` ends its thread.
 
     Connects in the background: until then there are no notices, and `trouble` tells if it cannot.
     """
@@ -80,14 +113,22 @@ class Control:
         self._changed = threading.Condition()
         self._own = Notice()
         self._said: Notice | None = None
-        self._unsent = True
         self._closing = False
-        self._connected = False
+        self._store_port: int | None = None
         self._notices: dict[int, Notice] = {}
         self._heard_s: dict[int, float] = {}
+        self._gone: set[int] = set()
         self._trouble: HostError | None = None
+        self._loop = asyncio.new_event_loop()
+        self._wake = asyncio.Event()
+        self._seat = _FirstSeat(self) if job.node_rank == 0 else _OtherSeat(self)
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._thread.start()
+
+    @property
+    def job(self) -> Job:
+        """The run as this host sees it."""
+        return self._job
 
     @property
     def notices(self) -> dict[int, Notice]:
@@ -99,7 +140,14 @@ class Control:
     def connected(self) -> bool:
         """Whether the store is there, for torchrun too."""
         with self._changed:
-            return self._connected
+            return self._store_port is not None
+
+    @property
+    def store_port(self) -> int:
+        """The port of the store on this host's loopback. Only once it is connected."""
+        with self._changed:
+            assert self._store_port is not None, "not connected yet"
+            return self._store_port
 
     @property
     def trouble(self) -> HostError | None:
@@ -108,17 +156,22 @@ class Control:
             return self._trouble
 
     def silent_s(self, node: int) -> float | None:
-        """Seconds since the notice of another node last changed; None if it never came."""
+        """Seconds since a notice of another node last came; None if none ever came.
+
+        Infinite when its connection ended: it says nothing any more.
+        """
         with self._changed:
             heard_s = self._heard_s.get(node)
-        return None if heard_s is None else time.monotonic() - heard_s
+            if heard_s is None:
+                return None
+            return math.inf if node in self._gone else time.monotonic() - heard_s
 
     def say(self, **changes: Any) -> None:
         """Change fields of this host's notice; the word leaves at once."""
         with self._changed:
             self._own = replace(self._own, **changes)
-            self._unsent = True
             self._changed.notify_all()
+        self.hurry()
 
     def wait(self, timeout_s: float) -> None:
         """Return when something was heard, and at the latest after the time."""
@@ -131,92 +184,296 @@ class Control:
             self._changed.wait_for(lambda: self._said == self._own or self._trouble, timeout_s)
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Send what is unsent and end; a store that hangs is left behind."""
+        """Send what is unsent and end; a connection that hangs is left behind."""
         with self._changed:
             self._closing = True
-            self._changed.notify_all()
+        self.hurry()
         self._thread.join(timeout_s)
+
+    def hurry(self) -> None:
+        """Have the thread look round at once."""
+        # The loop is closed when the thread has ended.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake.set)
 
     def _run(self) -> None:
         try:
-            store = connect(self._job)
-            with self._changed:
-                self._connected = True
-                self._changed.notify_all()
-            self._talk(store, PrefixStore(self._job.launch_id, store))
+            self._loop.run_until_complete(self._sit())
         except HostError as problem:
             self._give_up(problem)
-        except (DistError, RuntimeError) as problem:
-            self._give_up(_lost(self._job, problem))
+        except Exception as problem:  # noqa: BLE001 - a run that nobody watches is trouble at once
+            self._give_up(_broken(self._job, problem))
+        finally:
+            self._loop.close()
 
-    def _talk(self, everything: TCPStore, store: PrefixStore) -> None:
-        beat = 0
-        forgotten = -1
-        raw: dict[int, bytes] = {}
+    async def _sit(self) -> None:
+        try:
+            await self._seat.open()
+            await self._talk()
+        finally:
+            await self._seat.close()
+
+    async def _talk(self) -> None:
         while True:
+            self._wake.clear()
             with self._changed:
                 own, closing = self._own, self._closing
-                self._unsent = False
-            if own.decision and own.decision.again and own.decision.attempt > forgotten:
-                forgotten = own.decision.attempt
-                _forget_ranks(everything, self._job)
-            beat += 1
-            store.set(_key(self._job.node_rank), own.to_json(beat))
+            self._seat.tell(own)
             with self._changed:
                 self._said = own
                 self._changed.notify_all()
-            for node, text in _read(store, self._job, raw).items():
-                if raw.get(node) != text:
-                    raw[node] = text
-                    self._hear(node, Notice.from_json(text))
-            with self._changed:
-                if closing:
-                    return
-                period_s = _PERIOD_S if own.report is None else _HASTE_S
-                self._changed.wait_for(lambda: self._unsent or self._closing, period_s)
+            if closing:
+                return
+            period_s = _PERIOD_S if own.report is None else _HASTE_S
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), period_s)
+            self._seat.check()
 
-    def _hear(self, node: int, notice: Notice) -> None:
+    # What the seats tell, from the loop's thread.
+
+    def hear(self, node: int, notice: Notice) -> None:
+        """Take in what a node said."""
         with self._changed:
             self._heard_s[node] = time.monotonic()
+            self._gone.discard(node)
             if self._notices.get(node) != notice:
                 self._notices[node] = notice
                 self._changed.notify_all()
 
+    def lose(self, node: int) -> None:
+        """Take in that a node's connection ended."""
+        with self._changed:
+            if node not in self._gone:
+                self._gone.add(node)
+                self._changed.notify_all()
+
+    def connect(self, store_port: int) -> None:
+        """Take in that the store is there."""
+        with self._changed:
+            self._store_port = store_port
+            self._changed.notify_all()
+
+    def heard(self) -> tuple[dict[int, Notice], list[int]]:
+        """(the others' notices, nodes whose connection ended)."""
+        with self._changed:
+            return dict(self._notices), sorted(self._gone)
+
     def _give_up(self, problem: HostError) -> None:
         with self._changed:
-            self._trouble = problem
+            if not self._closing:
+                self._trouble = problem
             self._changed.notify_all()
 
 
-def connect(job: Job) -> TCPStore:
-    """A client of the run's store; node 0 serves it too, on its own address alone.
+class _FirstSeat:
+    """Node 0: serves the store, hears every host and tells each what the others said."""
 
-    The server ends with the last client in this process. TCPStore itself would listen on every
-    interface, so it is handed a socket: the one in `control_fd`, or a new one.
-    Raises HostError when the store cannot be reached within CONNECT_S.
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._job = control.job
+        self._store: TCPStore | None = None
+        self._port = 0
+        self._hub: Hub | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._forgotten = -1
+        # Words heard by node: the others see by it that a host lives.
+        self._beats = dict.fromkeys(range(len(self._job.nodes)), 0)
+        self._noted = (0, 0)
+        self._bad_words = 0
+
+    async def open(self) -> None:
+        job = self._job
+        self._store, self._port = _open_store()
+        if len(job.nodes) > 1:
+            listener = _listening(job)
+            self._hub = Hub(
+                _context(server_context, job),
+                job.launch_id,
+                len(job.nodes),
+                on_word=self._on_word,
+                # It learns at once that it was admitted.
+                on_peer=lambda peer: self._send(peer, self._control.notices[0]),
+                on_end=self._control.lose,
+                connect=self._to_store,
+            )
+            self._serving = asyncio.ensure_future(self._hub.serve(listener))
+        self._control.connect(self._port)
+
+    def tell(self, own: Notice) -> None:
+        if own.decision and own.decision.again and own.decision.attempt > self._forgotten:
+            self._forgotten = own.decision.attempt
+            assert self._store is not None
+            _forget_ranks(self._store)
+        self._beats[0] += 1
+        if self._hub is not None:
+            for peer in self._hub.peers.values():
+                self._send(peer, own)
+
+    def check(self) -> None:
+        """Note refused connections where a person finds them. Raises what ended the listener."""
+        if self._serving is not None and self._serving.done():
+            self._serving.result()
+        if self._hub is None:
+            return
+        counts = (sum(self._hub.refused.values()), self._bad_words)
+        if counts == self._noted:
+            return
+        self._noted = counts
+        # A full disk must not end the run.
+        with contextlib.suppress(OSError):
+            JobFolder(self._job.folder).write(
+                REFUSED_NAME,
+                {
+                    "connections": counts[0],
+                    "words": self._bad_words,
+                    "addresses": dict(self._hub.refused.most_common(16)),
+                    "last": self._hub.last_refusal,
+                },
+            )
+
+    async def close(self) -> None:
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.gather(self._serving, return_exceptions=True)
+        if self._hub is not None:
+            await self._hub.close()
+
+    def _on_word(self, node: int, word: dict[str, Any]) -> None:
+        try:
+            notice = Notice.from_dict(word["notices"][str(node)])
+        except (ValueError, KeyError, TypeError):
+            # It may be of another yoked; silence, if it goes on, tells.
+            self._bad_words += 1
+            return
+        self._beats[node] += 1
+        # Node 0 alone decides.
+        self._control.hear(node, replace(notice, decision=None))
+
+    def _send(self, peer: Peer, own: Notice) -> None:
+        notices, gone = self._control.heard()
+        told = {str(node): notice for node, notice in {**notices, 0: own}.items()}
+        told.pop(str(peer.node), None)
+        _send_notices(peer, told, {"beats": self._beats, "gone": gone})
+
+    async def _to_store(self) -> Ends:
+        return await asyncio.open_connection(LOOPBACK, self._port)
+
+
+class _OtherSeat:
+    """Another node: tells node 0, hears from it, and serves its store on this host's loopback."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._job = control.job
+        self._peer: Peer | None = None
+        self._server: asyncio.AbstractServer | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._beats: dict[int, Any] = {}
+
+    async def open(self) -> None:
+        job = self._job
+        address, port = job.nodes[0].address, job.control_port
+        context = _context(client_context, job)
+        name = node_name(job.launch_id, 0)
+        try:
+            self._peer = await dial(address, port, name, context, CONNECT_S)
+        except UnreachedError as problem:
+            raise _unreached(job, str(problem)) from problem
+        self._server = await serve_store(self._peer)
+        self._listening = asyncio.ensure_future(self._peer.listen(self._on_word))
+        self._listening.add_done_callback(lambda _: self._control.hurry())
+
+    def tell(self, own: Notice) -> None:
+        assert self._peer is not None
+        _send_notices(self._peer, {str(self._job.node_rank): own}, {})
+
+    def check(self) -> None:
+        """Raise HostError when the connection to node 0 has ended."""
+        if self._listening is not None and self._listening.done():
+            try:
+                self._listening.result()
+            except (OSError, FrameError) as problem:
+                raise _lost(self._job, str(problem) or type(problem).__name__) from problem
+            raise _lost(self._job, "it closed the connection")
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._peer is not None:
+            await self._peer.close()
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+
+    def _on_word(self, word: dict[str, Any]) -> None:
+        assert self._server is not None
+        told, beats, gone = (word.get(name) for name in ("notices", "beats", "gone"))
+        if not (isinstance(told, dict) and isinstance(beats, dict) and isinstance(gone, list)):
+            return
+        if not self._control.connected:
+            # Before its first word, node 0 may still refuse this host's certificate.
+            self._control.connect(port_of(self._server))
+        for node in range(len(self._job.nodes)):
+            beat = beats.get(str(node))
+            if node != self._job.node_rank and str(node) in told and beat != self._beats.get(node):
+                self._beats[node] = beat
+                with contextlib.suppress(ValueError):
+                    self._control.hear(node, Notice.from_dict(told[str(node)]))
+            if node in gone:
+                self._control.lose(node)
+
+
+def _send_notices(peer: Peer, notices: Mapping[str, Notice], more: Mapping[str, Any]) -> None:
+    """Send notices by node, in brief where they are too long for one frame."""
+    try:
+        peer.send_word({**more, "notices": {node: asdict(one) for node, one in notices.items()}})
+    except ValueError:
+        brief = {node: asdict(one.brief()) for node, one in notices.items()}
+        peer.send_word({**more, "notices": brief})
+
+
+def _context(make: Callable[[Path], ssl.SSLContext], job: Job) -> ssl.SSLContext:
+    try:
+        return make(job.folder)
+    except OSError as problem:
+        raise HostError(
+            f"{job.node.host}: the certificate of this launch in {job.folder} cannot be used: "
+            f"{problem}",
+            fix="start the run again: it gets new ones",
+        ) from problem
+
+
+def _open_store() -> tuple[TCPStore, int]:
+    """torch's store, which every rank of this run asks; and its port.
+
+    TCPStore itself would listen on every interface, so it is handed a socket.
     """
-    serves = job.node_rank == 0
-    address, port = job.nodes[0].address, job.control_port
-    descriptor = _listening(job) if serves else None
-    if not serves:
-        _await_port(job)
-    return TCPStore(
-        address,
-        port,
-        None,
-        serves,
-        # Of the connection, and then of every request.
-        timedelta(seconds=SILENCE_S),
-        wait_for_workers=False,
-        # torchrun's rendezvous in this process shares the server.
-        multi_tenant=True,
-        master_listen_fd=descriptor,
-    )
+    listener = socket.socket()
+    try:
+        listener.bind((LOOPBACK, 0))
+        listener.listen(128)
+        port = int(listener.getsockname()[1])
+        store = TCPStore(
+            LOOPBACK,
+            port,
+            None,
+            True,
+            # Of the connection, and then of every request.
+            timedelta(seconds=SILENCE_S),
+            wait_for_workers=False,
+            # torchrun's rendezvous in this process shares the server.
+            multi_tenant=True,
+            master_listen_fd=listener.detach(),
+        )
+    finally:
+        listener.close()
+    return store, port
 
 
-def _listening(job: Job) -> int:
+def _listening(job: Job) -> socket.socket:
+    """The socket at which node 0 hears the others: one that was handed down, or a new one."""
     if job.control_fd is not None:
-        return job.control_fd
+        return socket.socket(fileno=job.control_fd)
     address, port = job.nodes[0].address, job.control_port
     listener = socket.socket(_family(address))
     try:
@@ -232,69 +489,46 @@ def _listening(job: Job) -> int:
                 f"`Cannot assign requested address`: yoked init finds {job.node.host}'s new one",
             ),
         ) from problem
-    return listener.detach()
+    return listener
 
 
 def _family(address: str) -> socket.AddressFamily:
     return socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][0]
 
 
-def _await_port(job: Job) -> None:
-    """Wait until node 0 listens: it may start later than this host.
-
-    torch's own client waits as well, but does not tell a refusal from silence.
-    """
-    address, port = job.nodes[0].address, job.control_port
-    deadline_s = time.monotonic() + CONNECT_S
-    reason = "no answer"
-    while (left_s := deadline_s - time.monotonic()) > 0:
-        try:
-            socket.create_connection((address, port), min(left_s, _KNOCK_S)).close()
-        except TimeoutError:
-            reason = "no answer"
-        except OSError as problem:
-            reason = problem.strerror or str(problem)
-        else:
-            return
-        time.sleep(_RETRY_S)
-    raise HostError(
-        f"{job.node.host} did not reach {job.nodes[0].host} at {address} port {port} within "
-        f"{CONNECT_S:.0f} s: {reason}.",
+def _unreached(job: Job, reason: str) -> HostError:
+    return HostError(
+        f"{job.node.host} did not reach {job.nodes[0].host} at {job.nodes[0].address} port "
+        f"{job.control_port} within {CONNECT_S:.0f} s: {reason}.",
         fix=(
             f"`Connection refused`: logs/launcher.err on {job.nodes[0].host} says why",
             f"`no answer`: a firewall on {job.nodes[0].host} is the usual cause: yoked doctor",
-            f"`No route to host`: {job.node.host} is not on the network of {address}",
+            f"`No route to host`: {job.node.host} is not on the network of {job.nodes[0].address}",
+            "`another program answered`: two hosts have this address: yoked doctor",
         ),
     )
 
 
-def _lost(job: Job, problem: Exception) -> HostError:
-    first_line = str(problem).strip().splitlines()[0] if str(problem).strip() else repr(problem)
+def _lost(job: Job, problem: str) -> HostError:
+    first = job.nodes[0].host
     return HostError(
-        f"the connection to the launcher on {job.nodes[0].host} was lost: {first_line}",
-        fix=f"look at {job.nodes[0].host}: it was switched off or cut off, or its launcher killed",
+        f"the connection to the launcher on {first} was lost: {problem}",
+        fix=f"look at {first}: it was switched off or cut off, or its launcher killed",
     )
 
 
-def _forget_ranks(store: TCPStore, job: Job) -> None:
+def _broken(job: Job, problem: Exception) -> HostError:
+    return HostError(
+        f"{job.node.host}: the connection between the hosts of this run ended by {problem!r}",
+        fix="this is a bug in yoked: please report it with `yoked doctor --bundle`",
+    )
+
+
+def _forget_ranks(store: TCPStore) -> None:
     """Remove what the ranks of an attempt have left in the store; none of them runs any more.
 
     Gloo writes there where its ranks listen, under the same keys in every attempt: a rank of the
     next one would dial the dead, if it came before its peer.
     """
     for key in store.list_keys():
-        if not key.startswith(f"{job.launch_id}/"):
-            store.delete_key(key)
-
-
-def _key(node: int) -> str:
-    return f"notice/{node}"
-
-
-def _read(store: PrefixStore, job: Job, known: dict[int, bytes]) -> dict[int, bytes]:
-    """The notices of the other nodes that have written one; asking for others would block."""
-    others = [node for node in range(len(job.nodes)) if node != job.node_rank]
-    there = [node for node in others if node in known or store.check([_key(node)])]
-    if not there:
-        return {}
-    return dict(zip(there, store.multi_get([_key(node) for node in there]), strict=True))
+        store.delete_key(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -132,7 +133,11 @@ class Hearing:
     def _silence(self, node: int) -> Failure:
         silent_s = self._control.silent_s(node)
         if silent_s is not None:
-            what = f"its launcher is gone: no word from it for {silent_s:.0f} s"
+            # Longer than any silence: its connection ended.
+            how = "it closed its connection"
+            if math.isfinite(silent_s):
+                how = f"no word from it for {silent_s:.0f} s"
+            what = f"its launcher is gone: {how}"
             return _vanished(self._job, node, what)
         first, port = self._job.nodes[0], self._job.control_port
         failure = _vanished(self._job, node, f"its launcher did not reach {first.host}")

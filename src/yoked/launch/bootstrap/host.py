@@ -115,7 +115,12 @@ class HostProgram:
     def _start(self, number: int) -> LocalRanks:
         from yoked.launch.bootstrap.attempt import LocalRanks
 
-        return LocalRanks(self._job, number, on_death=lambda: self._control.say(failing=True))
+        return LocalRanks(
+            self._job,
+            number,
+            self._control.store_port,
+            on_death=lambda: self._control.say(failing=True),
+        )
 
     def _call_off(self, number: int, hearing: Hearing) -> Decision:
         """A person wants no run, and this host has no rank yet: there is nothing to save."""
@@ -212,10 +217,10 @@ def _load_torch() -> None:
 def _introduction(job: Job, number: int) -> str:
     first = job.nodes[0]
     hosts, ranks = len(job.nodes), job.world_size
-    return (
-        f"attempt {number}: {hosts} host{'s' * (hosts != 1)}, {ranks} rank{'s' * (ranks != 1)}, "
-        f"rendezvous at {first.address} port {job.control_port}"
-    )
+    said = f"attempt {number}: {hosts} host{'s' * (hosts != 1)}, {ranks} rank{'s' * (ranks != 1)}"
+    if hosts == 1:
+        return said
+    return f"{said}, which meet at {first.address} port {job.control_port}"
 
 
 def _summary(decision: Decision) -> str:

@@ -1,25 +1,49 @@
-"""Notices between hosts, with two seats in one process."""
+"""Notices between hosts, with seats in one process."""
 
 from __future__ import annotations
 
 import errno
+import functools
+import json
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields, replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed import TCPStore
 
-from yoked.errors import HostError
+from yoked.agent.jobfolder import JobFolder
+from yoked.channel.frames import WORD_LIMIT_BYTES
+from yoked.channel.tls import AUTHORITY, CERTIFICATE, KEY
 from yoked.launch.bootstrap import control
-from yoked.launch.bootstrap.control import Control, Notice, connect
+from yoked.launch.bootstrap.control import REFUSED_NAME, Control, Notice
 from yoked.launch.bootstrap.job import Job, Node, Program
 from yoked.launch.bootstrap.verdict import Decision, Failure
+from yoked.launch.credentials import make_credentials
 
 DEADLINE_S = 20.0
 
 
-def job(folder: Path, node_rank: int, port: int, address: str = "127.0.0.1") -> Job:
+@functools.cache
+def credentials(launch_id: str) -> list[dict[str, str]]:
+    return make_credentials(launch_id, 2)
+
+
+def job(
+    folder: Path, node_rank: int, port: int, address: str = "127.0.0.1", made_for: str = ""
+) -> Job:
+    """The job of a node. made_for: of an authority of its own, with names of that launch."""
+    folder.mkdir(exist_ok=True)
+    files = make_credentials(made_for, 2) if made_for else credentials("0123456789ab")
+    for name, text in files[node_rank].items():
+        (folder / name).write_text(text)
     return Job(
         run="r",
         launch_id="0123456789ab",
@@ -45,7 +69,7 @@ def port() -> int:
 
 @pytest.fixture
 def seats(tmp_path: Path, port: int) -> Iterator[list[Control]]:
-    pair = [Control(job(tmp_path, node, port)) for node in (0, 1)]
+    pair = [Control(job(tmp_path, 0, port)), Control(job(tmp_path / "beta", 1, port))]
     yield pair
     for seat in pair[::-1]:
         seat.close(DEADLINE_S)
@@ -62,7 +86,97 @@ def test_a_notice_survives_its_way() -> None:
     failure = Failure("beta", 1, "killed", 1.5, rank=2, fix=("x",), last_lines=("y",))
     notice = Notice(1, True, (failure,), "stopped", Decision(0, "failed", failure, True), True)
 
-    assert Notice.from_json(notice.to_json(beat=3)) == notice
+    assert Notice.from_dict(json.loads(json.dumps(asdict(notice)))) == notice
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from([*(field.name for field in fields(Notice)), "rank", "host", "status"])
+
+
+@given(ANY_JSON | st.dictionaries(FIELDS, ANY_JSON))
+def test_what_is_no_notice_is_refused_and_nothing_else_is_raised(content: Any) -> None:
+    try:
+        notice = Notice.from_dict(content)
+    except ValueError:
+        return
+    assert Notice.from_dict(json.loads(json.dumps(asdict(notice)))) == notice
+
+
+def test_a_notice_that_is_too_long_goes_in_brief(seats: list[Control]) -> None:
+    failure = Failure("beta", 1, "killed", 1.5, rank=2, traceback="x" * WORD_LIMIT_BYTES)
+
+    seats[1].say(attempt=0, report=(failure,))
+    until(lambda: 1 in seats[0].notices and seats[0].notices[1].report is not None)
+
+    assert seats[0].notices[1].report == (replace(failure, traceback=None),)
+
+
+def test_words_that_are_no_notice_are_counted_and_change_nothing(
+    seats: list[Control], tmp_path: Path
+) -> None:
+    seats[1].say(attempt=3)
+    until(lambda: 1 in seats[0].notices and seats[0].notices[1].attempt == 3)
+
+    for word in ({}, {"notices": 3}, {"notices": {"1": {"attempt": "no"}}}):
+        on_loop(seats[1], lambda word=word: seats[1]._seat._peer.send_word(word))
+    until(lambda: refused(tmp_path).get("words") == 3)
+
+    assert seats[0].notices[1].attempt == 3
+    seats[1].say(attempt=4)
+    until(lambda: seats[0].notices[1].attempt == 4)
+
+
+def test_a_host_that_sends_no_frame_loses_its_connection_alone(
+    seats: list[Control], tmp_path: Path
+) -> None:
+    until(lambda: seats[0].silent_s(1) is not None)
+
+    on_loop(seats[1], lambda: seats[1]._seat._peer._writer.write(b"garbage, and no frame at all"))
+    until(lambda: seats[1].trouble is not None)
+
+    until(lambda: seats[0].silent_s(1) == math.inf)
+    until(lambda: "no frame" in refused(tmp_path).get("last", ""))
+    assert seats[0].trouble is None
+
+
+def test_a_thread_that_dies_is_trouble_at_once(seats: list[Control]) -> None:
+    until(lambda: seats[1].connected)
+
+    def die() -> None:
+        raise RuntimeError("a bug")
+
+    seats[1]._seat.check = die
+    until(lambda: seats[1].trouble is not None)
+
+    assert "RuntimeError('a bug')" in seats[1].trouble.what
+
+
+def test_a_strangers_authority_is_refused_and_counted(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "CONNECT_S", 1.0)
+    first = Control(job(tmp_path / "0", 0, port))
+    stranger = Control(job(tmp_path / "1", 1, port, made_for="0123456789ab"))
+
+    until(lambda: stranger.trouble is not None)
+    until(lambda: refused(tmp_path / "0").get("connections", 0) > 0)
+
+    assert first.notices.keys() == {0}
+    assert not stranger.connected
+    for seat in (stranger, first):
+        seat.close(DEADLINE_S)
+
+
+def on_loop(seat: Control, act: Callable[[], object]) -> None:
+    seat._loop.call_soon_threadsafe(act)
+
+
+def refused(folder: Path) -> dict[str, Any]:
+    return JobFolder(folder).read(REFUSED_NAME)
 
 
 def test_what_one_host_says_the_other_hears(seats: list[Control]) -> None:
@@ -86,27 +200,70 @@ def test_the_end_of_the_server_is_trouble_that_names_its_host(seats: list[Contro
     assert "launcher on alpha was lost" in str(seats[1].trouble)
 
 
-def test_the_store_listens_on_its_own_address_alone(seats: list[Control], port: int) -> None:
-    until(lambda: seats[0].connected)
+def test_the_store_listens_on_loopback_alone(seats: list[Control], port: int) -> None:
+    until(lambda: seats[0].connected and seats[1].connected)
 
-    with socket.socket() as other:
-        assert other.connect_ex(("127.0.0.2", port)) == errno.ECONNREFUSED
+    assert seats[0].store_port != port
+    for seat in seats:
+        with socket.socket() as other:
+            assert other.connect_ex(("127.0.0.2", seat.store_port)) == errno.ECONNREFUSED
 
 
-def test_a_store_that_is_not_there_is_refused_in_words(
+def test_ranks_of_all_hosts_share_one_store(seats: list[Control]) -> None:
+    until(lambda: seats[0].connected and seats[1].connected)
+    first, other = (
+        TCPStore("127.0.0.1", seat.store_port, None, False, timedelta(seconds=DEADLINE_S))
+        for seat in seats
+    )
+    large = bytes(range(256)) * 20_000
+
+    first.set("small", "x")
+    other.set("large", large)
+
+    assert other.get("small") == b"x"
+    assert first.get("large") == large
+    assert other.add("count", 2) + first.add("count", 3) == 7
+
+
+def test_a_node_0_that_is_not_there_is_told_in_words(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "CONNECT_S", 0.3)
+    seat = Control(job(tmp_path, 1, port))
 
-    with pytest.raises(HostError) as caught:
-        connect(job(tmp_path, 1, port))
+    until(lambda: seat.trouble is not None)
 
-    assert f"beta did not reach alpha at 127.0.0.1 port {port}" in caught.value.what
-    assert "Connection refused" in caught.value.what
-    assert len(caught.value.fix) == 3
+    assert f"beta did not reach alpha at 127.0.0.1 port {port}" in seat.trouble.what
+    assert "Connection refused" in seat.trouble.what
+    assert len(seat.trouble.fix) == 4
 
 
 def test_an_address_of_another_host_cannot_be_served(tmp_path: Path, port: int) -> None:
     # 192.0.2.0/24 is for documentation: no machine has it.
-    with pytest.raises(HostError, match=r"alpha cannot listen on 192\.0\.2\.1 port"):
-        connect(job(tmp_path, 0, port, address="192.0.2.1"))
+    seat = Control(job(tmp_path, 0, port, address="192.0.2.1"))
+
+    until(lambda: seat.trouble is not None)
+
+    assert "alpha cannot listen on 192.0.2.1 port" in seat.trouble.what
+
+
+def test_credentials_that_are_missing_are_told(tmp_path: Path, port: int) -> None:
+    wanted = job(tmp_path, 1, port)
+    (tmp_path / KEY).unlink()
+
+    seat = Control(wanted)
+    until(lambda: seat.trouble is not None)
+
+    assert "the certificate of this launch" in seat.trouble.what
+
+
+def test_a_host_alone_needs_no_credentials_and_opens_no_port(tmp_path: Path) -> None:
+    alone = job(tmp_path, 0, 0)
+    for name in (AUTHORITY, CERTIFICATE, KEY):
+        (tmp_path / name).unlink()
+
+    seat = Control(replace(alone, nodes=alone.nodes[:1]))
+    until(lambda: seat.connected)
+
+    seat.close(DEADLINE_S)
+    assert seat.trouble is None
