@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 import pytest
 
+from yoked.channel.credentials import make_credentials
 from yoked.launch.bootstrap.verdict import HostExit
-from yoked.launch.credentials import make_credentials
 
 pytestmark = [
     pytest.mark.distributed,

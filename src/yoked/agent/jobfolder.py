@@ -8,6 +8,7 @@
   supervisor.json   who supervises, and which process the host program is
   heartbeat.json    once a second: time, CPU seconds, resident bytes, processes
   stop.json         what `job_stop` was asked for
+  refused.json      node 0's: connections that were not the run's, and words that were no notices
   exit.json         the host program's last act
   end.json          the supervisor's: exit status or signal; nothing of the job runs any more
   logs/, errors/    what the ranks wrote

@@ -51,6 +51,7 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "failure": job.failure() if state not in ACTIVE else None,
         "launcher_lines": last_lines(job.logs / "launcher.err", 20) if ended else [],
         "progress": training_progress(state_root() / "runs" / (spec.get("trains") or job.run)),
+        "refused": job.read("refused.json") or None,
         "size_bytes": size_bytes(job.path) if sizes else None,
     }
 

@@ -40,7 +40,7 @@ class Hub:
         nodes: int,
         *,
         on_word: Callable[[int, dict[str, Any]], None],
-        on_peer: Callable[[Peer], None],
+        on_peer: Callable[[Peer], object],
         on_end: Callable[[int], None],
         connect: Callable[[], Awaitable[Ends]],
     ) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import yoked
 from yoked.at_once import at_once
+from yoked.channel.credentials import make_credentials
 from yoked.errors import YokedError
 from yoked.fleet.discover import Agent
 from yoked.records.examination import World
@@ -25,6 +26,9 @@ How = Literal["versions", "connect", "train"]
 _PATIENCE_S = 5.0
 _WORLD_S = 8.0
 _CALL_S = 5.0
+# Each after what it imports.
+_CHANNEL = ("tls", "frames", "carry", "peer", "hub", "dial")
+_NO_SOURCES = "SOURCES: dict[str, str] = {}"
 # Done, and let go of.
 _WANTED_ENDS = (0, 3)
 # Whatever happens to us, nothing is left of a trial after this.
@@ -33,8 +37,15 @@ _LIMIT_S = 60.0
 
 @functools.cache
 def program() -> str:
-    """The text of the rank: nothing of ours is on a host yet."""
-    return (Path(yoked.__file__).parent / "probe" / "world.py").read_text(encoding="utf-8")
+    """The text of the rank, and of the connection between hosts: nothing of ours is there yet."""
+    package = Path(yoked.__file__).parent
+    text = (package / "probe" / "world.py").read_text(encoding="utf-8")
+    sources = {"yoked": "", "yoked.channel": ""}
+    for name in _CHANNEL:
+        file = package / "channel" / f"{name}.py"
+        sources[f"yoked.channel.{name}"] = file.read_text(encoding="utf-8")
+    assert text.count(_NO_SOURCES) == 1
+    return text.replace(_NO_SOURCES, f"SOURCES: dict[str, str] = {sources!r}")
 
 
 class Trial:
@@ -128,6 +139,11 @@ class Place:
 
 def run_world(trials: Mapping[str, Trial], places: Sequence[Place], backend: str) -> World:
     """Have the trials of these places, which are ready, make a world; the first has the store."""
+    launch_id = secrets.token_hex(6)
+    try:
+        credentials = make_credentials(launch_id, len(places))
+    except YokedError as problem:
+        return World(ok=None, reason=problem.what)
     began_s = time.monotonic()
     until_s = began_s + _WORLD_S
     spec = {
@@ -135,11 +151,13 @@ def run_world(trials: Mapping[str, Trial], places: Sequence[Place], backend: str
         "address": places[0].address,
         "backend": backend,
         "patience_s": _PATIENCE_S,
+        "launch_id": launch_id,
     }
 
     def enter(rank: int, port: int) -> None:
         env = _rank_environment(places[rank].interface)
-        trials[places[rank].host].go({**spec, "rank": rank, "port": port, "env": env})
+        own = {"rank": rank, "port": port, "env": env, "credentials": credentials[rank]}
+        trials[places[rank].host].go({**spec, **own})
 
     enter(0, 0)
     opened = trials[places[0].host].await_any("port", "failed", until_s=until_s)

@@ -78,11 +78,14 @@ class JobEnd:
 
     @property
     def evidence(self) -> list[str]:
-        """The first cause and that rank's last lines; nothing where nothing failed."""
-        failure = self.record.failure
-        if self.detached or failure is None:
+        """The first cause and that rank's last lines, where it failed; and strangers' attempts."""
+        if self.detached:
             return []
-        lines = [headline(failure)]
+        failure = self.record.failure
+        refused = [self.record.refused] if self.record.refused else []
+        if failure is None:
+            return refused
+        lines = [*refused, headline(failure)]
         if failure.get("last_lines"):
             lines += ["its last lines:", *(f"  {line}" for line in failure["last_lines"])]
         return lines
@@ -102,6 +105,7 @@ class JobEnd:
             "state": self.state,
             "attempts": self.attempt + 1,
             "failure": None if self.detached else self.record.failure,
+            "refused": self.record.refused,
         }
 
     def raise_failure(self, *, fix: str, fleet_flag: str) -> None:

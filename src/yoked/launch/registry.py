@@ -96,6 +96,18 @@ class Record:
         """Step and loss, where the program is ours and has written some."""
         return next((told["progress"] for told in self._by_node() if told["progress"]), None)
 
+    @property
+    def refused(self) -> str | None:
+        """How many connections that were not the run's node 0 refused; None: not any."""
+        told: Mapping[str, Any] = self._first.get("refused") or {}
+        count = told.get("connections")
+        if not isinstance(count, int) or not count:
+            return None
+        were = f"{count} connection{'s' * (count != 1)} from outside the run"
+        return (
+            f"refused {were}; the last: {told['last']}" if told.get("last") else f"refused {were}"
+        )
+
     def host_of(self, rank: int) -> str | None:
         """The name of the host that has this rank; None: it does not answer, or has none."""
         first = 0

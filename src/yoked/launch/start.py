@@ -15,10 +15,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from yoked.at_once import at_once
+from yoked.channel.credentials import SECRET, make_credentials
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import require_distinct
 from yoked.fleet.model import Fleet, Host, usable_gpus
-from yoked.launch.credentials import SECRET, make_credentials
 from yoked.launch.environment import environment_python
 from yoked.launch.program import Program
 from yoked.launch.trees import Tree, package_tree, push_tree

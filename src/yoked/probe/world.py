@@ -5,20 +5,25 @@
 It travels as text and stands alone, because nothing of ours is on a host yet. HOW: "versions" says
 what this interpreter has, without loading it; "connect" also starts a world of Gloo; "train"
 imports all of torch and starts a world that reduces tensors, on Gloo or NCCL. Both worlds wait for
-a line of JSON from DESCRIPTOR: rank, world, address and port of rank 0's store (0: any), backend,
-env, patience_s. The end of that descriptor ends this process at once, whatever it is doing.
+a line of JSON from DESCRIPTOR: rank, world, address and port of rank 0 (0: any), backend,
+env, patience_s, launch_id and credentials (private files, by name). The end of that descriptor ends
+this process at once, whatever it is doing. Ranks meet as those of a run do: the store on loopback,
+and between hosts one connection in mutual TLS.
 
 Each line on standard output is one JSON object: has (what there is), ready (for a world), doing,
-port (of the store), done (seconds that the world took) or failed (why).
+port (of rank 0), done (seconds that the world took) or failed (why).
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import queue
+import socket
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -26,12 +31,16 @@ import warnings
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 _BULK_BYTES = 1 << 20
 # Of float32: 1 kB and 1 MB.
 _SMALL, _LARGE = 256, 262_144
 _NICE = 10
+
+# The modules of the connection between hosts, by name; filled in by who sends this file.
+SOURCES: dict[str, str] = {}
 
 Spec = Mapping[str, Any]
 World = Callable[[Spec], None]
@@ -43,6 +52,7 @@ def main(argv: list[str]) -> int:
     tell(has=versions())
     if how == "versions":
         return 0
+    _unpack(SOURCES)
     specs: queue.Queue[Spec] = queue.Queue()
     threading.Thread(target=_hear, args=(descriptor, specs), daemon=True).start()
     try:
@@ -183,25 +193,122 @@ def reduce_tensors(spec: Spec) -> None:
 
 
 def _store(spec: Spec, patience: timedelta) -> Any:
-    """The store of rank 0, which says its port."""
+    """The store of rank 0, on this host's loopback. Rank 0 says at which port the others come."""
     from torch._C._distributed_c10d import TCPStore
 
     first = spec["rank"] == 0
     where = f"{spec['address']} port {spec['port']}"
-    tell(doing="opening the store" if first else f"meeting at the store at {where}")
-    store = TCPStore(
-        spec["address"], spec["port"], spec["world"], first, patience, wait_for_workers=False
-    )
+    tell(doing="opening the store" if first else f"meeting at {where}")
+    descriptor = None
     if first:
-        tell(port=store.port)
-    return store
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        store_port, descriptor = listener.getsockname()[1], listener.detach()
+        tell(port=_admit(spec, store_port))
+    else:
+        store_port = _come_in(spec)
+    return TCPStore(
+        "127.0.0.1",
+        store_port,
+        spec["world"],
+        first,
+        patience,
+        wait_for_workers=False,
+        master_listen_fd=descriptor,
+    )
+
+
+def _admit(spec: Spec, store_port: int) -> int:
+    """Have the others reach the store through this host's address; returns the port there."""
+    import asyncio
+
+    from yoked.channel.hub import Hub
+    from yoked.channel.tls import server_context
+
+    listener = socket.create_server(
+        (spec["address"], 0), family=socket.AF_INET6 if ":" in spec["address"] else socket.AF_INET
+    )
+    port: int = listener.getsockname()[1]
+
+    async def serve() -> None:
+        hub = Hub(
+            _with_files(spec, server_context),
+            spec["launch_id"],
+            spec["world"],
+            on_word=lambda *_: None,
+            # Whoever dials knows by this word that it was admitted.
+            on_peer=lambda peer: peer.send_word({}),
+            on_end=lambda _: None,
+            connect=lambda: asyncio.open_connection("127.0.0.1", store_port),
+        )
+        await hub.serve(listener)
+
+    threading.Thread(target=asyncio.run, args=(serve(),), daemon=True).start()
+    return port
+
+
+def _come_in(spec: Spec) -> int:
+    """Connect to rank 0's host; returns the port of its store on this host's loopback."""
+    import asyncio
+
+    from yoked.channel.dial import dial, port_of, serve_store
+    from yoked.channel.tls import client_context, node_name
+
+    ends: queue.Queue[int | Exception] = queue.Queue()
+
+    async def come() -> None:
+        peer = await dial(
+            spec["address"],
+            spec["port"],
+            node_name(spec["launch_id"], 0),
+            _with_files(spec, client_context),
+            spec["patience_s"],
+        )
+        server = await serve_store(peer)
+        await peer.listen(lambda _: ends.put(port_of(server)))
+        ends.put(ConnectionError("rank 0 closed the connection"))
+
+    def run() -> None:
+        try:
+            asyncio.run(come())
+        except Exception as problem:  # noqa: BLE001 - raised where it is waited for
+            ends.put(problem)
+
+    threading.Thread(target=run, daemon=True).start()
+    end = ends.get()
+    if isinstance(end, Exception):
+        raise end
+    return end
+
+
+def _with_files(spec: Spec, make: Callable[[Path], Any]) -> Any:
+    """What is made of the credentials as files, which are gone again at once."""
+    # A folder that nobody else may enter.
+    with tempfile.TemporaryDirectory(prefix="yoked-world-") as folder:
+        for name, text in spec["credentials"].items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        return make(Path(folder))
 
 
 def _leave_together(spec: Spec, store: Any) -> None:
     """Rank 0 serves the store, and must not go before the others are through."""
-    store.set(f"through/{spec['rank']}", "")
+    key = f"through/{spec['rank']}"
+    store.set(key, "")
     if spec["rank"] == 0:
         store.wait([f"through/{rank}" for rank in range(spec["world"])])
+    else:
+        # An answer shows that the word has left this process. Rank 0 may be gone before it comes.
+        with contextlib.suppress(RuntimeError):
+            store.get(key)
+
+
+def _unpack(sources: Mapping[str, str]) -> None:
+    """Make modules of ours importable, out of their text."""
+    for name, text in sources.items():
+        module = sys.modules[name] = types.ModuleType(name)
+        module.__path__ = []
+        exec(compile(text, f"<{name}>", "exec"), vars(module))  # noqa: S102 - it came with us
 
 
 if __name__ == "__main__":

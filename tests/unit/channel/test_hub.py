@@ -16,12 +16,12 @@ import pytest
 
 from yoked.channel import hub as hub_module
 from yoked.channel.carry import LOOPBACK, Ends
+from yoked.channel.credentials import make_credentials
 from yoked.channel.dial import UnreachedError, dial, port_of, serve_store
 from yoked.channel.frames import BYTES_LIMIT_BYTES
 from yoked.channel.hub import MOST_OF_ONE_ADDRESS, Hub
 from yoked.channel.peer import Peer
 from yoked.channel.tls import client_context, node_name, server_context
-from yoked.launch.credentials import make_credentials
 
 LAUNCH = "0123456789ab"
 DEADLINE_S = 20.0
@@ -194,7 +194,7 @@ def test_a_certificate_that_names_no_other_host_of_this_launch_is_refused(
 ) -> None:
     # Signed by the very authority, for other names.
     monkeypatch.setattr(
-        "yoked.launch.credentials.node_name",
+        "yoked.channel.credentials.node_name",
         lambda made_for, number: node_name(launch_id if number == 1 else made_for, node),
     )
     signed = make_credentials(LAUNCH, 3)

@@ -154,7 +154,12 @@ def test_a_failure_shows_the_cause_the_last_lines_and_what_to_do() -> None:
     assert end.verdict == "run try failed, after 1 restart"
     assert end.evidence == ["rank 3 on pi: out of memory", "its last lines:", "  step 7"]
     assert end.next_commands("")[0] == "use a smaller batch"
-    assert end.to_dict() == {"state": "failed", "attempts": 2, "failure": failure}
+    assert end.to_dict() == {
+        "state": "failed",
+        "attempts": 2,
+        "failure": failure,
+        "refused": None,
+    }
 
 
 def test_whoever_detached_is_told_how_to_come_back() -> None:

@@ -39,6 +39,7 @@ def command(
     rows += [_describe_local(path) for path in list_runs(runs_dir) if path.name not in known]
     rows.sort(key=lambda row: row["started_s"], reverse=True)
     causes = [f"{row['run']}: {headline(row['failure'])}" for row in rows if row["failure"]]
+    causes += [f"{row['run']}: {row['refused']}" for row in rows if row["refused"]]
     output.result(
         {"runs": rows, "unreachable": {name: why.what for name, why in unreachable.items()}},
         verdict=f"{len(rows)} run{'s' * (len(rows) != 1)}" if rows else "there is no run yet",
@@ -60,6 +61,7 @@ def _describe(record: Record) -> dict[str, Any]:
         "step": progress.get("step"),
         "loss": progress.get("loss"),
         "failure": None if record.active else record.failure,
+        "refused": record.refused,
         "folders": {host: told["folder"] for host, told in record.hosts.items()},
     }
 
@@ -79,6 +81,7 @@ def _describe_local(folder: Path) -> dict[str, Any]:
         "step": steps,
         "loss": result.get("loss"),
         "failure": None,
+        "refused": None,
         "folders": {".": str(folder.absolute())},
     }
 

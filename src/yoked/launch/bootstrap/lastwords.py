@@ -5,15 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from yoked.channel.carry import LOOPBACK
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.verdict import Failure
 
 _LAST_LINES = 15
 _TAIL_BYTES = 16_384
+_NO_CONNECTION = ("refused", "timed out", "failed to connect", "timeout")
+_ELSEWHERE = (
+    "MASTER_ADDR leads to torch's store alone: a port that the program opens on node 0 by itself "
+    "is at YOKED_NODE0_ADDR (docs/security.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -38,13 +45,25 @@ def rank_failure(
     if death is None and error is None:
         return None
     ending = _ending(death) if error is None else _raised(error, death)
+    lines = last_lines(job, attempt, rank)
+    if _sought_node_0_here(job, (ending["what"], *lines)):
+        ending["fix"] = (*ending.get("fix", ()), _ELSEWHERE)
     return Failure(
         host=job.node.host,
         node=job.node_rank,
         rank=rank,
         pid=death.pid if death else None,
-        last_lines=last_lines(job, attempt, rank),
+        last_lines=lines,
         **ending,
+    )
+
+
+def _sought_node_0_here(job: Job, said: Sequence[str]) -> bool:
+    """Whether a rank on another host dialled a port of node 0's by MASTER_ADDR, and failed."""
+    if job.node_rank == 0:
+        return False
+    return any(
+        LOOPBACK in line and any(word in line.lower() for word in _NO_CONNECTION) for line in said
     )
 
 

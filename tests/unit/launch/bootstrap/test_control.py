@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from torch.distributed import TCPStore
 
 from yoked.agent.jobfolder import JobFolder
+from yoked.channel.credentials import make_credentials
 from yoked.channel.frames import WORD_LIMIT_BYTES
 from yoked.channel.tls import AUTHORITY, CERTIFICATE, KEY
 from yoked.launch.bootstrap import control
 from yoked.launch.bootstrap.control import REFUSED_NAME, Control, Notice
 from yoked.launch.bootstrap.job import Job, Node, Program
 from yoked.launch.bootstrap.verdict import Decision, Failure
-from yoked.launch.credentials import make_credentials
 
 DEADLINE_S = 20.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,19 @@ def test_a_kill_is_named_by_its_signal_and_place(job: Job) -> None:
     assert (failure.signal, failure.exit_code, failure.kind) == ("SIGKILL", None, None)
     assert failure.headline.startswith("rank 2 on beta: killed by SIGKILL; if you did not")
     assert failure.fix
+
+
+def test_a_rank_that_seeks_a_port_of_node_0_at_master_addr_is_told_where_it_is(job: Job) -> None:
+    what = "RuntimeError: failed to connect to 127.0.0.1:29600: Connection refused"
+    leave(job.error_file(0, 2), what=what)
+
+    failure = rank_failure(job, 0, 2, FAILED, None)
+
+    assert failure is not None
+    assert "YOKED_NODE0_ADDR" in failure.fix[-1]
+    assert "YOKED_NODE0_ADDR" not in str(
+        rank_failure(replace(job, node_rank=0), 0, 2, FAILED, None)
+    )
 
 
 def test_a_signal_without_a_name_has_its_number(job: Job) -> None:

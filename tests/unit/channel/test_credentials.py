@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from yoked.channel.credentials import SECRET, make_credentials
 from yoked.channel.tls import AUTHORITY, CERTIFICATE, KEY, client_context, server_context
 from yoked.errors import YokedError
-from yoked.launch.credentials import SECRET, make_credentials
 
 LAUNCH = "0123456789ab"
 
