@@ -71,6 +71,17 @@ class JobError(YokedError):
     """A job on the fleet could not start, or failed."""
 
 
+class MeetingError(YokedError):
+    """Ranks did not connect, or one did not prove that it belongs to the launch.
+
+    Nothing of the run was sent, and none of it has begun. Host programs know it by its name.
+    """
+
+
+class PeerError(YokedError):
+    """Another rank sent what cannot be read."""
+
+
 class LabError(YokedError):
     """The lab could not do what was asked: this machine lacks something, or a host is down."""
 

@@ -35,6 +35,8 @@ from yoked.probe.collectives import (
     repetitions,
     time_for,
 )
+from yoked.ranks.exchange import gather_json, read_flag, read_table
+from yoked.ranks.meeting import meet
 from yoked.units import format_bytes
 
 # Until the last rank is there, and the gate is open: a slow disk takes long to import torch, and
@@ -55,15 +57,17 @@ def measure(spec: Mapping[str, Any]) -> int:
         _await_gate(Path(spec["gate"]))
     _await_all(store, world)
     rehearsed = _rehearse(spec["rehearsal"], tell, lambda mine: _of_all(store, rank, world, mine))
-    dist.init_process_group(
-        "gloo",
-        store=PrefixStore("probe", store),
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=COLLECTIVE_S),
+    meet(
+        lambda: dist.init_process_group(
+            "gloo",
+            store=PrefixStore("probe", store),
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=COLLECTIVE_S),
+        )
     )
-    by_rank: list[Any] = [None] * world
-    dist.all_gather_object(by_rank, rehearsed)
+    # The command reads what is in them.
+    by_rank = gather_json(rehearsed, _table_or_none)
     timed: list[Timed] = []
     left_out: list[LeftOut] = []
     if spec["collectives"] is not None and world > 1:
@@ -80,15 +84,22 @@ def measure(spec: Mapping[str, Any]) -> int:
 
 def _rehearse(
     wanted: Mapping[str, Any] | None, tell: Tell, of_all: Callable[[str], list[str]]
-) -> Any:
-    """What the named module reports; None where none is wanted.
+) -> dict[str, Any] | None:
+    """What the named module reports, a table; None where none is wanted.
 
     of_all: the words of all ranks, by rank, for this one's. A step depends on where all compute.
     """
     if wanted is None:
         return None
     tell({"doing": "a training step on every host"})
-    return importlib.import_module(wanted["module"]).report(wanted["args"], of_all)
+    report: dict[str, Any] = importlib.import_module(wanted["module"]).report(
+        wanted["args"], of_all
+    )
+    return report
+
+
+def _table_or_none(value: Any) -> dict[str, Any] | None:
+    return None if value is None else read_table(value)
 
 
 def _tell(message: dict[str, Any]) -> None:
@@ -209,9 +220,7 @@ def _place(*, gpus: bool) -> tuple[torch.device, dist.ProcessGroup | None]:
     """Where tensors lie, and NCCL's group where every rank has a GPU of its own; else Gloo's."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     mine = gpus and torch.cuda.is_available() and torch.cuda.device_count() > local_rank
-    have: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(have, mine)
-    if not all(have):
+    if not all(gather_json(mine, read_flag)):
         return torch.device("cpu"), None
     torch.cuda.set_device(local_rank)
     timeout = timedelta(seconds=COLLECTIVE_S)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from yoked.agent.processors import cpu_model
+from yoked.ranks.exchange import read_number, read_table_of
 from yoked.train import choose
 from yoked.train.attention import AttentionPath
 from yoked.train.choose import Choice
@@ -85,7 +86,9 @@ def choose_compute(
             else choose.measure_dtypes(model_config, device, dtype=asked, matmul=config.matmul)
         ),
     )
-    best_s = wire.gather_objects({} if measured is None else measured.best_s)
+    best_s = wire.gather_values(
+        {} if measured is None else measured.best_s, read_table_of(read_number)
+    )
     dtype = Choice("dtype", asked, RECORDED) if recorded else choose.choose_dtype(best_s, asked)
 
     def rest() -> ComputeChoices:

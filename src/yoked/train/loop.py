@@ -24,6 +24,7 @@ from torch import Tensor
 
 from yoked.console import StageProgress
 from yoked.errors import CheckpointError, DivergedError
+from yoked.ranks.exchange import read_flag, read_nothing, read_whole
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.config import TrainConfig
 from yoked.train.livebalance import LiveBalance, idle_note, rank_names
@@ -63,9 +64,11 @@ def train(config: TrainConfig, *, console: Console) -> RunResult:
     """
     place = Place.from_environment()
     config.check_world(place.world_size)
-    join_ranks(place)
     try:
-        origin = on_first(Wire(), lambda: find_origin(config, place.world_size))
+        join_ranks(place)
+        origin = on_first(
+            Wire(), lambda: find_origin(config, place.world_size).to_dict(), Origin.from_dict
+        )
         progress = StageProgress(console)
         session = build_session(origin.config, place, progress, origin.recorded, origin.last_rows)
         progress.close()
@@ -142,9 +145,10 @@ class Loop:
         """Weights from the start's origin, the same on all ranks; the folder; the choices."""
         wire = self.wire
         on_every(wire, self._load)
-        self.first_step = on_first(wire, lambda: self.first_step)
+        self.first_step = on_first(wire, lambda: self.first_step, read_whole)
         same_start(self.parts.layout, self.parts.optimizer, wire, self.console.print)
-        self.parts.optimizer.updates = wire.gather_objects(self.parts.optimizer.updates)[0]
+        updates = wire.gather_values(self.parts.optimizer.updates, read_whole)
+        self.parts.optimizer.updates = updates[0]
         self._share_muon_state()
         on_every(wire, self._open_folder)
         self._print_start()
@@ -166,7 +170,7 @@ class Loop:
     def _share_muon_state(self) -> None:
         """Give each owner the Muon state that rank 0 has read."""
         read = self.parts.muon_from_checkpoint
-        if not on_first(self.wire, lambda: read is not None):
+        if not on_first(self.wire, lambda: read is not None, read_flag):
             return
         optimizer = self.parts.optimizer
         for stack in self.parts.layout.stacks:
@@ -456,7 +460,7 @@ class Loop:
         if self.is_first:
             write_json(self.folder.path / "result.json", result.to_dict())
         # Under torchrun the first rank to end with a status ends the others.
-        self.wire.gather_objects(None)
+        self.wire.gather_values(None, read_nothing)
         return result
 
 

@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 
 from yoked.errors import DataError, UsageError
+from yoked.ranks.exchange import read_list, read_table, read_text, read_whole
+from yoked.ranks.meeting import meet, tell_if_unproved
 from yoked.timeline.fastest import OneHead
 from yoked.train import choose, kernels
 from yoked.train.choose import Choice
@@ -136,9 +138,16 @@ class Session:
 
 
 def join_ranks(place: Place) -> None:
-    """Start the process group when there is more than one rank."""
-    if place.world_size > 1 and not dist.is_initialized():
-        dist.init_process_group("gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S))
+    """Start the process group when there is more than one rank, each of which proves the secret.
+
+    Raises MeetingError.
+    """
+    if place.world_size == 1 or dist.is_initialized():
+        return
+    tell_if_unproved(
+        rank=place.rank, world_size=place.world_size, local_world_size=place.local_world_size
+    )
+    meet(lambda: dist.init_process_group("gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S)))
 
 
 def wire_for(device: torch.device) -> Wire:
@@ -146,8 +155,12 @@ def wire_for(device: torch.device) -> Wire:
     wire = Wire()
     if not wire.active:
         return wire
-    kinds = wire.gather_objects(device.type)
-    signals = dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S))
+    kinds = wire.gather_values(device.type, read_text)
+    # Its connections are dialled anew, and whoever has a seat there is to prove it anew.
+    signals = meet(
+        lambda: dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S)),
+        "the signals",
+    )
     device_group = dist.new_group(backend="nccl") if set(kinds) == {"cuda"} else None
     batch_network_threads()
     return Wire(device_group, signals)
@@ -171,7 +184,7 @@ def load_data(
 
     first = on_some(wire, place.local_rank == 0, get, "preparing data")
     data = on_every(wire, get) if first is None else on_every(wire, lambda: first)
-    prints = wire.gather_objects((socket.gethostname(), data.fingerprint))
+    prints = wire.gather_values([socket.gethostname(), data.fingerprint], _two_texts)
     other = next((host for host, print_ in prints if print_ != prints[0][1]), None)
     if other is not None:
         raise DataError(
@@ -198,7 +211,7 @@ def build_session(
     if device.type == "cpu":
         choose.release_freed_memory_slowly()
     threads = on_every(wire, lambda: settle_threads(config, place))
-    kinds = set(wire.gather_objects(device.type))
+    kinds = set(wire.gather_values(device.type, read_text))
     kind = common_device_type(kinds)
     resolved = on_every(wire, lambda: resolve(config, kind))
     data = load_data(config, resolved.max_seq_len, wire, place, progress)
@@ -211,7 +224,7 @@ def build_session(
     )
     horizon = on_every(wire, lambda: fix_horizon(resolved, size))
     compute = choose_compute(config, model_config, device, wire, threads, recorded)
-    hosts = wire.gather_objects(_describe(config, place, device, compute))
+    hosts = wire.gather_values(_describe(config, place, device, compute), _described)
     names = [host["name"] for host in hosts]
     same_hosts = names == [host["name"] for host in recorded]
     libraries = (compute.layers.forward, compute.head.forward)
@@ -346,6 +359,23 @@ def _describe(
         "choices": [dataclasses.asdict(choice) for choice in compute.choices],
         "kernels": kernels.kernels().reason,
     }
+
+
+def _two_texts(value: Any) -> tuple[str, str]:
+    host, fingerprint = read_list(read_text)(value)
+    return host, fingerprint
+
+
+def _described(value: Any) -> dict[str, Any]:
+    """A rank's entry, with all that is read of it in its place."""
+    told = read_table(value)
+    for name in ("name", "device", "device_name", "torch", "dtype", "python", "kernels"):
+        read_text(told[name])
+    for name in ("rank", "threads"):
+        read_whole(told[name])
+    read_table(told["compute"])
+    read_list(read_table)(told["choices"])
+    return told
 
 
 def parameter_table(counts: ParameterCounts) -> dict[str, int]:

@@ -13,6 +13,7 @@ import time
 import torch
 from torch import Tensor
 
+from yoked.ranks.exchange import read_nothing, read_number
 from yoked.train.choose import DTYPES, SAMPLE_TOKENS
 from yoked.train.head import block_columns
 from yoked.train.matmul import Library, multiply
@@ -49,7 +50,7 @@ def measure_speeds(
     ]
     _multiply(rounds)
     # All begin together, so that ranks of one host share it as they will.
-    wire.gather_objects(None)
+    wire.gather_values(None, read_nothing)
     started_s, used_s, count = time.perf_counter(), time.process_time(), 0
     while True:
         _multiply(rounds)
@@ -59,7 +60,7 @@ def measure_speeds(
         if took_s >= (MEASURE_S if whole else STOPPED_MEASURE_S):
             break
     flops = sum(2 * a.size(0) * a.size(1) * b.size(0) for a, b, _ in rounds)
-    return [float(speed) for speed in wire.gather_objects(count * flops / took_s)]
+    return wire.gather_values(count * flops / took_s, read_number)
 
 
 def _had_its_cores(used_s: float, took_s: float) -> bool:

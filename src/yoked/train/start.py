@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from yoked.errors import CheckpointError, UsageError
+from yoked.ranks.exchange import read_flag, read_list, read_table, read_text, read_whole
 from yoked.runs import find_run, new_run_name
 from yoked.train.checkpoint import CheckpointStore, LoadedCheckpoint, check_matches
 from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
@@ -64,6 +65,33 @@ class Origin:
         """The configuration without what is a matter of this start: what run.json keeps."""
         return dataclasses.replace(
             self.config, resume=False, resume_from_step=None, start_from=self.start_from
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data from which `from_dict` makes an equal origin, on another rank."""
+        return {
+            "config": self.config.to_dict(),
+            "folder": str(self.folder),
+            "resumes": self.resumes,
+            "start_from": None if self.start_from is None else str(self.start_from),
+            "attempt": self.attempt,
+            "recorded": list(self.recorded),
+            "last_rows": list(self.last_rows),
+        }
+
+    @classmethod
+    def from_dict(cls, content: Any) -> Origin:
+        """The origin that `to_dict` wrote; its config raises UsageError."""
+        told = read_table(content)
+        start_from = told["start_from"]
+        return cls(
+            TrainConfig.from_dict(read_table(told["config"])),
+            Path(read_text(told["folder"])),
+            resumes=read_flag(told["resumes"]),
+            start_from=None if start_from is None else Path(read_text(start_from)),
+            attempt=read_whole(told["attempt"]),
+            recorded=tuple(read_list(read_table)(told["recorded"])),
+            last_rows=tuple(read_list(read_whole)(told["last_rows"])),
         )
 
 

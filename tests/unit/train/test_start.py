@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from yoked.errors import UsageError
+from yoked.errors import PeerError, UsageError
+from yoked.ranks.exchange import decode, encode
 from yoked.train.config import TrainConfig
-from yoked.train.start import find_origin
+from yoked.train.start import Origin, find_origin
 
 MODEL = {"n_layer": 4, "n_embd": 256, "n_head": 4, "sequence_len": 512, "window_pattern": "L"}
 HORIZON = {"total_batch_size": 4096, "num_iterations": 500}
@@ -96,3 +97,26 @@ def test_the_weights_of_another_dtype_are_named_by_their_folder(tmp_path: Path) 
         resumed(tmp_path, dtype="bfloat16")
 
     assert f"--from {run}" in refused.value.fix[0]
+
+
+def test_the_other_ranks_begin_where_the_first_one_found_it(tmp_path: Path) -> None:
+    begun(tmp_path, tokenizer=tmp_path / "tokenizer", shares="2:1")
+    config = TrainConfig(run="night", runs_dir=tmp_path, resume=True, passed=frozenset({"data"}))
+    new = TrainConfig(run="new", runs_dir=tmp_path, start_from=tmp_path)
+
+    for asked in (config, new):
+        found = find_origin(asked, world_size=2)
+        arrived = decode(encode(found.to_dict()), 0, Origin.from_dict)
+        assert arrived == found
+        assert (arrived.config.passed or frozenset()) == (found.config.passed or frozenset())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("config", []), ("config", {"depth": "x"}), ("folder", 1), ("recorded", [1]), ("attempt", "")],
+)
+def test_an_origin_that_is_none_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    told = find_origin(TrainConfig(run="new", runs_dir=tmp_path), world_size=2).to_dict()
+
+    with pytest.raises((PeerError, UsageError)):
+        decode(encode({**told, name: value}), 0, Origin.from_dict)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from yoked.ranks.exchange import read_list, read_number
 from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import Parts, deferred_backwards, part_rows
 from yoked.timeline.fastest import deferred_by_rank, with_one_head
@@ -72,7 +74,7 @@ def choose_sync(
     """
     if wire.device_group is not None:
         return Choice("sync", "exact", "NCCL between the GPUs")
-    rate, latency_s = wire.gather_objects(measure_wire(wire))[0]
+    rate, latency_s = wire.gather_values(list(measure_wire(wire)), _two_numbers)[0]
     return judge(rate, latency_s, ranks, config, device_batch_size, lm_head=lm_head)
 
 
@@ -91,10 +93,15 @@ def measure_wire(wire: Wire) -> tuple[float, float]:
         # The first of a size may find the shaper's bucket full, or TCP's window small.
         took_s = max(_time_s(wire, payload), _time_s(wire, payload))
         # Clocks differ: rank 0's says for all whether to go on.
-        if wire.gather_objects(took_s)[0] > MEASURE_S or size >= LAST_BYTES:
+        if wire.gather_values(took_s, read_number)[0] > MEASURE_S or size >= LAST_BYTES:
             hops = 2 * (wire.world_size - 1)
             return ring_bytes(size, wire.world_size) / took_s, latency_s / hops
         size *= 4
+
+
+def _two_numbers(value: Any) -> tuple[float, float]:
+    rate, latency_s = read_list(read_number)(value)
+    return rate, latency_s
 
 
 def _time_s(wire: Wire, payload: torch.Tensor) -> float:

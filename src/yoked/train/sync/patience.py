@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch.distributed as dist
 
+from yoked.ranks.exchange import read_flag
 from yoked.train.sync.wire import LostPeerError, Wire
 
 BEAT_S = 5.0
@@ -49,7 +50,7 @@ def in_peace(wire: Wire, works: bool, act: Callable[[], T], what: str) -> T | No
         return act() if works else None
     store: Store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - no public way
     turn = f"yoked/{next(_turns)}"
-    workers = [rank for rank, each in enumerate(wire.gather_objects(works)) if each]
+    workers = [rank for rank, each in enumerate(wire.gather_values(works, read_flag)) if each]
     if works:
         with beating(store, f"{turn}/{wire.rank}"):
             return act()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from yoked.errors import YokedError
+from yoked.ranks.exchange import Read, checked, read_list, read_table, read_text
 from yoked.train.sync.patience import in_peace
 from yoked.train.sync.wire import Wire
 
@@ -20,10 +21,33 @@ def on_every(wire: Wire, act: Callable[[], T]) -> T:
         result = act()
     except YokedError as problem:
         failure = problem
-    failures = [problem for problem in wire.gather_objects(failure) if problem is not None]
+    told = None if failure is None else _told(failure)
+    failures = [problem for problem in wire.gather_values(told, _failure) if problem is not None]
     if failures:
         raise failures[0] if failure is None else failure
     return result  # type: ignore[return-value]
+
+
+def _told(failure: YokedError) -> dict[str, Any]:
+    kind = type(failure).__name__
+    return {"kind": kind, "what": failure.what, "fix": list(failure.fix)}
+
+
+def _failure(value: Any) -> YokedError | None:
+    """The error that another rank told of, or None."""
+    if value is None:
+        return None
+    told = read_table(value)
+    # A kind that is not ours is only a word of another host.
+    kinds = {kind.__name__: kind for kind in _kinds(YokedError)}
+    kind = kinds.get(read_text(told["kind"]), YokedError)
+    return kind(read_text(told["what"]), fix=read_list(read_text)(told["fix"]))
+
+
+def _kinds(kind: type[YokedError]) -> Iterator[type[YokedError]]:
+    yield kind
+    for more in kind.__subclasses__():
+        yield from _kinds(more)
 
 
 def on_some(wire: Wire, works: bool, act: Callable[[], T], what: str) -> T | None:
@@ -45,7 +69,8 @@ def on_some(wire: Wire, works: bool, act: Callable[[], T], what: str) -> T | Non
     return on_every(wire, tell)
 
 
-def on_first(wire: Wire, act: Callable[[], T]) -> T:
-    """Act on rank 0 alone and give every rank its result, or its error."""
+def on_first(wire: Wire, act: Callable[[], object], read: Read[T]) -> T:
+    """Act on rank 0 alone and give every rank its plain result as `read` has it, or its error."""
     result = on_every(wire, lambda: act() if wire.rank == 0 else None)
-    return wire.gather_objects(result)[0]  # type: ignore[no-any-return]
+    first, *_ = wire.gather_values(result, lambda value: value)
+    return checked(first, 0, read)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from yoked.errors import YokedError
+from yoked.ranks.exchange import Read, decode, encode, gather_json
 
 # Tags tell messages apart that two ranks exchange at the same time; each kind counts from here.
 GRADIENT_TAG = 1_000
@@ -25,6 +26,7 @@ HANDOVER_TAG = 400_000
 DIVIDED_TAG = 500_000
 MOVE_TAG = 600_000
 
+T = TypeVar("T")
 # Makes what is entered around each wait.
 Around = Callable[[], AbstractContextManager[None]]
 
@@ -239,16 +241,14 @@ class Wire:
             raise _lost(what, error) from error
         return swapped, self._pending(work, None, what)
 
-    def gather_objects(self, value: Any) -> list[Any]:
-        """Every rank's picklable value, for set-up and rare events."""
+    def gather_values(self, value: object, read: Read[T]) -> list[T]:
+        """Every rank's plain value, for set-up and rare events: see `yoked.ranks.exchange`."""
         if not self.active:
-            return [value]
-        values: list[Any] = [None] * self.world_size
+            return [decode(encode(value), self.rank, read)]
         try:
-            dist.all_gather_object(values, value)
+            return gather_json(value, read)
         except RuntimeError as error:
             raise _lost("an exchange of settings", error) from error
-        return values
 
 
 def _copy_back(target: Tensor, source: Tensor) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from yoked.ranks.exchange import decode, encode
 from yoked.train.sync.wire import Pending, Wire
 
 PATIENCE_S = 30.0
@@ -71,13 +72,13 @@ class MemoryWire(Wire):
         met = self.board.meet(self.rank, tensor)
         return gathered, Pending(None, lambda: _fill(gathered, torch.stack(met())), what)
 
-    def gather_objects(self, value: Any) -> list[Any]:
+    def gather_values(self, value: object, read: Callable[[Any], T]) -> list[T]:
         self.board.barrier.wait()
-        self.board.brought[self.rank] = value
+        self.board.brought[self.rank] = encode(value)
         self.board.barrier.wait()
-        values = list(self.board.brought)
+        texts = list(self.board.brought)
         self.board.barrier.wait()
-        return values
+        return [decode(text, rank, read) for rank, text in enumerate(texts)]
 
     def swap_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
         self.bytes_sent += tensor.nbytes * (self.world_size - 1) // self.world_size
