@@ -16,7 +16,7 @@ from typing import Any
 from yoked.at_once import at_once
 from yoked.errors import YokedError
 from yoked.fleet.choose import Candidate, kind_rank
-from yoked.fleet.discover import Agent, rounds, survey
+from yoked.fleet.discover import Agent, dialled, first_part, rounds, survey
 from yoked.fleet.model import Host
 from yoked.records.examination import Dial, Purpose
 
@@ -180,7 +180,7 @@ def _listening(agents: Mapping[str, Agent], token: str, pace: Pace) -> Iterator[
                 parts = agents[name].stream(
                     "listen", timeout_s=_LISTEN_S, token=token, host=name, more=more
                 )
-                content = next(parts).content
+                content = first_part(parts, name)
             except YokedError:
                 return None
             stack.callback(parts.close)  # type: ignore[attr-defined]
@@ -194,12 +194,12 @@ def _dial(agent: Agent, source: str, call: _Call, token: str, pace: Pace) -> lis
     """The dials of one call; none where the host falls silent."""
     targets = [{"address": each.door.address, "port": each.port} for each in call.knocks]
     try:
-        answers = agent.call(
-            "dial",
+        answers = dialled(
+            agent,
+            source,
+            targets,
             timeout_s=pace.dial_s + 2 * pace.silence_s + _SLACK_S,
             token=token,
-            host=source,
-            targets=targets,
             wait_s=pace.dial_s,
             patience_s=pace.silence_s,
             send_s=pace.silence_s if call.send_bytes else 0.0,
@@ -276,18 +276,18 @@ def _reached(dials: Sequence[Dial], source: str, target: str) -> list[str]:
 def _goodput(agent: Agent, source: str, address: str, port: int, token: str) -> float | None:
     """Bytes per second that arrive; None: it could not be measured."""
     try:
-        answer = agent.call(
-            "dial",
+        (answer,) = dialled(
+            agent,
+            source,
+            [{"address": address, "port": port}],
             timeout_s=_MEASURED_S,
             token=token,
-            host=source,
-            targets=[{"address": address, "port": port}],
             wait_s=THOROUGH.dial_s,
             patience_s=THOROUGH.silence_s,
             send_s=_SEND_S,
             send_bytes=None,
             window=_WINDOW,
-        )[0]
+        )
     except YokedError:
         return None
     figure: float | None = answer["goodput_bytes_per_s"]

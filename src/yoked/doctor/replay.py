@@ -6,6 +6,7 @@ Keys are the fields of `yoked.records.examination`; `version` is that of this la
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -13,7 +14,10 @@ from functools import cache
 from typing import Any
 
 from yoked.errors import YokedError
-from yoked.records.examination import Examination
+from yoked.records import answers
+from yoked.records.answers import reread
+from yoked.records.examination import Dial, Examination, HostSeen
+from yoked.records.words import MOST, OddError, ssh_name
 
 VERSION = 1
 
@@ -37,9 +41,54 @@ def from_json(content: Any, *, where: str = "the examination") -> Examination:
         )
     try:
         examination: Examination = _build(Examination, content, "")
-    except TypeError as problem:
+        return _read_words(examination)
+    except (TypeError, OddError) as problem:
         raise YokedError(f"{where} is damaged: {problem}", fix=fix) from problem
-    return examination
+
+
+def _read_words(seen: Examination) -> Examination:
+    """The same with what hosts have said as a look would have taken it: others may have written it.
+
+    Raises OddError for a host's name that is none.
+    """
+    odd: dict[str, list[str]] = {host.name: [] for host in seen.hosts}
+    dials = tuple(each for each in seen.dials if _is_dial(each, odd))
+    return dataclasses.replace(
+        seen,
+        hosts=tuple(_read_host(host, odd[host.name]) for host in seen.hosts),
+        dials=dials,
+        need=dataclasses.replace(
+            seen.need, versions=reread(answers.VERSIONS, "need", seen.need.versions, [], {})
+        ),
+        controller=reread(answers.CONTROLLER, "controller", seen.controller, [], {}),
+    )
+
+
+def _is_dial(dial: Dial, odd: Mapping[str, list[str]]) -> bool:
+    """Whether a dial is one between these hosts, in words that can be."""
+    if not {dial.source, dial.target} <= odd.keys():
+        return False
+    places: list[str] = []
+    found = reread(answers.DIALLED, "dial", dataclasses.asdict(dial), places, None)
+    odd[dial.source].extend(places)
+    return found is not None and not places
+
+
+def _read_host(host: HostSeen, odd: list[str]) -> HostSeen:
+    odd += host.odd
+    failure = host.failure
+    return dataclasses.replace(
+        host,
+        name=ssh_name(host.name, "name", odd),
+        wanted=reread(answers.WANTED, "wanted", host.wanted, odd, {}),
+        # Lines to paste are made anew of what was seen, and not taken from a file.
+        failure=failure and dataclasses.replace(failure, fix=()),
+        facts=reread(answers.FACTS, "facts", host.facts, odd, {}),
+        interfaces=tuple(reread(answers.INTERFACES, "interfaces", host.interfaces, odd, ())),
+        health=reread(answers.HEALTH, "health", host.health, odd, {}),
+        torch=host.torch and reread(answers.TORCH, "torch", host.torch, odd, None),
+        odd=tuple(dict.fromkeys(odd)),
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -79,8 +128,13 @@ def _build_plain(kind: Any, origin: Any, inner: tuple[Any, ...], value: Any, pat
         _require(value in inner, path, f"one of {', '.join(map(str, inner))}", value)
         return value
     if kind is float:
-        _require(type(value) in (int, float), path, "a number", value)
+        _require(
+            type(value) in (int, float) and abs(value) <= MOST and math.isfinite(value),
+            path, "a number", value,
+        )  # fmt: skip
         return float(value)
+    if kind is int:
+        _require(type(value) is int and abs(value) <= MOST, path, "a whole number", value)
     words = {int: "a whole number", str: "a text", bool: "true or false"}
     _require(type(value) is kind, path, words[kind], value)
     return value

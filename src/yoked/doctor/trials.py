@@ -188,17 +188,17 @@ def _rank_environment(interface: str) -> dict[str, str]:
 
 
 def _has(message: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = message.get("has", {})
-    return found
+    found = message.get("has")
+    return found if isinstance(found, dict) else {}
 
 
 def _message(content: Mapping[str, Any]) -> dict[str, Any]:
     """What a part of a trial's answer means."""
-    if "end" in content:
+    if content.get("end") is not None:
         return _end(content["end"])
     try:
-        found = json.loads(content["line"])
-    except ValueError:
+        found = json.loads(content.get("line") or "")
+    except (ValueError, RecursionError):
         # A library's own words.
         return {}
     return found if isinstance(found, dict) else {}

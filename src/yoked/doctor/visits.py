@@ -18,6 +18,7 @@ from yoked.doctor.sshfailure import failure_of
 from yoked.doctor.trials import How, Trial
 from yoked.errors import HostError, YokedError
 from yoked.fleet.model import HERE, Fleet, Host
+from yoked.records.answers import TORCH, reread
 from yoked.records.examination import HostSeen, Need, SshFailure
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.connect import connect_host
@@ -157,10 +158,12 @@ class Visit:
         """The record of this visit, once all has been answered."""
         health = dict(self._waiting["health"].result() or {})
         if health:
-            shell = health["shell"] or {}
+            shell = health.get("shell") or {}
             health["shell"] = {**shell, "sources_noise": bool(self.client.noise)}
         offset_s, error_s = self._waiting["clock"].result() or (None, None)
         silent = not (health or self.found_facts or self.interfaces)
+        odd = list(self.client.odd)
+        torch = reread(TORCH, "torch", self._torch(), odd, None)
         return HostSeen(
             name=self.host.name,
             wanted=dataclasses.asdict(self.host),
@@ -173,7 +176,8 @@ class Visit:
             facts=self.found_facts,
             interfaces=tuple(self.interfaces),
             health=health,
-            torch=self._torch(),
+            torch=torch,
+            odd=tuple(dict.fromkeys(odd)),
         )
 
     def end_trials(self) -> None:
@@ -193,7 +197,7 @@ class Visit:
         sent_s = time.time()
         told = self.ask("health", parts=["clock"])
         took_s = time.time() - sent_s
-        if told is None or told["clock"] is None:
+        if told is None or told.get("clock") is None:
             return None
         return told["clock"]["time_s"] - (sent_s + took_s / 2), took_s / 2
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from yoked.at_once import at_once
-from yoked.errors import FleetError
+from yoked.errors import FleetError, HostError
 from yoked.fleet.choose import Attempt, Candidate, Choice, choose, reached_by_all
 from yoked.fleet.model import Fleet, Host
 
@@ -118,9 +118,29 @@ def listening(agent: Agent, token: str, host: str) -> Iterator[int]:
         agent.stream("listen", timeout_s=_ANSWER_S, token=token, host=host),
     )
     try:
-        yield int(next(parts).content["port"])
+        yield int(first_part(parts, host)["port"])
     finally:
         parts.close()
+
+
+def first_part(parts: Iterator[Any], host: str) -> Any:
+    """What a host's listener says at once. Raises HostError where it says nothing."""
+    for part in parts:
+        return part.content
+    raise HostError(f"{host} does not say where it listens", fix=f"ssh {host} uptime")
+
+
+def dialled(
+    agent: Agent, source: str, targets: Sequence[Mapping[str, Any]], **args: Any
+) -> Sequence[Mapping[str, Any]]:
+    """What a host answers when it is to dial, one for each target. Raises HostError."""
+    answers: Sequence[Mapping[str, Any]] = agent.call("dial", host=source, targets=targets, **args)
+    if len(answers) != len(targets):
+        raise HostError(
+            f"{source} was to dial {len(targets)} addresses, and tells of {len(answers)}",
+            fix=f"ssh {source}    find out who answers there",
+        )
+    return answers
 
 
 class _Dialer:
@@ -172,11 +192,11 @@ class _Dialer:
     ) -> list[Attempt]:
         if not targets:
             return []
-        answers = self._agents[source].call(
-            "dial",
+        answers = dialled(
+            self._agents[source],
+            source,
+            [{"address": each.address, "port": self._ports[each.host]} for each in targets],
             token=self._token,
-            host=source,
-            targets=[{"address": each.address, "port": self._ports[each.host]} for each in targets],
             wait_s=_DIAL_S,
             send_s=send_s,
             send_bytes=_SEND_BYTES,
@@ -218,9 +238,8 @@ def _merged(reached: Sequence[Attempt], measured: Sequence[Attempt]) -> list[Att
     for attempt in reached:
         figure = figures.get((attempt.source, attempt.target))
         if figure is not None:
-            assert attempt.rtt_s is not None
-            assert figure.rtt_s is not None
-            rtt_s = min(attempt.rtt_s, figure.rtt_s)
+            times_s = [each for each in (attempt.rtt_s, figure.rtt_s) if each is not None]
+            rtt_s = min(times_s, default=None)
             attempt = dataclasses.replace(figure, rtt_s=rtt_s)  # noqa: PLW2901
         merged.append(attempt)
     return merged

@@ -19,10 +19,9 @@ from typing import Any, get_args
 
 from yoked.errors import FleetError
 from yoked.fleet.model import HERE, Device, Fleet, Host
+from yoked.records.words import CONTROL, INTERFACE
 
 FILE_NAME = "yoked.toml"
-# IFNAMSIZ - 1, Linux include/uapi/linux/if.h.
-_DEVICE_LENGTH = 15
 # Where in the file: ("host", 1, "rank").
 _Place = tuple[str | int, ...]
 
@@ -35,6 +34,8 @@ _Flaw = tuple[_Place, str]
 def _filled(value: object) -> str | None:
     if not isinstance(value, str):
         return f" must be a string, not {value!r}"
+    if CONTROL.search(value):
+        return f": {value!r} has a control character"
     return None if value.strip() else ": must not be empty"
 
 
@@ -64,8 +65,8 @@ def _device(value: object) -> str | None:
 def _interface(value: object) -> str | None:
     if not isinstance(value, str):
         return _filled(value)
-    if not re.fullmatch(r"[^\s/]+", value) or len(value) > _DEVICE_LENGTH:
-        return f": {value!r} is no interface's name: 1 to 15 characters, no blank, no slash"
+    if not INTERFACE.fullmatch(value):
+        return f": {value!r} is no interface's name: 1 to 15 letters, digits and any of ._:@-"
     return None
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from yoked.at_once import at_once
 from yoked.errors import HostError
-from yoked.fleet.discover import Agent, listening, rounds
+from yoked.fleet.discover import Agent, dialled, listening, rounds
 from yoked.records.measurement import Link
 
 DIAL_S = 2.5
@@ -125,19 +125,19 @@ class _Prober:
         ]
 
     def _send(self, source: str, target: str, *, both: bool) -> Mapping[str, Any]:
-        place = self._places[target]
-        answer: Mapping[str, Any] = self._agents[source].call(
-            "dial",
+        place, echoes = self._places[target], 0 if both else ECHOES
+        (answer,) = dialled(
+            self._agents[source],
+            source,
+            [{"address": place.address, "port": self._ports[target]}],
             token=self._token,
-            host=source,
-            targets=[{"address": place.address, "port": self._ports[target]}],
             wait_s=DIAL_S,
             send_s=self._timing.send_s,
             send_bytes=None,
-            echoes=0 if both else ECHOES,
+            echoes=echoes,
             window=self._timing.window(both=both),
-        )[0]
-        _require_answer(source, place, answer)
+        )
+        _require_answer(source, place, answer, echoes)
         return answer
 
     def _seen(
@@ -162,12 +162,18 @@ class _Prober:
         return LinkSeen(link, statistics.median(alone["echo_s"]), place.mtu_bytes)
 
 
-def _require_answer(source: str, place: Place, answer: Mapping[str, Any]) -> None:
+def _require_answer(source: str, place: Place, answer: Mapping[str, Any], echoes: int) -> None:
     where = f"{place.host} at {place.address} ({place.interface})"
     if not answer["ok"]:
         raise HostError(
             f"{source} lost its connection to {where}: {answer['error_text']}",
             fix=("yoked hosts    shows which of them are up", "yoked probe"),
+        )
+    if len(answer["echo_s"]) != echoes:
+        raise HostError(
+            f"{source} was to send {echoes} echoes to {where}, and tells of "
+            f"{len(answer['echo_s'])}",
+            fix=f"ssh {source}    find out who answers there",
         )
     if answer["answered_by"] != place.host:
         raise HostError(

@@ -38,7 +38,8 @@ class HostSeen:
     wanted: its entry of yoked.toml (ranks, device, interface, address, python). facts, interfaces:
     what the agent's calls of these names answer. health: by part, see `yoked.agent.health`.
     torch: see `yoked.doctor.examine`. connect_s: seconds until the agent answered.
-    clock_offset_s: its clock minus the controller's, known to within clock_error_s.
+    clock_offset_s: its clock minus the controller's, known to within clock_error_s. odd: places in
+    its answers that were not understood, and are missing here.
     """
 
     name: str
@@ -51,6 +52,7 @@ class HostSeen:
     interfaces: tuple[Mapping[str, Any], ...] = ()
     health: Mapping[str, Any] = field(default_factory=dict)
     torch: Mapping[str, Any] | None = None
+    odd: tuple[str, ...] = ()
 
     @property
     def up(self) -> bool:

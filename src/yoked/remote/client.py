@@ -15,6 +15,8 @@ from typing import IO, Any
 from yoked import errors
 from yoked.agent.protocol import Message, ProtocolError, read_message, write_message
 from yoked.errors import HostError, YokedError
+from yoked.records.answers import understood
+from yoked.records.words import OddError
 
 # What answers at once: a host that takes longer is as good as gone.
 DEADLINE_S = 30.0
@@ -39,7 +41,7 @@ class AgentClient:
 
     explain: makes the error out of the end of the process that led to the agent. noise: what the
     host's shell printed before it. heard_s: when the agent last said anything, by the monotonic
-    clock.
+    clock. odd: places in its answers that were not understood, and left out.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class AgentClient:
         self.host = host
         self.noise = noise
         self.heard_s = time.monotonic()
+        self.odd: list[str] = []
         self._process = process
         self._sink: IO[bytes] = process.stdin
         self._source: IO[bytes] = process.stdout
@@ -74,7 +77,7 @@ class AgentClient:
             while True:
                 part = self._next(name, number, pending, timeout_s)
                 if isinstance(part, _Result):
-                    return part.result
+                    return self._understood(name, part.result)
 
     def stream(
         self, name: str, *, data: bytes = b"", timeout_s: float | None = None, **args: Any
@@ -88,7 +91,17 @@ class AgentClient:
                 part = self._next(name, number, pending, timeout_s)
                 if isinstance(part, _Result):
                     return
-                yield part
+                yield Part(self._understood(name, part.content), part.data)
+
+    def _understood(self, name: str, answer: Any) -> Any:
+        try:
+            return understood(name, answer, self.odd)
+        except OddError as problem:
+            self.odd.append(str(problem))
+            raise HostError(
+                f"{self.host}: what it answers to {name!r} is not understood ({problem})",
+                fix=f"ssh {self.host}    find out who answers there",
+            ) from None
 
     def close(self, patience_s: float = CLOSE_S) -> None:
         """End the agent; what it started goes on. Closing twice is harmless.

@@ -69,6 +69,7 @@ class FakeAgent:
     says: Mapping[str, str] = field(default_factory=dict)
     python: str | None = "/usr/bin/python3"
     noise: str = ""
+    odd: list[str] = field(default_factory=list)
     heard_s: float = 0.0
     listening: int = 0
     closed: bool = False

@@ -1,0 +1,484 @@
+"""What an agent may answer, call by call: its answers and saved reports pass these rules.
+
+What does not fit is left out, and its place is noted: it is unknown then, as if the host had not
+told it. No word of a host's gets further, so no check or command meets one that it does not expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any
+
+from yoked.records.words import (
+    OddError,
+    Rule,
+    address,
+    all_of,
+    count,
+    each,
+    fields,
+    flag,
+    host_name,
+    interface,
+    label,
+    launch_id,
+    line,
+    mac,
+    named,
+    number,
+    one_of,
+    optional,
+    path,
+    pid,
+    port,
+    port_text,
+    prefix,
+    program,
+    run_name,
+    ssh_name,
+    symbol,
+    text,
+    user,
+    variable,
+    version,
+    whole,
+    word,
+)
+
+_GPU = fields(
+    {"vendor": word, "name": label, "memory_bytes": count, "driver": label},
+    needed=("vendor", "name"),
+)
+
+FACTS = fields(
+    {
+        "hostname": host_name,
+        "machine": line,
+        "os": word,
+        "kernel": version,
+        "arch": word,
+        "cpu_model": label,
+        "cores": count,
+        "threads": count,
+        "fast_cores": count,
+        "cpu_quota": number,
+        "usable_cores": count,
+        "memory_bytes": count,
+        "memory_available_bytes": count,
+        "gpus": each(_GPU),
+        "free_bytes": named(word, optional(count)),
+        "python": version,
+        "executable": path,
+        "state": path,
+        "cache": path,
+        "home": path,
+        "path": line,
+        "user": user,
+        "uid": count,
+        "time_s": number,
+        "on_battery": flag,
+    },
+    strict=(
+        "machine",
+        "gpus",
+        "cores",
+        "fast_cores",
+        "usable_cores",
+        "free_bytes",
+        "uid",
+        "state",
+        "executable",
+        "path",
+    ),
+)
+# What those need of it who start something there.
+_NEEDED_FACTS = (
+    "machine", "hostname", "cpu_model", "cores", "fast_cores", "usable_cores", "memory_bytes",
+    "gpus", "free_bytes", "executable", "state", "path", "uid",
+)  # fmt: skip
+
+_ADDRESS = fields(
+    {"address": address, "prefix": prefix, "family": count, "link_local": flag},
+    needed=("address",),
+)
+
+
+def _own_address(value: Any, path: str, odd: list[str]) -> Any:
+    """An address of an interface; its prefix is one of its family."""
+    found = _ADDRESS(value, path, odd)
+    most = ip_address(found["address"].partition("%")[0]).max_prefixlen
+    if (found.get("prefix") or 0) > most:
+        raise OddError(f"{path}.prefix")
+    return found
+
+
+INTERFACES = each(
+    fields(
+        {
+            "name": interface,
+            "kind": word,
+            "mtu_bytes": count,
+            "speed_bit_per_s": count,
+            "addresses": each(_own_address),
+            "gloo_address": address,
+        },
+        needed=("name", "kind"),
+        strict=("gloo_address",),
+    )
+)
+
+_RESOLVED = fields(
+    {"addresses": each(address), "error": line, "took_s": number}, strict=("addresses", "error")
+)
+_LIMIT = optional(all_of(optional(count), optional(count)))
+_PROCESS: Mapping[str, Rule] = {
+    "pid": pid,
+    "command": text,
+    "user": user,
+    "run": run_name,
+    "launch": launch_id,
+    "start_ticks": count,
+    "cores": number,
+    "memory_bytes": count,
+    "age_s": number,
+    "ppid": count,
+    "ended": flag,
+}
+_FOLDER = fields(
+    {
+        "path": path,
+        "exists": flag,
+        "writable": flag,
+        "free_bytes": count,
+        "free_inodes": count,
+        "filesystem": line,
+        "noexec": flag,
+        "read_only": flag,
+        "owner_uid": count,
+        "error": line,
+    },
+    needed=("path",),
+    strict=("writable", "error"),
+)
+
+HEALTH = fields(
+    {
+        "names": fields(
+            {
+                "hostname": host_name,
+                "own": _RESOLVED,
+                "others": named(host_name, _RESOLVED),
+                "reverse": named(address, fields({"error": line, "took_s": number})),
+            }
+        ),
+        "ways": named(
+            address,
+            fields(
+                {
+                    "source": address,
+                    "interface": interface,
+                    "error": symbol,
+                    "neighbour": word,
+                    "mac": mac,
+                }
+            ),
+        ),
+        "gateway": fields({"address": address, "interface": interface, "neighbour": word}),
+        "environment": named(variable, text),
+        "firewall": fields(
+            {
+                "kind": word,
+                "active": flag,
+                "rules": each(line),
+                "zone": word,
+                "tools": each(word),
+            }
+        ),
+        "sudo": fields({"root": flag, "without_password": flag}),
+        "limits": fields(
+            {
+                **dict.fromkeys(
+                    ("nofile", "nproc", "memlock", "as", "fsize", "data", "stack", "cpu"), _LIMIT
+                ),
+                "pids": fields({"max": count, "current": count}, needed=("max", "current")),
+                "umask": count,
+            }
+        ),
+        "folders": named(word, _FOLDER),
+        "ports": fields(
+            {
+                "range": all_of(port, port),
+                "reserved": line,
+                "taken": count,
+                "owners": named(port_text, each(fields(_PROCESS))),
+            }
+        ),
+        "processes": fields(
+            {"stale": each(fields(_PROCESS)), "busy": each(fields(_PROCESS)), "idle_cores": number}
+        ),
+        "memory": fields(
+            dict.fromkeys(
+                (
+                    "available_bytes",
+                    "swap_free_bytes",
+                    "overcommit",
+                    "commit_left_bytes",
+                    "limit_bytes",
+                ),
+                count,
+            )
+        ),
+        "power": fields(
+            {
+                "on_battery": flag,
+                "lid": word,
+                "lid_action": word,
+                "idle_action": word,
+                "can_inhibit": flag,
+                "kill_user_processes": flag,
+                "linger": flag,
+                "governor": word,
+                "throttled": flag,
+                "sleep_targets": word,
+            }
+        ),
+        "processors": fields(
+            {
+                "online": count,
+                "affinity": count,
+                "quota_cores": number,
+                "fast_cores": count,
+                "slow_cores": count,
+            }
+        ),
+        "wireless": named(
+            interface, fields({"power_save": flag, "signal_dbm": number, "bit_per_s": number})
+        ),
+        "links": named(
+            interface,
+            fields(
+                {
+                    "up": flag,
+                    "carrier": flag,
+                    "speed_bit_per_s": count,
+                    "duplex": word,
+                    "mtu_bytes": count,
+                    "rx_errors": count,
+                    "tx_errors": count,
+                    "addresses": count,
+                    "mac": mac,
+                }
+            ),
+        ),
+        "compiler": fields({"cc": path, "cxx": path, "headers": flag}, strict=("cc", "cxx")),
+        "kernel": fields(
+            {
+                "ptrace_scope": count,
+                "conntrack_count": count,
+                "conntrack_max": count,
+                "rp_filter": named(interface, optional(count)),
+                "somaxconn": count,
+            }
+        ),
+        "clock": fields(
+            {"time_s": number, "synchronised": flag, "service": word}, needed=("time_s",)
+        ),
+        "gpu": fields(
+            {
+                "driver": version,
+                "devices": each(_GPU),
+                "error": text,
+                "busy": each(fields(_PROCESS)),
+            }
+        ),
+        "shell": fields({"login_shell": line, "sources_noise": flag}),
+        # What the controller compares, file by file.
+        "data": named(line, line),
+        "code": named(line, line),
+        "untold": named(word, text),
+    }
+)
+
+TORCH = fields(
+    {
+        "python": line,
+        "python_version": version,
+        "torch": version,
+        "torch_path": line,
+        "numpy": version,
+        "gloo": flag,
+        "nccl": flag,
+        "cuda_build": version,
+        "cuda_available": flag,
+        "imported": flag,
+        "error": text,
+        "took_s": number,
+    },
+    strict=("torch", "torch_path", "numpy"),
+)
+
+_DIAL = fields(
+    {
+        "ok": flag,
+        "answered_by": line,
+        "error": symbol,
+        "error_text": line,
+        "rtt_s": number,
+        "echo_s": all_of(number),
+        "goodput_bytes_per_s": number,
+        "path_mtu_bytes": count,
+        "source_address": address,
+        "took_s": number,
+        "connected": flag,
+        "arrived_bytes": count,
+    },
+    needed=("ok", "echo_s", "connected", "arrived_bytes"),
+    strict=("error",),
+)
+
+_JOB = fields(
+    {
+        "run": run_name,
+        "launch_id": launch_id,
+        "state": one_of(
+            "prepared", "running", "finished", "failed", "stopped", "interrupted", "lost"
+        ),
+        "folder": path,
+        "node_rank": count,
+        "nodes": all_of(
+            fields(
+                {"host": line, "address": address, "ranks": count},
+                needed=("host", "ranks"),
+                more=True,
+            )
+        ),
+        "trains": run_name,
+        "started_s": optional(number),
+        "ended_s": optional(number),
+        "attempt": whole,
+        "failure": optional(fields({}, more=True)),
+        "progress": optional(fields({}, more=True)),
+    },
+    needed=(
+        "run",
+        "launch_id",
+        "state",
+        "folder",
+        "node_rank",
+        "nodes",
+        "started_s",
+        "ended_s",
+        "attempt",
+        "failure",
+        "progress",
+    ),
+    strict=("trains",),
+    more=True,
+)
+
+_END = fields(
+    {"exit_status": optional(whole), "signal": optional(whole), "late": flag, "stderr": text},
+    needed=("exit_status", "signal", "late", "stderr"),
+)
+
+_ENVIRONMENT = fields(
+    {"made": path, "configured": path, "system": path},
+    strict=("made", "configured", "system"),
+    more=True,
+)
+
+_RULES: Mapping[str, Rule] = {
+    "facts": FACTS,
+    "interfaces": INTERFACES,
+    "health": HEALTH,
+    "dial": all_of(_DIAL),
+    "listen": fields({"port": port, "more": all_of(optional(port))}, needed=("port", "more")),
+    "environment": _ENVIRONMENT,
+    "trial": fields({"line": text, "end": _END}),
+    "job_list": each(_JOB),
+    "job_status": _JOB,
+}
+# Fields that a caller takes for granted: an agent tells all of them, if only by null.
+_TOLD: Mapping[str, tuple[str, ...]] = {
+    "facts": _NEEDED_FACTS,
+    "environment": ("made", "configured", "system"),
+}
+_TOLD_OF_EACH: Mapping[str, tuple[str, ...]] = {
+    "interfaces": ("mtu_bytes", "gloo_address", "addresses"),
+    "dial": (
+        "answered_by", "error", "error_text", "rtt_s", "goodput_bytes_per_s", "path_mtu_bytes",
+        "source_address", "took_s",
+    ),
+}  # fmt: skip
+
+
+WANTED = fields(
+    {
+        "name": ssh_name,
+        "ranks": count,
+        "device": word,
+        "interface": interface,
+        "address": address,
+        "python": program,
+    }
+)
+"""An entry of yoked.toml."""
+CONTROLLER = fields(
+    {
+        "hostname": label,
+        "python": version,
+        "yoked": version,
+        "torch": version,
+        "ssh": label,
+        "state": path,
+        "fleet": path,
+        "ssh_config": path,
+        "time_s": number,
+    }
+)
+DIALLED = fields(
+    {
+        "source": ssh_name,
+        "target": ssh_name,
+        "interface": interface,
+        "address": address,
+        "port": port,
+        "answered_by": line,
+        "error": symbol,
+        "error_text": line,
+        "source_address": address,
+    },
+    needed=("source", "target", "interface", "address", "port"),
+    strict=("answered_by", "error"),
+    more=True,
+)
+"""A dial as a record has it."""
+VERSIONS = named(word, version)
+
+
+def understood(call: str, answer: Any, odd: list[str]) -> Any:
+    """What an agent's call answered, as far as it fits. Calls without a rule answer as they do.
+
+    odd: is given the places of what was left out. Raises OddError where nothing can be made of it.
+    """
+    rule = _RULES.get(call)
+    if rule is None:
+        return answer
+    found = rule(answer, call, odd)
+    told, of_each = _TOLD.get(call, ()), _TOLD_OF_EACH.get(call, ())
+    if missing := [name for name in told if name not in found]:
+        raise OddError(f"{call}.{missing[0]}")
+    for item in found if of_each else ():
+        if missing := [name for name in of_each if name not in item]:
+            raise OddError(f"{call}.{missing[0]}")
+    return found
+
+
+def reread(rule: Rule, name: str, content: Any, odd: list[str], instead: Any) -> Any:
+    """A part of a saved report by its rule. instead: what it is where nothing can be made of it."""
+    try:
+        return rule(content, name, odd)
+    except OddError as problem:
+        odd.append(str(problem))
+        return instead

@@ -1,0 +1,240 @@
+"""Rules for foreign values: what a host, or a saved report, may say where it becomes a record.
+
+A rule gives the value back, or raises OddError. Values end in lines that a person pastes into a
+shell, so addresses, names, versions and paths have no character beside those that such a thing has.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address
+from typing import Any
+
+# A rule gets the value, where it lies, and the list to which it adds what it had to leave out.
+Rule = Callable[[Any, str, list[str]], Any]
+# Beyond what any host counts, and what arithmetic on floats bears.
+MOST = 2**64
+_LONGEST_TEXT = 200_000
+_LONGEST_LINE = 4096
+_LONGEST_LABEL = 200
+# C0, DEL, C1, and what ends a line beside them.
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@-]{0,14}")
+
+
+class OddError(ValueError):
+    """A value that is not what belongs there."""
+
+
+def _leaf(act: Callable[[Any], Any]) -> Rule:
+    def rule(value: Any, path: str, odd: list[str]) -> Any:
+        del odd
+        try:
+            return act(value)
+        except (ValueError, TypeError) as problem:
+            raise OddError(path) from problem
+
+    return rule
+
+
+def _require(holds: object) -> None:
+    if not holds:
+        raise ValueError
+
+
+def _of_pattern(pattern: str) -> Rule:
+    known = re.compile(pattern)
+
+    def read(value: Any) -> str:
+        _require(isinstance(value, str) and known.fullmatch(value))
+        return str(value)
+
+    return _leaf(read)
+
+
+def _read_address(value: Any) -> str:
+    _require(isinstance(value, str))
+    plain, percent, scope = value.partition("%")
+    ip_address(plain)
+    _require(not percent or INTERFACE.fullmatch(scope))
+    return str(value)
+
+
+def _read_text(value: Any) -> str:
+    _require(isinstance(value, str) and len(value) <= _LONGEST_TEXT)
+    return str(value)
+
+
+def _read_line(value: Any) -> str:
+    _require(isinstance(value, str) and len(value) <= _LONGEST_LINE and not CONTROL.search(value))
+    return str(value)
+
+
+def _read_path(value: Any) -> str:
+    # Never an option of whatever it is given to.
+    _require(_read_line(value).startswith(("/", "~/")))
+    return str(value)
+
+
+def _read_label(value: Any) -> str:
+    _require(isinstance(value, str))
+    return CONTROL.sub(" ", value)[:_LONGEST_LABEL]
+
+
+def _whole(least: int, most: int) -> Rule:
+    def read(value: Any) -> int:
+        # In Python True is a number too.
+        _require(type(value) is int and least <= value <= most)
+        return int(value)
+
+    return _leaf(read)
+
+
+def _read_number(value: Any) -> float:
+    _require(type(value) in (int, float) and math.isfinite(value) and abs(value) <= MOST)
+    # As it came: 1 stays 1.
+    return value  # type: ignore[no-any-return]
+
+
+def _read_flag(value: Any) -> bool:
+    _require(isinstance(value, bool))
+    return bool(value)
+
+
+# For people's eyes alone: a text may have several lines, a line has no control character, and a
+# label is made one.
+text = _leaf(_read_text)
+line = _leaf(_read_line)
+label = _leaf(_read_label)
+# Words of a few letters: kinds, states, names of services and units.
+word = _of_pattern(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
+# Of errno.h.
+symbol = _of_pattern(r"E[A-Z0-9]{1,31}")
+address = _leaf(_read_address)
+# IFNAMSIZ - 1 of Linux' include/uapi/linux/if.h; a label has a colon, a VLAN a dot.
+interface = _of_pattern(INTERFACE.pattern)
+# As in hosts(5), with the underscore that many have.
+host_name = _of_pattern(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
+# With the backslash and the @ of a directory's users.
+user = _of_pattern(r"[A-Za-z0-9_][A-Za-z0-9_.@\\+-]{0,254}\$?")
+# Of a package or a kernel; what pip takes, and + for a build.
+version = _of_pattern(r"[A-Za-z0-9][A-Za-z0-9.+!_~-]{0,127}")
+variable = _of_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+mac = _of_pattern(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){0,31}")
+# Of a run, and of one start of it; a job that is only being made has none yet.
+run_name = _of_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+launch_id = _of_pattern(r"[A-Za-z0-9_-]{0,64}")
+path = _leaf(_read_path)
+# As a person names an interpreter: an option it is not, a blank it may have.
+program = _of_pattern(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029-][^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
+# Whatever ssh takes for a host, which is no option.
+ssh_name = _of_pattern(r"[^\s\x00-\x1f\x7f-\x9f-][^\s\x00-\x1f\x7f-\x9f]*")
+pid = _whole(1, 2**31 - 1)
+port = _whole(1, 65_535)
+port_text = _of_pattern(r"[0-9]{1,5}")
+prefix = _whole(0, 128)
+count = _whole(0, MOST)
+whole = _whole(-MOST, MOST)
+number = _leaf(_read_number)
+flag = _leaf(_read_flag)
+
+
+def one_of(*words: str) -> Rule:
+    """One of a few words."""
+    return _of_pattern("|".join(map(re.escape, words)))
+
+
+def optional(rule: Rule) -> Rule:
+    """A value, or None where it could not be told."""
+
+    def read(value: Any, path: str, odd: list[str]) -> Any:
+        return None if value is None else rule(value, path, odd)
+
+    return read
+
+
+def each(rule: Rule) -> Rule:
+    """A list; items that are odd are left out."""
+
+    def read(value: Any, path: str, odd: list[str]) -> list[Any]:
+        if not isinstance(value, (list, tuple)):
+            raise OddError(path)
+        found = []
+        for item in value:
+            try:
+                found.append(rule(item, path, odd))
+            except OddError as problem:
+                odd.append(str(problem))
+        return found
+
+    return read
+
+
+def all_of(*rules: Rule) -> Rule:
+    """A list of so many, each by its own rule; of one rule: any number. Odd as a whole."""
+
+    def read(value: Any, path: str, odd: list[str]) -> list[Any]:
+        if not isinstance(value, (list, tuple)):
+            raise OddError(path)
+        own = rules * len(value) if len(rules) == 1 else rules
+        if len(own) != len(value):
+            raise OddError(path)
+        return [rule(item, path, odd) for rule, item in zip(own, value, strict=True)]
+
+    return read
+
+
+def named(key: Rule, rule: Rule) -> Rule:
+    """A mapping by names; entries whose name or content is odd are left out."""
+
+    def read(value: Any, path: str, odd: list[str]) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise OddError(path)
+        found = {}
+        for name, item in value.items():
+            try:
+                known = key(name, f"{path}.NAME", odd)
+                found[known] = rule(item, f"{path}.{known}", odd)
+            except OddError as problem:
+                odd.append(str(problem))
+        return found
+
+    return read
+
+
+def fields(
+    rules: Mapping[str, Rule],
+    *,
+    needed: tuple[str, ...] = (),
+    strict: tuple[str, ...] = (),
+    more: bool = False,
+) -> Rule:
+    """A mapping of these fields. One that is odd is None.
+
+    needed: those that have to be there. strict: those for which None has a meaning of its own. If
+    one of these is odd, all is. more: whether other fields stay, as they are.
+    """
+
+    def read(value: Any, path: str, odd: list[str]) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise OddError(path)
+        found = {name: each for name, each in value.items() if more and name not in rules}
+        for name, rule in rules.items():
+            where = f"{path}.{name}"
+            if name not in value:
+                if name in needed:
+                    raise OddError(where)
+                continue
+            try:
+                none = value[name] is None and name not in needed
+                found[name] = None if none else rule(value[name], where, odd)
+            except OddError as problem:
+                if name in needed or name in strict:
+                    raise
+                odd.append(str(problem))
+                found[name] = None
+        return found
+
+    return read
