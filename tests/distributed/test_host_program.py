@@ -207,6 +207,48 @@ def test_a_second_attempt_resumes_with_its_arguments_and_meets_its_own_ranks(pai
     assert pair.mark(2, attempt=1) == "first_attempt_fails --resume 1"
 
 
+def test_a_start_that_a_stranger_spoiled_is_tried_once_more_as_if_it_were_the_first(
+    pair: Pair,
+) -> None:
+    pair.start("a_stranger_at_first", restarts=0)
+
+    outcomes = [pair.exit(node) for node in (0, 1)]
+
+    assert [outcome.status for outcome in outcomes] == ["finished", "finished"]
+    first, second = outcomes[1].attempts
+    assert first.failure is not None
+    assert first.failure.kind == "MeetingError"
+    assert "did not prove that it belongs to this launch" in first.failure.what
+    assert second.failure is None
+    assert pair.mark(2, attempt=1) == "a_stranger_at_first 0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_start_that_is_spoiled_each_time_is_tried_once_more_than_was_asked_for(
+    pair: Pair, restarts: int
+) -> None:
+    pair.start("a_stranger_each_time", restarts=restarts)
+
+    outcomes = [pair.exit(node) for node in (0, 1)]
+
+    assert [outcome.status for outcome in outcomes] == ["failed", "failed"]
+    assert [len(outcome.attempts) for outcome in outcomes] == [2 + restarts] * 2
+    assert outcomes[0].failure is not None
+    assert outcomes[0].failure.kind == "MeetingError"
+
+
+def test_a_rank_that_gloo_aborts_while_ranks_meet_is_started_once_more(pair: Pair) -> None:
+    pair.start("abort_in_the_first_meeting", restarts=0)
+
+    outcomes = [pair.exit(node) for node in (0, 1)]
+
+    assert [outcome.status for outcome in outcomes] == ["finished", "finished"]
+    first = outcomes[0].attempts[0].failure
+    assert first is not None
+    assert (first.rank, first.signal, first.kind) == (1, "SIGABRT", "MeetingError")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("gone", [0, 1])
 def test_a_host_program_that_is_killed_is_named_by_the_other(pair: Pair, gone: int) -> None:

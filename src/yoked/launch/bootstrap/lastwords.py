@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.verdict import Failure
+from yoked.launch.bootstrap.verdict import NOT_MET, Failure
 
 _LAST_LINES = 15
 _TAIL_BYTES = 16_384
+_STRANGER = (
+    "if it comes back: a firewall that lets in the hosts of the fleet alone keeps strangers out "
+    "(docs/security.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ def rank_failure(
     if death is None and error is None:
         return None
     ending = _ending(death) if error is None else _raised(error, death)
+    if job.meeting_mark(attempt, rank).exists():
+        ending.update(_in_a_meeting(ending))
     return Failure(
         host=job.node.host,
         node=job.node_rank,
@@ -94,6 +100,19 @@ def _ending(death: Death | None) -> dict[str, Any]:
         "what": "killed by SIGKILL; if you did not do it, the kernel did, for want of memory",
         "fix": ("if it was memory, a smaller batch takes less; `journalctl -k` names the process",),
     }
+
+
+def _in_a_meeting(ending: dict[str, Any]) -> dict[str, Any]:
+    """What is to be said otherwise of a rank that ended while the ranks met."""
+    if ending.get("signal") == "SIGABRT":
+        return {
+            "kind": NOT_MET,
+            "what": "killed by SIGABRT while the ranks connected: bytes that no rank has sent, at "
+            "a port of Gloo's, do that",
+            "fix": (_STRANGER,),
+        }
+    # A killed rank would not have met again either.
+    return {} if ending.get("signal") else {"kind": NOT_MET}
 
 
 def _signal_name(number: int) -> str:
