@@ -68,6 +68,33 @@ def first_attempt_fails() -> None:
     dist.destroy_process_group()
 
 
+def meeting(strange_attempts: int) -> None:
+    """In the first attempts rank 2 has another secret than the others."""
+    import torch.distributed as dist
+
+    from yoked.ranks.meeting import meet
+
+    mark(" ".join(sys.argv[1:]) + " " + os.environ["TORCHELASTIC_RESTART_COUNT"])
+    strange = RANK == 2 and strange_attempts > ATTEMPT
+    os.environ["YOKED_SECRET"] = "of a stranger who dialled" if strange else "of this launch alone"
+    meet(lambda: dist.init_process_group("gloo"))
+    dist.destroy_process_group()
+
+
+def abort_in_the_first_meeting() -> None:
+    """As Gloo does when a stranger in a rank's seat sends what it does not expect."""
+    import torch.distributed as dist
+
+    from yoked.ranks.meeting import marked
+
+    with marked():
+        dist.init_process_group("gloo")
+        if ATTEMPT == 0 and RANK == 1:
+            os.abort()
+        dist.barrier()
+    dist.destroy_process_group()
+
+
 def deaf() -> None:
     """Heeds no signal that can be ignored."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -93,6 +120,9 @@ ACTS = {
     "collectives": collectives,
     "collectives_beside_a_worker": collectives_beside_a_worker,
     "first_attempt_fails": first_attempt_fails,
+    "a_stranger_at_first": lambda: meeting(1),
+    "a_stranger_each_time": lambda: meeting(9),
+    "abort_in_the_first_meeting": abort_in_the_first_meeting,
     "deaf": deaf,
     "save_when_interrupted": save_when_interrupted,
 }

@@ -55,7 +55,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 
 @pytest.fixture
 def ranks(job: Job) -> Iterator[LocalRanks]:
-    started = LocalRanks(job, 0, job.control_port, lambda: None)
+    started = LocalRanks(job, 0, job.control_port, on_death=lambda: None)
     yield started
     started.end()
     until(lambda: started.over)

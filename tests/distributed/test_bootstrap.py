@@ -216,6 +216,20 @@ def test_a_programs_own_group_replaces_the_one_that_was_started_for_it(
     assert tried.result(1) == {"before": 1, **expected}
 
 
+@pytest.mark.parametrize("group", ["starts", "uses"])
+def test_ranks_of_a_program_that_knows_nothing_of_it_prove_the_secret(
+    attempt: Callable[..., Attempt], group: str
+) -> None:
+    ended = attempt("strange_rank.py", group)
+
+    assert ended.status == 1
+    for rank in (0, 1):
+        left = json.loads((ended.folder / "errors" / f"0.{rank}.json").read_text())
+        assert left["kind"] == "MeetingError"
+        assert f"rank {1 - rank} did not prove that it belongs to this launch" in left["what"]
+        assert ended.log(rank) == ""
+
+
 def test_nanochat_finds_one_dtype_and_a_group(attempt: Callable[..., Attempt]) -> None:
     cwd = PROGRAMS / "small_nanochat"
 

@@ -22,6 +22,7 @@ import psutil
 import pytest
 
 from yoked.channel.credentials import make_credentials
+from yoked.channel.tls import SECRET
 from yoked.launch.bootstrap.verdict import HostExit
 
 pytestmark = [
@@ -80,7 +81,9 @@ class Pair:
             "bootstrap": False,
         }
         for name, text in self.credentials[node].items():
-            (folder / name).write_text(text)
+            # Each act says by itself which secret its ranks have.
+            if name != SECRET:
+                (folder / name).write_text(text)
         (folder / "job.json").write_text(json.dumps(job))
         with (folder / "logs" / "launcher.out").open("wb") as log:
             # Tied to this process: a test that is killed leaves nothing behind.
@@ -213,6 +216,48 @@ def test_a_second_attempt_resumes_with_its_arguments_and_meets_its_own_ranks(pai
     assert second.failure is None
     assert pair.mark(2, attempt=0) == "first_attempt_fails 0"
     assert pair.mark(2, attempt=1) == "first_attempt_fails --resume 1"
+
+
+def test_a_start_that_a_stranger_spoiled_is_tried_once_more_as_if_it_were_the_first(
+    pair: Pair,
+) -> None:
+    pair.start("a_stranger_at_first", restarts=0)
+
+    outcomes = [pair.exit(node) for node in (0, 1)]
+
+    assert [outcome.status for outcome in outcomes] == ["finished", "finished"]
+    first, second = outcomes[1].attempts
+    assert first.failure is not None
+    assert first.failure.kind == "MeetingError"
+    assert "did not prove that it belongs to this launch" in first.failure.what
+    assert second.failure is None
+    assert pair.mark(2, attempt=1) == "a_stranger_at_first 0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_start_that_is_spoiled_each_time_is_tried_once_more_than_was_asked_for(
+    pair: Pair, restarts: int
+) -> None:
+    pair.start("a_stranger_each_time", restarts=restarts)
+
+    outcomes = [pair.exit(node) for node in (0, 1)]
+
+    assert [outcome.status for outcome in outcomes] == ["failed", "failed"]
+    assert [len(outcome.attempts) for outcome in outcomes] == [2 + restarts] * 2
+    assert outcomes[0].failure is not None
+    assert outcomes[0].failure.kind == "MeetingError"
+
+
+def test_a_rank_that_gloo_aborts_while_ranks_meet_is_started_once_more(pair: Pair) -> None:
+    pair.start("abort_in_the_first_meeting", restarts=0)
+
+    outcomes = [pair.exit(node) for node in (0, 1)]
+
+    assert [outcome.status for outcome in outcomes] == ["finished", "finished"]
+    first = outcomes[0].attempts[0].failure
+    assert first is not None
+    assert (first.rank, first.signal, first.kind) == (1, "SIGABRT", "MeetingError")
 
 
 @pytest.mark.slow

@@ -28,7 +28,8 @@ class Pods:
 
     def __init__(self, lab: Any, text: str) -> None:
         self._lab = lab
-        job = list(yaml.safe_load_all(text))[1]
+        secret, _, job = yaml.safe_load_all(text)
+        (self._secret,) = secret["stringData"].values()
         self._container = job["spec"]["template"]["spec"]["containers"][0]
 
     def start(self, index: int, port: int) -> Any:
@@ -43,7 +44,9 @@ class Pods:
         for ours, theirs in here.items():
             words = [word.replace(ours, theirs) for word in words]
         run = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
-        named = {entry["name"]: entry["value"] for entry in self._container["env"]}
+        named = {
+            entry["name"]: entry.get("value", self._secret) for entry in self._container["env"]
+        }
         del named["YOKED_CACHE"]
         return self._lab.start(["-c", run, *words], {**named, "JOB_COMPLETION_INDEX": str(index)})
 

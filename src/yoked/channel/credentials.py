@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from yoked.at_once import at_once
-from yoked.channel.tls import AUTHORITY, CERTIFICATE, KEY, node_name
+from yoked.channel.tls import AUTHORITY, CERTIFICATE, KEY, SECRET, node_name
 from yoked.errors import YokedError
 
-# The job's folder has it under this name.
-SECRET = "secret"  # noqa: S105 - a file name
 # Hosts ignore dates, because their clocks may be off: openssl wants some.
 _DAYS = "3650"
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from yoked.at_once import at_once
-from yoked.channel.credentials import SECRET, make_credentials
+from yoked.channel.credentials import make_credentials
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import require_distinct
 from yoked.fleet.model import Fleet, Host, usable_gpus
@@ -293,8 +293,6 @@ def rank_environment(
         "PYTHONUNBUFFERED": "1",
         "YOKED_RUN": order.run,
         "YOKED_LAUNCH_ID": launch_id,
-        # Where the ranks' secret lies; the secret itself is in no environment.
-        "YOKED_SECRET_FILE": f"{seat.job_root}/{order.run}/{SECRET}",
         # For programs that listen on node 0 by themselves: MASTER_ADDR is each host's own.
         "YOKED_NODE0_ADDR": node0_address,
         # Gloo picks the hostname's interface, often loopback on Debian; name it.

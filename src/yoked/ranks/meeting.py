@@ -11,7 +11,8 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-from yoked.errors import MeetingError
+from yoked.errors import HostError, MeetingError
+from yoked.ranks.listeners import closed_behind
 from yoked.ranks.proof import DEADLINE_S, first_line, prove_ranks
 from yoked.ranks.secret import MAKE_ONE, launch_secret
 
@@ -28,14 +29,15 @@ def meet(
 
     connect: makes the group, or starts the default one and returns None. name: of the group, the
     same on all its ranks. Collective. Raises MeetingError, and UsageError for a secret that
-    cannot be used.
+    cannot be used; HostError where a peer never came.
     """
     secret = launch_secret(os.environ)
-    with marked():
+    with marked(), closed_behind():
         try:
             group = connect()
         except RuntimeError as problem:
-            raise MeetingError(
+            kind = HostError if _took_all_its_time(problem) else MeetingError
+            raise kind(
                 f"the ranks did not connect: {first_line(problem)}",
                 fix=(
                     "yoked doctor    shows which host cannot reach which",
@@ -72,7 +74,8 @@ def marked() -> Iterator[None]:
     """While ranks meet, a file beside the errors of this attempt says that this one does.
 
     A stranger who has taken a rank's seat can make Gloo abort the process, which then leaves no
-    word of its own. By the file the host program knows, and starts once more.
+    word of its own. By the file the host program knows, and starts once more. A deadline of
+    minutes that passed is a network's doing, and would pass again.
     """
     folder = os.environ.get("YOKED_LAUNCH_DIR")
     if folder is None:
@@ -82,13 +85,18 @@ def marked() -> Iterator[None]:
     mark.touch()
     try:
         yield
-    except (RuntimeError, MeetingError):
-        # It stays: this is what ended the meeting.
-        raise
-    except BaseException:
-        mark.unlink()
+    except BaseException as problem:
+        may_be_a_stranger = isinstance(problem, RuntimeError | MeetingError)
+        if not may_be_a_stranger or _took_all_its_time(problem):
+            mark.unlink()
         raise
     mark.unlink()
+
+
+def _took_all_its_time(problem: BaseException) -> bool:
+    """Whether torch gave up on a peer that never came."""
+    said = str(problem).lower()
+    return isinstance(problem, RuntimeError) and ("timeout" in said or "timed out" in said)
 
 
 def mark_name(rank: int) -> str:

@@ -17,7 +17,6 @@ from yoked.errors import UsageError
 
 FILE_VARIABLE = "YOKED_SECRET_FILE"
 TEXT_VARIABLE = "YOKED_SECRET"
-FILE_NAME = "secret"
 SECRET_BYTES = 32
 SHORTEST_TEXT = 16
 MAKE_ONE = "export YOKED_SECRET=$(openssl rand -hex 32)    once; the same text on all hosts"

@@ -159,6 +159,21 @@ def test_a_file_is_written_and_the_next_command_named(empty_folder: Path) -> Non
     assert stdout.getvalue() == "written: run.yaml\nnext: kubectl apply -f run.yaml\n"
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_file_that_holds_a_secret_is_its_owners_alone(empty_folder: Path, there: bool) -> None:
+    file = empty_folder / "run.yaml"
+    if there:
+        file.touch(0o644)
+
+    report(
+        LaunchFlags(on="kubernetes", output=Path("run.yaml")),
+        Manifest("job", "text\n", holds_secret=True),
+        Output(json_mode=False, stdout=io.StringIO()),
+    )
+
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("text\n", 0o600)
+
+
 def test_programs_get_text_and_files_in_one_object() -> None:
     stdout = io.StringIO()
     flags = LaunchFlags(on="slurm", output=Path("job.sh"))

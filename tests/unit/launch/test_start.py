@@ -180,11 +180,9 @@ def test_cores_are_shared_out_among_the_ranks_of_a_host() -> None:
     assert env["PATH"] == "/home/me/venv/bin:/bin"
 
 
-def test_ranks_know_where_their_secret_lies_but_not_from_their_environment() -> None:
+def test_ranks_know_the_address_of_node_0_beside_master_addr() -> None:
     env = rank_environment(order(), seat("a"), "abc", "/pkg", "10.0.0.1")
 
-    assert env["YOKED_SECRET_FILE"] == "/home/me/.local/state/yoked/jobs/night/secret"
-    assert "YOKED_SECRET" not in env
     assert env["YOKED_NODE0_ADDR"] == "10.0.0.1"
 
 

@@ -160,7 +160,7 @@ def report(flags: LaunchFlags, made: Manifest, output: Output) -> int:
     file = flags.output
     files = []
     if file is not None:
-        _write(file, made.text)
+        _write(file, made)
         files.append(str(file))
     for note in made.notes:
         output.note(note)
@@ -176,9 +176,13 @@ def report(flags: LaunchFlags, made: Manifest, output: Output) -> int:
     return 0
 
 
-def _write(file: Path, text: str) -> None:
+def _write(file: Path, made: Manifest) -> None:
     try:
-        file.write_text(text, encoding="utf-8")
+        if made.holds_secret:
+            # Before the text is in it, and also where the file is an old one.
+            file.touch(0o600)
+            file.chmod(0o600)
+        file.write_text(made.text, encoding="utf-8")
     except OSError as problem:
         raise YokedError(
             f"{file} cannot be written: {problem.strerror}", fix="name another file with --output"

@@ -5,7 +5,8 @@ what this amounts to: the same agent, the same static rendezvous, one import of 
 are ours, because torchrun has no flag for them. A death is reported when it is seen, and not
 when the last rank is gone. Ranks that do not obey are killed after GRACE_S, not after 30 s. The
 hosts wait for each other over the control store, which knows of failures, not at a barrier of
-300 s. And the attempt is counted as torchrun counts its restarts.
+300 s. And restarts are counted as torchrun counts them, but
+for attempts whose ranks never met.
 """
 
 from __future__ import annotations
@@ -51,19 +52,26 @@ _MONITOR_S = 0.2
 class LocalRanks:
     """This host's ranks in one attempt. Every method may be called from any thread.
 
-    store_port: of the store on this host's loopback.
+    store_port: of the store on this host's loopback. restarts: attempts before this one that had
+    begun.
     on_death: called from torchrun's thread for each rank that fails and was not ended by us.
     """
 
     def __init__(
-        self, job: Job, attempt: int, store_port: int, on_death: Callable[[], None]
+        self,
+        job: Job,
+        attempt: int,
+        store_port: int,
+        *,
+        restarts: int = 0,
+        on_death: Callable[[], None],
     ) -> None:
         self._job = job
         self._attempt = attempt
         # The ranks inherit the environment; torchrun adds RANK and the like.
         os.environ[ATTEMPT_VARIABLE] = str(attempt)
         os.environ[HOST_PID] = str(os.getpid())
-        self._torchrun = _Torchrun(job, attempt, store_port, on_death)
+        self._torchrun = _Torchrun(job, attempt, store_port, restarts, on_death)
         self._problem: Exception | None = None
         self._ended_s: float | None = None
         # The kernel ends the ranks with the thread that started them; see yoked.tether.
@@ -134,13 +142,13 @@ class _Torchrun(LocalElasticAgent):
     """torchrun's agent for this host. Its methods run in the thread that calls `run`."""
 
     def __init__(
-        self, job: Job, attempt: int, store_port: int, on_death: Callable[[], None]
+        self, job: Job, attempt: int, store_port: int, restarts: int, on_death: Callable[[], None]
     ) -> None:
         super().__init__(
-            spec=_spec(job, attempt, store_port),
+            spec=_spec(job, attempt, store_port, restarts),
             logs_specs=DefaultLogsSpecs(log_dir=str(job.folder / "torchrun")),
         )
-        # `attempt` restarts are behind us, and torchrun must not begin one by itself. So
+        # `restarts` are behind us, and torchrun must not begin one by itself. So
         # TORCHELASTIC_RESTART_COUNT, by which programs know that they are to resume, is right.
         self._remaining_restarts = 0
         self._job = job
@@ -218,7 +226,7 @@ class _Torchrun(LocalElasticAgent):
                 self._on_death()
 
 
-def _spec(job: Job, attempt: int, store_port: int) -> WorkerSpec:
+def _spec(job: Job, attempt: int, store_port: int, restarts: int) -> WorkerSpec:
     return WorkerSpec(
         role="default",
         local_world_size=job.node.ranks,
@@ -232,7 +240,7 @@ def _spec(job: Job, attempt: int, store_port: int) -> WorkerSpec:
             run_id=f"{job.launch_id}-{attempt}",
             timeout=_RENDEZVOUS_S,
         ),
-        max_restarts=attempt,
+        max_restarts=restarts,
         monitor_interval=_MONITOR_S,
         master_addr=LOOPBACK,
         master_port=store_port,

@@ -13,6 +13,9 @@ with their own backend and deadline. A program that is known to ask for another 
 way; it has keys of its own in the store, so that the two do not meet. It is started at most
 once, since all ranks must take part and a rank that is ending would wait for the others.
 
+The ranks of both groups prove the launch's secret as soon as they are connected
+(`yoked.ranks.proof`); those of groups that the program adds do not.
+
 NCCL serves ranks with CUDA alone. If any rank of the run has none, a group asked for on NCCL
 is made on Gloo, on all of them.
 """
@@ -37,6 +40,9 @@ from torch.distributed.rendezvous import rendezvous
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from yoked.launch.bootstrap.tell import tell
+from yoked.ranks.meeting import launch_id, marked, meet
+from yoked.ranks.proof import prove_ranks
+from yoked.ranks.secret import launch_secret
 
 _T = TypeVar("_T")
 
@@ -105,7 +111,11 @@ class Starter:
         self._armed = False
         backend = "cpu:gloo,cuda:nccl" if self._ranks.all_have_cuda else "gloo"
         store = PrefixStore("group", self._ranks.store)
-        self._native_init(backend, store=store, rank=self._ranks.rank, world_size=self._ranks.count)
+        meet(
+            lambda: self._native_init(
+                backend, store=store, rank=self._ranks.rank, world_size=self._ranks.count
+            )
+        )
         # The others may still be connecting, and the program may close the group at once.
         self._ranks.gather("started", "yes")
         self._ours = dist.group.WORLD
@@ -139,9 +149,30 @@ class Starter:
             # Without a name torch takes NCCL if it was built with it, GPU or not.
             unnamed = "nccl" if dist.is_nccl_available() else "gloo"
             self._without_nccl(call, call.arguments.get("backend") or unnamed)
-            native(*call.args, **call.kwargs)
+            self._connect(lambda: native(*call.args, **call.kwargs))
 
         return init_process_group
+
+    def _connect(self, start: Callable[[], None]) -> None:
+        """Start the program's group; its ranks prove the secret where they have Gloo.
+
+        NCCL's own are not asked: a message between two of its ranks makes a communicator for
+        this pair, hundreds of megabytes on a GPU. NCCL itself lets in who knows 64 random bits
+        that lie in the launch's store alone (ncclUniqueId, bootstrap.cc).
+        """
+        with marked():
+            # What it raises is what the program expects of torch.
+            start()
+            if dist.get_world_size() == 1:
+                return
+            # Processes that a rank started may be among them, which do not know of a proof.
+            ours = (self._ranks.rank, self._ranks.count)
+            if (dist.get_rank(), dist.get_world_size()) != ours:
+                tell("left its ranks unproved", "its process group is not that of the launch")
+            elif "cpu:gloo" not in dist.get_backend_config():
+                tell("left its ranks unproved", "its process group has no Gloo")
+            else:
+                prove_ranks(launch_secret(os.environ), launch_id())
 
     def _program_adds(self, native: Callable[..., _T]) -> Callable[..., _T]:
         signature = inspect.signature(native)

@@ -72,19 +72,19 @@ class HostProgram:
         self._job = job
         self._signals = signals
         self._control: Control = Control(job)
+        self._attempts: list[Attempt] = []
 
     def run(self) -> HostExit:
         """All attempts; returns when this host has no rank left and the others know."""
-        attempts: list[Attempt] = []
         while True:
-            number, started_s = len(attempts), time.time()
+            number, started_s = len(self._attempts), time.time()
             decision = self._attempt(number)
-            attempts.append(Attempt(number, started_s, time.time(), decision.failure))
+            self._attempts.append(Attempt(number, started_s, time.time(), decision.failure))
             _say(_summary(decision))
             if not decision.again:
                 break
         self._take_leave(number)
-        return HostExit(decision.status, tuple(attempts))
+        return HostExit(decision.status, tuple(self._attempts))
 
     def _attempt(self, number: int) -> Decision:
         arrived = self._arrive()
@@ -119,8 +119,15 @@ class HostProgram:
             self._job,
             number,
             self._control.store_port,
+            restarts=number - self._unmet,
             on_death=lambda: self._control.say(failing=True),
         )
+
+    @property
+    def _unmet(self) -> int:
+        """The attempts so far whose ranks did not meet."""
+        failures = [attempt.failure for attempt in self._attempts]
+        return sum(failure is not None and failure.before_meeting for failure in failures)
 
     def _call_off(self, number: int, hearing: Hearing) -> Decision:
         """A person wants no run, and this host has no rank yet: there is nothing to save."""
@@ -186,16 +193,14 @@ class HostProgram:
         """What this host makes of an attempt with what it has heard."""
         gone = hearing.gone()
         reports = [failure for report in hearing.reports.values() for failure in report]
+        all_here = self._job.node_rank == 0 and hearing.all_reported and not gone
         return decide(
             number,
             [*reports, *gone],
             stop=self._stop,
-            may_repeat=(
-                self._job.node_rank == 0
-                and number < self._job.restarts
-                and hearing.all_reported
-                and not gone
-            ),
+            # The first meeting that failed was repeated without asking.
+            may_repeat=all_here and number - min(self._unmet, 1) < self._job.restarts,
+            may_meet_again=all_here and self._unmet == 0,
         )
 
     def _take_leave(self, number: int) -> None:

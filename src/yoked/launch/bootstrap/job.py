@@ -50,7 +50,7 @@ class Job:
     folder: the job folder on this host, absolute.
     control_fd: a listening socket for control_port that node 0 inherited, or None.
     restarts: attempts after the first.
-    resume_args: what the program's arguments end with from the second attempt on.
+    resume_args: what the program's arguments end with once an attempt has begun before.
     bootstrap: whether ranks prepare Gloo for programs that assume NCCL.
     """
 
@@ -95,9 +95,9 @@ class Job:
             rank -= node.ranks
         raise AssertionError(f"rank {rank} beyond a world of {self.world_size}")
 
-    def arguments(self, attempt: int) -> tuple[str, ...]:
-        """The program's arguments in an attempt; the first is 0."""
-        return self.program.args + (self.resume_args if attempt > 0 else ())
+    def arguments(self, restarts: int) -> tuple[str, ...]:
+        """The program's arguments, with as many attempts before that had begun."""
+        return self.program.args + (self.resume_args if restarts > 0 else ())
 
     def log_file(self, attempt: int, rank: int, stream: Literal["out", "err"]) -> Path:
         """What a rank wrote to a stream, in its own bytes."""
@@ -109,6 +109,13 @@ class Job:
         Its ranks leave error.<rank>.json and result.json in it.
         """
         return self.folder / "errors" / str(attempt)
+
+    def meeting_mark(self, attempt: int, rank: int) -> Path:
+        """A file that is there from when a rank meets the others until it has.
+
+        `yoked.ranks.meeting` makes it.
+        """
+        return self.launch_dir(attempt) / f"meeting.{rank}"
 
     def error_file(self, attempt: int, rank: int) -> Path:
         """What ended a rank: an object with rank, time_s, kind, what and traceback."""

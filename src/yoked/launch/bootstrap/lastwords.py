@@ -12,7 +12,7 @@ from typing import Any
 
 from yoked.channel.carry import LOOPBACK
 from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.verdict import Failure
+from yoked.launch.bootstrap.verdict import NOT_MET, Failure
 
 _LAST_LINES = 15
 _TAIL_BYTES = 16_384
@@ -20,6 +20,10 @@ _NO_CONNECTION = ("refused", "timed out", "failed to connect", "timeout")
 _ELSEWHERE = (
     "MASTER_ADDR leads to torch's store alone: a port that the program opens on node 0 by itself "
     "is at YOKED_NODE0_ADDR (docs/security.md)"
+)
+_STRANGER = (
+    "if it comes back: a firewall that lets in the hosts of the fleet alone keeps strangers out "
+    "(docs/security.md)"
 )
 
 
@@ -45,6 +49,8 @@ def rank_failure(
     if death is None and error is None:
         return None
     ending = _ending(death) if error is None else _raised(error, death)
+    if job.meeting_mark(attempt, rank).exists():
+        ending.update(_in_a_meeting(ending))
     lines = last_lines(job, attempt, rank)
     if _sought_node_0_here(job, (ending["what"], *lines)):
         ending["fix"] = (*ending.get("fix", ()), _ELSEWHERE)
@@ -113,6 +119,19 @@ def _ending(death: Death | None) -> dict[str, Any]:
         "what": "killed by SIGKILL; if you did not do it, the kernel did, for want of memory",
         "fix": ("if it was memory, a smaller batch takes less; `journalctl -k` names the process",),
     }
+
+
+def _in_a_meeting(ending: dict[str, Any]) -> dict[str, Any]:
+    """What is to be said otherwise of a rank that ended while the ranks met."""
+    if ending.get("signal") == "SIGABRT":
+        return {
+            "kind": NOT_MET,
+            "what": "killed by SIGABRT while the ranks connected: bytes that no rank has sent, at "
+            "a port of Gloo's, do that",
+            "fix": (_STRANGER,),
+        }
+    # A killed rank would not have met again either.
+    return {} if ending.get("signal") else {"kind": NOT_MET}
 
 
 def _signal_name(number: int) -> str:

@@ -27,14 +27,18 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import NoReturn, TextIO
 
+from yoked.channel.tls import SECRET
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.job import Job, read_job
+from yoked.ranks.secret import FILE_VARIABLE as SECRET_FILE
 from yoked.spare import without_collector
 from yoked.tether import tie_to_parent
 
 ATTEMPT = "YOKED_ATTEMPT"
 # Who runs torchrun. If it died before a rank could look at its parent, this is how the rank knows.
 HOST_PID = "YOKED_HOST_PID"
+# torchrun's: how many attempts before this one had begun.
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 _LAST_WORDS_S = 2.0
 # Of Python itself, for a script or module that is not there.
 _NO_SCRIPT_STATUS = 2
@@ -48,10 +52,12 @@ def main(argv: list[str]) -> None:
     rank, attempt = int(os.environ["RANK"]), int(os.environ.get(ATTEMPT, "0"))
     redirect(job, attempt, rank)
     os.environ["YOKED_LAUNCH_DIR"] = str(job.launch_dir(attempt))
+    if (job.folder / SECRET).exists():
+        os.environ[SECRET_FILE] = str(job.folder / SECRET)
     job.launch_dir(attempt).mkdir(parents=True, exist_ok=True)
     good_end = ExitStack()
     try:
-        run(job, attempt, good_end)
+        run(job, int(os.environ.get(RESTARTS, "0")), good_end)
     except SystemExit as end:
         status = _status(end)
         if status == 0:
@@ -96,15 +102,16 @@ def redirect(job: Job, attempt: int, rank: int) -> None:
         sys.stdout.reconfigure(line_buffering=True)
 
 
-def run(job: Job, attempt: int, good_end: ExitStack) -> None:
+def run(job: Job, restarts: int, good_end: ExitStack) -> None:
     """Run the program as `__main__`; whatever it raises is raised.
 
+    restarts: attempts before this one that had begun.
     good_end: gets what is to be closed if the program ends well.
     """
     if not job.cwd.is_dir():
         raise _not_here(f"there is no folder {job.cwd}.", _NO_SCRIPT_STATUS)
     os.chdir(job.cwd)
-    args = job.arguments(attempt)
+    args = job.arguments(restarts)
     sys.argv[:] = [job.program.name, *args]
     script = Path(job.program.name).absolute() if job.program.kind == "script" else None
     if script is not None and not script.exists():

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
 
+from yoked.errors import MeetingError
+
 Status = Literal["finished", "failed", "stopped", "interrupted"]
 Stop = Literal["interrupted", "stopped"]
 
@@ -28,6 +30,8 @@ EXIT_CODES: Mapping[Status, int] = {
 }
 # The kind of a failure in which not a rank, but the host program is gone.
 VANISHED = "HostVanished"
+# The kind of a failure before which the ranks had not met: nothing had begun.
+NOT_MET = MeetingError.__name__
 
 # What a rank says when it lost another: in the words of Gloo, NCCL, torch's store and yoked.
 _PEER_GONE = (
@@ -72,6 +76,11 @@ class Failure:
     fix: tuple[str, ...] = ()
     traceback: str | None = None
     last_lines: tuple[str, ...] = ()
+
+    @property
+    def before_meeting(self) -> bool:
+        """Whether the ranks had not all met, so that the program had done nothing together."""
+        return self.kind == NOT_MET
 
     @property
     def headline(self) -> str:
@@ -179,6 +188,7 @@ def decide(
     *,
     stop: Stop | None,
     may_repeat: bool,
+    may_meet_again: bool,
 ) -> Decision:
     """What an attempt came to.
 
@@ -186,6 +196,8 @@ def decide(
     stop: what a person asked for, if anything. Ranks that then end as they were asked to are no
     failure; one that met a trouble of its own, such as a full disk while it saved, is told of.
     may_repeat: attempts are left, and every host is there for another.
+    may_meet_again: every host is there, and no meeting of the ranks has been repeated so far. A
+    stranger on the network can make one fail.
     """
     if stop is not None:
         own = [failure for failure in failures if not _obeyed(failure)]
@@ -193,7 +205,8 @@ def decide(
     cause = first_cause(failures)
     if cause is None:
         return Decision(attempt, "finished", None, again=False)
-    return Decision(attempt, "failed", cause, again=may_repeat)
+    again = may_repeat or (may_meet_again and cause.before_meeting)
+    return Decision(attempt, "failed", cause, again)
 
 
 def first_cause(failures: Iterable[Failure]) -> Failure | None:

@@ -1,5 +1,7 @@
 """Manifests for Kubernetes: an indexed Job with a headless Service, or a Kubeflow TrainJob.
 
+Both come with a Secret, made anew for each manifest, by which the ranks know each other.
+
 In a Job, each pod is a node: its completion index is the node's rank, and the pod with index 0
 has a name that the others can look up, because the Service makes one for each pod. A TrainJob
 gets the same from Kubeflow's runtime `torch-distributed`, through variables that torchrun reads.
@@ -8,8 +10,9 @@ gets the same from Kubeflow's runtime `torch-distributed`, through variables tha
 from __future__ import annotations
 
 import re
+import secrets
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +26,13 @@ from yoked.launch.manifests.spec import (
     ManifestSpec,
     require_match,
 )
+from yoked.ranks.secret import SECRET_BYTES, TEXT_VARIABLE
 
 Body = dict[str, Any]
 
 _MASTER_PORT = 29500
 _SAVE_LIMIT_S = 90
+_NAME_OF_VALUE = "ranks"
 # A label of DNS; the pod's name has the index behind it, and 63 characters at most.
 _LABEL_LENGTH = 52
 _LABEL = re.compile(rf"[a-z0-9]([-a-z0-9]{{0,{_LABEL_LENGTH - 2}}}[a-z0-9])?")
@@ -52,13 +57,16 @@ class KubernetesOptions:
 
 def manifest(spec: ManifestSpec, options: KubernetesOptions, kind: KubernetesKind) -> Manifest:
     """The run as documents for `kubectl apply`."""
-    documents = (
-        [_service(spec, options), _job(spec, options)]
-        if kind == "job"
-        else [_train_job(spec, options)]
-    )
+    documents = [
+        _secret(spec, options),
+        *(
+            [_service(spec, options), _job(spec, options)]
+            if kind == "job"
+            else [_train_job(spec, options)]
+        ),
+    ]
     text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
-    return Manifest(kind, text, tuple(_notes(spec, options, kind)))
+    return Manifest(kind, text, tuple(_notes(spec, options, kind)), holds_secret=True)
 
 
 def label_of(run: str) -> str:
@@ -68,6 +76,7 @@ def label_of(run: str) -> str:
 
 
 def _notes(spec: ManifestSpec, options: KubernetesOptions, kind: KubernetesKind) -> Iterable[str]:
+    yield "the text holds the secret by which the run's ranks know each other: not for a repository"
     if options.storage is None:
         yield (
             f"without --storage, {POD_STORAGE} ends with each pod: checkpoints are lost, "
@@ -90,6 +99,17 @@ def _metadata(spec: ManifestSpec, options: KubernetesOptions) -> Body:
     if options.namespace is not None:
         metadata["namespace"] = options.namespace
     return metadata
+
+
+def _secret(spec: ManifestSpec, options: KubernetesOptions) -> Body:
+    """What the ranks prove to each other that they know."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(spec, options),
+        "type": "Opaque",
+        "stringData": {_NAME_OF_VALUE: secrets.token_hex(SECRET_BYTES)},
+    }
 
 
 def _service(spec: ManifestSpec, options: KubernetesOptions) -> Body:
@@ -225,7 +245,7 @@ def _literal(word: str) -> str:
     return re.sub(r"\$(?=[$(])", "$$", word)
 
 
-def _environment(spec: ManifestSpec) -> list[Mapping[str, str]]:
+def _environment(spec: ManifestSpec) -> list[Body]:
     values = {
         "YOKED_CACHE": f"{POD_STORAGE}/cache",
         "PYTHONUNBUFFERED": "1",
@@ -238,7 +258,9 @@ def _environment(spec: ManifestSpec) -> list[Mapping[str, str]]:
         values["YOKED_INTERFACE"] = spec.interface
     if spec.adapters is not None:
         values["NCCL_IB_HCA"] = spec.adapters
-    return [{"name": name, "value": _literal(value)} for name, value in values.items()]
+    plain: list[Body] = [{"name": name, "value": _literal(value)} for name, value in values.items()]
+    known = {"secretKeyRef": {"name": label_of(spec.run), "key": _NAME_OF_VALUE}}
+    return [*plain, {"name": TEXT_VARIABLE, "valueFrom": known}]
 
 
 def _resources(spec: ManifestSpec) -> Body:

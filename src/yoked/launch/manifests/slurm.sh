@@ -4,6 +4,10 @@ set -u
 save_limit_s=45
 
 export PYTHONUNBUFFERED=1
+# Ranks prove to each other that they know it. srun hands it on in the environment, which other
+# users of a node cannot read, as they can a command line; each start of the job has its own.
+YOKED_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
+export YOKED_SECRET
 # For clusters on which a node's name leads to the wrong network, or to none.
 master_addr=${YOKED_MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
 

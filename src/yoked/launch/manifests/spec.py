@@ -84,11 +84,15 @@ class ManifestSpec:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Text for a scheduler. kind: sbatch, job or trainjob; notes: what its owner should know."""
+    """Text for a scheduler. kind: sbatch, job or trainjob; notes: what its owner should know.
+
+    holds_secret: only its owner is to read it.
+    """
 
     kind: str
     text: str
     notes: tuple[str, ...] = field(default=())
+    holds_secret: bool = False
 
 
 def require_match(flag: str, value: str | None, form: re.Pattern[str], wanted: str) -> None:

@@ -26,6 +26,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersg
 from torch.futures import Future
 
 from yoked.errors import UsageError
+from yoked.ranks.meeting import meet
 from yoked.train.sync.codecs import CODECS, find_codec
 from yoked.train.sync.exchange import Exchange, Feedback, Groups, new_exchange
 from yoked.train.sync.wire import LostPeerError
@@ -186,11 +187,14 @@ def _groups(group: dist.ProcessGroup | None, payload: str) -> Groups:
     assert first is not None, "the process group is there"
     # A new group would take the default deadline, half an hour, whatever this one's is.
     options = first._get_backend(torch.device("cpu")).options  # noqa: SLF001 - no public way
-    second = dist.new_group(
-        dist.get_process_group_ranks(first),
-        timeout=options._timeout,  # noqa: SLF001
-        backend="gloo",
-        use_local_synchronization=group is not None,
+    second = meet(
+        lambda: dist.new_group(
+            dist.get_process_group_ranks(first),
+            timeout=options._timeout,  # noqa: SLF001
+            backend="gloo",
+            use_local_synchronization=group is not None,
+        ),
+        "the hook's second",
     )
     return Groups(group, second)
 

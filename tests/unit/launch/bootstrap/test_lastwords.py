@@ -144,3 +144,42 @@ def test_the_last_lines_end_with_the_stream_that_was_written_last(job: Job) -> N
 
     assert last_lines(job, 0, 2)[-2:] == ("step 39", "warning \ufffd")
     assert last_lines(job, 0, 1) == ()
+
+
+ABORTED = Death(pid=7, exit_code=-6, time_s=20.0)
+
+
+def test_an_abort_while_ranks_meet_is_a_meeting_that_failed(job: Job) -> None:
+    job.meeting_mark(0, 2).touch()
+
+    failure = rank_failure(job, 0, 2, ABORTED, None)
+
+    assert failure is not None
+    assert (failure.signal, failure.before_meeting) == ("SIGABRT", True)
+    assert "while the ranks connected" in failure.headline
+
+
+def test_an_error_while_ranks_meet_is_a_meeting_that_failed(job: Job) -> None:
+    job.meeting_mark(0, 2).touch()
+    leave(job.error_file(0, 2), kind="RuntimeError", what="Socket closed")
+
+    failure = rank_failure(job, 0, 2, FAILED, None)
+
+    assert failure is not None
+    assert (failure.before_meeting, failure.what) == (True, "Socket closed")
+
+
+def test_a_kill_while_ranks_meet_is_a_kill(job: Job) -> None:
+    job.meeting_mark(0, 2).touch()
+
+    failure = rank_failure(job, 0, 2, KILLED, None)
+
+    assert failure is not None
+    assert (failure.signal, failure.kind, failure.before_meeting) == ("SIGKILL", None, False)
+
+
+def test_an_abort_after_the_meeting_is_an_abort(job: Job) -> None:
+    failure = rank_failure(job, 0, 2, ABORTED, None)
+
+    assert failure is not None
+    assert (failure.signal, failure.before_meeting) == ("SIGABRT", False)

@@ -183,13 +183,40 @@ def test_logs_hold_what_children_print_and_stdin_is_empty(rank: Rank, work: Path
     assert rank("asks.py").log("out") == "''\n1\n"
 
 
+AGAIN = {"YOKED_ATTEMPT": "1", "TORCHELASTIC_RESTART_COUNT": "1"}
+NOT_BEGUN = {"YOKED_ATTEMPT": "1", "TORCHELASTIC_RESTART_COUNT": "0"}
+
+
+def test_after_a_start_whose_ranks_never_met_a_program_has_nothing_to_resume(
+    rank: Rank, work: Path
+) -> None:
+    (work / "args.py").write_text("import sys\nprint(sys.argv[1:])\n")
+
+    ended = rank("args.py", "--depth=4", env=NOT_BEGUN)
+
+    assert ended.log("out", attempt=1) == "['--depth=4']\n"
+
+
+def test_the_secret_of_the_launch_is_named_to_the_program_where_there_is_one(
+    rank: Rank, work: Path
+) -> None:
+    (work / "named.py").write_text("import os\nprint(os.environ.get('YOKED_SECRET_FILE'))\n")
+
+    without = rank("named.py").log("out")
+    (work.parent / "job" / "secret").write_text("ab" * 32)
+    ended = rank("named.py")
+
+    assert without == "None\n"
+    assert ended.log("out").splitlines()[-1].endswith("/secret")
+
+
 def test_a_later_attempt_resumes_into_logs_of_its_own(rank: Rank, work: Path) -> None:
     (work / "args.py").write_text(
         "import os, sys\nprint(sys.argv[1:], os.environ['YOKED_LAUNCH_DIR'][-8:])\n"
     )
 
     rank("args.py", "--depth=4")
-    ended = rank("args.py", "--depth=4", env={"YOKED_ATTEMPT": "1"})
+    ended = rank("args.py", "--depth=4", env=AGAIN)
 
     assert ended.log("out") == "['--depth=4'] errors/0\n"
     assert ended.log("out", attempt=1) == "['--depth=4', '--resume'] errors/1\n"

@@ -74,9 +74,23 @@ def test_lines_of_a_peer_do_not_hide_an_exception_of_another_kind() -> None:
 
 
 def test_no_failure_is_a_finish_and_a_failure_is_repeated_where_it_may_be() -> None:
-    assert decide(0, [], stop=None, may_repeat=True) == Decision(0, "finished", None, again=False)
-    assert decide(0, [ECHO], stop=None, may_repeat=True) == Decision(0, "failed", ECHO, again=True)
-    assert not decide(1, [ECHO], stop=None, may_repeat=False).again
+    once_more = {"stop": None, "may_repeat": True, "may_meet_again": False}
+    no_more = {"stop": None, "may_repeat": False, "may_meet_again": True}
+
+    assert decide(0, [], **once_more) == Decision(0, "finished", None, again=False)
+    assert decide(0, [ECHO], **once_more) == Decision(0, "failed", ECHO, again=True)
+    assert not decide(1, [ECHO], **no_more).again
+
+
+def test_a_meeting_of_ranks_that_failed_is_repeated_once_but_not_after_a_stop() -> None:
+    strange = failure(2, kind="MeetingError", what="rank 0 did not prove that it belongs here")
+    no_more = {"may_repeat": False, "may_meet_again": True}
+
+    assert decide(0, [strange, ECHO], stop=None, **no_more) == Decision(0, "failed", strange, True)
+    assert not decide(0, [strange], stop="stopped", **no_more).again
+    assert not decide(1, [strange], stop=None, may_repeat=False, may_meet_again=False).again
+    # What ended a rank in the meeting may be its own.
+    assert not decide(0, [strange, KILLED], stop=None, **no_more).again
 
 
 @pytest.mark.parametrize(
@@ -91,7 +105,7 @@ def test_no_failure_is_a_finish_and_a_failure_is_repeated_where_it_may_be() -> N
     ],
 )
 def test_ranks_that_end_as_asked_do_not_fail_a_stop(obeyed: Failure) -> None:
-    decision = decide(0, [obeyed], stop="interrupted", may_repeat=True)
+    decision = decide(0, [obeyed], stop="interrupted", may_repeat=True, may_meet_again=True)
 
     assert decision == Decision(0, "interrupted", None, again=False)
 
@@ -99,7 +113,7 @@ def test_ranks_that_end_as_asked_do_not_fail_a_stop(obeyed: Failure) -> None:
 def test_trouble_of_a_ranks_own_is_told_of_after_a_stop() -> None:
     full = failure(1, kind="OSError", what="No space left on device")
 
-    decision = decide(0, [ECHO, full], stop="interrupted", may_repeat=True)
+    decision = decide(0, [ECHO, full], stop="interrupted", may_repeat=True, may_meet_again=True)
 
     assert decision == Decision(0, "interrupted", full, again=False)
 

@@ -38,7 +38,7 @@ def documents(
 
 
 def container(spec: ManifestSpec = SPEC, options: KubernetesOptions = OPTIONS) -> dict[str, Any]:
-    job = documents(spec, options)[1]
+    job = documents(spec, options)[2]
     found: dict[str, Any] = job["spec"]["template"]["spec"]["containers"][0]
     return found
 
@@ -56,7 +56,9 @@ def as_kubelet(word: str, variables: dict[str, str]) -> str:
 
 def run_pod(stage: Any, made: dict[str, Any], index: int) -> tuple[int, str]:
     """Run a container's command as a kubelet would, with a stand-in for python."""
-    environment = {entry["name"]: as_kubelet(entry["value"], {}) for entry in made["env"]}
+    environment = {
+        entry["name"]: as_kubelet(entry["value"], {}) for entry in made["env"] if "value" in entry
+    }
     environment["JOB_COMPLETION_INDEX"] = str(index)
     words = [as_kubelet(word, {"HOME": "/root"}) for word in [*made["command"], *made["args"]]]
     found: tuple[int, str] = stage.run(words, environment)
@@ -81,7 +83,7 @@ def test_a_train_job_is_right_by_the_models_of_kubeflow(
 ) -> None:
     models = pytest.importorskip("kubeflow_trainer_api.models", reason="it has the models")
 
-    (document,) = documents(spec, options, "trainjob")
+    _, document = documents(spec, options, "trainjob")
     understood = models.TrainerV1alpha1TrainJob.from_dict(document)
 
     # A key that the models do not know would be missing here.
@@ -113,7 +115,7 @@ def test_a_pod_is_a_node_and_the_first_is_found_by_its_name(stage: Any) -> None:
 
 
 def test_the_service_names_the_pods_of_the_job_before_they_are_ready() -> None:
-    service, job = documents()
+    _, service, job = documents()
 
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"] is True
@@ -154,8 +156,23 @@ def test_the_interface_is_picked_in_the_pod(stage: Any) -> None:
     assert "no interface with a name like rocket is up" in said
 
 
+@pytest.mark.parametrize("kind", ["job", "trainjob"])
+def test_ranks_get_a_secret_that_is_in_no_command_line(kind: KubernetesKind) -> None:
+    secret, *others = documents(FULL, FULL_OPTIONS, kind)
+    again, *_ = documents(FULL, FULL_OPTIONS, kind)
+
+    (text,) = secret["stringData"].values()
+    assert (secret["kind"], len(text)) == ("Secret", 64)
+    assert secret["stringData"] != again["stringData"]
+    assert text not in str(others)
+    (key,) = secret["stringData"]
+    named = {"secretKeyRef": {"name": secret["metadata"]["name"], "key": key}}
+    assert str({"name": "YOKED_SECRET", "valueFrom": named}) in str(others)
+    assert secret["metadata"]["namespace"] == "team"
+
+
 def test_one_failed_node_fails_the_job_when_its_tries_are_used_up() -> None:
-    spec = documents()[1]["spec"]
+    spec = documents()[2]["spec"]
 
     assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"]) == (3, 0)
 
@@ -171,7 +188,7 @@ def test_resources_are_those_asked_for() -> None:
 def test_without_storage_a_pod_has_a_folder_of_its_own_and_the_person_is_told() -> None:
     made = manifest(SPEC, OPTIONS, "job")
 
-    volumes = documents()[1]["spec"]["template"]["spec"]["volumes"]
+    volumes = documents()[2]["spec"]["template"]["spec"]["volumes"]
     assert volumes[0] == {"name": "storage", "emptyDir": {}}
     assert any("checkpoints are lost" in note for note in made.notes)
 

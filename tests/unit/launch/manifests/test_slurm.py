@@ -85,6 +85,18 @@ def test_torchrun_gets_the_nodes_of_the_allocation(stage: Any) -> None:
     assert call["environment"]["OMP_NUM_THREADS"] == "2"
 
 
+def test_each_start_of_the_job_has_a_secret_that_is_in_no_command_line(stage: Any) -> None:
+    for _ in range(2):
+        run(stage, SPEC, YOKED_SECRET="of the shell that called sbatch")
+
+    calls = stage.calls()
+    first, second = (call["environment"]["YOKED_SECRET"] for call in calls)
+    assert (len(bytes.fromhex(first)), len(bytes.fromhex(second))) == (32, 32)
+    assert first != second
+    assert not any(secret in str(call["argv"]) for call in calls for secret in (first, second))
+    assert first not in stage.said_to_slurm()
+
+
 def test_another_address_for_the_first_node_can_be_named(stage: Any) -> None:
     run(stage, SPEC, YOKED_MASTER_ADDR="10.0.0.7")
 
