@@ -13,6 +13,7 @@ import time
 import torch
 import torch.distributed as dist
 
+from yoked.ranks.exchange import gather_json, read_list, read_number
 from yoked.train import choose, kernels
 from yoked.train.head import Head
 from yoked.train.matmul import Products, onednn_available
@@ -71,9 +72,8 @@ def main() -> None:
     rank = Rank()
     for sending in (True, False):
         rank.head_s(sending=sending)
-    turns = [(rank.head_s(sending=False), rank.head_s(sending=True)) for _ in range(TURNS)]
-    by_rank: list[object] = [None] * dist.get_world_size()
-    dist.all_gather_object(by_rank, turns)
+    turns = [[rank.head_s(sending=False), rank.head_s(sending=True)] for _ in range(TURNS)]
+    by_rank = gather_json(turns, read_list(read_list(read_number)))
     if dist.get_rank() == 0:
         moved = 2 * MESSAGES * 4 * NUMBERS
         print(json.dumps({"bytes_a_head": moved, "without_and_with_s": by_rank}), flush=True)

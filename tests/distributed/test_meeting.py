@@ -160,15 +160,19 @@ def test_a_stranger_in_a_ranks_place_of_the_store_gets_no_weights(meeting: Meeti
 # --- whoever dials a port at which ranks connect
 
 
-def _port(process: subprocess.Popen[str]) -> int:
+def _ports(process: subprocess.Popen[str]) -> list[int]:
     """Where a rank waits for the others. The tether becomes the rank's own process."""
+    connections = psutil.Process(process.pid).net_connections("tcp")
+    ports = [one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN]
+    assert ports, "it does not listen"
+    return ports
+
+
+def _await(path: Path) -> None:
     deadline_s = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline_s:
-        for connection in psutil.Process(process.pid).net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN:
-                return int(connection.laddr.port)
+    while not path.exists():
+        assert time.monotonic() < deadline_s, f"{path.name} did not come"
         time.sleep(0.02)
-    pytest.fail("it does not listen")
 
 
 def _seat(number: int) -> bytes:
@@ -187,11 +191,8 @@ def dialled(meeting: Meeting, speak: Callable[[socket.socket, int], None]) -> li
     lines = []
     try:
         for rank, process in enumerate(ranks):
-            deadline_s = time.monotonic() + DEADLINE_S
-            while not (meeting.folder / f"listens.{rank}").exists():
-                assert time.monotonic() < deadline_s, "it does not listen"
-                time.sleep(0.02)
-            port = _port(process)
+            _await(meeting.folder / f"listens.{rank}")
+            (port,) = _ports(process)
             for number in range(4):
                 line = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
                 lines.append(line)
@@ -259,6 +260,30 @@ def test_a_stranger_can_make_gloo_abort_but_the_rank_is_known_to_have_been_meeti
 
     assert all("weight" not in one for one in said)
     assert len(list(tmp_path.glob("meeting.*"))) == 2
+
+
+def test_a_stranger_who_opens_connection_upon_connection_ends_no_run_that_has_met(
+    meeting: Meeting,
+) -> None:
+    ranks = [meeting.start(rank, 2, "flooded", SECRET) for rank in range(2)]
+    lines = []
+    try:
+        for rank, process in enumerate(ranks):
+            _await(meeting.folder / f"met.{rank}")
+            for port in _ports(process):
+                for _ in range(60):
+                    line = socket.socket()
+                    lines.append(line)
+                    line.setblocking(False)
+                    line.connect_ex(("127.0.0.1", port))
+        time.sleep(0.5)
+        (meeting.folder / "flooded").touch()
+        said = meeting.said()
+    finally:
+        for line in lines:
+            line.close()
+
+    assert said == [{"weight": WEIGHT}] * 2
 
 
 # --- `yoked train` itself, and a stranger in the place of its second rank

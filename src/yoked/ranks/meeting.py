@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from yoked.errors import HostError, MeetingError
-from yoked.ranks.listeners import closed_behind
+from yoked.ranks.door import shut_the_door
 from yoked.ranks.proof import DEADLINE_S, first_line, prove_ranks
 from yoked.ranks.secret import MAKE_ONE, launch_secret
 
@@ -32,7 +32,7 @@ def meet(
     cannot be used; HostError where a peer never came.
     """
     secret = launch_secret(os.environ)
-    with marked(), closed_behind():
+    with marked():
         try:
             group = connect()
         except RuntimeError as problem:
@@ -46,6 +46,7 @@ def meet(
             ) from problem
         of = group if isinstance(group, dist.ProcessGroup) else None
         prove_ranks(secret, launch_id(), group=of, name=name, deadline_s=deadline_s)
+    shut_the_door(of)
     return group
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import time
 from datetime import timedelta
@@ -98,6 +99,18 @@ def stranger() -> dict[str, Any]:
     return {"weight": weights()}
 
 
+def flooded() -> dict[str, Any]:
+    """Few files may be open here; a stranger has time to open as many at Gloo's port."""
+    meet(connect, deadline_s=DEADLINE_S)
+    meet(lambda: dist.new_group(backend="gloo"), "the second", deadline_s=DEADLINE_S)
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files + 20, open_files + 20))
+    (FOLDER / f"met.{RANK}").touch()
+    while not (FOLDER / "flooded").exists():
+        time.sleep(0.01)
+    return {"weight": weights()}
+
+
 def timed() -> dict[str, Any]:
     """Seconds of connecting alone, then of the same with the proof; each a new group."""
     connect()
@@ -115,6 +128,7 @@ ACTS = {
     "proved": proved,
     "second": in_a_second_group,
     "held": held,
+    "flooded": flooded,
     "stranger": stranger,
     "timed": timed,
 }

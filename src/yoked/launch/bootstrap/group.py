@@ -40,6 +40,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from yoked.launch.bootstrap.tell import tell
+from yoked.ranks.door import shut_the_door
 from yoked.ranks.meeting import launch_id, marked, meet
 from yoked.ranks.proof import prove_ranks
 from yoked.ranks.secret import launch_secret
@@ -173,6 +174,7 @@ class Starter:
                 tell("left its ranks unproved", "its process group has no Gloo")
             else:
                 prove_ranks(launch_secret(os.environ), launch_id())
+                shut_the_door()
 
     def _program_adds(self, native: Callable[..., _T]) -> Callable[..., _T]:
         signature = inspect.signature(native)
