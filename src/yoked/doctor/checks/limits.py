@@ -217,13 +217,13 @@ def _free(host: HostSeen, port: str, owners: Sequence[Mapping[str, Any]]) -> Fix
     ]
     if left and len(left) == len(owners):
         return Fix(host.name, kill_line(left))
-    runs = dict.fromkeys(str(each["run"]) for each in owners if each.get("run"))
+    runs = [str(each["run"]) for each in owners if each.get("run") and each not in left]
     if runs:
         return by_hand(
             host.name,
             "a run has it: `yoked attach {run}` shows it, `yoked stop {run}` ends it; or take "
             "another --master_port",
-            run=next(iter(runs)),
+            run=runs[0],
         )
     return by_hand(
         host.name,
