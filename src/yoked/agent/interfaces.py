@@ -42,6 +42,11 @@ class Entry:
     address: IPv4Address | IPv6Address
     prefix: int | None
 
+    @property
+    def is_up(self) -> bool:
+        """Whether its interface is switched on, and has a signal."""
+        return bool(self.flags & _UP and self.flags & _RUNNING)
+
 
 def answer_interfaces(call: Call) -> list[dict[str, Any]]:
     """All interfaces that are up and have an address, in the system's order.
@@ -58,7 +63,7 @@ def describe(found: list[Entry], net: Path = NET) -> list[dict[str, Any]]:
     """The interfaces that entries belong to. net: a folder like /sys/class/net."""
     by_name: dict[str, list[Entry]] = {}
     for entry in found:
-        if entry.flags & _UP and entry.flags & _RUNNING:
+        if entry.is_up:
             by_name.setdefault(entry.name, []).append(entry)
     return [
         {

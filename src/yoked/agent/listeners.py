@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.processes import LAUNCH_VARIABLE, Process, all_processes
+from yoked.agent.jobfolder import ACTIVE, JobFolder
+from yoked.agent.processes import FOLDER_VARIABLE, LAUNCH_VARIABLE, Process, all_processes
 from yoked.agent.server import Call
 
 _LISTENING = "0A"
@@ -23,7 +25,7 @@ def leave_out(listener: socket.socket) -> None:
 
 
 def answer_listener_owner(call: Call) -> list[dict[str, Any]]:
-    """The processes that listen on TCP `port`: pid, command, user, run (None: not ours).
+    """The processes that listen on TCP `port`; see `describe_owner`.
 
     pid is None where the socket belongs to somebody whose processes we may not look into.
     """
@@ -94,7 +96,9 @@ def socket_inodes(process: Process) -> set[int]:
 
 
 def describe_owner(process: Process) -> dict[str, Any]:
-    """Number, command and user of a process, and the run that it is of."""
+    """Number, start, command and user of a process; and the run and launch that it is of, and
+    whether that is over. None: it is not ours.
+    """
     environment = process.environment()
     ours = LAUNCH_VARIABLE in environment
     try:
@@ -106,7 +110,23 @@ def describe_owner(process: Process) -> dict[str, Any]:
         "command": process.command(),
         "user": _user(uid),
         "run": environment.get("YOKED_RUN") if ours else None,
+        "launch": environment.get(LAUNCH_VARIABLE),
+        "start_ticks": process.start_ticks,
+        "ended": is_left_behind(process, environment) if ours else None,
     }
+
+
+def is_left_behind(process: Process, environment: Mapping[str, str]) -> bool:
+    """Whether a process is of a launch that is over, or has no job any more.
+
+    The folder is told by the process itself: jobs of another state folder are as good as ours,
+    and a process that names none was started by something else.
+    """
+    launch_id, folder = environment.get(LAUNCH_VARIABLE), environment.get(FOLDER_VARIABLE)
+    if not launch_id or not folder or not process.shares("pid", "mnt"):
+        return False
+    job = JobFolder(Path(folder))
+    return job.launch_id != launch_id or job.state not in ACTIVE
 
 
 def rows() -> list[list[str]]:

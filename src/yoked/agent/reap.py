@@ -10,10 +10,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.jobfolder import ACTIVE, JobFolder, half_removed
+from yoked.agent.jobfolder import half_removed
 from yoked.agent.jobstatus import size_bytes
-from yoked.agent.listeners import ports_of
-from yoked.agent.processes import FOLDER_VARIABLE, LAUNCH_VARIABLE, Process, all_processes
+from yoked.agent.listeners import is_left_behind, ports_of
+from yoked.agent.processes import LAUNCH_VARIABLE, Process, all_processes
 from yoked.agent.server import Call
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - it is only looked into
@@ -48,20 +48,9 @@ def answer_job_sweep(call: Call) -> list[dict[str, Any]]:
 
 
 def stale_processes() -> list[tuple[Process, dict[str, str]]]:
-    """Processes of launches that have no job any more, with their environments.
-
-    The folder is told by the process itself: jobs of another state folder are as good as ours,
-    and a process that names none was started by something else.
-    """
-    found = []
-    for process in all_processes():
-        environment = process.environment()
-        launch_id, folder = environment.get(LAUNCH_VARIABLE), environment.get(FOLDER_VARIABLE)
-        if not launch_id or not folder or not process.shares("pid", "mnt"):
-            continue
-        if not _is_active(JobFolder(Path(folder)), launch_id):
-            found.append((process, environment))
-    return found
+    """Processes of launches that have no job any more, with their environments."""
+    told = ((process, process.environment()) for process in all_processes())
+    return [each for each in told if is_left_behind(*each)]
 
 
 def stale_shared_memory() -> list[Path]:
@@ -81,10 +70,6 @@ def stale_shared_memory() -> list[Path]:
         return []
     mapped = _mapped_shared_memory()
     return [path for path in blocks if str(path) not in mapped]
-
-
-def _is_active(job: JobFolder, launch_id: str) -> bool:
-    return job.launch_id == launch_id and job.state in ACTIVE
 
 
 def _reap(process: Process, environment: dict[str, str], *, kill: bool) -> dict[str, Any]:

@@ -22,16 +22,17 @@ import json
 import math
 import os
 import random
-import selectors
 import socket
 import struct
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from yoked.agent.listeners import leave_out
+from yoked.agent.listening import MOST_AT_ONCE, accepted, open_listeners
 from yoked.agent.server import Call
 from yoked.agent.ways import source_of
 
@@ -42,6 +43,8 @@ _ARRIVAL_POLL_S = 0.01
 # A peer that is silent for longer is gone.
 _PATIENCE_S = 5.0
 _LONGEST_LINE_BYTES = 1000
+# No time at all would mean not to wait at all.
+_LEAST_S = 0.001
 _PIECE_BYTES = 65_536
 # A fast link is not to wait for us: the largest read at once.
 _READ_BYTES = 1 << 20
@@ -55,13 +58,12 @@ _LINUX_PATH_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (41
 # Asks how much of what was sent is not yet confirmed: SIOCOUTQ of linux/sockios.h, and SO_NWRITE
 # of macOS's sys/socket.h.
 _LINUX_UNCONFIRMED, _MACOS_UNCONFIRMED = 0x5411, 0x1024
-_MOST_AT_ONCE = 64
 # Free on nearly every host, and below what kernels pick from: 32,768 on Linux, 49,152 on macOS.
 _LOW_PORTS = (20_000, 32_000)
 
 
 def answer_listen(call: Call) -> dict[str, Any]:
-    """Listen on all addresses, IPv4 and IPv6, until the call is cancelled.
+    """Listen on each address of this host, IPv4 and IPv6, until the call is cancelled.
 
     args: token; host, this host's name; limit_s; more, a list of ports to listen on as well, 0 for
     any. At once comes a part with port and more: the ports, null where one is taken. The answer
@@ -71,44 +73,29 @@ def answer_listen(call: Call) -> dict[str, Any]:
     deadline_s = time.monotonic() + limit_s
     guests = _Guests(call)
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(open_listener())
-        more = [_open_or_none(stack, port) for port in call.args.get("more") or ()]
-        pool = stack.enter_context(ThreadPoolExecutor(_MOST_AT_ONCE))
-        ports = [None if each is None else each.getsockname()[1] for each in more]
-        listeners = [first, *(each for each in more if each is not None)]
-        for listener in listeners:
-            leave_out(listener)
-        call.send({"port": first.getsockname()[1], "more": ports})
+        listeners: list[socket.socket] = []
+        ports: list[int | None] = []
+        for group in [open_listeners(), *map(_open_or_none, call.args.get("more") or ())]:
+            ports.append(group[0].getsockname()[1] if group else None)
+            for listener in group or ():
+                listeners.append(stack.enter_context(listener))
+                leave_out(listener)
+        pool = stack.enter_context(ThreadPoolExecutor(MOST_AT_ONCE))
+        call.send({"port": ports[0], "more": ports[1:]})
         while time.monotonic() < deadline_s and not call.cancelled.is_set():
-            for connection in _accepted(listeners):
+            for connection in accepted(listeners):
                 guests.add(connection)
                 pool.submit(guests.welcome, connection)
         guests.dismiss()
     return {"came": sorted(guests.came)}
 
 
-def _open_or_none(stack: contextlib.ExitStack, port: int) -> socket.socket | None:
-    """A listener for as long as the stack lasts; None: the port is taken, or not for us."""
+def _open_or_none(port: int) -> list[socket.socket] | None:
+    """Listeners at a port; None: it is taken, or not for us."""
     try:
-        return stack.enter_context(open_listener(port))
+        return open_listeners(port)
     except OSError:
         return None
-
-
-def _accepted(listeners: Sequence[socket.socket]) -> Iterator[socket.socket]:
-    """The connections that come within a moment."""
-    with selectors.DefaultSelector() as selector:
-        for listener in listeners:
-            listener.setblocking(False)
-            selector.register(listener, selectors.EVENT_READ)
-        ready = [key.fileobj for key, _ in selector.select(_POLL_S)]
-    for listener in listeners:
-        if listener in ready:
-            # Whoever knocked may be gone again.
-            with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
-                connection = listener.accept()[0]
-                connection.setblocking(True)
-                yield connection
 
 
 def answer_dial(call: Call) -> list[dict[str, Any]]:
@@ -140,7 +127,7 @@ def answer_dial(call: Call) -> list[dict[str, Any]]:
         echoes=echoes,
         patience_s=args.get("patience_s", _PATIENCE_S),
     )
-    with ThreadPoolExecutor(max(1, min(len(targets), _MOST_AT_ONCE))) as pool:
+    with ThreadPoolExecutor(max(1, min(len(targets), MOST_AT_ONCE))) as pool:
         return list(pool.map(lambda target: _dial(target, hello, limits), targets))
 
 
@@ -152,52 +139,55 @@ class _Limits(NamedTuple):
     patience_s: float
 
 
-def open_listener(port: int = 0) -> socket.socket:
-    """A listener at a port (0: a free one) of all addresses, of IPv4 alone where there is no IPv6.
-
-    Raises OSError where the port is taken.
-    """
-    if socket.has_dualstack_ipv6():
-        try:
-            return socket.create_server(
-                ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_MOST_AT_ONCE
-            )
-        except OSError as problem:
-            # Else IPv6 is switched off here, and this is no answer.
-            if problem.errno == errno.EADDRINUSE:
-                raise
-    return socket.create_server(("", port), backlog=_MOST_AT_ONCE)
-
-
 class _Guests:
     """Those who came to a listener. came: names of the ones that knew the token."""
 
     def __init__(self, call: Call) -> None:
         self.came: set[str] = set()
         self._call = call
-        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        # In the order in which they came; those who have shown the token are no strangers.
+        self._open: dict[socket.socket, None] = {}
+        self._strangers: dict[socket.socket, None] = {}
 
     def add(self, connection: socket.socket) -> None:
-        """Know of a connection before its turn comes."""
-        self._open.add(connection)
+        """Know of a connection before its turn comes. Where too many are held, the stranger who
+        has said nothing for longest goes.
+        """
+        with self._lock:
+            if len(self._open) >= MOST_AT_ONCE and self._strangers:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                _hang_up(oldest)
+            self._open[connection] = self._strangers[connection] = None
 
     def welcome(self, connection: socket.socket) -> None:
         """Answer one dialer; whatever it does ends with it."""
-        with connection, contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            connection.settimeout(_PATIENCE_S)
-            self._converse(connection)
-        self._open.discard(connection)
+        try:
+            with (
+                connection,
+                contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError),
+            ):
+                self._converse(connection)
+        finally:
+            with self._lock:
+                self._open.pop(connection, None)
+                self._strangers.pop(connection, None)
 
     def dismiss(self) -> None:
         """End the conversations that go on."""
-        for connection in list(self._open):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            for connection in self._open:
+                _hang_up(connection)
 
     def _converse(self, connection: socket.socket) -> None:
-        hello = _read_line(connection)
-        if not hmac.compare_digest(str(hello["token"]), str(self._call.args["token"])):
+        hello = _read_line(connection, time.monotonic() + _PATIENCE_S)
+        told, own = str(hello["token"]).encode(), str(self._call.args["token"]).encode()
+        if not hmac.compare_digest(told, own):
             return
+        with self._lock:
+            self._strangers.pop(connection, None)
+        connection.settimeout(_PATIENCE_S)
         _write_line(connection, {"host": self._call.args["host"]})
         self.came.add(str(hello["from"]))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -207,6 +197,11 @@ class _Guests:
             connection, float(hello.get("skip_s", 0.0)), float(hello.get("count_s", math.inf))
         )
         _write_line(connection, counted._asdict())
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Counted(NamedTuple):
@@ -406,10 +401,15 @@ def _write_line(connection: socket.socket, message: dict[str, Any]) -> None:
     connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _read_line(connection: socket.socket) -> Any:
-    """The next line. Byte by byte, so that nothing behind it is taken; lines are short."""
+def _read_line(connection: socket.socket, until_s: float | None = None) -> Any:
+    """The next line. Byte by byte, so that nothing behind it is taken; lines are short.
+
+    until_s: by the monotonic clock; a byte now and then does not put it off.
+    """
     line = bytearray()
     while not line.endswith(b"\n"):
+        if until_s is not None:
+            connection.settimeout(max(_LEAST_S, until_s - time.monotonic()))
         byte = connection.recv(1)
         if not byte:
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))

@@ -6,12 +6,13 @@ Source: ufw(8), firewall-cmd(1), nft(8), iptables(8), pf.conf(5).
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, Literal
 
 from yoked.records.examination import Fix
+from yoked.records.shell import Line, command_line, joined, shell_line
 
 # A host's own `firewall`, see yoked.agent.firewall; None: it did not tell.
 Told = Mapping[str, Any] | None
@@ -28,8 +29,9 @@ _HOOKS: dict[Direction, tuple[str, ...]] = {
     "in": ("ingress", "prerouting", "input"),
     "out": ("output", "postrouting", "egress"),
 }
-_TABLE = re.compile(r"table (\S+) (\S+) \{")
-_CHAIN = re.compile(r"chain (\S+) \{")
+# Names as nft(8) has them: in its own language a quote of the shell's is none.
+_TABLE = re.compile(r"table (ip6?|inet|arp|bridge|netdev) ([A-Za-z_][\w./-]*) \{", re.ASCII)
+_CHAIN = re.compile(r"chain ([A-Za-z_][\w./-]*) \{", re.ASCII)
 _BASE = re.compile(r"type filter hook (\w+) .*?priority")
 _REFUSES = re.compile(r"\b(drop|reject)\b")
 _JUMPS = re.compile(r"\b(?:jump|goto) (\S+)")
@@ -163,7 +165,8 @@ def allow(
     that trains there; macOS opens for programs. The line is that of the firewall which is there;
     where that is unknown, one that finds the chains that drop.
     """
-    addresses = list(dict.fromkeys(peers))
+    # They stand in programs of nft's and awk's too, where a quote of the shell's is not enough.
+    addresses = [each for each in dict.fromkeys(peers) if _is_address(each)]
     make: dict[str, _Make] = {"ufw": _ufw, "firewalld": _firewalld, "iptables": _iptables}
     kind = kind_of(told)
     if kind == "pf":
@@ -178,6 +181,14 @@ def allow(
     return tuple(_nft(host, told, addresses, direction))
 
 
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return "%" not in text
+
+
 def _has_tool(told: Told, kind: str) -> bool:
     tools = (told or {}).get("tools")
     return tools is None or {"firewalld": "firewall-cmd"}.get(kind, kind) in tools
@@ -185,32 +196,50 @@ def _has_tool(told: Told, kind: str) -> bool:
 
 def _ufw(host: str, peers: list[str], direction: Direction) -> Iterator[Fix]:
     for peer in peers:
-        rule = f"allow from {peer}" if direction == "in" else f"allow out to {peer}"
-        # Before rules that limit or deny, of which the first that fits counts.
-        yield Fix(host, f"ufw prepend {rule}", root=True, undo=f"ufw delete {rule}")
+        way = shell_line("from") if direction == "in" else shell_line("out to")
+        rule = shell_line("allow {way} {peer}", way=way, peer=peer)
+        yield Fix(
+            host,
+            # Before rules that limit or deny, of which the first that fits counts.
+            shell_line("ufw prepend {rule}", rule=rule),
+            root=True,
+            undo=shell_line("ufw delete {rule}", rule=rule),
+        )
 
 
 def _firewalld(host: str, peers: list[str], direction: Direction) -> Iterator[Fix]:
     del direction
+
+    def both(act: str, peer: str) -> Line:
+        return shell_line(
+            "firewall-cmd --zone=trusted {source} && "
+            "firewall-cmd --permanent --zone=trusted {source}",
+            source=f"--{act}-source={peer}",
+        )
+
     for peer in peers:
-        now = f"firewall-cmd --zone=trusted --{{}}-source={peer}"
-        lasting = f"firewall-cmd --permanent --zone=trusted --{{}}-source={peer}"
-        both = f"{now} && {lasting}"
-        yield Fix(host, both.format("add", "add"), root=True, undo=both.format("remove", "remove"))
+        yield Fix(host, both("add", peer), root=True, undo=both("remove", peer))
 
 
 def _iptables(host: str, peers: list[str], direction: Direction) -> Iterator[Fix]:
     chain, end = ("INPUT", "-s") if direction == "in" else ("OUTPUT", "-d")
     for peer in peers:
         program = "ip6tables" if ":" in peer else "iptables"
-        rule = f"{chain} {end} {peer} -j ACCEPT"
-        yield Fix(host, f"{program} -I {rule}", root=True, undo=f"{program} -D {rule}")
+        rule = (chain, end, peer, "-j", "ACCEPT")
+        yield Fix(
+            host,
+            command_line(program, "-I", *rule),
+            root=True,
+            undo=command_line(program, "-D", *rule),
+        )
 
 
 def _macos(host: str, program: str) -> tuple[Fix, ...]:
-    tool, path = "/usr/libexec/ApplicationFirewall/socketfilterfw", shlex.quote(program)
-    line = f"{tool} --add {path} && {tool} --unblockapp {path}"
-    return (Fix(host, line, root=True, undo=f"{tool} --remove {path}"),)
+    tool = "/usr/libexec/ApplicationFirewall/socketfilterfw"
+    line = shell_line(
+        "{tool} --add {program} && {tool} --unblockapp {program}", tool=tool, program=program
+    )
+    return (Fix(host, line, root=True, undo=command_line(tool, "--remove", program)),)
 
 
 def _nft(host: str, told: Told, peers: list[str], direction: Direction) -> Iterator[Fix]:
@@ -225,26 +254,37 @@ def _nft(host: str, told: Told, peers: list[str], direction: Direction) -> Itera
         # Of family ip, a chain knows no address of IPv6, nor the other way round.
         own = [each for each in found if each.family in ("inet", match.partition(" ")[0])]
         if own:
-            line = " && ".join(
-                f"nft insert rule {chain.words} {match} accept comment {_COMMENT}" for chain in own
+            line = joined(
+                " && ",
+                (
+                    shell_line(
+                        "nft insert rule {family} {table} {chain} {match} accept comment {word}",
+                        family=chain.family,
+                        table=chain.table,
+                        chain=chain.name,
+                        match=match,
+                        word=_COMMENT,
+                    )
+                    for chain in own
+                ),
             )
         else:
             line = _into_every_chain(match, direction)
         yield Fix(host, line, root=True, undo=_WITHOUT_OURS)
 
 
-def _matches(peers: list[str], direction: Direction) -> Iterator[str]:
+def _matches(peers: list[str], direction: Direction) -> Iterator[Line]:
     end = "saddr" if direction == "in" else "daddr"
     for family, own in (
         ("ip", [each for each in peers if ":" not in each]),
         ("ip6", [each for each in peers if ":" in each]),
     ):
         if own:
-            what = own[0] if len(own) == 1 else shlex.quote(f"{{ {', '.join(own)} }}")
-            yield f"{family} {end} {what}"
+            what = own[0] if len(own) == 1 else f"{{ {', '.join(own)} }}"
+            yield command_line(family, end, what)
 
 
-def _into_every_chain(match: str, direction: Direction) -> str:
+def _into_every_chain(match: str, direction: Direction) -> Line:
     """A line that finds the chains of the input or output by itself."""
     hooks = "|".join(hook for hook in _HOOKS[direction] if hook not in ("ingress", "egress"))
     plain = match.replace("'", "")
@@ -254,16 +294,13 @@ def _into_every_chain(match: str, direction: Direction) -> str:
         f"/type filter hook ({hooks}) / && table !~ /^({other}|bridge|arp|netdev) / "
         f'{{ print "insert rule " table, chain, "{plain} accept comment {_COMMENT}" }}'
     )
-    return f"nft list chains | awk {shlex.quote(script)} | nft -f -"
+    return shell_line("nft list chains | awk {script} | nft -f -", script=script)
 
 
 # A rule is deleted by its number, which is not known before it is there.
-_WITHOUT_OURS = (
-    "nft -a list ruleset | awk "
-    + shlex.quote(
-        '/^table/ { table = $2 " " $3 } /^[ \\t]*chain / { chain = $2 } '
-        f'/accept comment "{_COMMENT}" # handle/ '
-        '{ print "delete rule " table, chain, "handle " $NF }'
-    )
-    + " | nft -f -"
+_WITHOUT_OURS = shell_line(
+    "nft -a list ruleset | awk {script} | nft -f -",
+    script='/^table/ { table = $2 " " $3 } /^[ \\t]*chain / { chain = $2 } '
+    f'/accept comment "{_COMMENT}" # handle/ '
+    '{ print "delete rule " table, chain, "handle " $NF }',
 )

@@ -23,6 +23,7 @@ from yoked.errors import HostError, YokedError
 from yoked.journal import Journal, read
 from yoked.paths import state_root
 from yoked.records.examination import Examination, Finding, Fix
+from yoked.records.shell import renamed
 
 # Long enough for `yoked install` over a slow line.
 LIMIT_S = 900.0
@@ -63,7 +64,12 @@ def as_typed(fix: Fix, *, root_there: bool) -> str:
 
 def plain_command(fix: Fix) -> str:
     """The line without sudo: who carries it out decides how root is come by."""
-    return _SUDO_WORD.sub(r"\1", fix.command) if fix.root else fix.command
+    return without_sudo(fix.command, root=fix.root)
+
+
+def without_sudo(line: str, *, root: bool) -> str:
+    """A line of root's as root types it."""
+    return _SUDO_WORD.sub(r"\1", line) if root else line
 
 
 def _is_one_command(line: str) -> bool:
@@ -285,7 +291,9 @@ def _with_own_copies(fix: Fix, number: str) -> Fix:
         return fix
     own = f"{fix.kept}-{number}"
     return replace(
-        fix, command=fix.command.replace(fix.kept, own), undo=fix.undo.replace(fix.kept, own)
+        fix,
+        command=renamed(fix.command, fix.kept, own),
+        undo=renamed(fix.undo, fix.kept, own),
     )
 
 
@@ -323,9 +331,8 @@ def carry_out(repair: Repair, shell: Shell, book: Book, fleet: Path) -> Carried:
 def take_back(done: Done, shell: Shell, book: Book) -> str:
     """Undo one line; why it could not be, or nothing."""
     assert done.undo is not None, done
-    undo = Fix(done.host, done.undo, root=done.root)
     try:
-        said = shell(done.host, plain_command(undo), root=done.root)
+        said = shell(done.host, without_sudo(done.undo, root=done.root), root=done.root)
     except HostError as problem:
         return problem.what
     if not said.ok:

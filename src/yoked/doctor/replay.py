@@ -6,7 +6,6 @@ Keys are the fields of `yoked.records.examination`; `version` is that of this la
 from __future__ import annotations
 
 import dataclasses
-import math
 import types
 import typing
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from yoked.errors import YokedError
 from yoked.records import answers
 from yoked.records.answers import reread
 from yoked.records.examination import Dial, Examination, HostSeen
-from yoked.records.words import MOST, OddError, ssh_name
+from yoked.records.words import MOST, OddError, optional, ssh_name, user
 
 VERSION = 1
 
@@ -82,7 +81,10 @@ def _read_host(host: HostSeen, odd: list[str]) -> HostSeen:
         name=ssh_name(host.name, "name", odd),
         wanted=reread(answers.WANTED, "wanted", host.wanted, odd, {}),
         # Lines to paste are made anew of what was seen, and not taken from a file.
-        failure=failure and dataclasses.replace(failure, fix=()),
+        failure=failure
+        and dataclasses.replace(
+            failure, fix=(), user=reread(optional(user), "failure.user", failure.user, odd, None)
+        ),
         facts=reread(answers.FACTS, "facts", host.facts, odd, {}),
         interfaces=tuple(reread(answers.INTERFACES, "interfaces", host.interfaces, odd, ())),
         health=reread(answers.HEALTH, "health", host.health, odd, {}),
@@ -129,7 +131,7 @@ def _build_plain(kind: Any, origin: Any, inner: tuple[Any, ...], value: Any, pat
         return value
     if kind is float:
         _require(
-            type(value) in (int, float) and abs(value) <= MOST and math.isfinite(value),
+            type(value) in (int, float) and abs(value) <= MOST,
             path, "a number", value,
         )  # fmt: skip
         return float(value)

@@ -31,7 +31,25 @@ def failure_of(host: str, ssh_config: Path | None, problem: YokedError) -> SshFa
         if kind == "timeout" and not problem.said and comes_in(host, ssh_config):
             kind = "shell"
             text = "ssh comes in, but the login shell there does not start a program"
-    return SshFailure(kind, text, problem.fix)
+    user = user_of(host, ssh_config) if kind == "shell" else None
+    return SshFailure(kind, text, problem.fix, user)
+
+
+def user_of(host: str, ssh_config: Path | None) -> str | None:
+    """Whom ssh comes in as on a host, as its configuration has it; None: it does not say."""
+    config = [] if ssh_config is None else ["-F", str(ssh_config)]
+    try:
+        done = subprocess.run(
+            ["ssh", "-G", *config, host],  # noqa: S607 - the one that connects is found alike
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TRY_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next((line[5:] for line in done.stdout.splitlines() if line.startswith("user ")), None)
 
 
 def comes_in(host: str, ssh_config: Path | None) -> bool:

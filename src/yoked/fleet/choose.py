@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from typing import Literal
 
 from yoked.errors import HostError
+from yoked.records.shell import quoted
 
 # Two measurements of one link differ by so much: only what is faster by more counts as faster.
 _AS_FAST = 0.8
@@ -243,7 +244,8 @@ def _failed_pair(attempts: Sequence[Attempt], candidates: Sequence[Candidate]) -
     }
     cause, fix = _CAUSES.get(worst.error, ("{text}.", (_ALLOW,)))
     way = f"{source} does not reach {target.host} at {target.address} ({target.interface})"
-    return HostError(f"{way}: {cause.format(**words)}", fix=[line.format(**words) for line in fix])
+    safe = {name: quoted(word) for name, word in words.items()}
+    return HostError(f"{way}: {cause.format(**words)}", fix=[line.format(**safe) for line in fix])
 
 
 def kind_rank(kind: str) -> int:

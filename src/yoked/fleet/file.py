@@ -19,7 +19,7 @@ from typing import Any, get_args
 
 from yoked.errors import FleetError
 from yoked.fleet.model import HERE, Device, Fleet, Host
-from yoked.records.words import CONTROL, INTERFACE
+from yoked.records.words import CONTROL, INTERFACE, SSH_NAME
 
 FILE_NAME = "yoked.toml"
 # Where in the file: ("host", 1, "rank").
@@ -43,8 +43,11 @@ def _host_name(value: object) -> str | None:
     if not isinstance(value, str):
         return _filled(value)
     # ssh would take a leading hyphen for an option.
-    if not value or value.startswith("-") or re.search(r"[\s\x00-\x1f]", value):
-        return f": {value!r} is no name for ssh: it is empty, has a blank or begins with -"
+    if not SSH_NAME.fullmatch(value):
+        return (
+            f": {value!r} is no name for ssh: it is empty, begins with -, or has a blank or a sign "
+            "that shells take for their own"
+        )
     return None
 
 
@@ -227,13 +230,18 @@ def _line(text: str, place: _Place) -> int:
 
 
 def format_fleet(fleet: Fleet, comments: Mapping[str, str]) -> str:
-    """A fleet as yoked.toml. comments: a line about each host, by its name."""
+    """A fleet as yoked.toml. comments: about each host, by its name; hosts' own words, which stay
+    within a line of comment.
+    """
     lines = ["# The hosts that train together, in the order of their ranks.", "[fleet]"]
     lines.append(f"name = {_quoted(fleet.name)}")
     if fleet.ssh_config is not None:
         lines.append(f"ssh_config = {_quoted(str(fleet.ssh_config))}")
     for host in fleet.hosts:
-        lines += ["", *([f"# {comments[host.name]}"] if host.name in comments else []), "[[host]]"]
+        if host.name in comments:
+            lines += ["", f"# {CONTROL.sub(' ', comments[host.name])}", "[[host]]"]
+        else:
+            lines += ["", "[[host]]"]
         lines.append(f"name = {_quoted(host.name)}")
         if host.ranks is not None:
             lines.append(f"ranks = {host.ranks}")

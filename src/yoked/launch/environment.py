@@ -15,6 +15,8 @@ from yoked.at_once import at_once
 from yoked.errors import HostError
 from yoked.fleet.model import HERE, Host
 from yoked.launch.requirements import public_version, requirements_digest, train_requirements
+from yoked.records.shell import path_word, quoted
+from yoked.records.words import fields, named, optional, version, word
 from yoked.remote.client import AgentClient
 
 # Gloo does not promise that two versions of torch understand each other.
@@ -35,6 +37,11 @@ for name in json.load(sys.stdin):
         found[name] = None
 print(json.dumps({"python": platform.python_version(), "packages": found}))
 """
+
+
+_VERSIONS = fields(
+    {"python": version, "packages": named(word, optional(version))}, needed=("python", "packages")
+)
 
 
 @dataclass(frozen=True)
@@ -110,12 +117,12 @@ def check_versions(
     found = at_once(look, interpreters)
     problems: list[VersionProblem] = []
     first = found[0] if found else None
-    for (host, _, python), version in zip(interpreters, found, strict=True):
-        if version is None:
+    for (host, _, python), has in zip(interpreters, found, strict=True):
+        if has is None:
             what = f"{host.name}: {python} has no torch"
-        elif first is not None and public_version(version) != public_version(first):
+        elif first is not None and public_version(has) != public_version(first):
             what = (
-                f"torch is {version} on {host.name} ({python}), but {first} on "
+                f"torch is {has} on {host.name} ({python}), but {first} on "
                 f"{interpreters[0][0].name}: they need not understand each other"
             )
         else:
@@ -132,7 +139,7 @@ def _get_torch(host: Host, wanted: str | None) -> tuple[str, ...]:
     # What yoked.toml names is the person's own: `yoked install` leaves it as it is.
     package = _MUST_AGREE if wanted is None else f"{_MUST_AGREE}=={public_version(wanted)}"
     return (
-        f"{host.python} -m pip install {package}    on {host.name}",
+        f"{path_word(host.python)} -m pip install {quoted(package)}    on {host.name}",
         f"or remove `python` of {host.name} from yoked.toml, and run `{install}`",
     )
 
@@ -152,8 +159,14 @@ def host_versions(client: AgentClient, python: str, packages: Sequence[str]) -> 
             f"{client.host}: {python} does not start: {said[-1]}",
             fix="it must be Python 3.11 or newer: yoked hosts",
         )
-    answer = json.loads(outcome["stdout"])
-    return Versions(answer["python"], answer["packages"])
+    try:
+        answer = _VERSIONS(json.loads(outcome["stdout"]), "versions", [])
+    except (ValueError, RecursionError):
+        raise HostError(
+            f"{client.host}: {python} does not say what it has", fix=f"ssh {client.host} true"
+        ) from None
+    # What is not told is taken for missing.
+    return Versions(answer["python"], {name: answer["packages"].get(name) for name in packages})
 
 
 def differences(requirements: Sequence[str], found: Versions) -> list[Difference]:

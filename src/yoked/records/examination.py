@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from yoked.records.shell import Line
+
 Severity = Literal["error", "warning"]
 # Why there is no agent on a host. "shell": ssh came in, but what its shell says or does is in the
 # way; "python": it came in, and no Python can run the agent.
@@ -24,11 +26,14 @@ Purpose = Literal["ephemeral", "rendezvous", "bulk"]
 
 @dataclass(frozen=True)
 class SshFailure:
-    """Why a host has no agent. text: ssh's own words, or the shell's."""
+    """Why a host has no agent. text: ssh's own words, or the shell's. user: whom ssh comes in as,
+    where that matters.
+    """
 
     kind: SshKind
     text: str
     fix: tuple[str, ...] = ()
+    user: str | None = None
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,7 @@ class Examination:
 
 @dataclass(frozen=True)
 class Fix:
-    """A line for a shell of a host, ready to paste; host "": the controller.
+    """A line for a shell of a host, ready to paste; host "": the controller. Its values are quoted.
 
     root: it needs root there. undo: the line that takes it back; None: nothing to take back.
     by_hand: only a person can do it (a cable); `--fix` leaves it alone. kept: how the names of the
@@ -174,9 +179,9 @@ class Fix:
     """
 
     host: str
-    command: str
+    command: Line
     root: bool = False
-    undo: str | None = None
+    undo: Line | None = None
     by_hand: bool = False
     kept: str = ""
 

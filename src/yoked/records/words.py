@@ -6,7 +6,6 @@ shell, so addresses, names, versions and paths have no character beside those th
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
@@ -93,7 +92,8 @@ def _whole(least: int, most: int) -> Rule:
 
 
 def _read_number(value: Any) -> float:
-    _require(type(value) in (int, float) and math.isfinite(value) and abs(value) <= MOST)
+    # What is no number is not below anything.
+    _require(type(value) in (int, float) and abs(value) <= MOST)
     # As it came: 1 stays 1.
     return value  # type: ignore[no-any-return]
 
@@ -129,8 +129,10 @@ launch_id = _of_pattern(r"[A-Za-z0-9_-]{0,64}")
 path = _leaf(_read_path)
 # As a person names an interpreter: an option it is not, a blank it may have.
 program = _of_pattern(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029-][^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
-# Whatever ssh takes for a host, which is no option.
-ssh_name = _of_pattern(r"[^\s\x00-\x1f\x7f-\x9f-][^\s\x00-\x1f\x7f-\x9f]*")
+# What ssh takes for a host: no option, and nothing that a shell would take for its own, for it
+# stands in many lines to paste.
+SSH_NAME = re.compile(r"[\w.@:%/+=,][\w.@:%/+=,-]*")
+ssh_name = _of_pattern(SSH_NAME.pattern)
 pid = _whole(1, 2**31 - 1)
 port = _whole(1, 65_535)
 port_text = _of_pattern(r"[0-9]{1,5}")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from yoked.errors import HostError, NoPythonError, UsageError, YokedError
 from yoked.records.examination import SshKind
+from yoked.records.shell import Line, as_made, command_line, quoted
 
 CONNECT_TIMEOUT_S = 10
 # A cut cable is noticed after three of these.
@@ -179,8 +180,13 @@ _REASONS: tuple[tuple[str, SshKind, str, tuple[str, ...]], ...] = (
         ),
     ),
 )
-# ssh knows which file has the key, and under which name.
-_FORGET = re.compile(r"ssh-keygen -f .* -R .*")
+# ssh knows which file has the key, and under which name. What it hands on of a server's words may
+# look the same: no character here means anything to a shell.
+_FORGET = re.compile(
+    r"ssh-keygen -f (?:\"[\w./+@ -]+\"|'[\w./+@ -]+'|[\w./+@-]+)"
+    r" -R (?:\"[\w.:%@\[\]-]+\"|'[\w.:%@\[\]-]+'|[\w.:%@-]+)(?=\s|$)",
+    re.ASCII,
+)
 _NOISE = re.compile(r"^(Warning: Permanently added|Connection to .* closed|mux_client|\s*$)")
 
 
@@ -206,17 +212,24 @@ def explain_end(host: str, status: int, said: str, *, ssh: bool) -> HostError:
     )
 
 
+def forget_key(host: str, said: str) -> Line:
+    """The line by which ssh forgets a host's key, as it says itself. said: its stderr."""
+    found = _FORGET.search(said)
+    if found is None:
+        return command_line("ssh-keygen", "-R", host)
+    return as_made(found[0])
+
+
 def _explain_ssh(host: str, said: str, lines: Sequence[str], own_words: str) -> NoAgentError:
     """Why ssh has no connection."""
     for pattern, kind, meaning, fix in _REASONS:
         if found := re.search(pattern, said):
             line = next((each for each in lines if found[0] in each), own_words)
             line = line.removeprefix("ssh: ")
-            forget = _FORGET.search(said)
-            words = {"host": host, "forget": forget[0] if forget else f"ssh-keygen -R {host}"}
+            words = {"host": quoted(host), "forget": forget_key(host, said)}
             return NoAgentError(
                 f"{host}: {meaning}\nssh: {line}",
-                fix=tuple(f.format(**words) for f in fix),
+                fix=tuple(each.format(**words) for each in fix),
                 kind=kind,
                 # ssh frames what it finds alarming.
                 said=line.strip("@ "),

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from yoked.agent.jobfolder import JobFolder
 from yoked.agent.listeners import leave_out, listener_owners
 
 
@@ -17,3 +26,63 @@ def test_the_agents_own_listeners_take_no_port() -> None:
 
     assert [each["pid"] for each in before] == [os.getpid()]
     assert after == []
+
+
+LISTEN = """
+import socket, time
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def listener_of(folder: Path, launch_id: str) -> Iterator[int]:
+    """A program of a launch that listens; its port."""
+    environment = {
+        **os.environ,
+        "YOKED_LAUNCH_ID": launch_id,
+        "YOKED_JOB_FOLDER": str(folder),
+        "YOKED_RUN": folder.name,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", LISTEN], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        yield int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def job_of(tmp_path: Path, launch_id: str, **more: Any) -> Path:
+    folder = tmp_path / "otter"
+    folder.mkdir()
+    JobFolder(folder).write("job.json", {"launch_id": launch_id})
+    for name, content in more.items():
+        JobFolder(folder).write(f"{name}.json", content)
+    return folder
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="owners are found in /proc")
+@pytest.mark.parametrize(
+    ("launch_id", "files", "ended"),
+    [
+        ("a1b2", {}, False),
+        ("a1b2", {"end": {"time_s": 1.0}}, True),
+        ("c3d4", {}, True),
+    ],
+    ids=["its job is there", "its job is over", "another launch has the folder"],
+)
+def test_a_port_is_told_with_the_launch_of_its_owner_and_whether_that_is_over(
+    tmp_path: Path, launch_id: str, files: dict[str, Any], ended: bool
+) -> None:
+    folder = job_of(tmp_path, launch_id, **files)
+
+    with listener_of(folder, "a1b2") as port:
+        (owner,) = listener_owners(port)
+
+    assert (owner["run"], owner["launch"], owner["ended"]) == ("otter", "a1b2", ended)
+    assert owner["start_ticks"] > 0

@@ -163,6 +163,13 @@ CASES = (
     Case("port-taken", said("health/ports/owners", {"29500": [
         {"pid": 77, "command": "nginx", "user": "www", "run": None}]}), "--master_port",
          severity="warning"),
+    Case("port-taken", said("health/ports/owners", {"29500": [
+        {**RANK, "ended": True}]}), "for p in 4711:123456;", severity="warning"),
+    Case("port-taken", said("health/ports/owners", {"29500": [
+        {**RANK, "ended": False}]}), "`yoked stop otter` ends it", severity="warning"),
+    Case("port-taken", said("health/ports/owners", {"29500": [
+        {**RANK, "ended": True}, {"pid": 77, "command": "nginx", "user": "www", "run": None}]}),
+         "`ss -ltnp sport = :29500` shows it", severity="warning"),
     # firewalls
     Case("firewall-drop", dialled(None, "garage"), "ip saddr"),
     Case("firewall-ephemeral", dialled(None, "garage", ports=PORTS), "ip saddr"),

@@ -25,6 +25,7 @@ from yoked.doctor.checks.reading import choose_again, edit_entry
 from yoked.doctor.checks.startfiles import quiet, take_out_limit, take_out_variable
 from yoked.doctor.fixing import Book, Repair, Said, carry_out, take_back
 from yoked.records.examination import Examination, Finding, Fix
+from yoked.records.shell import quoted, shell_line
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the lines are for Linux")
 
@@ -291,7 +292,8 @@ def test_a_line_that_fails_half_way_leaves_the_file_as_it_was(tmp_path: Path) ->
     folder, book = tmp_path / "host", Book(tmp_path / "fixes.jsonl")
     folder.mkdir()
     (folder / "yoked.toml").write_text(TOML)
-    fix = rewrite_file("", f"{folder}/yoked.toml", "chosen", f": > {folder}/yoked.toml && false")
+    file = quoted(folder / "yoked.toml")
+    fix = rewrite_file("", file, "chosen", shell_line(": > {file} && false", file=file))
 
     repair = Repair(Finding("any", "error", ("garage",), "", "", (fix,)))
     carried = carry_out(repair, in_shell(folder), book, tmp_path / "yoked.toml")
@@ -314,6 +316,32 @@ def test_a_process_is_ended_only_if_it_began_when_it_did(tmp_path: Path) -> None
         assert meant.wait(10) == -9
         assert other.poll() is None
         other.kill()
+
+
+def test_a_process_that_is_of_another_launch_by_now_is_left_alone(tmp_path: Path) -> None:
+    processes = [
+        subprocess.Popen(["sleep", "60"], env={**os.environ, "YOKED_LAUNCH_ID": launch})
+        for launch in ("a1b2", "c3d4")
+    ]
+    over, trains = processes
+    try:
+        told_of = [{**known(each.pid), "launch": "a1b2"} for each in processes]
+
+        done = run(kill_line(told_of), tmp_path)
+
+        assert (done.returncode, done.stderr) == (0, "")
+        assert over.wait(10) == -9
+        assert trains.poll() is None
+    finally:
+        for each in processes:
+            each.kill()
+            each.wait()
+
+
+def known(pid: int) -> dict[str, int]:
+    found = Process.of(pid)
+    assert found is not None
+    return found.to_dict()
 
 
 NETWORK = """

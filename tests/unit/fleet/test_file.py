@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -140,13 +141,14 @@ def test_the_named_file_counts_then_the_one_that_is_here(
 
 
 NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1)
+SSH_NAMES = st.from_regex(r"[\w.@:%/+=,][\w.@:%/+=,-]*", fullmatch=True)
 
 
 @given(
     hosts=st.lists(
         st.builds(
             Host,
-            NAMES.filter(lambda name: not name.startswith("-")),
+            SSH_NAMES,
             st.none() | st.integers(1, 64),
             st.sampled_from(["auto", "cpu", "cuda", "mps"]),
             st.none() | st.sampled_from(["eth0", "wg0", "eth0:1"]),
@@ -195,3 +197,28 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(FleetError, match="cannot be written"):
         write_fleet(tmp_path / "file" / "yoked.toml", WHOLE)
+
+
+def test_what_a_host_says_of_itself_stays_a_comment(file: Path) -> None:
+    fleet = Fleet("home", (Host("attic"),), file)
+    cpu = 'i9\n[[host]]\nname = "evil"\rname = "x"\x85\u2028# more'
+
+    file.write_text(format_fleet(fleet, {"attic": cpu}))
+
+    assert [host.name for host in load_fleet(file).hosts] == ["attic"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a;touch x", "$(x)", "a`x`", "a|b", "a&b", "it's", 'a"b', "~x", "*"]
+)
+def test_a_name_that_means_something_to_a_shell_is_none(file: Path, name: str) -> None:
+    said = refusal(file, f"[[host]]\nname = {json.dumps(name)}\n")
+
+    assert "is no name for ssh" in said
+
+
+@pytest.mark.parametrize("name", ["eth0;x", "-f", "a b", "e'", "eth0\u00e9", "x" * 16])
+def test_an_interface_is_named_as_the_kernel_names_them(file: Path, name: str) -> None:
+    said = refusal(file, f'[[host]]\nname = "a"\ninterface = {json.dumps(name)}\n')
+
+    assert "is no interface's name" in said

@@ -100,6 +100,8 @@ def _wanted(names: Sequence[str], path: Path, ssh_config: Path | None, ranks: in
 
 
 def _check(names: Sequence[str], ranks: int | None, ssh_config: Path | None) -> None:
+    from yoked.records.words import SSH_NAME
+
     if ranks is not None and ranks < 1:
         raise UsageError(f"--ranks {ranks}: a host has one rank at least", fix="--ranks 1")
     if ssh_config is not None and not ssh_config.is_file():
@@ -109,7 +111,7 @@ def _check(names: Sequence[str], ranks: int | None, ssh_config: Path | None) -> 
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"{name} is named twice", fix="name each host once")
-        if not name or name.startswith("-") or any(char.isspace() for char in name):
+        if not SSH_NAME.fullmatch(name):
             raise UsageError(f"{name!r} is no name for ssh", fix=f"ssh {name!r}    must work")
 
 

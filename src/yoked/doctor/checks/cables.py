@@ -16,6 +16,7 @@ from yoked.doctor.checks.reading import (
     own_interfaces,
 )
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.records.shell import shell_line
 from yoked.units import format_bit_per_s
 
 _SLOW_PORT_BIT_PER_S = 10**8
@@ -70,7 +71,9 @@ def _slow_port(seen: Examination) -> Iterator[Finding]:
                 "a cable with a broken pair, or an old switch, makes a gigabit port fall back; "
                 "every exchange takes ten times as long",
                 by_hand(
-                    host.name, f"try another cable and another port of the switch at {interface}"
+                    host.name,
+                    "try another cable and another port of the switch at {interface}",
+                    interface=interface,
                 ),
             )
 
@@ -87,9 +90,9 @@ def _half_duplex(seen: Examination) -> Iterator[Finding]:
                 "it cannot send and receive at once, as every all-reduce does",
                 Fix(
                     host.name,
-                    f"ethtool -s {interface} autoneg on",
+                    shell_line("ethtool -s {it} autoneg on", it=interface),
                     root=True,
-                    undo=f"ethtool -s {interface} autoneg off duplex half",
+                    undo=shell_line("ethtool -s {it} autoneg off duplex half", it=interface),
                 ),
             )
 

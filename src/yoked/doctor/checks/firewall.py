@@ -10,6 +10,7 @@ from yoked.doctor.checks.groups import Group, groups
 from yoked.doctor.checks.reading import at, finding, listed, part, plural
 from yoked.doctor.checks.verdicts import reached
 from yoked.records.examination import Dial, Examination, Finding, Fix
+from yoked.records.shell import shell_line
 
 _AFTER = (
     "rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed",
@@ -185,9 +186,9 @@ def _connections_full(seen: Examination) -> Iterator[Finding]:
             "new connections are dropped as soon as the table is full",
             Fix(
                 host.name,
-                f"sysctl -w net.netfilter.nf_conntrack_max={4 * most}",
+                shell_line("sysctl -w net.netfilter.nf_conntrack_max={most}", most=4 * most),
                 root=True,
-                undo=f"sysctl -w net.netfilter.nf_conntrack_max={most}",
+                undo=shell_line("sysctl -w net.netfilter.nf_conntrack_max={most}", most=most),
             ),
         )
 

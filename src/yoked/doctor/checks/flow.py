@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
@@ -24,6 +25,7 @@ from yoked.doctor.checks.reading import (
 )
 from yoked.doctor.checks.verdicts import connected, failing, reached
 from yoked.records.examination import Dial, Examination, Finding, Fix, HostSeen
+from yoked.records.shell import joined, shell_line
 from yoked.units import format_bit_per_s, format_bytes, format_duration
 
 # A first window of full-size packets, of which not one arrived.
@@ -123,11 +125,17 @@ def _mtu(seen: Examination, host: HostSeen) -> int:
 def _smaller_packets(seen: Examination, host: HostSeen, peer: HostSeen) -> Fix:
     """Try which packets pass, and send none that are larger: for TCP one end is enough."""
     address = str(chosen_address(seen, peer))
-    ping, header = ("ping -6", 48) if ":" in address else ("ping", 28)
-    sizes = " ".join(map(str, (each for each in _SIZES if each < _mtu(seen, host))))
     route = narrow_route(host.name, address)
-    tries = f"{ping} -c 1 -W 1 -M do -s $((m - {header})) {address} >/dev/null 2>&1"
-    return replace(route, command=f"for m in {sizes}; do {tries} && break; done; {route.command}")
+    line = shell_line(
+        "for m in {sizes}; do {ping} -c 1 -W 1 -M do -s $((m - {header})) {address} "
+        ">/dev/null 2>&1 && break; done; {route}",
+        sizes=joined(" ", (each for each in _SIZES if each < _mtu(seen, host))),
+        ping=shell_line("ping -6") if ":" in address else shell_line("ping"),
+        header=48 if ":" in address else 28,
+        address=address,
+        route=route.command,
+    )
+    return replace(route, command=line)
 
 
 def narrow_route(host: str, address: str) -> Fix:
@@ -136,19 +144,27 @@ def narrow_route(host: str, address: str) -> Fix:
     Routes to the very address that were there before come back with the undo.
     """
     # Of several routes to one address the one with the least metric counts; IPv6 has no 0.
-    ip, metric = ("ip -6", " metric 1") if ":" in address else ("ip", "")
-    kept = f".yoked-{address}"
-    # Routes do not outlive the start of a host, and neither does what is kept there.
-    before = f"/run/route{kept}"
-    way = f"$({ip} route get {address} | grep -oE '(via( inet6)?|dev) [^ ]+' | tr '\\n' ' ')"
-    line = (
-        f"{is_free(before)} && "
-        f"{ip} route show exact {address} | sed 's/ linkdown//g; s/ dead//g' > {before} && "
-        f"way={way} && {ip} route replace {address} $way{metric} mtu $m"
+    six = ":" in address
+    kept = f".yoked-{re.sub(r'[^0-9A-Fa-f.:]', '', address)}"
+    words = {
+        "ip": shell_line("ip -6") if six else shell_line("ip"),
+        "metric": shell_line(" metric 1") if six else shell_line(""),
+        "address": address,
+        # Routes do not outlive the start of a host, and neither does what is kept there.
+        "before": joined("", ("/run/route", kept)),
+    }
+    line = shell_line(
+        "{free} && "
+        "{ip} route show exact {address} | sed 's/ linkdown//g; s/ dead//g' > {before} && "
+        "way=$({ip} route get {address} | grep -oE '(via( inet6)?|dev) [^ ]+' | tr '\\n' ' ') && "
+        "{ip} route replace {address} $way{metric} mtu $m",
+        free=is_free(joined("", ("/run/route", kept))),
+        **words,
     )
-    undo = (
-        f"[ ! -e {before} ] || {{ {ip} route del {address}{metric} 2>/dev/null; "
-        f"while read -r route; do {ip} route replace $route; done < {before}; rm {before}; }}"
+    undo = shell_line(
+        "[ ! -e {before} ] || {{ {ip} route del {address}{metric} 2>/dev/null; "
+        "while read -r route; do {ip} route replace $route; done < {before}; rm {before}; }}",
+        **words,
     )
     return Fix(host, line, root=True, undo=undo, kept=kept)
 
@@ -165,7 +181,9 @@ def _bulk_stalls(seen: Examination) -> Iterator[Finding]:
             "an exchange of gradients would stop the same way",
             by_hand(
                 target.name,
-                f"check cable, switch and radio between {source.name} and {target.name}",
+                "check cable, switch and radio between {source} and {target}",
+                source=source.name,
+                target=target.name,
             ),
             link=(source.name, target.name),
         )
@@ -193,7 +211,7 @@ def _lossy(seen: Examination) -> Iterator[Finding]:
             f"{source_name} to {target_name}: {len(lost)} of {len(echo_s)} echoes took up to "
             f"{format_duration(max(lost))}, others {format_duration(median(echo_s))}{_more(own)}",
             "packets are lost and sent again, and all ranks wait for each",
-            by_hand(host.name, f"check the cable or the radio of {host.name}"),
+            by_hand(host.name, "check the cable or the radio of {host}", host=host.name),
             link=(source_name, target_name),
         )
 
@@ -216,8 +234,8 @@ def _jitter(seen: Examination) -> Iterator[Finding]:
             f"{format_duration(echo_s[-1])}, half of them more than "
             f"{format_duration(median(echo_s))}{_more(own)}",
             "a step waits for the slowest of its messages",
-            by_hand(host.name, f"use a cable for {host.name}, or bring it nearer to the access "
-                               "point"),
+            by_hand(host.name, "use a cable for {host}, or bring it nearer to the access point",
+                    host=host.name),
             link=(source_name, target_name),
         )  # fmt: skip
 
@@ -258,9 +276,9 @@ def _power_save(seen: Examination) -> Iterator[Finding]:
                 "it sleeps between messages, and answers a tenth of a second late",
                 Fix(
                     host.name,
-                    f"iw dev {interface} set power_save off",
+                    shell_line("iw dev {it} set power_save off", it=interface),
                     root=True,
-                    undo=f"iw dev {interface} set power_save on",
+                    undo=shell_line("iw dev {it} set power_save on", it=interface),
                 ),
             )
 
@@ -275,7 +293,11 @@ def _weak_signal(seen: Examination) -> Iterator[Finding]:
                 host.name,
                 f"{interface} of {host.name} hears its access point at {signal_dbm} dBm",
                 "below -75 dBm a radio is slow and loses packets",
-                by_hand(host.name, f"bring {host.name} nearer to the access point, or use a cable"),
+                by_hand(
+                    host.name,
+                    "bring {host} nearer to the access point, or use a cable",
+                    host=host.name,
+                ),
             )
 
 
@@ -312,7 +334,9 @@ def _slow_link(seen: Examination) -> Iterator[Finding]:
             f"{source_name} to {target_name} at {chosen_interface(seen, seen.host(target_name))}: "
             f"{format_bit_per_s(8 * rate)}{other}{_more(own)}",
             "every step sends the model's gradients over it; `yoked plan` says what that costs",
-            choose_again(seen) if faster else by_hand(host.name, f"use a cable for {host.name}"),
+            choose_again(seen)
+            if faster
+            else by_hand(host.name, "use a cable for {host}", host=host.name),
             link=(source_name, target_name),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -11,6 +10,7 @@ from yoked.doctor.check import Check, page
 from yoked.doctor.checks.reading import at, by_hand, finding, listed, mapping, part
 from yoked.doctor.checks.startfiles import take_out_variable
 from yoked.records.examination import Examination, Finding, Fix, HostSeen, Severity
+from yoked.records.shell import Line, shell_line
 from yoked.units import format_bytes
 
 # Source: NEEDED_BYTES of yoked.agent.jobs.
@@ -77,8 +77,8 @@ def _disk_full(seen: Examination) -> Iterator[Finding]:
                 f"{format_bytes(least)} are free for {_shown(full)} on {host.name}; a run needs "
                 f"{format_bytes(needed if 'state' in full else _JOB_BYTES)}",
                 "the first log line or checkpoint that does not fit ends the run",
-                by_hand(host.name, f"make room: `du -xh -d1 {shlex.quote(_place(full))} | sort -h`;"
-                                   " `yoked clean` removes runs that are over"),
+                by_hand(host.name, "make room: `du -xh -d1 {place} | sort -h`; `yoked clean` "
+                                   "removes runs that are over", place=_place(full)),
             )  # fmt: skip
 
 
@@ -109,8 +109,8 @@ def _no_inodes(seen: Examination) -> Iterator[Finding]:
                 f"{_shown(empty)} on {host.name} can take {least:,} more files, however small",
                 "the run ends with `No space left on device`, although df shows room",
                 by_hand(host.name, "find the folder with the most files, and remove what is not "
-                                   f"needed: `du --inodes -x -d2 {shlex.quote(_place(empty))} | "
-                                   "sort -n`"),
+                                   "needed: `du --inodes -x -d2 {place} | sort -n`",
+                        place=_place(empty)),
             )  # fmt: skip
 
 
@@ -135,13 +135,17 @@ def _read_only(seen: Examination) -> Iterator[Finding]:
 
 
 def _remount(host: HostSeen, path: str) -> Fix:
-    # The folder may not be there yet; then it is that above it which counts.
-    place = (
-        f'p={shlex.quote(path)}; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; '
-        'p=$(findmnt -no TARGET --target "$p" | tail -n 1); '
-        'mount -o remount,{0} "$p" || mount -o remount,bind,{0} "$p"'
-    )
-    return Fix(host.name, place.format("rw"), root=True, undo=place.format("ro"))
+    def remount(how: str) -> Line:
+        # The folder may not be there yet; then it is that above it which counts.
+        return shell_line(
+            'p={path}; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; '
+            'p=$(findmnt -no TARGET --target "$p" | tail -n 1); '
+            'mount -o remount,{how} "$p" || mount -o remount,bind,{how} "$p"',
+            path=path,
+            how=how,
+        )
+
+    return Fix(host.name, remount("rw"), root=True, undo=remount("ro"))
 
 
 def _denied(seen: Examination) -> Iterator[Finding]:
@@ -170,18 +174,21 @@ def _denied(seen: Examination) -> Iterator[Finding]:
 
 
 def _hand_over(host: HostSeen, name: str, path: str, uid: object) -> Fix:
-    where = shlex.quote(path)
     if path in ("/tmp", "/var/tmp"):  # noqa: S108 - as it is on the host
-        return Fix(host.name, f"chmod 1777 {where}", root=True)
+        return Fix(host.name, shell_line("chmod 1777 {path}", path=path), root=True)
     if not _is_below(path, str(part(host, "folders", "home", "path") or "/")):
         # It may be everybody's: what lies there is not handed over.
         return by_hand(
             host.name,
-            f"set {_SET_BY[name]} to a folder of yours, or have {path} made writable for you",
+            "set {variable} to a folder of yours, or have {path} made writable for you",
+            variable=_SET_BY[name],
+            path=path,
         )
     return Fix(
         host.name,
-        f"mkdir -p {where} && chown -R {uid} {where} && chmod u+rwx {where}",
+        shell_line(
+            "mkdir -p {path} && chown -R {uid} {path} && chmod u+rwx {path}", path=path, uid=uid
+        ),
         root=True,
     )
 
@@ -226,7 +233,7 @@ def _temporary(seen: Examination) -> Iterator[Finding]:
                 "compilers and programs that do not look elsewhere fail",
                 take_out_variable(host.name, "TMPDIR")
                 if set_by
-                else Fix(host.name, f"mkdir -m 1777 {shlex.quote(path)}", root=True),
+                else Fix(host.name, shell_line("mkdir -m 1777 {path}", path=path), root=True),
             )
 
 
@@ -250,8 +257,14 @@ def _no_exec(seen: Examination) -> Iterator[Finding]:
 
 
 def _executable(host: HostSeen, folders: Mapping[str, _Folder]) -> Fix:
-    place = f'mount -o remount,{{}} "$(findmnt -no TARGET --target {shlex.quote(_place(folders))})"'
-    return Fix(host.name, place.format("exec"), root=True, undo=place.format("noexec"))
+    def remount(how: str) -> Line:
+        return shell_line(
+            'mount -o remount,{how} "$(findmnt -no TARGET --target {place})"',
+            how=how,
+            place=_place(folders),
+        )
+
+    return Fix(host.name, remount("exec"), root=True, undo=remount("noexec"))
 
 
 def _shared_memory(seen: Examination) -> Iterator[Finding]:
@@ -274,7 +287,7 @@ def _shared_memory(seen: Examination) -> Iterator[Finding]:
             saw,
             "workers of a DataLoader die with `Bus error`, and NCCL between the GPUs of a host "
             f"fails; in a container, start it with {size}",
-            Fix(host.name, "mount -o remount,size=2g /dev/shm", root=True),
+            Fix(host.name, shell_line("mount -o remount,size=2g /dev/shm"), root=True),
         )
 
 

@@ -19,6 +19,7 @@ from yoked.doctor.checks.reading import (
 from yoked.doctor.checks.startfiles import take_out_variable
 from yoked.fleet.model import usable_gpus
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.records.shell import shell_line
 
 _HIDDEN = ("", "-1", "NoDevFiles")
 _AFTER = ("world-failed", "nccl-missing")
@@ -76,7 +77,7 @@ def _driver(seen: Examination) -> Iterator[Finding]:
 def _mend_driver(host: HostSeen, error: str) -> tuple[Fix, ...]:
     if "permission" in error:
         user = host.facts.get("user")
-        line = f"usermod -a -G video,render {user}"
+        line = shell_line("usermod -a -G video,render {user}", user=user)
         return (Fix(host.name, line, root=True), by_hand(host.name, "log in anew"))
     if "mismatch" in error:
         return (by_hand(host.name, "restart the host: its driver was renewed while it ran"),)

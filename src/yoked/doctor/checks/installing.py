@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-
 from yoked.doctor.checks.reading import at, edit_entry, fleet_flag, mapping
 from yoked.fleet.model import HERE
 from yoked.records.examination import Examination, Fix, HostSeen
+from yoked.records.shell import command_line, path_word, shell_line
 
 
 def install_torch(seen: Examination, host: HostSeen, *flags: str) -> Fix:
     """Make an environment on a host with the versions that are here."""
     words = ["yoked", "install", *flags, "--host", host.name, *fleet_flag(seen)]
-    return Fix("", shlex.join(words))
+    return Fix("", command_line(*words))
 
 
 def get_package(
@@ -33,11 +31,13 @@ def get_package(
             [edit_entry(seen, host.name, "/^python *=/d")] if host.wanted.get("python") else []
         )
         return (*removal, install_torch(seen, host, *flags))
-    # A leading ~ is for the shell.
-    path = python if re.fullmatch(r"~?[\w./+@-]+", python) else shlex.quote(python)
-    again = " --force-reinstall" if flags else ""
-    # An environment of uv has no pip until it is asked for.
-    line = f"{path} -m pip --version || {path} -m ensurepip; {path} -m pip install{again} {package}"
+    line = shell_line(
+        # An environment of uv has no pip until it is asked for.
+        "{path} -m pip --version || {path} -m ensurepip; {path} -m pip install{again} {package}",
+        path=path_word(python),
+        again=shell_line(" --force-reinstall") if flags else shell_line(""),
+        package=package,
+    )
     return (Fix(host.name, line),)
 
 

@@ -23,6 +23,7 @@ from yoked.doctor.checks.reading import (
     version_of,
 )
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.records.shell import Line, shell_line
 
 _LINKS = (
     "no-route", "forbidden-route", "other-network", "other-way", "firewall-drop",
@@ -83,9 +84,9 @@ def _interface_down(seen: Examination) -> Iterator[Finding]:
                 "nobody reaches the host at the address that the run would use",
                 Fix(
                     host.name,
-                    f"ip link set dev {wanted} up",
+                    shell_line("ip link set dev {it} up", it=wanted),
                     root=True,
-                    undo=f"ip link set dev {wanted} down",
+                    undo=shell_line("ip link set dev {it} down", it=wanted),
                 ),
             )
 
@@ -102,7 +103,11 @@ def _no_carrier(seen: Examination) -> Iterator[Finding]:
                 host.name,
                 f"{wanted} of {host.name} is on, but has no signal",
                 "the cable is out, or the switch or access point is off",
-                by_hand(host.name, f"plug in the cable of {wanted}, or join its wireless network"),
+                by_hand(
+                    host.name,
+                    "plug in the cable of {it}, or join its wireless network",
+                    it=wanted,
+                ),
             )
 
 
@@ -129,13 +134,22 @@ def _give_address(seen: Examination, host: HostSeen, interface: str) -> Fix:
     """Give an interface the address that it had, or have one asked for."""
     former = former_address(seen, host)
     if former is None:
-        line = (
-            f"nmcli device connect {interface} || networkctl renew {interface} || "
-            f"dhclient {interface}"
+        line = shell_line(
+            "nmcli device connect {it} || networkctl renew {it} || dhclient {it}", it=interface
         )
         return Fix(host.name, line, root=True)
-    what = f"{former[0]}/{former[1]} dev {interface}"
-    return Fix(host.name, f"ip address add {what}", root=True, undo=f"ip address del {what}")
+    what = on_device(*former, interface)
+    return Fix(
+        host.name,
+        shell_line("ip address add {what}", what=what),
+        root=True,
+        undo=shell_line("ip address del {what}", what=what),
+    )
+
+
+def on_device(address: str, prefix: int | None, interface: str) -> Line:
+    """An address as `ip address` takes it."""
+    return shell_line("{at} dev {interface}", at=f"{address}/{prefix}", interface=interface)
 
 
 def _link_local(seen: Examination) -> Iterator[Finding]:
@@ -224,35 +238,48 @@ def _intruder(seen: Examination, address: str, names: list[str]) -> HostSeen:
 def _own_address_back(seen: Examination, host: HostSeen, address: str) -> tuple[Fix, ...]:
     """Take an address from a host; where the run would use it, give it its own instead."""
     interface = next(name for name, own, _ in addresses(host) if own == address)
-    taken = f"{address}/{prefix_of(host, address)} dev {interface}"
+    prefix = prefix_of(host, address)
     if chosen_address(seen, host) != address:
+        taken = on_device(address, prefix, interface)
         return (
             Fix(
                 host.name,
-                f"ip address del {taken}",
+                shell_line("ip address del {taken}", taken=taken),
                 root=True,
-                undo=f"ip address add {taken}",
+                undo=shell_line("ip address add {taken}", taken=taken),
             ),
         )
     former = former_address(seen, host)
     if former is None:
-        return (by_hand(host.name, f"give {interface} of {host.name} an address of its own"),)
-    return (replace_address(host, taken, f"{former[0]}/{former[1]} dev {interface}"),)
+        return (
+            by_hand(
+                host.name,
+                "give {interface} of {host} an address of its own",
+                interface=interface,
+                host=host.name,
+            ),
+        )
+    return (replace_address(host, (address, prefix), former, interface),)
 
 
-def replace_address(host: HostSeen, old: str, new: str) -> Fix:
-    """Give an interface an address for another; old, new: `ADDRESS/PREFIX dev INTERFACE`.
+def replace_address(
+    host: HostSeen, old: tuple[str, int | None], new: tuple[str, int | None], interface: str
+) -> Fix:
+    """Give an interface an address for another; old, new: (address, prefix).
 
     The new one comes first: with its last address an interface loses its routes.
     """
-    device = new.rpartition(" ")[2]
-    # Else the second of a network goes with the first.
-    keep = f"sysctl -qw net/ipv4/conf/{device}/promote_secondaries=1"
+    words = {"old": on_device(*old, interface), "new": on_device(*new, interface)}
     return Fix(
         host.name,
-        f"{keep} && ip address add {new} && ip address del {old}",
+        shell_line(
+            # Else the second of a network goes with the first.
+            "sysctl -qw {keep} && ip address add {new} && ip address del {old}",
+            keep=f"net/ipv4/conf/{interface}/promote_secondaries=1",
+            **words,
+        ),
         root=True,
-        undo=f"ip address add {old} && ip address del {new}",
+        undo=shell_line("ip address add {old} && ip address del {new}", **words),
     )
 
 
@@ -288,7 +315,7 @@ def _no_interface(seen: Examination) -> Iterator[Finding]:
                 host.name,
                 f"{host.name} has no interface with an address that others could dial",
                 "it cannot take part",
-                by_hand(host.name, f"connect {host.name} to the network of the others"),
+                by_hand(host.name, "connect {host} to the network of the others", host=host.name),
             )
 
 

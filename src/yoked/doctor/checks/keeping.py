@@ -6,38 +6,53 @@ a whole copy of it is there, and nothing is put back where there is none: the li
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from yoked.records.examination import Fix
+from yoked.records.shell import Line, joined, quoted, shell_line
 
 
-def keep(file: str, kept: str) -> str:
+def keep(file: Line, kept: Line) -> Line:
     """Copy a file, as words of a shell; it fails where the copy's name is taken."""
     # Renamed when it is whole: a full disk leaves no half of a copy to be put back.
-    return f"{is_free(kept)} && cp -p {file} {kept}.new && mv {kept}.new {kept}"
+    return shell_line(
+        "{free} && cp -p {file} {kept}.new && mv {kept}.new {kept}",
+        free=is_free(kept),
+        file=file,
+        kept=kept,
+    )
 
 
-def is_free(kept: str) -> str:
+def is_free(kept: Line) -> Line:
     """Whether the name of a copy is free, as words of a shell; says so where it is not."""
-    return f"{{ [ ! -e {kept} ] || ! echo {kept} is there already >&2; }}"
+    return shell_line("{{ [ ! -e {kept} ] || ! echo {kept} is there already >&2; }}", kept=kept)
 
 
-def put_back(file: str, kept: str) -> str:
+def put_back(file: Line, kept: Line) -> Line:
     """Give a file what its copy has, and remove the copy; without one nothing is done."""
-    return f"[ ! -e {kept} ] || {{ cat {kept} > {file} && rm {kept}; }}"
+    return shell_line(
+        "[ ! -e {kept} ] || {{ cat {kept} > {file} && rm {kept}; }}", file=file, kept=kept
+    )
 
 
-def change_file(host: str, file: str, mark: str, change: str, *, root: bool = False) -> Fix:
+def change_file(
+    host: str, file: Line, mark: str, change: Callable[[Line], Line], *, root: bool = False
+) -> Fix:
     """A line that changes a file, which is kept as `FILE.yoked-MARK`.
 
-    file: as a word of a shell. change: what prints the new content; `{old}` is the copy.
+    file: as a word of a shell. change: gives the line that prints the new content, from the copy.
     """
     kept = f".yoked-{mark}"
-    old = f"{file}{kept}"
-    line = f"{keep(file, old)} && {change.replace('{old}', old)} > {file}"
+    old = joined("", (file, quoted(kept)))
+    line = shell_line(
+        "{keep} && {change} > {file}", keep=keep(file, old), change=change(old), file=file
+    )
     return Fix(host, line, root=root, undo=put_back(file, old), kept=kept)
 
 
-def rewrite_file(host: str, file: str, mark: str, program: str) -> Fix:
+def rewrite_file(host: str, file: Line, mark: str, program: Line) -> Fix:
     """A program that writes a file anew by itself; it is kept as `FILE.yoked-MARK`."""
     kept = f".yoked-{mark}"
-    old = f"{file}{kept}"
-    return Fix(host, f"{keep(file, old)} && {program}", undo=put_back(file, old), kept=kept)
+    old = joined("", (file, quoted(kept)))
+    line = joined(" && ", (keep(file, old), program))
+    return Fix(host, line, undo=put_back(file, old), kept=kept)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from yoked.doctor.check import Check, page
+from yoked.doctor.checks.processes import kill_line
 from yoked.doctor.checks.reading import by_hand, finding, listed, part, plural, ranks_of
 from yoked.doctor.checks.startfiles import take_out_limit
 from yoked.doctor.checks.verdicts import NO_DESCRIPTORS, USED_UP
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.records.shell import shell_line
 from yoked.units import format_bytes, format_duration
 
 # `import torch` and Gloo hold about a hundred files open; each peer adds some.
@@ -175,9 +178,9 @@ def _usual_ports(host: HostSeen, before: str) -> tuple[Fix, ...]:
     return (
         Fix(
             host.name,
-            f"sysctl -w {setting}='{_USUAL_PORTS}'",
+            shell_line("sysctl -w {it}={ports}", it=setting, ports=_USUAL_PORTS),
             root=True,
-            undo=f"sysctl -w {setting}='{before}'",
+            undo=shell_line("sysctl -w {it}={ports}", it=setting, ports=before),
         ),
     )
 
@@ -188,7 +191,6 @@ def _port_taken(seen: Examination) -> Iterator[Finding]:
             if not owners:
                 continue
             ours = [str(each["run"]) for each in owners if each.get("run")]
-            pids = [str(each["pid"]) for each in owners if each.get("pid")]
             shown = [
                 f"{each.get('command') or 'a program'} of {each.get('user')}"
                 + (f" (process {each['pid']})" if each.get("pid") else "")
@@ -202,13 +204,32 @@ def _port_taken(seen: Examination) -> Iterator[Finding]:
                 f"port {port} of {host.name} is taken by {listed(shown)}{run}",
                 f"torchrun with --master_port={port} ends with `EADDRINUSE` here, and the others "
                 "would meet that program; yoked takes a free port",
-                *(
-                    (Fix(host.name, f"kill {' '.join(pids)}"),)
-                    if ours and pids
-                    else (by_hand(host.name, f"`ss -ltnp sport = :{port}` shows it; end it, or "
-                                             "take another --master_port"),)
-                ),
-            )  # fmt: skip
+                _free(host, port, owners),
+            )
+
+
+def _free(host: HostSeen, port: str, owners: Sequence[Mapping[str, Any]]) -> Fix:
+    """Free a port: what a launch left that is over is ended, and nothing that runs."""
+    left = [
+        each
+        for each in owners
+        if each.get("ended") is True and each.get("launch") and each.get("start_ticks")
+    ]
+    if left and len(left) == len(owners):
+        return Fix(host.name, kill_line(left))
+    runs = [str(each["run"]) for each in owners if each.get("run") and each not in left]
+    if runs:
+        return by_hand(
+            host.name,
+            "a run has it: `yoked attach {run}` shows it, `yoked stop {run}` ends it; or take "
+            "another --master_port",
+            run=runs[0],
+        )
+    return by_hand(
+        host.name,
+        "`ss -ltnp {filter}` shows it; end it, or take another --master_port",
+        filter=shell_line("sport = :{port}", port=port),
+    )
 
 
 _TERMS = "`ulimit` in a start file of the shell, limits.conf, or the ssh server's own unit"

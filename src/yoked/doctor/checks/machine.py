@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from yoked.doctor.check import Check, page
@@ -12,6 +11,7 @@ from yoked.doctor.checks.reading import (
     by_hand,
     edit_entry,
     finding,
+    fleet_file,
     part,
     plural,
     ranks_of,
@@ -19,6 +19,7 @@ from yoked.doctor.checks.reading import (
 )
 from yoked.fleet.model import usable_gpus
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.records.shell import command_line, shell_line
 from yoked.units import format_bytes, format_duration
 
 # What `import torch` and an empty rank hold.
@@ -53,8 +54,7 @@ def _drop_host(seen: Examination, name: str) -> Fix:
     path = str(at(seen.controller, "fleet") or "yoked.toml")
     kept = [host.name for host in seen.hosts if host.name != name]
     words = ["yoked", "init", "--force", *kept, "--fleet", path]
-    where = shlex.quote(path)
-    return rewrite_file("", where, "one-name", shlex.join(words))
+    return rewrite_file("", fleet_file(seen), "one-name", command_line(*words))
 
 
 def _memory(seen: Examination) -> Iterator[Finding]:
@@ -129,9 +129,9 @@ def _overcommit(seen: Examination) -> Iterator[Finding]:
                 "torch ends with `Cannot allocate memory`, although memory is free",
                 Fix(
                     host.name,
-                    "sysctl -w vm.overcommit_memory=0",
+                    shell_line("sysctl -w vm.overcommit_memory=0"),
                     root=True,
-                    undo="sysctl -w vm.overcommit_memory=2",
+                    undo=shell_line("sysctl -w vm.overcommit_memory=2"),
                 ),
             )
 
@@ -210,14 +210,14 @@ def _clock(seen: Examination) -> Iterator[Finding]:
 def _set_clock(host: HostSeen) -> tuple[Fix, ...]:
     service = part(host, "clock", "service")
     if service == "chrony":
-        return (Fix(host.name, "chronyc makestep", root=True),)
+        return (Fix(host.name, shell_line("chronyc makestep"), root=True),)
     return (
         Fix(
             host.name,
-            "timedatectl set-ntp true",
+            shell_line("timedatectl set-ntp true"),
             root=True,
             # Where somebody keeps the clock already, it is on, and stays so.
-            undo=None if service else "timedatectl set-ntp false",
+            undo=None if service else shell_line("timedatectl set-ntp false"),
         ),
     )
 
@@ -235,9 +235,9 @@ def _ptrace(seen: Examination) -> Iterator[Finding]:
                 "py-spy says `Permission denied`; stacks that ranks write themselves still work",
                 Fix(
                     host.name,
-                    "sysctl -w kernel.yama.ptrace_scope=1",
+                    shell_line("sysctl -w kernel.yama.ptrace_scope=1"),
                     root=True,
-                    undo=f"sysctl -w kernel.yama.ptrace_scope={scope}",
+                    undo=shell_line("sysctl -w kernel.yama.ptrace_scope={scope}", scope=scope),
                 ),
             )
 

@@ -13,10 +13,12 @@ from typing import Any
 from yoked.doctor.check import Check, page
 from yoked.doctor.checks.keeping import change_file
 from yoked.doctor.checks.reading import (
+    address_of,
     addresses,
     at,
     chosen_address,
     finding,
+    for_sed,
     is_loopback,
     listed,
     mapping,
@@ -24,11 +26,12 @@ from yoked.doctor.checks.reading import (
     version_of,
 )
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.records.shell import Line, shell_line
 from yoked.units import format_duration
 
 # torchrun asks for names several times before it says a word.
 _SLOW_S = 1.0
-_NAME = re.compile(r"[\w.-]+")
+_NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 
 def _own(host: HostSeen) -> tuple[str, list[str]]:
@@ -53,21 +56,30 @@ def _bears(host: HostSeen, name: str) -> bool:
 
 def write_name(host: HostSeen, name: str, address: str) -> Fix:
     """Have a name be an address in /etc/hosts of a host, instead of what stands there."""
-    assert _NAME.fullmatch(name), name
-    word = name.replace(".", r"\.")
     # The name goes from every line, and a line of nothing but an address goes with it. Written
     # over, not replaced: in containers /etc/hosts is mounted.
-    drop = f"s/[[:space:]]{word}([[:space:]]|$)/\\1/g"
-    change = (
-        f"{{ echo '{address} {name}'; sed -E -e '{drop}' -e '/^[^#[:space:]]+[[:space:]]*$/d' "
-        "{old}; }"
-    )
-    return change_file(host.name, "/etc/hosts", name, change, root=True)
+    drop = f"s/[[:space:]]{for_sed(name)}([[:space:]]|$)/\\1/g"
+
+    def change(old: Line) -> Line:
+        return shell_line(
+            "{{ echo {entry}; sed -E -e {drop} -e '/^[^#[:space:]]+[[:space:]]*$/d' {old}; }}",
+            entry=f"{address} {name}",
+            drop=drop,
+            old=old,
+        )
+
+    return change_file(host.name, shell_line("/etc/hosts"), name, change, root=True)
+
+
+def _written(host: HostSeen, name: str, address: str | None) -> tuple[Fix, ...]:
+    """The line that has a name be an address; none where either is not what it should be."""
+    if address is None or address_of(address) is None or not _NAME.fullmatch(name):
+        return ()
+    return (write_name(host, name, address),)
 
 
 def _to_own_address(seen: Examination, host: HostSeen, name: str) -> tuple[Fix, ...]:
-    address = chosen_address(seen, host)
-    return (write_name(host, name, address),) if address else ()
+    return _written(host, name, chosen_address(seen, host))
 
 
 def _own_name(seen: Examination) -> Iterator[Finding]:
@@ -141,7 +153,7 @@ def _peer_name(seen: Examination) -> Iterator[Finding]:
                 f"{host.name} does not know the name {name}: {asked[name].get('error')}; other "
                 "hosts know their peers by name",
                 f"`--master_addr={name}` would fail here alone; yoked uses addresses",
-                *((write_name(host, name, address),) if address else ()),
+                *_written(host, name, address),
                 link=(host.name, other.name),
             )
 
@@ -172,7 +184,7 @@ def _points_elsewhere(
         host.name,
         f"on {host.name}, the name {name} is {listed(found)}, which is no address of {other.name}",
         what,
-        *((write_name(host, name, address),) if address else ()),
+        *_written(host, name, address),
         link=(host.name, other.name),
     )
 
@@ -228,8 +240,13 @@ def _slow_names(seen: Examination) -> Iterator[Finding]:
 
 def _ask_briefly(host: HostSeen) -> Fix:
     """Have the resolver give a silent server up after a second."""
-    change = "{ cat {old}; echo 'options timeout:1 attempts:1'; }"
-    return change_file(host.name, "/etc/resolv.conf", "brief", change, root=True)
+    return change_file(
+        host.name,
+        shell_line("/etc/resolv.conf"),
+        "brief",
+        lambda old: shell_line("{{ cat {old}; echo 'options timeout:1 attempts:1'; }}", old=old),
+        root=True,
+    )
 
 
 def _known(seen: Examination, host: HostSeen, name: str) -> tuple[Fix, ...]:
@@ -237,7 +254,7 @@ def _known(seen: Examination, host: HostSeen, name: str) -> tuple[Fix, ...]:
         address = chosen_address(seen, other)
         if address and (name == address or _bears(other, name)):
             # A line of /etc/hosts answers both ways.
-            return (write_name(host, _own(other)[0] if name == address else name, address),)
+            return _written(host, _own(other)[0] if name == address else name, address)
     return ()
 
 

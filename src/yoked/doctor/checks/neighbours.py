@@ -18,6 +18,7 @@ from yoked.doctor.checks.reading import (
 )
 from yoked.doctor.checks.ways import join, network_of, way_check
 from yoked.records.examination import Examination, Finding, HostSeen
+from yoked.records.shell import listed_words
 
 
 def _other_answers(seen: Examination) -> Iterator[Finding]:
@@ -37,7 +38,8 @@ def _other_answers(seen: Examination) -> Iterator[Finding]:
             f"{group.evidence}",
             "two machines have that address, or it means another one on each host",
             *(alternative(group) or (by_hand(
-                group.host.name, f"give {group.interface} of {group.host.name} another address"
+                group.host.name, "give {interface} of {host} another address",
+                interface=group.interface, host=group.host.name,
             ),)),
             link=group.link,
         )  # fmt: skip
@@ -96,7 +98,8 @@ def _silent_neighbour(seen: Examination) -> Iterator[Finding]:
             "they do not hear each other: a cable, a switch, or two networks with the same numbers",
             *(alternative(group) or (by_hand(
                 group.host.name,
-                f"check the cable of {group.interface}, and that both are at one switch or router",
+                "check the cable of {interface}, and that both are at one switch or router",
+                interface=group.interface,
             ),)),
             link=group.link,
         )  # fmt: skip
@@ -117,8 +120,9 @@ def _lost_between(seen: Examination) -> Iterator[Finding]:
                 or (
                     by_hand(
                         "",
-                        f"plug {listed(names)} into one plain switch: rules of a managed switch, a "
-                        "mesh or a bridge are what is left",
+                        "plug {names} into one plain switch: rules of a managed switch, a mesh or "
+                        "a bridge are what is left",
+                        names=listed_words(names),
                     ),
                 )
             ),
@@ -138,7 +142,8 @@ def _client_isolation(seen: Examination) -> Iterator[Finding]:
             "the access point keeps its clients apart (client or AP isolation, a guest network)",
             *(alternative(group) or (by_hand(
                 "",
-                f"switch isolation off at {router}, or connect {group.host.name} by cable",
+                "switch isolation off at {router}, or connect {host} by cable",
+                router=router, host=group.host.name,
             ),)),
             link=group.link,
         )  # fmt: skip

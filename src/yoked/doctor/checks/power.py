@@ -8,8 +8,9 @@ from yoked.doctor.check import Check, page
 from yoked.doctor.checks.keeping import is_free
 from yoked.doctor.checks.reading import by_hand, finding, part
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.records.shell import shell_line
 
-_CPUS = "/sys/devices/system/cpu/cpu*/cpufreq"
+_CPUS = shell_line("/sys/devices/system/cpu/cpu*/cpufreq")
 _LINGER = "/var/lib/systemd/linger"
 _SLEEPS = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "poweroff", "halt")
 
@@ -24,7 +25,7 @@ def _battery(seen: Examination) -> Iterator[Finding]:
                 host.name,
                 f"{host.name} runs on its battery",
                 "it trains at half speed, for an hour or two, and takes the others down with it",
-                by_hand(host.name, f"plug {host.name} in"),
+                by_hand(host.name, "plug {host} in", host=host.name),
             )
 
 
@@ -35,9 +36,12 @@ def _can_sleep(host: HostSeen) -> bool:
 
 
 def _stay_awake(host: HostSeen) -> Fix:
-    targets = "sleep.target suspend.target hibernate.target hybrid-sleep.target"
+    targets = shell_line("sleep.target suspend.target hibernate.target hybrid-sleep.target")
     return Fix(
-        host.name, f"systemctl mask {targets}", root=True, undo=f"systemctl unmask {targets}"
+        host.name,
+        shell_line("systemctl mask {targets}", targets=targets),
+        root=True,
+        undo=shell_line("systemctl unmask {targets}", targets=targets),
     )
 
 
@@ -86,10 +90,18 @@ def _logout(seen: Examination) -> Iterator[Finding]:
                 "the run dies a minute after you disconnect",
                 Fix(
                     host.name,
-                    f"loginctl enable-linger {user} || {{ mkdir -p {_LINGER} && "
-                    f"touch {_LINGER}/{user}; }}",
+                    shell_line(
+                        "loginctl enable-linger {user} || {{ mkdir -p {folder} && touch {file}; }}",
+                        user=user,
+                        folder=_LINGER,
+                        file=f"{_LINGER}/{user}",
+                    ),
                     root=True,
-                    undo=f"loginctl disable-linger {user} || rm -f {_LINGER}/{user}",
+                    undo=shell_line(
+                        "loginctl disable-linger {user} || rm -f {file}",
+                        user=user,
+                        file=f"{_LINGER}/{user}",
+                    ),
                 ),
             )
 
@@ -114,17 +126,23 @@ def _throttled(seen: Examination) -> Iterator[Finding]:
 
 def _full_speed(host: HostSeen) -> Fix:
     """Take the limits of the CPUs away; what each had is kept until the next start, as they are."""
-    settings = " ".join(f"{_CPUS}/{name}" for name in ("scaling_max_freq", "scaling_governor"))
-    kept = ".yoked-cpus"
-    before = f"/run/limits{kept}"
+    before = shell_line("/run/limits.yoked-cpus")
     return Fix(
         host.name,
-        f"{is_free(before)} && grep . {settings} > {before} && "
-        "cpupower frequency-set -g performance -u 100GHz",
+        shell_line(
+            "{free} && grep . {cpus}/scaling_max_freq {cpus}/scaling_governor > {before} && "
+            "cpupower frequency-set -g performance -u 100GHz",
+            free=is_free(before),
+            cpus=_CPUS,
+            before=before,
+        ),
         root=True,
-        undo=f"[ ! -e {before} ] || {{ while IFS=: read -r file value; do "
-        f'echo "$value" > "$file"; done < {before} && rm {before}; }}',
-        kept=kept,
+        undo=shell_line(
+            "[ ! -e {before} ] || {{ while IFS=: read -r file value; do "
+            'echo "$value" > "$file"; done < {before} && rm {before}; }}',
+            before=before,
+        ),
+        kept=".yoked-cpus",
     )
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.doctor.check import Check, page
 from yoked.doctor.checks.reading import by_hand, finding, listed, part, plural
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.records.shell import Line, joined, shell_line
 from yoked.units import format_bytes, format_duration
 
 # Less than this of the cores is what a desktop always does.
 _NOTABLE = 0.15
 _SHOWN = 3
+_LAUNCH = "YOKED_LAUNCH_ID"
 
 
 def _command(process: Mapping[str, Any]) -> str:
@@ -20,8 +23,8 @@ def _command(process: Mapping[str, Any]) -> str:
     return words if len(words) <= 60 else f"{words[:57]}..."
 
 
-def _pids(processes: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [str(each["pid"]) for each in processes if each.get("pid")]
+def _pids(processes: Sequence[Mapping[str, Any]]) -> Line:
+    return joined(" ", (each["pid"] for each in processes if each.get("pid")))
 
 
 def _stale(seen: Examination) -> Iterator[Finding]:
@@ -55,25 +58,41 @@ def _end(host: HostSeen, stale: Sequence[Mapping[str, Any]]) -> tuple[Fix, ...]:
     own = [each for each in known if each.get("user") in (user, None)]
     others = [each for each in known if each not in own]
     rest = [each for each in stale if each not in known]
-    end = f"end it, unless it is wanted: kill -9 {' '.join(_pids(rest))}"
     return (
         *(
             Fix(host.name, kill_line(some), root=root)
             for some, root in ((own, False), (others, True))
             if some
         ),
-        *([by_hand(host.name, end)] if rest else []),
+        *(
+            [by_hand(host.name, "end it, unless it is wanted: kill -9 {pids}", pids=_pids(rest))]
+            if rest
+            else []
+        ),
     )
 
 
-def kill_line(processes: Sequence[Mapping[str, Any]]) -> str:
-    """End processes, each if it began when it did: a number may be another's by then.
+def kill_line(processes: Sequence[Mapping[str, Any]]) -> Line:
+    """End processes, each if it began when it did and is of that launch: a number may be another's
+    by then.
 
     Source: proc_pid_stat(5); the name, in parentheses, may hold anything.
     """
-    words = " ".join(f"{each['pid']}:{each['start_ticks']}" for each in processes)
-    began = "$(sed 's/.*) //' /proc/${p%:*}/stat 2>/dev/null | cut -d ' ' -f 20)"
-    return f'for p in {words}; do [ "{began}" != ${{p#*:}} ] || kill -9 ${{p%:*}}; done'
+    words = joined(" ", (f"{each['pid']}:{each['start_ticks']}" for each in processes))
+    launches = {
+        re.sub(r"[^\w-]", "", str(each["launch"])) for each in processes if each.get("launch")
+    }
+    is_ours = shell_line(
+        " || ! tr '\\0' '\\n' < /proc/${{p%:*}}/environ | grep -qxE {of}",
+        of=f"{_LAUNCH}=({'|'.join(sorted(launches))})",
+    )
+    return shell_line(
+        "for p in {words}; do "
+        "[ \"$(sed 's/.*) //' /proc/${{p%:*}}/stat 2>/dev/null | cut -d ' ' -f 20)\" != ${{p#*:}} ]"
+        "{is_ours} || kill -9 ${{p%:*}}; done",
+        words=words,
+        is_ours=is_ours if launches else shell_line(""),
+    )
 
 
 def _busy(seen: Examination) -> Iterator[Finding]:
@@ -95,7 +114,7 @@ def _busy(seen: Examination) -> Iterator[Finding]:
             f"other programs on {host.name} use {cores:.1f} of its {plural(int(have), 'core')}: "
             f"{listed(shown)}",
             "all ranks wait for the one that shares its cores",
-            by_hand(host.name, f"end it, if it can go: kill {' '.join(_pids(busy))}"),
+            by_hand(host.name, "end it, if it can go: kill {pids}", pids=_pids(busy)),
         )
 
 
@@ -113,7 +132,7 @@ def _busy_gpu(seen: Examination) -> Iterator[Finding]:
             f"other programs hold {format_bytes(held)} of GPU memory on {host.name}: "
             f"{listed(_command(each) for each in busy[:_SHOWN])}",
             "a batch that fits an empty GPU does not fit this one: `CUDA out of memory`",
-            by_hand(host.name, f"end it, if it can go: kill {' '.join(_pids(busy))}"),
+            by_hand(host.name, "end it, if it can go: kill {pids}", pids=_pids(busy)),
         )
 
 

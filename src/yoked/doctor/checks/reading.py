@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
@@ -12,6 +11,8 @@ from typing import Any
 from yoked.doctor.checks.keeping import change_file, rewrite_file
 from yoked.fleet.model import usable_gpus
 from yoked.records.examination import Dial, Examination, Finding, Fix, HostSeen, Severity
+from yoked.records.shell import Line, command_line, quoted, shell_line
+from yoked.records.words import CONTROL
 
 # Neighbour states in which the other one has answered. Source: ip-neighbour(8).
 ANSWERED = frozenset({"reachable", "stale", "delay", "probe", "noarp"})
@@ -51,9 +52,11 @@ def finding(
     return Finding(check, severity, named, saw, why, fix, link)
 
 
-def by_hand(host: str, what: str) -> Fix:
-    """What only a person can do. host "": wherever."""
-    return Fix(host, what, by_hand=True)
+def by_hand(host: str, words: str, /, **values: object) -> Fix:
+    """What only a person can do. host "": wherever. words, values: as of `shell_line`: a person
+    pastes what stands there.
+    """
+    return Fix(host, shell_line(words, **values), by_hand=True)
 
 
 def chosen_dial(seen: Examination, target: str) -> Dial | None:
@@ -101,10 +104,10 @@ def prefix_of(host: HostSeen, address: str) -> int | None:
 
 def in_network(host: HostSeen, own: str, other: str) -> bool | None:
     """Whether `other` is in the network of a host's address `own`; None: it has no such one."""
-    prefix = prefix_of(host, own)
-    if prefix is None:
+    prefix, mine, theirs = prefix_of(host, own), address_of(own), address_of(other)
+    if prefix is None or mine is None or theirs is None:
         return None
-    return address_of(other) in ip_interface(f"{own}/{prefix}").network
+    return theirs in ip_interface(f"{mine}/{prefix}").network
 
 
 def address_of(text: str) -> IPv4Address | IPv6Address | None:
@@ -183,9 +186,12 @@ def trains_on_gpu(seen: Examination, host: HostSeen) -> bool:
 def choose_again(seen: Examination) -> Fix:
     """Find out anew, by traffic, which interface each host can use."""
     words = ["yoked", "init", "--force", *fleet_flag(seen)]
-    path = at(seen.controller, "fleet")
-    where = shlex.quote(str(path or "yoked.toml"))
-    return rewrite_file("", where, "chosen", shlex.join(words))
+    return rewrite_file("", fleet_file(seen), "chosen", command_line(*words))
+
+
+def fleet_file(seen: Examination) -> Line:
+    """The fleet's file, as a word of the controller's shell."""
+    return quoted(at(seen.controller, "fleet") or "yoked.toml")
 
 
 def fleet_flag(seen: Examination) -> list[str]:
@@ -196,12 +202,15 @@ def fleet_flag(seen: Examination) -> list[str]:
 
 def edit_entry(seen: Examination, host: str, script: str) -> Fix:
     """Change a host's entry of yoked.toml. script: for sed, of the lines below its name."""
-    where = shlex.quote(str(at(seen.controller, "fleet") or "yoked.toml"))
-    name = re.sub(r"([][\\./*^$])", r"\\\1", host)
-    change = f'/^name *= *"{name}"/,/^\\[/{{{script};}}'
+    change = f'/^name *= *"{for_sed(host)}"/,/^\\[/{{{script};}}'
     # Each change has a copy of its own.
     mark = f"{zlib.crc32(change.encode()):08x}"
-    return change_file("", where, mark, f"sed {shlex.quote(change)} {{old}}")
+    return change_file("", fleet_file(seen), mark, lambda old: command_line("sed", change, old))
+
+
+def for_sed(text: str) -> str:
+    """A text as a regular expression of sed's, between slashes, and nothing but that text."""
+    return re.sub(r"([][\\./*^$])", r"\\\1", CONTROL.sub("", text))
 
 
 def plural(count: int, word: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from yoked.doctor.check import Check, page
 from yoked.doctor.checks.reading import by_hand, finding, fleet_flag, listed, mapping, part, plural
 from yoked.records.examination import Examination, Finding, HostSeen
+from yoked.records.shell import command_line, shell_line
 
 _SHOWN = 3
 
@@ -58,8 +58,7 @@ def _hosts_with(
 
 def _data(seen: Examination) -> Iterator[Finding]:
     for host, flaws in _hosts_with(seen, "data", seen.need.data):
-        more = ", and remove what is extra there" if "extra" in flaws.values() else ""
-        copy = f"rsync -a DATA-FOLDER {shlex.quote(f'{host.name}:')}{more}"
+        more = shell_line(", and remove what is extra there")
         yield finding(
             "data-differs",
             "error",
@@ -69,8 +68,11 @@ def _data(seen: Examination) -> Iterator[Finding]:
             "ends early on one host and all hang",
             by_hand(
                 "",
-                f"`yoked train` sends the data that is here to {host.name}; for other programs: "
-                f"{copy}",
+                "`yoked train` sends the data that is here to {host}; for other programs: "
+                "rsync -a DATA-FOLDER {there}{more}",
+                host=host.name,
+                there=f"{host.name}:",
+                more=more if "extra" in flaws.values() else shell_line(""),
             ),
         )
 
@@ -85,7 +87,12 @@ def _code(seen: Examination) -> Iterator[Finding]:
             f"the program's folder on {host.name} is not the one here: {_described(flaws)}",
             "yoked sends the folder that is here, whatever lies there; torchrun by hand would run "
             "two programs: `different tensors`, or a deadlock",
-            by_hand("", f"start it with `{shlex.join(words)}`, or copy the folder to {host.name}"),
+            by_hand(
+                "",
+                "start it with `{line}`, or copy the folder to {host}",
+                line=command_line(*words),
+                host=host.name,
+            ),
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from yoked.doctor.checks.reading import (
     part,
 )
 from yoked.records.examination import Examination, Finding, Fix, HostSeen, Severity
+from yoked.records.shell import command_line, shell_line
 
 # Of yoked itself, which every rank imports.
 _OLDEST = (3, 11)
@@ -127,8 +127,8 @@ def _shadowed(seen: Examination) -> Iterator[Finding]:
 def _move_away(host: HostSeen, path: str) -> Fix:
     # A package is found by its folder.
     place = path.removesuffix("/__init__.py")
-    old, new = shlex.quote(place), shlex.quote(f"{place}.yoked-moved")
-    return Fix(host.name, f"mv {old} {new}", undo=f"mv {new} {old}")
+    moved = f"{place}.yoked-moved"
+    return Fix(host.name, command_line("mv", place, moved), undo=command_line("mv", moved, place))
 
 
 def _torch_version(seen: Examination) -> Iterator[Finding]:
@@ -236,8 +236,10 @@ def _compiler(seen: Examination) -> Iterator[Finding]:
                 "yoked's own kernels run as slower torch operations there, and torch.compile fails",
                 Fix(
                     host.name,
-                    "apt-get install -y build-essential || dnf install -y gcc gcc-c++ || "
-                    "pacman -S --noconfirm base-devel",
+                    shell_line(
+                        "apt-get install -y build-essential || dnf install -y gcc gcc-c++ || "
+                        "pacman -S --noconfirm base-devel"
+                    ),
                     root=True,
                 ),
             )

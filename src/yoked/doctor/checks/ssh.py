@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -13,22 +12,16 @@ from yoked.doctor.checks.keeping import change_file
 from yoked.doctor.checks.reading import at, by_hand, finding, part
 from yoked.doctor.checks.startfiles import quiet, take_out_variable
 from yoked.records.examination import Examination, Finding, Fix, HostSeen, SshKind
+from yoked.records.shell import as_made, command_line, path_word, shell_line
+from yoked.remote.ssh import forget_key
 from yoked.units import format_duration
 
 # ssh itself is there in a quarter of a second over a LAN.
 _SLOW_S = 5.0
-# ssh's own words know which file has the key, and under which name.
-_FORGET = re.compile(r"ssh-keygen -f .*? -R (\"[^\"]+\"|'[^']+'|\S+)")
 _NO_LOGIN = re.compile(r"not available|nologin|/bin/false")
-# Whoever has a key there, and a shell that lets nobody in, gets one that does.
-_LET_IN = (
-    "getent passwd | awk -F: '$7 ~ /(nologin|false)$/ { print $1, $6 }' | "
-    'while read -r user home; do if [ -e "$home/.ssh/authorized_keys" ]; then '
-    'usermod -s /bin/bash "$user"; fi; done'
-)
 # Of a Python that PYTHONHOME leads to a place without its library.
 _WRONG_HOME = re.compile(r"encodings|Fatal Python error|init_fs_encoding|PYTHONHOME")
-_SHOW_KEY = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
+_SHOW_KEY = shell_line("ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub")
 _TRAINS = "it is in yoked.toml, and a run wants all of its hosts"
 
 
@@ -36,7 +29,7 @@ def _mend(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     """What the one who looked could tell about the very case."""
     del seen
     assert host.failure is not None
-    return tuple(by_hand("", line) for line in host.failure.fix)
+    return tuple(Fix("", as_made(line), by_hand=True) for line in host.failure.fix)
 
 
 def _mend_shell(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
@@ -45,10 +38,26 @@ def _mend_shell(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     if _WRONG_HOME.search(host.failure.text):
         return (take_out_variable(host.name, "PYTHONHOME"),)
     # A shell that lets nobody in often says nothing at all over ssh.
-    let_in = Fix(host.name, _LET_IN, root=True)
+    let_in = _let_in(host, host.failure.user)
     if _NO_LOGIN.search(host.failure.text):
         return (let_in,)
     return (quiet(host.name), let_in)
+
+
+def _let_in(host: HostSeen, user: str | None) -> Fix:
+    """Give whom ssh comes in as a shell that lets him in, where his does not."""
+    if user is None:
+        return by_hand(
+            host.name,
+            "where the shell of the user that ssh comes in as is nologin or false: "
+            "usermod -s /bin/bash USER",
+        )
+    line = shell_line(
+        'case "$(getent passwd {user} | cut -d : -f 7)" in */nologin|*/false) '
+        "usermod -s /bin/bash {user} ;; esac",
+        user=user,
+    )
+    return Fix(host.name, line, root=True)
 
 
 def _get_python(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
@@ -56,7 +65,7 @@ def _get_python(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     assert host.failure is not None
     if _WRONG_HOME.search(host.failure.text):
         return (take_out_variable(host.name, "PYTHONHOME"),)
-    line = (
+    line = shell_line(
         "apt-get install -y python3 || dnf install -y python3 || pacman -S --noconfirm python || "
         "apk add python3"
     )
@@ -73,58 +82,77 @@ def _say_its_address(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     config = at(seen.controller, "ssh_config") or "~/.ssh/config"
     if not address:
         return (
-            by_hand("", f"put it into {config}: `Host {host.name}` with `HostName ITS-ADDRESS`"),
+            by_hand(
+                "",
+                "put it into {config}: `Host {host}` with `HostName ITS-ADDRESS`",
+                config=path_word(config),
+                host=host.name,
+            ),
         )
-    # ssh takes the first that it finds, so it must stand before `Host *`.
-    entry = f"Host {host.name}\\n  HostName {address}\\n\\n"
-    path = config if config.startswith("~/") else shlex.quote(config)
+    # ssh takes the first that it finds, so it must stand before `Host *`. Quoted for printf, which
+    # would take a % for its own.
+    entry = f"Host {host.name}\\n  HostName {address}\\n\\n".replace("%", "%%")
+    path = path_word(config)
     mark = f"{zlib.crc32(entry.encode()):08x}"
-    fix = change_file("", path, mark, f"{{ printf '{entry}'; cat {{old}}; }}")
-    return (dataclasses.replace(fix, command=f"touch {path} && {fix.command}"),)
+    fix = change_file(
+        "",
+        path,
+        mark,
+        lambda old: shell_line("{{ printf {entry}; cat {old}; }}", entry=entry, old=old),
+    )
+    line = shell_line("touch {path} && {line}", path=path, line=fix.command)
+    return (dataclasses.replace(fix, command=line),)
 
 
 def _wake(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     del seen
     address = host.wanted.get("address")
-    at_address = f" (yoked.toml has {address})" if address else ""
+    known = shell_line(" (yoked.toml has {address})", address=address)
     return (
         by_hand(
             host.name,
-            f"switch it on or wake it, and see that it is in this network{at_address}; "
-            "a firewall there must let port 22 in",
+            "switch it on or wake it, and see that it is in this network{known}; a firewall there "
+            "must let port 22 in",
+            known=known if address else shell_line(""),
         ),
     )
 
 
 def _start_server(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     del seen
-    line = "systemctl enable --now ssh || systemctl enable --now sshd || service ssh start"
-    return (Fix(host.name, line, root=True, undo="systemctl stop ssh || systemctl stop sshd"),)
+    line = shell_line(
+        "systemctl enable --now ssh || systemctl enable --now sshd || service ssh start"
+    )
+    undo = shell_line("systemctl stop ssh || systemctl stop sshd")
+    return (Fix(host.name, line, root=True, undo=undo),)
 
 
 def _look_at_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     assert host.failure is not None
     said = "\n".join((host.failure.text, *host.failure.fix))
-    found = _FORGET.search(said)
-    accept = shlex.join(
-        [*_ssh_words(seen), "-o", "StrictHostKeyChecking=accept-new", host.name, "true"]
+    accept = command_line(
+        *_ssh_words(seen), "-o", "StrictHostKeyChecking=accept-new", host.name, "true"
     )
-    changed = "Offending" in said or "CHANGED" in said or found is not None
-    forget = found[0] if found else shlex.join(["ssh-keygen", "-R", host.name])
+    forget = forget_key(host.name, said)
+    changed = "Offending" in said or "CHANGED" in said or "ssh-keygen" in said
     # Whoever stands between would be let in: the key is for a person to compare.
+    look = by_hand(host.name, "look at its key at the host itself: {show}", show=_SHOW_KEY)
+    same = shell_line("if that is the one that ssh shows here")
+    if not changed:
+        return (look, by_hand("", "{same}: {accept}", same=same, accept=accept))
     return (
-        by_hand(host.name, f"look at its key at the host itself: {_SHOW_KEY}"),
-        *([by_hand("", f"if that is the one that ssh shows here: {forget}")] if changed else []),
-        by_hand("", f"{'then' if changed else 'if that is the one that ssh shows here'}: {accept}"),
+        look,
+        by_hand("", "{same}: {forget}", same=same, forget=forget),
+        by_hand("", "then: {accept}", accept=accept),
     )
 
 
 def _copy_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
-    copy = shlex.join(["ssh-copy-id", *_ssh_words(seen)[1:], host.name])
-    modes = "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys && chmod u+rwx ~/.ssh"
+    copy = command_line("ssh-copy-id", *_ssh_words(seen)[1:], host.name)
+    modes = shell_line("chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys && chmod u+rwx ~/.ssh")
     return (
         Fix(host.name, modes),
-        by_hand("", copy),
+        by_hand("", "{copy}", copy=copy),
     )
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
+import re
+from collections.abc import Callable
 
 from yoked.doctor.checks.keeping import change_file
 from yoked.records.examination import Fix
+from yoked.records.shell import Line, command_line, shell_line
 
 # Those that bash, zsh and sshd read where ssh runs a program.
-_FILES = "~/.bashrc ~/.zshenv ~/.ssh/environment ~/.pam_environment"
+_FILES = shell_line("~/.bashrc ~/.zshenv ~/.ssh/environment ~/.pam_environment")
 
 
 def take_out_variable(host: str, name: str) -> Fix:
     """Have no start file set a variable."""
+    # It stands in a program of sed's.
+    name = re.sub(r"\W", "", name, flags=re.ASCII)
     return _comment_out(host, f"(export[[:space:]]+|declare -x +)?{name}=", name)
 
 
@@ -27,24 +31,34 @@ def _comment_out(host: str, pattern: str, mark: str) -> Fix:
 
     It fails where no file has such a line: then it is set somewhere else.
     """
-    found = shlex.quote(f"^[[:space:]]*{pattern}")
-    change = shlex.quote(f"s/^[[:space:]]*{pattern}/# &/")
-    none = "[ $# -gt 0 ] || { echo no start file has it >&2; exit 1; }"
-    begin = f"set -- $(grep -lsE {found} {_FILES}); {none}"
-    return _change_each(host, begin, mark, f"sed -E {change} {{old}}")
+    begin = shell_line(
+        "set -- $(grep -lsE {found} {files}); "
+        "[ $# -gt 0 ] || {{ echo no start file has it >&2; exit 1; }}",
+        found=f"^[[:space:]]*{pattern}",
+        files=_FILES,
+    )
+    change = f"s/^[[:space:]]*{pattern}/# &/"
+    return _change_each(host, begin, mark, lambda old: command_line("sed", "-E", change, old))
 
 
-def _change_each(host: str, begin: str, mark: str, change: str) -> Fix:
+def _change_each(host: str, begin: Line, mark: str, change: Callable[[Line], Line]) -> Fix:
     """Change start files, each as `change_file` does. begin: sets them as arguments."""
-    each = change_file(host, '"$f"', mark, change)
+    each = change_file(host, shell_line('"$f"'), mark, change)
     # In a subshell, for `exit` may not end that of who types it.
-    line = f"({begin}; for f; do {each.command} || exit 1; done)"
-    undo = f"(for f in {_FILES}; do {each.undo} || exit 1; done)"
+    line = shell_line(
+        "({begin}; for f; do {change} || exit 1; done)", begin=begin, change=each.command
+    )
+    undo = shell_line("(for f in {files}; do {undo} || exit 1; done)", files=_FILES, undo=each.undo)
     return dataclasses.replace(each, command=line, undo=undo)
 
 
 def quiet(host: str) -> Fix:
     """Have the start files end at once where nobody sits at a terminal."""
     guard = "case $- in *i*) ;; *) return ;; esac"
-    change = f"{{ echo {shlex.quote(guard)}; cat {{old}}; }}"
-    return _change_each(host, "set -- $(ls -d ~/.bashrc ~/.zshenv 2>/dev/null)", "quiet", change)
+    begin = shell_line("set -- $(ls -d ~/.bashrc ~/.zshenv 2>/dev/null)")
+    return _change_each(
+        host,
+        begin,
+        "quiet",
+        lambda old: shell_line("{{ echo {guard}; cat {old}; }}", guard=guard, old=old),
+    )

@@ -9,6 +9,7 @@ from yoked.doctor.check import Check, page
 from yoked.doctor.checks.groups import Group, alternative, groups
 from yoked.doctor.checks.interfaces import NAMES, replace_address
 from yoked.doctor.checks.reading import (
+    address_of,
     by_hand,
     chosen_address,
     chosen_interface,
@@ -21,6 +22,7 @@ from yoked.doctor.checks.reading import (
 )
 from yoked.doctor.checks.verdicts import FORBIDDEN
 from yoked.records.examination import Examination, Finding, Fix
+from yoked.records.shell import listed_words, shell_line
 
 _AFTER = ("rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed")
 # Before the rules of VPNs, which begin at a few thousand.
@@ -33,7 +35,16 @@ def _no_route(seen: Examination) -> Iterator[Finding]:
         if own is not None:
             prefix = prefix_of(group.host, own)
         interface = group.interface
-        network = f"{network_of(own, prefix)} dev {interface} src {own}" if own and prefix else ""
+        network = (
+            shell_line(
+                "{net} dev {interface} src {own}",
+                net=network_of(own, prefix),
+                interface=interface,
+                own=own,
+            )
+            if own and prefix
+            else None
+        )
         yield finding(
             "no-route",
             "error",
@@ -42,10 +53,11 @@ def _no_route(seen: Examination) -> Iterator[Finding]:
             f"their network: {group.evidence}",
             "the kernel does not know by which interface to send",
             *(
-                (Fix(group.host.name, f"ip route add {network}", root=True,
-                     undo=f"ip route del {network}"),)
+                (Fix(group.host.name, shell_line("ip route add {net}", net=network), root=True,
+                     undo=shell_line("ip route del {net}", net=network)),)
                 if network
-                else (by_hand(group.host.name, f"ip route add NETWORK dev {interface}"),)
+                else (by_hand(group.host.name, "ip route add NETWORK dev {interface}",
+                              interface=interface),)
             ),
             link=group.link,
         )  # fmt: skip
@@ -53,7 +65,8 @@ def _no_route(seen: Examination) -> Iterator[Finding]:
 
 def network_of(address: str, prefix: int) -> str:
     """The network of an address, as `192.168.1.0/24`."""
-    return str(ip_interface(f"{address}/{prefix}").network)
+    own = address_of(address)
+    return "" if own is None else str(ip_interface(f"{own}/{prefix}").network)
 
 
 def _forbidden_route(seen: Examination) -> Iterator[Finding]:
@@ -82,13 +95,16 @@ def _way_errors(group: Group) -> Iterator[object]:
 def direct(group: Group) -> Iterator[Fix]:
     """Routes straight to the peers, and a rule that has them asked before all others."""
     for address in group.peer_addresses:
-        ip = "ip -6" if ":" in address else "ip"
-        route, rule = f"{address} dev {group.interface}", f"to {address} lookup main pref {_RULE}"
+        words = {
+            "ip": shell_line("ip -6") if ":" in address else shell_line("ip"),
+            "route": shell_line("{to} dev {interface}", to=address, interface=group.interface),
+            "rule": shell_line("to {to} lookup main pref {place}", to=address, place=_RULE),
+        }
         yield Fix(
             group.host.name,
-            f"{ip} route replace {route} && {ip} rule add {rule}",
+            shell_line("{ip} route replace {route} && {ip} rule add {rule}", **words),
             root=True,
-            undo=f"{ip} rule del {rule} && {ip} route del {route}",
+            undo=shell_line("{ip} rule del {rule} && {ip} route del {route}", **words),
         )
 
 
@@ -96,7 +112,6 @@ def _wrong_netmask(seen: Examination) -> Iterator[Finding]:
     for group in groups(seen, "wrong-netmask"):
         own = str(group.address)
         prefix, right = prefix_of(group.host, own), common_prefix(seen, own, but=group.host.name)
-        old, new = (f"{own}/{each} dev {group.interface}" for each in (prefix, right))
         yield finding(
             "wrong-netmask",
             "error",
@@ -104,7 +119,7 @@ def _wrong_netmask(seen: Examination) -> Iterator[Finding]:
             f"{group.interface} of {group.host.name} has {own}/{prefix}: its network leaves out "
             f"{listed(group.peer_addresses)}, whose networks (/{right}) have it in",
             "what others send arrives, and no answer comes back",
-            replace_address(group.host, old, new),
+            replace_address(group.host, (own, prefix), (own, right), group.interface),
             link=group.link,
         )
 
@@ -129,9 +144,14 @@ def _wrong_neighbour(seen: Examination) -> Iterator[Finding]:
             *(
                 Fix(
                     group.host.name,
-                    f"ip neighbour del {each} dev {interface}",
+                    shell_line("ip neighbour del {to} dev {it}", to=each, it=interface),
                     root=True,
-                    undo=f"ip neighbour replace {each} lladdr {mac} dev {interface} nud permanent",
+                    undo=shell_line(
+                        "ip neighbour replace {to} lladdr {mac} dev {it} nud permanent",
+                        to=each,
+                        mac=mac,
+                        it=interface,
+                    ),
                 )
                 for each, mac in fixed.items()
             ),
@@ -176,15 +196,16 @@ def into_their_network(group: Group) -> tuple[Fix, ...]:
         former = former_address(group.seen, host)
         if today is None or interface is None or former is None or former[0] == today:
             continue
-        old = f"{today}/{prefix_of(host, today)} dev {interface}"
-        return (replace_address(host, old, f"{former[0]}/{former[1]} dev {interface}"),)
+        return (replace_address(host, (today, prefix_of(host, today)), former, interface),)
     return join(group)
 
 
 def join(group: Group) -> tuple[Fix, ...]:
     """Another interface where one works; else a person's hand."""
-    names = listed([group.host.name, *(each.name for each in group.peers)])
-    return alternative(group) or (by_hand(group.host.name, f"connect {names} to the same network"),)
+    names = listed_words([group.host.name, *(each.name for each in group.peers)])
+    return alternative(group) or (
+        by_hand(group.host.name, "connect {names} to the same network", names=names),
+    )
 
 
 def _reverse_path(seen: Examination) -> Iterator[Finding]:
@@ -201,9 +222,11 @@ def _reverse_path(seen: Examination) -> Iterator[Finding]:
             "two interfaces lead to one network, and the strict filter takes packets for forged",
             Fix(
                 group.host.name,
-                f"sysctl -w {setting}=2",
+                shell_line("sysctl -w {setting}", setting=f"{setting}=2"),
                 root=True,
-                undo=f"sysctl -w {setting}={before.get(interface, 1)}",
+                undo=shell_line(
+                    "sysctl -w {setting}", setting=f"{setting}={before.get(interface, 1)}"
+                ),
             ),
             link=group.link,
         )
