@@ -6,10 +6,13 @@ next writer cuts it off before it appends, so no line is ever glued to another.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import json
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +21,8 @@ from typing import Any
 from yoked.errors import YokedError
 
 _BLOCK_BYTES = 65_536
+# Some 50,000 steps of two ranks.
+_MOST_WAITING_BYTES = 16 << 20
 
 
 class Journal:
@@ -31,29 +36,45 @@ class Journal:
         self.path = path
         self._fsync = fsync
         self._lock = threading.Lock()
+        self._torn = False
         path.parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: a line reaches the kernel in one write, before append returns.
         self._file = path.open("ab+", buffering=0)
         cut_torn_line(self._file)
+        if fsync:
+            _sync_folder(path.parent)
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one event. Numbers that JSON lacks (nan, inf) are written as null."""
-        line = json.dumps(_finite(event), separators=(",", ":"), allow_nan=False) + "\n"
-        data = line.encode()
+        data = _line(event)
         with self._lock:
-            before = self._file.seek(0, io.SEEK_END)
             try:
-                written = self._file.write(data)
-                if written != len(data):
-                    raise OSError(f"{written} of {len(data)} bytes were written")
-                if self._fsync:
-                    os.fsync(self._file.fileno())
+                self._write(data)
             except OSError as problem:
-                self._file.truncate(before)
                 raise YokedError(
                     f"{self.path} takes no more lines: {problem}",
                     fix=f"free space on the disk of {self.path.parent}",
                 ) from problem
+
+    def _write(self, data: bytes) -> None:
+        """Append one line; the caller has the lock. Raises OSError, and leaves no part of it."""
+        if self._torn:
+            cut_torn_line(self._file)
+            self._torn = False
+        before = self._file.seek(0, io.SEEK_END)
+        try:
+            written = self._file.write(data)
+            if written != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if self._fsync:
+                os.fsync(self._file.fileno())
+        except OSError:
+            # Some file systems need room to cut a file: then the next line's turn does it.
+            self._torn = True
+            with contextlib.suppress(OSError):
+                self._file.truncate(before)
+                self._torn = False
+            raise
 
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
@@ -69,6 +90,51 @@ class Journal:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class PatientJournal(Journal):
+    """A journal whose lines wait in memory, in their order, while the disk takes none.
+
+    waiting: lines that are not written yet. lost: lines that were appended while `_MOST_WAITING`
+    bytes waited already. problem: what the system said last against writing.
+    """
+
+    def __init__(self, path: Path, *, fsync: bool = False) -> None:
+        super().__init__(path, fsync=fsync)
+        self.lost = 0
+        self.problem: OSError | None = None
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many lines are not written yet."""
+        return len(self._waiting)
+
+    def append(self, event: Mapping[str, Any]) -> None:
+        """Write one event behind those that wait, or let it wait with them."""
+        data = _line(event)
+        with self._lock:
+            if self._waiting_bytes + len(data) > _MOST_WAITING_BYTES:
+                # The first ones say from where on an attempt's lines count: those are kept.
+                self.lost += 1
+            else:
+                self._waiting.append(data)
+                self._waiting_bytes += len(data)
+            self._write_waiting()
+
+    def flush(self) -> None:
+        """Write what waits, as far as that can be done now."""
+        with self._lock:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        try:
+            while self._waiting:
+                self._write(self._waiting[0])
+                self._waiting_bytes -= len(self._waiting.popleft())
+        except OSError as problem:
+            self.problem = problem
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -108,6 +174,20 @@ def cut_torn_line(file: io.FileIO) -> None:
         end = start
     if end != file.seek(0, io.SEEK_END):
         file.truncate(end)
+
+
+def _line(event: Mapping[str, Any]) -> bytes:
+    return json.dumps(_finite(event), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the name of a new file survive a loss of power, where the file system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _finite(value: Any) -> Any:

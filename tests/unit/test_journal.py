@@ -1,19 +1,26 @@
 from __future__ import annotations
 
+import errno
+import io
 import json
 import math
+import os
+import resource
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from yoked.errors import YokedError
-from yoked.journal import Journal, read
+from yoked.journal import Journal, PatientJournal, read
 
 
 def test_what_is_appended_is_read_in_order(tmp_path: Path) -> None:
@@ -122,3 +129,78 @@ def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path) -> None:
 
     assert f"{path} takes no more lines" in done.stdout
     assert path.read_bytes() == b'{"fill":"' + b"x" * 1500 + b'"}\n'
+
+
+@contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    """A disk that takes no more: the kernel's EFBIG goes the way of ENOSPC."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_lines_wait_for_room_and_are_written_in_their_order(tmp_path: Path) -> None:
+    with PatientJournal(tmp_path / "m.jsonl") as journal:
+        journal.append({"step": 0})
+        with files_of_at_most(20):
+            for step in range(1, 5):
+                journal.append({"step": step})
+            waiting = journal.waiting
+            seen = list(read(journal.path))
+        journal.append({"step": 5})
+
+        assert (waiting, seen) == (4, [{"step": 0}])
+        assert "No space left on device" in str(journal.problem)
+        assert list(read(journal.path)) == [{"step": step} for step in range(6)]
+        assert (journal.waiting, journal.lost) == (0, 0)
+
+
+def test_lines_that_wait_have_a_limit_and_the_first_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yoked.journal._MOST_WAITING_BYTES", 40)
+    with PatientJournal(tmp_path / "m.jsonl") as journal:
+        with files_of_at_most(0):
+            for step in range(10):
+                journal.append({"step": step})
+        journal.flush()
+
+        assert journal.lost == 7
+        assert list(read(journal.path)) == [{"step": step} for step in range(3)]
+
+
+def test_a_line_that_could_not_be_cut_off_is_cut_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.FileIO):
+        """Takes half of a line, and like a full btrfs has no room to cut it off."""
+
+        def write(self, data: Any) -> int:
+            return super().write(data[: len(data) // 2])
+
+        def truncate(self, size: int | None = None) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with PatientJournal(tmp_path / "m.jsonl") as journal:
+        whole = journal._file
+        monkeypatch.setattr(journal, "_file", Full(journal.path, "ab+"))
+        journal.append({"step": 0})
+        journal._file.close()
+        monkeypatch.setattr(journal, "_file", whole)
+        journal.append({"step": 1})
+
+        assert list(read(journal.path)) == [{"step": 0}, {"step": 1}]
+
+
+def test_a_journal_that_waits_for_the_disk_has_its_name_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
+
+    Journal(tmp_path / "events.jsonl", fsync=True).close()
+
+    assert synced == [tmp_path.stat().st_ino]

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.files import blob_path, free_bytes, writing_to
+from yoked.agent.files import blob_path, free_bytes, sync_tree, writing_to
 from yoked.agent.programs import Outcome, run_program
 from yoked.agent.server import Call
 from yoked.errors import HostError
@@ -307,5 +307,5 @@ def _write_marker(folder: Path, call: Call) -> None:
     temporary = folder / f".{MARKER}.tmp"
     temporary.write_text(json.dumps(marker, indent=2) + "\n")
     # It must not survive a loss of power that what it vouches for did not.
-    os.sync()
+    sync_tree(folder)
     temporary.rename(folder / MARKER)

@@ -14,9 +14,10 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from yoked.agent.server import Call
@@ -28,6 +29,8 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES = 1 << 20
 _READ_ONLY = 0o444
+_SYNC_THREADS = 8
+_HAS_CONTENT = {stat.S_IFREG, stat.S_IFDIR}
 
 
 def answer_blobs_missing(call: Call) -> dict[str, int]:
@@ -51,9 +54,8 @@ def answer_blobs_put(call: Call) -> None:
             for digest, size in call.args["files"]:
                 _write(digest, content[start : start + size], written)
                 start += size
-            if written:
-                # A name must not survive a loss of power that what it vouches for did not.
-                os.sync()
+            # A name must not survive a loss of power that what it vouches for did not.
+            sync_files(temporary for temporary, _ in written)
             for temporary, target in written:
                 temporary.replace(target)
         finally:
@@ -108,6 +110,42 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             found.update(chunk)
     return found.hexdigest()
+
+
+def sync_files(paths: Iterable[Path]) -> None:
+    """Make the content of files, and the names in folders, survive a loss of power.
+
+    os.sync() would wait for whatever else this machine writes. By several threads, because a
+    file system commits together what is asked for at the same time: of 3,000 files on ext4 this
+    took 0.4 s, one after another 6.5 s.
+    """
+    # Takes 10 ms to import, and most agents are never sent a file.
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_SYNC_THREADS) as pool:
+        # The list raises what a thread raised.
+        list(pool.map(_sync_file, paths))
+
+
+def sync_tree(folder: Path) -> None:
+    """`sync_files` of a folder and of all files and folders below it."""
+    found = [folder]
+    for parent, folders, names in os.walk(folder):
+        found += [Path(parent, name) for name in [*folders, *names]]
+    # A link has no content but its name, and opening a pipe would wait for its other end.
+    sync_files(path for path in found if stat.S_IFMT(path.lstat().st_mode) in _HAS_CONTENT)
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as problem:
+        # A file system that cannot do it for folders, as fsync(2) has it.
+        if problem.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def free_bytes(folder: Path) -> int:
@@ -200,8 +238,7 @@ def _complete(part: Path, digest: str) -> None:
         part.unlink()
         raise _damaged(digest)
     part.chmod(_READ_ONLY)
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
+    sync_files([part])
     part.replace(blob_path(digest))
 
 

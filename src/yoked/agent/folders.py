@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from yoked.agent.files import blob_path, require_space, writing_to
+from yoked.agent.files import blob_path, require_space, sync_tree, writing_to
 from yoked.agent.server import Call
 from yoked.errors import HostError
 from yoked.paths import cache_root, state_root
@@ -70,7 +70,7 @@ def answer_folder_put(call: Call) -> str:
                 for entry in entries:
                     _place(making, *entry)
                 # It must not survive a loss of power that what is in it did not.
-                os.sync()
+                sync_tree(making)
         except HostError:
             # Another controller may have made it meanwhile, and the blobs went into it.
             if not folder.is_dir():

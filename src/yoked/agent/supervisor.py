@@ -183,7 +183,8 @@ def _watch(job: JobFolder, program: HostProgram) -> None:
                     _beat(job, processes)
             time.sleep(_WATCH_EVERY_S)
         swept = kill_all(job.launch_id)
-        times.note()
+        with contextlib.suppress(OSError):
+            times.note()
     finally:
         times.close()
         awake.release()

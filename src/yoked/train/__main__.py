@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from cyclopts import App, CycloptsError, Parameter
 from yoked.console import stderr_console
 from yoked.errors import UsageError, YokedError
 from yoked.spare import without_collector
+from yoked.streams import outlive_full_disk
 from yoked.tether import tie_to_parent
 from yoked.train.config import TrainConfig
 
@@ -144,20 +146,21 @@ def _fail(problem: BaseException, rank: int, launch_dir: Path | None) -> int:
     status = problem.exit_status if isinstance(problem, YokedError) else BUG_STATUS
     trace = "".join(traceback.format_exception(problem))
     if launch_dir is not None:
-        _write_whole(
-            launch_dir / f"error.{rank}.json",
-            {
-                "rank": rank,
-                "time_s": time.time(),
-                "kind": type(problem).__name__,
-                "what": problem.what if isinstance(problem, YokedError) else repr(problem),
-                "fix": problem.fix if isinstance(problem, YokedError) else (),
-                "exit_status": status,
-                "traceback": trace,
-            },
-        )
+        content = {
+            "rank": rank,
+            "time_s": time.time(),
+            "kind": type(problem).__name__,
+            "what": problem.what if isinstance(problem, YokedError) else repr(problem),
+            "fix": problem.fix if isinstance(problem, YokedError) else (),
+            "exit_status": status,
+            "traceback": trace,
+        }
+        # A full disk may be the very cause; then standard error is what is left.
+        with suppress(OSError):
+            _write_whole(launch_dir / f"error.{rank}.json", content)
+            return status
     # All ranks read the same command line: one complaint is enough.
-    elif not isinstance(problem, UsageError) or rank == 0:
+    if not isinstance(problem, UsageError) or rank == 0:
         named = f"rank {rank}: " if "RANK" in os.environ else ""
         sys.stderr.write(f"{named}{problem if expected else trace}\n")
     return status
@@ -171,4 +174,5 @@ def _write_whole(path: Path, content: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    outlive_full_disk()
     sys.exit(main(sys.argv[1:]))

@@ -276,6 +276,8 @@ class Loop:
             loss = sum(s.nats for s in by_rank) / sum(s.tokens for s in by_rank)
             tokens = sum(s.tokens for s in by_rank)
             progress.step(step, loss, tokens, dt_s)
+            if news := self.folder.news():
+                progress.say(news)
         self.stop_agreed = self.stop_agreed or bool(gathered[:, -1].any())
         if self.balance is not None and self._next_step < self.horizon.num_iterations:
             self.balance.follow(by_rank, self._next_step, progress.say)
@@ -437,7 +439,8 @@ class Loop:
             try:
                 self.store.close()
             finally:
-                self.folder.close()
+                if news := self.folder.close():
+                    self.console.print(news, markup=False)
 
     def _result(self, done: int, state: State) -> RunResult:
         plan = plan_result(self.session)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yoked.errors import UsageError, YokedError
-from yoked.journal import Journal
+from yoked.journal import PatientJournal
 from yoked.journal import read as read_journal
 from yoked.runs import require_new
 from yoked.train.data import files
@@ -40,8 +40,9 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.attempt = 1
-        self._metrics: Journal | None = None
-        self._events: Journal | None = None
+        self._metrics: PatientJournal | None = None
+        self._events: PatientJournal | None = None
+        self._told = False
 
     @property
     def name(self) -> str:
@@ -108,14 +109,49 @@ class RunFolder:
             # An earlier attempt was killed while it wrote.
             left.unlink(missing_ok=True)
         write_json(self.path / "run.json", {**content, "attempt": attempt})
-        self._metrics = Journal(self.path / "metrics.jsonl")
-        self._events = Journal(self.path / "events.jsonl", fsync=True)
+        self._metrics = PatientJournal(self.path / "metrics.jsonl")
+        self._events = PatientJournal(self.path / "events.jsonl", fsync=True)
 
-    def close(self) -> None:
-        """Close the journals; harmless when they were never opened."""
-        for journal in (self._metrics, self._events):
-            if journal is not None:
-                journal.close()
+    def close(self) -> str | None:
+        """Close the journals, and return what a person is told of lines that had to wait.
+
+        Harmless when they were never opened.
+        """
+        for journal in self._journals:
+            journal.flush()
+        unwritten = sum(journal.waiting for journal in self._journals)
+        told = self.news()
+        if unwritten:
+            told = f"LOST: {unwritten:,} lines of {self.path} found no room until the end"
+        for journal in self._journals:
+            journal.close()
+        return told
+
+    @property
+    def _journals(self) -> list[PatientJournal]:
+        return [journal for journal in (self._metrics, self._events) if journal is not None]
+
+    def news(self) -> str | None:
+        """What a person is told: once when the disk takes no more lines, once when it does again.
+
+        The run goes on: it is worth more than its lines, which wait in memory meanwhile.
+        """
+        stuck = next((journal for journal in self._journals if journal.waiting), None)
+        if (stuck is not None) == self._told:
+            return None
+        self._told = not self._told
+        if stuck is not None:
+            return (
+                f"NOT WRITTEN: {stuck.path} takes no more lines: {stuck.problem}\n"
+                f"fix: free space on the disk of {self.path}\n"
+                "training goes on; its lines wait in memory and are written once there is room."
+            )
+        if lost := sum(journal.lost for journal in self._journals):
+            self.event("lines_lost", lines=lost)
+            for journal in self._journals:
+                journal.lost = 0
+        gap = f"{lost:,} lines were too many to wait, and are lost" if lost else "none is missing"
+        return f"the lines of {self.path} are written again: {gap}"
 
     def event(self, kind: str, **content: Any) -> None:
         """One line in events.jsonl."""

@@ -8,14 +8,14 @@ import resource
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from yoked.agent import files, folders
+from yoked.agent import environments, files, folders
 from yoked.agent.calls import HANDLERS
 from yoked.agent.server import Call, Server
 from yoked.errors import HostError
@@ -81,22 +81,83 @@ def test_small_files_arrive_together_and_cannot_be_written_to() -> None:
     assert {path.stat().st_mode & 0o777 for path in stored} == {0o444}
 
 
+class Synced:
+    """Takes the place of os.fsync. before_sync: asked at each; told: what it said, by inode."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, before_sync: Callable[[], object]) -> None:
+        self.told: dict[int, object] = {}
+        self._before_sync = before_sync
+        monkeypatch.setattr(os, "fsync", self._fsync)
+        monkeypatch.setattr(os, "sync", self._refuse)
+
+    def _fsync(self, descriptor: int) -> None:
+        self.told[os.fstat(descriptor).st_ino] = self._before_sync()
+
+    def _refuse(self) -> None:
+        raise AssertionError("the whole machine would wait for its disks")
+
+    def of(self, path: Path) -> object:
+        return self.told[path.stat().st_ino]
+
+
 def test_what_gets_its_name_is_on_the_disk_before(monkeypatch: pytest.MonkeyPatch) -> None:
     large = b"x" * 1000
-    names = [files.blob_path(sha256(content)) for content in (b"small", large)]
-    named: list[list[bool]] = []
+    small_name, large_name = (files.blob_path(sha256(content)) for content in (b"small", large))
+    synced = Synced(monkeypatch, lambda: [small_name.exists(), large_name.exists()])
 
-    def sync(*_: int) -> None:
-        trees = list((files.blobs_root().parent / "trees").glob("[!.]*"))
-        named.append([*(path.exists() for path in names), bool(trees)])
-
-    monkeypatch.setattr(os, "sync", sync)
-    monkeypatch.setattr(os, "fsync", sync)
     put(b"small")
     ask("blob_append", large, digest=sha256(large), offset=0, total=len(large))
-    put_tree(["a.py", "file", sha256(b"small"), 5])
 
-    assert named == [[False, False, False], [True, False, False], [True, True, False]]
+    assert synced.of(small_name) == [False, False]
+    assert synced.of(large_name) == [True, False]
+
+
+def test_a_tree_is_on_the_disk_before_it_gets_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    (content,) = put(b"content")
+    trees = files.blobs_root().parent / "trees"
+    synced = Synced(monkeypatch, lambda: list(trees.glob("[!.]*")))
+
+    digest = put_tree(
+        ["a.py", folders.FILE, content, 7],
+        ["bin/run", folders.PROGRAM, content, 7],
+        ["bin/link", folders.LINK, "run", 0],
+    )
+
+    tree = trees / digest
+    for path in (tree, tree / "a.py", tree / "bin", tree / "bin" / "run"):
+        assert synced.of(path) == [], path
+
+
+def test_an_environment_is_on_the_disk_before_its_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "lib" / "module.py"
+    module.parent.mkdir()
+    module.write_text("pass\n")
+    (tmp_path / "lib64").symlink_to("lib")
+    synced = Synced(monkeypatch, (tmp_path / environments.MARKER).exists)
+    with Path(os.devnull).open("rb") as source, Path(os.devnull).open("wb") as sink:
+        args = {"requirements": ["torch==2.0"], "build": None}
+        call = Call(1, args, b"", Server(source, sink, HANDLERS))
+
+        environments._write_marker(tmp_path, call)
+
+    for path in (tmp_path, module, module.parent, tmp_path / environments.MARKER):
+        assert synced.of(path) is False, path
+
+
+def test_a_file_that_could_not_be_made_durable_gets_no_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+
+    with pytest.raises(HostError, match="cannot be written: Input/output error"):
+        put(b"small")
+
+    assert left_behind() == []
 
 
 def test_a_small_file_with_other_content_is_refused() -> None:

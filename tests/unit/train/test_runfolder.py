@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,50 @@ def test_nothing_but_the_file_remains_after_writing(tmp_path: Path):
 
     assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
     assert (tmp_path / "result.json").read_text().endswith("}\n")
+
+
+def test_a_full_disk_is_told_once_and_again_when_it_is_well(tmp_path: Path):
+    folder = make_run(tmp_path / "first")
+    stats = [StepStats(600, 100, 1.0, 0.1, 0.2, 7)]
+    told: list[str | None] = []
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        for step in range(3):
+            folder.step(step, stats, 1.5)
+            folder.event("save_failed", what="the disk is full")
+            told.append(folder.news())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    folder.step(3, stats, 1.5)
+    folder.event("saved")
+    told += [folder.news(), folder.news(), folder.close()]
+
+    assert told[0] is not None
+    assert "metrics.jsonl takes no more lines: [Errno 28] No space left on device" in told[0]
+    assert "fix: free space on the disk of" in told[0]
+    assert told[1:3] == [None, None]
+    assert told[3] == f"the lines of {folder.path} are written again: none is missing"
+    assert told[4:] == [None, None]
+    steps = [line["step"] for line in journal.read(folder.path / "metrics.jsonl")]
+    events = [line["event"] for line in journal.read(folder.path / "events.jsonl")]
+    assert steps == [0, 1, 2, 3]
+    assert events == ["save_failed"] * 3 + ["saved"]
+
+
+def test_lines_that_find_no_room_until_the_end_are_told(tmp_path: Path):
+    folder = make_run(tmp_path / "first")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        folder.evaluation(1, 2.5)
+        told = folder.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert told == f"LOST: 1 lines of {folder.path} found no room until the end"
 
 
 def test_checkpoints_lie_where_nanochat_looks_for_them(tmp_path: Path):

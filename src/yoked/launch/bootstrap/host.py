@@ -35,6 +35,7 @@ from yoked.launch.bootstrap.verdict import (
     decide,
 )
 from yoked.spare import SPARE_TIME, in_spare_time, without_collector
+from yoked.streams import outlive_full_disk
 
 if TYPE_CHECKING:
     from yoked.launch.bootstrap.attempt import LocalRanks
@@ -278,6 +279,7 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    outlive_full_disk()
     status = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()

@@ -32,6 +32,7 @@ from yoked.errors import YokedError
 from yoked.launch.bootstrap.job import Job, read_job
 from yoked.ranks.secret import FILE_VARIABLE as SECRET_FILE
 from yoked.spare import without_collector
+from yoked.streams import outlive_full_disk
 from yoked.tether import tie_to_parent
 
 ATTEMPT = "YOKED_ATTEMPT"
@@ -97,9 +98,8 @@ def redirect(job: Job, attempt: int, rank: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         stream.flush()
         _onto(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
-    # Into a file Python would write in blocks, and a killed rank would lose its last lines.
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(line_buffering=True)
+    # By lines, too: in blocks, a killed rank would lose its last ones.
+    outlive_full_disk()
 
 
 def run(job: Job, restarts: int, good_end: ExitStack) -> None:

@@ -21,7 +21,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a small file: complete under its name, or not there at all."""
+    """Write a small file: complete under its name, or not there at all.
+
+    Once this returns, the file survives a loss of power.
+    """
     # The process number keeps two writers apart.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -30,6 +33,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -55,6 +59,10 @@ def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # A file system that cannot do it for folders, as fsync(2) has it.
+        if error.errno != errno.EINVAL:
+            raise
     finally:
         os.close(descriptor)
 

@@ -1,0 +1,68 @@
+"""What a process prints into a file: a full disk costs output, and not the process.
+
+Standard library only: it runs before a person's program.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+# EFBIG is a limit on the size of a file (ulimit -f); a quota has its own number.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+
+
+def outlive_full_disk() -> None:
+    """Have print() go on where stdout or stderr is a file that takes no more.
+
+    What finds no room is left out; how much that was stands in its place once there is room.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        # A terminal, a pipe, or what a test put there, says by itself that it cannot be written.
+        with suppress(AttributeError, OSError, ValueError):
+            number = stream.fileno()
+            if not stat.S_ISREG(os.fstat(number).st_mode):
+                continue
+            stream.flush()
+            file = _File(number)
+            patient = io.TextIOWrapper(
+                # With `python -u` there is no buffer.
+                io.BufferedWriter(file) if hasattr(stream.buffer, "raw") else file,
+                encoding=stream.encoding,
+                errors=stream.errors,
+                line_buffering=True,
+                write_through=stream.write_through,
+            )
+            setattr(sys, name, patient)
+            setattr(sys, f"__{name}__", patient)
+
+
+class _File(io.FileIO):
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "w", closefd=False)
+        self._lost_bytes = 0
+
+    def write(self, data: ReadableBuffer) -> int:
+        view = memoryview(data).cast("B")
+        size = len(view)
+        try:
+            if self._lost_bytes:
+                note = f"\n[yoked: {self._lost_bytes:,} bytes found no room on the disk]\n"
+                super().write(note.encode())
+                self._lost_bytes = 0
+            while view:
+                view = view[super().write(view) or 0 :]
+        except OSError as problem:
+            if problem.errno not in _NO_ROOM:
+                raise
+            self._lost_bytes += len(view)
+        return size
