@@ -38,6 +38,7 @@ MODULES = {
     "job_logs": "logs",
     "job_reap": "reap",
     "job_sweep": "reap",
+    "job_listeners": "listeners",
     "listener_owner": "listeners",
     "health": "health",
     "trial": "trials",

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.files import blob_path, free_bytes, sync_tree, writing_to
+from yoked.agent.files import blob_path, free_bytes, require, sync_tree, writing_to
 from yoked.agent.programs import Outcome, run_program
 from yoked.agent.server import Call
 from yoked.errors import HostError
@@ -279,7 +279,7 @@ def _absolute(program: str | None) -> str | None:
 
 
 def _folder(digest: str) -> Path:
-    assert digest.isalnum(), digest
+    require(digest.isalnum(), f"an environment {digest!r}")
     if own := os.environ.get("YOKED_DATA_HOME"):
         return Path(own).expanduser().absolute() / "envs" / digest
     base = Path(os.environ.get("XDG_DATA_HOME") or "")

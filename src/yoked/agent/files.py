@@ -97,9 +97,18 @@ def blobs_root() -> Path:
     return cache_root() / "blobs"
 
 
+def require(holds: object, what: str) -> None:
+    """Raise HostError for what no yoked asks of an agent. What is asked for becomes a path."""
+    if not holds:
+        raise HostError(
+            f"it was asked for {what}, and does nothing of the kind",
+            fix="is the controller's yoked whole? pip install --force-reinstall yoked",
+        )
+
+
 def blob_path(digest: str) -> Path:
     """Where the content of this hash lies, if it is here."""
-    assert _DIGEST.fullmatch(digest), digest
+    require(_DIGEST.fullmatch(digest), f"a hash {digest!r}")
     return blobs_root() / digest[:2] / digest
 
 

@@ -27,11 +27,10 @@ _APPLICATION_FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"
 
 def part_firewall(args: Mapping[str, Any]) -> dict[str, Any]:
     """kind, active, rules, zone (firewalld's) and tools; see health."""
-    del args
     tools = [name for name in _TOOLS if tool(name)]
     if sys.platform == "darwin":
         return _of_macos(tools)
-    root = _as_root()
+    root = _as_root(may_ask=bool(args.get("sudo")))
     active = _started()
     if active is None and root is not None:
         return {**_of_rules(root), "zone": None, "tools": tools}
@@ -47,11 +46,10 @@ def part_firewall(args: Mapping[str, Any]) -> dict[str, Any]:
 
 def part_sudo(args: Mapping[str, Any]) -> dict[str, bool | None]:
     """root: whether we are. without_password: whether sudo asks for none; None: not tried, because
-    it would be reported where the user is no administrator.
+    nobody asked for it (`sudo` of args), or it would be reported: the user is no administrator.
     """
-    del args
-    if os.getuid() == 0:
-        return {"root": True, "without_password": None}
+    if os.getuid() == 0 or not args.get("sudo"):
+        return {"root": os.getuid() == 0, "without_password": None}
     if not _may_try_sudo():
         return {"root": False, "without_password": None if tool("sudo") else False}
     return {"root": False, "without_password": bool(_said_as_root(["echo", "yes"]))}
@@ -129,10 +127,12 @@ def _of_macos(tools: list[str]) -> dict[str, Any]:
     }
 
 
-def _as_root() -> list[str] | None:
-    """What makes a command root's; None: nothing does."""
+def _as_root(*, may_ask: bool) -> list[str] | None:
+    """What makes a command root's; None: nothing does, or sudo may not be asked for it."""
     if os.getuid() == 0:
         return []
+    if not may_ask:
+        return None
     sudo = tool("sudo")
     if sudo and _may_try_sudo() and _said_as_root(["echo", "yes"]):
         return [sudo, "-n"]

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from yoked.agent.files import blob_path, require_space, sync_tree, writing_to
+from yoked.agent.files import blob_path, require, require_space, sync_tree, writing_to
 from yoked.agent.server import Call
 from yoked.errors import HostError
 from yoked.paths import cache_root, state_root
@@ -62,7 +62,7 @@ def answer_folder_put(call: Call) -> str:
     """
     entries = json.loads(zlib.decompress(call.data))
     place, label = call.args["place"], call.args["label"]
-    assert place != "trees" or entries_digest(entries) == label, label
+    require(place != "trees" or entries_digest(entries) == label, f"a tree {label!r} that is none")
     folder = _folder(place, label)
     if not folder.is_dir():
         try:
@@ -146,16 +146,14 @@ def _sweep(parent: Path) -> None:
 
 
 def _folder(place: str, label: str) -> Path:
-    assert place in PLACES, place
-    assert LABEL.fullmatch(label), label
+    require(place in PLACES and LABEL.fullmatch(label), f"a folder {place!r}, {label!r}")
     return cache_root() / place / label
 
 
 def _place(folder: Path, name: str, kind: str, content: str, size: int) -> None:
     """Put one entry into a folder in the making. size: in bytes, checked with the blob."""
     relative = PurePosixPath(name)
-    assert not relative.is_absolute(), name
-    assert ".." not in relative.parts, name
+    require(not relative.is_absolute() and ".." not in relative.parts, f"a file {name!r}")
     target = folder / relative
     target.parent.mkdir(parents=True, exist_ok=True)
     if kind == LINK:
@@ -163,7 +161,7 @@ def _place(folder: Path, name: str, kind: str, content: str, size: int) -> None:
         return
     source = blob_path(content)
     try:
-        assert source.stat().st_size == size, (name, size)
+        require(source.stat().st_size == size, f"{name!r} with another size than it has")
         if kind == PROGRAM:
             # A blob has one mode, and the same content may be executable here and not there.
             shutil.copyfile(source, target)

@@ -58,7 +58,8 @@ def answer_health(call: Call) -> dict[str, Any]:
     """Look at the parts that are named.
 
     args: parts, null: all; names to resolve; addresses to find the way to; ports whose owners are
-    asked for; limit_s, for all of it. Gives {part: content} and untold {part: why}.
+    asked for; sudo, whether `sudo -n` may be used to read what only root reads (default: it may
+    not); limit_s, for all of it. Gives {part: content} and untold {part: why}.
     """
     wanted: list[str] = call.args.get("parts") or list(PARTS)
     told, untold = told_within(

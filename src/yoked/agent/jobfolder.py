@@ -79,7 +79,8 @@ class JobFolder(NamedTuple):
     def write_private(self, name: str, text: str) -> None:
         """Write a file that nobody else may read, such as a key."""
         path = self.path / name
-        assert path.parent == self.path, name
+        if path.parent != self.path or path.name in ("", ".."):
+            raise JobError(f"{name!r} is no name for a file of a job", fix="give a plain name")
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(text)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+import sys
 from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.jobfolder import ACTIVE, JobFolder
+from yoked.agent.jobfolder import ACTIVE, JobFolder, all_jobs
 from yoked.agent.processes import FOLDER_VARIABLE, LAUNCH_VARIABLE, Process, all_processes
 from yoked.agent.server import Call
 
@@ -30,6 +32,50 @@ def answer_listener_owner(call: Call) -> list[dict[str, Any]]:
     pid is None where the socket belongs to somebody whose processes we may not look into.
     """
     return listener_owners(int(call.args["port"]))
+
+
+def answer_job_listeners(call: Call) -> dict[str, list[dict[str, Any]]]:
+    """{run: what its processes listen at beside loopback and its address}, of runs that go on.
+
+    Each: address, port, pid and command. Gloo's sockets and yoked's are at the address of the run;
+    what else a program opens, others may reach too.
+    """
+    del call
+    found = {}
+    for job in all_jobs():
+        spec = job.read("job.json")
+        nodes, number = spec.get("nodes") or [], spec.get("node_rank", 0)
+        if job.state in ACTIVE and number < len(nodes):
+            seen = listeners_of(job.launch_id, nodes[number].get("address"))
+            if seen:
+                found[job.run] = seen
+    return found
+
+
+def listeners_of(launch_id: str, chosen: str | None) -> list[dict[str, Any]]:
+    """Where processes of a launch listen, beside loopback and the address that the run chose."""
+    places = {
+        int(fields[9]): (str(address), local_port(fields))
+        for fields in rows()
+        if fields[3] == _LISTENING
+        and not (address := local_address(fields)).is_loopback
+        and (chosen is None or address != ip_address(chosen))
+    }
+    found = []
+    for process in all_processes() if places else ():
+        if process.environment().get(LAUNCH_VARIABLE) != launch_id:
+            continue
+        for inode in places.keys() & socket_inodes(process):
+            where, port = places[inode]
+            found.append(
+                {
+                    "address": where,
+                    "port": port,
+                    "pid": process.pid,
+                    "command": process.command(),
+                }
+            )
+    return sorted(found, key=lambda each: (each["port"], each["address"], each["pid"]))
 
 
 def listener_owners(port: int) -> list[dict[str, Any]]:
@@ -70,6 +116,17 @@ def ports_of(process: Process) -> list[int]:
             if fields[3] == _LISTENING and int(fields[9]) in held
         }
     )
+
+
+def local_address(fields: list[str]) -> IPv4Address | IPv6Address:
+    """The address of a row of /proc/net/tcp: words of 32 bits, each in this machine's order."""
+    digits = fields[1].rpartition(":")[0]
+    words = [int(digits[place : place + 8], 16) for place in range(0, len(digits), 8)]
+    packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
+    if len(packed) == 4:
+        return IPv4Address(packed)
+    address = IPv6Address(packed)
+    return address.ipv4_mapped or address
 
 
 def local_port(fields: list[str]) -> int:

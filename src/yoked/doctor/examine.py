@@ -42,16 +42,19 @@ def look(
     bandwidth: bool,
     say: Callable[[str], None],
     lend: Lend | None = None,
+    sudo: bool = False,
 ) -> Examination:
     """What is to be seen of a fleet. Changes nothing, and leaves nothing behind but the agent.
 
     quick: what takes less than two seconds: no world, no addresses beside the chosen ones.
     bandwidth: measures each link too. say: told what goes on. lend: gives the agent of a host by
-    its name, and keeps it; None: a look has agents of its own. A host that is not reached, or
+    its name, and keeps it; None: a look has agents of its own. sudo: whether `sudo -n` may be used
+    on hosts, to read what only root reads. A host that is not reached, or
     falls silent, is part of what was seen.
     """
     began_s = time.monotonic()
     manner = _QUICK if quick else _THOROUGH if len(fleet.hosts) > 1 else _ALONE
+    manner = dataclasses.replace(manner, sudo=sudo)
     with closing(Visits(fleet, need, manner, say, lend)) as visits:
         visits.begin()
         visits.begin_training()

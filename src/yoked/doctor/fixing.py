@@ -98,20 +98,31 @@ class Repair:
 
 
 def repairs(
-    findings: Sequence[Finding], examination: Examination, *, sudo: bool
+    findings: Sequence[Finding],
+    examination: Examination,
+    *,
+    sudo: bool,
+    only: Sequence[str] = (),
 ) -> tuple[Repair, ...]:
     """What can be carried out of the findings' fixes, and why the rest cannot. sudo: may be used.
 
-    A fix is carried out as a whole or not at all.
+    only: checks, whose findings alone are meant; empty: all, of which warnings are left: a host
+    that sleeps, or saves power, may do so by its person's wish. A fix is carried out as a whole or
+    not at all.
     """
-    return tuple(Repair(each, _why_left(each, examination, sudo)) for each in findings)
+    meant = [each for each in findings if not only or each.check in only]
+    return tuple(
+        Repair(each, _why_left(each, examination, sudo, named=bool(only))) for each in meant
+    )
 
 
-def _why_left(finding: Finding, examination: Examination, sudo: bool) -> str:
+def _why_left(finding: Finding, examination: Examination, sudo: bool, *, named: bool) -> str:
     if not finding.fix:
         return "there is no line that mends it"
     if any(fix.by_hand for fix in finding.fix):
         return "only a person can do it"
+    if finding.severity == "warning" and not named:
+        return f"a warning is mended when it is named: yoked doctor --fix --only {finding.check}"
     up = {each.name for each in examination.up}
     for fix in finding.fix:
         if fix.host and fix.host not in up:

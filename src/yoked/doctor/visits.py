@@ -50,13 +50,14 @@ _TORCH_KEYS = (
 @dataclass(frozen=True)
 class Manner:
     """How hosts are visited. patience_s: how long ssh may take; shared: over the connection that
-    other commands have; how: the trial to begin with.
+    other commands have; how: the trial to begin with; sudo: whether `sudo -n` may be used there.
     """
 
     patience_s: int
     shared: bool
     health_s: float
     how: How
+    sudo: bool = False
 
 
 class Visit:
@@ -89,12 +90,18 @@ class Visit:
         self._ask_later("facts", self.ask, "facts")
         self._ask_later("clock", self._compare_clocks)
 
-    def begin_health(self, names: Sequence[str], addresses: Sequence[str], limit_s: float) -> None:
+    def begin_health(self, names: Sequence[str], addresses: Sequence[str], manner: Manner) -> None:
         """Ask for what the host could be suffering from, now that it has dialled.
 
         names: to resolve; addresses: of the others.
         """
-        args = {"names": names, "addresses": addresses, "ports": [RENDEZVOUS_PORT]}
+        limit_s = manner.health_s
+        args = {
+            "names": names,
+            "addresses": addresses,
+            "ports": [RENDEZVOUS_PORT],
+            "sudo": manner.sudo,
+        }
         ask = partial(self.ask, "health", timeout_s=limit_s + _SLACK_S, limit_s=limit_s, **args)
         self._ask_later("health", ask)
 
@@ -302,7 +309,7 @@ class Visits:
                 if name != visit.host.name
                 for address in own
             ]
-            visit.begin_health(names, others, self._manner.health_s)
+            visit.begin_health(names, others, self._manner)
 
     def end_trials(self) -> None:
         """End the ranks that run on all hosts."""

@@ -397,6 +397,15 @@ _RULES: Mapping[str, Rule] = {
     "environment": _ENVIRONMENT,
     "trial": fields({"line": text, "end": _END}),
     "job_list": each(_JOB),
+    "job_listeners": named(
+        run_name,
+        each(
+            fields(
+                {"address": address, "port": port, "pid": pid, "command": text},
+                needed=("address", "port", "pid", "command"),
+            )
+        ),
+    ),
     "job_status": _JOB,
 }
 # Fields that a caller takes for granted: an agent tells all of them, if only by null.

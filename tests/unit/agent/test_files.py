@@ -17,8 +17,9 @@ import pytest
 
 from yoked.agent import environments, files, folders
 from yoked.agent.calls import HANDLERS
+from yoked.agent.jobfolder import JobFolder
 from yoked.agent.server import Call, Server
-from yoked.errors import HostError
+from yoked.errors import HostError, JobError
 
 
 def ask(name: str, data: bytes = b"", **args: Any) -> Any:
@@ -364,7 +365,29 @@ def test_a_tree_that_is_gone_is_named(tmp_path: Path) -> None:
 def test_nothing_is_placed_outside_of_its_folder(entry: list[str]) -> None:
     (digest,) = put(b"content")
 
-    with pytest.raises(AssertionError):
+    with pytest.raises(HostError, match="nothing of the kind"):
         put_tree([*entry, digest, 7])
 
     assert left_behind() == [files.blob_path(digest)]
+
+
+@pytest.mark.parametrize(
+    ("call", "args"),
+    [
+        ("folder_here", {"place": "../..", "label": "0" * 64}),
+        ("folder_here", {"place": "trees", "label": "../../../etc"}),
+        ("blobs_missing", {"sizes": {"../../../../etc/passwd": 1}}),
+        ("environment", {"digest": "../../x", "configured": None}),
+    ],
+)
+def test_what_would_lead_out_of_a_cache_is_refused(call: str, args: dict[str, Any]) -> None:
+    with pytest.raises(HostError, match="nothing of the kind"):
+        ask(call, **args)
+
+
+@pytest.mark.parametrize("name", ["../key", "/etc/key", "a/b", "", ".."])
+def test_a_private_file_of_a_job_is_in_its_folder(name: str, tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="no name for a file"):
+        JobFolder(tmp_path).write_private(name, "secret")
+
+    assert list(tmp_path.iterdir()) == []

@@ -17,8 +17,11 @@ from typing import Any
 import pytest
 from tests.unit.agent.fake_call import FakeCall
 
-from yoked.agent import names, power, storage, strays, surroundings, ways
+from yoked.agent import firewall, names, power, storage, strays, surroundings, ways
+from yoked.agent.facts import answer_facts
 from yoked.agent.health import PARTS, answer_health
+from yoked.agent.interfaces import answer_interfaces
+from yoked.records.answers import understood
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's kernel")
 
@@ -30,6 +33,41 @@ def test_every_part_is_told_here_and_can_travel() -> None:
     assert untold == {}
     assert set(told) == set(PARTS)
     assert json.loads(json.dumps(told)) == told
+
+
+def test_what_this_very_host_says_of_itself_is_understood() -> None:
+    odd: list[str] = []
+    answers = {
+        "facts": answer_facts(FakeCall()),
+        "interfaces": answer_interfaces(FakeCall()),
+        "health": answer_health(
+            FakeCall(limit_s=20.0, names=["localhost"], addresses=["127.0.0.1"], ports=[22])
+        ),
+    }
+
+    read = {name: understood(name, answer, odd) for name, answer in answers.items()}
+
+    assert odd == []
+    assert read["facts"] == answers["facts"]
+    assert read["interfaces"] == answers["interfaces"]
+
+
+@LINUX
+@pytest.mark.parametrize(("args", "asked"), [({}, False), ({"sudo": True}, True)])
+def test_sudo_is_asked_only_where_somebody_allowed_it(
+    args: dict[str, Any], asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sudo, note = tmp_path / "sudo", tmp_path / "asked"
+    sudo.write_text(f'#!/bin/sh\necho "$@" >> {note}\necho yes\n')
+    sudo.chmod(0o755)
+    monkeypatch.setattr(firewall, "TOOL_PATH", str(tmp_path))
+    monkeypatch.setattr(firewall, "_may_try_sudo", lambda: True)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+
+    firewall.part_firewall(args)
+    firewall.part_sudo(args)
+
+    assert note.exists() == asked
 
 
 def test_only_what_is_asked_for_is_told() -> None:

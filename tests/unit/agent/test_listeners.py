@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from yoked.agent.jobfolder import JobFolder
-from yoked.agent.listeners import leave_out, listener_owners
+from yoked.agent.listeners import leave_out, listener_owners, listeners_of, local_address
 
 
 def test_the_agents_own_listeners_take_no_port() -> None:
@@ -86,3 +86,62 @@ def test_a_port_is_told_with_the_launch_of_its_owner_and_whether_that_is_over(
 
     assert (owner["run"], owner["launch"], owner["ended"]) == ("otter", "a1b2", ended)
     assert owner["start_ticks"] > 0
+
+
+OPEN = """
+import socket, sys, time
+families = {True: socket.AF_INET6, False: socket.AF_INET}
+held = [socket.create_server((address, 0), family=families[":" in address])
+        for address in sys.argv[1:]]
+print(*[each.getsockname()[1] for each in held], flush=True)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def program_at(launch_id: str, *addresses: str) -> Iterator[list[int]]:
+    """A program of a launch that listens at addresses; its ports."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OPEN, *addresses],
+        env={**os.environ, "YOKED_LAUNCH_ID": launch_id},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield [int(port) for port in process.stdout.readline().split()]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sockets are found in /proc")
+def test_what_a_program_opens_beside_the_address_of_its_run_is_told() -> None:
+    with (
+        # Any address of 127/8 is loopback's: nobody else reaches it.
+        program_at("a1b2", "0.0.0.0", "::", "127.0.0.1", "127.9.9.9") as ports,
+        program_at("c3d4", "0.0.0.0"),
+    ):
+        found = listeners_of("a1b2", "10.0.0.1")
+
+    assert [(each["address"], each["port"]) for each in found] == sorted(
+        [("0.0.0.0", ports[0]), ("::", ports[1])], key=lambda each: each[1]
+    )
+    assert all("-c" in each["command"] for each in found)
+
+
+@pytest.mark.parametrize(
+    ("row", "address"),
+    [
+        ("00000000:1F90", "0.0.0.0"),
+        ("0100007F:1F90", "127.0.0.1"),
+        ("0B01A8C0:1F90", "192.168.1.11"),
+        ("00000000000000000000000001000000:1F90", "::1"),
+        ("0000000000000000FFFF00000B01A8C0:1F90", "192.168.1.11"),
+        ("000080FE00000000FF005450B6AD1DFE:1F90", "fe80::5054:ff:fe1d:adb6"),
+    ],
+)
+@pytest.mark.skipif(sys.byteorder != "little", reason="the rows are a little-endian machine's")
+def test_a_row_of_the_kernels_table_is_an_address(row: str, address: str) -> None:
+    assert str(local_address(["0:", row])) == address

@@ -20,7 +20,7 @@ from yoked.cli.main import main
 from yoked.doctor.check import Check
 from yoked.errors import HostError, UsageError, YokedError
 from yoked.fleet.model import Fleet
-from yoked.records.examination import Examination, Finding, Fix, HostSeen, Need, World
+from yoked.records.examination import Examination, Finding, Fix, HostSeen, Need, Severity, World
 
 FLEET = '[fleet]\nname = "home"\n[[host]]\nname = "."\ninterface = "lo"\naddress = "127.0.0.1"\n'
 
@@ -32,7 +32,8 @@ def examine(*, json_output: bool = False, **flags: Any) -> int:
 class Fault:
     """Something wrong on this machine, as a file, and what to do about it."""
 
-    def __init__(self, folder: Path, name: str, **fix: Any) -> None:
+    def __init__(self, folder: Path, name: str, severity: Severity = "error", **fix: Any) -> None:
+        self.severity: Severity = severity
         self.path = folder / name
         self.path.write_text("broken")
         self.fix = Fix(
@@ -46,7 +47,9 @@ class Fault:
 
     @property
     def finding(self) -> Finding:
-        return Finding(self.path.name, "error", (".",), f"{self.path}", "it breaks", (self.fix,))
+        return Finding(
+            self.path.name, self.severity, (".",), f"{self.path}", "it breaks", (self.fix,)
+        )
 
 
 class Home:
@@ -140,6 +143,39 @@ def test_what_needs_root_is_offered_with_sudo(
     assert "next: yoked doctor --fix --sudo" in capsys.readouterr().out
 
 
+def test_sudo_is_used_to_look_only_where_that_is_asked_for(home: Home) -> None:
+    examine()
+    examine(quick=True)
+    examine(sudo=True)
+
+    assert [look["sudo"] for look in home.looks] == [False, False, True]
+
+
+def test_a_warning_is_mended_when_it_is_named(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = home.breaks("own-name", severity="warning")
+
+    examine(fix=True, yes=True)
+
+    said = capsys.readouterr().out
+    assert fault.path.exists()
+    assert "yoked doctor --fix --only own-name" in " ".join(said.split())
+
+    main(["doctor", "--fix", "--yes", "--only", "own-name", "--only", "firewall"])
+
+    assert not fault.path.exists()
+
+
+def test_with_a_check_named_no_other_is_mended(home: Home) -> None:
+    named, other = home.breaks("own-name"), home.breaks("firewall")
+
+    examine(fix=True, yes=True, only=("own-name",))
+
+    assert not named.path.exists()
+    assert other.path.exists()
+
+
 def test_what_only_a_person_can_do_is_not_offered(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,7 +220,9 @@ def test_json_is_one_object(home: Home, capsys: pytest.CaptureFixture[str]) -> N
         ({"from_file": Path("e.json"), "data": Path("data")}, "--from looks at no host"),
         ({"undo": True, "yes": True, "bundle": Path("b.zip")}, "--bundle keeps what was seen"),
         ({"data": Path("nowhere")}, "--data nowhere: there is no such folder"),
-        ({"sudo": True}, "--sudo is for --fix"),
+        ({"undo": True, "sudo": True}, "--undo looks at no host"),
+        ({"only": ("own-name",)}, "--only is for --fix"),
+        ({"fix": True, "yes": True, "only": ("own-nam",)}, "no check 'own-nam'"),
         ({"yes": True}, "--yes is for"),
         ({"quick": True, "bandwidth": True}, "--quick measures no bandwidth"),
         ({"depth": 0}, "--depth 0"),

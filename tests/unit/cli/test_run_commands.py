@@ -42,6 +42,16 @@ json.dump(exit, open(f"{folder}/exit.json", "w"))
 """
 
 
+OPENS = """
+import os, pathlib, socket, time
+server = socket.create_server(("0.0.0.0", 0))
+folder = pathlib.Path(os.environ["YOKED_JOB_FOLDER"]).parents[2]
+(folder / "new").write_text(str(server.getsockname()[1]))
+(folder / "new").rename(folder / "port")
+time.sleep(60)
+"""
+
+
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
@@ -89,6 +99,22 @@ def test_runs_for_programs_are_one_object(failed: Path, capsys: pytest.CaptureFi
         ("try", "failed", 2)
     ]
     assert told["runs"][0]["failure"]["rank"] == 1
+
+
+def test_what_a_program_opens_to_everybody_is_named(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(root, OPENS)
+    until((root.parent / "port").exists, "the listener")
+
+    runs.command()
+    said = capsys.readouterr().out
+    runs.command(json_output=True)
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+
+    port = int((root.parent / "port").read_text())
+    assert f"at port {port} of all addresses; whoever reaches that reaches it" in said
+    assert [(each["address"], each["port"]) for each in run["listeners"]] == [("0.0.0.0", port)]
 
 
 def test_no_runs_is_no_error(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

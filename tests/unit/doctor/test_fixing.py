@@ -6,6 +6,7 @@ import os
 import shlex
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,20 @@ def test_what_cannot_be_carried_out_is_left_with_the_reason(
 
     assert left in repair.left
     assert bool(repair.left) == bool(left)
+
+
+def test_a_warning_is_left_unless_its_check_is_named() -> None:
+    asleep = replace(finding(Fix("attic", "true"), check="lid"), severity="warning")
+    broken = finding(Fix("attic", "true"))
+
+    of_all = repairs([broken, asleep], seen(), sudo=True)
+    of_one = repairs([broken, asleep], seen(), sudo=True, only=("lid",))
+
+    assert [each.left for each in of_all] == [
+        "",
+        "a warning is mended when it is named: yoked doctor --fix --only lid",
+    ]
+    assert [(each.finding.check, each.left) for each in of_one] == [("lid", "")]
 
 
 def test_where_the_user_is_root_nothing_needs_sudo() -> None:

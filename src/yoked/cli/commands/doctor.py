@@ -47,9 +47,24 @@ class DoctorFlags:
     ] = None
     code: Annotated[Path | None, _flag(LOOK, "The same for the folder of a program.")] = None
     fix: Annotated[
-        bool, _switch(MEND, "Carry out the fixes that need no root, one by one, asking.")
+        bool, _switch(MEND, "Carry out the fixes of errors that need no root, one by one, asking.")
     ] = False
-    sudo: Annotated[bool, _switch(MEND, "With --fix: those that need root too, by sudo.")] = False
+    sudo: Annotated[
+        bool,
+        _switch(
+            MEND,
+            "Use `sudo -n` on hosts: to read what only root reads, and with --fix to carry out "
+            "what needs root too.",
+        ),
+    ] = False
+    only: Annotated[
+        tuple[str, ...],
+        _flag(
+            MEND,
+            "With --fix: carry out the fixes of these checks alone, of warnings too. Default: "
+            "those of errors.",
+        ),
+    ] = ()
     yes: Annotated[bool, _switch(MEND, "With --fix or --undo: do not ask.")] = False
     undo: Annotated[
         bool, _switch(MEND, "Take back what --fix did on this fleet, newest first.")
@@ -65,14 +80,14 @@ class DoctorFlags:
 
     def check(self) -> None:
         """Raise UsageError for what cannot be meant, alone or together."""
-        looks = self._given("quick", "bandwidth", "depth", "data", "code")
+        looks = self._given("quick", "bandwidth", "depth", "data", "code", "sudo")
         wishes = self._given("explain", "from_file", "fix", "undo")
         if len(wishes) > 1:
             raise UsageError(f"{' and '.join(wishes)} are different wishes", fix="give one of them")
         if looks and wishes and wishes != ["--fix"]:
             raise UsageError(f"{wishes[0]} looks at no host", fix=f"leave {', '.join(looks)} out")
-        if self.sudo and not self.fix:
-            raise UsageError("--sudo is for --fix", fix="yoked doctor --fix --sudo")
+        if self.only and not self.fix:
+            raise UsageError("--only is for --fix", fix="yoked doctor --fix --only CHECK")
         if self.yes and not (self.fix or self.undo):
             raise UsageError("--yes is for --fix and --undo", fix="yoked doctor --fix --yes")
         if self.quick and self.bandwidth:
@@ -100,7 +115,7 @@ class DoctorFlags:
 
     def _given(self, *names: str) -> list[str]:
         told = {name: f"--{name.removesuffix('_file')}" for name in names}
-        return [told[name] for name in names if getattr(self, name) not in (None, False)]
+        return [told[name] for name in names if getattr(self, name) not in (None, False, ())]
 
 
 def command(
@@ -152,7 +167,13 @@ def _examine(named: Path | None, flags: DoctorFlags, output: Output) -> int:
             for kind, path in (("data", flags.data), ("code", flags.code))
             if path is not None
         },
+        sudo=flags.sudo,
     )
+    if flags.only:
+        from yoked.doctor.catalog import check_named
+
+        for name in flags.only:
+            check_named(name)
     # Whoever cannot be asked learns it before anything is looked at.
     ask = _asker(flags, output) if flags.fix else None
     seen = eyes(fleet)
@@ -160,7 +181,15 @@ def _examine(named: Path | None, flags: DoctorFlags, output: Output) -> int:
     if ask is not None:
         from yoked.cli.commands.doctor_fix import mend
 
-        seen, mended = mend(seen, eyes, lambda: open_fleet(named), output, ask=ask, sudo=flags.sudo)
+        seen, mended = mend(
+            seen,
+            eyes,
+            lambda: open_fleet(named),
+            output,
+            ask=ask,
+            sudo=flags.sudo,
+            only=flags.only,
+        )
     return _report(seen, flags, output, fleet, mended)
 
 

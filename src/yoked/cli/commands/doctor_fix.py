@@ -92,15 +92,17 @@ def mend(
     *,
     ask: Ask,
     sudo: bool,
+    only: Sequence[str] = (),
 ) -> tuple[Seen, list[Mended]]:
     """Carry out what can be, each with consent and verified; what is seen then, and how it went.
 
-    fleet_now: reads the fleet's file, which a fix may change.
+    fleet_now: reads the fleet's file, which a fix may change. only: checks, of which warnings are
+    mended too; empty: errors of any.
     """
     book = Book()
     outcomes: dict[_Key, Mended] = {}
     for _ in range(_MOST_ROUNDS):
-        mender = _Mender(seen, eyes, fleet_now, output, ask=ask, sudo=sudo, book=book)
+        mender = _Mender(seen, eyes, fleet_now, output, ask=ask, sudo=sudo, only=only, book=book)
         if not mender.go_through(outcomes):
             break
         seen = eyes(fleet_now())
@@ -126,11 +128,12 @@ class _Mender:
         *,
         ask: Ask,
         sudo: bool,
+        only: Sequence[str],
         book: Book,
     ) -> None:
         self._seen, self._eyes, self._fleet_now = seen, eyes, fleet_now
         self._output, self._ask, self._book = output, ask, book
-        self._repairs = repairs(seen.findings, seen.examination, sudo=sudo)
+        self._repairs = repairs(seen.findings, seen.examination, sudo=sudo, only=only)
         self._gone: set[_Key] = set()
 
     def go_through(self, outcomes: dict[_Key, Mended]) -> bool:

@@ -25,13 +25,16 @@ class Seen:
 
 @dataclass(frozen=True)
 class Eyes:
-    """Looks at a fleet, again and again. folders: compared on all hosts, by what they are."""
+    """Looks at a fleet, again and again. folders: compared on all hosts, by what they are. sudo:
+    whether it may be used to look.
+    """
 
     need: Need
     output: Output
     quick: bool = False
     bandwidth: bool = False
     folders: Mapping[str, Path] | None = None
+    sudo: bool = False
 
     def __call__(self, fleet: Fleet, *, quick: bool | None = None) -> Seen:
         """Look at a fleet, and judge. quick: None is as was asked for."""
@@ -49,6 +52,7 @@ class Eyes:
                 quick=is_quick,
                 bandwidth=self.bandwidth and not is_quick,
                 say=line.show,
+                sudo=self.sudo,
             )
             if self.folders:
                 line.show("comparing folders")

@@ -249,7 +249,8 @@ def _silent_parts(host: HostSeen) -> list[str]:
     silent = list(host.health.get("untold", nulls) or ())
     firewall: Mapping[str, Any] = host.health.get("firewall") or {}
     if firewall.get("active") is not False and firewall and firewall.get("rules") is None:
-        silent.append("the rules of its firewall (only root reads them)")
+        silent.append("the rules of its firewall (only root reads them: --sudo)")
+    silent += [f"{place} (not understood)" for place in host.odd]
     return silent
 
 

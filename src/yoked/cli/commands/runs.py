@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.fleet_runs import FleetFlag, JsonFlag, reach_hosts, same_fleet
+from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, JsonFlag, reach_hosts, same_fleet
 from yoked.cli.commands.lab_text import table
 from yoked.cli.output import Output
 from yoked.launch.attach import headline
@@ -18,6 +19,8 @@ from yoked.launch.registry import Record
 from yoked.runs import list_runs
 from yoked.units import format_duration
 
+# Of a command line, in columns.
+_WIDEST = 60
 _COLUMNS = ("run", "state", "hosts", "ranks", "started", "took", "step", "loss")
 
 
@@ -33,20 +36,46 @@ def command(
     output = Output(json_mode=json_output)
     with reach_hosts(fleet, output) as hosts:
         records = hosts.records()
+        listeners = _listeners(hosts) if any(record.active for record in records) else {}
         unreachable = hosts.unreachable
     rows = [_describe(record) for record in records]
     known = {record.run for record in records}
     rows += [_describe_local(path) for path in list_runs(runs_dir) if path.name not in known]
     rows.sort(key=lambda row: row["started_s"], reverse=True)
+    for row in rows:
+        row["listeners"] = listeners.get(row["run"], [])
     causes = [f"{row['run']}: {headline(row['failure'])}" for row in rows if row["failure"]]
     causes += [f"{row['run']}: {row['refused']}" for row in rows if row["refused"]]
     output.result(
         {"runs": rows, "unreachable": {name: why.what for name, why in unreachable.items()}},
         verdict=f"{len(rows)} run{'s' * (len(rows) != 1)}" if rows else "there is no run yet",
-        evidence=[*_lines(rows), *causes],
+        evidence=[*_lines(rows), *causes, *_listener_lines(rows)],
         next_commands=[] if rows else [f"yoked train{same_fleet(fleet)}"],
     )
     return 1 if unreachable else 0
+
+
+def _listeners(hosts: Hosts) -> dict[str, list[dict[str, Any]]]:
+    """Where programs of runs listen beside the address of the run, by run."""
+    from yoked.launch.registry import ask_all
+
+    told, _ = ask_all(hosts.clients, lambda client: client.call("job_listeners"))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for host, runs in told.items():
+        for run, places in runs.items():
+            found.setdefault(run, []).extend({"host": host, **place} for place in places)
+    return found
+
+
+def _listener_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        for each in row["listeners"]:
+            anywhere = ip_address(each["address"]).is_unspecified
+            where = "all addresses" if anywhere else each["address"]
+            yield (
+                f"{row['run']}: {each['command'][:_WIDEST]} (process {each['pid']}) listens on "
+                f"{each['host']} at port {each['port']} of {where}; whoever reaches that reaches it"
+            )
 
 
 def _describe(record: Record) -> dict[str, Any]:
