@@ -12,15 +12,19 @@ _MATTER = re.compile(
     r"|PYTHON\w*|RANK|WORLD_SIZE|LOCAL_RANK|LD_PRELOAD|LD_LIBRARY_PATH|CUDA_VISIBLE_DEVICES"
     r"|TMPDIR|HOME|LANG|CC|CXX|\w+_proxy|\w+_PROXY"
 )
+# Whoever reads what a host tells of itself reads no secret: its name is enough.
+_SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY|AUTH", re.IGNORECASE)
 # A proxy may be named with user and password.
 _USER = re.compile(r"//[^/@\s]*@")
 
 
 def part_environment(args: Mapping[str, Any]) -> dict[str, str]:
-    """What a program that comes in by ssh, and so a rank, finds; user names of proxies masked."""
+    """What a program that comes in by ssh, and so a rank, finds. Secrets and users of proxies
+    are masked.
+    """
     del args
     return {
-        name: _USER.sub("//***@", value)
+        name: "***" if _SECRET.search(name) else _USER.sub("//***@", value)
         for name, value in sorted(os.environ.items())
         if _MATTER.fullmatch(name)
     }

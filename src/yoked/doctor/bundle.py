@@ -11,6 +11,7 @@ import getpass
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, get_args
 
 from yoked.errors import UsageError
 from yoked.records.examination import Purpose, Severity, SshKind
+from yoked.units import format_bytes
 
 EXAMINATION = "examination.json"
 LEFT_OUT = "(left out)"
@@ -25,6 +27,9 @@ LEFT_OUT = "(left out)"
 _PUBLIC_4 = int(IPv4Address("203.0.113.0"))
 _PUBLIC_6 = int(IPv6Address("2001:db8::"))
 _HOST_BITS = 64
+_LEAST_SECRET = 8
+# Of JSON in a saved report: dozens of hosts say less than a tenth of it.
+_MOST_BYTES = 64 << 20
 # A locally administered MAC.
 _OWN_MAC = 0x02_00_00_00_00_00
 
@@ -46,7 +51,7 @@ _SECRETS = (
 )
 _NAMED_SECRET = re.compile(
     rf"([\w.-]*{_TELLING_WORDS}[\w.-]*[\"']?\s*[=:]\s*[\"']?|--?{_TELLING_WORDS}\s+[\"']?)"
-    r"(?!\(left out\)|bearer |basic )[^\s\"',;&]+",
+    r"(?!\(left out\)|bearer |basic )([^\s\"',;&]+)",
     re.IGNORECASE,
 )
 _HOST_KEYS = (
@@ -87,6 +92,8 @@ class Redactor:
         self._homes: dict[str, str] = {}
         self._users: dict[str, str] = {}
         self._hosts: set[str] = set()
+        # What is named as a secret in one place is none in another.
+        self._secrets = sorted(_secret_values(data), key=len, reverse=True)
         for name in (getpass.getuser(), *_names(data)):
             self._add_user(name)
         for home in _under(data, _HOME_FIELDS):
@@ -111,6 +118,8 @@ class Redactor:
 
     def text(self, text: str, *, addresses: bool = True) -> str:
         """A text, the same but for what is left out."""
+        for secret in self._secrets:
+            text = text.replace(secret, LEFT_OUT)
         for pattern in _SECRETS:
             text = pattern.sub(LEFT_OUT, text)
         text = _NAMED_SECRET.sub(rf"\1{LEFT_OUT}", text)
@@ -206,6 +215,23 @@ def _under(data: Any, names: Sequence[str]) -> Iterator[str]:
             yield from _under(value, names)
 
 
+def _secret_values(data: Any) -> set[str]:
+    """Values under names of secrets, where they are long enough to be no ordinary word."""
+    found: set[str] = set()
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            if isinstance(value, str) and _SECRET_NAME.search(str(key)):
+                found.add(value)
+            else:
+                found |= _secret_values(value)
+    elif isinstance(data, (list, tuple)):
+        for value in data:
+            found |= _secret_values(value)
+    elif isinstance(data, str):
+        found |= {each[2] for each in _NAMED_SECRET.finditer(data)}
+    return {each for each in found if len(each) >= _LEAST_SECRET and each != LEFT_OUT}
+
+
 def _names(data: Any) -> Iterator[str]:
     yield from _under(data, _USER_FIELDS)
     for name in _host_names(data):
@@ -267,19 +293,37 @@ def read_saved(path: Path) -> dict[str, Any]:
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
+                _require_size(path, archive.getinfo(EXAMINATION).file_size)
                 text = archive.read(EXAMINATION).decode()
         else:
+            _require_size(path, path.stat().st_size)
             text = path.read_text(encoding="utf-8")
         found = json.loads(text)
     except OSError as problem:
         raise UsageError(
             f"--from {path} cannot be read: {problem.strerror}", fix=f"ls -l {path}"
         ) from problem
-    except (KeyError, ValueError, zipfile.BadZipFile) as problem:
+    except (
+        KeyError,
+        ValueError,
+        RecursionError,
+        NotImplementedError,
+        RuntimeError,
+        zlib.error,
+        zipfile.BadZipFile,
+    ) as problem:
         raise UsageError(f"--from {path} is no saved examination: {problem}", fix=_SAVE) from None
     if not isinstance(found, dict) or "hosts" not in found:
         raise UsageError(f"--from {path} is no saved examination: it has no hosts", fix=_SAVE)
     return found
+
+
+def _require_size(path: Path, size_bytes: int) -> None:
+    if size_bytes > _MOST_BYTES:
+        raise UsageError(
+            f"--from {path} is no saved examination: it unpacks to {format_bytes(size_bytes)}",
+            fix=_SAVE,
+        )
 
 
 _SAVE = "yoked doctor --bundle FILE.zip    saves one"

@@ -70,6 +70,17 @@ def test_sudo_is_asked_only_where_somebody_allowed_it(
     assert note.exists() == asked
 
 
+def test_no_secret_of_an_environment_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("YOKED_SECRET", "deep-in-the-night")
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+
+    told = answer_health(FakeCall(parts=["environment"]))
+
+    assert told["environment"]["NCCL_DEBUG"] == "INFO"
+    assert told["environment"]["YOKED_SECRET"] == "***"
+    assert "deep-in-the-night" not in json.dumps(told)
+
+
 def test_only_what_is_asked_for_is_told() -> None:
     told = answer_health(FakeCall(parts=["sudo", "shell"]))
 

@@ -211,3 +211,59 @@ def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         read_saved(tmp_path / "e.json")
+
+
+SECRET = "Zm9v/YmFyK2Jhei9xdXg9PQ"
+
+
+def with_secret() -> dict[str, Any]:
+    """A secret of a launch that got into what hosts say, in several ways."""
+    seen = examination()
+    health = seen["hosts"][0]["health"]
+    health["environment"]["YOKED_SECRET"] = SECRET
+    health["processes"]["busy"].append(
+        {"user": "konrad", "command": f"python -m yoked.train --note {SECRET}"}
+    )
+    seen["world"] = {
+        "ok": False,
+        "said": {
+            "attic": "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIBbu\n"
+            "-----END PRIVATE KEY-----",
+            "garage": f"peer said {SECRET} and left",
+            "study": "YOKED_SECRET='other-Secret' torchrun x.py; then other-Secret again",
+        },
+    }
+    return seen
+
+
+def test_the_secret_of_a_launch_is_nowhere_in_a_bundle(tmp_path: Path) -> None:
+    seen, path = with_secret(), tmp_path / "b.zip"
+    toml = f"[notify]\ncommand = \"curl -H 'Authorization: Bearer {SECRET}' https://example.org\"\n"
+
+    write_bundle(path, bundle(seen, [], f"a report with {SECRET} in it", toml))
+
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        text = "\n".join(archive.read(name).decode() for name in names)
+    assert SECRET not in text
+    assert "MC4CAQAwBQYDK2VwBCIEIBbu" not in text
+    assert "other-Secret" not in text
+    # No file of a job's folder is among them: keys and certificates lie there.
+    assert set(names) == {"examination.json", "findings.json", "report.txt", "yoked.toml"}
+
+
+def test_a_report_that_unpacks_to_more_than_any_says_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("examination.json", b" " * (65 << 20))
+
+    with pytest.raises(UsageError, match="no saved examination"):
+        read_saved(path)
+
+
+def test_a_report_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+
+    with pytest.raises(UsageError, match="no saved examination"):
+        read_saved(path)

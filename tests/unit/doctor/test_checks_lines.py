@@ -24,7 +24,7 @@ from yoked.doctor.checks.processes import kill_line
 from yoked.doctor.checks.reading import choose_again, edit_entry
 from yoked.doctor.checks.startfiles import quiet, take_out_limit, take_out_variable
 from yoked.doctor.fixing import Book, Repair, Said, carry_out, take_back
-from yoked.records.examination import Examination, Finding, Fix
+from yoked.records.examination import Examination, Finding, Fix, SshFailure
 from yoked.records.shell import quoted, shell_line
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the lines are for Linux")
@@ -336,6 +336,30 @@ def test_a_process_that_is_of_another_launch_by_now_is_left_alone(tmp_path: Path
         for each in processes:
             each.kill()
             each.wait()
+
+
+def test_a_shell_is_given_to_one_user_and_only_where_his_lets_nobody_in(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in {
+        "getent": 'grep "^$2:" passwd',
+        "usermod": 'echo "$@" >> changed',
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    (tmp_path / "passwd").write_text(
+        "ada:x:1:1::/home/ada:/usr/sbin/nologin\nbackup:x:2:2::/b:/usr/sbin/nologin\n"
+        "eve:x:3:3::/home/eve:/bin/zsh\n"
+    )
+
+    for user in ("ada", "eve"):
+        failure = SshFailure("shell", "This account is currently not available.", user=user)
+        host = replace(unreached("garage", "shell", ""), failure=failure)
+        (found,) = findings_of(replace(home(("attic",)), hosts=(host,)))
+        (fix,) = found.fix
+        assert run(f"PATH={programs}:$PATH; {fix.command}", tmp_path).returncode == 0
+
+    assert (tmp_path / "changed").read_text() == "-s /bin/bash ada\n"
 
 
 def known(pid: int) -> dict[str, int]:

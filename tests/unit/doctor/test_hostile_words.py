@@ -22,6 +22,7 @@ from tests.unit.doctor.test_checks_found import CASES
 from tests.unit.doctor.troubles import Make, said
 
 import yoked
+from yoked.cli.commands.doctor_text import evidence, payload
 from yoked.doctor.causes import findings_of
 from yoked.doctor.checks.names import write_name
 from yoked.doctor.checks.reading import edit_entry
@@ -224,7 +225,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def test_no_report_however_damaged_ends_a_check_as_a_bug(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(HOMES)))
     content = json.loads(json.dumps(to_json(HOMES[name]())))
-    known = list(places({"hosts": content["hosts"], "dials": content["dials"]}))
+    known = list(places(content))
     for _ in range(data.draw(st.integers(1, 8))):
         *path, last = data.draw(st.sampled_from(known))
         place: Any = content
@@ -242,6 +243,9 @@ def test_no_report_however_damaged_ends_a_check_as_a_bug(data: st.DataObject) ->
         seen = from_json(content)
     except YokedError:
         return
+    found = findings_of(seen)
+    assert json.dumps(payload(seen, found))
+    assert evidence(seen, found, bandwidth=True) is not None
     assert not [line for line in commands(seen) if "pwned" in line]
 
 

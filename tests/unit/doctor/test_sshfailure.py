@@ -47,6 +47,34 @@ def test_a_shell_that_ends_is_the_shells_fault() -> None:
     assert (failure.kind, failure.text) == ("shell", "This account is currently not available.")
 
 
+def test_a_shell_that_lets_nobody_in_is_told_with_its_user(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host attic\n  User ada\n")
+    problem = explain_end("attic", 1, "This account is currently not available.", ssh=True)
+
+    assert failure_of("attic", config, problem).user == "ada"
+    refused = explain_end("attic", 255, "Connection refused", ssh=True)
+    assert failure_of("attic", config, refused).user is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'ssh-keygen -f "$(touch x)" -R "attic"',
+        "ssh-keygen -f x; touch x; -R attic",
+        "ssh-keygen -f /kh -R attic;touch",
+        "ssh-keygen -f '/kh' -R 'a`x`'",
+    ],
+)
+def test_a_line_that_a_server_has_said_is_not_the_persons_to_paste(said: str) -> None:
+    warning = f"Offending ED25519 key in /kh:2\n  {said}"
+
+    failure = failure_of("attic", None, explain_end("attic", 255, warning, ssh=True))
+
+    assert "`ssh-keygen -R attic`" in failure.fix[0]
+    assert "touch" not in " ".join(failure.fix)
+
+
 def test_a_host_without_python_is_told_from_one_that_is_gone() -> None:
     assert failure_of("attic", None, NoPythonError("no such Python")).kind == "python"
     assert failure_of("attic", None, HostError("no ssh here")).kind == "other"

@@ -107,6 +107,39 @@ def test_a_link_whose_measurement_failed_counts_as_reached() -> None:
     assert choices["beta"].goodput_bytes_per_s is None
 
 
+@dataclass
+class Untimed(FakeAgent):
+    """It says that it was answered, and not how soon."""
+
+    def _dialled(self, address: str, send_s: float) -> dict[str, Any]:
+        return {**super()._dialled(address, send_s), "rtt_s": None}
+
+
+def test_an_answer_without_its_time_is_no_bug() -> None:
+    agents = {name: Untimed(name, ADDRESSES[name], ANSWERS) for name in ADDRESSES}
+
+    choices = survey(HOSTS, agents).choices
+
+    assert choices["beta"].rtt_s is None
+
+
+@dataclass
+class Mute(FakeAgent):
+    """It ends its listener before it has said where that is."""
+
+    def stream(
+        self, name: str, *, data: bytes = b"", timeout_s: float | None = None, **args: Any
+    ) -> Iterator[Any]:
+        yield from ()
+
+
+def test_a_host_that_does_not_say_where_it_listens_is_named() -> None:
+    agents = {name: Mute(name, ADDRESSES[name], ANSWERS) for name in ADDRESSES}
+
+    with pytest.raises(HostError, match="alpha does not say where it listens"):
+        survey(HOSTS, agents)
+
+
 def test_an_interface_that_is_named_but_not_there_is_told() -> None:
     hosts = (Host("alpha", interface="eth5"), Host("beta"))
 
