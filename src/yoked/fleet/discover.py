@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from yoked.at_once import at_once
-from yoked.errors import FleetError
+from yoked.errors import FleetError, HostError
 from yoked.fleet.choose import Attempt, Candidate, Choice, choose, reached_by_all
 from yoked.fleet.model import Fleet, Host
 
@@ -118,7 +118,13 @@ def listening(agent: Agent, token: str, host: str) -> Iterator[int]:
         agent.stream("listen", timeout_s=_ANSWER_S, token=token, host=host),
     )
     try:
-        yield int(next(parts).content["port"])
+        first = next(parts, None)
+        if first is None:
+            raise HostError(
+                f"{host}: its agent ended what it should listen with", fix="ssh " + host
+            )
+        port: int = first.content["port"]
+        yield port
     finally:
         parts.close()
 

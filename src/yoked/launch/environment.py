@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from yoked.errors import HostError
 from yoked.fleet.model import HERE, Host
 from yoked.launch.requirements import public_version, requirements_digest, train_requirements
 from yoked.remote.client import AgentClient
+from yoked.remote.shapes import misfit
 
 # Gloo does not promise that two versions of torch understand each other.
 _MUST_AGREE = "torch"
@@ -152,8 +154,17 @@ def host_versions(client: AgentClient, python: str, packages: Sequence[str]) -> 
             f"{client.host}: {python} does not start: {said[-1]}",
             fix="it must be Python 3.11 or newer: yoked hosts",
         )
-    answer = json.loads(outcome["stdout"])
-    return Versions(answer["python"], answer["packages"])
+    try:
+        answer = json.loads(outcome["stdout"])
+        why = misfit(answer, {"python": str, "packages": {str: (str, None)}})
+    except ValueError as problem:
+        why = str(problem)
+    if why is None and set(packages) <= answer["packages"].keys():
+        return Versions(answer["python"], answer["packages"])
+    raise HostError(
+        f"{client.host}: {python} was asked for its packages, and said something else",
+        fix=f"ssh {client.host} {shlex.quote(python)} -c pass    shows what it prints by itself",
+    )
 
 
 def differences(requirements: Sequence[str], found: Versions) -> list[Difference]:
