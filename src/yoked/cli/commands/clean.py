@@ -20,6 +20,7 @@ from yoked.errors import UsageError
 from yoked.launch.registry import ask_all
 from yoked.remote.client import AgentClient
 from yoked.remote.ssh import control_folder
+from yoked.text import one_line
 from yoked.units import format_bytes, format_duration, parse_duration_s
 
 OLD = "7 d"
@@ -45,12 +46,12 @@ class Litter:
         """Each thing in a line, for people."""
         found = [
             f"{host}: process {one['pid']} of run {one['run']}{_ports(one['ports'])}: "
-            f"{one['command']}"
+            f"{one_line(one['command'])}"
             for host, each in self.processes.items()
             for one in each
         ]
         found += [
-            f"{host}: shared memory {one['name']}, {format_bytes(one['size_bytes'])}"
+            f"{host}: shared memory {one_line(one['name'])}, {format_bytes(one['size_bytes'])}"
             for host, each in self.shared_memory.items()
             for one in each
         ]
@@ -175,8 +176,9 @@ def _asked(lines: Iterable[str], output: Output) -> bool:
     if output.json_mode or not (sys.stdin.isatty() and output.console.is_terminal):
         return False
     for line in lines:
-        output.console.print(f"  {line}", markup=False)
-    return output.console.input("Remove all of this? [y/N] ").strip().lower() in ("y", "yes")
+        output.say(f"  {line}")
+    output.say("Remove all of this? [y/N] ", end="")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _remove(hosts: Hosts, litter: Litter) -> None:

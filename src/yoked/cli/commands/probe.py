@@ -11,6 +11,7 @@ from cyclopts import Group, Parameter
 
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
+from yoked.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -167,7 +168,7 @@ class Line:
         if self._console.is_terminal:
             self._drawn = True
             # \x1b[K clears what a longer line before this one left.
-            line = f"{self.elapsed_s:3.0f} s  {doing}"[: self._console.width - 1]
+            line = f"{self.elapsed_s:3.0f} s  {one_line(doing)}"[: self._console.width - 1]
             self._console.file.write(f"\r{line}\x1b[K")
             self._console.file.flush()
 

@@ -8,6 +8,7 @@ from typing import Any
 from yoked.doctor.check import Check, page
 from yoked.doctor.checks.reading import by_hand, finding, listed, part, plural
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.text import one_line
 from yoked.units import format_bytes, format_duration
 
 # Less than this of the cores is what a desktop always does.
@@ -16,7 +17,7 @@ _SHOWN = 3
 
 
 def _command(process: Mapping[str, Any]) -> str:
-    words = str(process.get("command") or "a program")
+    words = one_line(str(process.get("command") or "a program"))
     return words if len(words) <= 60 else f"{words[:57]}..."
 
 
