@@ -46,6 +46,13 @@ def ssh_argv(
         "ServerAliveCountMax": "3",
         # Those of ~/.ssh/config are for the person's own sessions.
         "ClearAllForwardings": "yes",
+        "PermitLocalCommand": "no",
+        "Tunnel": "no",
+        # With them, whoever is root on a host could use the person's keys, screen and tickets.
+        "ForwardAgent": "no",
+        "ForwardX11": "no",
+        "ForwardX11Trusted": "no",
+        "GSSAPIDelegateCredentials": "no",
         **({"RemoteCommand": "none"} if _knows_remote_command() else {}),
         **(_sharing(config) if shared else {"ControlMaster": "no", "ControlPath": "none"}),
     }
