@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from yoked.errors import YokedError
+from yoked.paths import private_folder
 
 _BLOCK_BYTES = 65_536
 
@@ -31,7 +32,7 @@ class Journal:
         self.path = path
         self._fsync = fsync
         self._lock = threading.Lock()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         # Unbuffered: a line reaches the kernel in one write, before append returns.
         self._file = path.open("ab+", buffering=0)
         cut_torn_line(self._file)

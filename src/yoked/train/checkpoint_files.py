@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.errors import CheckpointError
+from yoked.paths import private_folder
 from yoked.train.data.files import sync_folder
 
 FORMAT = 1
@@ -310,7 +311,7 @@ class CheckpointFolder:
         """
         if self._lock is not None:
             return
-        self.path.mkdir(parents=True, exist_ok=True)
+        private_folder(self.path)
         descriptor = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         deadline_s = time.monotonic() + LOCK_WAIT_S
         while True:
