@@ -99,6 +99,7 @@ _JOB = {
     "trains": (run_name, None),
     "started_s": (moment, None),
     "ended_s": (moment, None),
+    "now_s": moment,
     "attempt": amount,
     "host_program": anything,
     "end": anything,

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -318,6 +319,48 @@ def test_a_young_run_is_not_old(failed: Path, capsys: pytest.CaptureFixture[str]
     clean.command()
 
     assert "run try" not in capsys.readouterr().out
+
+
+YEARS_S = 10 * 365.0 * 86_400
+
+
+def test_a_controller_with_a_clock_in_the_future_takes_no_run_for_old(
+    failed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + YEARS_S)
+
+    clean.command(yes=True)
+
+    assert (failed / "jobs" / "try").exists()
+    assert "no run there is taken for old" in capsys.readouterr().err
+
+
+def test_a_host_with_a_clock_in_the_future_does_not_make_its_runs_old(
+    failed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Ten years ago by the host's clock, which has jumped since; just now by the controller's.
+    ended_s = time.time() - YEARS_S
+    end = failed / "jobs/try/end.json"
+    end.write_text(json.dumps({**json.loads(end.read_text()), "time_s": ended_s}))
+    monkeypatch.setattr(time, "time", lambda: ended_s + 60)
+
+    clean.command(yes=True)
+
+    assert (failed / "jobs" / "try").exists()
+    assert "the clock of . is not the one here" in capsys.readouterr().err
+
+
+def test_an_old_run_is_old_by_the_clock_of_its_host(
+    failed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = failed / "jobs/try/end.json"
+    ended_s = time.time() - 8 * 86_400
+    end.write_text(json.dumps({**json.loads(end.read_text()), "time_s": ended_s}))
+
+    clean.command()
+
+    assert "run try, failed, ended 8" in capsys.readouterr().out
 
 
 def test_only_sockets_without_a_listener_are_dead(tmp_path: Path) -> None:
