@@ -9,7 +9,7 @@ from typing import Any
 
 from yoked.agent.jobfolder import JobFolder
 from yoked.agent.logtimes import LOG_NAME
-from yoked.agent.protocol import is_int
+from yoked.shape import is_int
 
 # More than any line of metrics, with its arrays by rank, takes.
 _TAIL_BYTES = 65_536

@@ -14,10 +14,9 @@ whatever a login shell's start-up files print comes before it and is passed over
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
-if TYPE_CHECKING:
-    from typing import TypeGuard
+from yoked.shape import is_int
 
 GREETING = "yoked-agent"
 # A line is a message, not a payload: more is a stream that is not ours. The longest names 20,000
@@ -82,13 +81,6 @@ def _read_line(line: bytes) -> tuple[Message, int]:
         raise ProtocolError(f"its id is no whole number: {line[:200]!r}")
     _require_flat(message)
     return message, size
-
-
-def is_int(value: Any) -> TypeGuard[int]:
-    """Whether a value is a whole number of 64 bits. JSON has longer ones, which no clock, size
-    or process has, and `true` is another thing.
-    """
-    return type(value) is int and -(2**63) <= value < 2**63
 
 
 def _require_flat(message: Message) -> None:

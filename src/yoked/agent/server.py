@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
-from yoked.agent.protocol import Message, ProtocolError, is_int, read_message, write_message
+from yoked.agent.protocol import Message, ProtocolError, read_message, write_message
 from yoked.errors import HostError, YokedError
+from yoked.shape import is_int
 
 # What Python says where the system gives it no thread.
 _NO_THREAD = "can't start new thread"

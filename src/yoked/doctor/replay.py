@@ -37,7 +37,7 @@ def from_json(content: Any, *, where: str = "the examination") -> Examination:
         )
     try:
         examination: Examination = _build(Examination, content, "")
-    except TypeError as problem:
+    except (TypeError, OverflowError) as problem:
         raise YokedError(f"{where} is damaged: {problem}", fix=fix) from problem
     return examination
 

@@ -17,7 +17,7 @@ from yoked.errors import HostError
 from yoked.fleet.model import HERE, Host
 from yoked.launch.requirements import public_version, requirements_digest, train_requirements
 from yoked.remote.client import AgentClient
-from yoked.remote.shapes import misfit
+from yoked.shape import misfit
 
 # Gloo does not promise that two versions of torch understand each other.
 _MUST_AGREE = "torch"

@@ -25,7 +25,8 @@ from yoked.agent.protocol import (
     write_message,
 )
 from yoked.errors import HostError, YokedError
-from yoked.remote.shapes import misfit, part_misfit, result_misfit
+from yoked.remote.answers import part_misfit, result_misfit
+from yoked.shape import misfit
 from yoked.text import plain
 
 # What answers at once: a host that takes longer is as good as gone.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import pickle
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,10 +21,12 @@ import torch
 from torch import Tensor
 
 from yoked.errors import CheckpointError
+from yoked.shape import anything, misfit, quantity
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
     Manifest,
     Staging,
+    manifest_name,
     meta_name,
     model_name,
     optim_name,
@@ -363,9 +364,7 @@ class CheckpointStore:
             unused = () if optimizer else (optim_name(step),)
             self._files.verify(manifest, leave_out=unused)
         meta = _read_json(paths[meta_name(step)])
-        raw = _read_tensors(paths[model_name(step)])
-        # A compiled model's state dict has this prefix.
-        model_state = {name.removeprefix("_orig_mod."): tensor for name, tensor in raw.items()}
+        model_state = _read_model(paths[model_name(step)])
         optim_path = paths.get(optim_name(step))
         optim_state = None
         if optimizer and optim_path is not None:
@@ -380,7 +379,12 @@ class CheckpointStore:
 
     def _paths(self, manifest: Manifest | None, step: int) -> dict[str, Path]:
         if manifest is not None:
-            return {e.name: self._files.locate(manifest, e) for e in manifest.files}
+            found = {e.name: self._files.locate(manifest, e) for e in manifest.files}
+            if missing := {model_name(step), meta_name(step)} - found.keys():
+                raise CheckpointError(
+                    f"{self.folder / manifest_name(step)} is damaged: it lacks {sorted(missing)}."
+                )
+            return found
         if step not in self._files.unverifiable():
             raise self._not_there(step)
         names = (model_name(step), meta_name(step), optim_name(step))
@@ -449,13 +453,14 @@ def _size_bytes(model_state: Mapping[str, Tensor], optim_state: OptimState) -> i
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _read_tensors(path: Path) -> dict[str, Any]:
+def _read_tensors(path: Path) -> dict[Any, Any]:
     """A file that torch.save wrote, mapped rather than read; only tensors and plain values."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError) as error:
+    # A damaged file can raise nearly anything; only what is plain data is read.
+    except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(f"{path} is damaged or no checkpoint: {reason}") from error
     if not isinstance(content, dict):
@@ -463,16 +468,40 @@ def _read_tensors(path: Path) -> dict[str, Any]:
     return content
 
 
+def _read_model(path: Path) -> dict[str, Tensor]:
+    """The weights of a file, by name."""
+    found = {}
+    for name, tensor in _read_tensors(path).items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise CheckpointError(f"{path} is no model: it holds more than tensors by name.")
+        # A compiled model's state dict has this prefix.
+        found[name.removeprefix("_orig_mod.")] = tensor
+    return found
+
+
+# What is used of a meta file; nanochat's older ones lack some.
+_META = {
+    "model_config?": {str: anything},
+    "yoked?": ({str: anything}, None),
+    "loop_state?": (
+        {"total_training_time?": (quantity, None), "min_val_bpb?": (float, None)},
+        None,
+    ),
+    "val_bpb?": (float, None),
+}
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}.") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} is no meta file: it holds a {type(content).__name__}.")
-    return content
+    if (why := misfit(content, _META)) is not None:
+        raise CheckpointError(f"{path} is no meta file: {why}.")
+    found: dict[str, Any] = content
+    return found
 
 
 def _use_another(steps: Sequence[int]) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ from yoked.launch.mirror import fetch_json, mirror_run, require_same_run
 from yoked.launch.program import Program
 from yoked.launch.start import Order, Seat
 from yoked.remote.client import host_wrote
-from yoked.remote.shapes import amount, anything, quantity, require
 from yoked.runs import require_new
+from yoked.shape import amount, anything, quantity, require
 from yoked.train.config import TrainConfig
 from yoked.units import format_bytes
 

@@ -10,8 +10,8 @@ import pytest
 from yoked.agent.calls import HANDLERS
 from yoked.errors import HostError
 from yoked.fleet.discover import listening
+from yoked.remote.answers import PARTS, RESULTS, part_misfit, result_misfit
 from yoked.remote.client import host_wrote
-from yoked.remote.shapes import PARTS, RESULTS, part_misfit, require, result_misfit
 from yoked.remote.transport import Here
 
 
@@ -46,41 +46,6 @@ def test_the_agents_own_answers_have_their_shapes(tmp_path: Path) -> None:
     assert all(answer is not None for answer in answers)
     assert content == b"a"
     assert dialled[0]["answered_by"] == "here"
-
-
-@pytest.mark.parametrize(
-    ("value", "shape"),
-    [
-        (True, int),
-        (1.5, int),
-        (2**70, int),
-        (True, float),
-        ("1", (int, None)),
-        ([1], {"a": int}),
-        ({"a": "1"}, {"a": int}),
-        ({}, {"a": int}),
-        ({"a": [1, "b"]}, {"a": [int]}),
-        ({"a": 1, "b": "c"}, {str: int}),
-    ],
-)
-def test_what_has_another_shape_is_refused(value: Any, shape: Any) -> None:
-    with pytest.raises(ValueError, match=r"^it"):
-        require(value, shape)
-
-
-@pytest.mark.parametrize(
-    ("value", "shape"),
-    [
-        (1, float),
-        (float("nan"), float),
-        (None, (int, None)),
-        ({"a": 1, "more": "words"}, {"a": int}),
-        ({}, {"a?": int}),
-        ({"a": 1, "b": 2}, {str: int}),
-    ],
-)
-def test_what_has_the_shape_is_taken(value: Any, shape: Any) -> None:
-    require(value, shape)
 
 
 def test_every_target_that_was_dialled_has_its_answer() -> None:

@@ -1,31 +1,22 @@
 """What the agents' answers look like: a host's word is taken only in the form that it must have.
 
-A shape is a type (`float` takes whole numbers too), a predicate, None, a tuple of alternatives,
-`[shape]` for a list, a `Row` for a list of fixed length, `Each` for a list with a place for each
-item of an argument, `{str: shape}` for an object of any keys, or an object with the keys that must
-be there; `"key?"` may be missing. What more a host says is passed over. A call that is not in the
-tables has a result that its user checks: those of the doctor become records in `yoked.doctor`.
+A call that is not in the tables has a result that its user checks: those of the doctor become
+records in `yoked.doctor`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any, TypeGuard
+from typing import Any
 
 from yoked.agent.jobfolder import check_run_name
-from yoked.agent.protocol import is_int
 from yoked.errors import JobError
+from yoked.shape import Row, Shape, amount, anything, is_int, misfit, quantity
 
-Shape = Any
 # The year 9999 ends later in every time zone; datetime knows none after it.
 _LAST_S = 253_402_200_000.0
-
-
-class Row(tuple[Shape, ...]):
-    """A list of fixed length, with a shape for each place."""
 
 
 @dataclass(frozen=True)
@@ -36,29 +27,9 @@ class Each:
     of: str
 
 
-def anything(value: object) -> bool:
-    """What nobody reads, or its user checks."""
-    del value
-    return True
-
-
 def moment(value: object) -> bool:
     """A time in seconds since 1970 that can be shown as a date."""
-    return _is_number(value) and 0.0 <= value < _LAST_S
-
-
-def amount(value: object) -> bool:
-    """A number of things, bytes or places."""
-    return is_int(value) and value >= 0
-
-
-def quantity(value: object) -> bool:
-    """A finite time, rate or size."""
-    return _is_number(value) and math.isfinite(value) and value >= 0
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return is_int(value) or isinstance(value, float)
+    return quantity(value) and value < _LAST_S  # type: ignore[operator]
 
 
 def port(value: object) -> bool:
@@ -226,58 +197,3 @@ def part_misfit(call: str, content: Any) -> str | None:
     if call not in PARTS:
         return "it comes in parts"
     return misfit(content, PARTS[call])
-
-
-def require(value: Any, shape: Shape) -> None:
-    """Raise ValueError with what is wrong with a value that has not the shape."""
-    if (why := misfit(value, shape)) is not None:
-        raise ValueError(why)
-
-
-def misfit(value: Any, shape: Shape, where: str = "it") -> str | None:
-    """What is wrong with a value, in words; None: it has the shape."""
-    if isinstance(shape, Row):
-        if not isinstance(value, list) or len(value) != len(shape):
-            return f"{where} is no list of {len(shape)}"
-        return _first(misfit(*each, where) for each in zip(value, shape, strict=True))
-    if isinstance(shape, tuple):
-        problems = [misfit(value, each, where) for each in shape]
-        return None if None in problems else problems[0]
-    if isinstance(shape, list):
-        if not isinstance(value, list):
-            return f"{where} is no list"
-        return _first(misfit(each, shape[0], f"{where}[{n}]") for n, each in enumerate(value))
-    if isinstance(shape, Mapping):
-        return _misfit_object(value, shape, where)
-    return None if _is_plain(value, shape) else f"{where} is {value!r:.60}"
-
-
-def _misfit_object(value: Any, shape: Mapping[Any, Shape], where: str) -> str | None:
-    if not isinstance(value, dict):
-        return f"{where} is no object"
-    if str in shape:
-        return _first(misfit(each, shape[str], f"{where}.{key}") for key, each in value.items())
-    problems = []
-    for key, inner in shape.items():
-        name = key.removesuffix("?")
-        if name in value:
-            problems.append(misfit(value[name], inner, f"{where}.{name}"))
-        elif name == key:
-            problems.append(f"{where} has no {name}")
-    return _first(problems)
-
-
-def _is_plain(value: Any, shape: Shape) -> bool:
-    if shape is None:
-        return value is None
-    if shape is int:
-        return is_int(value)
-    if shape is float:
-        return _is_number(value)
-    if isinstance(shape, type):
-        return isinstance(value, shape)
-    return bool(shape(value))
-
-
-def _first(problems: Iterable[str | None]) -> str | None:
-    return next((each for each in problems if each is not None), None)
