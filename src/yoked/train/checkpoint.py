@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from yoked.errors import CheckpointError
-from yoked.shape import anything, misfit, quantity
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
     Manifest,
@@ -31,6 +30,7 @@ from yoked.train.checkpoint_files import (
     model_name,
     optim_name,
 )
+from yoked.train.checkpoint_reading import read_meta, read_model, read_tensors
 from yoked.train.nanochat_format import (
     Live,
     OptimState,
@@ -363,14 +363,14 @@ class CheckpointStore:
         if manifest is not None and verify:
             unused = () if optimizer else (optim_name(step),)
             self._files.verify(manifest, leave_out=unused)
-        meta = _read_json(paths[meta_name(step)])
-        model_state = _read_model(paths[model_name(step)])
+        meta = read_meta(paths[meta_name(step)])
+        model_state = read_model(paths[model_name(step)])
         optim_path = paths.get(optim_name(step))
         optim_state = None
         if optimizer and optim_path is not None:
             shapes = {name: tuple(tensor.shape) for name, tensor in model_state.items()}
             try:
-                optim_state = from_nanochat(_read_tensors(optim_path), shapes)
+                optim_state = from_nanochat(read_tensors(optim_path), shapes)
             except CheckpointError as error:
                 raise CheckpointError(f"{optim_path}: {error.what}", fix=error.fix) from error
         return LoadedCheckpoint(
@@ -451,57 +451,6 @@ def _size_bytes(model_state: Mapping[str, Tensor], optim_state: OptimState) -> i
         for entry in optim_state[kind].values():
             tensors += [value for value in entry.values() if isinstance(value, Tensor)]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _read_tensors(path: Path) -> dict[Any, Any]:
-    """A file that torch.save wrote, mapped rather than read; only tensors and plain values."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
-    # A damaged file can raise nearly anything; only what is plain data is read.
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise CheckpointError(f"{path} is damaged or no checkpoint: {reason}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} is no checkpoint: it holds a {type(content).__name__}.")
-    return content
-
-
-def _read_model(path: Path) -> dict[str, Tensor]:
-    """The weights of a file, by name."""
-    found = {}
-    for name, tensor in _read_tensors(path).items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise CheckpointError(f"{path} is no model: it holds more than tensors by name.")
-        # A compiled model's state dict has this prefix.
-        found[name.removeprefix("_orig_mod.")] = tensor
-    return found
-
-
-# What is used of a meta file; nanochat's older ones lack some.
-_META = {
-    "model_config?": {str: anything},
-    "yoked?": ({str: anything}, None),
-    "loop_state?": (
-        {"total_training_time?": (quantity, None), "min_val_bpb?": (float, None)},
-        None,
-    ),
-    "val_bpb?": (float, None),
-}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}.") from error
-    if (why := misfit(content, _META)) is not None:
-        raise CheckpointError(f"{path} is no meta file: {why}.")
-    found: dict[str, Any] = content
-    return found
 
 
 def _use_another(steps: Sequence[int]) -> tuple[str, ...]:
