@@ -8,6 +8,7 @@ import time
 from rich.console import Console
 from rich.text import Text
 
+from yoked.text import one_line
 from yoked.units import format_bytes, format_count, format_duration
 
 # Set by the launcher for its ranks, whose stderr is a pipe to the terminal.
@@ -18,7 +19,7 @@ _REDRAW_S = 0.1
 def stderr_console() -> Console:
     """A console on stderr; `is_terminal` says whether live progress is welcome."""
     forced = True if os.environ.get(TERMINAL_VARIABLE) == "1" else None
-    return Console(stderr=True, force_terminal=forced, highlight=False, soft_wrap=True)
+    return Console(stderr=True, force_terminal=forced, highlight=False, soft_wrap=True, emoji=False)
 
 
 class StageProgress:
@@ -67,7 +68,7 @@ class StageProgress:
         return " ".join(parts).replace(" ,", ",")
 
     def _draw(self, line: str) -> None:
-        text = Text(line)
+        text = Text(one_line(line))
         text.truncate(max(self._console.width - 1, 10), overflow="ellipsis")
         # \x1b[K clears what a longer line before this one left.
         self._console.file.write(f"\r{text.plain}\x1b[K")

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from yoked.errors import YokedError
+from yoked.paths import private_folder
 
 _BLOCK_BYTES = 65_536
 # Some 50,000 steps of two ranks.
@@ -37,7 +38,7 @@ class Journal:
         self._fsync = fsync
         self._lock = threading.Lock()
         self._torn = False
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         # Unbuffered: a line reaches the kernel in one write, before append returns.
         self._file = path.open("ab+", buffering=0)
         cut_torn_line(self._file)

@@ -1,13 +1,19 @@
 """Where yoked keeps what it can make again (the cache) and what is going on (the state).
 
-The folders need not exist. Source: the XDG base directory specification, by which a relative
-path in its variables is ignored.
+The folders need not exist; what is made of them is private, whatever the umask. Source: the XDG
+base directory specification, by which a relative path in its variables is ignored.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from pathlib import Path
+
+from yoked.errors import YokedError
+
+_PRIVATE = 0o700
 
 
 def cache_root() -> Path:
@@ -20,6 +26,51 @@ def state_root() -> Path:
     `~/.local/state/yoked`.
     """
     return _root("YOKED_STATE", "XDG_STATE_HOME", ".local/state")
+
+
+def private_folder(folder: Path) -> Path:
+    """Make a folder, and those above it that are missing, for us alone. Raises OSError.
+
+    One that is there stays as it is: who wants others to read it has made it so.
+    """
+    missing = []
+    above = folder
+    while not above.exists():
+        missing.append(above)
+        above = above.parent
+    for each in reversed(missing):
+        try:
+            each.mkdir(_PRIVATE)
+        except FileExistsError:
+            continue
+        # The umask takes away.
+        each.chmod(_PRIVATE)
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def own_folder(folder: Path) -> Path:
+    """Make or take a private folder where others write too, as in /tmp. Raises YokedError.
+
+    Somebody may have been there first, with a folder that he reads or a link that leads elsewhere.
+    """
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(_PRIVATE)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+            # Nobody else can put another in its place: /tmp is sticky.
+            folder.chmod(_PRIVATE)
+            return folder
+    except OSError as problem:
+        raise YokedError(
+            f"{folder} cannot be made: {problem.strerror}",
+            fix="set XDG_RUNTIME_DIR to a folder of your own",
+        ) from problem
+    raise YokedError(
+        f"{folder} is no folder of yours: another user's, or a link, which may lead anywhere",
+        fix=(f"ls -ld {folder}", "set XDG_RUNTIME_DIR to a folder of your own"),
+    )
 
 
 def _root(own_variable: str, xdg_variable: str, below_home: str) -> Path:

@@ -6,6 +6,7 @@ on the command's standard input. It must be valid Python 2.7 too, to say that th
 
 # ruff: noqa - the rules are those of a newer Python
 import os
+import stat
 import sys
 
 OLDEST = (3, 9)
@@ -29,20 +30,42 @@ def store(data, digest):
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "yoked"
     )
     problem = None
-    # A full or read-only home must not keep a machine from being looked at.
-    for parent in (os.path.join(cache, "agent"), "/dev/shm/yoked-%d" % os.getuid()):
-        folder = os.path.join(parent, digest)
-        try:
-            os.makedirs(parent, 0o700, exist_ok=True)
-            if os.stat(parent).st_uid != os.getuid():
-                raise OSError(parent + " belongs to somebody else")
-            if os.path.isdir(folder):
+    # What is run from here is for us alone, the folders above it too.
+    umask = os.umask(0o077)
+    try:
+        # A full or read-only home must not keep a machine from being looked at.
+        for parent, make in (
+            (os.path.join(cache, "agent"), make_below_home),
+            ("/dev/shm/yoked-%d" % os.getuid(), make_among_others),
+        ):
+            folder = os.path.join(parent, digest)
+            try:
+                make(parent)
+                if not os.path.isdir(folder):
+                    unpack(data, parent, folder)
                 return folder
-            unpack(data, parent, folder)
-            return folder
-        except OSError as error:
-            problem = problem or error
+            except OSError as error:
+                problem = problem or error
+    finally:
+        os.umask(umask)
     refuse("no place for the agent: %s" % problem)
+
+
+def make_below_home(parent):
+    """Make the cache's folder; a link to another place of ours is the person's own doing."""
+    os.makedirs(parent, 0o700, exist_ok=True)
+    if os.stat(parent).st_uid != os.getuid():
+        raise OSError(parent + " belongs to somebody else")
+
+
+def make_among_others(parent):
+    """Make a folder where all users write: somebody may have been there first, with a link."""
+    if not os.path.lexists(parent):
+        os.mkdir(parent, 0o700)
+    found = os.lstat(parent)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise OSError(parent + " is another user's, or a link")
+    os.chmod(parent, 0o700)
 
 
 def unpack(data, parent, folder):

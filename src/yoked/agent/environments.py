@@ -25,7 +25,7 @@ from yoked.agent.files import blob_path, free_bytes, require, sync_tree, writing
 from yoked.agent.programs import Outcome, run_program
 from yoked.agent.server import Call
 from yoked.errors import HostError
-from yoked.paths import cache_root
+from yoked.paths import cache_root, private_folder
 
 MARKER = "yoked.json"
 OLDEST, NEWEST = (3, 11), (3, 14)
@@ -157,7 +157,7 @@ def _wheel_folder(wheels: Sequence[tuple[str, str]] | None) -> Iterator[Path | N
         yield None
         return
     folder = cache_root() / f".wheels-{secrets.token_hex(6)}"
-    folder.mkdir(parents=True)
+    private_folder(folder)
     try:
         for name, digest in wheels:
             (folder / Path(name).name).symlink_to(blob_path(digest))
@@ -169,7 +169,7 @@ def _wheel_folder(wheels: Sequence[tuple[str, str]] | None) -> Iterator[Path | N
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[int]:
     """Hold the lock of an environment; the descriptor may be passed on. Raises HostError."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(folder.parent)
     descriptor = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from yoked.agent.server import Call
 from yoked.errors import HostError
-from yoked.paths import cache_root
+from yoked.paths import cache_root, private_folder
 
 # EFBIG is a limit on the size of a file (ulimit -f); a quota has its own number.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -77,7 +77,7 @@ def answer_blob_append(call: Call) -> int:
     if offset > _arrived_bytes(digest):
         return _arrived_bytes(digest)
     with writing_to(part, total - offset):
-        part.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(part.parent)
         try:
             _write_at(part, offset, call.data)
             if offset + len(call.data) >= total:
@@ -220,7 +220,7 @@ def _write(digest: str, content: memoryview, written: list[tuple[Path, Path]]) -
         raise _damaged(digest)
     if target.exists():
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(target.parent)
     handle, temporary = tempfile.mkstemp(dir=str(target.parent), prefix=".")
     written.append((Path(temporary), target))
     with os.fdopen(handle, "wb") as file:

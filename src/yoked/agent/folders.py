@@ -26,7 +26,7 @@ from typing import Any
 from yoked.agent.files import blob_path, require, require_space, sync_tree, writing_to
 from yoked.agent.server import Call
 from yoked.errors import HostError
-from yoked.paths import cache_root, state_root
+from yoked.paths import cache_root, private_folder, state_root
 
 FILE, PROGRAM, LINK = "file", "program", "link"
 PLACES = ("trees", "data", "kernels")
@@ -118,7 +118,8 @@ def in_the_making(folder: Path, needed_bytes: int) -> Iterator[Path]:
     making = folder.with_name(f".making-{secrets.token_hex(6)}")
     with writing_to(folder, needed_bytes):
         require_space(folder, needed_bytes)
-        making.mkdir(parents=True)
+        private_folder(folder.parent)
+        making.mkdir()
         _sweep(folder.parent)
         try:
             yield making

@@ -33,6 +33,7 @@ from yoked.agent.jobstatus import keep_supervised
 from yoked.agent.processes import Process, kill_all
 from yoked.agent.server import Call
 from yoked.errors import JobError, YokedError
+from yoked.paths import private_folder
 
 # Room for logs: a job that cannot say anything is not worth starting.
 NEEDED_BYTES = 64 << 20
@@ -177,7 +178,7 @@ def _program(name: str) -> str:
 
 def _make_folder(job: JobFolder) -> None:
     """mkdir is the lock: of two controllers, one is first."""
-    job.path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(job.path.parent)
     try:
         job.path.mkdir(mode=0o700)
     except FileExistsError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "restarts": spec.get("restarts", 0),
         "started_s": _written_s(job.path / "job.json"),
         "ended_s": ended.get("time_s"),
+        # By the same clock as the two before: only here can one tell how long ago they were.
+        "now_s": time.time(),
         "attempt": last_attempt(job),
         "heartbeat": job.read("heartbeat.json") or None,
         "supervisor": record.get("pid") if job.supervised else None,

@@ -9,6 +9,7 @@ from typing import Any
 
 from yoked.agent.jobfolder import JobFolder
 from yoked.agent.logtimes import LOG_NAME
+from yoked.shape import is_int
 
 # More than any line of metrics, with its arrays by rank, takes.
 _TAIL_BYTES = 65_536
@@ -41,6 +42,7 @@ def training_progress(folder: Path) -> dict[str, Any] | None:
             content = json.loads(line)
         except ValueError:
             continue
-        if isinstance(content, dict) and "step" in content:
-            return {"step": content["step"], "loss": content.get("loss")}
+        if isinstance(content, dict) and is_int(content.get("step")) and content["step"] >= 0:
+            loss = content.get("loss")
+            return {"step": content["step"], "loss": loss if isinstance(loss, float) else None}
     return None

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
-from yoked.agent.protocol import Message, read_message, write_message
+from yoked.agent.protocol import Message, ProtocolError, read_message, write_message
 from yoked.errors import HostError, YokedError
+from yoked.shape import is_int
 
 # What Python says where the system gives it no thread.
 _NO_THREAD = "can't start new thread"
@@ -54,7 +55,7 @@ class Server:
                 self._cancel_all()
 
     def serve(self) -> None:
-        """Answer until the stream ends."""
+        """Answer until the stream ends. Raises ProtocolError for what is no call."""
         try:
             while True:
                 found = read_message(self._source)
@@ -66,14 +67,18 @@ class Server:
 
     def _take(self, message: Message, data: bytes) -> None:
         if "cancel" in message:
-            call = self._open.get(message["cancel"])
+            wanted = message["cancel"]
+            call = self._open.get(wanted) if is_int(wanted) else None
             if call is not None:
                 call.cancelled.set()
             return
-        number = message["id"]
-        call = Call(number, message.get("args", {}), data, self)
+        number, name, args = message.get("id"), message.get("call"), message.get("args", {})
+        if number is None or not isinstance(name, str) or not isinstance(args, dict):
+            raise ProtocolError(f"not a call: {message!r:.200}")
+        if number in self._open:
+            raise ProtocolError(f"call {number} is being answered already")
+        call = Call(number, args, data, self)
         self._open[number] = call
-        name = message["call"]
         answer = threading.Thread(
             target=self._answer, args=(number, name, call), name=name, daemon=True
         )

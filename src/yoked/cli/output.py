@@ -2,6 +2,9 @@
 
 With --json, stdout carries exactly one JSON object, an error too; everything else goes to
 stderr. Without, stdout carries the verdict, the evidence and the next command.
+
+Names, messages and findings may be anybody's text: control characters of theirs are shown as
+escapes. What is followed of a program's output keeps colours and progress bars.
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from yoked.errors import YokedError
+from yoked.text import Followed, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,10 +47,15 @@ def as_called(command: str) -> str:
 
 
 class Output:
-    """Where a command's words go. json_mode: exactly one object on stdout, nothing else."""
+    """Where a command's words go. json_mode: exactly one object on stdout, nothing else.
 
-    def __init__(self, *, json_mode: bool, stdout: TextIO | None = None) -> None:
+    raw: output that is followed is shown as it is, with all that acts on the terminal.
+    """
+
+    def __init__(self, *, json_mode: bool, raw: bool = False, stdout: TextIO | None = None) -> None:
         self.json_mode = json_mode
+        self._raw = raw
+        self._followed: dict[Hashable, Followed] = {}
         self._stdout = stdout or sys.stdout
 
     @functools.cached_property
@@ -58,7 +67,12 @@ class Output:
 
     def note(self, line: str) -> None:
         """Something worth knowing that changes nothing."""
-        self.console.print(f"note: {line}", markup=False)
+        self.say(f"note: {line}")
+
+    def say(self, text: str, *, end: str = "\n") -> None:
+        """Words beside the result, to stderr. The text may be foreign."""
+        self._end_colours()
+        self.console.print(plain(text), markup=False, emoji=False, end=end)
 
     def result(
         self,
@@ -74,20 +88,37 @@ class Output:
             return
         lines = [verdict, *(f"  {line}" for line in evidence)]
         lines += [f"next: {as_called(command)}" for command in next_commands]
-        self.text("\n".join(lines) + "\n")
+        self._end_colours()
+        self.text(plain("\n".join(lines) + "\n"))
 
     def text(self, text: str) -> None:
-        """Text as it is, at once: a stream of words, a document."""
+        """Text as it is, at once: a document of our own."""
         self._stdout.write(text)
         self._stdout.flush()
 
+    def followed(self, source: Hashable, text: str) -> str:
+        """A piece of what somebody's program writes, as it may be shown.
+
+        source: tells streams apart; a sequence may begin in one piece of it and end in the next.
+        """
+        if self._raw:
+            return text
+        return self._followed.setdefault(source, Followed()).feed(text)
+
     def rank_output(self, stream: str, text: str) -> None:
         """What a rank wrote: to the stream to which it wrote it, unless that is for JSON."""
+        shown = self.followed(stream, text)
         if stream == "out" and not self.json_mode:
-            self.text(text)
+            self.text(shown)
         else:
-            sys.stderr.write(text)
+            sys.stderr.write(shown)
             sys.stderr.flush()
+
+    def _end_colours(self) -> None:
+        """Followed output may have left one on; words of our own come now."""
+        for followed in self._followed.values():
+            if reset := followed.close():
+                self._stdout.write(reset)
 
     def error(self, problem: YokedError) -> int:
         """An expected failure; returns the exit status."""
@@ -103,16 +134,14 @@ class Output:
             )
         else:
             shown = YokedError(problem.what, fix=[as_called(line) for line in problem.fix])
-            self.console.print(str(shown), markup=False)
+            self.say(str(shown))
         return problem.exit_status
 
     def bug(self, problem: Exception) -> int:
         """A failure that nobody foresaw: everything that helps to find it."""
         trace = "".join(traceback.format_exception(problem))
-        self.console.print(trace, markup=False, end="")
-        self.console.print(
-            "This is a bug in yoked. Please report it with the lines above.", markup=False
-        )
+        self.say(trace, end="")
+        self.say("This is a bug in yoked. Please report it with the lines above.")
         if self.json_mode:
             self._json({"error": {"kind": "bug", "what": repr(problem), "fix": []}})
         return BUG_STATUS
@@ -122,8 +151,9 @@ class Output:
         if self.json_mode:
             self._json({"error": {"kind": "interrupted", "what": "interrupted", "fix": []}})
         else:
-            self.console.print("interrupted", markup=False)
+            self.say("interrupted")
         return INTERRUPTED_STATUS
 
     def _json(self, payload: Mapping[str, Any]) -> None:
-        self.text(json.dumps(payload, default=str) + "\n")
+        # JSON's ASCII has one control character left.
+        self.text(json.dumps(payload, default=str).replace("\x7f", "\\u007f") + "\n")

@@ -41,7 +41,7 @@ def from_json(content: Any, *, where: str = "the examination") -> Examination:
     try:
         examination: Examination = _build(Examination, content, "")
         return _read_words(examination)
-    except (TypeError, OddError) as problem:
+    except (TypeError, OverflowError, OddError) as problem:
         raise YokedError(f"{where} is damaged: {problem}", fix=fix) from problem
 
 

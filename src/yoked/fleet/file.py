@@ -22,6 +22,8 @@ from yoked.fleet.model import HERE, Device, Fleet, Host
 from yoked.records.words import CONTROL, INTERFACE, SSH_NAME
 
 FILE_NAME = "yoked.toml"
+# More than any machine has cores.
+_MOST_RANKS = 4096
 # Where in the file: ("host", 1, "rank").
 _Place = tuple[str | int, ...]
 
@@ -37,6 +39,16 @@ def _filled(value: object) -> str | None:
     if CONTROL.search(value):
         return f": {value!r} has a control character"
     return None if value.strip() else ": must not be empty"
+
+
+def _path(value: object) -> str | None:
+    if not isinstance(value, str) or not value:
+        return _filled(value)
+    try:
+        Path(value).expanduser()
+    except RuntimeError:
+        return f": there is no such home as that of {value!r}"
+    return _filled(value)
 
 
 def _host_name(value: object) -> str | None:
@@ -55,7 +67,9 @@ def _ranks(value: object) -> str | None:
     # In Python True is a number too.
     if not isinstance(value, int) or isinstance(value, bool):
         return f" must be a whole number, not {value!r}"
-    return None if value >= 1 else f" must be 1 or more, not {value!r}"
+    return (
+        None if 1 <= value <= _MOST_RANKS else f" must be 1 to {_MOST_RANKS:,}, not {value!r:.40}"
+    )
 
 
 def _device(value: object) -> str | None:
@@ -83,7 +97,7 @@ def _address(value: object) -> str | None:
     return None
 
 
-_FLEET: Mapping[str, _Check] = {"name": _filled, "ssh_config": _filled}
+_FLEET: Mapping[str, _Check] = {"name": _filled, "ssh_config": _path}
 _HOST: Mapping[str, _Check] = {
     "name": _host_name,
     "ranks": _ranks,
@@ -127,15 +141,17 @@ def load_fleet(path: Path) -> Fleet:
     try:
         text = path.read_text(encoding="utf-8")
         raw = tomllib.loads(text)
+        flaws = list(_flaws(raw))
     except OSError as problem:
         raise FleetError(
             f"{path} cannot be read: {problem.strerror}", fix=f"ls -l {path}"
         ) from problem
     except UnicodeDecodeError as problem:
         raise FleetError(f"{path} is not UTF-8 text", fix=f"file {path}") from problem
-    except tomllib.TOMLDecodeError as problem:
+    except (ValueError, RecursionError) as problem:
+        # The library has no error of its own for numbers of 5,000 digits or 1,000 brackets.
         raise FleetError(f"{path} is not TOML: {problem}", fix="see https://toml.io") from problem
-    if flaws := list(_flaws(raw)):
+    if flaws:
         raise _flawed(path, text, flaws)
     return _fleet(raw, path)
 

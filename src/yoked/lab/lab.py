@@ -30,7 +30,7 @@ from yoked.lab.keeper import KEEP, remove_folder
 from yoked.lab.process import ProcessId, own_program
 from yoked.lab.shaping import Features
 from yoked.lab.topology import Topology, from_json, to_json
-from yoked.paths import state_root
+from yoked.paths import private_folder, state_root
 
 DOWN_DEADLINE_S = 10.0
 _LOCK_TIMEOUT_S = 10.0
@@ -377,7 +377,7 @@ def _remove_rest(folder: Path, lab_id: str | None) -> None:
 def _claim_folder(name: str, lab_id: str) -> Path:
     """The new, empty folder of a lab; what a killed one left under that name is cleared."""
     folder = labs_folder() / name
-    labs_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(labs_folder())
     with FileLock(labs_folder() / ".lock", timeout=30):
         if folder.exists():
             if _anybody_in(folder):

@@ -19,6 +19,7 @@ from typing import Any
 
 from yoked.errors import CheckpointError, HostError, UsageError
 from yoked.journal import cut_torn_line
+from yoked.paths import private_folder
 from yoked.remote.client import AgentClient
 
 _GROWING = {".jsonl", ".out", ".err", ".log", ".times"}
@@ -207,7 +208,7 @@ def _same(path: Path, size: int, sha256: str | None) -> bool:
 
 def _fetch(client: AgentClient, remote: str, here: Path, sha256: str | None) -> Iterator[int]:
     """Bring one file; yields the size of each piece that came."""
-    here.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(here.parent)
     if here.suffix in _GROWING:
         with here.open("ab+", buffering=0) as file:
             if here.suffix == ".jsonl":

@@ -22,7 +22,7 @@ from packaging.version import Version
 
 import yoked
 from yoked.errors import YokedError
-from yoked.paths import cache_root
+from yoked.paths import cache_root, private_folder
 
 EXTRA = "train"
 # Parts of a CUDA build of torch, which names them itself: a host without a GPU needs none.
@@ -51,7 +51,7 @@ def _train_requirements() -> tuple[str, ...]:
     lines = tuple(sorted(closure(own_requirements())))
     # It only saves time: a cache may well be read-only.
     with contextlib.suppress(OSError):
-        memory.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(memory.parent)
         temporary = memory.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
         temporary.replace(memory)

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from yoked.agent.files import sha256_of
 from yoked.errors import HostError
-from yoked.paths import cache_root
+from yoked.paths import cache_root, private_folder
 
 # The first glibc that manylinux names in this way, by machine. Source: PEP 600.
 _OLDEST_GLIBC = {"x86_64": 5, "i686": 5}
@@ -33,7 +33,7 @@ def fetch_wheels(
     """
     folder = _folder(base, requirements, options)
     done = folder / "complete"
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     # Hosts are looked after at the same time, and like ones need the same wheels.
     with FileLock(folder / ".lock"):
         if not done.exists():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from yoked.errors import YokedError
 from yoked.fleet.model import Fleet
-from yoked.paths import state_root
+from yoked.paths import private_folder, state_root
 from yoked.records.measurement import Measurement
 from yoked.records.measurement_json import measurement_from_json, measurement_to_json
 
@@ -29,7 +29,7 @@ def keep(fleet: Fleet, measurement: Measurement) -> Path:
     path = place_of(fleet)
     temporary = path.with_suffix(".tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         temporary.write_text(measurement_to_json(measurement), encoding="utf-8")
         temporary.replace(path)
     except OSError as problem:

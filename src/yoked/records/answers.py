@@ -25,6 +25,7 @@ from yoked.records.words import (
     launch_id,
     line,
     mac,
+    moment,
     named,
     number,
     one_of,
@@ -354,11 +355,33 @@ _JOB = fields(
             )
         ),
         "trains": run_name,
-        "started_s": optional(number),
-        "ended_s": optional(number),
-        "attempt": whole,
-        "failure": optional(fields({}, more=True)),
-        "progress": optional(fields({}, more=True)),
+        "started_s": optional(moment),
+        "ended_s": optional(moment),
+        "now_s": moment,
+        "attempt": count,
+        "failure": optional(
+            fields(
+                {
+                    "host": text,
+                    "what": text,
+                    "rank": optional(count),
+                    "fix": each(text),
+                    "last_lines": each(text),
+                },
+                needed=("host", "what"),
+                strict=("host", "what"),
+                more=True,
+            )
+        ),
+        "progress": optional(
+            fields(
+                {"step": optional(count), "loss": optional(number)},
+                needed=("step", "loss"),
+                more=True,
+            )
+        ),
+        "refused": optional(fields({"connections": count, "last": text}, more=True)),
+        "size_bytes": optional(count),
     },
     needed=(
         "run",
@@ -369,6 +392,7 @@ _JOB = fields(
         "nodes",
         "started_s",
         "ended_s",
+        "now_s",
         "attempt",
         "failure",
         "progress",

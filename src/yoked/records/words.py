@@ -15,6 +15,8 @@ from typing import Any
 Rule = Callable[[Any, str, list[str]], Any]
 # Beyond what any host counts, and what arithmetic on floats bears.
 MOST = 2**64
+# The year 9999 ends later in every time zone; datetime knows none after it.
+_LAST_S = 253_402_200_000.0
 _LONGEST_TEXT = 200_000
 _LONGEST_LINE = 4096
 _LONGEST_LABEL = 200
@@ -98,6 +100,12 @@ def _read_number(value: Any) -> float:
     return value  # type: ignore[no-any-return]
 
 
+def _read_moment(value: Any) -> float:
+    found = _read_number(value)
+    _require(0.0 <= found < _LAST_S)
+    return found
+
+
 def _read_flag(value: Any) -> bool:
     _require(isinstance(value, bool))
     return bool(value)
@@ -140,6 +148,8 @@ prefix = _whole(0, 128)
 count = _whole(0, MOST)
 whole = _whole(-MOST, MOST)
 number = _leaf(_read_number)
+# Seconds since 1970, of a date that can be shown.
+moment = _leaf(_read_moment)
 flag = _leaf(_read_flag)
 
 

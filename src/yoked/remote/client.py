@@ -1,26 +1,49 @@
-"""Call an agent: over the streams of a process that leads to it, from several threads."""
+"""Call an agent: over the streams of a process that leads to it, from several threads.
+
+The agent's host is not trusted: what it says is a message of ours, with a result of the call's
+shape, or an error that names the host.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Any
 
 from yoked import errors
-from yoked.agent.protocol import Message, ProtocolError, read_message, write_message
+from yoked.agent.protocol import (
+    CutOffError,
+    Message,
+    ProtocolError,
+    read_message,
+    write_message,
+)
 from yoked.errors import HostError, YokedError
 from yoked.records.answers import understood
 from yoked.records.words import OddError
+from yoked.remote.answers import part_misfit, result_misfit
+from yoked.shape import misfit
+from yoked.text import plain
 
 # What answers at once: a host that takes longer is as good as gone.
 DEADLINE_S = 30.0
 CLOSE_S = 5.0
+# Parts that wait for a reader who is slower than the host: then the host has to wait.
+_WAITING_PARTS = 64
+
+# The errors that an agent may name: those that every yoked has.
+_KINDS: dict[str, type[YokedError]] = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, YokedError)
+}
+_ERROR = {"kind": str, "what": str, "fix": [str], "trace": str}
 
 
 @dataclass(frozen=True)
@@ -31,9 +54,35 @@ class Part:
     data: bytes = b""
 
 
-@dataclass
 class _Pending:
-    queue: queue.Queue[tuple[Message, bytes] | None] = field(default_factory=queue.Queue)
+    """What came for a call and has not been taken. The connection's reader gives it."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Message, bytes]] = deque()
+        self._over = False
+        self._changed = threading.Condition()
+
+    def put(self, found: tuple[Message, bytes]) -> None:
+        """Give a message, once there is a place for it; what comes after the end is dropped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or len(self._waiting) < _WAITING_PARTS)
+            self._waiting.append(found)
+            self._changed.notify_all()
+
+    def take(self, timeout_s: float | None) -> tuple[Message, bytes] | None:
+        """The next message; None: there will be none. Raises TimeoutError."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._over or self._waiting, timeout_s):
+                raise TimeoutError
+            found = self._waiting.popleft() if self._waiting else None
+            self._changed.notify_all()
+            return found
+
+    def end(self) -> None:
+        """Nothing more will come, or be taken."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
 
 
 class AgentClient:
@@ -66,18 +115,22 @@ class AgentClient:
         self._pending: dict[int, _Pending] = {}
         self._last = 0
         self._ended = False
+        # What the agent said that is no message, where that was the end.
+        self._broken = ""
         self._reader = threading.Thread(target=self._read, name=f"agent-{host}", daemon=True)
         self._reader.start()
 
     def call(
         self, name: str, *, data: bytes = b"", timeout_s: float = DEADLINE_S, **args: Any
     ) -> Any:
-        """The result of a call. Raises what the agent raised, or HostError when it is silent."""
-        with self._ask(name, args, data) as (number, pending):
-            while True:
-                part = self._next(name, number, pending, timeout_s)
-                if isinstance(part, _Result):
-                    return self._understood(name, part.result)
+        """The result of a call. Raises what the agent raised, or HostError when it is silent or
+        answers with what is no result of this call.
+        """
+        with self._ask(name, args, data) as pending:
+            part = self._next(name, args, pending, timeout_s)
+            if isinstance(part, _Result):
+                return part.result
+            raise self._unfit(name, "it comes in parts")
 
     def stream(
         self, name: str, *, data: bytes = b"", timeout_s: float | None = None, **args: Any
@@ -86,28 +139,20 @@ class AgentClient:
 
         timeout_s: the longest silence between two parts; None: any.
         """
-        with self._ask(name, args, data) as (number, pending):
+        with self._ask(name, args, data) as pending:
             while True:
-                part = self._next(name, number, pending, timeout_s)
+                part = self._next(name, args, pending, timeout_s)
                 if isinstance(part, _Result):
                     return
-                yield Part(self._understood(name, part.content), part.data)
-
-    def _understood(self, name: str, answer: Any) -> Any:
-        try:
-            return understood(name, answer, self.odd)
-        except OddError as problem:
-            self.odd.append(str(problem))
-            raise HostError(
-                f"{self.host}: what it answers to {name!r} is not understood ({problem})",
-                fix=f"ssh {self.host}    find out who answers there",
-            ) from None
+                yield part
 
     def close(self, patience_s: float = CLOSE_S) -> None:
         """End the agent; what it started goes on. Closing twice is harmless.
 
         patience_s: how long its end may take, until the way to it is cut.
         """
+        for pending in list(self._pending.values()):
+            pending.end()
         # What is being sent may take minutes: it is cut off with the way.
         if not self._lock.acquire(timeout=patience_s):
             self._process.kill()
@@ -133,19 +178,21 @@ class AgentClient:
         self.close()
 
     @contextmanager
-    def _ask(self, name: str, args: dict[str, Any], data: bytes) -> Iterator[tuple[int, _Pending]]:
+    def _ask(self, name: str, args: dict[str, Any], data: bytes) -> Iterator[_Pending]:
         with self._lock:
             self._last += 1
             number = self._last
             pending = self._pending[number] = _Pending()
             if self._ended:
-                pending.queue.put(None)
+                pending.end()
             else:
                 self._write({"id": number, "call": name, "args": args}, data)
         try:
-            yield number, pending
+            yield pending
         finally:
+            pending.end()
             with self._lock:
+                # It is no longer there when it is over on the other side: nothing to cancel.
                 if self._pending.pop(number, None) and not self._ended:
                     self._write({"cancel": number})
 
@@ -157,40 +204,108 @@ class AgentClient:
             return
 
     def _next(
-        self, name: str, number: int, pending: _Pending, timeout_s: float | None
+        self, name: str, args: dict[str, Any], pending: _Pending, timeout_s: float | None
     ) -> Part | _Result:
         try:
-            found = pending.queue.get(timeout=timeout_s)
-        except queue.Empty:
+            found = pending.take(timeout_s)
+        except TimeoutError:
             raise HostError(
                 f"{self.host} gave no answer to {name!r} in {timeout_s:g} s",
                 fix=f"ssh {self.host} uptime",
             ) from None
         if found is None:
-            raise self._explain()
+            raise self._unfit_message() if self._broken else self._explain()
         message, data = found
-        if "part" in message:
-            return Part(message["part"], data)
-        # It is over on the other side: nothing to cancel.
-        self._pending.pop(number, None)
         if "error" in message:
             raise remote_error(self.host, message["error"])
-        return _Result(message["result"])
+        if "part" in message:
+            if (why := part_misfit(name, message["part"])) is None:
+                return Part(self._understood(name, message["part"]), data)
+        elif (why := result_misfit(name, args, message["result"])) is None:
+            return _Result(self._understood(name, message["result"]))
+        raise self._unfit(name, why)
+
+    def _understood(self, name: str, answer: Any) -> Any:
+        try:
+            return understood(name, answer, self.odd)
+        except OddError as problem:
+            self.odd.append(str(problem))
+            raise self._unfit(name, f"{problem} is not what it must be") from None
+
+    def _unfit(self, name: str, why: str) -> HostError:
+        return HostError(
+            f"{self.host}: its agent's answer to {name!r} is none that yoked's agent gives: "
+            f"{plain(why)}",
+            fix=_look_at(self.host),
+        )
+
+    def _unfit_message(self) -> HostError:
+        return HostError(
+            f"{self.host}: its agent said what is no message, so the connection was closed: "
+            f"{plain(self._broken)}",
+            fix=_look_at(self.host),
+        )
 
     def _read(self) -> None:
+        at_end = False
         try:
             while (found := read_message(self._source)) is not None:  # type: ignore[arg-type]
                 self.heard_s = time.monotonic()
-                pending = self._pending.get(found[0]["id"])
-                if pending is not None:
-                    pending.queue.put(found)
-        except (ProtocolError, OSError, ValueError):
-            # The connection was cut in the middle of a message.
-            pass
-        with self._lock:
-            self._ended = True
-            for pending in self._pending.values():
-                pending.queue.put(None)
+                self._hand_over(*found)
+            at_end = True
+        except (CutOffError, OSError, ValueError):
+            # The connection was cut, maybe in the middle of a message.
+            at_end = True
+        except ProtocolError as problem:
+            self._broken = str(problem)
+        finally:
+            if not at_end:
+                # It must neither go on, nor keep somebody who sends to it.
+                self._process.kill()
+            with self._lock:
+                self._ended = True
+                for pending in self._pending.values():
+                    pending.end()
+
+    def _hand_over(self, message: Message, data: bytes) -> None:
+        """Give a message to the call that it is for. Raises ProtocolError where it can be for none.
+
+        Nobody waits any more for what answers a call that was cancelled.
+        """
+        number = message.get("id")
+        if number is None or not 0 < number <= self._last:
+            raise ProtocolError(f"it answers no call: {message!r:.200}")
+        if sum(kind in message for kind in ("part", "result", "error")) != 1:
+            raise ProtocolError(f"neither part, result nor error: {message!r:.200}")
+        if "error" in message and (why := misfit(message["error"], _ERROR)):
+            raise ProtocolError(f"{why}: {message!r:.200}")
+        pending = self._pending.get(number)
+        if pending is None:
+            return
+        pending.put((message, data))
+        if "part" not in message:
+            self._pending.pop(number, None)
+
+
+@contextmanager
+def host_wrote(host: str, what: str) -> Iterator[None]:
+    """Turn what goes wrong with what a host's programs wrote into a HostError that names it.
+
+    For files and output of a run, which are foreign text with a form that only their user knows.
+    what: which, as the sentence begins with it.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as problem:
+        raise HostError(
+            f"{host}: {what} is not in the form in which yoked writes it: "
+            f"{plain(str(problem) or repr(problem))}",
+            fix=_look_at(host),
+        ) from problem
+
+
+def _look_at(host: str) -> str:
+    return f"something on {host} is not as it should be: look at it with `ssh {host}`"
 
 
 def close_streams(process: subprocess.Popen[bytes]) -> None:
@@ -210,10 +325,10 @@ class RemoteBug(Exception):  # noqa: N818 - a bug is what it is
     """The agent met what nobody foresaw."""
 
 
-def remote_error(host: str, error: dict[str, Any]) -> Exception:
+def remote_error(host: str, error: Mapping[str, Any]) -> Exception:
     """The exception that an agent's answer stands for, with the host named."""
+    what = plain(f"{host}: {error['what']}")
     if error["kind"] == "bug":
-        return RemoteBug(f"on {host}: {error['what']}\n{error['trace']}")
-    kind = getattr(errors, error["kind"], YokedError)
-    assert issubclass(kind, YokedError), error
-    return kind(f"{host}: {error['what']}", fix=tuple(error["fix"]))
+        return RemoteBug(f"on {what}\n{plain(error['trace'])}")
+    kind = _KINDS.get(error["kind"], HostError)
+    return kind(what, fix=tuple(plain(line) for line in error["fix"]))

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from yoked.errors import HostError, NoPythonError, UsageError, YokedError
+from yoked.paths import own_folder, private_folder
 from yoked.records.examination import SshKind
 from yoked.records.shell import Line, as_made, command_line, quoted
 
@@ -47,6 +48,13 @@ def ssh_argv(
         "ServerAliveCountMax": "3",
         # Those of ~/.ssh/config are for the person's own sessions.
         "ClearAllForwardings": "yes",
+        "PermitLocalCommand": "no",
+        "Tunnel": "no",
+        # With them, whoever is root on a host could use the person's keys, screen and tickets.
+        "ForwardAgent": "no",
+        "ForwardX11": "no",
+        "ForwardX11Trusted": "no",
+        "GSSAPIDelegateCredentials": "no",
         **({"RemoteCommand": "none"} if _knows_remote_command() else {}),
         **(_sharing(config) if shared else {"ControlMaster": "no", "ControlPath": "none"}),
     }
@@ -84,21 +92,27 @@ def _digest(config: str | None) -> str:
 
 
 def control_folder() -> Path:
-    """Where shared connections lie: short, because a socket's path has at most 104 bytes."""
+    """Where shared connections lie: short, because a socket's path has at most 104 bytes.
+
+    Whoever puts a socket there is taken for the host. Raises YokedError when there is no place
+    that is ours alone.
+    """
     runtime, own = os.environ.get("XDG_RUNTIME_DIR"), f"yoked-{os.getuid()}"
     # macOS has temporary folders with long names; /tmp is there as well.
-    folders = [Path(tempfile.gettempdir(), own), Path("/tmp", own)]  # noqa: S108 - checked below
+    folders = [Path(tempfile.gettempdir(), own), Path("/tmp", own)]  # noqa: S108 - own_folder
     if runtime:
         folders.insert(0, Path(runtime, "yoked"))
     # 48 for the name, 17 for what ssh appends while it makes the socket.
-    folder = next((each for each in folders if len(str(each)) <= 35), folders[-1])
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise YokedError(
-            f"{folder} belongs to somebody else", fix="set XDG_RUNTIME_DIR to a folder of your own"
-        )
-    folder.chmod(0o700)
-    return folder
+    short = [each for each in folders if len(str(each)) <= 35] or folders[-1:]
+    problem: YokedError | None = None
+    for folder in short:
+        try:
+            private_folder(folder.parent)
+            return own_folder(folder)
+        except (YokedError, OSError) as met:
+            problem = problem or (met if isinstance(met, YokedError) else YokedError(str(met)))
+    assert problem is not None
+    raise problem
 
 
 def python_word(python: str) -> str:

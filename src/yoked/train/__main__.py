@@ -24,6 +24,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from yoked.console import stderr_console
 from yoked.errors import UsageError, YokedError
+from yoked.paths import private_folder
 from yoked.spare import without_collector
 from yoked.streams import outlive_full_disk
 from yoked.tether import tie_to_parent
@@ -125,7 +126,7 @@ def _go_on(result: dict[str, Any]) -> str:
 
 def _log_to_file(folder: Path, rank: int) -> None:
     """Send what this rank prints to its log; rank 0 has the terminal."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     log = (folder / f"{socket.gethostname()}.{rank}.log").open("ab", buffering=0)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

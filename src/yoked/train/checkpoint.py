@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import pickle
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,10 +25,12 @@ from yoked.train.checkpoint_files import (
     CheckpointFolder,
     Manifest,
     Staging,
+    manifest_name,
     meta_name,
     model_name,
     optim_name,
 )
+from yoked.train.checkpoint_reading import read_meta, read_model, read_tensors
 from yoked.train.nanochat_format import (
     Live,
     OptimState,
@@ -362,16 +363,14 @@ class CheckpointStore:
         if manifest is not None and verify:
             unused = () if optimizer else (optim_name(step),)
             self._files.verify(manifest, leave_out=unused)
-        meta = _read_json(paths[meta_name(step)])
-        raw = _read_tensors(paths[model_name(step)])
-        # A compiled model's state dict has this prefix.
-        model_state = {name.removeprefix("_orig_mod."): tensor for name, tensor in raw.items()}
+        meta = read_meta(paths[meta_name(step)])
+        model_state = read_model(paths[model_name(step)])
         optim_path = paths.get(optim_name(step))
         optim_state = None
         if optimizer and optim_path is not None:
             shapes = {name: tuple(tensor.shape) for name, tensor in model_state.items()}
             try:
-                optim_state = from_nanochat(_read_tensors(optim_path), shapes)
+                optim_state = from_nanochat(read_tensors(optim_path), shapes)
             except CheckpointError as error:
                 raise CheckpointError(f"{optim_path}: {error.what}", fix=error.fix) from error
         return LoadedCheckpoint(
@@ -380,7 +379,12 @@ class CheckpointStore:
 
     def _paths(self, manifest: Manifest | None, step: int) -> dict[str, Path]:
         if manifest is not None:
-            return {e.name: self._files.locate(manifest, e) for e in manifest.files}
+            found = {e.name: self._files.locate(manifest, e) for e in manifest.files}
+            if missing := {model_name(step), meta_name(step)} - found.keys():
+                raise CheckpointError(
+                    f"{self.folder / manifest_name(step)} is damaged: it lacks {sorted(missing)}."
+                )
+            return found
         if step not in self._files.unverifiable():
             raise self._not_there(step)
         names = (model_name(step), meta_name(step), optim_name(step))
@@ -447,32 +451,6 @@ def _size_bytes(model_state: Mapping[str, Tensor], optim_state: OptimState) -> i
         for entry in optim_state[kind].values():
             tensors += [value for value in entry.values() if isinstance(value, Tensor)]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _read_tensors(path: Path) -> dict[str, Any]:
-    """A file that torch.save wrote, mapped rather than read; only tensors and plain values."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise CheckpointError(f"{path} is damaged or no checkpoint: {reason}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} is no checkpoint: it holds a {type(content).__name__}.")
-    return content
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path} is damaged: {error}.") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} is no meta file: it holds a {type(content).__name__}.")
-    return content
 
 
 def _use_another(steps: Sequence[int]) -> tuple[str, ...]:

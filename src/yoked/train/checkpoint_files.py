@@ -33,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 from yoked.errors import CheckpointError
+from yoked.paths import private_folder
+from yoked.shape import Shape, amount, require
 from yoked.train.data.files import sync_folder
 
 FORMAT = 1
@@ -103,10 +105,32 @@ class Manifest:
             digest = content.pop("sha256")
             if digest != _content_digest(content) or content["format"] != FORMAT:
                 raise ValueError("its content does not match its own digest or format")
+            require(content, _CONTENT)
             files = tuple(FileEntry(**entry) for entry in content["files"])
             return cls(content["step"], content["sequence"], content["token"], files)
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"it is not a manifest ({error!r})") from error
+
+
+# A name that leads out of the folder would let a checkpoint that somebody was given replace
+# files of his elsewhere, when its renames are finished.
+_FILE_NAME = re.compile(r"(model|meta|optim)_\d{6,}[A-Za-z0-9_]*\.(pt|json)")
+_TOKEN = re.compile(r"[0-9a-f]{8}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def _matches(pattern: re.Pattern[str]) -> Shape:
+    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+_CONTENT = {
+    "step": amount,
+    "sequence": amount,
+    "token": _matches(_TOKEN),
+    "files": [
+        {"name": _matches(_FILE_NAME), "size_bytes": amount, "sha256": _matches(_DIGEST)},
+    ],
+}
 
 
 def _content_digest(content: dict[str, Any]) -> str:
@@ -310,7 +334,7 @@ class CheckpointFolder:
         """
         if self._lock is not None:
             return
-        self.path.mkdir(parents=True, exist_ok=True)
+        private_folder(self.path)
         descriptor = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         deadline_s = time.monotonic() + LOCK_WAIT_S
         while True:

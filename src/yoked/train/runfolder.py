@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from yoked.errors import UsageError, YokedError
 from yoked.journal import PatientJournal
 from yoked.journal import read as read_journal
+from yoked.paths import private_folder
 from yoked.runs import require_new
 from yoked.train.data import files
 from yoked.train.trainer import StepStats
@@ -95,7 +96,7 @@ class RunFolder:
 
     def _make(self) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            private_folder(self.path)
         except OSError as problem:
             raise YokedError(
                 f"{self.path} cannot be made: {problem.strerror}",

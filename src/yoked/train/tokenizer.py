@@ -266,7 +266,14 @@ def _read_json(path: Path, content: bytes) -> _Content:
         if found != form["fingerprint"]:
             raise _unreadable(path, "its content does not match its fingerprint")
         return ranks, form["pattern"], form["special_tokens"], form["requested_vocab_size"]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise _unreadable(path, f"damaged ({type(error).__name__}: {error})") from error
 
 
@@ -279,7 +286,8 @@ class _PickledEncoding:
         self.state = state
 
 
-class _PlainUnpickler(pickle.Unpickler):
+# The one in Python: that in C takes as much memory as a number in the file says.
+class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("tiktoken.core", "Encoding"):
             return _PickledEncoding

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from yoked.agent.protocol import read_message, write_message
+from yoked.agent.protocol import ProtocolError, read_message, write_message
 from yoked.agent.server import Call, Server
 from yoked.errors import HostError
 
@@ -26,8 +26,15 @@ class Controller:
         self.answers = os.fdopen(self._from, "rb")
         self._ends = [os.fdopen(source, "rb"), os.fdopen(sink, "wb")]
         server = Server(self._ends[0], self._ends[1], handlers)
-        self.thread = threading.Thread(target=server.serve)
+        self.refused: list[ProtocolError] = []
+        self.thread = threading.Thread(target=self._serve, args=(server,))
         self.thread.start()
+
+    def _serve(self, server: Server) -> None:
+        try:
+            server.serve()
+        except ProtocolError as problem:
+            self.refused.append(problem)
 
     def ask(self, number: int, name: str, data: bytes = b"", **args: Any) -> None:
         write_message(self.to, {"id": number, "call": name, "args": args}, data)
@@ -167,3 +174,35 @@ def test_calls_are_cancelled_when_the_controller_leaves(controller: Controller) 
     controller.leave()
 
     assert cancelled.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"call": "echo"},
+        {"id": 2},
+        {"id": 2, "call": 5},
+        {"id": 2, "call": ["echo"]},
+        {"id": 2, "call": "echo", "args": [1]},
+        {"id": 1, "call": "echo"},
+    ],
+)
+def test_what_is_no_call_ends_the_agent_and_what_it_was_at(
+    controller: Controller, message: dict[str, Any]
+) -> None:
+    cancelled.clear()
+    controller.ask(1, "wait")
+
+    write_message(controller.to, message)
+    controller.thread.join(DEADLINE_S)
+
+    assert len(controller.refused) == 1
+    assert cancelled.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("number", [[1], {"a": 1}, "1", True, None, 99])
+def test_a_cancel_of_no_call_is_passed_over(controller: Controller, number: Any) -> None:
+    write_message(controller.to, {"cancel": number})
+    controller.ask(1, "echo")
+
+    assert controller.next()[0]["id"] == 1

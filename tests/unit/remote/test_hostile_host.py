@@ -42,7 +42,7 @@ ETH0 = {
 JOB = {
     "run": "otter", "launch_id": "a1b2", "state": "running", "folder": "/home/ada/jobs/otter",
     "node_rank": 0, "nodes": [{"host": "attic", "address": "10.0.0.2", "ranks": 1}],
-    "started_s": 1.0, "ended_s": None, "attempt": 0, "failure": None, "progress": None,
+    "started_s": 1.0, "ended_s": None, "now_s": 2.0, "attempt": 0, "failure": None, "progress": None,
 }  # fmt: skip
 
 Say = Callable[..., AgentClient]
@@ -93,7 +93,9 @@ def test_what_a_launch_builds_on_is_right_or_the_host_is_named(
 ) -> None:
     agent = host(facts=facts(**wrong))
 
-    with pytest.raises(HostError, match="attic: what it answers to 'facts' is not understood"):
+    with pytest.raises(
+        HostError, match="attic: its agent's answer to 'facts' is none that yoked's agent gives"
+    ):
         agent.call("facts")
 
 

@@ -216,17 +216,37 @@ def test_what_the_persons_own_sessions_begin_with_is_not_ours(tmp_path: Path) ->
     config = tmp_path / "ssh_config"
     config.write_text(
         "Host attic\n  LocalForward 8080 localhost:80\n  RemoteCommand tmux attach\n"
-        "  ProxyJump gate\n"
+        "  ProxyJump gate\n  PermitLocalCommand yes\n  LocalCommand touch /x\n  Tunnel yes\n"
     )
 
-    program, *rest = ssh_argv("attic", str(config))
-    read = subprocess.run(
-        [program, "-G", *rest, "true"], capture_output=True, text=True, check=True
+    lines = as_ssh_reads(config)
+
+    assert {"localforward", "remotecommand"}.isdisjoint(line.split()[0] for line in lines)
+    assert {"proxyjump gate", "permitlocalcommand no", "tunnel false"} <= set(lines)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_no_host_gets_the_persons_keys_screen_or_tickets(tmp_path: Path, shared: bool) -> None:
+    if shutil.which("ssh") is None:
+        pytest.skip("there is no ssh here")
+    config = tmp_path / "ssh_config"
+    config.write_text(
+        "Host *\n  ForwardAgent yes\n  ForwardX11 yes\n  ForwardX11Trusted yes\n"
+        "  GSSAPIDelegateCredentials yes\n"
     )
 
-    words = [line.split()[0] for line in read.stdout.splitlines()]
-    assert {"localforward", "remotecommand"}.isdisjoint(words)
-    assert "proxyjump gate" in read.stdout.splitlines()
+    lines = as_ssh_reads(config, shared=shared)
+
+    assert {"forwardagent no", "forwardx11 no", "forwardx11trusted no"} <= set(lines)
+    # Only an ssh with Kerberos has it.
+    assert "gssapidelegatecredentials yes" not in lines
+
+
+def as_ssh_reads(config: Path, *, shared: bool = True) -> list[str]:
+    """What ssh makes of our words and of a person's configuration."""
+    program, *rest = ssh_argv("attic", str(config), shared=shared)
+    words = [program, "-G", *rest, "true"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 @pytest.mark.parametrize(

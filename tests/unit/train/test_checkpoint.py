@@ -10,6 +10,7 @@ import torch
 from yoked.errors import CheckpointError
 from yoked.train import checkpoint as checkpoint_module
 from yoked.train.checkpoint import CheckpointStore, check_matches
+from yoked.train.checkpoint_files import _content_digest, staged_path
 
 FILES = ("model_{:06d}.pt", "optim_{:06d}_rank0.pt", "meta_{:06d}.json", "manifest_{:06d}.json")
 
@@ -402,3 +403,24 @@ def test_the_same_models_checkpoint_is_accepted():
     config = {"n_layer": 4, "window_pattern": "L"}
 
     check_matches({"model_config": {"n_layer": 4}}, config)
+
+
+def test_a_manifest_that_names_files_elsewhere_replaces_none_of_them(tmp_path, store, state):
+    save(store, 10, state)
+    store.close()
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    path = store.folder / "manifest_000010.json"
+    forged = {k: v for k, v in json.loads(path.read_text()).items() if k != "sha256"}
+    forged["files"].append({"name": "x/victim", "size_bytes": 6, "sha256": "0" * 64})
+    path.write_text(json.dumps({**forged, "sha256": _content_digest(forged)}))
+    # Its staged name lies in a folder of the one that was given, its own behind a link.
+    planted = staged_path(store.folder, 10, forged["token"], "x/victim")
+    planted.parent.mkdir()
+    planted.write_text("theirs")
+    (store.folder / "x").symlink_to(tmp_path)
+
+    with CheckpointStore(store.folder) as given, contextlib.suppress(CheckpointError):
+        given.recover()
+
+    assert victim.read_text() == "mine"

@@ -52,6 +52,17 @@ def test_a_new_run_has_its_facts_and_its_journals(tmp_path: Path):
     assert event["time_s"] > 0
 
 
+def test_a_new_run_and_the_folder_of_runs_are_for_its_owner_alone(tmp_path: Path):
+    before = os.umask(0)
+    try:
+        make_run(tmp_path / "runs/first").close()
+    finally:
+        os.umask(before)
+
+    assert (tmp_path / "runs").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "runs/first").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_name_is_not_claimed_twice(tmp_path: Path):
     make_run(tmp_path / "first").close()
 

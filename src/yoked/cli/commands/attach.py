@@ -6,7 +6,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.fleet_runs import FleetFlag, JsonFlag, RunName, reach_hosts, same_fleet
+from yoked.cli.commands.fleet_runs import (
+    FleetFlag,
+    JsonFlag,
+    RawFlag,
+    RunName,
+    reach_hosts,
+    same_fleet,
+)
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 
@@ -18,6 +25,7 @@ def command(
     tail: Annotated[
         int, Parameter(help="Lines of rank 0's earlier output to begin with, of each stream.")
     ] = 20,
+    raw: RawFlag = False,
     json_output: JsonFlag = False,
 ) -> int:
     """Show rank 0's output as it comes, and how the run ended; its status is this command's.
@@ -28,7 +36,7 @@ def command(
 
     if tail < 0:
         raise UsageError(f"--tail {tail}: below 0", fix="--tail 20")
-    output = Output(json_mode=json_output)
+    output = Output(json_mode=json_output, raw=raw)
     with reach_hosts(fleet, output, wait=False) as hosts:
         record = hosts.find_active(run) or hosts.pick(run)
         end = follow_job(

@@ -23,7 +23,7 @@ from yoked.launch.program import Program
 from yoked.launch.registry import Record, ask_all, join
 from yoked.launch.start import Order, Seat, Started, start_job
 from yoked.launch.stopping import stop_run
-from yoked.remote.client import AgentClient
+from yoked.remote.client import AgentClient, host_wrote
 from yoked.report.bench_table import BenchRow, concurrent_steps, read_steps
 from yoked.train.config import TrainConfig
 
@@ -177,11 +177,16 @@ class _Run:
         new = b"".join(part.data for part in parts)
         whole = new[: new.rfind(b"\n") + 1]
         self._offset += len(whole)
-        lines = [json.loads(line) for line in whole.splitlines()]
-        self.steps += [line for line in lines if "dt_s" in line]
+        with host_wrote(self.client.host, path):
+            lines = [json.loads(line) for line in whole.splitlines()]
+            self.steps += [line for line in lines if "dt_s" in line]
 
     def row(self, counted: range) -> BenchRow:
         """What was measured. counted: the steps whose time counts."""
+        with host_wrote(self.client.host, f"what {self.started.run} measured"):
+            return self._read_row(counted)
+
+    def _read_row(self, counted: range) -> BenchRow:
         told = fetch_json(self.client, f"{self.folder}/work/{RUNS}/{self.started.run}/run.json")
         first: Mapping[str, Any] = next(iter((told or {}).get("hosts") or ()), {})
         # What `auto` came to.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import socket
 import sys
@@ -20,9 +21,12 @@ from yoked.errors import UsageError
 from yoked.launch.registry import ask_all
 from yoked.remote.client import AgentClient
 from yoked.remote.ssh import control_folder
+from yoked.text import one_line
 from yoked.units import format_bytes, format_duration, parse_duration_s
 
 OLD = "7 d"
+# Clocks of a fleet that differ by more are not both right, and then no age can be told.
+_SAME_CLOCK_S = 3600.0
 # A copied program with its environment may be 100,000 files, on a memory card.
 REMOVE_S = 600.0
 
@@ -45,12 +49,12 @@ class Litter:
         """Each thing in a line, for people."""
         found = [
             f"{host}: process {one['pid']} of run {one['run']}{_ports(one['ports'])}: "
-            f"{one['command']}"
+            f"{one_line(one['command'])}"
             for host, each in self.processes.items()
             for one in each
         ]
         found += [
-            f"{host}: shared memory {one['name']}, {format_bytes(one['size_bytes'])}"
+            f"{host}: shared memory {one_line(one['name'])}, {format_bytes(one['size_bytes'])}"
             for host, each in self.shared_memory.items()
             for one in each
         ]
@@ -102,7 +106,7 @@ def command(
     age_s = parse_duration_s(older_than)
     output = Output(json_mode=json_output)
     with reach_hosts(fleet, output) as hosts:
-        litter = _look(hosts, age_s) if run is None else _look_at(hosts, run, fleet)
+        litter = _look(hosts, age_s, output) if run is None else _look_at(hosts, run, fleet)
         lines = litter.lines()
         wanted = bool(lines) and (yes or _asked(lines, output))
         if wanted:
@@ -127,7 +131,7 @@ def _again(run: str | None, older_than: str, fleet: Path | None) -> str:
     return shlex.join(["yoked", "clean", *words]) + f"{same_fleet(fleet)} --yes"
 
 
-def _look(hosts: Hosts, age_s: float) -> Litter:
+def _look(hosts: Hosts, age_s: float, output: Output) -> Litter:
     litter = Litter(control_sockets=list(dead_sockets(control_folder().iterdir())))
     reaped, silent = ask_all(hosts.clients, lambda client: client.call("job_reap"))
     litter.silent.update(silent)
@@ -135,11 +139,14 @@ def _look(hosts: Hosts, age_s: float) -> Litter:
     litter.shared_memory = {host: each["shared_memory"] for host, each in reaped.items()}
     litter.half_removed, silent = ask_all(hosts.clients, lambda client: client.call("job_sweep"))
     litter.silent.update(silent)
-    before_s = time.time() - age_s
-    litter.jobs = {
-        host: [job for job in jobs if _can_go(job, before_s)]
-        for host, jobs in _listed(hosts, litter).items()
-    }
+    for host, jobs in _listed(hosts, litter).items():
+        wrong = any(abs(job["now_s"] - time.time()) > _SAME_CLOCK_S for job in jobs)
+        litter.jobs[host] = [job for job in jobs if _can_go(job, math.inf if wrong else age_s)]
+        if wrong:
+            output.note(
+                f"the clock of {host} is not the one here: no run there is taken for old. "
+                "Set the clocks, or name a run: yoked clean RUN"
+            )
     return litter
 
 
@@ -162,12 +169,13 @@ def _listed(hosts: Hosts, litter: Litter) -> dict[str, list[dict[str, Any]]]:
     return listed
 
 
-def _can_go(job: dict[str, Any], before_s: float) -> bool:
+def _can_go(job: dict[str, Any], age_s: float) -> bool:
+    """Whether a job never began, or ended so long ago by its own host's clock."""
     if job["state"] in ("running", "prepared"):
         return False
     never_began = job["host_program"] is None and job["end"] is None
-    last_s = job["ended_s"] or job["started_s"] or 0.0
-    return never_began or last_s < before_s
+    last_s = job["ended_s"] or job["started_s"]
+    return never_began or (last_s is not None and job["now_s"] - last_s > age_s)
 
 
 def _asked(lines: Iterable[str], output: Output) -> bool:
@@ -175,8 +183,9 @@ def _asked(lines: Iterable[str], output: Output) -> bool:
     if output.json_mode or not (sys.stdin.isatty() and output.console.is_terminal):
         return False
     for line in lines:
-        output.console.print(f"  {line}", markup=False)
-    return output.console.input("Remove all of this? [y/N] ").strip().lower() in ("y", "yes")
+        output.say(f"  {line}")
+    output.say("Remove all of this? [y/N] ", end="")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _remove(hosts: Hosts, litter: Litter) -> None:
@@ -219,4 +228,4 @@ def _ports(ports: list[int]) -> str:
 def _age(job: dict[str, Any]) -> str:
     if job["ended_s"] is None:
         return ""
-    return f", ended {format_duration(max(0.0, time.time() - job['ended_s']))} ago"
+    return f", ended {format_duration(max(0.0, job['now_s'] - job['ended_s']))} ago"

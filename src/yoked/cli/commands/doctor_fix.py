@@ -77,8 +77,8 @@ def asker(output: Output, *, yes: bool, flag: str) -> Ask:
 
     def ask(lines: Sequence[str]) -> bool:
         for line in lines:
-            output.console.print(line, markup=False)
-        output.console.print("do this? [y/N] ", markup=False, end="")
+            output.say(line)
+        output.say("do this? [y/N] ", end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     return ask

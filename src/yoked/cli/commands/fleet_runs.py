@@ -30,6 +30,15 @@ RunName = Annotated[str | None, Parameter(help="The run. Default: the newest.")]
 JsonFlag = Annotated[
     bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
 ]
+RawFlag = Annotated[
+    bool,
+    Parameter(
+        name="--raw",
+        negative="",
+        help="Show it unfiltered: its escape sequences act on this terminal. Otherwise colours, "
+        "carriage returns and erased lines pass, and nothing more.",
+    ),
+]
 
 
 def same_fleet(named: Path | None) -> str:

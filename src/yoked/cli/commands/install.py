@@ -97,8 +97,8 @@ def command(
 
 
 def say(output: Output) -> Callable[[str], None]:
-    """Prints a line of progress, markup or not."""
-    return lambda line: output.console.print(line, markup=False)
+    """Prints a line of progress."""
+    return output.say
 
 
 def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:

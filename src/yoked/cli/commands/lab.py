@@ -352,7 +352,7 @@ def _carry_out(plan: Plan, hand: Any, output: Output) -> int:
 
     def say(line: str) -> None:
         if output.json_mode:
-            output.console.print(line, markup=False)
+            output.say(line)
         else:
             output.text(line + "\n")
 

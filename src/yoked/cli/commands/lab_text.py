@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from yoked.text import plain
 from yoked.units import format_bit_per_s, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -30,12 +31,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
     # The lines will be indented by two.
     width = shutil.get_terminal_size().columns - 3 if sys.stdout.isatty() else _WIDE
-    console = Console(file=io.StringIO(), width=max(width, 40), color_system=None)
+    console = Console(file=io.StringIO(), width=max(width, 40), color_system=None, emoji=False)
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         grid.add_column(heading, overflow="fold")
     for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))
+        grid.add_row(*(Text(plain(cell)) for cell in row))
     with console.capture() as captured:
         console.print(grid)
     return [line.rstrip() for line in captured.get().splitlines()]

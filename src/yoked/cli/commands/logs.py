@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, RunName, reach_hosts
+from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, RawFlag, RunName, reach_hosts
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 from yoked.fleet.model import HERE
@@ -35,6 +35,7 @@ def command(
     stream: Annotated[Literal["out", "err"] | None, Parameter(help="Only this stream.")] = None,
     tail: Annotated[int | None, Parameter(help="Begin with the last lines of each stream.")] = None,
     times: Annotated[bool, Parameter(negative="", help="When each line came.")] = False,
+    raw: RawFlag = False,
 ) -> int:
     """Print the output of a run's ranks, merged in the order of time; followed, as it comes.
 
@@ -43,7 +44,7 @@ def command(
     """
     if tail is not None and tail < 0:
         raise UsageError(f"--tail {tail}: below 0", fix="--tail 20")
-    output = Output(json_mode=False)
+    output = Output(json_mode=False, raw=raw)
     with reach_hosts(fleet, output) as hosts:
         record = hosts.pick(run)
         names = _hosts_wanted(record, host, rank)
@@ -157,7 +158,8 @@ class _Printer:
 
     def show(self, host: str, part: Part) -> None:
         """Print a part, each of its lines with what was asked for in front."""
-        text = part.data.decode(errors="replace")
+        stream = (host, part.content["rank"], part.content["stream"])
+        text = self._output.followed(stream, part.data.decode(errors="replace"))
         prefix = self._prefix(host, part.content)
         if prefix:
             # The last line of a rank that was killed may have no end.

@@ -11,6 +11,7 @@ from cyclopts import Group, Parameter
 
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
+from yoked.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -167,7 +168,7 @@ class Line:
         if self._console.is_terminal:
             self._drawn = True
             # \x1b[K clears what a longer line before this one left.
-            line = f"{self.elapsed_s:3.0f} s  {doing}"[: self._console.width - 1]
+            line = f"{self.elapsed_s:3.0f} s  {one_line(doing)}"[: self._console.width - 1]
             self._console.file.write(f"\r{line}\x1b[K")
             self._console.file.flush()
 
@@ -204,6 +205,7 @@ class _Probe:
     def run(self) -> None:
         """Measure what is wanted; what a host lacks is told in `found`, and the rest is there."""
         from yoked.cli.commands.fleet_job import connected
+        from yoked.remote.client import host_wrote
 
         problem: YokedError | None = None
         result: Mapping[str, Any] = {}
@@ -219,11 +221,24 @@ class _Probe:
                     problem = caught
             # At the latest now, if there was no job to wait for; raises what it raised before.
             links()
-        measurement = self._measurement(facts, links.found, seats, result)
-        self.found = Found(
+        # It is what the ranks said; without a job there is nothing of theirs in it.
+        first = next((seat.host.name for seat in seats), self._fleet.hosts[0].name)
+        with host_wrote(first, "what the probe measured"):
+            self.found = self._found(facts, links.found, seats, result, problem)
+
+    def _found(
+        self,
+        facts: Mapping[str, Mapping[str, Any]],
+        links: list[LinkSeen],
+        seats: Sequence[Seat],
+        result: Mapping[str, Any],
+        problem: YokedError | None,
+    ) -> Found:
+        measurement = self._measurement(facts, links, seats, result)
+        return Found(
             fleet=self._fleet,
             measurement=measurement,
-            links=links.found,
+            links=links,
             left_out=result.get("left_out", []),
             choices={
                 seat.host.name: told["choices"]

@@ -146,11 +146,11 @@ class RankListener:
     def _hear(self, line: str) -> None:
         try:
             message = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             # A library's own words.
             return
         if isinstance(message, dict) and "doing" in message:
             self._doing(str(message["doing"]))
-        elif isinstance(message, dict) and "result" in message:
+        elif isinstance(message, dict) and isinstance(message.get("result"), dict):
             self.result = message["result"]
             raise AllHeardError

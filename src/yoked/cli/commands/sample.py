@@ -57,7 +57,8 @@ def write(pieces: Iterator[str], folder: Path, prompt: str, output: Output) -> N
     if not output.json_mode:
         output.text(prompt)
         for piece in pieces:
-            output.text(piece)
+            # A model says what it was taught, and its data is anybody's.
+            output.text(output.followed("model", piece))
         output.text("\n")
         return
     text = "".join(pieces)

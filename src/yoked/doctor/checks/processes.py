@@ -10,6 +10,7 @@ from yoked.doctor.check import Check, page
 from yoked.doctor.checks.reading import by_hand, finding, listed, part, plural
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
 from yoked.records.shell import Line, joined, shell_line
+from yoked.text import one_line
 from yoked.units import format_bytes, format_duration
 
 # Less than this of the cores is what a desktop always does.
@@ -19,7 +20,7 @@ _LAUNCH = "YOKED_LAUNCH_ID"
 
 
 def _command(process: Mapping[str, Any]) -> str:
-    words = str(process.get("command") or "a program")
+    words = one_line(str(process.get("command") or "a program"))
     return words if len(words) <= 60 else f"{words[:57]}..."
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from yoked.errors import DataError
 from yoked.paths import cache_root
+from yoked.shape import amount, quantity, require
 from yoked.train.data.corpus import CLIMBMIX, EMBEDDED, climbmix_folder
 from yoked.train.data.pack import Packing
 from yoked.train.data.rows import RowFile
@@ -71,12 +72,40 @@ class DatasetInfo:
 
     @classmethod
     def from_json(cls, form: dict[str, Any]) -> DatasetInfo:
-        """The reverse of `to_json`. Raises KeyError or TypeError for anything else."""
+        """The reverse of `to_json`. Raises ValueError or TypeError for anything else."""
+        require(form, _INFO)
         fields = {key: value for key, value in form.items() if key != "format"}
         fields["train"] = SplitStats(**fields["train"])
         fields["val"] = SplitStats(**fields["val"])
         fields["notes"] = tuple(fields["notes"])
         return cls(**fields)
+
+
+_SPLIT = {
+    "documents": amount,
+    "text_bytes": amount,
+    "tokens_kept": amount,
+    "tokens_dropped": amount,
+    "bos_tokens": amount,
+    "rows": amount,
+    "sha256": str,
+}
+_INFO = {
+    "name": str,
+    "source": str,
+    "fingerprint": str,
+    "corpus_fingerprint": str,
+    "tokenizer_fingerprint": str,
+    "max_seq_len": amount,
+    "packing": str,
+    "vocab_size": amount,
+    "requested_vocab_size": (amount, None),
+    "bos_id": amount,
+    "unigram_entropy_nats": quantity,
+    "train": _SPLIT,
+    "val": _SPLIT,
+    "notes": [str],
+}
 
 
 @dataclass(frozen=True)
@@ -157,7 +186,7 @@ def load_dataset(folder: Path) -> Dataset:
         if form.get("format") != FORMAT:
             raise DataError(
                 f"{path} has format {form.get('format')}; this yoked reads format {FORMAT}",
-                fix=f"yoked data prepare {form.get('source', 'NAME')}",
+                fix=shlex.join(["yoked", "data", "prepare", str(form.get("source", "NAME"))]),
             )
         info = DatasetInfo.from_json(form)
     except OSError as error:
@@ -165,7 +194,7 @@ def load_dataset(folder: Path) -> Dataset:
             f"{folder} holds no prepared data: {DATASET_NAME} cannot be read ({error.strerror})",
             fix="yoked data prepare NAME, or yoked data list for what is there",
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path} is damaged ({type(error).__name__}: {error})",
             fix=f"remove the folder {folder} and prepare the data again",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from yoked.errors import DataError, UsageError
-from yoked.paths import cache_root
+from yoked.paths import cache_root, private_folder
 from yoked.train.data.corpus import (
     CLIMBMIX,
     CLIMBMIX_LAST_SHARD,
@@ -85,7 +85,7 @@ def download(
         exclusive(root / "locks" / f"download-{name}.lock", sink) as beating,
         writing_to(folder),
     ):
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         incoming = folder.with_name(f".incoming-{name}")
         incoming.mkdir(exist_ok=True)
         # Validation first: without it the others are of no use.

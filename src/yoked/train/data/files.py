@@ -49,7 +49,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """An object from a JSON file of ours; None when it is not there or damaged."""
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

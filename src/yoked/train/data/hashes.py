@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from yoked.errors import DataError
+from yoked.paths import private_folder
 from yoked.train.data.files import read_json, sha256_of, write_json
 from yoked.train.data.progress import ProgressSink
 from yoked.train.data.readers import unreadable
@@ -79,5 +80,5 @@ def _hash(path: Path, stamp: _Stamp) -> str:
 def _save(memory: Path, known: dict[str, object]) -> None:
     # It only saves time: a cache that others prepared may well be read-only.
     with contextlib.suppress(OSError):
-        memory.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(memory.parent)
         write_json(memory, known)

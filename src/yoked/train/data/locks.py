@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from yoked.errors import DataError
+from yoked.paths import private_folder
 from yoked.train.data.files import writing_to
 from yoked.train.data.progress import ProgressSink
 
@@ -45,7 +46,7 @@ def exclusive(path: Path, progress: ProgressSink) -> Iterator[Heartbeat]:
 
     owner = path.with_suffix(".owner")
     with writing_to(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         lock = FileLock(path)
         started_s = last_tell_s = time.monotonic()
         while True:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from yoked.paths import private_folder
 from yoked.train.data.corpus import SPLITS, Corpus, Split
 from yoked.train.data.files import read_json, sha256_of, write_json, writing_to
 from yoked.train.data.progress import ProgressSink
@@ -61,7 +62,7 @@ class PartFolder:
         self.folder = folder
         self.dtype = dtype
         self.parts: list[Part] = []
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         while (part := self._finished(len(self.parts))) is not None:
             self.parts.append(part)
             if part.next is None:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yoked.errors import DataError, UsageError
-from yoked.paths import cache_root
+from yoked.paths import cache_root, private_folder
 from yoked.train.data.corpus import SPLITS, Corpus, Split, open_corpus
 from yoked.train.data.dataset import (
     DATASET_NAME,
@@ -242,7 +242,7 @@ class _Preparation:
         result = self._staging / "result"
         with writing_to(self._staging, self._row_bytes(parts)):
             shutil.rmtree(result, ignore_errors=True)
-            result.mkdir(parents=True)
+            private_folder(result)
             self._fill(result, parts, progress)
             result.rename(self._folder)
             sync_folder(self._folder.parent)

@@ -31,6 +31,8 @@ _VERSION = 1
 # Magic, version, bytes a token, tokens a row, number of rows, size of the vocabulary.
 _HEADER = struct.Struct("<8sIIQQQ")
 _HEADER_BYTES = 64
+# No model reads a row of so many, and numpy cannot shape an empty file of longer ones.
+_MOST_ROW_TOKENS = 1 << 31
 _BUFFER_BYTES = 1 << 20
 
 
@@ -59,6 +61,8 @@ class RowFile:
         _, version, token_size, row_tokens, num_rows, vocab_size = _HEADER.unpack_from(header)
         if version != _VERSION or token_size != token_dtype(vocab_size).itemsize:
             raise _damaged(path, f"format {version} with {token_size} bytes a token is unknown")
+        if not 0 < row_tokens <= _MOST_ROW_TOKENS:
+            raise _damaged(path, f"its rows have {row_tokens:,} tokens")
         expected_bytes = _HEADER_BYTES + num_rows * row_tokens * token_size
         if size_bytes != expected_bytes:
             raise _damaged(path, f"{size_bytes:,} bytes long where {expected_bytes:,} are expected")

@@ -28,7 +28,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from yoked.paths import cache_root
+from yoked.paths import cache_root, private_folder
 
 SOURCE = Path(__file__).with_name("elementwise.c")
 CODECS_SOURCE = SOURCE.with_name("codecs.c")
@@ -128,7 +128,7 @@ def _build(compiler: str) -> tuple[Path, bool]:
     target = folder / "elementwise.so"
     if target.exists():
         return target, False
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     with FileLock(folder / ".lock"):
         if target.exists():
             return target, False

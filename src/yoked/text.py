@@ -1,0 +1,105 @@
+"""Foreign text on its way to a terminal: nothing in it may act on it, or show as what it is not.
+
+Escape sequences can clear the screen, change the title, fill the clipboard or make the terminal
+type an answer (DCS, OSC, CSI: ECMA-48; XTerm Control Sequences). Bidirectional overrides show text
+in another order than that in which a shell reads it (Unicode UAX #9).
+"""
+
+from __future__ import annotations
+
+import re
+
+# C0 without line feed and tab, DEL, C1, line and paragraph separators, bidirectional controls, and
+# what UTF-8 cannot carry.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+_LONGEST_STRING = 4096
+_LONGEST_PARAMETERS = 64
+# One escape sequence, or the beginning of one at the end of a piece. A string (OSC, DCS, SOS, PM,
+# APC) that nobody ends is over with its line: what follows is shown.
+_SEQUENCE = re.compile(
+    rf"""
+    (?: \x1b\[ | \x9b ) (?P<parameters> [0-?]{{0,{_LONGEST_PARAMETERS}}} [\x20-/]{{0,8}} )
+        (?P<final> [@-~] )?
+    | (?: \x1b[]PX^_] | [\x90\x98\x9d-\x9f] )
+        (?P<string> [^\x07\x18\x1a\x1b\x9c\n]{{0,{_LONGEST_STRING}}} )
+        (?P<end> \x07 | \x1b\\ | \x9c )?
+    | \x1b [\x20-/]{{0,8}} (?P<other> [0-~] )?
+    """,
+    re.VERBOSE,
+)
+# Colours, and "erase this line", which a progress bar needs.
+_KEPT = re.compile(r"([0-9;:]*)m|[0-2]?K")
+
+
+def plain(text: str) -> str:
+    """A message, name or finding with its control characters as visible escapes.
+
+    Line feeds and tabs stay.
+    """
+    return _CONTROLS.sub(_visible, text.replace("\r\n", "\n"))
+
+
+def one_line(text: str) -> str:
+    """As `plain`, for what is one line: a line feed or tab of it is shown as an escape too."""
+    return plain(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _visible(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+class Followed:
+    """A filter for one stream of output that is followed, in pieces.
+
+    Text, line feeds, tabs, carriage returns, colours and "erase line" pass; all else that could
+    act on a terminal is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._begun = ""
+        self._coloured = False
+
+    def feed(self, text: str) -> str:
+        """The next piece, filtered; the beginning of a sequence at its end waits for the rest."""
+        text, self._begun = self._begun + text, ""
+        shown, place = [], 0
+        for found in _SEQUENCE.finditer(text):
+            shown.append(self._text(text[place : found.start()]))
+            place = found.end()
+            if place == len(text) and _is_unfinished(found):
+                self._begun = found[0]
+            else:
+                shown.append(self._sequence(found))
+        shown.append(self._text(text[place:]))
+        return "".join(shown)
+
+    def close(self) -> str:
+        """What ends the stream's colours, if it left any on."""
+        coloured, self._coloured = self._coloured, False
+        return "\x1b[0m" if coloured else ""
+
+    @staticmethod
+    def _text(text: str) -> str:
+        return _CONTROLS.sub(lambda found: "\r" * (found[0] == "\r"), text)
+
+    def _sequence(self, found: re.Match[str]) -> str:
+        said = f"{found['parameters'] or ''}{found['final'] or ''}"
+        kept = _KEPT.fullmatch(said)
+        if kept is None:
+            return ""
+        if kept[1] is not None:
+            self._coloured = kept[1].strip("0;:") != ""
+        return f"\x1b[{said}"
+
+
+def _is_unfinished(found: re.Match[str]) -> bool:
+    """Whether a sequence that reaches to the end of a piece may go on in the next one."""
+    if found["parameters"] is not None:
+        return found["final"] is None and len(found["parameters"]) < _LONGEST_PARAMETERS
+    if found["string"] is not None:
+        return found["end"] is None and len(found["string"]) < _LONGEST_STRING
+    return found["other"] is None and len(found[0]) < 8
