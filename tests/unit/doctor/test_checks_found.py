@@ -487,7 +487,7 @@ def test_a_firewall_that_is_on_is_no_trouble_by_itself() -> None:
 def test_only_ranks_of_yoked_are_ended_without_a_person(launch: str | None, left: str) -> None:
     seen = said("health/processes/stale", [{**RANK, "launch": launch}])()
 
-    (repair,) = repairs(findings_of(seen), seen, sudo=True)
+    (repair,) = repairs(findings_of(seen), seen, sudo=True, only=("stale-ranks",))
 
     assert repair.left == left
 

@@ -344,8 +344,8 @@ CHECKS = (
             symptom="`The server socket has failed to listen on any local network address. "
             "EADDRINUSE` (errno 98).",
             cause="A rank of an earlier run, or another program, listens there.",
-            fix="Ends the process where it is of a run of ours; else by hand. Runs of yoked take a "
-            "port that is free.",
+            fix="Ends the process where it is of a run of ours that is over; a run that goes on is "
+            "yours to stop, and other programs by hand. Runs of yoked take a port that is free.",
         ),
         _port_taken,
     ),
