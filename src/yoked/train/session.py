@@ -52,6 +52,8 @@ from yoked.train.vcpus import choose_waiting
 
 # Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
 COLLECTIVE_TIMEOUT_S = 600
+# Set by yoked.launch.bootstrap.spawn.
+MEETING_FILE = "YOKED_MEETING_FILE"
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,20 @@ class Session:
 def join_ranks(place: Place) -> None:
     """Start the process group when there is more than one rank."""
     if place.world_size > 1 and not dist.is_initialized():
-        dist.init_process_group("gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S))
+        dist.init_process_group(
+            "gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S), **meeting_place(place)
+        )
+
+
+def meeting_place(place: Place) -> dict[str, Any]:
+    """Where the ranks find each other: in a file, where a launch on one host names one.
+
+    Else at MASTER_ADDR, where torchrun's store listens.
+    """
+    if (path := os.environ.get(MEETING_FILE)) is None:
+        return {}
+    store = dist.FileStore(path, place.world_size)  # type: ignore[attr-defined]
+    return {"store": store, "rank": place.rank, "world_size": place.world_size}
 
 
 def wire_for(device: torch.device) -> Wire:

@@ -15,14 +15,15 @@ import threading
 import time
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any
-
-from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]
+from typing import TYPE_CHECKING, Any
 
 from yoked.errors import HostError
 from yoked.launch.bootstrap.hearing import CONNECT_S, SILENCE_S
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.verdict import Decision, Failure, Stop
+
+if TYPE_CHECKING:
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 _PERIOD_S = 0.2
 # Once a host has reported it has nothing left to do but to hear what was decided.
@@ -138,6 +139,9 @@ class Control:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        # Here, and not above: a run whose ranks meet by themselves says its notices without torch.
+        from torch.distributed import DistError, PrefixStore  # type: ignore[attr-defined]
+
         try:
             store = connect(self._job)
             with self._changed:
@@ -195,6 +199,8 @@ def connect(job: Job) -> TCPStore:
     interface, so it is handed a socket: the one in `control_fd`, or a new one.
     Raises HostError when the store cannot be reached within CONNECT_S.
     """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     serves = job.node_rank == 0
     address, port = job.nodes[0].address, job.control_port
     descriptor = _listening(job) if serves else None

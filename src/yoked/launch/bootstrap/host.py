@@ -23,8 +23,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from yoked.errors import YokedError
+from yoked.launch.bootstrap.alone import Alone
 from yoked.launch.bootstrap.hearing import Hearing
 from yoked.launch.bootstrap.job import Job, read_job
+from yoked.launch.bootstrap.spawn import SpawnedRanks
 from yoked.launch.bootstrap.verdict import (
     STERNEST_FIRST,
     Attempt,
@@ -64,14 +66,18 @@ class HostProgram:
 
     def __init__(self, job: Job, signals: Signals) -> None:
         # torch takes a second to import; a signal must find its handler before.
+        self._job = job
+        self._signals = signals
+        self._control: Control | Alone
+        if job.file_store:
+            self._control = Alone(job)
+            return
         with without_collector():
             if os.environ.get(SPARE_TIME):
                 in_spare_time(_load_torch)
             from yoked.launch.bootstrap.control import Control
 
-        self._job = job
-        self._signals = signals
-        self._control: Control = Control(job)
+        self._control = Control(job)
 
     def run(self) -> HostExit:
         """All attempts; returns when this host has no rank left and the others know."""
@@ -112,7 +118,9 @@ class HostProgram:
         self._control.say(report=report, failing=bool(report))
         return self._agree(number, hearing)
 
-    def _start(self, number: int) -> LocalRanks:
+    def _start(self, number: int) -> LocalRanks | SpawnedRanks:
+        if self._job.file_store:
+            return SpawnedRanks(self._job, number, on_death=lambda: self._control.say(failing=True))
         from yoked.launch.bootstrap.attempt import LocalRanks
 
         return LocalRanks(self._job, number, on_death=lambda: self._control.say(failing=True))
@@ -138,7 +146,7 @@ class HostProgram:
             self._control.wait(_POLL_S)
         return True
 
-    def _heed(self, ranks: LocalRanks | None = None) -> None:
+    def _heed(self, ranks: LocalRanks | SpawnedRanks | None = None) -> None:
         """Pass a wish to stop on, to the other hosts and to the ranks."""
         if self._signals.wish != self._control.notices[self._job.node_rank].stop:
             self._control.say(stop=self._signals.wish)
@@ -212,10 +220,10 @@ def _load_torch() -> None:
 def _introduction(job: Job, number: int) -> str:
     first = job.nodes[0]
     hosts, ranks = len(job.nodes), job.world_size
-    return (
-        f"attempt {number}: {hosts} host{'s' * (hosts != 1)}, {ranks} rank{'s' * (ranks != 1)}, "
-        f"rendezvous at {first.address} port {job.control_port}"
-    )
+    said = f"attempt {number}: {hosts} host{'s' * (hosts != 1)}, {ranks} rank{'s' * (ranks != 1)}"
+    if job.file_store:
+        return said
+    return f"{said}, rendezvous at {first.address} port {job.control_port}"
 
 
 def _summary(decision: Decision) -> str:
