@@ -23,9 +23,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def own_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees the person's caches, or takes itself for a rank of a launch."""
+    """No test sees the person's caches or jobs, or takes itself for a rank of a launch."""
     monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "YOKED_LAUNCH_DIR", "YOKED_TERMINAL"):
+    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "YOKED_LAUNCH_DIR", "YOKED_MEETING_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
 

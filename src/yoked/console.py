@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -11,32 +13,79 @@ from rich.text import Text
 from yoked.text import one_line
 from yoked.units import format_bytes, format_count, format_duration
 
-# Set by the launcher for its ranks, whose stderr is a pipe to the terminal.
-TERMINAL_VARIABLE = "YOKED_TERMINAL"
+# In the folder that YOKED_LAUNCH_DIR names: the line that rank 0 would draw on a terminal now.
+LIVE_NAME = "live"
 _REDRAW_S = 0.1
 
 
 def stderr_console() -> Console:
     """A console on stderr; `is_terminal` says whether live progress is welcome."""
-    forced = True if os.environ.get(TERMINAL_VARIABLE) == "1" else None
-    return Console(stderr=True, force_terminal=forced, highlight=False, soft_wrap=True, emoji=False)
+    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+
+class LiveLine:
+    """One line that is drawn over itself: on a terminal, or for those who look on at a run.
+
+    A rank of a run writes into a log, in which a line that is drawn over itself cannot be read. So
+    it leaves the line as it is now in a file, and whoever follows the run draws it.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._open = False
+        folder = os.environ.get("YOKED_LAUNCH_DIR")
+        is_watched = folder and not console.is_terminal and os.environ.get("RANK", "0") == "0"
+        self._file = Path(folder, LIVE_NAME) if folder and is_watched else None
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether somebody may see it."""
+        return self._console.is_terminal or self._file is not None
+
+    def draw(self, line: str) -> None:
+        """Show this in place of what was drawn before."""
+        self._open = True
+        if self._file is not None:
+            unfinished = self._file.with_suffix(".new")
+            # No picture is worth a run: the disk may be full.
+            with contextlib.suppress(OSError):
+                unfinished.write_text(line, encoding="utf-8")
+                unfinished.replace(self._file)
+        elif self._console.is_terminal:
+            text = Text(one_line(line))
+            text.truncate(max(self._console.width - 1, 10), overflow="ellipsis")
+            # \x1b[K clears what a longer line before this one left.
+            self._console.file.write(f"\r{text.plain}\x1b[K")
+            self._console.file.flush()
+
+    def close(self) -> None:
+        """End the line, so that what is printed next starts a new one."""
+        if not self._open:
+            return
+        self._open = False
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.unlink(missing_ok=True)
+        elif self._console.is_terminal:
+            self._console.file.write("\n")
+            self._console.file.flush()
 
 
 class StageProgress:
     """One line that follows long work: stage, amount, rate and time left.
 
-    Quiet when the console is not a terminal. `update` may be called as often as one likes.
+    Quiet where nobody sees a `LiveLine`. `update` may be called as often as one likes.
     """
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self._live = LiveLine(console)
         self._stage = ""
         self._started_s = self._drawn_s = 0.0
         self._first = 0
 
     def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
         """Say that `done` of `total` (None: unknown) units of a stage are finished."""
-        if not self._console.is_terminal:
+        if not self._live.is_seen:
             return
         now_s = time.monotonic()
         if stage != self._stage:
@@ -45,13 +94,11 @@ class StageProgress:
             self._drawn_s = 0.0
         if now_s - self._drawn_s >= _REDRAW_S or done == total:
             self._drawn_s = now_s
-            self._draw(self._line(done, total, unit, now_s - self._started_s))
+            self._live.draw(self._line(done, total, unit, now_s - self._started_s))
 
     def close(self) -> None:
         """End the line, so that what is printed next starts a new one."""
-        if self._drawn_s:
-            self._console.file.write("\n")
-            self._console.file.flush()
+        self._live.close()
         self._stage, self._drawn_s = "", 0.0
 
     def _line(self, done: int, total: int | None, unit: str, elapsed_s: float) -> str:
@@ -66,13 +113,6 @@ class StageProgress:
             if total and done < total:
                 parts.append(f", {format_duration((total - done) / rate)} left")
         return " ".join(parts).replace(" ,", ",")
-
-    def _draw(self, line: str) -> None:
-        text = Text(one_line(line))
-        text.truncate(max(self._console.width - 1, 10), overflow="ellipsis")
-        # \x1b[K clears what a longer line before this one left.
-        self._console.file.write(f"\r{text.plain}\x1b[K")
-        self._console.file.flush()
 
 
 def _amount(value: float, unit: str) -> str:

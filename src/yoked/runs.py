@@ -8,6 +8,8 @@ from pathlib import Path
 
 from yoked.errors import UsageError
 
+# The first file of a run: a folder with it is one of ours, however soon its start was ended.
+MARK = ".yoked-run"
 # A folder with one of these is a run; the newest of them says when it was last alive.
 _MARKS = ("run.json", "metrics.jsonl", "result.json")
 
@@ -27,11 +29,27 @@ def new_run_name(runs_dir: Path, now: datetime) -> str:
 
 
 def require_new(folder: Path) -> None:
-    """Raise UsageError if there is a run in the folder that a new one is to have."""
+    """Raise UsageError if a run, or anything else, is in the folder that a new one is to have.
+
+    A start that was ended before there was a run has left its mark, and maybe files: they may be
+    replaced.
+    """
     if (folder / "run.json").exists():
         raise UsageError(
             f"there is a run named {folder.name} in {folder.parent} already",
             fix=f"--run NAME with another name, or go on with it: --resume --run {folder.name}",
+        )
+    require_ours(folder)
+
+
+def require_ours(folder: Path) -> None:
+    """Raise UsageError for a folder that has files in it and is no run: they are a person's own."""
+    if (folder / MARK).is_file() or _last_alive_ns(folder) or not folder.exists():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise UsageError(
+            f"{folder} is no run and not empty: what is in it may be somebody's work",
+            fix="--run NAME with another name, or --runs-dir FOLDER",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -18,7 +19,10 @@ from typing import Any
 import psutil
 import pytest
 
+from yoked.cli.output import Output
+from yoked.launch.here import LocalRun, run_here
 from yoked.report.loss_plot import Curve, read_curve
+from yoked.train.config import TrainConfig
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
@@ -80,6 +84,7 @@ class Started:
     """A command that runs; `end` waits for it."""
 
     process: subprocess.Popen[str]
+    root: Path
 
     def end(self, timeout_s: float = DEADLINE_S) -> Ended:
         stdout, stderr = self.process.communicate(timeout=timeout_s)
@@ -90,11 +95,21 @@ class Started:
 
         def found() -> list[psutil.Process]:
             family = psutil.Process(self.process.pid).children(recursive=True)
+            family += jobs_processes(self.root)
             mine = [p for p in family if "RANK" in _environ(p)]
             return sorted(mine, key=lambda p: int(_environ(p)["RANK"]))
 
         until(lambda: bool(found()), self)
         return found()
+
+
+def jobs_processes(root: Path) -> list[psutil.Process]:
+    """What runs of the jobs below a folder: they are nobody's children."""
+    return [
+        process
+        for process in psutil.process_iter()
+        if _environ(process).get("YOKED_JOB_FOLDER", "").startswith(f"{root}/")
+    ]
 
 
 def _environ(process: psutil.Process) -> dict[str, str]:
@@ -152,6 +167,7 @@ class Laboratory:
             **os.environ,
             "PYTHONPATH": str(SOURCE),
             "YOKED_CACHE": str(self.cache),
+            "YOKED_STATE": str(self.root / "state"),
             "OMP_NUM_THREADS": "1",
             **(more or {}),
         }
@@ -168,7 +184,7 @@ class Laboratory:
             text=True,
             start_new_session=True,
         )
-        self.started.append(Started(process))
+        self.started.append(Started(process, self.root))
         return self.started[-1]
 
     def train(
@@ -194,6 +210,22 @@ class Laboratory:
             {"GLOO_SOCKET_IFNAME": "lo"},
         )
 
+    def run_module(self, module: str, config: TrainConfig) -> dict[str, Any]:
+        """A run of ranks of a module that is in PYTHONPATH, followed from this process."""
+        assert config.run is not None
+        result = run_here(
+            LocalRun(
+                run=config.run,
+                run_dir=(self.runs / config.run).resolve(),
+                ranks=config.local_ranks,
+                config=config.to_dict(),
+                module=module,
+            ),
+            Output(json_mode=True),
+        )
+        assert result is not None
+        return result
+
     def curve(self, run: str) -> Curve:
         return read_curve(self.runs / run / "metrics.jsonl")
 
@@ -214,6 +246,14 @@ class Laboratory:
                     except psutil.NoSuchProcess:
                         continue
                 started.process.communicate()
+        # Whoever followed a run is gone; the run is not.
+        until_s = time.monotonic() + DEADLINE_S
+        while left := jobs_processes(self.root):
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            assert time.monotonic() < until_s, left
+            time.sleep(0.02)
 
 
 @pytest.fixture

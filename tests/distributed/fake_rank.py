@@ -53,6 +53,7 @@ def one_is_killed(run_dir: Path) -> None:
 def wait_for_interrupt(run_dir: Path) -> None:
     caught: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
+    run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / f"pid.{RANK}").write_text(str(os.getpid()))
     deadline_s = time.monotonic() + 30
     while not caught and time.monotonic() < deadline_s:
@@ -66,12 +67,20 @@ def wait_for_interrupt(run_dir: Path) -> None:
 def ignore_everything(run_dir: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / f"pid.{RANK}").write_text(str(os.getpid()))
     # Longer than the test waits, so that only a signal ends it in time.
     time.sleep(90)
 
 
+def fail_at_first(run_dir: Path) -> None:
+    if RANK == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        raise DataError("rows.bin is gone", fix="prepare it again")
+    time.sleep(1)
+
+
 ACTS = {
+    "fail_at_first": fail_at_first,
     "finish": lambda run_dir: None,
     "one_cannot_read": one_cannot_read,
     "all_misused": all_misused,

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from yoked import journal
-from yoked.launch.local import LocalLaunch, run_ranks
 from yoked.train.__main__ import parse
 
 pytestmark = pytest.mark.distributed
@@ -36,7 +35,8 @@ def start(lab: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         config = parse([*flags, f"--run={run}", f"--runs-dir={lab.runs}", f"--ranks={ranks}"])
-        return run_ranks(LocalLaunch(lab.runs / run, ranks, config=config.to_dict(), module=module))
+        found: dict[str, Any] = lab.run_module(module, config)
+        return found
 
     return run_module
 

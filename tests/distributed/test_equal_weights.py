@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from yoked.errors import DivergedError
-from yoked.launch.local import LocalLaunch, run_ranks
 from yoked.train.__main__ import parse
 
 pytestmark = pytest.mark.distributed
@@ -29,9 +28,8 @@ def bent(lab: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         config = parse([*flags, f"--run={way}", f"--runs-dir={lab.runs}", f"--ranks={ranks}"])
-        return run_ranks(
-            LocalLaunch(lab.runs / way, ranks, config=config.to_dict(), module="bent_rank")
-        )
+        found: dict[str, Any] = lab.run_module("bent_rank", config)
+        return found
 
     return start
 

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 
 from yoked.errors import DataError
-from yoked.launch.failure import RankCrash
-from yoked.launch.local import LocalLaunch, run_ranks
+from yoked.launch.here import RankCrash
 from yoked.train.__main__ import parse
 
 pytestmark = pytest.mark.distributed
 
 HERE = Path(__file__).parent
-# Files may grow to so many bytes, the first argument.
-WITH_SMALL_FILES = (
-    "import resource, sys; size = int(sys.argv.pop(1)); "
-    "resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)); "
-    "from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
-)
+# The ranks' files may grow to so many bytes; a job's own would be too large as well.
+WITH_SMALL_FILES = """
+import os, resource
+if "RANK" in os.environ:
+    size = int(os.environ["FILE_BYTES"])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+"""
 # A checkpoint of the tiny run has a file of 790 kB.
-NO_CHECKPOINT_BYTES, NOTHING_BYTES = 600_000, 500
+NO_CHECKPOINT_BYTES, HARDLY_ANY_BYTES = 600_000, 5_000
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def bent(lab: Any, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     config = parse([*lab.flags(), f"--run={way}", f"--runs-dir={lab.runs}", "--ranks=2"])
-    run_ranks(LocalLaunch(lab.runs / way, 2, config=config.to_dict(), module="bent_rank"))
+    lab.run_module("bent_rank", config)
 
 
 # These two are in test_local_launch too, with ranks that only pretend and are up sooner.
@@ -178,11 +178,19 @@ def test_numbers_that_are_not_finite_end_the_run_and_are_never_saved(
     assert again.status == 0, again.stderr
 
 
-def test_a_full_disk_costs_checkpoints_but_not_the_run(lab: Any, done: list[float]) -> None:
-    argv = ["-c", WITH_SMALL_FILES, str(NO_CHECKPOINT_BYTES), "train", "--json"]
-    run = [f"--runs-dir={lab.runs}", "--run=done"]
+def with_small_files(lab: Any, size_bytes: int) -> dict[str, str]:
+    """The environment of a run whose ranks can write no larger file."""
+    folder = lab.root / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(WITH_SMALL_FILES)
+    path = f"{folder}{os.pathsep}{HERE.parents[1] / 'src'}"
+    return {"PYTHONPATH": path, "FILE_BYTES": str(size_bytes)}
 
-    ended = lab.start([*argv, *run, "--resume", "--num-iterations=18"]).end()
+
+def test_a_full_disk_costs_checkpoints_but_not_the_run(lab: Any, done: list[float]) -> None:
+    small = with_small_files(lab, NO_CHECKPOINT_BYTES)
+
+    ended = lab.train("done", "--resume", "--num-iterations=18", environment=small).end()
 
     assert ended.status == 1
     assert ended.stderr.count("NOT SAVED") >= 1
@@ -199,13 +207,12 @@ def test_a_full_disk_costs_checkpoints_but_not_the_run(lab: Any, done: list[floa
 
 @pytest.mark.usefixtures("done")
 def test_a_run_that_cannot_begin_on_a_full_disk_says_so(lab: Any) -> None:
-    argv = ["-c", WITH_SMALL_FILES, str(NOTHING_BYTES), "train", "--json"]
-    run = [*lab.flags(num_iterations=2), f"--runs-dir={lab.runs}", "--run=new"]
+    small = with_small_files(lab, HARDLY_ANY_BYTES)
 
-    ended = lab.start([*argv, *run]).end()
+    ended = lab.train("new", *lab.flags(num_iterations=2), environment=small).end()
 
     assert ended.status == 1, ended.stderr
-    assert "tokenizer cannot be written: File too large" in ended.json["error"]["what"]
+    assert "cannot be written: File too large" in ended.json["error"]["what"]
     assert "--runs-dir" in ended.json["error"]["fix"][0]
     # What it left is in nobody's way.
     assert lab.train("new", *lab.flags(num_iterations=2)).end().status == 0

@@ -1,24 +1,25 @@
-"""The launcher with real torchrun and ranks that only pretend to train."""
+"""A run on this machine as a job, with ranks that only pretend to train."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests.unit.agent.job_acts import no_job_left
 
+from yoked.agent.jobfolder import JobFolder, all_jobs, jobs_root
+from yoked.cli.output import Output
 from yoked.errors import DataError, UsageError, YokedError
-from yoked.launch.failure import RankCrash
-from yoked.launch.local import LocalLaunch, run_ranks
+from yoked.launch.here import LocalRun, RankCrash, run_here
 from yoked.train.config import TrainConfig
 
 pytestmark = pytest.mark.distributed
@@ -26,73 +27,85 @@ pytestmark = pytest.mark.distributed
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 DEADLINE_S = 60.0
+# The command, with ranks that behave as FAKE says.
+WITH_FAKE_RANKS = (
+    "import dataclasses, sys; "
+    "from yoked.cli.main import main; from yoked.launch import here; "
+    "start = here.run_here; "
+    "here.run_here = lambda run, *args, **more: "
+    "start(dataclasses.replace(run, module='fake_rank'), *args, **more); "
+    "sys.exit(main(['train', *sys.argv[1:]]))"
+)
 
 
 @pytest.fixture(autouse=True)
-def importable_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{SOURCE}")
+    monkeypatch.chdir(tmp_path)
+    with no_job_left():
+        yield
 
 
 @pytest.fixture
 def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
     def start(behaviour: str) -> dict[str, Any]:
         monkeypatch.setenv("FAKE", behaviour)
-        config = TrainConfig(run="r", runs_dir=tmp_path, ranks=2)
-        return run_ranks(
-            LocalLaunch(
-                run_dir=tmp_path / "r", ranks=2, config=config.to_dict(), module="fake_rank"
-            )
+        config = TrainConfig(run="r", ranks=2)
+        found = run_here(
+            LocalRun("r", tmp_path / "runs" / "r", 2, config.to_dict(), module="fake_rank"),
+            Output(json_mode=True),
         )
+        assert found is not None
+        return found
 
     return start
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], object]) -> None:
     deadline_s = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline_s, "waited in vain"
         time.sleep(0.05)
 
 
-def launcher_with(behaviour: str, runs_dir: Path) -> subprocess.Popen[str]:
-    """A launcher in a process of its own, whose ranks are up when this returns."""
-    launcher = subprocess.Popen(
-        [sys.executable, str(HERE / "fake_launcher.py"), str(runs_dir)],
+def train(behaviour: str, *flags: str) -> subprocess.Popen[str]:
+    """`yoked train` with pretended ranks, in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", WITH_FAKE_RANKS, "--run=r", "--ranks=2", "--json", *flags],
         env={**os.environ, "FAKE": behaviour},
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+def followed(behaviour: str) -> subprocess.Popen[str]:
+    """The same; its ranks are up when this returns."""
+    follower = train(behaviour)
     try:
-        until(lambda: all(read_pid(runs_dir, rank) is not None for rank in (0, 1)))
+        until(lambda: len(rank_pids()) == 2)
     except AssertionError:
-        launcher.kill()
-        launcher.communicate()
-        raise
-    return launcher
+        follower.kill()
+        raise AssertionError(follower.communicate()) from None
+    return follower
 
 
-def read_pid(runs_dir: Path, rank: int) -> int | None:
-    file = runs_dir / "r" / f"pid.{rank}"
-    return int(file.read_text()) if file.is_file() and file.read_text() else None
+def rank_pids() -> list[int]:
+    files = [Path("runs", "r", f"pid.{rank}") for rank in (0, 1)]
+    return [int(file.read_text()) for file in files if file.is_file() and file.read_text()]
 
 
-def rank_pids(runs_dir: Path) -> list[int]:
-    pids = [read_pid(runs_dir, rank) for rank in (0, 1)]
-    return [pid for pid in pids if pid is not None]
-
-
-def test_the_result_of_rank_0_comes_back_and_the_others_print_to_their_logs(
-    launch: Callable[[str], dict[str, Any]], tmp_path: Path
+def test_the_result_of_rank_0_comes_back_and_each_rank_has_its_log(
+    launch: Callable[[str], dict[str, Any]],
 ) -> None:
     result = launch("finish")
 
+    (job,) = all_jobs()
     assert (result["run"], result["steps"]) == ("r", 3)
-    logs = tmp_path / "r" / "logs"
-    assert (logs / f"{socket.gethostname()}.0.log").read_text() == "rank 0 says hello\n"
-    assert (logs / f"{socket.gethostname()}.1.log").read_text() == "rank 1 says hello\n"
-    assert list((tmp_path / "r").glob("launch-*")) == []
+    assert (job.run, job.state) == ("r", "finished")
+    assert (job.logs / "0.0.out").read_text() == "rank 0 says hello\n"
+    assert (job.logs / "1.0.out").read_text() == "rank 1 says hello\n"
 
 
 def test_the_rank_that_failed_first_speaks_for_itself(
@@ -113,7 +126,8 @@ def test_an_error_of_all_ranks_is_said_once_of_the_run(
         launch("all_misused")
 
     assert caught.value.what == "no such data"
-    assert list(tmp_path.glob("r*")) == [], "a run that never began leaves no folder"
+    assert not (tmp_path / "runs").exists(), "a run that never began leaves no folder"
+    assert all_jobs() == [], "and no job"
 
 
 def test_a_bug_in_a_rank_comes_with_its_traceback(
@@ -133,37 +147,86 @@ def test_a_killed_rank_is_named_with_its_signal_and_last_words(
     assert "allocating too much" in caught.value.what
 
 
-def test_one_interrupt_lets_every_rank_save_and_ends_with_130(tmp_path: Path) -> None:
-    launcher = launcher_with("wait_for_interrupt", tmp_path)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_lets_every_rank_save_and_ends_with_130(number: int) -> None:
+    follower = followed("wait_for_interrupt")
 
-    launcher.send_signal(signal.SIGINT)
-    stdout, _ = launcher.communicate(timeout=DEADLINE_S)
+    follower.send_signal(number)
+    stdout, stderr = follower.communicate(timeout=DEADLINE_S)
 
-    assert launcher.returncode == 130
+    assert follower.returncode == 130
     assert json.loads(stdout)["state"] == "interrupted"
-    assert [(tmp_path / "r" / f"saved.{rank}").read_text() for rank in (0, 1)] == ["1", "1"]
+    assert "it saves and stops" in stderr
+    assert [Path("runs", "r", f"saved.{rank}").read_text() for rank in (0, 1)] == ["1", "1"]
 
 
-def test_a_third_interrupt_kills_ranks_that_do_not_listen(tmp_path: Path) -> None:
-    launcher = launcher_with("ignore_everything", tmp_path)
-    pids = rank_pids(tmp_path)
+def test_a_third_interrupt_kills_ranks_that_do_not_listen() -> None:
+    follower = followed("ignore_everything")
+    pids = rank_pids()
 
     for _ in range(3):
-        launcher.send_signal(signal.SIGINT)
+        follower.send_signal(signal.SIGINT)
         time.sleep(0.3)
-    stdout, _ = launcher.communicate(timeout=DEADLINE_S)
+    stdout, _ = follower.communicate(timeout=DEADLINE_S)
 
-    assert launcher.returncode == 130
+    assert follower.returncode == 130
     assert json.loads(stdout)["error"]["kind"] == "interrupted"
     until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of the death")
-def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
-    launcher = launcher_with("ignore_everything", tmp_path)
-    pids = rank_pids(tmp_path)
+def test_a_run_outlives_the_command_that_follows_it_and_can_be_stopped() -> None:
+    follower = followed("wait_for_interrupt")
 
-    launcher.kill()
-    launcher.communicate()
+    follower.kill()
+    follower.communicate()
+    goes_on = JobFolder(jobs_root() / "r").state
+    stopped = yoked("stop", "r", "--json")
 
-    until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    assert goes_on == "running"
+    assert stopped["state"] == "interrupted"
+    assert [Path("runs", "r", f"saved.{rank}").read_text() for rank in (0, 1)] == ["1", "1"]
+
+
+def yoked(*words: str) -> dict[str, Any]:
+    command = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    argv = [sys.executable, "-c", command, *words]
+    found = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    told: dict[str, Any] = json.loads(found.stdout)
+    return told
+
+
+def test_a_detached_run_goes_on_and_its_name_is_not_to_be_had_twice() -> None:
+    detached = train("wait_for_interrupt", "--detach")
+    stdout, stderr = detached.communicate(timeout=DEADLINE_S)
+    again = train("finish")
+    refused, _ = again.communicate(timeout=DEADLINE_S)
+
+    assert (detached.returncode, json.loads(stdout)["state"]) == (0, "running"), stderr
+    assert again.returncode == 2
+    assert "run r" in json.loads(refused)["error"]["what"]
+    assert "goes on already" in json.loads(refused)["error"]["what"]
+
+
+def test_an_old_job_of_a_run_whose_folder_was_removed_is_in_nobodys_way(
+    launch: Callable[[str], dict[str, Any]],
+) -> None:
+    launch("finish")
+    launch("finish")
+
+    runs = yoked("runs", "--json")["runs"]
+
+    assert sorted(job.run for job in all_jobs()) == ["r", "r.2"]
+    assert [(run["run"], run["job"], run["state"]) for run in runs] == [("r", "r.2", "finished")]
+    assert yoked("clean", "r", "--yes", "--json")["removed"]
+    assert all_jobs() == [], "all starts of the run are cleaned"
+
+
+def test_a_failed_rank_is_started_again_where_restarts_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = train("fail_at_first", "--restarts=1")
+    stdout, stderr = started.communicate(timeout=DEADLINE_S)
+
+    assert started.returncode == 0, stderr
+    assert json.loads(stdout)["state"] == "finished"
+    assert "starts again: attempt 2" in stderr

@@ -40,6 +40,7 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "nodes": nodes,
         "program": spec.get("program"),
         "trains": spec.get("trains"),
+        "run_dir": spec.get("run_dir"),
         "restarts": spec.get("restarts", 0),
         "started_s": _written_s(job.path / "job.json"),
         "ended_s": ended.get("time_s"),
@@ -53,10 +54,17 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
         "end": ended or None,
         "failure": job.failure() if state not in ACTIVE else None,
         "launcher_lines": last_lines(job.logs / "launcher.err", 20) if ended else [],
-        "progress": training_progress(state_root() / "runs" / (spec.get("trains") or job.run)),
+        "progress": training_progress(_run_folder(job, spec)),
         "refused": job.read("refused.json") or None,
         "size_bytes": size_bytes(job.path) if sizes else None,
     }
+
+
+def _run_folder(job: JobFolder, spec: dict[str, Any]) -> Path:
+    """Where a training writes: a person's own folder, or beside the jobs."""
+    if spec.get("run_dir"):
+        return Path(spec["run_dir"])
+    return state_root() / "runs" / (spec.get("trains") or job.run)
 
 
 def keep_supervised(job: JobFolder) -> None:

@@ -143,8 +143,15 @@ def _kill(pid: int, number: int) -> bool:
     return True
 
 
+def has_proc() -> bool:
+    """Whether this system tells of its processes as Linux does: jobs need that."""
+    return (_PROC / "self" / "stat").exists()
+
+
 def all_processes() -> Iterator[Process]:
-    """Every process that runs now."""
+    """Every process that runs now; none where there is no /proc, and so no job of ours."""
+    if not has_proc():
+        return
     for entry in os.listdir(_PROC):  # noqa: PTH208 - names are all that is wanted, of hundreds
         if entry.isdigit() and (process := Process.of(int(entry))) is not None:
             yield process

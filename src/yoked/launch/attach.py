@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from yoked.console import LIVE_NAME
 from yoked.errors import HostError, JobError, YokedError
 from yoked.launch.bootstrap.verdict import EXIT_CODES
 from yoked.launch.following import HostLog, Reconnect
@@ -21,6 +23,9 @@ END_WITHIN_S = 60.0
 _POLL_S = 0.2
 # One that is asked while the network is away must not keep us from noticing that it is back.
 _STATUS_S = 2.0
+# As often as a rank draws its live line; and no terminal is wider.
+_LIVE_EVERY_S = 0.2
+_LIVE_BYTES = 1000
 # As 130 is for a command that a person interrupted: the job goes on, unseen.
 DETACHED_CODE = 130
 
@@ -46,8 +51,8 @@ class JobEnd:
 
     @property
     def run(self) -> str:
-        """The run's name."""
-        return self.record.run
+        """The run's name, for people."""
+        return self.record.name
 
     @property
     def state(self) -> str:
@@ -148,16 +153,19 @@ def follow_job(
     tail_lines: int | None = None,
     record: Record | None = None,
     arrivals: Arrivals | None = None,
+    live: Callable[[str], None] | None = None,
 ) -> JobEnd:
     """Show rank 0's output as it comes, until the job is over on all hosts.
 
     tail_lines: only so many lines of what there was before. record: what is known of the run.
-    arrivals: hosts that may come later than the clients. Ctrl-C leaves the job running.
+    arrivals: hosts that may come later than the clients. live: called, from another thread, with
+    the line that rank 0 would draw on a terminal now; empty: none. Ctrl-C leaves the job running.
     Raises JobError when no host has such a run.
     """
     viewer = _Viewer(clients, run, output, reconnect, record, arrivals)
     try:
-        viewer.show_rank_0(tail_lines)
+        with viewer.drawing(live):
+            viewer.show_rank_0(tail_lines)
         return JobEnd(viewer.await_end())
     except KeyboardInterrupt:
         return JobEnd(viewer.record, detached=True)
@@ -213,6 +221,41 @@ class _Viewer:
             self._gone.add(host)
         else:
             self._take(host, log.client)
+
+    @contextlib.contextmanager
+    def drawing(self, live: Callable[[str], None] | None) -> Iterator[None]:
+        """Have rank 0's live line drawn meanwhile."""
+        if live is None:
+            yield
+            return
+        over = threading.Event()
+
+        def draw() -> None:
+            while not over.wait(_LIVE_EVERY_S):
+                live(self._live_line())
+
+        thread = threading.Thread(target=draw, name="live", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(_STATUS_S)
+            live("")
+
+    def _live_line(self) -> str:
+        host = self.record.host_of(0)
+        client = None if host is None else self._clients.get(host)
+        if host is None or client is None:
+            return ""
+        path = f"{self.record.hosts[host]['folder']}/errors/{self._attempt}/{LIVE_NAME}"
+        try:
+            for part in client.stream("file_read", timeout_s=_STATUS_S, path=path):
+                return part.data[:_LIVE_BYTES].decode(errors="replace")
+        except YokedError:
+            # The connection is cut; it comes back, or the output tells.
+            return ""
+        return ""
 
     def await_end(self) -> Record:
         """The record when the run is over on all hosts that answer."""
@@ -281,7 +324,7 @@ class _Viewer:
         attempt = int(part.content["attempt"])
         if attempt > self._attempt:
             self._attempt = attempt
-            self._output.note(f"run {self._run} starts again: attempt {attempt + 1}")
+            self._output.note(f"run {self.record.name} starts again: attempt {attempt + 1}")
         text = part.data.decode(errors="replace")
         self._output.rank_output(part.content["stream"], text)
 

@@ -21,6 +21,7 @@ from yoked.errors import CheckpointError, HostError, UsageError
 from yoked.journal import cut_torn_line
 from yoked.paths import private_folder
 from yoked.remote.client import AgentClient
+from yoked.runs import require_ours
 
 _GROWING = {".jsonl", ".out", ".err", ".log", ".times"}
 CHECKPOINTS = "checkpoints"
@@ -96,6 +97,7 @@ def require_same_run(client: AgentClient, remote: str, here: Path) -> None:
     """Raise UsageError where a folder here is that of another run than the one there."""
     ours = here / EVENTS
     if not ours.is_file():
+        require_ours(here)
         return
     with ours.open("rb") as file:
         begun = file.readline()
@@ -218,7 +220,7 @@ def _fetch(client: AgentClient, remote: str, here: Path, sha256: str | None) -> 
             for part in client.stream("file_read", path=remote, offset=file.tell()):
                 yield file.write(part.data)
         return
-    unfinished = here.with_name(f".{here.name}.unfinished")
+    unfinished = here.with_name(f".yoked-unfinished-{here.name}")
     digest = hashlib.sha256()
     with unfinished.open("wb") as file:
         for part in client.stream("file_read", path=remote):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 from yoked.at_once import at_once
@@ -52,6 +54,17 @@ class Record:
         named: str | None = self._first.get("trains")
         return named
 
+    @property
+    def run_dir(self) -> str | None:
+        """Where it trains on this machine; None: on a fleet, where the hosts keep it."""
+        folder: str | None = self._first.get("run_dir")
+        return folder
+
+    @property
+    def name(self) -> str:
+        """What a person calls it. Each start of a run is a job; the run has one name."""
+        return self.trains or self.run
+
     def go_on(self, fleet_flag: str) -> list[str]:
         """The command that goes on with a training that ended before its time; else none.
 
@@ -60,7 +73,9 @@ class Record:
         early = self.state in ("interrupted", "stopped", "failed", "lost")
         if not early or not self.trains:
             return []
-        return [f"yoked train --resume --run {self.trains}{fleet_flag}"]
+        runs_dir = Path(self.run_dir).parent if self.run_dir else Path("runs").absolute()
+        where = "" if runs_dir == Path("runs").absolute() else f" --runs-dir {quote(str(runs_dir))}"
+        return [f"yoked train --resume --run {quote(self.trains)}{where}{fleet_flag}"]
 
     @property
     def ranks(self) -> int:
@@ -166,17 +181,34 @@ def join(told: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[Record]:
     return sorted(records, key=lambda record: record.started_s, reverse=True)
 
 
+def newest_starts(records: Iterable[Record]) -> list[Record]:
+    """One record for each run: that of its newest start, which is what became of it."""
+    found: dict[object, Record] = {}
+    for record in records:
+        key: object = record.run
+        if record.trains:
+            key = (record.trains, record.run_dir, record.nodes[0]["host"])
+        found.setdefault(key, record)
+    return list(found.values())
+
+
 def pick(records: Iterable[Record], named: str | None) -> Record:
-    """The run of a name; None: the newest that runs, else the newest. Raises UsageError."""
+    """The run of a name; None: the newest that runs, else the newest. Raises UsageError.
+
+    Of several starts of one run it is the one that goes on, else the newest; of runs of one name
+    in several folders that of ./runs.
+    """
     known = list(records)
     if named is None:
         if not known:
             raise UsageError("there is no run on these hosts", fix="yoked train, or yoked run")
         return next((record for record in known if record.active), known[0])
-    for record in known:
-        if record.run == named:
-            return record
-    near = difflib.get_close_matches(named, [record.run for record in known], n=1)
+    called = [record for record in known if named in (record.name, record.run)]
+    here = str(Path("runs", named).resolve())
+    called = [record for record in called if record.run_dir == here] or called
+    if called:
+        return next((record for record in called if record.active), called[0])
+    near = difflib.get_close_matches(named, [record.name for record in known], n=1)
     raise UsageError(
         f"there is no run {named!r} on these hosts",
         fix=f"did you mean {near[0]}?" if near else "yoked runs",

@@ -7,13 +7,17 @@ if one host cannot, or this process dies, what was prepared removes itself.
 
 from __future__ import annotations
 
+import os
+import site
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+import yoked
 from yoked.at_once import at_once
 from yoked.channel.credentials import make_credentials
 from yoked.errors import HostError, YokedError
@@ -29,12 +33,24 @@ PREPARE_S = 60.0
 
 
 @dataclass(frozen=True)
+class Home:
+    """Where a job of this machine alone runs: in the person's own folder, of which nothing is
+    copied. run_dir: what it trains into; None: it leaves nothing.
+    """
+
+    folder: Path
+    run_dir: Path | None
+
+
+@dataclass(frozen=True)
 class Order:
     """What to start. ranks: on each host, instead of what yoked.toml says.
 
     threads: OMP_NUM_THREADS of each rank; None: the host's cores shared out, unless own_threads
     says that the program finds out by itself. env: added on every host. trains: the run of
-    `yoked train` that this job is a part of; a run that is resumed has several.
+    `yoked train` that this job is a part of; a run that is resumed has several. file_store: the
+    ranks of one host can meet through a file. files: {name: text} of the job's folder. home: it
+    stays on this machine.
     """
 
     run: str
@@ -46,6 +62,9 @@ class Order:
     bootstrap: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
     trains: str | None = None
+    file_store: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
+    home: Home | None = None
 
 
 @dataclass(frozen=True)
@@ -173,16 +192,22 @@ def start_job(
     took_s: dict[str, float] = {}
     launch_id = uuid.uuid4().hex[:12]
     began_s = time.monotonic()
-    package, work = package_tree(), None
+    # This machine has this very yoked, unless another interpreter is to train.
+    installed = order.home is not None and seats[0].python == sys.executable
+    package, work = None if installed else package_tree(), None
     if order.program.folder is not None:
         work = Tree.scan(order.program.folder, is_limited=order.program.is_limited)
     took_s["scan"] = time.monotonic() - began_s
 
     began_s = time.monotonic()
-    packages = at_once(lambda seat: push_tree(seat.client, package), seats, leave=True)
+    if package is None:
+        packages = [installed_package()]
+    else:
+        tree = package
+        packages = at_once(lambda seat: push_tree(seat.client, tree), seats, leave=True)
     if work is not None:
-        tree = work
-        at_once(lambda seat: push_tree(seat.client, tree), seats, leave=True)
+        content = work
+        at_once(lambda seat: push_tree(seat.client, content), seats, leave=True)
     took_s["send"] = time.monotonic() - began_s
 
     began_s = time.monotonic()
@@ -226,9 +251,9 @@ def _prepare_all(
             spec=job_spec(order, seats, launch_id, number, port),
             argv=[seat.python, "-m", HOST_MODULE, f"{seat.job_root}/{order.run}/job.json"],
             env=rank_environment(order, seat, launch_id, packages[number], seats[0].address),
-            cwd=f"{seat.job_root}/{order.run}/work",
+            cwd=work_folder(order, seat),
             tree=None if work is None else work.digest,
-            files=credentials[number],
+            files={**credentials[number], **order.files},
         )
         return int(answer["control_port"])
 
@@ -267,6 +292,7 @@ def job_spec(
         "version": 1,
         "run": order.run,
         "trains": order.trains,
+        "run_dir": None if order.home is None else _text(order.home.run_dir),
         "launch_id": launch_id,
         "folder": folder,
         "node_rank": number,
@@ -278,9 +304,30 @@ def job_spec(
         "restarts": order.restarts,
         "resume_args": list(order.program.resume_args),
         "program": order.program.to_dict(),
-        "cwd": f"{folder}/work",
+        "cwd": work_folder(order, seats[number]),
         "bootstrap": order.bootstrap,
+        "file_store": order.file_store and len(seats) == 1,
     }
+
+
+def work_folder(order: Order, seat: Seat) -> str:
+    """Where ranks run: in the job's own copy of the program, or where the person is."""
+    if order.home is not None:
+        return str(order.home.folder)
+    return f"{seat.job_root}/{order.run}/work"
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def installed_package() -> str:
+    """What has to stand in PYTHONPATH for this interpreter to find this yoked; empty: nothing."""
+    root = str(Path(yoked.__file__).parent.parent)
+    # There it is found anyway, and before the standard library it could hide modules of that.
+    if root in (*site.getsitepackages(), site.getusersitepackages()):
+        return ""
+    return root
 
 
 def rank_environment(
@@ -312,8 +359,15 @@ def rank_environment(
         threads = max(1, int(seat.facts["usable_cores"]) // seat.ranks)
     if threads is not None:
         env["OMP_NUM_THREADS"] = str(threads)
-    # Programs that a rank starts (ninja, torchrun) are those of its own environment.
-    env["PATH"] = f"{PurePosixPath(seat.python).parent}:{seat.facts['path']}"
+    if order.home is None:
+        # Programs that a rank starts (ninja, torchrun) are those of its own environment.
+        env["PATH"] = f"{PurePosixPath(seat.python).parent}:{seat.facts['path']}"
+    else:
+        # All else is as in the person's shell.
+        paths = [package, os.environ.get("PYTHONPATH", "")]
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        # A torch.py in the folder where the person is must not run as if it were torch.
+        env["PYTHONSAFEPATH"] = "1"
     added = dict(order.env)
     if path := added.pop("PYTHONPATH", ""):
         env["PYTHONPATH"] += f":{path}"

@@ -39,7 +39,7 @@ def stop_run(
     for how, patience_s in steps:
         _send(there, record.run, how)
         done.append(how)
-        say(_SAID[how].format(run=record.run))
+        say(_SAID[how].format(run=record.name))
         record = _await_end(there, record, patience_s)
         if not record.active:
             break

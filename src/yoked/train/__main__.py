@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node=2 -m yoked.train --depth=4 ...
 
-takes the flags of `yoked train`. `yoked train --ranks 2` starts it with `--config-file`
-instead, and reads back a result or an error by rank from the folder in YOKED_LAUNCH_DIR.
+takes the flags of `yoked train`. A launch of ours starts it with `--config-file` instead, and
+reads back a result or an error by rank from the folder in YOKED_LAUNCH_DIR.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,15 +22,12 @@ from cyclopts import App, CycloptsError, Parameter
 
 from yoked.console import stderr_console
 from yoked.errors import UsageError, YokedError
-from yoked.paths import private_folder
 from yoked.spare import without_collector
 from yoked.streams import outlive_full_disk
 from yoked.tether import tie_to_parent
 from yoked.train.config import TrainConfig
 
 BUG_STATUS = 3
-# Set by the launch of a job on a fleet.
-FLEET_RUN_VARIABLE = "YOKED_RUN"
 INTERRUPTED_STATUS = 130
 
 
@@ -98,9 +93,6 @@ def main(argv: list[str], train: Callable[[TrainConfig], dict[str, Any]] = run_l
     if "TORCHELASTIC_RUN_ID" in os.environ:
         tie_to_parent(os.getppid())
     try:
-        # On a fleet each rank's streams have been sent to files of its own already.
-        if launch_dir is not None and rank != 0 and FLEET_RUN_VARIABLE not in os.environ:
-            _log_to_file(Path(launch_dir).parent / "logs", rank)
         config = parse(argv)
         config.check_world(int(os.environ.get("WORLD_SIZE", "1")))
         result = train(config)
@@ -124,15 +116,6 @@ def _go_on(result: dict[str, Any]) -> str:
     return f"to go on: torchrun ... -m yoked.train -- {flags}"
 
 
-def _log_to_file(folder: Path, rank: int) -> None:
-    """Send what this rank prints to its log; rank 0 has the terminal."""
-    private_folder(folder)
-    log = (folder / f"{socket.gethostname()}.{rank}.log").open("ab", buffering=0)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-        os.dup2(log.fileno(), stream.fileno())
-
-
 def _hand_over(result: dict[str, Any], config: TrainConfig, launch_dir: Path | None) -> None:
     if launch_dir is not None:
         _write_whole(launch_dir / "result.json", result)
@@ -146,25 +129,30 @@ def _fail(problem: BaseException, rank: int, launch_dir: Path | None) -> int:
     expected = isinstance(problem, YokedError)
     status = problem.exit_status if isinstance(problem, YokedError) else BUG_STATUS
     trace = "".join(traceback.format_exception(problem))
-    if launch_dir is not None:
-        content = {
-            "rank": rank,
-            "time_s": time.time(),
-            "kind": type(problem).__name__,
-            "what": problem.what if isinstance(problem, YokedError) else repr(problem),
-            "fix": problem.fix if isinstance(problem, YokedError) else (),
-            "exit_status": status,
-            "traceback": trace,
-        }
-        # A full disk may be the very cause; then standard error is what is left.
-        with suppress(OSError):
-            _write_whole(launch_dir / f"error.{rank}.json", content)
-            return status
+    if launch_dir is not None and _told(problem, rank, trace, launch_dir):
+        return status
     # All ranks read the same command line: one complaint is enough.
     if not isinstance(problem, UsageError) or rank == 0:
         named = f"rank {rank}: " if "RANK" in os.environ else ""
         sys.stderr.write(f"{named}{problem if expected else trace}\n")
     return status
+
+
+def _told(problem: BaseException, rank: int, trace: str, launch_dir: Path) -> bool:
+    """Leave word of what ended this rank; False: not even that can be written."""
+    content = {
+        "rank": rank,
+        "time_s": time.time(),
+        "kind": type(problem).__name__,
+        "what": problem.what if isinstance(problem, YokedError) else repr(problem),
+        "fix": problem.fix if isinstance(problem, YokedError) else (),
+        "traceback": trace,
+    }
+    try:
+        _write_whole(launch_dir / f"error.{rank}.json", content)
+    except OSError:
+        return False
+    return True
 
 
 def _write_whole(path: Path, content: dict[str, Any]) -> None:

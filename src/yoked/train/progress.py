@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 from rich.console import Console
 
+from yoked.console import LiveLine
 from yoked.units import format_duration
 
 LINE_EVERY_S = 10.0
@@ -14,15 +16,15 @@ SMOOTHING = 0.9
 
 
 class TrainProgress:
-    """One line, redrawn on a terminal; elsewhere a new line now and then."""
+    """One line, redrawn where it is seen live; in a file a new line now and then."""
 
     def __init__(self, console: Console, steps: int, first_step: int) -> None:
         self._console, self._steps, self._first = console, steps, first_step
-        self._shown_s = float("-inf")
+        self._live = LiveLine(console)
+        self._shown_s = self._printed_s = float("-inf")
         self._smooth_loss = self._smooth_dt = 0.0
         self._weight = 0.0
         self._dt_count = 0
-        self._open_line = False
 
     def step(self, step: int, loss: float, tokens: int, dt_s: float, note: str = "") -> None:
         """Take in step `step` (counted from 0)."""
@@ -34,20 +36,20 @@ class TrainProgress:
             self._smooth_dt = weight * self._smooth_dt + (1 - weight) * dt_s
             self._dt_count += 1
         now_s, last = time.monotonic(), step + 1 == self._steps
-        every_s = REDRAW_EVERY_S if self._console.is_terminal else LINE_EVERY_S
-        if now_s - self._shown_s < every_s and not last:
+        draws = self._live.is_seen and (last or now_s - self._shown_s >= REDRAW_EVERY_S)
+        prints = not self._console.is_terminal and (last or now_s - self._printed_s >= LINE_EVERY_S)
+        if not draws and not prints:
             return
-        self._shown_s = now_s
         left_s = (self._steps - step - 1) * self._smooth_dt
         line = (
             f"step {step + 1:,}/{self._steps:,}  loss {self._smooth_loss / self._weight:.4f}  "
             f"{tokens / self._smooth_dt:,.0f} tokens/s  {format_duration(left_s)} left{note}"
         )
-        if self._console.is_terminal:
-            self._console.file.write(f"\r{line[: self._console.width - 1]}\x1b[K")
-            self._console.file.flush()
-            self._open_line = True
-        else:
+        if draws:
+            self._shown_s = now_s
+            self._live.draw(line)
+        if prints:
+            self._printed_s = now_s
             self._console.print(line, markup=False)
 
     def say(self, text: str) -> None:
@@ -57,7 +59,9 @@ class TrainProgress:
 
     def close(self) -> None:
         """End an open line."""
-        if self._open_line:
-            self._console.file.write("\n")
-            self._console.file.flush()
-            self._open_line = False
+        self._live.close()
+
+
+# What `TrainProgress` prints into a log, for those who draw the live line instead: all but the
+# last one, which stays.
+PRINTED = re.compile(r"step ([\d,]+)/(?!\1 )[\d,]+  loss ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,12 @@ from yoked.errors import UsageError, YokedError
 from yoked.journal import PatientJournal
 from yoked.journal import read as read_journal
 from yoked.paths import private_folder
-from yoked.runs import require_new
+from yoked.runs import MARK, require_new
 from yoked.train.data import files
 from yoked.train.trainer import StepStats
+
+# As `files.write_json` names what it writes of ours, until it is whole.
+_UNFINISHED = re.compile(r"\.(run|result)\.json\.\d+\.tmp")
 
 
 class LastShares(NamedTuple):
@@ -92,11 +96,9 @@ class RunFolder:
     def claim(self) -> None:
         """Make the folder of a new run; raises UsageError if a run of that name is there."""
         require_new(self.path)
-        self._make()
-
-    def _make(self) -> None:
         try:
             private_folder(self.path)
+            (self.path / MARK).touch()
         except OSError as problem:
             raise YokedError(
                 f"{self.path} cannot be made: {problem.strerror}",
@@ -106,9 +108,10 @@ class RunFolder:
     def open(self, content: Mapping[str, Any], attempt: int) -> None:
         """Write run.json and open the journals for appending."""
         self.attempt = attempt
-        for left in self.path.glob(".*.json.*"):
+        for left in self.path.iterdir():
             # An earlier attempt was killed while it wrote.
-            left.unlink(missing_ok=True)
+            if _UNFINISHED.fullmatch(left.name):
+                left.unlink(missing_ok=True)
         write_json(self.path / "run.json", {**content, "attempt": attempt})
         self._metrics = PatientJournal(self.path / "metrics.jsonl")
         self._events = PatientJournal(self.path / "events.jsonl", fsync=True)

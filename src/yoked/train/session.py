@@ -54,6 +54,8 @@ from yoked.train.vcpus import choose_waiting
 
 # Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
 COLLECTIVE_TIMEOUT_S = 600
+# Set by yoked.launch.bootstrap.spawn.
+MEETING_FILE = "YOKED_MEETING_FILE"
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,19 @@ def join_ranks(place: Place) -> None:
     tell_if_unproved(
         rank=place.rank, world_size=place.world_size, local_world_size=place.local_world_size
     )
-    meet(lambda: dist.init_process_group("gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S)))
+    timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+    meet(lambda: dist.init_process_group("gloo", timeout=timeout, **meeting_place(place)))
+
+
+def meeting_place(place: Place) -> dict[str, Any]:
+    """Where the ranks find each other: in a file, where a launch on one host names one.
+
+    Else at MASTER_ADDR, where torchrun's store listens.
+    """
+    if (path := os.environ.get(MEETING_FILE)) is None:
+        return {}
+    store = dist.FileStore(path, place.world_size)  # type: ignore[attr-defined]
+    return {"store": store, "rank": place.rank, "world_size": place.world_size}
 
 
 def wire_for(device: torch.device) -> Wire:

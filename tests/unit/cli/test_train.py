@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from yoked.cli.commands.fleet_flags import JobFlags
 from yoked.cli.commands.train import run_training, with_run_name
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
@@ -33,38 +34,39 @@ class Trainer:
         self.asked: list[TrainConfig] = []
         self._changes = changes
 
-    def __call__(self, config: TrainConfig, output: Output) -> Mapping[str, Any]:
+    def __call__(
+        self, config: TrainConfig, flags: JobFlags, output: Output
+    ) -> Mapping[str, Any] | None:
+        if flags.detach:
+            return None
         self.asked.append(config)
         return {**RESULT, "dir": str(config.runs_dir / str(config.run)), **self._changes}
 
 
 def run(
-    config: TrainConfig, *, here: Trainer, ranks: Trainer, json_mode: bool = False
+    config: TrainConfig, trainer: Trainer, *, json_mode: bool = False, detach: bool = False
 ) -> tuple[int, str]:
     stdout = io.StringIO()
     status = run_training(
         config,
         Output(json_mode=json_mode, stdout=stdout),
-        here=here,
-        ranks=ranks,
+        JobFlags(detach=detach),
+        train=trainer,
         plot=lambda run_dir: run_dir / "loss.png",
     )
     return status, stdout.getvalue()
 
 
-def test_one_rank_trains_here_and_several_under_the_launcher() -> None:
-    here, ranks = Trainer(), Trainer()
+def test_a_run_that_is_left_to_itself_says_how_to_come_back() -> None:
+    status, said = run(TrainConfig(run="r"), Trainer(), detach=True)
 
-    run(TrainConfig(run="a"), here=here, ranks=ranks)
-    run(TrainConfig(run="b", ranks=2), here=here, ranks=ranks)
-    run(TrainConfig(run="c", shares="3:1"), here=here, ranks=ranks)
-
-    assert [config.run for config in here.asked] == ["a"]
-    assert [config.run for config in ranks.asked] == ["b", "c"]
+    assert status == 0
+    assert "next: yoked attach r" in said
+    assert "next: yoked stop r" in said
 
 
 def test_people_get_verdict_evidence_and_next_command() -> None:
-    status, said = run(TrainConfig(run="r"), here=Trainer(), ranks=Trainer())
+    status, said = run(TrainConfig(run="r"), Trainer())
 
     assert status == 0
     assert said.splitlines()[0] == "trained: run r, 20 steps, 10.2k tokens"
@@ -75,7 +77,7 @@ def test_people_get_verdict_evidence_and_next_command() -> None:
 
 
 def test_programs_get_the_promised_keys_in_one_object() -> None:
-    status, said = run(TrainConfig(run="r"), here=Trainer(), ranks=Trainer(), json_mode=True)
+    status, said = run(TrainConfig(run="r"), Trainer(), json_mode=True)
 
     assert status == 0
     payload = json.loads(said)
@@ -86,8 +88,7 @@ def test_programs_get_the_promised_keys_in_one_object() -> None:
 def test_an_interrupted_run_says_how_to_go_on_and_ends_with_130() -> None:
     status, said = run(
         TrainConfig(run="r", runs_dir=Path("elsewhere")),
-        here=Trainer(state="interrupted"),
-        ranks=Trainer(),
+        Trainer(state="interrupted"),
     )
 
     assert status == 130
@@ -101,8 +102,8 @@ def test_a_plot_that_fails_does_not_fail_the_training() -> None:
     status = run_training(
         TrainConfig(run="r"),
         Output(json_mode=True, stdout=io.StringIO()),
-        here=Trainer(),
-        ranks=Trainer(),
+        JobFlags(),
+        train=Trainer(),
         plot=no_plot,
     )
 
@@ -115,7 +116,7 @@ def test_a_dry_run_shows_each_choice_with_its_reason_and_names_no_run() -> None:
         choices=[{"name": "dtype", "value": "bfloat16", "reason": "2.1x float32 on this CPU"}],
     )
 
-    status, said = run(TrainConfig(dry_run=True), here=plan, ranks=Trainer())
+    status, said = run(TrainConfig(dry_run=True), plan)
 
     assert status == 0
     assert plan.asked[0].run is None
@@ -124,7 +125,7 @@ def test_a_dry_run_shows_each_choice_with_its_reason_and_names_no_run() -> None:
 
 
 def test_flags_without_effect_are_noted_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    run(TrainConfig(run="r", sample_every=10), here=Trainer(), ranks=Trainer())
+    run(TrainConfig(run="r", sample_every=10), Trainer())
 
     assert "note: --sample-every" in capsys.readouterr().err
 

@@ -11,6 +11,7 @@ import pytest
 
 from yoked.cli.commands import train, train_fleet
 from yoked.cli.commands.fleet_flags import JobFlags, check_run_name
+from yoked.cli.output import Output
 from yoked.errors import CheckpointError, UsageError
 from yoked.fleet.model import Host
 from yoked.train.checkpoint_files import (
@@ -66,9 +67,13 @@ def test_the_file_of_this_folder_counts_and_a_dot_is_this_machine(here: Path) ->
 
 
 @pytest.mark.parametrize("flags", [JobFlags(restarts=1), JobFlags(detach=True)])
-def test_what_only_a_fleet_can_do_is_refused_without_one(here: Path, flags: JobFlags) -> None:
-    with pytest.raises(UsageError, match=r"there is no yoked\.toml here(.|\n)*yoked init"):
-        train.named_fleet(flags)
+def test_what_needs_a_job_is_refused_where_there_can_be_none(
+    here: Path, monkeypatch: pytest.MonkeyPatch, flags: JobFlags
+) -> None:
+    monkeypatch.setattr("yoked.launch.here.has_proc", lambda: False)
+
+    with pytest.raises(UsageError, match="need Linux's /proc"):
+        train.train_here(TrainConfig(run="r"), flags, Output(json_mode=True))
 
 
 def test_restarts_below_zero_are_refused() -> None:

@@ -61,6 +61,7 @@ def save(run: Path, step: int, content: str = "old") -> None:
 def fetch(agent: AgentClient, there: Path, here: Path) -> int:
     """Bring the newest checkpoint as `yoked fetch` does; returns how many bytes came."""
     newest = newest_checkpoint(agent, str(there))
+    mirror_run(agent, str(there), here)
     return mirror_run(agent, str(there), here, wanted=newest.__contains__, digests=newest)
 
 
@@ -118,6 +119,7 @@ def test_the_newest_checkpoint_comes_with_its_tokenizer(
     here = tmp_path / "here"
     newest = newest_checkpoint(agent, str(there))
     told: list[tuple[int, int]] = []
+    mirror_run(agent, str(there), here)
 
     mirror_run(
         agent,
@@ -131,8 +133,10 @@ def test_the_newest_checkpoint_comes_with_its_tokenizer(
     assert sorted(Path(name).name for name in files(here)) == [
         "manifest_000100.json",
         "meta_000100.json",
+        "metrics.jsonl",
         "model_000100.pt",
         "optim_000100_rank0.pt",
+        "run.json",
         "tokenizer.pkl",
     ]
     require_whole(here, 100)
@@ -289,6 +293,19 @@ def test_a_run_is_not_brought_into_the_folder_of_another(
 
     assert refused.value.fix == (f"move it away: mv {here} {here}.other",)
     assert (here / "metrics.jsonl").read_text() == '{"step": 7}\n'
+
+
+def test_a_run_is_not_brought_into_a_folder_with_a_persons_own_files(
+    agent: AgentClient, there: Path, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    (here / "launch-notes").mkdir(parents=True)
+    (here / ".run.json.unfinished").write_text("mine")
+
+    with pytest.raises(UsageError, match="is no run and not empty"):
+        mirror_run(agent, str(there), here)
+
+    assert files(here) == {".run.json.unfinished": "mine"}
 
 
 def test_a_line_that_was_torn_here_and_cut_there_leaves_no_trace(

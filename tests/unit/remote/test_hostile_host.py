@@ -42,7 +42,8 @@ ETH0 = {
 JOB = {
     "run": "otter", "launch_id": "a1b2", "state": "running", "folder": "/home/ada/jobs/otter",
     "node_rank": 0, "nodes": [{"host": "attic", "address": "10.0.0.2", "ranks": 1}],
-    "started_s": 1.0, "ended_s": None, "now_s": 2.0, "attempt": 0, "failure": None, "progress": None,
+    "started_s": 1.0, "ended_s": None, "now_s": 2.0, "attempt": 0, "failure": None,
+    "progress": None,
 }  # fmt: skip
 
 Say = Callable[..., AgentClient]

@@ -70,6 +70,44 @@ def test_a_name_is_not_claimed_twice(tmp_path: Path):
         RunFolder(tmp_path / "first").claim()
 
 
+def test_a_folder_with_a_persons_own_files_is_no_place_for_a_run(tmp_path: Path):
+    (tmp_path / "mine/launch-notes").mkdir(parents=True)
+    (tmp_path / "mine/launch-notes/idea.txt").write_text("mine")
+    (tmp_path / "mine/.run.json.backup").write_text("mine")
+
+    with pytest.raises(UsageError, match=r"mine is no run and not empty.*\nfix: --run NAME"):
+        RunFolder(tmp_path / "mine").claim()
+
+    assert sorted(path.name for path in (tmp_path / "mine").rglob("*")) == [
+        ".run.json.backup",
+        "idea.txt",
+        "launch-notes",
+    ]
+
+
+def test_an_empty_folder_and_what_a_start_left_that_was_ended_early_can_be_claimed(tmp_path: Path):
+    (tmp_path / "first").mkdir()
+    RunFolder(tmp_path / "first").claim()
+    (tmp_path / "first/checkpoints").mkdir()
+
+    RunFolder(tmp_path / "first").claim()
+
+
+def test_a_run_removes_what_it_left_unfinished_and_nothing_else(tmp_path: Path):
+    make_run(tmp_path / "first").close()
+    own = [".run.json.backup", ".my.json.old", "launch-notes", ".x.unfinished"]
+    for name in (*own, ".run.json.4711.tmp", ".result.json.4711.tmp"):
+        (tmp_path / "first" / name).write_text("here")
+
+    folder = RunFolder(tmp_path / "first")
+    folder.open(folder.read(), attempt=2)
+    folder.close()
+
+    left = {path.name for path in (tmp_path / "first").iterdir()}
+    assert left.issuperset(own)
+    assert not [name for name in left if name.endswith(".tmp")]
+
+
 def test_a_second_attempt_appends_to_the_journals(tmp_path: Path):
     make_run(tmp_path / "first").close()
     folder = RunFolder(tmp_path / "first")

@@ -32,21 +32,24 @@ def command(
 
     Ctrl-C leaves the run alone. Works from every machine that reaches the hosts.
     """
+    from yoked.cli.live import LiveView
     from yoked.launch.attach import follow_job
 
     if tail < 0:
         raise UsageError(f"--tail {tail}: below 0", fix="--tail 20")
     output = Output(json_mode=json_output, raw=raw)
+    view = LiveView(output)
     with reach_hosts(fleet, output, wait=False) as hosts:
         record = hosts.find_active(run) or hosts.pick(run)
         end = follow_job(
             hosts.only(record),
             record.run,
-            output,
+            view,
             hosts.reconnect,
             tail_lines=tail,
             record=record,
             arrivals=hosts.arrivals,
+            live=view.live,
         )
     output.result(
         {"run": end.run, **end.to_dict()},

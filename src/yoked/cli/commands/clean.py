@@ -156,8 +156,14 @@ def _look_at(hosts: Hosts, run: str, fleet: Path | None) -> Litter:
     if record.active:
         raise UsageError(f"run {run} is {record.state}", fix=f"yoked stop {run}{same_fleet(fleet)}")
     litter = Litter()
+    # Each of its starts is a job.
+    starts = {
+        other.launch_id
+        for other in hosts.records()
+        if (other.name, other.run_dir) == (record.name, record.run_dir)
+    }
     litter.jobs = {
-        host: [job for job in jobs if job["run"] == run]
+        host: [job for job in jobs if job["launch_id"] in starts]
         for host, jobs in _listed(hosts, litter).items()
     }
     return litter

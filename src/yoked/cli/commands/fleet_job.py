@@ -11,6 +11,7 @@ from functools import partial
 from yoked.cli.commands.doctor_quick import beside
 from yoked.cli.commands.fleet_flags import JobFlags, check_run_name
 from yoked.cli.commands.fleet_runs import reconnect, same_fleet
+from yoked.cli.live import LiveView
 from yoked.cli.output import Output
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import find_addresses
@@ -93,7 +94,9 @@ def run_job(
         started.took_s["connect"] = connect_s
         end = None
         if not flags.detach:
-            end = follow_job(clients, order.run, output, partial(reconnect, fleet))
+            view = LiveView(output)
+            again = partial(reconnect, fleet)
+            end = follow_job(clients, order.run, view, again, live=view.live)
         job = FleetJob(started, end)
         if after is not None:
             after(job)

@@ -106,7 +106,9 @@ class Hosts:
             except YokedError:
                 # It has no part in that run, or was lost again: what all say will tell.
                 continue
-            if records and records[0].active and records[0].host_of(0) == name:
+            # One of this machine may be of another folder: `pick` knows.
+            mine = records and records[0].run_dir is None
+            if mine and records[0].active and records[0].host_of(0) == name:
                 return records[0]
         return None
 

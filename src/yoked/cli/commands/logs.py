@@ -67,7 +67,7 @@ def _hosts_wanted(record: Record, host: str | None, rank: int | None) -> list[st
     """The hosts whose output is wanted; raises UsageError for what the run does not have."""
     if host is not None and host not in record.hosts:
         raise UsageError(
-            f"run {record.run} has no host {host!r} that answers",
+            f"run {record.name} has no host {host!r} that answers",
             fix=f"its hosts: {', '.join(record.hosts)}",
         )
     if rank is None:
@@ -75,7 +75,7 @@ def _hosts_wanted(record: Record, host: str | None, rank: int | None) -> list[st
     at = record.host_of(rank)
     if at is None or host not in (None, at):
         raise UsageError(
-            f"run {record.run} has no rank {rank} on a host that answers",
+            f"run {record.name} has no rank {rank} on a host that answers",
             fix=f"it has ranks 0 to {record.ranks - 1}",
         )
     return [at]

@@ -15,7 +15,7 @@ from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, JsonFlag, reach_host
 from yoked.cli.commands.lab_text import table
 from yoked.cli.output import Output
 from yoked.launch.attach import headline
-from yoked.launch.registry import Record
+from yoked.launch.registry import Record, newest_starts
 from yoked.runs import list_runs
 from yoked.units import format_duration
 
@@ -38,9 +38,15 @@ def command(
         records = hosts.records()
         listeners = _listeners(hosts) if any(record.active for record in records) else {}
         unreachable = hosts.unreachable
-    rows = [_describe(record) for record in records]
-    known = {record.run for record in records}
-    rows += [_describe_local(path) for path in list_runs(runs_dir) if path.name not in known]
+    newest = newest_starts(records)
+    rows = [_describe(record) for record in newest]
+    # A run of this machine is known by its folder, one of a fleet's may have been brought home.
+    known = {record.run_dir or record.name for record in newest}
+    rows += [
+        _describe_folder(path)
+        for path in list_runs(runs_dir)
+        if known.isdisjoint((str(path.resolve()), path.name))
+    ]
     rows.sort(key=lambda row: row["started_s"], reverse=True)
     for row in rows:
         row["listeners"] = listeners.get(row["run"], [])
@@ -81,7 +87,8 @@ def _listener_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 def _describe(record: Record) -> dict[str, Any]:
     progress = record.progress or {}
     return {
-        "run": record.run,
+        "run": record.name,
+        "job": record.run,
         "state": record.state,
         "hosts": [node["host"] for node in record.nodes],
         "ranks": record.ranks,
@@ -91,18 +98,22 @@ def _describe(record: Record) -> dict[str, Any]:
         "loss": progress.get("loss"),
         "failure": None if record.active else record.failure,
         "refused": record.refused,
+        "dir": record.run_dir,
         "folders": {host: told["folder"] for host, told in record.hosts.items()},
     }
 
 
-def _describe_local(folder: Path) -> dict[str, Any]:
-    """A run that was trained without a fleet, or was brought home from one."""
+def _describe_folder(folder: Path) -> dict[str, Any]:
+    """A run of which no job is known: it was brought home, or a person's own torchrun trained it.
+
+    How it stands without a result its folder does not tell.
+    """
     result, plan = _read(folder / "result.json"), _read(folder / "run.json")
     steps = result.get("steps")
     return {
         "run": folder.name,
-        # Whether one without a result still trains, or was killed, its folder does not tell.
-        "state": result.get("state", "finished") if result else "unfinished",
+        "job": None,
+        "state": result.get("state", "finished") if result else "unknown",
         "hosts": [host.get("name") for host in result.get("hosts", plan.get("hosts", []))],
         "ranks": sum(int(host.get("ranks", 1)) for host in result.get("hosts", [])) or None,
         "started_s": folder.stat().st_mtime,
@@ -111,6 +122,7 @@ def _describe_local(folder: Path) -> dict[str, Any]:
         "loss": result.get("loss"),
         "failure": None,
         "refused": None,
+        "dir": str(folder.absolute()),
         "folders": {".": str(folder.absolute())},
     }
 
@@ -126,7 +138,14 @@ def _read(path: Path) -> Mapping[str, Any]:
 def _lines(rows: list[dict[str, Any]]) -> list[str]:
     if not rows:
         return []
-    return table(_COLUMNS, [[_cell(row, column) for column in _COLUMNS] for row in rows])
+    cells = [[_cell(row, column) for column in _COLUMNS] for row in rows]
+    named: set[str] = set()
+    for row, line in zip(rows, cells, strict=True):
+        if row["run"] in named:
+            # Of another folder, and older: this is the name by which it is found.
+            line[0] = row["job"] or row["run"]
+        named.add(row["run"])
+    return table(_COLUMNS, cells)
 
 
 def _cell(row: dict[str, Any], column: str) -> str:

@@ -38,8 +38,8 @@ def command(
         record = hosts.pick(run)
         if not record.active:
             output.result(
-                {"run": record.run, "state": record.state, "did": []},
-                verdict=f"run {record.run} is over already: {record.state}",
+                {"run": record.name, "state": record.state, "did": []},
+                verdict=f"run {record.name} is over already: {record.state}",
                 next_commands=record.go_on(flag),
             )
             return 0
@@ -48,8 +48,8 @@ def command(
         )
         missing = len(record.nodes) - len(record.hosts)
     output.result(
-        {"run": record.run, "state": record.state, "did": did},
-        verdict=f"run {record.run}: {record.state}",
+        {"run": record.name, "state": record.state, "did": did},
+        verdict=f"run {record.name}: {record.state}",
         evidence=[
             ", then ".join(_STEPS[how] for how in did),
             *([f"{missing} of its hosts did not answer"] if missing else []),

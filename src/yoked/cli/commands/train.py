@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tempfile
+import shlex
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,9 @@ from yoked.train.config import TrainConfig
 from yoked.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
+    from yoked.cli.live import LiveView
     from yoked.fleet.model import Fleet
+    from yoked.launch.here import LocalRun
 
 Result = Mapping[str, Any]
 
@@ -35,27 +37,22 @@ def command(
 
     Without flags it trains a small model on the embedded corpus, with settings that fit the
     device. --dry-run shows every choice and its reason. On this machine Ctrl-C saves a checkpoint
-    and says how to go on; on a fleet it leaves the run to itself, and `yoked stop` saves.
+    and says how to go on; on a fleet it leaves the run to itself, and `yoked stop` saves. A run
+    outlives the terminal that follows it: `yoked attach` finds it.
     """
     output = Output(json_mode=config.json_output)
     fleet = named_fleet(flags)
     if fleet is None:
-        return run_training(config, output)
+        return run_training(config, output, flags)
     return run_on_fleet(config, fleet, flags, output)
 
 
 def named_fleet(flags: JobFlags) -> Fleet | None:
-    """The fleet to train on; None: this machine, in this process."""
+    """The fleet to train on; None: this machine alone."""
     from yoked.fleet.file import find_fleet, load_fleet
 
-    if (path := find_fleet(flags.fleet)) is not None:
-        return load_fleet(path)
-    if flags.restarts or flags.detach:
-        raise UsageError(
-            "--restarts and --detach are for a fleet, and there is no yoked.toml here",
-            fix="yoked init .    makes a fleet of this machine alone",
-        )
-    return None
+    path = find_fleet(flags.fleet)
+    return None if path is None else load_fleet(path)
 
 
 def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Output) -> int:
@@ -76,35 +73,49 @@ def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Out
     return report_result(result, config, output, fleet_flag=same_fleet(flags.fleet))
 
 
-def train_here(config: TrainConfig, output: Output) -> Result:
-    """Train as the only rank, in this process."""
+def train_here(config: TrainConfig, flags: JobFlags, output: Output) -> Result | None:
+    """Train on this machine; rank 0's result, or None for a run that was left to itself."""
+    from yoked.cli.live import LiveView
+    from yoked.launch.here import LocalRun, run_here, supervises
+
+    flag = same_fleet(flags.fleet)
+    where = "" if config.run is None else _run_flags(config.run, config)
+    run = LocalRun(
+        run=config.run or "dry-run",
+        # Nothing is trained in a dry run, so no folder of a run may stay.
+        run_dir=None if config.dry_run else (config.runs_dir / (config.run or "")).resolve(),
+        ranks=config.local_ranks,
+        config=config.to_dict(),
+        threads=config.thread_count,
+        restarts=flags.checked_restarts(),
+        is_new=not _resumes(config),
+        flags=flag,
+        go_on=f"yoked train --resume --run {where}{flag}",
+    )
+    view = LiveView(output)
+    if supervises():
+        return run_here(run, view, detach=flags.detach, live=view.live)
+    return _train_without_jobs(config, run, flags, view)
+
+
+def _train_without_jobs(
+    config: TrainConfig, run: LocalRun, flags: JobFlags, view: LiveView
+) -> Result:
+    """Train on a system without /proc: one rank in this process, several as its children."""
+    from yoked.launch.filestore import UNKNOWN_HERE, run_without_proc
+
+    if flags.detach or flags.restarts:
+        raise UsageError(
+            "--detach and --restarts need Linux's /proc, which this system does not have",
+            fix="leave them out: the run lasts as long as this command",
+        )
+    view.note(f"this system has no /proc: {UNKNOWN_HERE} do not work on this run")
+    if config.local_ranks > 1:
+        return run_without_proc(run, view, view.live)
     from yoked.train.loop import train
 
-    found: dict[str, Any] = train(config, console=output.console).to_dict()
+    found: dict[str, Any] = train(config, console=view.console).to_dict()
     return found
-
-
-def train_ranks(config: TrainConfig, output: Output) -> Result:
-    """Train on several ranks of this machine, under torchrun."""
-    del output
-    from yoked.launch.local import LocalLaunch, run_ranks
-
-    def start(run_dir: Path) -> Result:
-        return run_ranks(
-            LocalLaunch(
-                run_dir=run_dir,
-                ranks=config.local_ranks,
-                config=config.to_dict(),
-                threads=config.thread_count,
-            )
-        )
-
-    if config.dry_run:
-        # Nothing is trained, so no folder of a run may stay.
-        with tempfile.TemporaryDirectory(prefix="yoked-dry-run-") as folder:
-            return start(Path(folder))
-    assert config.run is not None
-    return start(config.runs_dir / config.run)
 
 
 def draw(run_dir: Path) -> Path:
@@ -117,9 +128,9 @@ def draw(run_dir: Path) -> Path:
 def run_training(
     config: TrainConfig,
     output: Output,
+    flags: JobFlags,
     *,
-    here: Callable[[TrainConfig, Output], Result] = train_here,
-    ranks: Callable[[TrainConfig, Output], Result] = train_ranks,
+    train: Callable[[TrainConfig, JobFlags, Output], Result | None] = train_here,
     plot: Callable[[Path], Path] = draw,
 ) -> int:
     """Train as configured and report; returns the exit status."""
@@ -127,8 +138,19 @@ def run_training(
         output.note(note)
     if not config.dry_run or _resumes(config):
         config = with_run_name(config, datetime.now().astimezone())
-    result = (ranks if config.local_ranks > 1 else here)(config, output)
-    return report_result(result, config, output, plot=plot)
+    found = train(config, flags, output)
+    if found is None:
+        return _report_detached(config, output, same_fleet(flags.fleet))
+    return report_result(found, config, output, plot=plot)
+
+
+def _report_detached(config: TrainConfig, output: Output, flag: str) -> int:
+    output.result(
+        {"run": config.run, "state": "running", "dir": str(config.runs_dir / (config.run or ""))},
+        verdict=f"run {config.run} trains, and needs nobody here",
+        next_commands=[f"yoked attach {config.run}{flag}", f"yoked stop {config.run}{flag}"],
+    )
+    return 0
 
 
 def report_result(
@@ -211,7 +233,10 @@ def _report_run(
 
 
 def _run_flags(run: str, config: TrainConfig) -> str:
-    return run if config.runs_dir == Path("runs") else f"{run} --runs-dir {config.runs_dir}"
+    where = shlex.quote(run)
+    if config.runs_dir == Path("runs"):
+        return where
+    return f"{where} --runs-dir {shlex.quote(str(config.runs_dir))}"
 
 
 def _evidence(result: Result) -> list[str]:

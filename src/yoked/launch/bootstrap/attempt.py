@@ -11,7 +11,6 @@ for attempts whose ranks never met.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -35,13 +34,11 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 
 from yoked.channel.carry import LOOPBACK
 from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.lastwords import Death, rank_failure
+from yoked.launch.bootstrap.lastwords import GRACE_S, Death, exit_code, rank_failure
 from yoked.launch.bootstrap.rank import HOST_PID
 from yoked.launch.bootstrap.verdict import Failure
 
 ATTEMPT_VARIABLE = "YOKED_ATTEMPT"
-# From SIGTERM to SIGKILL.
-GRACE_S = 3.0
 _RANK_PROGRAM = "yoked.launch.bootstrap.rank"
 _RENDEZVOUS_S = 60
 # Between two looks at the ranks. On a host of one core each look is taken from a rank: all that
@@ -215,7 +212,7 @@ class _Torchrun(LocalElasticAgent):
 
     def _note_deaths(self, processes: dict[int, subprocess.Popen[bytes]]) -> None:
         for rank, process in processes.items():
-            if rank in self._seen or (code := _exit_code(process)) is None:
+            if rank in self._seen or (code := exit_code(process)) is None:
                 continue
             self._seen.add(rank)
             # Another host may have heard of a death, and had us end our ranks, before we look at
@@ -246,24 +243,6 @@ def _spec(job: Job, attempt: int, store_port: int, restarts: int) -> WorkerSpec:
         master_port=store_port,
         local_addr=LOOPBACK,
     )
-
-
-def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
-    """The exit status of a process, negative for a signal; None while it runs.
-
-    Where the kernel lets us look without reaping it, its number is still its own, and what it
-    leaves in its process group, such as workers that load data, is ended with it.
-    """
-    if process.returncode is not None or not hasattr(os, "waitid"):
-        return process.poll()
-    ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if ended is None:
-        return None
-    code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-    if code != 0:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    return code
 
 
 class _NotOfThreads(logging.Filter):

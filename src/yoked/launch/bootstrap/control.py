@@ -19,12 +19,10 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
-
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from typing import TYPE_CHECKING, Any
 
 from yoked.agent.jobfolder import JobFolder
 from yoked.channel.carry import LOOPBACK, Ends
@@ -36,70 +34,16 @@ from yoked.channel.tls import client_context, node_name, server_context
 from yoked.errors import HostError
 from yoked.launch.bootstrap.hearing import CONNECT_S, SILENCE_S
 from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.verdict import (
-    STERNEST_FIRST,
-    Decision,
-    Failure,
-    Stop,
-    flag,
-    number,
-    one_of,
-)
+from yoked.launch.bootstrap.notice import Notice
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 _PERIOD_S = 0.2
 # Once a host has reported it has nothing left to do but to hear what was decided.
 _HASTE_S = 0.05
-# Of what went wrong, when all of it is too long to be sent.
-_BRIEF_CHARACTERS = 2_000
 # Connections to node 0 that were not admitted, for whoever asks after the run.
 REFUSED_NAME = "refused.json"
-
-
-@dataclass(frozen=True)
-class Notice:
-    """What a host says of itself; it replaces what it said before.
-
-    attempt: the one this host is in, or -1 before the first.
-    failing: a rank of it has died in this attempt; the others end theirs.
-    report: all its failures of this attempt, once it has no rank left.
-    stop: what a person asked this host for.
-    decision: node 0's, of the attempt before or of this one.
-    leaving: this host has read what it needed.
-    """
-
-    attempt: int = -1
-    failing: bool = False
-    report: tuple[Failure, ...] | None = None
-    stop: Stop | None = None
-    decision: Decision | None = None
-    leaving: bool = False
-
-    @classmethod
-    def from_dict(cls, content: Any) -> Notice:
-        """The notice that `dataclasses.asdict` made. Raises ValueError for what is none."""
-        if not isinstance(content, Mapping):
-            raise ValueError(f"a notice is an object, not {type(content).__name__}")
-        report, decision = content.get("report"), content.get("decision")
-        if not isinstance(report, list | None):
-            raise ValueError("report is no list")
-        return cls(
-            attempt=number(content, "attempt"),
-            failing=flag(content, "failing"),
-            report=None if report is None else tuple(Failure.from_dict(one) for one in report),
-            stop=one_of(content, "stop", (None, *STERNEST_FIRST)),
-            decision=None if decision is None else Decision.from_dict(decision),
-            leaving=flag(content, "leaving"),
-        )
-
-    def brief(self) -> Notice:
-        """The same in fewer words: where ranks printed too much for one frame."""
-        report = self.report
-        if report is not None:
-            report = tuple(
-                replace(one, what=one.what[:_BRIEF_CHARACTERS], traceback=None, last_lines=())
-                for one in report
-            )
-        return replace(self, report=report)
 
 
 class Control:
@@ -448,6 +392,8 @@ def _open_store() -> tuple[TCPStore, int]:
 
     TCPStore itself would listen on every interface, so it is handed a socket.
     """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     listener = socket.socket()
     try:
         listener.bind((LOOPBACK, 0))

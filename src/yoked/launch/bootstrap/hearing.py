@@ -11,6 +11,7 @@ from yoked.launch.bootstrap.job import Job, Node
 from yoked.launch.bootstrap.verdict import VANISHED, Failure, Stop
 
 if TYPE_CHECKING:
+    from yoked.launch.bootstrap.alone import Alone
     from yoked.launch.bootstrap.control import Control
 
 # All hosts are there within this time of the first.
@@ -29,7 +30,7 @@ SAVING_S = 30.0
 class Hearing:
     """What the other hosts' notices say of one attempt."""
 
-    def __init__(self, job: Job, control: Control, number: int) -> None:
+    def __init__(self, job: Job, control: Control | Alone, number: int) -> None:
         self._job = job
         self._control = control
         self._number = number

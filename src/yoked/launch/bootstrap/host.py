@@ -23,8 +23,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from yoked.errors import YokedError
+from yoked.launch.bootstrap.alone import Alone
 from yoked.launch.bootstrap.hearing import Hearing
 from yoked.launch.bootstrap.job import Job, read_job
+from yoked.launch.bootstrap.spawn import SpawnedRanks
 from yoked.launch.bootstrap.verdict import (
     STERNEST_FIRST,
     Attempt,
@@ -65,15 +67,19 @@ class HostProgram:
 
     def __init__(self, job: Job, signals: Signals) -> None:
         # torch takes a second to import; a signal must find its handler before.
+        self._job = job
+        self._signals = signals
+        self._attempts: list[Attempt] = []
+        self._control: Control | Alone
+        if job.file_store:
+            self._control = Alone(job)
+            return
         with without_collector():
             if os.environ.get(SPARE_TIME):
                 in_spare_time(_load_torch)
             from yoked.launch.bootstrap.control import Control
 
-        self._job = job
-        self._signals = signals
-        self._control: Control = Control(job)
-        self._attempts: list[Attempt] = []
+        self._control = Control(job)
 
     def run(self) -> HostExit:
         """All attempts; returns when this host has no rank left and the others know."""
@@ -113,16 +119,18 @@ class HostProgram:
         self._control.say(report=report, failing=bool(report))
         return self._agree(number, hearing)
 
-    def _start(self, number: int) -> LocalRanks:
+    def _start(self, number: int) -> LocalRanks | SpawnedRanks:
+        restarts = number - self._unmet
+
+        def on_death() -> None:
+            self._control.say(failing=True)
+
+        if isinstance(self._control, Alone):
+            return SpawnedRanks(self._job, number, restarts=restarts, on_death=on_death)
         from yoked.launch.bootstrap.attempt import LocalRanks
 
-        return LocalRanks(
-            self._job,
-            number,
-            self._control.store_port,
-            restarts=number - self._unmet,
-            on_death=lambda: self._control.say(failing=True),
-        )
+        port = self._control.store_port
+        return LocalRanks(self._job, number, port, restarts=restarts, on_death=on_death)
 
     @property
     def _unmet(self) -> int:
@@ -151,7 +159,7 @@ class HostProgram:
             self._control.wait(_POLL_S)
         return True
 
-    def _heed(self, ranks: LocalRanks | None = None) -> None:
+    def _heed(self, ranks: LocalRanks | SpawnedRanks | None = None) -> None:
         """Pass a wish to stop on, to the other hosts and to the ranks."""
         if self._signals.wish != self._control.notices[self._job.node_rank].stop:
             self._control.say(stop=self._signals.wish)

@@ -52,6 +52,7 @@ class Job:
     restarts: attempts after the first.
     resume_args: what the program's arguments end with once an attempt has begun before.
     bootstrap: whether ranks prepare Gloo for programs that assume NCCL.
+    file_store: there is one host, and its ranks meet through a file; see `meeting_file`.
     """
 
     run: str
@@ -66,6 +67,7 @@ class Job:
     program: Program
     cwd: Path
     bootstrap: bool
+    file_store: bool = False
 
     @property
     def node(self) -> Node:
@@ -117,6 +119,10 @@ class Job:
         """
         return self.launch_dir(attempt) / f"meeting.{rank}"
 
+    def meeting_file(self, attempt: int) -> Path:
+        """The file store through which the ranks of one host meet, without a port."""
+        return self.folder / "errors" / f"{attempt}.meeting"
+
     def error_file(self, attempt: int, rank: int) -> Path:
         """What ended a rank: an object with rank, time_s, kind, what and traceback."""
         return self.folder / "errors" / f"{attempt}.{rank}.json"
@@ -159,6 +165,7 @@ def _job(content: object) -> Job:
         program=_program(_field(table, "program", dict)),
         cwd=_absolute(table, "cwd"),
         bootstrap=_field(table, "bootstrap", bool),
+        file_store=_as(table.get("file_store", False), "file_store", bool),
     )
     if job.node_rank >= len(job.nodes):
         raise _WrongError(f"node_rank is {job.node_rank}, but there are {len(job.nodes)} nodes")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,8 @@ from yoked.channel.carry import LOOPBACK
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.verdict import NOT_MET, Failure
 
+# From SIGTERM to SIGKILL.
+GRACE_S = 3.0
 _LAST_LINES = 15
 _TAIL_BYTES = 16_384
 _NO_CONNECTION = ("refused", "timed out", "failed to connect", "timeout")
@@ -34,6 +38,24 @@ class Death:
     pid: int
     exit_code: int
     time_s: float
+
+
+def exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """The exit status of a process, negative for a signal; None while it runs.
+
+    Where the kernel lets us look without reaping it, its number is still its own, and what it
+    leaves in its process group, such as workers that load data, is ended with it.
+    """
+    if process.returncode is not None or not hasattr(os, "waitid"):
+        return process.poll()
+    ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+    if code != 0:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return code
 
 
 def rank_failure(

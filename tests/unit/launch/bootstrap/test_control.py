@@ -24,8 +24,9 @@ from yoked.channel.credentials import make_credentials
 from yoked.channel.frames import WORD_LIMIT_BYTES
 from yoked.channel.tls import AUTHORITY, CERTIFICATE, KEY
 from yoked.launch.bootstrap import control
-from yoked.launch.bootstrap.control import REFUSED_NAME, Control, Notice
+from yoked.launch.bootstrap.control import REFUSED_NAME, Control
 from yoked.launch.bootstrap.job import Job, Node, Program
+from yoked.launch.bootstrap.notice import Notice
 from yoked.launch.bootstrap.verdict import Decision, Failure
 
 DEADLINE_S = 20.0

@@ -1,0 +1,76 @@
+"""What a person sees of a run that is followed: rank 0's words, and its live line below them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from yoked.cli.output import Output
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class LiveView:
+    """Shows the output of a run, on a terminal with the line that rank 0 would draw on it.
+
+    Where there is no terminal it shows what the rank printed, and no more.
+    """
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._lock = threading.Lock()
+        self._drawn = ""
+
+    @property
+    def console(self) -> Console:
+        """The console of the output."""
+        return self._output.console
+
+    @cached_property
+    def live(self) -> Callable[[str], None] | None:
+        """What draws a line; None where there is no terminal to draw on."""
+        return self._draw if sys.stderr.isatty() else None
+
+    def note(self, line: str) -> None:
+        """Something worth knowing."""
+        with self._lock:
+            self._erase()
+            self._output.note(line)
+
+    def rank_output(self, stream: str, text: str) -> None:
+        """What a rank wrote."""
+        if self.live is not None and stream == "err":
+            text = _without_progress(text)
+        if text:
+            with self._lock:
+                self._erase()
+                self._output.rank_output(stream, text)
+
+    def _draw(self, line: str) -> None:
+        # It comes from a host: nothing in it may move the cursor.
+        plain = "".join(character for character in line if character.isprintable())
+        plain = plain[: max(shutil.get_terminal_size().columns - 1, 10)]
+        with self._lock:
+            if plain != self._drawn:
+                self._erase()
+                sys.stderr.write(plain)
+                sys.stderr.flush()
+                self._drawn = plain
+
+    def _erase(self) -> None:
+        if self._drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._drawn = ""
+
+
+def _without_progress(text: str) -> str:
+    """The same without the lines of progress that a log gets: the live line has them."""
+    from yoked.train.progress import PRINTED
+
+    return "".join(line for line in text.splitlines(keepends=True) if not PRINTED.match(line))

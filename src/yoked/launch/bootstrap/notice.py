@@ -1,0 +1,67 @@
+"""What a host of a run says of itself to the others. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from yoked.launch.bootstrap.verdict import (
+    STERNEST_FIRST,
+    Decision,
+    Failure,
+    Stop,
+    flag,
+    number,
+    one_of,
+)
+
+# Of what went wrong, when all of it is too long to be sent.
+_BRIEF_CHARACTERS = 2_000
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What a host says of itself; it replaces what it said before.
+
+    attempt: the one this host is in, or -1 before the first.
+    failing: a rank of it has died in this attempt; the others end theirs.
+    report: all its failures of this attempt, once it has no rank left.
+    stop: what a person asked this host for.
+    decision: node 0's, of the attempt before or of this one.
+    leaving: this host has read what it needed.
+    """
+
+    attempt: int = -1
+    failing: bool = False
+    report: tuple[Failure, ...] | None = None
+    stop: Stop | None = None
+    decision: Decision | None = None
+    leaving: bool = False
+
+    @classmethod
+    def from_dict(cls, content: Any) -> Notice:
+        """The notice that `dataclasses.asdict` made. Raises ValueError for what is none."""
+        if not isinstance(content, Mapping):
+            raise ValueError(f"a notice is an object, not {type(content).__name__}")
+        report, decision = content.get("report"), content.get("decision")
+        if not isinstance(report, list | None):
+            raise ValueError("report is no list")
+        return cls(
+            attempt=number(content, "attempt"),
+            failing=flag(content, "failing"),
+            report=None if report is None else tuple(Failure.from_dict(one) for one in report),
+            stop=one_of(content, "stop", (None, *STERNEST_FIRST)),
+            decision=None if decision is None else Decision.from_dict(decision),
+            leaving=flag(content, "leaving"),
+        )
+
+    def brief(self) -> Notice:
+        """The same in fewer words: where ranks printed too much for one frame."""
+        report = self.report
+        if report is not None:
+            report = tuple(
+                replace(one, what=one.what[:_BRIEF_CHARACTERS], traceback=None, last_lines=())
+                for one in report
+            )
+        return replace(self, report=report)

@@ -1,0 +1,139 @@
+"""Several ranks on a system without /proc, such as macOS: for as long as this process lives.
+
+What runs of a job is recognised by its entry in /proc, so there is no job here that could be found
+again. The host program's own code starts the ranks, as children of this process, in a folder that
+nobody else can open. They meet through a file in it, and Gloo connects them on loopback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from yoked.console import LIVE_NAME
+from yoked.launch.attach import Display, JobEnd
+from yoked.launch.bootstrap.host import HostProgram, Signals
+from yoked.launch.bootstrap.job import Job, read_job
+from yoked.launch.bootstrap.verdict import HostExit
+from yoked.launch.here import LocalRun, explain
+from yoked.launch.registry import Record
+from yoked.launch.start import installed_package
+
+# What finds a run again, and so does not work without /proc.
+UNKNOWN_HERE = "runs, attach, logs, stop, clean, --detach and --restarts"
+_LOOK_S = 0.2
+
+
+def run_without_proc(
+    run: LocalRun, output: Display, live: Callable[[str], None] | None = None
+) -> dict[str, Any]:
+    """Run to the end, and return rank 0's result; raises what `run_here` raises.
+
+    Call it from the main thread, which Ctrl-C reaches: the ranks save, a second one ends them.
+    """
+    with tempfile.TemporaryDirectory(prefix="yoked-ranks-") as name:
+        job = _write_job(run, Path(name).resolve())
+        _set_environment(job)
+        over = threading.Event()
+        shown = threading.Thread(target=_show, args=(job, output, live, over), name="show")
+        shown.start()
+        try:
+            # What it says of attempts is for a job's log.
+            with contextlib.redirect_stdout(io.StringIO()):
+                outcome = HostProgram(job, Signals()).run()
+        finally:
+            over.set()
+            shown.join()
+        result = job.launch_dir(0) / "result.json"
+        if result.exists() and outcome.status in ("finished", "interrupted"):
+            found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+            return found
+        raise explain(run, JobEnd(_record(job, outcome)))
+
+
+def _write_job(run: LocalRun, folder: Path) -> Job:
+    config = folder / "config.json"
+    config.write_text(json.dumps(dict(run.config)), encoding="utf-8")
+    spec = {
+        "version": 1,
+        "run": run.run,
+        "launch_id": uuid.uuid4().hex[:12],
+        "folder": str(folder),
+        "node_rank": 0,
+        "nodes": [{"host": socket.gethostname(), "address": "127.0.0.1", "ranks": run.ranks}],
+        "control_port": 0,
+        "control_fd": None,
+        "restarts": 0,
+        "resume_args": [],
+        "program": {
+            "kind": "module",
+            "name": run.module,
+            "args": ["--config-file", str(config)],
+        },
+        "cwd": str(Path.cwd()),
+        "bootstrap": False,
+        "file_store": True,
+    }
+    path = folder / "job.json"
+    path.write_text(json.dumps(spec), encoding="utf-8")
+    return read_job(path)
+
+
+def _set_environment(job: Job) -> None:
+    """What the ranks inherit; this process does nothing else any more."""
+    paths = [installed_package(), os.environ.get("PYTHONPATH", "")]
+    os.environ.update(
+        {
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTHONSAFEPATH": "1",
+            "PYTHONUNBUFFERED": "1",
+            "YOKED_LAUNCH_ID": job.launch_id,
+            # Gloo picks the hostname's interface; ranks of one machine need no other than this.
+            "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+        }
+    )
+
+
+def _show(
+    job: Job, output: Display, live: Callable[[str], None] | None, over: threading.Event
+) -> None:
+    """Show what rank 0 writes, and its live line, until it is over."""
+    offsets = {"out": 0, "err": 0}
+    while True:
+        last = over.wait(_LOOK_S)
+        for stream, offset in offsets.items():
+            path = job.log_file(0, 0, "out" if stream == "out" else "err")
+            if path.exists() and path.stat().st_size > offset:
+                data = path.read_bytes()[offset:]
+                offsets[stream] += len(data)
+                output.rank_output(stream, data.decode(errors="replace"))
+        if live is not None:
+            line = job.launch_dir(0) / LIVE_NAME
+            live(line.read_text(encoding="utf-8") if line.exists() and not last else "")
+        if last:
+            return
+
+
+def _record(job: Job, outcome: HostExit) -> Record:
+    told = {
+        "state": outcome.status,
+        "node_rank": 0,
+        "nodes": [{"host": job.node.host, "address": job.node.address, "ranks": job.node.ranks}],
+        "attempt": 0,
+        "trains": job.run,
+        "failure": outcome.to_dict()["attempts"][-1]["failure"],
+        "started_s": time.time(),
+        "ended_s": time.time(),
+    }
+    return Record(job.run, job.launch_id, {job.node.host: told})

@@ -1,0 +1,278 @@
+"""A training on this machine: the job of a fleet of one host, in the person's own folder.
+
+An agent is a child of this process. What it starts is not: a run goes on when the one who follows
+it is gone, and `yoked attach` finds it. Its log, its errors and its state lie in the job's folder,
+what it learns in `runs/`, as its ranks write it there. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from yoked import errors
+from yoked.agent.jobfolder import ACTIVE, JobFolder, all_jobs, jobs_root
+from yoked.agent.processes import has_proc
+from yoked.errors import HostError, JobError, UsageError, YokedError
+from yoked.fleet.model import HERE, Fleet, Host
+from yoked.launch.attach import Display, JobEnd, follow_job
+from yoked.launch.program import Program
+from yoked.launch.start import Home, Order, Seat, start_job, take_seats
+from yoked.remote.client import AgentClient
+from yoked.remote.transport import Here
+from yoked.runs import require_new
+
+# What a rank of ours may have ended by; whatever else was raised is a bug.
+_KINDS: dict[str, type[YokedError]] = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, YokedError)
+}
+_SAY_ALL = set(_KINDS.values()) - {YokedError, JobError}
+_HOW = ("checkpoint", "terminate", "kill")
+_SAID = (
+    "it saves and stops; Ctrl-C again ends it without saving",
+    "its ranks are told to end; Ctrl-C again kills them",
+    "its ranks are killed",
+)
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
+_LONGEST_NAME = 70
+
+
+class RankCrash(Exception):  # noqa: N818 - a crash is what it is
+    """A rank ended by an exception that yoked did not foresee: a bug."""
+
+    def __init__(self, rank: int, trace: str) -> None:
+        super().__init__(f"rank {rank} failed:\n{trace}")
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """What to start. config: the run's configuration as plain data; module: what a rank runs.
+
+    run_dir: None for a dry run, which leaves nothing. is_new: it must not be there yet. flags: what
+    a command line about the run ends with, such as its --fleet. go_on: the command that resumes it.
+    """
+
+    run: str
+    run_dir: Path | None
+    ranks: int
+    config: Mapping[str, Any]
+    threads: int | None = None
+    restarts: int = 0
+    module: str = "yoked.train"
+    is_new: bool = False
+    flags: str = ""
+    go_on: str = "yoked train --resume"
+
+
+def supervises() -> bool:
+    """Whether this system can have jobs: what runs of one is recognised by its entry in /proc."""
+    return has_proc()
+
+
+def run_here(
+    run: LocalRun,
+    output: Display,
+    *,
+    detach: bool = False,
+    live: Callable[[str], None] | None = None,
+) -> dict[str, Any] | None:
+    """Run to the end, and return rank 0's result. Call it from the main thread.
+
+    detach: return None as soon as it runs. live: see `follow_job`.
+    Raises the YokedError of the rank that failed first, RankCrash if that was a bug, and
+    KeyboardInterrupt if the run was stopped before it could leave a result.
+    """
+    with Here(HERE).connect() as client, _Stopping(output).listening() as stopping:
+        seats = take_seats(Fleet("here", (Host(HERE),), Path()), {HERE: client}, run.ranks, dict)
+        with _one_at_a_time():
+            _require_idle(run)
+            if run.is_new and run.run_dir is not None:
+                require_new(run.run_dir)
+            job = _job_name(run.run)
+            _start(run, job, seats, lambda: stopping.started(job, client))
+        if detach:
+            return None
+        if run.run_dir is not None:
+            output.note(
+                f"run {run.run}: Ctrl-C saves and stops; should this terminal go, the run goes "
+                f"on, and `yoked attach {run.run}{run.flags}` shows it"
+            )
+        end = follow_job({HERE: client}, job, output, _again, live=live)
+        result = JobFolder(jobs_root() / job).read(f"errors/{end.attempt}/result.json")
+        went_well = bool(result) and end.state in ("finished", "interrupted")
+        problem = None if went_well else explain(run, end)
+        if _leaves_no_trace(run, problem):
+            _call(client, "job_remove", run=job, launch_id=end.record.launch_id)
+    if problem is not None:
+        raise problem
+    return result
+
+
+def _again(host: str, patience_s: int) -> AgentClient:
+    """Another connection, should the agent have been killed."""
+    del patience_s
+    return Here(host).connect()
+
+
+def _call(client: AgentClient, name: str, **args: Any) -> None:
+    """Ask an agent; should it have been killed, another one."""
+    try:
+        client.call(name, **args)
+    except HostError:
+        with Here(HERE).connect() as other:
+            other.call(name, **args)
+
+
+def _start(run: LocalRun, job: str, seats: list[Seat], approve: Callable[[], None]) -> None:
+    folder = f"{seats[0].job_root}/{job}"
+    arguments = ("--config-file", f"{folder}/config.json")
+    order = Order(
+        run=job,
+        program=Program("module", run.module, arguments, None, resume_args=("--resume",)),
+        ranks=run.ranks,
+        restarts=run.restarts,
+        threads=run.threads,
+        own_threads=True,
+        # yoked.train speaks Gloo and NCCL as they are.
+        bootstrap=False,
+        trains=run.run,
+        file_store=True,
+        files={"config.json": json.dumps(dict(run.config))},
+        home=Home(Path.cwd(), run.run_dir),
+    )
+    start_job(order, seats, lambda _: None, approve=approve)
+
+
+def _job_name(run: str) -> str:
+    """A name that no job has: the run's, with a number where that had a start already.
+
+    It names the folder of the job. A run may have any name that a folder can have, and one in
+    another folder the same.
+    """
+    stem = _NOT_IN_A_NAME.sub("_", run)[:_LONGEST_NAME]
+    if not stem[:1].isalnum():
+        stem = f"run{stem}"
+    name, number = stem, 2
+    while (jobs_root() / name).exists():
+        name, number = f"{stem}.{number}", number + 1
+    return name
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """While a run is looked up and started, no other one is, by this user on this machine."""
+    jobs_root().mkdir(parents=True, exist_ok=True)
+    with (jobs_root() / ".starting").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _require_idle(run: LocalRun) -> None:
+    """Raise UsageError where the run goes on already: two starts would write into one folder."""
+    if run.run_dir is None:
+        return
+    for job in all_jobs():
+        if job.read("job.json").get("run_dir") == str(run.run_dir) and job.state in ACTIVE:
+            raise UsageError(
+                f"run {run.run} in {run.run_dir.parent} goes on already",
+                fix=(
+                    f"yoked attach {run.run}{run.flags}    shows it",
+                    "--run NAME with another name starts a run of its own",
+                ),
+            )
+
+
+def _leaves_no_trace(run: LocalRun, problem: BaseException | None) -> bool:
+    """Whether nothing is worth keeping: all was said before there was a run."""
+    if run.run_dir is None:
+        return True
+    # Of others the log may say more.
+    said_all = isinstance(problem, KeyboardInterrupt) or type(problem) in _SAY_ALL
+    return said_all and not (run.run_dir / "run.json").exists()
+
+
+def explain(run: LocalRun, end: JobEnd) -> BaseException:
+    """The exception that a run without a result ended by, as the rank that failed first has it."""
+    failure = end.record.failure
+    if failure is None:
+        if end.state in ("interrupted", "stopped"):
+            return KeyboardInterrupt()
+        return JobError(f"{end.verdict}, without a result", fix=_look(run))
+    kind, what, rank = failure.get("kind"), str(failure.get("what")), failure.get("rank")
+    fix = tuple(str(line) for line in failure.get("fix") or ())
+    if rank is None:
+        return JobError("\n".join([end.verdict, *end.evidence]), fix=(*fix, *_look(run)))
+    if kind in _KINDS:
+        # What a usage is wrong in is no matter of one rank.
+        of_all = rank == 0 or kind == "UsageError"
+        return _KINDS[kind](what if of_all else f"rank {rank}: {what}", fix=fix)
+    if kind not in (None, "SystemExit"):
+        return RankCrash(rank, str(failure.get("traceback") or what))
+    said = f"rank {rank} {'was ' if failure.get('signal') else ''}{what}"
+    if lines := failure.get("last_lines"):
+        said += "\nits last lines:\n" + "\n".join(f"  {line}" for line in lines)
+    memory = "a smaller --device-batch-size takes less memory"
+    killed = failure.get("signal") == "SIGKILL"
+    return YokedError(said, fix=(run.go_on, *([memory] if killed else []), *_look(run)))
+
+
+def _look(run: LocalRun) -> tuple[str, ...]:
+    return (f"yoked logs {run.run} --tail 50{run.flags}",)
+
+
+class _Stopping:
+    """Turns the signals that this process gets into the run's orderly end.
+
+    The first asks it to save and stop, the second terminates its ranks, the third kills them.
+    Before there is a run, a signal ends this process.
+    """
+
+    def __init__(self, output: Display) -> None:
+        self._output = output
+        self._job: str | None = None
+        self._client: AgentClient | None = None
+        self._asked = 0
+
+    def started(self, job: str, client: AgentClient) -> None:
+        """From now on there is a job to stop."""
+        self._client, self._job = client, job
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[_Stopping]:
+        """Handle SIGINT and SIGTERM here for the time of the block."""
+        before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
+        number: int
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, self._on_signal)
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self._job is None:
+            raise KeyboardInterrupt
+        step = min(self._asked, len(_HOW) - 1)
+        self._asked += 1
+        # A handler must not wait for an answer: what it interrupted may hold the connection.
+        threading.Thread(target=self._stop, args=(step,), name="stop", daemon=True).start()
+
+    def _stop(self, step: int) -> None:
+        assert self._client is not None
+        self._output.note(_SAID[step])
+        # It may have ended by itself meanwhile.
+        with contextlib.suppress(YokedError):
+            _call(self._client, "job_stop", run=self._job, how=_HOW[step])
