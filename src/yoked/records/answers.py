@@ -355,6 +355,7 @@ _JOB = fields(
             )
         ),
         "trains": run_name,
+        "run_dir": optional(path),
         "started_s": optional(moment),
         "ended_s": optional(moment),
         "now_s": moment,
