@@ -36,7 +36,7 @@ def outlive_full_disk() -> None:
             file = _File(number)
             patient = io.TextIOWrapper(
                 # With `python -u` there is no buffer.
-                io.BufferedWriter(file) if hasattr(stream.buffer, "raw") else file,  # type: ignore[type-var]
+                io.BufferedWriter(file) if hasattr(stream.buffer, "raw") else file,
                 encoding=stream.encoding,
                 errors=stream.errors,
                 line_buffering=True,
