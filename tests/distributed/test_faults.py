@@ -192,6 +192,27 @@ def test_numbers_that_are_not_finite_end_the_run_and_are_never_saved(
     assert again.status == 0, again.stderr
 
 
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_rows_that_were_changed_end_the_run_instead_of_being_learned(
+    lab: Any, tmp_path: Path, ranks: int
+) -> None:
+    own = {"YOKED_CACHE": str(tmp_path / "own")}
+    first = lab.train("first", *lab.flags(num_iterations=2), environment=own).end()
+    assert first.status == 0, first.stderr
+    (rows,) = (tmp_path / "own" / "data").glob("*/train.rows")
+    content = bytearray(rows.read_bytes())
+    content[-1000:] = bytes(1000)
+    rows.write_bytes(content)
+
+    flags = lab.flags(num_iterations=100_000, save_every=-1, eval_every=-1)
+    ended = lab.train("second", *flags, ranks=ranks, environment=own).end()
+
+    assert ended.status == 1
+    assert ended.json["error"]["kind"] == "DataError"
+    assert f"{rows} is damaged: its sha256 is not the one in" in ended.json["error"]["what"]
+    assert any("yoked data prepare" in line for line in ended.json["error"]["fix"])
+
+
 def test_a_full_disk_costs_checkpoints_but_not_the_run(lab: Any, done: list[float]) -> None:
     argv = ["-c", WITH_SMALL_FILES, str(NO_CHECKPOINT_BYTES), "train", "--json"]
     run = [f"--runs-dir={lab.runs}", "--run=done"]

@@ -171,8 +171,8 @@ def load_data(
 
     first = on_some(wire, place.local_rank == 0, get, "preparing data")
     data = on_every(wire, get) if first is None else on_every(wire, lambda: first)
-    prints = wire.gather_objects((socket.gethostname(), data.fingerprint))
-    other = next((host for host, print_ in prints if print_ != prints[0][1]), None)
+    prints = wire.gather_objects((socket.gethostname(), data.digests))
+    other = next((host for host, digests in prints if digests != prints[0][1]), None)
     if other is not None:
         raise DataError(
             f"{other} holds other data for {config.data!r} than {prints[0][0]}",
