@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,12 @@ if "RANK" in os.environ:
     size = int(os.environ["FILE_BYTES"])
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 """
+# As a launch starts a rank, with its streams in a file.
+RANK_THAT_PRINTS_TO = (
+    "import os, sys; file = os.open(sys.argv.pop(1), os.O_WRONLY | os.O_CREAT | os.O_APPEND); "
+    "os.dup2(file, 1); os.dup2(file, 2); "
+    "import runpy; runpy.run_module('yoked.train', run_name='__main__', alter_sys=True)"
+)
 # A checkpoint of the tiny run has a file of 790 kB.
 NO_CHECKPOINT_BYTES, HARDLY_ANY_BYTES = 600_000, 5_000
 
@@ -49,10 +59,14 @@ def test_ctrl_c_saves_and_the_resumed_run_is_as_if_it_had_not_been(lab: Any, ran
 
 
 def until_steps(lab: Any, run: str, steps: int, started: Any) -> None:
+    until(lambda: lab.lines(run) >= steps, started)
+
+
+def until(condition: Callable[[], bool], started: Any) -> None:
     deadline_s = time.monotonic() + 90
-    while lab.lines(run) < steps:
+    while not condition():
         assert started.process.poll() is None, started.end()
-        assert time.monotonic() < deadline_s, "no step was taken"
+        assert time.monotonic() < deadline_s, "waited in vain"
         time.sleep(0.01)
 
 
@@ -187,6 +201,27 @@ def with_small_files(lab: Any, size_bytes: int) -> dict[str, str]:
     return {"PYTHONPATH": path, "FILE_BYTES": str(size_bytes)}
 
 
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_rows_that_were_changed_end_the_run_instead_of_being_learned(
+    lab: Any, tmp_path: Path, ranks: int
+) -> None:
+    own = {"YOKED_CACHE": str(tmp_path / "own")}
+    first = lab.train("first", *lab.flags(num_iterations=2), environment=own).end()
+    assert first.status == 0, first.stderr
+    (rows,) = (tmp_path / "own" / "data").glob("*/train.rows")
+    content = bytearray(rows.read_bytes())
+    content[-1000:] = bytes(1000)
+    rows.write_bytes(content)
+
+    flags = lab.flags(num_iterations=100_000, save_every=-1, eval_every=-1)
+    ended = lab.train("second", *flags, ranks=ranks, environment=own).end()
+
+    assert ended.status == 1
+    assert ended.json["error"]["kind"] == "DataError"
+    assert f"{rows} is damaged: its sha256 is not the one in" in ended.json["error"]["what"]
+    assert any("yoked data prepare" in line for line in ended.json["error"]["fix"])
+
+
 def test_a_full_disk_costs_checkpoints_but_not_the_run(lab: Any, done: list[float]) -> None:
     small = with_small_files(lab, NO_CHECKPOINT_BYTES)
 
@@ -203,6 +238,62 @@ def test_a_full_disk_costs_checkpoints_but_not_the_run(lab: Any, done: list[floa
     models = [name for name in left if name.startswith("model")]
     assert models == [f"model_{step:06d}.pt" for step in (4, 8, 12)]
     assert lab.train("done", "--resume", "--num-iterations=14").end().status == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 32 MB of its own; needs root."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to mount a file system")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Leave no room; returns the file that takes it."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(1 << 16)):
+            pass
+    return filler
+
+
+@pytest.mark.parametrize("prints_there", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_a_disk_that_is_full_for_a_while_costs_no_line(
+    lab: Any, small_disk: Path, prints_there: bool
+) -> None:
+    flags = [*lab.flags(num_iterations=100_000, save_every=-1, eval_every=-1), "--run=night"]
+    said = (small_disk if prints_there else lab.root) / "said"
+    metrics = small_disk / "runs" / "night" / "metrics.jsonl"
+    argv = ["-c", RANK_THAT_PRINTS_TO, str(said), *flags, f"--runs-dir={small_disk / 'runs'}"]
+    started = lab.start(argv)
+    until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") > 3, started)
+
+    filler = fill(small_disk)
+    # The last page of the file has room for some lines.
+    until(lambda: metrics.stat().st_size == size_after(metrics, 0.5), started)
+    time.sleep(0.5)
+    filler.unlink()
+    until(lambda: metrics.stat().st_size != size_after(metrics, 0.1), started)
+    started.process.send_signal(signal.SIGINT)
+    ended = started.end()
+
+    assert ended.status == 130, said.read_text()
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert steps == list(range(len(steps)))
+    saved = list((small_disk / "runs/night/checkpoints/base_checkpoints/d2").glob("model_*.pt"))
+    assert [int(path.stem[-6:]) for path in saved] == [len(steps)]
+    if not prints_there:
+        assert said.read_text().count("takes no more lines") == 1
+    assert "are written again: none is missing" in said.read_text()
+
+
+def size_after(path: Path, seconds: float) -> int:
+    time.sleep(seconds)
+    return path.stat().st_size
 
 
 @pytest.mark.usefixtures("done")

@@ -27,6 +27,7 @@ from yoked.errors import CheckpointError, DivergedError
 from yoked.ranks.exchange import read_flag, read_nothing, read_whole
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.config import TrainConfig
+from yoked.train.data.verify import Verification
 from yoked.train.livebalance import LiveBalance, idle_note, rank_names
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer, holds_tokenizer
 from yoked.train.optim.optimizer import OptimizerState
@@ -101,6 +102,7 @@ class Loop:
         self.stop_asked = self.stop_agreed = False
         live = session.sharing.live
         self.balance = LiveBalance(session, self.parts.trainer, self.folder) if live else None
+        self.verification = Verification(session.data)
         self._next_step = 0
         self._late: tuple[int, Tensor, Pending, float] | None = None
 
@@ -117,6 +119,9 @@ class Loop:
         state: State = "interrupted"
         awake = self.session.compute.threads if self.session.waiting.value == BUSY else 0
         try:
+            # Each host has its own copy of the rows, and one of its ranks has them read.
+            if self.session.place.local_rank == 0:
+                self.verification.start()
             with (
                 self._listening(),
                 _without_gc(),
@@ -292,6 +297,7 @@ class Loop:
 
     def _between_steps(self, done: int, last: bool, progress: TrainProgress) -> None:
         """Comparing, evaluating and saving after `done` steps."""
+        self.verification.check()
         eval_every, save_every = self.horizon.eval_every, self.horizon.save_every
         checks = done == self.first_step + 1 or done % CHECK_EVERY_STEPS == 0 or last
         evaluates = eval_every is not None and (done % eval_every == 0 or last)
@@ -435,6 +441,7 @@ class Loop:
                 signal.signal(number, handler)
 
     def _close(self) -> None:
+        self.verification.close()
         if self.is_first:
             try:
                 self.store.close()

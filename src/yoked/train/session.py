@@ -198,8 +198,8 @@ def load_data(
 
     first = on_some(wire, place.local_rank == 0, get, "preparing data")
     data = on_every(wire, get) if first is None else on_every(wire, lambda: first)
-    prints = wire.gather_values([socket.gethostname(), data.fingerprint], _two_texts)
-    other = next((host for host, print_ in prints if print_ != prints[0][1]), None)
+    prints = wire.gather_values([socket.gethostname(), *data.digests], _texts)
+    other = next((host for host, *digests in prints if digests != prints[0][1:]), None)
     if other is not None:
         raise DataError(
             f"{other} holds other data for {config.data!r} than {prints[0][0]}",
@@ -375,9 +375,8 @@ def _describe(
     }
 
 
-def _two_texts(value: Any) -> tuple[str, str]:
-    host, fingerprint = read_list(read_text)(value)
-    return host, fingerprint
+def _texts(value: Any) -> list[str]:
+    return read_list(read_text)(value)
 
 
 def _described(value: Any) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def redirect(job: Job, attempt: int, rank: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         stream.flush()
         _onto(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
-    # By lines, too: in blocks, a killed rank would lose its last ones.
+    # It also writes by lines: in blocks, a killed rank would lose its last ones.
     outlive_full_disk()
 
 

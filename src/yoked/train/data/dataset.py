@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from yoked.errors import DataError
 from yoked.paths import cache_root
@@ -74,11 +75,18 @@ class DatasetInfo:
     def from_json(cls, form: dict[str, Any]) -> DatasetInfo:
         """The reverse of `to_json`. Raises ValueError or TypeError for anything else."""
         require(form, _INFO)
-        fields = {key: value for key, value in form.items() if key != "format"}
-        fields["train"] = SplitStats(**fields["train"])
-        fields["val"] = SplitStats(**fields["val"])
-        fields["notes"] = tuple(fields["notes"])
-        return cls(**fields)
+        content = {key: value for key, value in form.items() if key != "format"}
+        content["train"] = SplitStats(**content["train"])
+        content["val"] = SplitStats(**content["val"])
+        content["notes"] = tuple(content["notes"])
+        info = cls(**content)
+        if info.bos_id >= info.vocab_size:
+            raise ValueError(f"bos_id is {info.bos_id} of {info.vocab_size}")
+        return info
+
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
 
 
 _SPLIT = {
@@ -88,16 +96,16 @@ _SPLIT = {
     "tokens_dropped": amount,
     "bos_tokens": amount,
     "rows": amount,
-    "sha256": str,
+    "sha256": _is_digest,
 }
 _INFO = {
     "name": str,
     "source": str,
-    "fingerprint": str,
-    "corpus_fingerprint": str,
-    "tokenizer_fingerprint": str,
+    "fingerprint": _is_digest,
+    "corpus_fingerprint": _is_digest,
+    "tokenizer_fingerprint": _is_digest,
     "max_seq_len": amount,
-    "packing": str,
+    "packing": lambda value: value in get_args(Packing),
     "vocab_size": amount,
     "requested_vocab_size": (amount, None),
     "bos_id": amount,
@@ -129,6 +137,11 @@ class Dataset:
     def fingerprint(self) -> str:
         """sha256 of everything that decides the rows."""
         return self.info.fingerprint
+
+    @property
+    def digests(self) -> list[str]:
+        """The fingerprint and the recorded sha256 of the row files: equal where the rows are."""
+        return [self.info.fingerprint, self.info.train.sha256, self.info.val.sha256]
 
     @property
     def max_seq_len(self) -> int:
@@ -166,14 +179,9 @@ class Dataset:
             fix=_prepare(self.info, max_seq_len, self.tokenizer_folder),
         )
 
-    def verify(self) -> None:
-        """Read both row files whole and compare their sha256. Raises DataError."""
-        for rows, stats in ((self.train, self.info.train), (self.val, self.info.val)):
-            if rows.sha256() != stats.sha256:
-                raise DataError(
-                    f"{rows.path} is damaged: its sha256 is not the one in {DATASET_NAME}",
-                    fix=_prepare_again(self.folder, self.info),
-                )
+    def damaged(self, path: Path, why: str) -> DataError:
+        """The error of a file of the dataset that is not what was prepared."""
+        return DataError(f"{path} is damaged: {why}", fix=_prepare_again(self.folder, self.info))
 
 
 def load_dataset(folder: Path) -> Dataset:
@@ -194,20 +202,25 @@ def load_dataset(folder: Path) -> Dataset:
             f"{folder} holds no prepared data: {DATASET_NAME} cannot be read ({error.strerror})",
             fix="yoked data prepare NAME, or yoked data list for what is there",
         ) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(
             f"{path} is damaged ({type(error).__name__}: {error})",
             fix=f"remove the folder {folder} and prepare the data again",
         ) from error
     train, val = (RowFile(folder / f"{split}.rows") for split in ("train", "val"))
     for rows, stats in ((train, info.train), (val, info.val)):
-        if (rows.num_rows, rows.row_tokens) != (stats.rows, info.max_seq_len + 1):
+        found = (rows.num_rows, rows.row_tokens, rows.vocab_size)
+        said = (stats.rows, info.max_seq_len + 1, info.vocab_size)
+        if found != said or rows.num_rows == 0:
             raise DataError(
-                f"{rows.path} has {rows.num_rows:,} rows of {rows.row_tokens:,} tokens where "
-                f"{DATASET_NAME} says {stats.rows:,} of {info.max_seq_len + 1:,}",
+                f"{rows.path} has {_shape(*found)}, where {DATASET_NAME} says {_shape(*said)}",
                 fix=_prepare_again(folder, info),
             )
     return Dataset(folder, info, train, val)
+
+
+def _shape(rows: int, row_tokens: int, vocab_size: int) -> str:
+    return f"{rows:,} rows of {row_tokens:,} tokens of a vocabulary of {vocab_size:,}"
 
 
 def _prepare_again(folder: Path, info: DatasetInfo) -> tuple[str, str, str]:

@@ -61,8 +61,8 @@ class RowFile:
         _, version, token_size, row_tokens, num_rows, vocab_size = _HEADER.unpack_from(header)
         if version != _VERSION or token_size != token_dtype(vocab_size).itemsize:
             raise _damaged(path, f"format {version} with {token_size} bytes a token is unknown")
-        if not 0 < row_tokens <= _MOST_ROW_TOKENS:
-            raise _damaged(path, f"its rows have {row_tokens:,} tokens")
+        if not 0 < row_tokens <= _MOST_ROW_TOKENS or vocab_size == 0:
+            raise _damaged(path, f"{row_tokens:,} tokens a row of a vocabulary of {vocab_size}")
         expected_bytes = _HEADER_BYTES + num_rows * row_tokens * token_size
         if size_bytes != expected_bytes:
             raise _damaged(path, f"{size_bytes:,} bytes long where {expected_bytes:,} are expected")
@@ -80,11 +80,19 @@ class RowFile:
         return self.num_rows
 
     def rows(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows by number, int64, (len(indices), T+1). Raises IndexError outside 0 to num_rows."""
+        """Rows by number, int64, (len(indices), T+1). Raises IndexError outside 0 to num_rows.
+
+        Raises DataError for a token outside the vocabulary, which the model has no weights for.
+        """
         numbers = np.asarray(indices, dtype=np.int64)
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.num_rows):
             raise IndexError(f"rows {numbers.min()} to {numbers.max()} of {self.num_rows}")
-        return self._rows[numbers].astype(np.int64)
+        found = self._rows[numbers]
+        if found.size and found.max() >= self.vocab_size:
+            row = int(numbers[np.argmax(found.max(axis=1))])
+            why = f"row {row} has token {found.max()}, of a vocabulary of {self.vocab_size}"
+            raise _damaged(self.path, why)
+        return found.astype(np.int64)
 
     def sha256(self) -> str:
         """sha256 of the whole file, which reads all of it."""

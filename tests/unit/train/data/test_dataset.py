@@ -1,10 +1,13 @@
 import json
+import os
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from yoked.cli.main import main
 from yoked.errors import DataError
@@ -38,17 +41,6 @@ def test_the_sequence_that_it_was_packed_for_is_fine(prepared: Dataset) -> None:
         prepared.require_seq_len(8)
 
 
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_a_flipped_bit_is_found_by_verify(prepared: Dataset, split: str) -> None:
-    path = prepared.folder / f"{split}.rows"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-    with pytest.raises(DataError, match=rf"{split}\.rows is damaged"):
-        load_dataset(prepared.folder).verify()
-
-
 def test_the_fix_of_damaged_rows_makes_them_again(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,13 +50,12 @@ def test_the_fix_of_damaged_rows_makes_them_again(
     Tokenizer.train(["the oxen sleep"], 270).save(tokenizer)
     made = prepare(str(text), max_seq_len=16, packing="bestfit", tokenizer=tokenizer)
     shutil.rmtree(tokenizer)
+    digest = made.train.sha256()
     content = bytearray(made.train.path.read_bytes())
     content[-1] ^= 1
     made.train.path.write_bytes(content)
-    with pytest.raises(DataError) as caught:
-        load_dataset(made.folder).verify()
 
-    for line in caught.value.fix:
+    for line in made.damaged(made.train.path, "another bit").fix:
         words = shlex.split(line)
         if words[0] == "yoked":
             assert main(words[1:]) == 0
@@ -72,7 +63,7 @@ def test_the_fix_of_damaged_rows_makes_them_again(
             subprocess.run(words, check=True)
 
     again = load_dataset(made.folder)
-    again.verify()
+    assert again.train.sha256() == digest == again.info.train.sha256
     assert again.info == made.info
     assert [folder.name for folder in made.folder.parent.iterdir()] == [made.folder.name]
 
@@ -108,7 +99,63 @@ def test_row_files_of_another_dataset_are_noticed(prepared: Dataset) -> None:
     val = (prepared.folder / "val.rows").read_bytes()
     (prepared.folder / "train.rows").write_bytes(val)
 
-    with pytest.raises(DataError, match=r"rows of 17 tokens where dataset\.json says"):
+    with pytest.raises(DataError, match=r"rows of 17 tokens .*, where dataset\.json says"):
+        load_dataset(prepared.folder)
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "says"),
+    [
+        (16, 16, "rows of 16 tokens"),
+        (24, 1, "1 rows of 17 tokens"),
+        (32, 300, "of a vocabulary of 300, where"),
+    ],
+    ids=["row length", "rows", "vocabulary"],
+)
+def test_a_header_that_is_not_what_dataset_json_says_is_noticed(
+    prepared: Dataset, offset: int, value: int, says: str
+) -> None:
+    content = bytearray(prepared.train.path.read_bytes())
+    content[offset : offset + 8] = value.to_bytes(8, "little")
+    rows, row_tokens = (int.from_bytes(content[at : at + 8], "little") for at in (24, 16))
+    prepared.train.path.write_bytes(content.ljust(64 + 2 * rows * row_tokens, b"\0"))
+    os.truncate(prepared.train.path, 64 + 2 * rows * row_tokens)
+
+    with pytest.raises(DataError, match=says):
+        load_dataset(prepared.folder)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda deeper: st.lists(deeper) | st.dictionaries(st.text(), deeper),
+    max_leaves=5,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), value=JSON)
+def test_a_dataset_json_with_any_other_value_is_an_error_or_of_no_consequence(
+    prepared: Dataset, data: st.DataObject, value: object
+) -> None:
+    path = prepared.folder / DATASET_NAME
+    form = prepared.info.to_json()
+    part = data.draw(st.sampled_from([form, form["train"], form["val"]]))
+    part[data.draw(st.sampled_from(sorted(part)))] = value
+    path.write_text(json.dumps(form))
+
+    try:
+        found = load_dataset(prepared.folder)
+    except DataError:
+        return
+
+    assert len(found.train) == prepared.train.num_rows
+    assert found.vocab_size == prepared.vocab_size
+
+
+def test_a_dataset_json_without_end_is_damaged(prepared: Dataset) -> None:
+    (prepared.folder / DATASET_NAME).write_text("[" * 100_000)
+
+    with pytest.raises(DataError, match="is damaged"):
         load_dataset(prepared.folder)
 
 

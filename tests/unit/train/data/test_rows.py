@@ -68,6 +68,43 @@ def test_a_row_that_is_not_there_is_an_error(tmp_path: Path, index: int) -> None
         file.rows([index])
 
 
+def test_a_token_outside_the_vocabulary_is_an_error_that_names_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "x.rows"
+    write_rows(path, [[1, 2], [3, 4], [5, 6]], vocab_size=100)
+    content = bytearray(path.read_bytes())
+    content[-2:] = (100).to_bytes(2, "little")
+    path.write_bytes(content)
+    file = RowFile(path)
+
+    assert file.rows([0, 1]).tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(DataError, match="row 2 has token 100, of a vocabulary of 100"):
+        file.rows([1, 2, 0])
+
+
+@given(
+    place=st.integers(0, 63),
+    change=st.integers(1, 255),
+    length=st.integers(-3, 3),
+)
+def test_a_header_that_lies_is_an_error_or_of_no_consequence(
+    tmp_path_factory: pytest.TempPathFactory, place: int, change: int, length: int
+) -> None:
+    path = tmp_path_factory.mktemp("rows") / "x.rows"
+    write_rows(path, [[1, 2], [3, 4], [5, 6]], vocab_size=100)
+    content = bytearray(path.read_bytes()) + bytes(max(length, 0))
+    content[place] ^= change
+    path.write_bytes(content[: len(content) + min(length, 0)])
+
+    try:
+        found = RowFile(path)
+        read = found.rows(range(found.num_rows))
+    except DataError:
+        return
+
+    assert read.max(initial=0) < found.vocab_size
+    assert found.num_rows * found.row_tokens == read.size
+
+
 def test_an_error_while_writing_leaves_nothing(tmp_path: Path) -> None:
     def write_and_fail() -> None:
         with RowWriter(tmp_path / "x.rows", row_tokens=2, vocab_size=10) as writer:

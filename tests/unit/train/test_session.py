@@ -1,0 +1,35 @@
+"""What ranks agree on before they train."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yoked.errors import DataError
+from yoked.train.config import TrainConfig
+from yoked.train.data.progress import Silent
+from yoked.train.session import Place, load_data
+from yoked.train.sync.wire import Wire
+
+
+class WithOtherRows(Wire):
+    """A second rank on another host, whose rows have another digest."""
+
+    def gather_objects(self, mine: Any) -> list[Any]:
+        if not isinstance(mine, list | tuple) or len(mine) != 2:
+            return [mine, mine]
+        _, (fingerprint, _, val) = mine
+        return [mine, ("attic", [fingerprint, "0" * 64, val])]
+
+
+def test_hosts_whose_rows_differ_do_not_start_together(tmp_path: Path) -> None:
+    (tmp_path / "farm.txt").write_text("the oxen pull\n" * 500)
+    config = dataclasses.replace(
+        TrainConfig(), data=str(tmp_path / "farm.txt"), vocab_size=280, max_seq_len=16
+    )
+
+    with pytest.raises(DataError, match="attic holds other data for"):
+        load_data(config, 16, WithOtherRows(), Place(0, 0, 1, 1), Silent())
