@@ -41,6 +41,7 @@ def training_progress(folder: Path) -> dict[str, Any] | None:
             content = json.loads(line)
         except ValueError:
             continue
-        if isinstance(content, dict) and "step" in content:
-            return {"step": content["step"], "loss": content.get("loss")}
+        # A line of an evaluation has no loss of training.
+        if isinstance(content, dict) and "step" in content and "loss" in content:
+            return {"step": content["step"], "loss": content["loss"]}
     return None
