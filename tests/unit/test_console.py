@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from yoked.console import StageProgress
+from yoked.console import LIVE_NAME, LiveLine, StageProgress
 
 
 def test_progress_is_quiet_where_there_is_no_terminal() -> None:
@@ -39,3 +41,35 @@ def test_a_line_never_wraps() -> None:
 
     drawn = stream.getvalue().removeprefix("\r").removesuffix("\x1b[K")
     assert len(drawn) <= 19
+
+
+def test_rank_0_of_a_run_leaves_its_live_line_for_those_who_look_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("YOKED_LAUNCH_DIR", str(tmp_path))
+    stream = io.StringIO()
+    live = LiveLine(Console(file=stream))
+
+    live.draw("step 3/60")
+    while_drawn = (tmp_path / LIVE_NAME).read_text()
+    live.close()
+
+    assert live.is_seen
+    assert while_drawn == "step 3/60"
+    assert list(tmp_path.iterdir()) == []
+    assert stream.getvalue() == ""
+
+
+def test_another_rank_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("YOKED_LAUNCH_DIR", str(tmp_path))
+    monkeypatch.setenv("RANK", "1")
+
+    assert not LiveLine(Console(file=io.StringIO())).is_seen
+
+
+def test_a_live_line_that_cannot_be_left_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("YOKED_LAUNCH_DIR", str(tmp_path / "gone"))
+
+    LiveLine(Console(file=io.StringIO())).draw("step 3/60")

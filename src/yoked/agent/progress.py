@@ -42,7 +42,10 @@ def training_progress(folder: Path) -> dict[str, Any] | None:
             content = json.loads(line)
         except ValueError:
             continue
-        if isinstance(content, dict) and is_int(content.get("step")) and content["step"] >= 0:
-            loss = content.get("loss")
+        if not isinstance(content, dict) or not is_int(content.get("step")):
+            continue
+        # A line of an evaluation has no loss of training.
+        if content["step"] >= 0 and "loss" in content:
+            loss = content["loss"]
             return {"step": content["step"], "loss": loss if isinstance(loss, float) else None}
     return None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from yoked.errors import UsageError
 from yoked.launch.attach import JobEnd, headline
-from yoked.launch.registry import Record, join, pick
+from yoked.launch.registry import Record, join, newest_starts, pick
 
 NODES = [{"host": "i9", "address": "10.0.0.1", "ranks": 2}, {"host": "pi", "ranks": 3}]
 
@@ -170,3 +171,42 @@ def test_whoever_detached_is_told_how_to_come_back() -> None:
         "yoked attach try --fleet f",
         "yoked stop try --fleet f",
     ]
+
+
+def starts(*jobs: tuple[str, str, str]) -> list[Record]:
+    """Of this machine, the newest first: (job, state, folder of runs); all of the run `night`."""
+    return [
+        record(told(0, state, job, trains="night", run_dir=f"{runs}/night"))
+        for job, state, runs in jobs
+    ]
+
+
+def test_a_run_that_was_resumed_is_one_line_and_known_by_its_own_name() -> None:
+    twice = starts(("night.2", "running", "/a/runs"), ("night", "interrupted", "/a/runs"))
+
+    assert [one.run for one in newest_starts(twice)] == ["night.2"]
+    assert newest_starts(twice)[0].name == "night"
+    assert pick(twice, "night").run == "night.2"
+
+
+def test_the_start_that_goes_on_is_meant_before_one_that_is_over() -> None:
+    both = starts(("night.2", "failed", "/a/runs"), ("night", "running", "/a/runs"))
+
+    assert pick(both, "night").run == "night"
+
+
+def test_of_two_runs_of_one_name_that_of_this_folder_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    both = starts(("night.2", "running", "/a/runs"), ("night", "interrupted", f"{tmp_path}/runs"))
+
+    assert len(newest_starts(both)) == 2
+    assert pick(both, "night").run == "night"
+    assert pick(both, "night.2").run == "night.2"
+
+
+def test_a_run_of_another_folder_goes_on_there() -> None:
+    (there,) = starts(("night", "interrupted", "/a/runs"))
+
+    assert there.go_on("") == ["yoked train --resume --run night --runs-dir /a/runs"]

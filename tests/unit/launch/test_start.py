@@ -13,7 +13,15 @@ from yoked.fleet.model import Device, Fleet, Host
 from yoked.launch import start
 from yoked.launch.bootstrap.job import read_job
 from yoked.launch.program import Program
-from yoked.launch.start import Order, Seat, default_ranks, job_spec, rank_environment, take_seats
+from yoked.launch.start import (
+    Home,
+    Order,
+    Seat,
+    default_ranks,
+    job_spec,
+    rank_environment,
+    take_seats,
+)
 
 FACTS: dict[str, Any] = {"state": "/home/me/.local/state/yoked", "usable_cores": 6, "path": "/bin"}
 
@@ -214,3 +222,26 @@ def test_the_device_of_yoked_toml_reaches_the_ranks(
 
     assert env.get("YOKED_DEVICE") == told
     assert env.get("CUDA_VISIBLE_DEVICES") == hidden
+
+
+def test_a_job_of_this_machine_runs_where_the_person_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    at_home = order(home=Home(tmp_path, tmp_path / "runs" / "x"), file_store=True)
+
+    env = rank_environment(at_home, seat("."), "abc", "/pkg")
+    spec = job_spec(at_home, [seat(".")], "abc", 0, 0)
+
+    assert env["PYTHONPATH"] == "/pkg:/mine"
+    assert env["PYTHONSAFEPATH"] == "1", "a torch.py in that folder would be torch"
+    assert "PATH" not in env
+    assert spec["cwd"] == str(tmp_path)
+    assert spec["run_dir"] == str(tmp_path / "runs" / "x")
+    assert spec["file_store"]
+
+
+def test_ranks_of_several_hosts_do_not_meet_through_a_file() -> None:
+    spec = job_spec(order(file_store=True), [seat("a"), seat("b")], "abc", 0, 0)
+
+    assert not spec["file_store"]

@@ -1,0 +1,115 @@
+"""A run on this machine is lived with as one of a fleet: looked at, left, found again, resumed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from tests.distributed.conftest import DEADLINE_S, UNDRAWN, YOKED, until
+
+pytestmark = pytest.mark.distributed
+
+WITHOUT_PROC = "from yoked.launch import here; here.has_proc = lambda: False; "
+
+
+def yoked(lab: Any, *words: str) -> Any:
+    return lab.start(["-c", YOKED, *words]).end()
+
+
+def the_run(lab: Any) -> dict[str, Any]:
+    (row,) = yoked(lab, "runs", "--json").json["runs"]
+    found: dict[str, Any] = row
+    return found
+
+
+def test_a_run_is_seen_left_found_again_stopped_and_resumed_under_its_own_name(lab: Any) -> None:
+    started = lab.train("night", *lab.flags(num_iterations=5000, save_every=-1), ranks=2)
+    until(lambda: lab.lines("night") >= 3, started)
+
+    while_it_runs = the_run(lab)
+    started.process.kill()
+    started.end()
+    attached = lab.start(["-c", YOKED, "attach", "night"])
+    until(lambda: lab.lines("night") >= while_it_runs["step"] + 3, attached)
+    stopped = yoked(lab, "stop", "night", "--json")
+    seen = attached.end()
+    said = yoked(lab, "logs", "night", "--rank", "0").stdout
+    resumed = lab.train("night", "--resume", "--detach", ranks=2).end()
+    until(lambda: the_run(lab)["state"] == "running" and lab.lines("night"))
+    going_on = the_run(lab)
+    again = yoked(lab, "stop", "night", "--json")
+    cleaned = yoked(lab, "clean", "night", "--yes", "--json")
+
+    assert (while_it_runs["run"], while_it_runs["state"]) == ("night", "running")
+    assert (while_it_runs["ranks"], while_it_runs["loss"] > 0) == (2, True)
+    assert stopped.json["state"] == "interrupted"
+    assert (seen.status, "was stopped after it had saved" in seen.stdout) == (130, True)
+    assert "model: " in said
+    assert resumed.status == 0, resumed.stderr
+    assert (going_on["run"], going_on["job"]) == ("night", "night.2")
+    assert (again.json["run"], again.json["state"]) == ("night", "interrupted")
+    assert len(cleaned.json["runs"]["."]) == 2
+    assert lab.checkpoints("night").is_dir(), "what was learned stays"
+
+
+def test_a_terminal_that_follows_has_one_line_that_is_drawn_over(lab: Any) -> None:
+    flags = lab.flags(num_iterations=60, save_every=-1, eval_every=-1)
+    argv = ["-c", UNDRAWN + YOKED, "train", f"--runs-dir={lab.runs}", "--run=seen", *flags]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, *argv],
+        env=lab.environment(),
+        cwd=lab.root,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        start_new_session=True,
+    ) as follower:
+        os.close(theirs)
+        shown = read_all(ours)
+    os.close(ours)
+
+    log = (lab.root / "state" / "jobs" / "seen" / "logs" / "0.0.err").read_text()
+    assert follower.returncode == 0, shown
+    assert "\r\x1b[K" in shown
+    assert "step 60/60  loss" in shown
+    assert "\r" not in log, "a log can be read"
+    assert "step 60/60  loss" in log
+
+
+def read_all(terminal: int) -> str:
+    content = b""
+    while True:
+        try:
+            piece = os.read(terminal, 65_536)
+        except OSError:
+            # EIO: nobody has its other end any more.
+            return content.decode()
+        content += piece
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_without_proc_a_run_trains_and_says_what_does_not_work_there(lab: Any, ranks: int) -> None:
+    flags = lab.flags(num_iterations=6, save_every=-1)
+    argv = ["-c", WITHOUT_PROC + UNDRAWN + YOKED, "train", "--json", f"--ranks={ranks}"]
+
+    ended = lab.start([*argv, f"--runs-dir={lab.runs}", "--run=apple", *flags]).end()
+
+    assert ended.status == 0, ended.stderr
+    assert (ended.json["state"], ended.json["steps"]) == ("finished", 6)
+    assert "runs, attach, logs, stop, clean, --detach and --restarts do not work" in ended.stderr
+    assert "step 6/6" in ended.stderr
+    assert not list((lab.root / "state" / "jobs").glob("*")), "there is no job"
+
+
+def test_without_proc_a_rank_that_fails_speaks_for_itself(lab: Any) -> None:
+    flags = lab.flags(num_iterations=6, data=lab.root / "nowhere")
+    argv = ["-c", WITHOUT_PROC + YOKED, "train", "--json", "--ranks=2", "--run=apple"]
+
+    ended = lab.start([*argv, f"--runs-dir={lab.runs}", *flags]).end(DEADLINE_S)
+
+    assert ended.status in (1, 2), ended.stderr
+    assert "nowhere" in ended.json["error"]["what"]
