@@ -90,7 +90,7 @@ _FACTS = {
     "hostname": str,
     "machine": str,
     "os": str,
-    "cpu_model": _WORD,
+    "cpu_model": str,
     "cores": amount,
     "fast_cores": amount,
     "usable_cores": amount,
