@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,22 @@ _PIECE_BYTES = 1 << 20
 
 
 def answer_file_list(call: Call) -> list[list[Any]]:
-    """[path relative to `folder`, bytes, time of change in ns] of every file below it, sorted."""
+    """[path relative to `folder`, bytes, time of change in ns] of every file below it, sorted.
+
+    A link leads to what may be no part of the folder: it is none of its files.
+    """
     folder = Path(call.args["folder"]).expanduser()
     found = []
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)
             try:
-                stat = path.stat()
+                seen = path.lstat()
             except OSError:
-                # It went while we looked, or leads nowhere.
+                # It went while we looked.
                 continue
-            found.append([path.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns])
+            if stat.S_ISREG(seen.st_mode):
+                found.append([path.relative_to(folder).as_posix(), seen.st_size, seen.st_mtime_ns])
     return sorted(found)
 
 

@@ -3,48 +3,66 @@
 Files of a run grow at their ends (journals, logs) or are replaced whole (run.json), so a file
 that is longer there is read on from where ours ends, and one of another kind is read anew. Those
 of a checkpoint can be replaced by others of the same size: they are told apart by the SHA-256 in
-its manifest. A name that begins with a dot is that of a file in the making.
+its manifest. Only names that a run has come, and no file longer than it was listed; see listing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from os import SEEK_END
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
-from yoked.errors import CheckpointError, HostError, UsageError
+from yoked.errors import CheckpointError, HostError, UsageError, YokedError
 from yoked.journal import cut_torn_line
+from yoked.launch.listing import (
+    MOST_JSON_BYTES,
+    TAKEN,
+    TOKENIZER_FILE,
+    is_taken,
+    list_run,
+    tell_refused,
+)
 from yoked.paths import private_folder
 from yoked.remote.client import AgentClient
 from yoked.runs import require_ours
+from yoked.units import format_bytes
 
-_GROWING = {".jsonl", ".out", ".err", ".log", ".times"}
+_GROWING = {".jsonl", ".log"}
 CHECKPOINTS = "checkpoints"
 EVENTS = "events.jsonl"
 _MANIFEST = re.compile(r"manifest_(\d+)\.json")
 _MODEL = re.compile(r"model_(\d+)\.pt")
 _OF_A_STEP = re.compile(r"(?:model|optim|meta|manifest)_(\d+)(?:_rank\d+)?\.(?:pt|json)")
 _ONCE_MORE = "yoked fetch    takes the newest that is there then"
+# Logs of as many ranks, and more, are no run's.
+_MOST_FILES = 10_000
 # Of a folder: by name, bytes and time of change in ns.
 _Listing = dict[str, tuple[int, int]]
 
 
-def fetch_bytes(client: AgentClient, path: str) -> bytes:
-    """A file's content; empty where there is none."""
-    return b"".join(part.data for part in client.stream("file_read", path=path))
+def fetch_bytes(client: AgentClient, path: str, *, offset: int = 0) -> bytes:
+    """A small file's content, from an offset on; empty where there is none. Raises HostError."""
+    return b"".join(_pieces(client, path, offset, MOST_JSON_BYTES))
 
 
 def fetch_json(client: AgentClient, path: str) -> dict[str, Any] | None:
-    """The object in a JSON file of a host; None where there is none."""
+    """The object in a JSON file of a host; None where there is none. Raises HostError."""
     text = fetch_bytes(client, path)
     if not text:
         return None
-    found: dict[str, Any] = json.loads(text)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise HostError(f"{path} on {client.host} is no JSON object", fix="look at it there")
     return found
 
 
@@ -56,38 +74,42 @@ def mirror_run(
     wanted: Callable[[str], bool] = lambda name: not name.startswith(f"{CHECKPOINTS}/"),
     digests: Mapping[str, str | None] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> int:
     """Copy what is new of a folder; returns how many bytes came.
 
     wanted: by a file's path below the folder; checkpoints stay where they are by default.
     digests: by path, the SHA-256 of files that are known to have one.
     progress: told the bytes that came, and that will have come.
-    Raises CheckpointError when one of those is gone, or comes with another, and UsageError when
-    `here` is another run.
+    note: told once of the files that stay where they are because no run has such.
+    Raises CheckpointError when one of those is gone, or comes with another, UsageError when
+    `here` is another run, and HostError for a host that sends more than it listed.
     """
     require_same_run(client, remote, here)
     digests = digests or {}
-    listed = [
-        (name, size)
-        for name, size, _ in client.call("file_list", folder=remote)
-        if wanted(name) and not _in_the_making(name)
-    ]
-    gone = sorted(set(digests) - {name for name, _ in listed})
-    if gone:
-        raise CheckpointError(f"{remote}/{gone[0]} was removed meanwhile.", fix=_ONCE_MORE)
+    listing = list_run(client, remote)
+    taken = {name: TAKEN for name in listing.files if is_taken(here, name)}
+    refused = {**listing.refused, **taken}
+    if refused and note is not None:
+        note(tell_refused(client.host, refused))
+    for name in sorted(digests):
+        if name in taken:
+            raise CheckpointError(f"{here / name}: {TAKEN}", fix=f"ls -l {here}; move it away")
+        if name not in listing.files:
+            raise CheckpointError(f"{remote}/{name} was removed meanwhile.", fix=_ONCE_MORE)
     todo = [
-        (name, size) for name, size in listed if not _same(here / name, size, digests.get(name))
+        (name, size)
+        for name, (size, _) in listing.files.items()
+        if name not in taken and wanted(name) and not _same(here / name, size, digests.get(name))
     ]
+    _require_room(client, here, todo)
     # A manifest says that the files of its step are here: it comes after them.
     todo.sort(key=lambda entry: _MANIFEST.fullmatch(PurePosixPath(entry[0]).name) is not None)
     total = sum(size for _, size in todo)
     came = 0
-    for name, _ in todo:
-        # The listing is of another machine: nothing may lead out of our folder.
-        if ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute():
-            raise HostError(f"{remote} is listed with {name!r}, which is not in it")
-        for size in _fetch(client, f"{remote}/{name}", here / name, digests.get(name)):
-            came += size
+    for name, size in todo:
+        for piece in _fetch(client, f"{remote}/{name}", here / name, size, digests.get(name)):
+            came += piece
             if progress is not None:
                 progress(came, total)
     return came
@@ -102,7 +124,7 @@ def require_same_run(client: AgentClient, remote: str, here: Path) -> None:
     with ours.open("rb") as file:
         begun = file.readline()
     # Its beginning no run shares with another.
-    there = fetch_bytes(client, f"{remote}/{EVENTS}")
+    there = b"".join(_pieces(client, f"{remote}/{EVENTS}", 0, len(begun), cut=True))
     if begun.endswith(b"\n") and there and not there.startswith(begun):
         raise UsageError(
             f"{here} is another run of that name than the one on the hosts",
@@ -118,23 +140,19 @@ def newest_checkpoint(client: AgentClient, remote: str) -> dict[str, str | None]
     an earlier step need not be the one with the highest step.
     """
     folders: dict[str, _Listing] = {}
-    for name, size, changed_ns in client.call("file_list", folder=remote):
+    listed = list_run(client, remote)
+    for name, told in [*listed.files.items(), *((name, (0, 0)) for name in listed.making)]:
         folder, _, last = name.rpartition("/")
         if folder.split("/")[0] == CHECKPOINTS:
-            folders.setdefault(folder, {})[last] = (size, changed_ns)
+            folders.setdefault(folder, {})[last] = told
     found: list[_Checkpoint] = []
     for folder, listing in folders.items():
         found += _with_manifest(client, f"{remote}/{folder}", folder, listing)
         found += _without_manifest(folder, listing)
     if not found:
         return {}
-    files = {
-        f"{folder}/{last}": None
-        for folder, listing in folders.items()
-        for last in listing
-        if not _in_the_making(last) and not _OF_A_STEP.fullmatch(last)
-    }
-    return {**files, **max(found, key=lambda checkpoint: checkpoint.age).files}
+    tokenizer = {TOKENIZER_FILE: None} if TOKENIZER_FILE in listed.files else {}
+    return {**tokenizer, **max(found, key=lambda checkpoint: checkpoint.age).files}
 
 
 @dataclass(frozen=True)
@@ -158,7 +176,10 @@ def _with_manifest(
             manifest = json.loads(data)
             sequence, token = manifest["sequence"], manifest["token"]
             entries = {e["name"]: (e["size_bytes"], e["sha256"]) for e in manifest["files"]}
-        except (ValueError, KeyError, TypeError):
+            texts = [token, *(sha256 for _, sha256 in entries.values())]
+            if type(sequence) is not int or not all(isinstance(text, str) for text in texts):
+                raise ValueError("a number or a text is something else")
+        except (ValueError, KeyError, TypeError, RecursionError):
             # Removed meanwhile, or damaged: another checkpoint is to come.
             continue
         # Until the staged files have their names, these are those of the step's earlier save.
@@ -193,8 +214,26 @@ def _last_saved_ns(listing: _Listing) -> int:
     return max(times, default=0)
 
 
-def _in_the_making(name: str) -> bool:
-    return PurePosixPath(name).name.startswith(".")
+def _require_room(client: AgentClient, here: Path, todo: list[tuple[str, int]]) -> None:
+    """Raise HostError for more files than a run has, YokedError where the disk is too small."""
+    if len(todo) > _MOST_FILES:
+        raise HostError(
+            f"{client.host} lists {len(todo):,} files of a run; {_MOST_FILES:,} are the most",
+            fix=f"ssh {client.host}    find out who answers there",
+        )
+    # What a file that grows has here already does not come again.
+    needed = sum(size - _grown_bytes(here / name) for name, size in todo)
+    there_is = next(folder for folder in (here, *here.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(there_is).free
+    if needed > free:
+        raise YokedError(
+            f"{here}: {format_bytes(needed)} more needed, {format_bytes(free)} are free there",
+            fix="free space on that disk, or name another --runs-dir",
+        )
+
+
+def _grown_bytes(path: Path) -> int:
+    return path.stat().st_size if path.suffix in _GROWING and path.is_file() else 0
 
 
 def _same(path: Path, size: int, sha256: str | None) -> bool:
@@ -208,29 +247,64 @@ def _same(path: Path, size: int, sha256: str | None) -> bool:
     return path.suffix != ".json" and path.stat().st_size == size
 
 
-def _fetch(client: AgentClient, remote: str, here: Path, sha256: str | None) -> Iterator[int]:
-    """Bring one file; yields the size of each piece that came."""
+def _fetch(
+    client: AgentClient, remote: str, here: Path, size: int, sha256: str | None
+) -> Iterator[int]:
+    """Bring one file of so many bytes; yields the size of each piece that came."""
     private_folder(here.parent)
     if here.suffix in _GROWING:
-        with here.open("ab+", buffering=0) as file:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        with os.fdopen(os.open(here, flags, 0o600), "ab+", buffering=0) as file:
             if here.suffix == ".jsonl":
                 # Where a run goes on, a line that was torn there is no more.
                 cut_torn_line(file)
-            file.seek(0, SEEK_END)
-            for part in client.stream("file_read", path=remote, offset=file.tell()):
-                yield file.write(part.data)
+            offset = file.seek(0, SEEK_END)
+            # What was added since it was listed comes another time.
+            for piece in _pieces(client, remote, offset, size - offset, cut=True):
+                yield file.write(piece)
         return
     unfinished = here.with_name(f".yoked-unfinished-{here.name}")
     digest = hashlib.sha256()
-    with unfinished.open("wb") as file:
-        for part in client.stream("file_read", path=remote):
-            digest.update(part.data)
-            yield file.write(part.data)
-    if sha256 is not None and digest.hexdigest() != sha256:
-        unfinished.unlink()
-        raise CheckpointError(
-            f"{remote} is not what its manifest says: it is damaged there, or was replaced while "
-            "it came.",
-            fix=_ONCE_MORE,
-        )
-    unfinished.replace(here)
+    try:
+        with _created(unfinished) as file:
+            for piece in _pieces(client, remote, 0, size):
+                digest.update(piece)
+                yield file.write(piece)
+        if sha256 is not None and digest.hexdigest() != sha256:
+            raise CheckpointError(
+                f"{remote} is not what its manifest says: it is damaged there, or was replaced "
+                "while it came.",
+                fix=_ONCE_MORE,
+            )
+        unfinished.replace(here)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _created(path: Path) -> BinaryIO:
+    """A new file: what was there, be it a link, is removed."""
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, 0o600), "wb")
+
+
+def _pieces(
+    client: AgentClient, path: str, offset: int, most_bytes: int, *, cut: bool = False
+) -> Iterator[bytes]:
+    """A file's content as it comes, from an offset on.
+
+    Where it is longer than most_bytes: HostError, or, cut, so much of it.
+    """
+    left = most_bytes
+    for part in client.stream("file_read", path=path, offset=offset):
+        if len(part.data) > left and not cut:
+            raise HostError(
+                f"{path} on {client.host} is larger than the {most_bytes:,} bytes that it may have",
+                fix="once more: it may have been replaced meanwhile",
+            )
+        piece = part.data[: max(left, 0)]
+        left -= len(piece)
+        if piece:
+            yield piece
+        if cut and left <= 0:
+            return

@@ -23,8 +23,11 @@ from yoked.records.words import (
     interface,
     label,
     launch_id,
+    libc,
+    libc_version,
     line,
     mac,
+    mac_version,
     moment,
     named,
     number,
@@ -36,6 +39,7 @@ from yoked.records.words import (
     port_text,
     prefix,
     program,
+    python_minor,
     run_name,
     ssh_name,
     symbol,
@@ -413,6 +417,17 @@ _ENVIRONMENT = fields(
     more=True,
 )
 
+_BASE: Mapping[str, Rule] = {
+    "python": path,
+    "version": python_minor,
+    "system": word,
+    "machine": word,
+    "libc": libc,
+    "libc_version": libc_version,
+    "mac_version": mac_version,
+    "gpu": flag,
+}
+
 _RULES: Mapping[str, Rule] = {
     "facts": FACTS,
     "interfaces": INTERFACES,
@@ -420,6 +435,10 @@ _RULES: Mapping[str, Rule] = {
     "dial": all_of(_DIAL),
     "listen": fields({"port": port, "more": all_of(optional(port))}, needed=("port", "more")),
     "environment": _ENVIRONMENT,
+    # A part of it decides which files pip brings here.
+    "environment_base": fields(_BASE, needed=tuple(_BASE)),
+    # Which names may come is decided by launch.listing; it also says which did not.
+    "file_list": each(all_of(text, count, whole)),
     "trial": fields({"line": text, "end": _END}),
     "job_list": each(_JOB),
     "job_listeners": named(

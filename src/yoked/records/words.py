@@ -129,6 +129,11 @@ host_name = _of_pattern(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 user = _of_pattern(r"[A-Za-z0-9_][A-Za-z0-9_.@\\+-]{0,254}\$?")
 # Of a package or a kernel; what pip takes, and + for a build.
 version = _of_pattern(r"[A-Za-z0-9][A-Za-z0-9.+!_~-]{0,127}")
+# A Python's for pip; that of a C library, or of macOS, with nothing where there is none.
+python_minor = _of_pattern(r"3\.[0-9]{1,2}")
+libc_version = _of_pattern(r"([0-9]{1,3}(\.[0-9]{1,3}){1,3})?")
+mac_version = _of_pattern(r"([0-9]{1,3}(\.[0-9]{1,3}){0,3})?")
+libc = _of_pattern(r"[A-Za-z0-9]{0,16}")
 variable = _of_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 mac = _of_pattern(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){0,31}")
 # Of a run, and of one start of it; a job that is only being made has none yet.

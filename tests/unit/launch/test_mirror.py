@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from yoked.errors import CheckpointError, HostError, UsageError
-from yoked.launch.mirror import fetch_bytes, fetch_json, mirror_run, newest_checkpoint
-from yoked.remote.client import AgentClient
+from yoked.errors import CheckpointError, HostError, UsageError, YokedError
+from yoked.launch.mirror import (
+    fetch_bytes,
+    fetch_json,
+    mirror_run,
+    newest_checkpoint,
+    require_same_run,
+)
+from yoked.remote.client import AgentClient, Part
 from yoked.remote.transport import Here
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
@@ -21,6 +28,7 @@ from yoked.train.checkpoint_files import (
 )
 
 MODEL = "checkpoints/base_checkpoints/d4"
+TOKENIZER = "words"
 
 
 @pytest.fixture
@@ -37,6 +45,7 @@ def there(tmp_path: Path) -> Path:
     (folder / "run.json").write_text('{"attempt": 1}')
     (folder / "metrics.jsonl").write_bytes(b'{"step": 0}\n')
     (folder / "checkpoints/tokenizer/tokenizer.pkl").write_text("pickle")
+    (folder / "checkpoints/tokenizer/yoked_tokenizer.json").write_text(TOKENIZER)
     for step in (50, 100):
         save(folder, step)
     return folder
@@ -137,11 +146,12 @@ def test_the_newest_checkpoint_comes_with_its_tokenizer(
         "model_000100.pt",
         "optim_000100_rank0.pt",
         "run.json",
-        "tokenizer.pkl",
+        "yoked_tokenizer.json",
     ]
     require_whole(here, 100)
     assert told[-1][0] == told[-1][1]
-    assert fetch(agent, there, here) == 0
+    # It has no digest: it comes again.
+    assert fetch(agent, there, here) == len(TOKENIZER)
 
 
 def test_a_checkpoint_that_is_being_saved_is_left_where_it_is(
@@ -321,11 +331,248 @@ def test_a_line_that_was_torn_here_and_cut_there_leaves_no_trace(
     assert (here / "metrics.jsonl").read_bytes() == (there / "metrics.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["/home/me/notes", "logs/../../notes"])
-def test_nothing_comes_from_outside_of_a_runs_folder(tmp_path: Path, name: str) -> None:
-    class Liar:
-        def call(self, *_: object, **__: object) -> list[list[object]]:
-            return [[name, 7, 0]]
+class Host:
+    """A host that answers with anything. listed: what it says of its files; content: of each."""
 
-    with pytest.raises(HostError, match="is not in it"):
-        mirror_run(Liar(), "/runs/night", tmp_path / "here")  # type: ignore[arg-type]
+    host = "attic"
+
+    def __init__(self, listed: dict[str, int], content: bytes = b"evil") -> None:
+        self.listed, self.content = listed, content
+
+    def call(self, name: str, **_: object) -> list[list[object]]:
+        assert name == "file_list"
+        return [[path, size, 0] for path, size in self.listed.items()]
+
+    def stream(self, _name: str, *, path: str, offset: int = 0, **__: object) -> Iterator[Part]:
+        for start in range(offset, len(self.content), 4):
+            yield Part(None, self.content[start : start + 4])
+
+
+def bring(host: Host, here: Path) -> list[str]:
+    """Bring all that a host lists, checkpoints too; returns what was said."""
+    said: list[str] = []
+    mirror_run(
+        host,  # type: ignore[arg-type]
+        "/runs/night",
+        here,
+        wanted=lambda _: True,
+        note=said.append,
+    )
+    return said
+
+
+STRANGE_NAMES = [
+    ".git/config",
+    ".gitattributes",
+    "checkpoints/.git/hooks/post-checkout",
+    "checkpoints/base_checkpoints/d4/.git/config",
+    "checkpoints/base_checkpoints/.d4/model_000001.pt",
+    "checkpoints/tokenizer/.envrc",
+    "../x",
+    "logs/../../x",
+    "/etc/x",
+    "//etc/x",
+    "./run.json",
+    "logs//a.0.log",
+    "logs/a\n.0.log",
+    "logs/\x1b]0;x\x07.0.log",
+    "logs/\u202ea.0.log",
+    "logs/a.\u0661.log",
+    "run.json\n",
+    "\udc80.json",
+    "logs/" + "a" * 250 + ".0.log",
+    "Makefile",
+    "conftest.py",
+    "loss.svg",
+    "checkpoints/base_checkpoints/d4/model_000001.py",
+    "checkpoints/tokenizer/sitecustomize.py",
+    "",
+]
+
+
+@pytest.mark.parametrize("name", STRANGE_NAMES)
+def test_a_file_that_no_run_has_stays_where_it_is_and_that_is_said(
+    tmp_path: Path, name: str
+) -> None:
+    said = bring(Host({name: 4, "metrics.jsonl": 4}), tmp_path / "here")
+
+    assert list(tmp_path.rglob("*")) == [tmp_path / "here", tmp_path / "here/metrics.jsonl"]
+    assert len(said) == 1
+    assert said[0].startswith("1 file of the run stays on attic: ")
+    assert ascii(name)[:40] in said[0]
+    assert said[0].isprintable()
+
+
+def test_many_strange_files_are_said_in_one_line(tmp_path: Path) -> None:
+    said = bring(Host({f".git/{number}": 4 for number in range(50)}), tmp_path / "here")
+
+    (line,) = said
+    assert line == (
+        "50 files of the run stay on attic: '.git/0' (no file of a run), '.git/1' (no file of a "
+        "run), '.git/2' (no file of a run) and 47 more"
+    )
+
+
+@pytest.mark.parametrize("name", ["tokenizer.pkl", "token_bytes.pt"])
+def test_a_pickle_of_the_tokenizer_never_comes(tmp_path: Path, name: str) -> None:
+    host = Host({f"checkpoints/tokenizer/{name}": 4})
+
+    said = bring(host, tmp_path / "here")
+
+    assert files(tmp_path / "here") == {}
+    # It is made here: nothing is missing.
+    assert said == []
+
+
+def test_of_names_that_differ_by_case_alone_the_first_comes(tmp_path: Path) -> None:
+    host = Host(
+        {
+            "checkpoints/base_checkpoints/d4/model_000001.pt": 4,
+            "checkpoints/base_checkpoints/D4/model_000002.pt": 4,
+            "logs/attic.0.log": 4,
+            "logs/Attic.0.log": 4,
+        }
+    )
+
+    said = bring(host, tmp_path / "here")
+
+    assert sorted(files(tmp_path / "here")) == [
+        "checkpoints/base_checkpoints/d4/model_000001.pt",
+        "logs/attic.0.log",
+    ]
+    assert said[0].startswith("2 files of the run stay on attic: ")
+    assert "differs from another by case alone" in said[0]
+
+
+@pytest.mark.parametrize("stands", ["folder", "link", "link above"])
+@pytest.mark.parametrize("name", ["logs/attic.0.log", "logs/attic.1.log"])
+def test_nothing_is_written_over_a_folder_or_through_a_link(
+    tmp_path: Path, stands: str, name: str
+) -> None:
+    here, other = tmp_path / "here", tmp_path / "other"
+    other.mkdir()
+    (other / "attic.0.log").write_text("mine")
+    (other / "attic.1.log").write_text("mine")
+    if stands == "link above":
+        here.mkdir()
+        (here / "logs").symlink_to(other)
+    elif stands == "link":
+        (here / "logs").mkdir(parents=True)
+        (here / name).symlink_to(other / Path(name).name)
+    else:
+        (here / name).mkdir(parents=True)
+
+    said = bring(Host({name: 8}, b"mineevil"), here)
+
+    assert set(files(other).values()) == {"mine"}
+    assert said[0].startswith("1 file of the run stays on attic: ")
+    assert "a folder or a link is in its place here" in said[0]
+
+
+def test_a_checkpoint_whose_place_here_is_taken_is_an_error(
+    agent: AgentClient, there: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "here" / MODEL / model_name(100)).mkdir(parents=True)
+
+    with pytest.raises(CheckpointError, match=r"model_000100\.pt.*a folder or a link is in its"):
+        fetch(agent, there, tmp_path / "here")
+
+
+def test_a_link_that_waits_for_an_unfinished_file_is_not_followed(tmp_path: Path) -> None:
+    here, mine = tmp_path / "here", tmp_path / "mine"
+    here.mkdir()
+    mine.write_text("mine")
+    (here / "run.json").write_text("{}")
+    bring(Host({"run.json": 4}), here)
+    for name in (".run.json.unfinished", ".yoked-unfinished-run.json"):
+        (here / name).symlink_to(mine)
+
+    bring(Host({"run.json": 4}, b"new!"), here)
+
+    assert mine.read_text() == "mine"
+    assert (here / "run.json").read_text() == "new!"
+
+
+def test_a_file_that_is_replaced_whole_never_comes_larger_than_it_was_listed(
+    tmp_path: Path,
+) -> None:
+    host = Host({"run.json": 4}, b"evil" * 1000)
+
+    with pytest.raises(HostError, match=r"run\.json.*is larger than the 4 bytes"):
+        bring(host, tmp_path / "here")
+
+    assert files(tmp_path / "here") == {}
+
+
+def test_a_journal_grows_by_no_more_than_was_listed(tmp_path: Path) -> None:
+    host = Host({"metrics.jsonl": 6}, b"evil\n" * 1000)
+
+    bring(host, tmp_path / "here")
+
+    assert (tmp_path / "here/metrics.jsonl").read_bytes() == b"evil\ne"
+
+
+@pytest.mark.parametrize("name", ["run.json", "checkpoints/base_checkpoints/d4/meta_000001.json"])
+def test_a_small_file_of_a_terabyte_stays_where_it_is(tmp_path: Path, name: str) -> None:
+    said = bring(Host({name: 10**12}), tmp_path / "here")
+
+    assert files(tmp_path / "here") == {}
+    assert "too large" in said[0]
+
+
+def test_what_the_disk_has_no_room_for_is_refused_before_it_comes(tmp_path: Path) -> None:
+    host = Host({"checkpoints/base_checkpoints/d4/model_000001.pt": 2**60})
+
+    with pytest.raises(YokedError, match="more needed"):
+        bring(host, tmp_path / "here")
+
+    assert files(tmp_path / "here") == {}
+
+
+def test_ever_more_files_are_refused_before_they_come(tmp_path: Path) -> None:
+    host = Host({f"logs/attic.{rank}.log": 0 for rank in range(20_000)})
+
+    with pytest.raises(HostError, match="20,000 files"):
+        bring(host, tmp_path / "here")
+
+    assert files(tmp_path / "here") == {}
+
+
+def test_a_json_file_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yoked.launch.mirror.MOST_JSON_BYTES", 10)
+
+    with pytest.raises(HostError, match="is larger than"):
+        fetch_bytes(Host({}, b"evil" * 1000), "/x/result.json")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b"[" * 100_000])
+def test_a_json_file_that_is_no_object_is_a_hosts_error(content: bytes) -> None:
+    with pytest.raises(HostError, match=r"result\.json on attic is no JSON object"):
+        fetch_json(Host({}, content), "/x/result.json")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", ["sequence", "token", "files", "name", "size_bytes", "sha256"])
+def test_a_manifest_that_is_no_manifest_is_passed_over(
+    agent: AgentClient, there: Path, key: str
+) -> None:
+    path = there / MODEL / manifest_name(100)
+    manifest = json.loads(path.read_bytes())
+    for place in (*manifest["files"], manifest):
+        if key in place:
+            place[key] = {"evil": 1}
+    path.write_text(json.dumps(manifest))
+
+    newest = newest_checkpoint(agent, str(there))
+
+    assert f"{MODEL}/{model_name(50)}" in newest
+
+
+def test_a_beginning_is_compared_without_reading_all_of_the_events(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes(b'{"a": 1}\n')
+
+    class Endless(Host):
+        def stream(self, *_: object, **__: object) -> Iterator[Part]:
+            yield Part(None, b'{"a": 1}\n')
+            raise AssertionError("it was read on")
+
+    require_same_run(Endless({}), "/runs/night", tmp_path)  # type: ignore[arg-type]
