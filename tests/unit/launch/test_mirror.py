@@ -18,6 +18,7 @@ from yoked.launch.mirror import (
 )
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.transport import Here
+from yoked.runs import MARK
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
     Staging,
@@ -461,6 +462,8 @@ def test_nothing_is_written_over_a_folder_or_through_a_link(
         (here / name).symlink_to(other / Path(name).name)
     else:
         (here / name).mkdir(parents=True)
+    # It is a run's folder, so that it may be written into.
+    (here / MARK).touch()
 
     said = bring(Host({name: 8}, b"mineevil"), here)
 
@@ -473,6 +476,7 @@ def test_a_checkpoint_whose_place_here_is_taken_is_an_error(
     agent: AgentClient, there: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "here" / MODEL / model_name(100)).mkdir(parents=True)
+    (tmp_path / "here" / MARK).touch()
 
     with pytest.raises(CheckpointError, match=r"model_000100\.pt.*a folder or a link is in its"):
         fetch(agent, there, tmp_path / "here")

@@ -230,7 +230,7 @@ def test_a_job_of_this_machine_runs_where_the_person_is(
     monkeypatch.setenv("PYTHONPATH", "/mine")
     at_home = order(home=Home(tmp_path, tmp_path / "runs" / "x"), file_store=True)
 
-    env = rank_environment(at_home, seat("."), "abc", "/pkg")
+    env = rank_environment(at_home, seat("."), "abc", "/pkg", "127.0.0.1")
     spec = job_spec(at_home, [seat(".")], "abc", 0, 0)
 
     assert env["PYTHONPATH"] == "/pkg:/mine"
