@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -137,14 +138,21 @@ class Dataset:
             fix=_prepare(self.info, max_seq_len, self.tokenizer_folder),
         )
 
-    def verify(self) -> None:
-        """Read both row files whole and compare their sha256. Raises DataError."""
-        for rows, stats in ((self.train, self.info.train), (self.val, self.info.val)):
-            if rows.sha256() != stats.sha256:
-                raise DataError(
-                    f"{rows.path} is damaged: its sha256 is not the one in {DATASET_NAME}",
-                    fix=_prepare_again(self.folder, self.info),
-                )
+    def recorded_sha256(self, rows: RowFile) -> str:
+        """What the sha256 of one of its two row files was when it was written."""
+        return self.info.train.sha256 if rows is self.train else self.info.val.sha256
+
+    def damaged(self, rows: RowFile, why: str = "") -> DataError:
+        """An error for one of its two row files, with how to have it again.
+
+        why: for what is not a matter of its sha256.
+        """
+        why = why or f"is damaged: its sha256 is not the one in {DATASET_NAME}"
+        return DataError(
+            f"{rows.path} on {socket.gethostname()} {why}. Checkpoints that this run has saved so "
+            "far may come from other rows than those that were prepared",
+            fix=_prepare_again(self.folder, self.info),
+        )
 
 
 def load_dataset(folder: Path) -> Dataset:
@@ -176,6 +184,13 @@ def load_dataset(folder: Path) -> Dataset:
             raise DataError(
                 f"{rows.path} has {rows.num_rows:,} rows of {rows.row_tokens:,} tokens where "
                 f"{DATASET_NAME} says {stats.rows:,} of {info.max_seq_len + 1:,}",
+                fix=_prepare_again(folder, info),
+            )
+        # It decides the bytes of an id, and the rows of the embedding.
+        if rows.vocab_size != info.vocab_size:
+            raise DataError(
+                f"{rows.path} has a vocabulary of {rows.vocab_size:,} where {DATASET_NAME} says "
+                f"{info.vocab_size:,}",
                 fix=_prepare_again(folder, info),
             )
     return Dataset(folder, info, train, val)

@@ -11,6 +11,7 @@ from yoked.errors import DataError
 from yoked.train.data.corpus import climbmix_folder
 from yoked.train.data.dataset import DATASET_NAME, Dataset, list_datasets, load_dataset
 from yoked.train.data.prepare import prepare
+from yoked.train.data.verify import Verification
 from yoked.train.tokenizer import Tokenizer
 
 
@@ -39,14 +40,14 @@ def test_the_sequence_that_it_was_packed_for_is_fine(prepared: Dataset) -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_a_flipped_bit_is_found_by_verify(prepared: Dataset, split: str) -> None:
+def test_a_flipped_bit_is_found_by_verification(prepared: Dataset, cache: Path, split: str) -> None:
     path = prepared.folder / f"{split}.rows"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
 
-    with pytest.raises(DataError, match=rf"{split}\.rows is damaged"):
-        load_dataset(prepared.folder).verify()
+    with pytest.raises(DataError, match=rf"{split}\.rows on \S+ is damaged"):
+        Verification(load_dataset(prepared.folder), cache).finish()
 
 
 def test_the_fix_of_damaged_rows_makes_them_again(
@@ -62,7 +63,7 @@ def test_the_fix_of_damaged_rows_makes_them_again(
     content[-1] ^= 1
     made.train.path.write_bytes(content)
     with pytest.raises(DataError) as caught:
-        load_dataset(made.folder).verify()
+        Verification(load_dataset(made.folder), cache).finish()
 
     for line in caught.value.fix:
         words = shlex.split(line)
@@ -72,7 +73,7 @@ def test_the_fix_of_damaged_rows_makes_them_again(
             subprocess.run(words, check=True)
 
     again = load_dataset(made.folder)
-    again.verify()
+    Verification(again, cache).finish()
     assert again.info == made.info
     assert [folder.name for folder in made.folder.parent.iterdir()] == [made.folder.name]
 
