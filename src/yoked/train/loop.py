@@ -8,7 +8,6 @@ late, and a wish to stop takes effect on all ranks at the same step.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import math
 import signal
 import threading
@@ -25,6 +24,7 @@ from torch import Tensor
 from yoked.console import StageProgress
 from yoked.errors import CheckpointError, DivergedError
 from yoked.ranks.exchange import read_flag, read_nothing, read_whole
+from yoked.spare import frozen_objects
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.config import TrainConfig
 from yoked.train.data.verify import Verification
@@ -44,7 +44,7 @@ from yoked.train.session import (
 )
 from yoked.train.start import Assembled, Origin, assemble, find_origin, load_origin, plan_result
 from yoked.train.sync.agreement import check_weights, same_start, whole_state
-from yoked.train.sync.together import on_every, on_first
+from yoked.train.sync.together import on_every, on_first, on_some
 from yoked.train.sync.wire import Pending, Wire
 from yoked.train.trainer import StepStats, evaluate_bpb
 from yoked.train.vcpus import BUSY, kept_awake
@@ -55,7 +55,6 @@ LOWER_RATE = (
     "resume the last checkpoint with a lower rate: --resume --matrix-lr 0.01 --embedding-lr 0.15",
     "if it comes back, from an earlier one: --resume-from-step STEP",
 )
-_FIELDS = [field.name for field in dataclasses.fields(StepStats)]
 
 
 def train(config: TrainConfig, *, console: Console) -> RunResult:
@@ -102,7 +101,7 @@ class Loop:
         self.stop_asked = self.stop_agreed = False
         live = session.sharing.live
         self.balance = LiveBalance(session, self.parts.trainer, self.folder) if live else None
-        self.verification = Verification(session.data)
+        self.verification = Verification(session.data, works=session.place.local_rank == 0)
         self._next_step = 0
         self._late: tuple[int, Tensor, Pending, float] | None = None
 
@@ -113,18 +112,16 @@ class Loop:
 
     def run(self) -> RunResult:
         """Train to the end, or until stopped."""
+        self.verification.start()
         self._start()
         progress = TrainProgress(self.console, self.horizon.num_iterations, self.first_step)
         done = self.first_step
         state: State = "interrupted"
         awake = self.session.compute.threads if self.session.waiting.value == BUSY else 0
         try:
-            # Each host has its own copy of the rows, and one of its ranks has them read.
-            if self.session.place.local_rank == 0:
-                self.verification.start()
             with (
                 self._listening(),
-                _without_gc(),
+                frozen_objects(),
                 kept_awake(awake) as around,
                 self.wire.waits_within(around),
             ):
@@ -139,7 +136,10 @@ class Loop:
                     state = "finished"
                 self._flush(progress)
                 self._save(done, background=False)
+                if state == "finished":
+                    self._finish_verification()
         finally:
+            self.verification.stop()
             progress.close()
             self._close()
         return self._result(done, state)
@@ -256,8 +256,9 @@ class Loop:
         started = time.perf_counter()
         stats = self.parts.trainer.step(step)
         dt_s = time.perf_counter() - started
+        signals = (self.verification.problem is not None, self.stop_asked)
         vector = torch.tensor(
-            [*dataclasses.astuple(stats), float(self.stop_asked)], dtype=torch.float64
+            [*dataclasses.astuple(stats), *map(float, signals)], dtype=torch.float64
         )
         gathered, pending = self.wire.gather_all(vector, "a step's figures")
         self._flush(progress)
@@ -272,7 +273,9 @@ class Loop:
             return
         (step, gathered, pending, dt_s), self._late = self._late, None
         pending.wait()
-        by_rank = [_to_stats(row) for row in gathered.tolist()]
+        by_rank = [StepStats.from_figures(row) for row in gathered.tolist()]
+        if gathered[:, -2].any():
+            on_every(self.wire, self.verification.require_sound)
         self._require_finite(step, by_rank)
         self.tally.add(dt_s, by_rank)
         self.training_time_s += dt_s
@@ -287,6 +290,17 @@ class Loop:
         if self.balance is not None and self._next_step < self.horizon.num_iterations:
             self.balance.follow(by_rank, self._next_step, progress.say)
 
+    def _finish_verification(self) -> None:
+        """Compare what is left of the rows, or a short run would not notice that they changed."""
+        stage = StageProgress(self.console)
+        on_some(
+            self.wire,
+            bool(self.verification.pending),
+            lambda: self.verification.finish(stage, lambda: self.stop_asked),
+            "verifying rows",
+        )
+        stage.close()
+
     def _require_finite(self, step: int, by_rank: list[StepStats]) -> None:
         bad = [rank for rank, stats in enumerate(by_rank) if not math.isfinite(stats.nats)]
         if bad:
@@ -297,7 +311,6 @@ class Loop:
 
     def _between_steps(self, done: int, last: bool, progress: TrainProgress) -> None:
         """Comparing, evaluating and saving after `done` steps."""
-        self.verification.check()
         eval_every, save_every = self.horizon.eval_every, self.horizon.save_every
         checks = done == self.first_step + 1 or done % CHECK_EVERY_STEPS == 0 or last
         evaluates = eval_every is not None and (done % eval_every == 0 or last)
@@ -441,7 +454,6 @@ class Loop:
                 signal.signal(number, handler)
 
     def _close(self) -> None:
-        self.verification.close()
         if self.is_first:
             try:
                 self.store.close()
@@ -472,31 +484,3 @@ class Loop:
         # Under torchrun the first rank to end with a status ends the others.
         self.wire.gather_values(None, read_nothing)
         return result
-
-
-def _to_stats(row: list[float]) -> StepStats:
-    values = dict(zip(_FIELDS, row, strict=False))
-    return StepStats(
-        nats=values["nats"],
-        tokens=int(values["tokens"]),
-        compute_s=values["compute_s"],
-        comm_s=values["comm_s"],
-        wait_s=values["wait_s"],
-        bytes_sent=int(values["bytes_sent"]),
-        fixed_s=values["fixed_s"],
-        extra_tokens=int(values["extra_tokens"]),
-        head_s=values["head_s"],
-    )
-
-
-@contextmanager
-def _without_gc() -> Iterator[None]:
-    """Steps make no reference cycles worth a collection, which takes up to 0.5 s here."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.unfreeze()

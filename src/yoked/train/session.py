@@ -198,12 +198,15 @@ def load_data(
 
     first = on_some(wire, place.local_rank == 0, get, "preparing data")
     data = on_every(wire, get) if first is None else on_every(wire, lambda: first)
-    prints = wire.gather_values([socket.gethostname(), *data.digests], _texts)
-    other = next((host for host, *digests in prints if digests != prints[0][1:]), None)
+    # The fingerprint is that of what rows are made from; the row files' hashes are of the rows.
+    mine = [data.fingerprint, data.info.train.sha256, data.info.val.sha256]
+    told = wire.gather_values([socket.gethostname(), *mine], read_list(read_text))
+    first_host, *expected = told[0]
+    other = next((host for host, *prints in told if prints != expected), None)
     if other is not None:
         raise DataError(
-            f"{other} holds other data for {config.data!r} than {prints[0][0]}",
-            fix=f"copy the folder {data.folder} from {prints[0][0]} to {other}",
+            f"{other} holds other data for {config.data!r} than {first_host}",
+            fix=f"copy the folder {data.folder} from {first_host} to {other}",
         )
     return data
 
@@ -373,10 +376,6 @@ def _describe(
         "choices": [dataclasses.asdict(choice) for choice in compute.choices],
         "kernels": kernels.kernels().reason,
     }
-
-
-def _texts(value: Any) -> list[str]:
-    return read_list(read_text)(value)
 
 
 def _described(value: Any) -> dict[str, Any]:

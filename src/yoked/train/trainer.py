@@ -9,7 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -66,6 +66,15 @@ class StepStats:
     fixed_s: float = 0.0
     extra_tokens: int = 0
     head_s: float = 0.0
+
+    @classmethod
+    def from_figures(cls, figures: Sequence[float]) -> StepStats:
+        """From its fields' numbers, in their order; what follows them is left out."""
+        values: dict[str, Any] = {
+            each.name: int(figure) if each.type == "int" else figure
+            for each, figure in zip(fields(cls), figures, strict=False)
+        }
+        return cls(**values)
 
 
 class Trainer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -139,11 +140,6 @@ class Dataset:
         return self.info.fingerprint
 
     @property
-    def digests(self) -> list[str]:
-        """The fingerprint and the recorded sha256 of the row files: equal where the rows are."""
-        return [self.info.fingerprint, self.info.train.sha256, self.info.val.sha256]
-
-    @property
     def max_seq_len(self) -> int:
         """T: a row has one token more."""
         return self.info.max_seq_len
@@ -179,9 +175,21 @@ class Dataset:
             fix=_prepare(self.info, max_seq_len, self.tokenizer_folder),
         )
 
-    def damaged(self, path: Path, why: str) -> DataError:
-        """The error of a file of the dataset that is not what was prepared."""
-        return DataError(f"{path} is damaged: {why}", fix=_prepare_again(self.folder, self.info))
+    def recorded_sha256(self, rows: RowFile) -> str:
+        """What the sha256 of one of its two row files was when it was written."""
+        return self.info.train.sha256 if rows is self.train else self.info.val.sha256
+
+    def damaged(self, rows: RowFile, why: str = "") -> DataError:
+        """An error for one of its two row files, with how to have it again.
+
+        why: for what is not a matter of its sha256.
+        """
+        why = why or f"is damaged: its sha256 is not the one in {DATASET_NAME}"
+        return DataError(
+            f"{rows.path} on {socket.gethostname()} {why}. Checkpoints that this run has saved so "
+            "far may come from other rows than those that were prepared",
+            fix=_prepare_again(self.folder, self.info),
+        )
 
 
 def load_dataset(folder: Path) -> Dataset:

@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from yoked.errors import DataError
 from yoked.paths import private_folder
@@ -27,8 +28,7 @@ def file_hashes(
     root: Path, files: Sequence[Path], cache: Path, progress: ProgressSink
 ) -> list[str]:
     """sha256 of each file, from the cache where its size and times are as they were."""
-    name = hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogateescape")).hexdigest()
-    memory = cache / "hashes" / f"{name[:16]}.json"
+    memory = hashes_file(root, cache)
     known = read_json(memory) or {}
     stamps = [_stamp(path) for path in files]
     total, done, unsaved = sum(stamp[0] for stamp in stamps), 0, 0
@@ -45,11 +45,17 @@ def file_hashes(
                 unsaved += stamp[0] or 1
             done = _tell(progress, done + stamp[0], total)
         if unsaved >= _SAVE_EVERY_BYTES:
-            _save(memory, known)
+            save_hashes(memory, known)
             unsaved = 0
     if unsaved:
-        _save(memory, known)
+        save_hashes(memory, known)
     return hashes
+
+
+def hashes_file(root: Path, cache: Path) -> Path:
+    """Where the hashes of a folder's files are remembered."""
+    name = hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogateescape")).hexdigest()
+    return cache / "hashes" / f"{name[:16]}.json"
 
 
 def _tell(progress: ProgressSink, done: int, total: int) -> int:
@@ -77,7 +83,8 @@ def _hash(path: Path, stamp: _Stamp) -> str:
     return digest
 
 
-def _save(memory: Path, known: dict[str, object]) -> None:
+def save_hashes(memory: Path, known: dict[str, Any]) -> None:
+    """Write them, where that is possible."""
     # It only saves time: a cache that others prepared may well be read-only.
     with contextlib.suppress(OSError):
         private_folder(memory.parent)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +41,26 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
+class Stamp(NamedTuple):
+    """Whether a file is still the same, as far as the file system says."""
+
+    device: int
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, file: IO[bytes]) -> Stamp:
+        """That of an open file, whatever has its name by now."""
+        found = os.fstat(file.fileno())
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
 class RowFile:
     """Packed rows, read only. Opening maps the file and reads the header alone.
 
-    num_rows: rows in the file. row_tokens: tokens in a row, T+1.
+    num_rows: rows in the file. row_tokens: tokens in a row, T+1. opened: the file that is mapped.
     Raises DataError when the file is missing, no row file, or not whole.
     """
 
@@ -70,11 +86,13 @@ class RowFile:
         self.row_tokens = int(row_tokens)
         self.vocab_size = int(vocab_size)
         shape = (self.num_rows, self.row_tokens)
-        self._rows: NDArray[Any] = (
-            np.memmap(path, token_dtype(vocab_size), "r", _HEADER_BYTES, shape)
-            if num_rows
-            else np.empty(shape, token_dtype(vocab_size))
-        )
+        with path.open("rb") as file:
+            self.opened = Stamp.of(file)
+            self._rows: NDArray[Any] = (
+                np.memmap(file, token_dtype(vocab_size), "r", _HEADER_BYTES, shape)
+                if num_rows
+                else np.empty(shape, token_dtype(vocab_size))
+            )
 
     def __len__(self) -> int:
         return self.num_rows

@@ -1,178 +1,147 @@
-"""Compare prepared rows with their recorded SHA-256, beside a run and in spare time.
+"""Comparison of prepared rows with their recorded sha256, in spare time while a run trains.
 
-Another process reads, because a thread that gives way may be stopped while it holds the
-interpreter's lock, and the training thread would wait for it. It runs under SCHED_IDLE, and with
-the standard library alone, so that a host whose every core computes does not notice it.
+A row file is read once; the result is remembered in the cache for RENEW_NS, as long as the file
+is the same by its inode, size and times. The first rank of each host compares for all of them.
+
+A run must not become slower by it, on a host with one core either:
+- The thread is under SCHED_IDLE: where all cores are busy, it gets about 3/1000 of one, and it
+  never takes the processor from a thread that wakes up. Its reads are of the idle class too, where
+  the disk's scheduler heeds that. Source: task_nice_ioclass in Linux's include/linux/ioprio.h.
+- Python's lock is the danger: a thread under SCHED_IDLE that holds it, and gets no core, holds up
+  the thread that trains. Reading and hashing release the lock; it is taken twice for each chunk,
+  for microseconds, which is why a chunk has megabytes.
+So a comparison can take longer than a short run. A run that is finished does the rest at its end,
+without giving way; otherwise changed rows would have been trained on in silence.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import os
-import subprocess
-import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from yoked.paths import cache_root
 from yoked.spare import give_way
-from yoked.tether import tie_to_parent
-from yoked.train.data.files import read_json, write_json
-from yoked.train.data.hashes import SETTLED_NS
+from yoked.train.data.dataset import Dataset
+from yoked.train.data.files import read_json
+from yoked.train.data.hashes import SETTLED_NS, hashes_file, save_hashes
+from yoked.train.data.progress import ProgressSink, Silent
+from yoked.train.data.rows import RowFile, Stamp
 
-if TYPE_CHECKING:
-    from yoked.train.data.dataset import Dataset
-
-# A disk can lose what it once held: what was good is read again after so long.
-GOOD_FOR_S = 7 * 86_400.0
-_CHUNK_BYTES = 1 << 18
-_SOURCE = Path(__file__).parents[3]
-_START = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from yoked.train.data.verify import main; main(sys.argv[1:])"
-)
-# By these, others recognise a rank.
-_OF_A_RANK = ("RANK", "LOCAL_RANK")
-
-# Number of the inode, size in bytes, and the times of the last change of content and of the
-# inode, in nanoseconds.
-Stamp = list[int]
+# Disks lose bits without a change of any time stamp.
+RENEW_NS = 7 * 24 * 3_600 * 10**9
+_CHUNK_BYTES = 4 << 20
 
 
 class Verification:
-    """The row files of a dataset on their way to being verified, once a host.
+    """The comparison of a data set's row files, by one rank of a host.
 
-    What was found good is remembered in the cache for `GOOD_FOR_S`, as long as the file stays as
-    it is. A run that ends before all is read leaves the rest to the next one.
+    works: False on a rank that leaves it to another one of its host.
+    pending: the row files to be read, because no comparison of theirs is remembered.
+    problem: what was found so far; it stays.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self._memory = _memory_of(dataset.folder)
-        self._expected = {
-            rows.path: stats.sha256
-            for rows, stats in (
-                (dataset.train, dataset.info.train),
-                (dataset.val, dataset.info.val),
-            )
-        }
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(
+        self,
+        data: Dataset,
+        cache: Path | None = None,
+        *,
+        works: bool = True,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._data, self._now_ns = data, now_ns
+        self._memory = hashes_file(data.folder, cache or cache_root())
+        self.problem: Exception | None = None
+        self.pending: list[RowFile] = []
+        if works:
+            known = read_json(self._memory) or {}
+            self.pending = [
+                rows for rows in (data.train, data.val) if not self._is_known(known, rows)
+            ]
+        self._work, self._done_bytes = self._compare(), 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._in_spare_time, name="verify rows", daemon=True)
 
     def start(self) -> None:
-        """Begin to read what is not remembered as good."""
-        known = read_json(self._memory) or {}
-        todo = [path for path in self._expected if not self._is_good(path, known.get(path.name))]
-        if not todo:
-            return
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-I", "-S", "-c", _START, str(_SOURCE)),
-                *(str(os.getpid()), *map(str, todo)),
-            ],
-            env={key: value for key, value in os.environ.items() if key not in _OF_A_RANK},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+        """Compare in a thread that gives way."""
+        if self.pending:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Have the thread end with its chunk, whether or not it is through."""
+        self._stopped.set()
+
+    def finish(
+        self, progress: ProgressSink | None = None, give_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Do what is left in the calling thread. Raises DataError as `require_sound` does."""
+        self.stop()
+        if self._thread.is_alive():
+            # For a chunk; an idle thread gets the processor that this one leaves.
+            self._thread.join()
+        self._advance(give_up, progress or Silent())
+        self.require_sound()
+
+    def require_sound(self) -> None:
+        """Raise what was found so far: a DataError that names the file."""
+        if self.problem is not None:
+            raise self.problem
+
+    def _in_spare_time(self) -> None:
+        # A sandbox may forbid it; the rows are compared all the same.
+        with contextlib.suppress(PermissionError):
+            give_way()
+        self._advance(self._stopped.is_set, Silent())
+
+    def _advance(self, give_up: Callable[[], bool], progress: ProgressSink) -> None:
+        total = sum(rows.opened.size_bytes for rows in self.pending)
+        try:
+            for count in self._work:
+                self._done_bytes += count
+                progress.update("verifying rows", self._done_bytes, total, "bytes")
+                if give_up():
+                    return
+        except Exception as problem:  # noqa: BLE001 - raised by require_sound
+            self.problem = problem
+
+    def _compare(self) -> Iterator[int]:
+        """Compare the pending files, and yield bytes after each chunk. Raises DataError."""
+        for rows in self.pending:
+            recorded, began_ns = self._data.recorded_sha256(rows), self._now_ns()
+            digest, buffer = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))
+            try:
+                with rows.path.open("rb", buffering=0) as file:
+                    before = Stamp.of(file)
+                    while count := file.readinto(buffer):
+                        digest.update(buffer[:count])
+                        yield count
+                    after = Stamp.of(file)
+            except OSError as error:
+                why = f"cannot be read ({error.strerror or error})"
+                raise self._data.damaged(rows, why) from error
+            # Only the file that is mapped says what was trained on.
+            if before[:2] != rows.opened[:2]:
+                raise self._data.damaged(rows, "was replaced while this run reads it")
+            if digest.hexdigest() != recorded:
+                raise self._data.damaged(rows)
+            settled = began_ns - max(before.mtime_ns, before.ctime_ns) > SETTLED_NS
+            if settled and before == after:
+                known = read_json(self._memory) or {}
+                known[rows.path.name] = [*before, recorded, self._now_ns()]
+                save_hashes(self._memory, known)
+
+    def _is_known(self, known: dict[str, Any], rows: RowFile) -> bool:
+        """Whether the file that was opened is remembered to have the recorded sha256."""
+        found = known.get(rows.path.name)
+        if not isinstance(found, list) or not found or not isinstance(found[-1], int):
+            return False
+        *remembered, compared_ns = found
+        return (
+            remembered == [*rows.opened, self._data.recorded_sha256(rows)]
+            # A time in the future is that of a clock which was wrong.
+            and 0 <= self._now_ns() - compared_ns < RENEW_NS
         )
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing is being read any more, and `check` has seen what came of it."""
-        return self._process is None
-
-    def check(self) -> None:
-        """Take in what was found; costs a system call while files are being read.
-
-        Raises DataError when a file is not what it was when it was prepared.
-        """
-        if self._process is None or self._process.poll() is None:
-            return
-        assert self._process.stdout is not None
-        with self._process.stdout as said:
-            lines = said.read().splitlines()
-        self._process = None
-        # What was killed in the middle has told of some files, or of none.
-        found = [json.loads(line) for line in lines if line.endswith(b"}")]
-        for each in found:
-            path = Path(each["path"])
-            if each["sha256"] != self._expected[path]:
-                why = each["problem"] or "its sha256 is not the one in dataset.json"
-                raise self._dataset.damaged(path, f"{why}. This run has trained on it so far")
-        self._remember(found)
-
-    def close(self) -> None:
-        """Stop reading; harmless when nothing is being read."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
-
-    def _is_good(self, path: Path, known: object) -> bool:
-        try:
-            match known:
-                case [*stamp, str(sha256), int() | float() as at_s]:
-                    return (
-                        stamp == stamp_of(path)
-                        and sha256 == self._expected[path]
-                        and 0 <= time.time() - at_s < GOOD_FOR_S
-                    )
-        except OSError:
-            pass
-        return False
-
-    def _remember(self, found: list[Mapping[str, object]]) -> None:
-        known = read_json(self._memory) or {}
-        for each in found:
-            stamp = each["stamp"]
-            # A second change within the resolution of the file system's clock would not be seen.
-            if isinstance(stamp, list) and time.time_ns() - max(stamp[2:]) > SETTLED_NS:
-                known[Path(str(each["path"])).name] = [*stamp, each["sha256"], time.time()]
-        # It only saves time: a cache that others prepared may well be read-only.
-        with contextlib.suppress(OSError):
-            self._memory.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._memory, known)
-
-
-def stamp_of(path: Path) -> Stamp:
-    """What changes when a file does. Raises OSError."""
-    found = path.stat()
-    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
-
-
-def _memory_of(folder: Path) -> Path:
-    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
-    return cache_root() / "verified" / f"{name[:16]}.json"
-
-
-def main(argv: list[str]) -> None:
-    """Print one JSON object for each file: path, stamp, sha256 and problem.
-
-    stamp: null where it did not stay as it was. problem: why the file could not be read, or null.
-    """
-    give_way()
-    tie_to_parent(int(argv[0]))
-    for path in map(Path, argv[1:]):
-        stamp, sha256, problem = None, None, None
-        try:
-            stamp = stamp_of(path)
-            sha256 = _digest(path)
-            if stamp_of(path) != stamp:
-                stamp = None
-        except OSError as error:
-            problem = f"it cannot be read: {error.strerror}"
-        said = {"path": str(path), "stamp": stamp, "sha256": sha256, "problem": problem}
-        sys.stdout.write(json.dumps(said) + "\n")
-        sys.stdout.flush()
-
-
-def _digest(path: Path) -> str:
-    digest, chunk = hashlib.sha256(), bytearray(_CHUNK_BYTES)
-    view = memoryview(chunk)
-    with path.open("rb", buffering=0) as file:
-        while size := file.readinto(chunk):
-            digest.update(view[:size])
-    return digest.hexdigest()

@@ -14,6 +14,7 @@ from yoked.errors import DataError
 from yoked.train.data.corpus import climbmix_folder
 from yoked.train.data.dataset import DATASET_NAME, Dataset, list_datasets, load_dataset
 from yoked.train.data.prepare import prepare
+from yoked.train.data.verify import Verification
 from yoked.train.tokenizer import Tokenizer
 
 
@@ -41,6 +42,17 @@ def test_the_sequence_that_it_was_packed_for_is_fine(prepared: Dataset) -> None:
         prepared.require_seq_len(8)
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_flipped_bit_is_found_by_verification(prepared: Dataset, cache: Path, split: str) -> None:
+    path = prepared.folder / f"{split}.rows"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+    with pytest.raises(DataError, match=rf"{split}\.rows on \S+ is damaged"):
+        Verification(load_dataset(prepared.folder), cache).finish()
+
+
 def test_the_fix_of_damaged_rows_makes_them_again(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,12 +62,13 @@ def test_the_fix_of_damaged_rows_makes_them_again(
     Tokenizer.train(["the oxen sleep"], 270).save(tokenizer)
     made = prepare(str(text), max_seq_len=16, packing="bestfit", tokenizer=tokenizer)
     shutil.rmtree(tokenizer)
-    digest = made.train.sha256()
     content = bytearray(made.train.path.read_bytes())
     content[-1] ^= 1
     made.train.path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        Verification(load_dataset(made.folder), cache).finish()
 
-    for line in made.damaged(made.train.path, "another bit").fix:
+    for line in caught.value.fix:
         words = shlex.split(line)
         if words[0] == "yoked":
             assert main(words[1:]) == 0
@@ -63,7 +76,7 @@ def test_the_fix_of_damaged_rows_makes_them_again(
             subprocess.run(words, check=True)
 
     again = load_dataset(made.folder)
-    assert again.train.sha256() == digest == again.info.train.sha256
+    Verification(again, cache).finish()
     assert again.info == made.info
     assert [folder.name for folder in made.folder.parent.iterdir()] == [made.folder.name]
 

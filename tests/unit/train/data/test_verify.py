@@ -1,191 +1,267 @@
-"""Prepared rows are compared with their recorded SHA-256, once, beside a run."""
-
-from __future__ import annotations
+"""Prepared rows against what `dataset.json` says of them."""
 
 import json
 import os
-import subprocess
+import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from yoked.errors import DataError
-from yoked.train.data import verify
+from yoked.train.config import TrainConfig
 from yoked.train.data.dataset import Dataset, load_dataset
 from yoked.train.data.prepare import prepare
-from yoked.train.data.verify import Verification
+from yoked.train.data.progress import Silent
+from yoked.train.data.verify import RENEW_NS, Verification
+from yoked.train.session import Place, load_data
+from yoked.train.sync.wire import Wire
 
-DAY_S = 86_400.0
+DEADLINE_S = 60
+# Time stamps of files made just now are not trusted yet.
+SOON_NS = 10 * 10**9
+
+
+def soon(later_ns: int = 0) -> int:
+    return time.time_ns() + SOON_NS + later_ns
 
 
 @pytest.fixture
 def prepared(tmp_path: Path, cache: Path) -> Dataset:
     lines = [json.dumps({"text": f"the {number} oxen pull {number}"}) for number in range(200)]
     (tmp_path / "farm.jsonl").write_text("\n".join(lines))
-    found = prepare(str(tmp_path / "farm.jsonl"), max_seq_len=16, vocab_size=280, cache=cache)
-    settle(found)
-    return found
+    return prepare(str(tmp_path / "farm.jsonl"), max_seq_len=16, vocab_size=280, cache=cache)
 
 
-@pytest.fixture(autouse=True)
-def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files that were read, in their order."""
-    names: list[str] = []
-    start = subprocess.Popen
-
-    def popen(argv: list[str], **how: object) -> subprocess.Popen[bytes]:
-        names.extend(Path(word).name for word in argv if word.endswith(".rows"))
-        return start(argv, **how)  # type: ignore[call-overload,no-any-return]
-
-    monkeypatch.setattr(verify.subprocess, "Popen", popen)
-    return names
-
-
-def settle(dataset: Dataset) -> None:
-    """Files that were just written are not trusted by their times."""
-    while time.time_ns() - dataset.train.path.stat().st_ctime_ns <= verify.SETTLED_NS:
-        time.sleep(0.05)
-
-
-def verified(folder: Path) -> None:
-    """Verify to the end."""
-    verification = Verification(load_dataset(folder))
-    try:
-        verification.start()
-        to_the_end(verification)
-    finally:
-        verification.close()
-
-
-def to_the_end(verification: Verification) -> None:
-    while not verification.over:
-        verification.check()
-        time.sleep(0.01)
-
-
-def change_the_last_token(path: Path) -> None:
+def swap_two_ids(path: Path) -> None:
+    """As long as before, and each id below the vocabulary's size, so that it trains."""
     content = bytearray(path.read_bytes())
-    content[-2:] = bytes([1, 0]) if content[-2] != 1 else bytes([2, 0])
+    content[64:66], content[66:68] = content[66:68], content[64:66]
     path.write_bytes(content)
 
 
+def unread(data: Dataset, cache: Path, later_ns: int = 0) -> list[str]:
+    """Names of files that a start would read at that time."""
+    pending = Verification(data, cache, now_ns=lambda: soon(later_ns)).pending
+    return [rows.path.name for rows in pending]
+
+
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_changed_ids_are_an_error_that_names_the_file_and_prepares_it_again(
-    prepared: Dataset, split: str
+def test_changed_ids_are_found_in_spare_time_and_stay_known(
+    prepared: Dataset, cache: Path, split: str
 ) -> None:
     path = prepared.folder / f"{split}.rows"
-    change_the_last_token(path)
+    swap_two_ids(path)
+    verification = Verification(load_dataset(prepared.folder), cache)
 
-    with pytest.raises(DataError, match=rf"{split}\.rows is damaged: its sha256") as caught:
-        verified(prepared.folder)
+    verification.start()
+    deadline_s = time.monotonic() + DEADLINE_S
+    while verification.problem is None:
+        assert time.monotonic() < deadline_s, "waited in vain"
+        time.sleep(0.01)
 
-    assert any("yoked data prepare" in line for line in caught.value.fix)
+    for _ in range(2):
+        with pytest.raises(DataError) as caught:
+            verification.require_sound()
+        assert str(path) in caught.value.what
+        assert "its sha256 is not the one in dataset.json" in caught.value.what
+        assert any(line.startswith("yoked data prepare ") for line in caught.value.fix)
 
 
-def test_what_was_good_is_read_once(prepared: Dataset, read_files: list[str]) -> None:
-    verified(prepared.folder)
-    first = list(read_files)
-    verified(prepared.folder)
-
-    assert first == ["train.rows", "val.rows"]
-    assert read_files == first
-
-
-def test_what_was_good_is_read_anew_after_a_week(
-    prepared: Dataset, read_files: list[str], monkeypatch: pytest.MonkeyPatch
+def test_the_end_of_a_run_does_what_spare_time_did_not_suffice_for(
+    prepared: Dataset, cache: Path
 ) -> None:
-    verified(prepared.folder)
-    now_s = time.time()
-    read_files.clear()
+    swap_two_ids(prepared.train.path)
+    verification = Verification(load_dataset(prepared.folder), cache)
+    verification.require_sound()
 
-    monkeypatch.setattr(verify.time, "time", lambda: now_s + 6.9 * DAY_S)
-    verified(prepared.folder)
-    within = list(read_files)
-    monkeypatch.setattr(verify.time, "time", lambda: now_s + 7.1 * DAY_S)
-    verified(prepared.folder)
-
-    assert (within, read_files) == ([], ["train.rows", "val.rows"])
+    with pytest.raises(DataError, match=r"train\.rows on \S+ is damaged"):
+        verification.finish()
 
 
-def test_a_file_that_was_replaced_by_one_of_the_same_size_and_time_is_read_anew(
+def test_a_person_who_does_not_want_to_wait_for_it_need_not(prepared: Dataset, cache: Path) -> None:
+    swap_two_ids(prepared.val.path)
+    verification = Verification(load_dataset(prepared.folder), cache)
+
+    verification.finish(give_up=lambda: True)
+
+    assert verification.problem is None
+    assert unread(prepared, cache) == ["train.rows", "val.rows"]
+
+
+def test_a_rank_that_leaves_it_to_another_reads_nothing(prepared: Dataset, cache: Path) -> None:
+    swap_two_ids(prepared.train.path)
+    verification = Verification(load_dataset(prepared.folder), cache, works=False)
+
+    verification.start()
+    verification.finish()
+
+    assert verification.pending == []
+
+
+def test_a_second_start_reads_nothing_until_seven_days_are_over(
+    prepared: Dataset, cache: Path
+) -> None:
+    before = unread(prepared, cache)
+
+    Verification(prepared, cache, now_ns=soon).finish()
+
+    again = load_dataset(prepared.folder)
+    assert before == ["train.rows", "val.rows"]
+    assert unread(again, cache) == []
+    assert unread(again, cache, RENEW_NS - 3_600 * 10**9) == []
+    assert unread(again, cache, RENEW_NS) == ["train.rows", "val.rows"]
+
+
+def test_a_comparison_in_the_future_is_of_a_clock_that_was_wrong(
+    prepared: Dataset, cache: Path
+) -> None:
+    Verification(prepared, cache, now_ns=lambda: soon(RENEW_NS)).finish()
+
+    assert unread(prepared, cache) == ["train.rows", "val.rows"]
+
+
+def test_a_file_that_was_just_written_is_not_remembered(prepared: Dataset, cache: Path) -> None:
+    written_ns = prepared.train.opened.ctime_ns
+
+    Verification(prepared, cache, now_ns=lambda: written_ns + 10**9).finish()
+
+    assert unread(prepared, cache) == ["train.rows", "val.rows"]
+
+
+@pytest.mark.parametrize("how", ["replaced", "in place"])
+def test_another_file_of_the_same_size_and_mtime_is_noticed(
+    prepared: Dataset, cache: Path, how: str
+) -> None:
+    Verification(prepared, cache, now_ns=soon).finish()
+    path, before = prepared.train.path, prepared.train.path.stat()
+    target = path if how == "in place" else path.with_name("other")
+    target.write_bytes(path.read_bytes())
+    swap_two_ids(target)
+    os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
+    target.replace(path)
+
+    after = path.stat()
+    verification = Verification(load_dataset(prepared.folder), cache, now_ns=soon)
+
+    assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert [rows.path.name for rows in verification.pending] == ["train.rows"]
+    with pytest.raises(DataError, match=r"train\.rows on \S+ is damaged"):
+        verification.finish()
+
+
+def test_a_file_that_took_the_place_of_the_mapped_one_says_nothing_of_it(
+    prepared: Dataset, cache: Path
+) -> None:
+    path = prepared.train.path
+    good = path.read_bytes()
+    swap_two_ids(path)
+    trained_on = load_dataset(prepared.folder)
+    path.with_name("good").write_bytes(good)
+    path.with_name("good").replace(path)
+
+    with pytest.raises(DataError, match=r"train\.rows on \S+ was replaced while this run reads it"):
+        Verification(trained_on, cache).finish()
+
+
+def test_another_recorded_sha256_is_compared_anew(prepared: Dataset, cache: Path) -> None:
+    Verification(prepared, cache, now_ns=soon).finish()
+    manifest = prepared.folder / "dataset.json"
+    form = json.loads(manifest.read_text())
+    form["val"]["sha256"] = "0" * 64
+    manifest.write_text(json.dumps(form))
+
+    assert unread(load_dataset(prepared.folder), cache) == ["val.rows"]
+
+
+@pytest.mark.parametrize(
+    "remembered", ["no JSON", "[]", '{"train.rows": []}', '{"train.rows": 1, "val.rows": ["x"]}']
+)
+def test_a_damaged_memory_only_costs_time(prepared: Dataset, cache: Path, remembered: str) -> None:
+    Verification(prepared, cache, now_ns=soon).finish()
+    for memory in (cache / "hashes").iterdir():
+        memory.write_text(remembered)
+
+    assert unread(prepared, cache) == ["train.rows", "val.rows"]
+
+
+def test_rows_that_cannot_be_read_any_more_are_named(prepared: Dataset, cache: Path) -> None:
+    verification = Verification(load_dataset(prepared.folder), cache)
+    prepared.train.path.unlink()
+
+    with pytest.raises(DataError, match=r"train\.rows on \S+ cannot be read \(No such file"):
+        verification.finish()
+
+
+class BesideAnother(Wire):
+    """A second rank says what this one says, but for the recorded sha256 of a split."""
+
+    def __init__(self, field: int) -> None:
+        super().__init__()
+        self._field = field
+
+    def gather_values(self, value: Any, read: Callable[[Any], Any]) -> list[Any]:
+        if not isinstance(value, list):
+            return [read(value)]
+        other = ["attic", *value[1:]]
+        other[self._field] = "0" * 64
+        return [read(value), read(other)]
+
+
+@pytest.mark.parametrize("field", [1, 2, 3])
+def test_a_host_whose_rows_were_recorded_otherwise_is_named_before_the_first_step(
+    prepared: Dataset, cache: Path, monkeypatch: pytest.MonkeyPatch, field: int
+) -> None:
+    monkeypatch.setenv("YOKED_CACHE", str(cache))
+    config = TrainConfig(data=prepared.folder.name)
+
+    with pytest.raises(DataError, match="attic holds other data for"):
+        load_data(config, 16, BesideAnother(field), Place(0, 0, 1, 1), Silent())
+
+
+def lie(path: Path, place: int, value: int) -> None:
+    """Put a number into a row file's header."""
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<Q", content, place, value)
+    path.write_bytes(content)
+
+
+def test_a_header_with_another_vocabulary_is_refused_when_it_is_opened(prepared: Dataset) -> None:
+    lie(prepared.val.path, 32, prepared.vocab_size + 1)
+
+    with pytest.raises(DataError, match=r"val\.rows has a vocabulary of \d+ where dataset\.json"):
+        load_dataset(prepared.folder)
+
+
+def test_a_header_with_rows_of_another_length_is_refused_when_it_is_opened(
     prepared: Dataset,
 ) -> None:
-    verified(prepared.folder)
-    path = prepared.folder / "train.rows"
-    before = path.stat()
-    change_the_last_token(path)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    path, rows = prepared.train.path, prepared.train.num_rows
+    lie(path, 16, rows)
+    lie(path, 24, prepared.train.row_tokens)
 
-    with pytest.raises(DataError, match=r"train\.rows is damaged"):
-        verified(prepared.folder)
+    with pytest.raises(DataError, match=r"train\.rows has 17 rows of \d+ tokens where dataset"):
+        load_dataset(prepared.folder)
 
 
-def test_a_file_whose_recorded_digest_was_changed_is_read_anew(prepared: Dataset) -> None:
-    verified(prepared.folder)
-    path = prepared.folder / "dataset.json"
-    form = json.loads(path.read_text())
-    form["train"]["sha256"] = "0" * 64
-    path.write_text(json.dumps(form))
-
-    with pytest.raises(DataError, match=r"train\.rows is damaged"):
-        verified(prepared.folder)
-
-
-def test_a_file_that_cannot_be_read_is_named(prepared: Dataset) -> None:
-    verification = Verification(prepared)
-    prepared.val.path.unlink()
-
-    verification.start()
-    with pytest.raises(DataError, match=r"val\.rows is damaged: it cannot be read: No such file"):
-        to_the_end(verification)
-
-
-def test_a_run_that_ends_first_leaves_no_process_and_no_memory(
-    prepared: Dataset, read_files: list[str]
+def test_a_header_with_more_rows_than_the_file_is_refused_when_it_is_opened(
+    prepared: Dataset,
 ) -> None:
-    verification = Verification(prepared)
-    verification.start()
-    process = verification._process
-    verification.close()
+    lie(prepared.train.path, 24, prepared.train.num_rows + 1)
 
-    assert process is not None
-    assert process.returncode is not None
-    verified(prepared.folder)
-    assert read_files == ["train.rows", "val.rows"] * 2
+    with pytest.raises(DataError, match=r"train\.rows cannot be used: [\d,]+ bytes long where"):
+        load_dataset(prepared.folder)
 
 
-def test_a_reader_that_was_killed_is_no_verdict(prepared: Dataset) -> None:
-    verification = Verification(prepared)
-    verification.start()
-    assert verification._process is not None
-    verification._process.kill()
-    verification._process.wait()
+@pytest.mark.parametrize("token", [280, 65_535])
+def test_an_id_beyond_the_vocabulary_is_an_error_of_the_data(prepared: Dataset, token: int) -> None:
+    content = bytearray(prepared.train.path.read_bytes())
+    struct.pack_into("<H", content, 64 + 2 * 17, token)
+    prepared.train.path.write_bytes(content)
+    rows = load_dataset(prepared.folder).train
 
-    verification.check()
-
-    assert verification.over
-
-
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="needs Linux")
-def test_the_reader_gives_way_to_the_run_and_is_taken_for_no_rank(
-    prepared: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "0")
-    # Nobody writes to it: the reader waits.
-    prepared.train.path.unlink()
-    os.mkfifo(prepared.train.path)
-    verification = Verification(prepared)
-    verification.start()
-    try:
-        assert verification._process is not None
-        pid = verification._process.pid
-        while b"\0-S\0" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-            time.sleep(0.01)
-        while os.sched_getscheduler(pid) != os.SCHED_IDLE:
-            time.sleep(0.01)
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    finally:
-        verification.close()
-
-    assert b"RANK=" not in environment
+    rows.rows([0])
+    with pytest.raises(DataError, match=rf"has token {token:,} where the vocabulary has 280"):
+        rows.rows([0, 1])

@@ -1,0 +1,54 @@
+"""Rows that are not those that were prepared end the run, on every rank."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.distributed
+
+
+def change_ids(path: Path) -> None:
+    """Swap the bytes of two ids: below the vocabulary's size still, and of the same length."""
+    content = bytearray(path.read_bytes())
+    content[64:66], content[66:68] = content[66:68], content[64:66]
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_changed_ids_end_the_run_and_the_file_is_named(
+    lab: Any, trained: Path, tmp_path: Path, ranks: int
+) -> None:
+    del trained  # The cache has the rows now.
+    lab.cache = Path(shutil.copytree(lab.cache, tmp_path / "cache"))
+    (rows,) = lab.cache.glob("data/*/train.rows")
+    change_ids(rows)
+
+    ended = lab.train("changed", ranks=ranks).end()
+
+    said = ended.stdout + ended.stderr
+    assert ended.status == 1, said
+    assert f"{rows} on " in said
+    assert "is damaged: its sha256 is not the one in dataset.json" in said
+    assert "yoked data prepare " in said
+    assert "Traceback" not in said
+
+
+def test_an_id_beyond_the_vocabulary_is_named_and_not_a_crash_of_the_embedding(
+    lab: Any, trained: Path, tmp_path: Path
+) -> None:
+    del trained
+    lab.cache = Path(shutil.copytree(lab.cache, tmp_path / "cache"))
+    (rows,) = lab.cache.glob("data/*/train.rows")
+    content = rows.read_bytes()
+    rows.write_bytes(content[:64] + b"\xff" * (len(content) - 64))
+
+    ended = lab.train("changed").end()
+
+    said = ended.stdout + ended.stderr
+    assert ended.status == 1, said
+    assert f"{rows} " in said
+    assert "Traceback" not in said
