@@ -45,9 +45,9 @@ _MOST_FILES = 10_000
 _Listing = dict[str, tuple[int, int]]
 
 
-def fetch_bytes(client: AgentClient, path: str, *, offset: int = 0) -> bytes:
-    """A small file's content, from an offset on; empty where there is none. Raises HostError."""
-    return b"".join(_pieces(client, path, offset, MOST_JSON_BYTES))
+def fetch_bytes(client: AgentClient, path: str) -> bytes:
+    """A small file's content; empty where there is none. Raises HostError for a larger one."""
+    return b"".join(_pieces(client, path, 0, MOST_JSON_BYTES))
 
 
 def fetch_json(client: AgentClient, path: str) -> dict[str, Any] | None:
