@@ -219,7 +219,7 @@ def _require_room(client: AgentClient, here: Path, todo: list[tuple[str, int]]) 
             fix=f"ssh {client.host}    find out who answers there",
         )
     # What a file that grows has here already does not come again.
-    needed = sum(size - _grown_bytes(here / name) for name, size in todo)
+    needed = sum(max(0, size - _grown_bytes(here / name)) for name, size in todo)
     there_is = next(folder for folder in (here, *here.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(there_is).free
     if needed > free:
