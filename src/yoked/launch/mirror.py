@@ -47,9 +47,9 @@ _MOST_FILES = 10_000
 _Listing = dict[str, tuple[int, int]]
 
 
-def fetch_bytes(client: AgentClient, path: str, *, offset: int = 0) -> bytes:
-    """A small file's content, from an offset on; empty where there is none. Raises HostError."""
-    return b"".join(_pieces(client, path, offset, MOST_JSON_BYTES))
+def fetch_bytes(client: AgentClient, path: str) -> bytes:
+    """A small file's content; empty where there is none. Raises HostError for a larger one."""
+    return b"".join(_pieces(client, path, 0, MOST_JSON_BYTES))
 
 
 def fetch_json(client: AgentClient, path: str) -> dict[str, Any] | None:
@@ -222,7 +222,7 @@ def _require_room(client: AgentClient, here: Path, todo: list[tuple[str, int]]) 
             fix=f"ssh {client.host}    find out who answers there",
         )
     # What a file that grows has here already does not come again.
-    needed = sum(size - _grown_bytes(here / name) for name, size in todo)
+    needed = sum(max(0, size - _grown_bytes(here / name)) for name, size in todo)
     there_is = next(folder for folder in (here, *here.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(there_is).free
     if needed > free:

@@ -437,8 +437,6 @@ _RULES: Mapping[str, Rule] = {
     "environment": _ENVIRONMENT,
     # A part of it decides which files pip brings here.
     "environment_base": fields(_BASE, needed=tuple(_BASE)),
-    # Which names may come is decided by launch.listing; it also says which did not.
-    "file_list": each(all_of(text, count, whole)),
     "trial": fields({"line": text, "end": _END}),
     "job_list": each(_JOB),
     "job_listeners": named(

@@ -6,6 +6,7 @@ Nothing here imports torch.
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from yoked.errors import UsageError
@@ -13,6 +14,8 @@ from yoked.errors import UsageError
 if TYPE_CHECKING:
     from yoked.train.config import TrainConfig
 
+# `launch.listing` lets no other name of a folder come from a host.
+_MODEL_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,79}")
 _AT_LEAST: tuple[tuple[str, float], ...] = (
     ("depth", 1),
     ("aspect_ratio", 1),
@@ -115,12 +118,16 @@ def _check_batch(config: TrainConfig) -> None:
 
 
 def _check_run(config: TrainConfig) -> None:
-    for flag, name in (("--run", config.run), ("--model-tag", config.model_tag)):
-        if name is not None and (not name or name.startswith((".", "-")) or "/" in name):
-            raise UsageError(
-                f"{flag} {name!r} cannot be the name of a folder",
-                fix="use letters, digits, - and _",
-            )
+    run, tag = config.run, config.model_tag
+    if run is not None and (not run or run.startswith((".", "-")) or "/" in run):
+        raise UsageError(
+            f"--run {run!r} cannot be the name of a folder", fix="use letters, digits, - and _"
+        )
+    if tag is not None and not _MODEL_TAG.fullmatch(tag):
+        raise UsageError(
+            f"--model-tag {tag!r} cannot be the name of a folder",
+            fix="letters, digits and . _ - only, at most 80, a letter, digit or _ first",
+        )
     if config.start_from is not None and (config.resume or config.resume_from_step is not None):
         raise UsageError(
             "--from starts a new run and --resume goes on with an old one",

@@ -1,4 +1,4 @@
-"""Answers of hosts that name files, or end in a command line."""
+"""Answers of hosts that end in a command line."""
 
 from __future__ import annotations
 
@@ -19,29 +19,6 @@ BASE = {
     "mac_version": "",
     "gpu": False,
 }
-
-
-@pytest.mark.parametrize(
-    "file",
-    [
-        ["run.json", -1, 0],
-        ["run.json", True, 0],
-        ["run.json", 1.5, 0],
-        ["run.json", "4", 0],
-        ["run.json", 2**70, 0],
-        ["run.json", 4],
-        [None, 4, 0],
-        [["run.json"], 4, 0],
-        "run.json",
-    ],
-)
-def test_a_listed_file_without_a_name_and_a_size_is_left_out(file: Any) -> None:
-    odd: list[str] = []
-
-    found = understood("file_list", [file, ["metrics.jsonl", 4, 17]], odd)
-
-    assert found == [["metrics.jsonl", 4, 17]]
-    assert len(odd) == 1
 
 
 @pytest.mark.parametrize("more", [{}, {"libc": "", "libc_version": ""}, {"libc_version": "2.5.1"}])

@@ -43,6 +43,9 @@ from yoked.train.limits import require_whole_rows
         ({"target_flops": float("nan")}, "--target-flops nan gives the run no end", "finite"),
         ({"target_param_data_ratio": float("inf")}, "--target-param-data-ratio inf", "finite"),
         ({"run": "../elsewhere"}, "cannot be the name of a folder", "letters"),
+        ({"model_tag": "d4 of mine"}, "--model-tag 'd4 of mine'", "letters"),
+        ({"model_tag": "d4\n"}, "cannot be the name of a folder", "letters"),
+        ({"model_tag": "d" * 81}, "cannot be the name of a folder", "at most 80"),
         ({"resume": True, "start_from": Path("x")}, "--from starts a new run", "one of the two"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated
 
@@ -54,7 +55,7 @@ def command(
             raise CheckpointError(
                 f"run {name} on {host} has no checkpoint yet", fix=f"yoked logs {name}"
             )
-        mirror_run(client, folder, here)
+        mirror_run(client, folder, here, note=output.note)
         came = mirror_run(
             client,
             folder,
@@ -64,9 +65,29 @@ def command(
             progress=lambda done, total: progress.update(f"from {host}", done, total, "bytes"),
         )
         progress.close()
+    _make_tokenizer(here, newest, output)
     output.result(
         {"run": name, "host": host, "dir": str(here), "bytes": came},
         verdict=f"fetched the newest checkpoint of {name} from {host}: {format_bytes(came)}",
         next_commands=[f"yoked sample {name}"],
     )
     return 0
+
+
+def _make_tokenizer(here: Path, came: Container[str], output: Output) -> None:
+    """Make nanochat's forms of a fetched run's tokenizer from ours; a host's pickle never comes.
+
+    came: what the checkpoint consists of. Raises DataError for a tokenizer that is damaged.
+    """
+    from yoked.launch.listing import TOKENIZER, TOKENIZER_FILE
+
+    if TOKENIZER_FILE not in came:
+        output.note(f"no tokenizer came: the host has no {TOKENIZER_FILE}")
+        return
+    try:
+        from yoked.train.nanochat_format import export_tokenizer
+    except ImportError as problem:
+        # What trains need not be on the controller; yoked itself reads the JSON.
+        output.note(f"tokenizer.pkl, which only nanochat reads, was not made: {problem}")
+        return
+    export_tokenizer(here / TOKENIZER, here / TOKENIZER)

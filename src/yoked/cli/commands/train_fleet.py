@@ -75,7 +75,8 @@ def train_fleet(
 
         def after(job: FleetJob) -> None:
             if job.end is not None and not job.end.detached:
-                results.append(_bring_home(config, same_fleet(flags.fleet), job, job.end))
+                fleet_flag = same_fleet(flags.fleet)
+                results.append(_bring_home(config, fleet_flag, job, job.end, output))
 
         job = run_job(
             order, flags, output, fleet=fleet, need=need_of(config), before=before, after=after
@@ -185,7 +186,7 @@ def _job_name(config: TrainConfig, seats: list[Seat]) -> str:
 
 
 def _bring_home(
-    config: TrainConfig, fleet_flag: str, job: FleetJob, end: JobEnd
+    config: TrainConfig, fleet_flag: str, job: FleetJob, end: JobEnd, output: Output
 ) -> Mapping[str, Any]:
     """Copy the run's folder here; its result, or the error that ended it."""
     first = job.started.seats[0]
@@ -193,7 +194,8 @@ def _bring_home(
     folder = f"{first.job_root}/{job.started.run}"
     if not config.dry_run:
         here = config.runs_dir / config.run
-        mirror_run(first.client, f"{first.facts['state']}/runs/{config.run}", here)
+        folder_there = f"{first.facts['state']}/runs/{config.run}"
+        mirror_run(first.client, folder_there, here, note=output.note)
     go_on = f"yoked train --resume --run {config.run}{fleet_flag}"
     end.raise_failure(fix=go_on, fleet_flag=fleet_flag)
     with host_wrote(first.host.name, "the run's result"):
