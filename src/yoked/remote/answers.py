@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from yoked.shape import Shape, amount, anything, is_int, misfit, quantity
+from yoked.shape import Row, Shape, amount, anything, is_int, misfit, quantity
 
 # The year 9999 ends later in every time zone; datetime knows none after it.
 _LAST_S = 253_402_200_000.0
@@ -52,6 +52,7 @@ _LEFT_PROCESS = {"pid": amount, "run": str, "command": str, "ports": [port]}
 # What a call returns.
 RESULTS: Mapping[str, Shape] = {
     "dial": Each(anything, "targets"),
+    "file_list": [Row((str, amount, int))],
     "file_read": bool,
     "blobs_missing": {str: amount},
     "blob_append": amount,

@@ -142,7 +142,7 @@ def test_a_call_does_not_wait_on_while_parts_come(tmp_path: Path) -> None:
         ("blob_append", "8", "it is '8'"),
         ("folder_put", ["/etc"], "it is "),
         ("run", {"exit_status": "0; rm"}, "exit_status is '0; rm'"),
-        ("file_list", "a", "file_list is not what"),
+        ("file_list", [["a", 1]], r"it\[0\] is no list of 3"),
         ("interfaces", [{"name": "lo", "kind": "loopback"}], "interfaces.mtu_bytes is not what"),
         ("job_go", {"host_program": 10**30}, "host_program is 1000"),
         ("job_go", {"host_program": "\x1b]0;title\x07"}, r"host_program is '\\x1b]0;title"),
