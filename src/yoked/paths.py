@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# In the folder that YOKED_LAUNCH_DIR names: the line that rank 0 would draw on a terminal now.
+LIVE_NAME = "live"
+
 
 def cache_root() -> Path:
     """The cache folder: `$YOKED_CACHE`, else `$XDG_CACHE_HOME/yoked`, else `~/.cache/yoked`."""
