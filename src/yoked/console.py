@@ -10,11 +10,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from yoked.paths import LIVE_NAME
 from yoked.text import one_line
 from yoked.units import format_bytes, format_count, format_duration
 
-# In the folder that YOKED_LAUNCH_DIR names: the line that rank 0 would draw on a terminal now.
-LIVE_NAME = "live"
 _REDRAW_S = 0.1
 
 

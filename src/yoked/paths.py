@@ -14,6 +14,8 @@ from pathlib import Path
 from yoked.errors import YokedError
 
 _PRIVATE = 0o700
+# In the folder that YOKED_LAUNCH_DIR names: the line that rank 0 would draw on a terminal now.
+LIVE_NAME = "live"
 
 
 def cache_root() -> Path:

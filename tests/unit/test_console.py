@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from yoked.console import LIVE_NAME, LiveLine, StageProgress
+from yoked.console import LiveLine, StageProgress
+from yoked.paths import LIVE_NAME
 
 
 def test_progress_is_quiet_where_there_is_no_terminal() -> None:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from yoked.console import LIVE_NAME
 from yoked.errors import HostError, JobError, YokedError
 from yoked.launch.bootstrap.verdict import EXIT_CODES
 from yoked.launch.following import HostLog, Reconnect
 from yoked.launch.registry import Record, ask_all, join
+from yoked.paths import LIVE_NAME
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.connect import Arrivals
 from yoked.remote.ssh import CONNECT_TIMEOUT_S

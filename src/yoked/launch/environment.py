@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packaging.requirements import Requirement
-
 from yoked.at_once import at_once
 from yoked.errors import HostError
 from yoked.fleet.model import HERE, Host
@@ -171,6 +169,8 @@ def host_versions(client: AgentClient, python: str, packages: Sequence[str]) -> 
 
 def differences(requirements: Sequence[str], found: Versions) -> list[Difference]:
     """What an interpreter has otherwise than it should; builds of one version do not differ."""
+    from packaging.requirements import Requirement
+
     result: list[Difference] = []
     for line in requirements:
         wanted = Requirement(line)
@@ -182,4 +182,6 @@ def differences(requirements: Sequence[str], found: Versions) -> list[Difference
 
 def package_names(requirements: Sequence[str]) -> list[str]:
     """The names in a list of requirements."""
+    from packaging.requirements import Requirement
+
     return [Requirement(line).name for line in requirements]

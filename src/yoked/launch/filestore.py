@@ -21,7 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from yoked.console import LIVE_NAME
 from yoked.launch.attach import Display, JobEnd
 from yoked.launch.bootstrap.host import HostProgram, Signals
 from yoked.launch.bootstrap.job import Job, read_job
@@ -29,6 +28,7 @@ from yoked.launch.bootstrap.verdict import HostExit
 from yoked.launch.here import LocalRun, explain
 from yoked.launch.registry import Record
 from yoked.launch.start import installed_package
+from yoked.paths import LIVE_NAME
 
 # What finds a run again, and so does not work without /proc.
 UNKNOWN_HERE = "runs, attach, logs, stop, clean, --detach and --restarts"

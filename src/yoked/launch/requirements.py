@@ -15,14 +15,15 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
+from typing import TYPE_CHECKING
 
 import yoked
 from yoked.errors import YokedError
 from yoked.paths import cache_root, private_folder
+
+if TYPE_CHECKING:
+    # A run on this machine asks for no requirement, and need not wait for it.
+    from packaging.requirements import Requirement
 
 EXTRA = "train"
 # Parts of a CUDA build of torch, which names them itself: a host without a GPU needs none.
@@ -69,6 +70,8 @@ def _surroundings() -> str:
 
 def own_requirements() -> list[str]:
     """What yoked[train] asks for; from its metadata, or in a checkout from pyproject.toml."""
+    from packaging.requirements import Requirement
+
     try:
         asked = metadata.requires("yoked") or []
         own = [Requirement(line) for line in asked]
@@ -92,6 +95,9 @@ def _project_file() -> Path:
 
 def closure(asked: Iterable[str]) -> set[str]:
     """All that is needed for `asked`, with the versions that are installed here."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
     lines: set[str] = set()
     seen: set[str] = set()
     waiting = [Requirement(line) for line in asked]
@@ -120,6 +126,8 @@ def requirements_digest(lines: Sequence[str]) -> str:
 
 def public_version(version: str) -> str:
     """A version without its build: 2.13.0 for 2.13.0+cpu, which compute alike."""
+    from packaging.version import Version
+
     return Version(version).public
 
 
@@ -131,6 +139,8 @@ def _applies(requirement: Requirement, extras: Sequence[str]) -> bool:
 
 def _bare(requirement: Requirement) -> Requirement:
     """A requirement without its marker, which has been decided."""
+    from packaging.requirements import Requirement
+
     bare = Requirement(str(requirement))
     bare.marker = None
     return bare

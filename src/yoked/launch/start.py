@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yoked
 from yoked.at_once import at_once
@@ -25,8 +25,10 @@ from yoked.fleet.discover import require_distinct
 from yoked.fleet.model import Fleet, Host, usable_gpus
 from yoked.launch.environment import environment_python
 from yoked.launch.program import Program
-from yoked.launch.trees import Tree, package_tree, push_tree
 from yoked.remote.client import AgentClient
+
+if TYPE_CHECKING:
+    from yoked.launch.trees import Tree
 
 HOST_MODULE = "yoked.launch.bootstrap.host"
 PREPARE_S = 60.0
@@ -191,24 +193,11 @@ def start_job(
     """
     took_s: dict[str, float] = {}
     launch_id = uuid.uuid4().hex[:12]
-    began_s = time.monotonic()
     # This machine has this very yoked, unless another interpreter is to train.
     installed = order.home is not None and seats[0].python == sys.executable
-    package, work = None if installed else package_tree(), None
-    if order.program.folder is not None:
-        work = Tree.scan(order.program.folder, is_limited=order.program.is_limited)
-    took_s["scan"] = time.monotonic() - began_s
-
-    began_s = time.monotonic()
-    if package is None:
-        packages = [installed_package()]
-    else:
-        tree = package
-        packages = at_once(lambda seat: push_tree(seat.client, tree), seats, leave=True)
-    if work is not None:
-        content = work
-        at_once(lambda seat: push_tree(seat.client, content), seats, leave=True)
-    took_s["send"] = time.monotonic() - began_s
+    packages, work = [installed_package()], None
+    if not installed or order.program.folder is not None:
+        packages, work = _send(order, seats, took_s, installed=installed)
 
     began_s = time.monotonic()
     credentials = make_credentials(launch_id, len(seats))
@@ -231,6 +220,30 @@ def start_job(
         + (f", which meet at {seats[0].address}:{port}" if len(seats) > 1 else "")
     )
     return Started(order.run, launch_id, tuple(seats), took_s)
+
+
+def _send(
+    order: Order, seats: list[Seat], took_s: dict[str, float], *, installed: bool
+) -> tuple[list[str], Tree | None]:
+    """Send this yoked and the program's folder; (what each host has in PYTHONPATH, the folder)."""
+    # Not above: a run on this machine sends nothing, and need not wait for it.
+    from yoked.launch.trees import Tree, package_tree, push_tree
+
+    began_s = time.monotonic()
+    package, work = None if installed else package_tree(), None
+    if order.program.folder is not None:
+        work = Tree.scan(order.program.folder, is_limited=order.program.is_limited)
+    took_s["scan"] = time.monotonic() - began_s
+    began_s = time.monotonic()
+
+    def push(tree: Tree) -> list[str]:
+        return at_once(lambda seat: push_tree(seat.client, tree), seats, leave=True)
+
+    packages = [installed_package()] if package is None else push(package)
+    if work is not None:
+        push(work)
+    took_s["send"] = time.monotonic() - began_s
+    return packages, work
 
 
 def _prepare_all(

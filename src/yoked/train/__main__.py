@@ -36,19 +36,19 @@ def parse(argv: list[str]) -> TrainConfig:
     # torchrun hands on the `--` with which its users part its flags from the program's.
     if argv[:1] == ["--"]:
         argv = argv[1:]
+    if argv[:1] == ["--config-file"]:
+        # Written by a launch of ours; one that starts the ranks anew says so behind it.
+        _, file, *resume = argv
+        launched = TrainConfig.from_file(Path(file))
+        return _again(launched, Path(file)) if resume == ["--resume"] else launched
     app = App(name="python -m yoked.train", help=__doc__, result_action="return_value")
 
     @app.default
     def read(
         *,
         config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig(),  # noqa: B008
-        config_file: Annotated[Path | None, Parameter(help="Configuration as JSON.")] = None,
     ) -> TrainConfig:
-        if config_file is None:
-            return config
-        # A launcher that starts the ranks anew says so beside the file that it wrote at first.
-        launched = TrainConfig.from_file(config_file)
-        return _again(launched, config_file) if config.resume else launched
+        return config
 
     try:
         config = app(argv, exit_on_error=False, print_error=False)
