@@ -23,6 +23,9 @@ from typing import Any
 from cases import Case
 
 import yoked
+from yoked.errors import FleetError
+from yoked.fleet.file import read_fleet
+from yoked.fleet.trust import remember
 from yoked.lab import faults
 from yoked.lab.lab import Lab
 from yoked.lab.topology import Topology
@@ -151,6 +154,9 @@ class Stage:
 
     def run_here(self, words: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[str]:
         """A command of the person at the controller, in the folder of yoked.toml."""
+        # The file is the person's own; what is wrong in it is for the command to tell.
+        with contextlib.suppress(FleetError):
+            remember(read_fleet(self.fleet_file))
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             # Into files: what a command leaves in the background would hold a pipe open.
             process = subprocess.Popen(

@@ -17,6 +17,8 @@ from typing import Any
 import nanochat_side as side
 from watch import LineCount, Watch
 
+from yoked.fleet.file import read_fleet
+from yoked.fleet.trust import remember
 from yoked.journal import read
 from yoked.lab.lab import Lab
 from yoked.lab.topology import load
@@ -129,6 +131,7 @@ class Stage:
             f'[fleet]\nname = "{name}"\nssh_config = "{self.lab.ssh_config}"\n'
             f'[[host]]\nname = "{name}"\npython = "{sys.executable}"\n'
         )
+        remember(read_fleet(path))
         return path
 
     def model_flags(self, steps: int) -> list[str]:

@@ -19,8 +19,9 @@ import yoked
 from yoked.cli.commands import hosts, init
 from yoked.errors import FleetError, HostError
 from yoked.fleet.discover import survey
-from yoked.fleet.file import load_fleet
+from yoked.fleet.file import load_fleet, read_fleet
 from yoked.fleet.model import Host
+from yoked.fleet.trust import remember
 from yoked.lab.host import LabHost
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import LabUp, new_lab
@@ -161,6 +162,7 @@ def test_init_again_keeps_what_a_person_set(lab_of_two: Lab, tmp_path: Path) -> 
         f'[fleet]\nname = "mine"\nssh_config = "{lab_of_two.ssh_config}"\n'
         '[[host]]\nname = "beta"\nranks = 2\ninterface = "gone0"\n[[host]]\nname = "alpha"\n'
     )
+    remember(read_fleet(file))
 
     with pytest.raises(FleetError, match="is there already"):
         init.command(fleet=file)
@@ -196,6 +198,7 @@ def test_hosts_shows_why_one_is_down(
         f'[fleet]\nssh_config = "{lab_of_two.ssh_config}"\n'
         '[[host]]\nname = "alpha"\n[[host]]\nname = "nobody"\n'
     )
+    remember(read_fleet(file))
 
     status = hosts.command(fleet=file)
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from yoked.fleet.file import read_fleet
+from yoked.fleet.trust import remember
 from yoked.journal import read
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import new_lab
@@ -201,6 +203,7 @@ def test_a_host_that_nobody_can_reach_is_named_with_sshs_own_reason(
 ) -> None:
     text = lab.fleet_file.read_text()
     (tmp_path / "yoked.toml").write_text(text.replace('"beta"', '"no-such-host.invalid"'))
+    remember(read_fleet(tmp_path / "yoked.toml"))
     (tmp_path / "counts.py").write_text(COUNTS)
 
     done = yoked(tmp_path, "run", "--", "counts.py", "3")

@@ -17,7 +17,8 @@ import pytest
 from yoked.cli.commands import probe
 from yoked.cli.commands.probe import ModelFlags
 from yoked.errors import HostError
-from yoked.fleet.file import load_fleet
+from yoked.fleet.file import load_fleet, read_fleet
+from yoked.fleet.trust import remember
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import new_lab
 from yoked.probe.store import load_newest
@@ -109,6 +110,7 @@ def test_a_host_without_torch_is_named_and_the_links_are_there(
     text = lab.fleet_file.read_text()
     first, second = text.split('name = "beta"')
     file.write_text(f'{first}name = "beta"{second.replace(sys.executable, "/usr/bin/python3")}')
+    remember(read_fleet(file))
 
     status = probe.command(model=SMALL, fleet=file, quick=True)
 

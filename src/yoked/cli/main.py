@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _COMMANDS = (
     "init:command",
     "hosts:command",
+    "trust:command",
     "install:command",
     "doctor:command",
     "probe:command",

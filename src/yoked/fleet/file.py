@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 from yoked.errors import FleetError
 from yoked.fleet.model import HERE, Device, Fleet, Host
+from yoked.fleet.trust import require_trusted
 from yoked.records.words import CONTROL, INTERFACE, SSH_NAME
 
 FILE_NAME = "yoked.toml"
@@ -137,7 +138,17 @@ def open_fleet(named: Path | None) -> Fleet:
 
 
 def load_fleet(path: Path) -> Fleet:
-    """The fleet in a file. Raises FleetError with all that is wrong, each with its line."""
+    """The fleet in a file, once a person trusts what it has run. Raises FleetError."""
+    fleet = read_fleet(path)
+    require_trusted(fleet)
+    return fleet
+
+
+def read_fleet(path: Path) -> Fleet:
+    """The fleet in a file. Raises FleetError with all that is wrong, each with its line.
+
+    Nothing of it is to be run before `require_trusted` or `remember`.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         raw = tomllib.loads(text)

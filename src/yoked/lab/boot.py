@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yoked.errors import LabError
+from yoked.fleet.file import read_fleet
+from yoked.fleet.trust import remember
 from yoked.lab import network, shaping, ssh, tools
 from yoked.lab.cgroups import Cgroups
 from yoked.lab.hostgroup import HostGroup
@@ -51,6 +53,7 @@ def bring_up(lab: Lab, busy: Sequence[int] = ()) -> None:
     boot_hosts(lab, topology.hosts, busy)
     keys.write_client_config(lab.ssh_config, lab.folder, topology, _user_name())
     lab.fleet_file.write_text(_fleet_toml(lab), encoding="utf-8")
+    remember(read_fleet(lab.fleet_file))
     lab.notes.extend(_notes(lab))
 
 

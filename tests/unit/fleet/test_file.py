@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yoked.errors import FleetError
-from yoked.fleet.file import find_fleet, format_fleet, load_fleet, open_fleet, write_fleet
+from yoked.fleet.file import (
+    find_fleet,
+    format_fleet,
+    open_fleet,
+    read_fleet,
+    write_fleet,
+)
 from yoked.fleet.model import Fleet, Host
+from yoked.fleet.trust import remember
 
 WHOLE = """\
 [fleet]
@@ -39,7 +46,7 @@ def file(tmp_path: Path) -> Path:
 def refusal(file: Path, text: str) -> str:
     file.write_text(text)
     with pytest.raises(FleetError) as caught:
-        load_fleet(file)
+        read_fleet(file)
     assert caught.value.fix
     return caught.value.what.replace(str(file), "yoked.toml")
 
@@ -47,7 +54,7 @@ def refusal(file: Path, text: str) -> str:
 def test_all_keys_are_read_and_a_path_is_relative_to_the_file(file: Path) -> None:
     file.write_text(WHOLE)
 
-    fleet = load_fleet(file)
+    fleet = read_fleet(file)
 
     assert fleet == Fleet(
         name="home",
@@ -63,7 +70,7 @@ def test_all_keys_are_read_and_a_path_is_relative_to_the_file(file: Path) -> Non
 def test_a_host_and_its_name_are_enough(file: Path) -> None:
     file.write_text('[[host]]\nname = "."\n')
 
-    fleet = load_fleet(file)
+    fleet = read_fleet(file)
 
     assert fleet.hosts == (Host("."),)
     assert fleet.name == "yoked"
@@ -120,7 +127,7 @@ def test_bytes_that_are_no_text_are_refused(file: Path) -> None:
     file.write_bytes(b'[[host]]\nname = "\xff"\n')
 
     with pytest.raises(FleetError, match="is not UTF-8"):
-        load_fleet(file)
+        read_fleet(file)
 
 
 def test_the_named_file_counts_then_the_one_that_is_here(
@@ -133,6 +140,7 @@ def test_the_named_file_counts_then_the_one_that_is_here(
     assert find_fleet(None) is None
     assert find_fleet(Path(".")) is None  # noqa: PTH201 - as it is typed
     assert open_fleet(None).hosts == (Host("."),)
+    remember(read_fleet(other))
     assert open_fleet(other).name == "home"
     (tmp_path / "yoked.toml").write_text('[fleet]\nname = "here"\n[[host]]\nname = "a"\n')
     assert open_fleet(None).name == "here"
@@ -169,7 +177,7 @@ def test_what_is_written_is_read_back(
 
     path.write_text(format_fleet(fleet, {hosts[0].name: "8 cores"}), encoding="utf-8")
 
-    assert load_fleet(path) == fleet
+    assert read_fleet(path) == fleet
 
 
 def test_a_file_that_is_there_is_left_alone(file: Path) -> None:
@@ -205,7 +213,7 @@ def test_what_a_host_says_of_itself_stays_a_comment(file: Path) -> None:
 
     file.write_text(format_fleet(fleet, {"attic": cpu}))
 
-    assert [host.name for host in load_fleet(file).hosts] == ["attic"]
+    assert [host.name for host in read_fleet(file).hosts] == ["attic"]
 
 
 @pytest.mark.parametrize(

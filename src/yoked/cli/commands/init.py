@@ -51,7 +51,8 @@ def command(
     Nothing is written unless every host answers and every pair of them comes together.
     """
     from yoked.cli.commands import fleet_text
-    from yoked.fleet.file import format_fleet, require_free, write_fleet
+    from yoked.fleet.file import format_fleet, read_fleet, require_free, write_fleet
+    from yoked.fleet.trust import remember
 
     output = Output(json_mode=json_output)
     require_free(fleet, force=force)
@@ -59,6 +60,7 @@ def command(
     found, seen, choices = _look(wanted)
     comments = {name: _comment(seen[name], choices.get(name)) for name in seen}
     kept = write_fleet(fleet, format_fleet(found, comments), force=force)
+    remember(read_fleet(fleet))
     if kept is not None:
         output.note(f"the file that was there is {kept} now")
     output.result(

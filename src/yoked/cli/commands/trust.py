@@ -1,0 +1,55 @@
+"""`yoked trust`: agree to what a yoked.toml that somebody else wrote has run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from yoked.cli.output import Output
+from yoked.errors import UsageError
+from yoked.text import one_line
+
+
+def command(
+    file: Annotated[
+        Path | None, Parameter(help="The fleet's file. Default: yoked.toml of this folder.")
+    ] = None,
+    /,
+    *,
+    revoke: Annotated[
+        bool, Parameter(negative="", help="Forget all that was agreed to of this file.")
+    ] = False,
+    json_output: Annotated[
+        bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
+    ] = False,
+) -> int:
+    """Agree to what a yoked.toml has run: its `ssh_config`, and each host's `python`.
+
+    A file that `yoked init` wrote is known already. Of any other, a command asks once for each
+    value, and where nobody can be asked it names this line. Look at the file first, and at the
+    ssh_config that it names: a ProxyCommand in there runs on this machine.
+    """
+    from yoked.fleet import trust
+    from yoked.fleet.file import find_fleet, read_fleet
+
+    output = Output(json_mode=json_output)
+    path = find_fleet(file)
+    if path is None:
+        raise UsageError("there is no yoked.toml here", fix="yoked trust FILE")
+    if revoke:
+        was_known = trust.revoke(path)
+        output.result(
+            {"fleet": str(path), "trusted": {}},
+            verdict=f"nothing of {path} is trusted" + (" any more" if was_known else ""),
+        )
+        return 0
+    values = trust.remember(read_fleet(path))
+    output.result(
+        {"fleet": str(path), "trusted": dict(values)},
+        verdict=f"trusted: {path}" if values else f"{path} names nothing that has to be trusted",
+        evidence=[one_line(f"{key} = {value}") for key, value in values.items()],
+        next_commands=["yoked hosts" if file is None else f"yoked hosts --fleet {path}"],
+    )
+    return 0
