@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,15 +15,18 @@ from yoked.train.data.progress import Silent
 from yoked.train.session import Place, load_data
 from yoked.train.sync.wire import Wire
 
+_T = TypeVar("_T")
+
 
 class WithOtherRows(Wire):
     """A second rank on another host, whose rows have another digest."""
 
-    def gather_objects(self, mine: Any) -> list[Any]:
-        if not isinstance(mine, list | tuple) or len(mine) != 2:
-            return [mine, mine]
-        _, (fingerprint, _, val) = mine
-        return [mine, ("attic", [fingerprint, "0" * 64, val])]
+    def gather_values(self, value: Any, read: Callable[[Any], _T]) -> list[_T]:
+        other = value
+        if isinstance(value, list) and len(value) == 4:
+            _, fingerprint, _, val = value
+            other = ["attic", fingerprint, "0" * 64, val]
+        return [read(value), read(other)]
 
 
 def test_hosts_whose_rows_differ_do_not_start_together(tmp_path: Path) -> None:

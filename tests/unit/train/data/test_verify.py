@@ -231,7 +231,7 @@ def lie(path: Path, place: int, value: int) -> None:
 def test_a_header_with_another_vocabulary_is_refused_when_it_is_opened(prepared: Dataset) -> None:
     lie(prepared.val.path, 32, prepared.vocab_size + 1)
 
-    with pytest.raises(DataError, match=r"val\.rows has a vocabulary of \d+ where dataset\.json"):
+    with pytest.raises(DataError, match=r"val\.rows has .*vocabulary of 281, where dataset\.json"):
         load_dataset(prepared.folder)
 
 
@@ -242,7 +242,10 @@ def test_a_header_with_rows_of_another_length_is_refused_when_it_is_opened(
     lie(path, 16, rows)
     lie(path, 24, prepared.train.row_tokens)
 
-    with pytest.raises(DataError, match=r"train\.rows has 17 rows of \d+ tokens where dataset"):
+    with pytest.raises(
+        DataError,
+        match=r"train\.rows has 17 rows of \d+ tokens.*, where dataset",
+    ):
         load_dataset(prepared.folder)
 
 
@@ -263,5 +266,5 @@ def test_an_id_beyond_the_vocabulary_is_an_error_of_the_data(prepared: Dataset, 
     rows = load_dataset(prepared.folder).train
 
     rows.rows([0])
-    with pytest.raises(DataError, match=rf"has token {token:,} where the vocabulary has 280"):
+    with pytest.raises(DataError, match=rf"has token {token}, of a vocabulary of 280"):
         rows.rows([0, 1])
