@@ -19,8 +19,14 @@ from yoked.cli.commands.doctor import DoctorFlags
 from yoked.cli.main import main
 from yoked.doctor.check import Check
 from yoked.errors import HostError, UsageError, YokedError
+from yoked.fleet.file import load_fleet, read_fleet
 from yoked.fleet.model import Fleet
+<<<<<<< ours
 from yoked.records.examination import Examination, Finding, Fix, HostSeen, Need, Severity, World
+=======
+from yoked.fleet.trust import remember
+from yoked.records.examination import Examination, Finding, Fix, HostSeen, Need, World
+>>>>>>> theirs
 
 FLEET = '[fleet]\nname = "home"\n[[host]]\nname = "."\ninterface = "lo"\naddress = "127.0.0.1"\n'
 
@@ -315,6 +321,28 @@ def test_a_fix_that_fails_is_told_and_the_next_is_tried(
     assert states["own-name"][0] == "failed"
     assert "status 4: no such name" in states["own-name"][1]
     assert states["firewall"] == ("fixed", "")
+
+
+def test_what_a_fix_writes_into_the_ssh_config_of_the_fleet_needs_no_second_consent(
+    home: Home,
+) -> None:
+    config = home.folder / "ssh_config"
+    config.write_text("Host attic\n")
+    home.fleet.write_text(FLEET.replace("[[host]]", 'ssh_config = "ssh_config"\n[[host]]'))
+    remember(read_fleet(home.fleet))
+    fault = home.breaks("own-name")
+    fault.fix = Fix(
+        ".",
+        f"echo '  HostName 10.0.0.1' >> {config} && mv {fault.path} {fault.path}.kept",
+        undo=f"echo 'Host attic' > {config} && mv {fault.path}.kept {fault.path}",
+    )
+
+    fixed = examine(fix=True, yes=True)
+    after_fix = load_fleet(home.fleet)
+    undone = examine(undo=True, yes=True)
+
+    assert (fixed, undone) == (0, 0)
+    assert after_fix == load_fleet(home.fleet)
 
 
 def test_what_one_fix_hid_is_mended_too(home: Home) -> None:

@@ -29,6 +29,8 @@ from yoked.errors import HostError, UsageError
 from yoked.records.examination import Finding
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from yoked.cli.commands.doctor_look import Eyes, Seen
     from yoked.cli.output import Output
     from yoked.doctor.fixing import Done
@@ -157,7 +159,9 @@ class _Mender:
             return Mended(finding, "left", said=repair.left)
         if not self._ask(list(error_lines(finding, self._seen.examination))):
             return Mended(finding, "declined")
-        carried = carry_out(repair, shells, self._book, self._fleet_now().path)
+        file = self._fleet_now().path
+        carried = carry_out(repair, shells, self._book, file)
+        _trust_as_changed(file)
         commands = tuple(each.command for each in carried.done)
         if carried.problem:
             outcome = Mended(finding, "failed", commands, carried.problem)
@@ -207,6 +211,15 @@ def connect(fleet: Fleet, name: str) -> AgentClient:
     return connect_host(host, fleet.ssh_config)
 
 
+def _trust_as_changed(file: Path) -> None:
+    """The file was trusted, and the person agreed to each line that may have changed it since."""
+    from yoked.fleet.file import read_fleet
+    from yoked.fleet.trust import remember
+
+    if file.is_file():
+        remember(read_fleet(file))
+
+
 def _short(outcome: Mended) -> str:
     where = f" on {', '.join(outcome.finding.hosts)}" if outcome.finding.hosts else ""
     said = f": {outcome.said}" if outcome.said else ""
@@ -243,6 +256,7 @@ def take_all_back(fleet: Fleet, output: Output, *, ask: Ask) -> int:
                 undone.append(done)
             if done.id in left:
                 stuck.add(done.host)
+    _trust_as_changed(fleet.path)
     return _report_undo(fleet, standing, undone, left, output)
 
 
