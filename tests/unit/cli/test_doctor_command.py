@@ -21,12 +21,8 @@ from yoked.doctor.check import Check
 from yoked.errors import HostError, UsageError, YokedError
 from yoked.fleet.file import load_fleet, read_fleet
 from yoked.fleet.model import Fleet
-<<<<<<< ours
-from yoked.records.examination import Examination, Finding, Fix, HostSeen, Need, Severity, World
-=======
 from yoked.fleet.trust import remember
-from yoked.records.examination import Examination, Finding, Fix, HostSeen, Need, World
->>>>>>> theirs
+from yoked.records.examination import Examination, Finding, Fix, HostSeen, Need, Severity, World
 
 FLEET = '[fleet]\nname = "home"\n[[host]]\nname = "."\ninterface = "lo"\naddress = "127.0.0.1"\n'
 
