@@ -1,9 +1,9 @@
 """kill -9 at random moments, again and again: what is learned is as if nothing had happened.
 
-A run is started, killed with SIGKILL (a rank, the launcher or torchrun, at a random moment or
-in the middle of a save) and resumed, until it has been killed so often and is done. Then its
-surviving loss curve must be that of a run that was never killed, every step there exactly
-once, and no process and no temporary file may be left.
+A run is started, killed with SIGKILL (a rank, the host program, or all of it, at a random
+moment or in the middle of a save) and resumed, until it has been killed so often and is done. Then
+its surviving loss curve must be that of a run that was never killed, every step there exactly once,
+and no process and no temporary file may be left.
 
 usage: bench.py [--kills 30] [--kill-ranks 2] [--seed 1] [--tolerance 0] [--out FILE] [flags ...]
 """
@@ -11,7 +11,9 @@ usage: bench.py [--kills 30] [--kill-ranks 2] [--seed 1] [--tolerance 0] [--out 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -24,6 +26,7 @@ from pathlib import Path
 
 import psutil
 
+from yoked.agent.jobfolder import ACTIVE, JobFolder
 from yoked.journal import read
 from yoked.report.loss_plot import read_curve
 
@@ -45,6 +48,7 @@ class Training:
         self.folder = runs_dir / run
         resumable = (self.folder / "run.json").exists()
         begins = ["--resume"] if resumable else flags
+        self.state = runs_dir / "state"
         self.metrics_before = _size(self.folder / "metrics.jsonl")
         self.log = (runs_dir / "output.txt").open("ab")
         self.process = subprocess.Popen(
@@ -52,6 +56,7 @@ class Training:
                 *(sys.executable, "-c", COMMAND, "train", *begins),
                 *("--run", run, "--runs-dir", str(runs_dir), "--ranks", str(ranks)),
             ],
+            env={**os.environ, "YOKED_STATE": str(self.state)},
             stdout=self.log,
             stderr=self.log,
             start_new_session=True,
@@ -74,24 +79,28 @@ class Training:
         return self.written_bytes() > self.line_bytes / 2
 
     def _look(self) -> dict[str, list[psutil.Process]]:
-        """The processes of the run now: launcher, torchrun, ranks."""
-        kinds: dict[str, list[psutil.Process]] = {"launcher": [], "torchrun": [], "rank": []}
-        try:
-            launcher = psutil.Process(self.process.pid)
-            family = [launcher, *launcher.children(recursive=True)]
-        except psutil.Error:
-            return kinds
-        for process in family:
-            self.seen[process.pid] = process
-            kinds[_kind(process, self.process.pid)].append(process)
+        """The processes of the run now: its ranks, and the host program that started them."""
+        kinds: dict[str, list[psutil.Process]] = {"host program": [], "rank": []}
+        for process in psutil.process_iter():
+            environment = _environment(process)
+            if environment.get("YOKED_JOB_FOLDER", "").startswith(f"{self.state}/"):
+                self.seen[process.pid] = process
+                kinds["rank" if "RANK" in environment else "host program"].append(process)
         return kinds
 
     def kill(self, dice: random.Random) -> str:
-        """SIGKILL one of the processes; returns which kind."""
+        """SIGKILL one of the processes, or all and the command that follows; returns which."""
         kinds = {kind: found for kind, found in self._look().items() if found}
-        kind = dice.choice(sorted(kinds))
-        victim = dice.choice(kinds[kind])
-        victim.kill()
+        kind = dice.choice(sorted([*kinds, "all"]))
+        if kind == "all":
+            # As when the machine loses power; the host program first, or it would tell.
+            victims = [*kinds.get("host program", ()), *kinds.get("rank", ())]
+            self.process.kill()
+        else:
+            victims = [dice.choice(kinds[kind])]
+        for victim in victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                victim.kill()
         return kind
 
     def wait_for_end(self) -> int:
@@ -99,11 +108,16 @@ class Training:
         status = self.process.wait(60)
         self.log.close()
         deadline_s = time.monotonic() + 30
-        while left := [p for p in self.seen.values() if _alive(p)]:
+        while left := [*filter(_alive, self.seen.values()), *self._jobs_that_go_on()]:
             if time.monotonic() > deadline_s:
                 raise RuntimeError(f"processes outlived the run: {left}")
             time.sleep(0.02)
         return status
+
+    def _jobs_that_go_on(self) -> list[str]:
+        """Also one whose supervisor has not yet said that it is over."""
+        jobs = [JobFolder(path) for path in (self.state / "jobs").glob("[!.]*")]
+        return [job.run for job in jobs if job.state in ACTIVE]
 
     def last_words(self) -> str:
         return "\n".join(Path(self.log.name).read_text(errors="replace").splitlines()[-30:])
@@ -117,13 +131,11 @@ class Training:
         self.process.wait()
 
 
-def _kind(process: psutil.Process, launcher_pid: int) -> str:
-    if process.pid == launcher_pid:
-        return "launcher"
+def _environment(process: psutil.Process) -> dict[str, str]:
     try:
-        return "torchrun" if process.ppid() == launcher_pid else "rank"
+        return dict(process.environ())
     except psutil.Error:
-        return "rank"
+        return {}
 
 
 def _alive(process: psutil.Process) -> bool:
@@ -227,8 +239,8 @@ def untouched(flags: list[str], runs_dir: Path, ranks: int) -> None:
 
 def strays(folder: Path) -> list[str]:
     """Files and folders that no finished run has."""
-    known = {"run.json", "result.json", "metrics.jsonl", "events.jsonl", "logs", "checkpoints"}
-    known |= {"loss.png", "loss.svg"}
+    known = {"run.json", "result.json", "metrics.jsonl", "events.jsonl", "checkpoints"}
+    known |= {"loss.png", "loss.svg", ".yoked-run"}
     found = [path.name for path in folder.iterdir() if path.name not in known]
     models = folder / "checkpoints" / "base_checkpoints"
     for path in models.glob("*/*"):
@@ -274,7 +286,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "results.json")
     known, flags = parser.parse_known_args()
     flags = flags or CONFIGURATION
-    # The launcher gets SIGINT itself; a Ctrl-C here ends everything through end_by_force.
+    # A Ctrl-C here ends everything through end_by_force.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="yoked-kill-") as folder:

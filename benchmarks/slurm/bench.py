@@ -29,7 +29,9 @@ LIMIT_S = 900
 
 
 def yoked(*words: str, folder: Path) -> None:
-    subprocess.run([*YOKED, *words], cwd=folder, check=True)
+    # The job of a run on this machine leaves its log there, and not with the person's own.
+    environment = {**os.environ, "YOKED_STATE": str(folder / "state")}
+    subprocess.run([*YOKED, *words], cwd=folder, env=environment, check=True)
 
 
 def run_under_slurm(folder: Path, flags: list[str]) -> dict[str, Any]:

@@ -78,6 +78,8 @@ def train_here(config: TrainConfig, flags: JobFlags, output: Output) -> Result |
     from yoked.cli.live import LiveView
     from yoked.launch.here import LocalRun, run_here, supervises
 
+    if config.dry_run and flags.detach:
+        raise UsageError("--dry-run is over at once", fix="leave --detach out")
     flag = same_fleet(flags.fleet)
     where = "" if config.run is None else _run_flags(config.run, config)
     run = LocalRun(

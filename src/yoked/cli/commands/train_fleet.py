@@ -103,6 +103,7 @@ def _order(config: TrainConfig, flags: JobFlags, folder: Path) -> Order:
         own_threads=True,
         # yoked.train speaks Gloo and NCCL as they are.
         bootstrap=False,
+        file_store=True,
     )
 
 
