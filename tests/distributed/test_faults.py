@@ -218,7 +218,8 @@ def test_rows_that_were_changed_end_the_run_instead_of_being_learned(
 
     assert ended.status == 1
     assert ended.json["error"]["kind"] == "DataError"
-    assert f"{rows} is damaged: its sha256 is not the one in" in ended.json["error"]["what"]
+    assert f"{rows} on " in ended.json["error"]["what"]
+    assert "is damaged: its sha256 is not the one in" in ended.json["error"]["what"]
     assert any("yoked data prepare" in line for line in ended.json["error"]["fix"])
 
 
