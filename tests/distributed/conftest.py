@@ -168,6 +168,8 @@ class Laboratory:
             "PYTHONPATH": str(SOURCE),
             "YOKED_CACHE": str(self.cache),
             "YOKED_STATE": str(self.root / "state"),
+            # What a killed command had there goes with the test.
+            "TMPDIR": str(self.root),
             "OMP_NUM_THREADS": "1",
             **(more or {}),
         }
