@@ -27,7 +27,7 @@ from yoked.agent.protocol import (
 from yoked.errors import HostError, YokedError
 from yoked.records.answers import understood
 from yoked.records.words import OddError
-from yoked.remote.answers import part_misfit, result_misfit
+from yoked.remote.answers import PARTS, part_misfit, result_misfit
 from yoked.shape import misfit
 from yoked.text import plain
 
@@ -222,7 +222,10 @@ class AgentClient:
             if (why := part_misfit(name, message["part"])) is None:
                 return Part(self._understood(name, message["part"]), data)
         elif (why := result_misfit(name, args, message["result"])) is None:
-            return _Result(self._understood(name, message["result"]))
+            # The rules of an answer that comes in parts are of its parts.
+            in_parts = name in PARTS
+            result = message["result"]
+            return _Result(result if in_parts else self._understood(name, result))
         raise self._unfit(name, why)
 
     def _understood(self, name: str, answer: Any) -> Any:
