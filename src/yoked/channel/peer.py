@@ -10,7 +10,6 @@ from typing import Any
 from yoked.channel.carry import Carrier, Ends
 from yoked.channel.frames import (
     WORD,
-    FrameError,
     decode_word,
     encode_bytes,
     encode_word,
@@ -71,6 +70,3 @@ class Peer:
         self._writer.close()
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             await asyncio.wait_for(self._writer.wait_closed(), 1.0)
-
-
-__all__ = ["FrameError", "Peer"]
