@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.strategies import SearchStrategy
-from tests.fuzz import files, wire
+from tests.fuzz import connection, files, wire
 
 
 class Decoder(NamedTuple):
@@ -23,6 +23,7 @@ class Decoder(NamedTuple):
 
 DECODERS: dict[str, Decoder] = {
     "protocol": Decoder(wire.messages, wire.decode_messages),
+    "frames": Decoder(connection.conversations, connection.hear),
     "answers": Decoder(wire.answers, wire.use_answer),
     "yoked.toml": Decoder(wire.fleets, wire.decode_fleet),
     "examinations": Decoder(wire.examinations, wire.decode_examination),

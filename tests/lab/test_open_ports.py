@@ -21,7 +21,8 @@ pytest.importorskip("torch")
 LIMIT_S = 240
 COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
 SOURCES = Path(__file__).parents[2] / "src"
-LISTENERS = Path(__file__).parent / "strangers" / "listeners.py"
+# Given as text: a checkout under /tmp is not there on a host of the lab.
+LISTENERS = (Path(__file__).parent / "strangers" / "listeners.py").read_text()
 SSH = 22
 PROGRAM = """
 import torch.distributed as dist
@@ -51,7 +52,7 @@ def lab() -> Iterator[Lab]:
 def watched(lab: Lab, name: str) -> Iterator[list[tuple[str, int]]]:
     """(address, port) of all that listened on a host; complete after the block."""
     seen: list[tuple[str, int]] = []
-    watcher = lab.host(name).popen([sys.executable, str(LISTENERS)], stdin=subprocess.PIPE)
+    watcher = lab.host(name).popen([sys.executable, "-c", LISTENERS], stdin=subprocess.PIPE)
     assert watcher.stdout is not None
     try:
         assert watcher.stdout.readline() == "ready\n"

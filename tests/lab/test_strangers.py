@@ -25,7 +25,8 @@ pytestmark = pytest.mark.slow
 LIMIT_S = 300
 COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
 SOURCES = Path(__file__).parents[2] / "src"
-ATTACKS = Path(__file__).parent / "strangers" / "attacks.py"
+# Given as text: a checkout under /tmp is not there on a host of the lab.
+ATTACKS = (Path(__file__).parent / "strangers" / "attacks.py").read_text()
 CANARY = "/tmp/canary"
 # Nothing is left to be chosen by measuring: equal bits are wanted.
 FIXED = (
@@ -80,7 +81,7 @@ def end(process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
 def stranger(lab: Lab, seconds: float) -> Iterator[subprocess.Popen[str]]:
     """The attacks, from gamma on alpha and beta, for so many seconds."""
     addresses = [lab.topology.host(name).address for name in ("alpha", "beta")]
-    argv = [sys.executable, str(ATTACKS), str(seconds), *addresses, "--canary", CANARY]
+    argv = [sys.executable, "-c", ATTACKS, str(seconds), *addresses, "--canary", CANARY]
     process = lab.host("gamma").popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
     try:
         assert process.stdout is not None
@@ -92,12 +93,15 @@ def stranger(lab: Lab, seconds: float) -> Iterator[subprocess.Popen[str]]:
 
 
 def attacked(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What the stranger did; at least twenty kinds of attack were carried out on both hosts."""
+    """What the stranger did: at least twenty kinds of attack, on each port that was open.
+
+    A host that is not node 0 has none once the ranks have met.
+    """
     assert process.stdout is not None
     out = process.stdout.read()
     told: dict[str, Any] = json.loads(out.splitlines()[-1])
     assert len([name for name, times in told["done"].items() if times]) >= 20, out
-    assert all(ports > 0 for ports in told["ports"].values()), out
+    assert sum(told["ports"].values()) > 0, out
     return told
 
 

@@ -10,12 +10,12 @@ the stranger's would make on a host, if any host ran it.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
 import os
 import pickle
 import random
+import selectors
 import socket
 import ssl
 import struct
@@ -23,8 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 # Where systems take the ports that nobody asks for by number.
@@ -244,18 +244,23 @@ def own_certificate(folder: str) -> str:
     return str(path)
 
 
-async def open_ports(address: str, ports: Iterable[int]) -> list[int]:
+def open_ports(address: str, ports: Sequence[int]) -> list[int]:
+    """The ports that take a connection; some hundred are asked at once."""
     found: list[int] = []
-    waiting = asyncio.Semaphore(400)
-
-    async def knock(port: int) -> None:
-        async with waiting:
-            with contextlib.suppress(OSError, asyncio.TimeoutError):
-                _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), 1.0)
-                found.append(port)
-                writer.close()
-
-    await asyncio.gather(*(knock(port) for port in ports))
+    for at in range(0, len(ports), 400):
+        with contextlib.ExitStack() as stack, selectors.DefaultSelector() as asked:
+            for port in ports[at : at + 400]:
+                knock = stack.enter_context(socket.socket())
+                knock.setblocking(False)
+                knock.connect_ex((address, port))
+                asked.register(knock, selectors.EVENT_WRITE, (port, knock))
+            until_s = time.monotonic() + 1.0
+            while asked.get_map() and (left_s := until_s - time.monotonic()) > 0:
+                for key, _ in asked.select(left_s):
+                    port, knock = key.data
+                    if not knock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                        found.append(port)
+                    asked.unregister(knock)
     return sorted(found)
 
 
@@ -267,7 +272,6 @@ def main() -> None:
     parser.add_argument("--canary", default="/tmp/canary")
     args = parser.parse_args()
     Touch.path = args.canary
-    until_s = time.monotonic() + args.seconds
     done = dict.fromkeys((attack.__name__ for attack in ATTACKS), 0)
     seen: dict[str, set[int]] = {address: set() for address in args.addresses}
 
@@ -280,14 +284,16 @@ def main() -> None:
         CERTIFICATE = own_certificate(folder)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
+        until_s = time.monotonic() + args.seconds
         while time.monotonic() < until_s:
             for address in args.addresses:
-                found = asyncio.run(open_ports(address, seen[address] or range(FIRST, LAST)))
+                found = open_ports(address, range(FIRST, LAST))
                 seen[address].update(found)
-                for attack in ATTACKS:
-                    for port in found:
-                        if time.monotonic() < until_s:
-                            pool.submit(carry_out, attack, address, port)
+                wait(
+                    pool.submit(carry_out, attack, address, port)
+                    for attack in ATTACKS
+                    for port in found
+                )
             if len(HELD) > MOST_HELD:
                 for connection in HELD[:MOST_HELD]:
                     connection.close()
