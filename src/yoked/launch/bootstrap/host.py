@@ -79,7 +79,9 @@ class HostProgram:
                 in_spare_time(_load_torch)
             from yoked.launch.bootstrap.control import Control
 
-        self._control = Control(job)
+            self._control = Control(job)
+            # While the hosts connect: node 0 answers only once it has loaded its own.
+            _load_torch()
 
     def run(self) -> HostExit:
         """All attempts; returns when this host has no rank left and the others know."""
