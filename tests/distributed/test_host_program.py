@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from yoked.channel.credentials import make_credentials
-from yoked.channel.tls import SECRET
+from yoked.channel.names import SECRET
 from yoked.launch.bootstrap.verdict import HostExit
 
 pytestmark = [

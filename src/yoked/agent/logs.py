@@ -19,7 +19,8 @@ from yoked.agent.logtimes import LOG_NAME, STREAM_LETTER, Notes
 from yoked.agent.server import Call
 from yoked.errors import JobError
 
-# Between two looks: the first after output, twice as long each time that there is none.
+# Between two looks: the first after output, twice as long each time that there is none. Until there
+# was any they stay short: nothing trains yet, and somebody waits for the first line.
 _SHORTEST_S, _LONGEST_S = 0.05, 0.4
 _BLOCK_BYTES = 1 << 18
 # A progress bar may never end its line; so much of it is shown as it is.
@@ -56,7 +57,7 @@ def answer_job_logs(call: Call) -> dict[str, Any]:
         # Asked before reading: what is written after this look is not the last.
         state = job.state
         over = state not in ACTIVE
-        pause_s = min(2 * pause_s, _LONGEST_S)
+        pause_s = min(2 * pause_s, _LONGEST_S) if reader.offsets else _SHORTEST_S
         for piece in reader.read(last=over):
             pause_s = _SHORTEST_S
             call.send(_heading(piece), piece.data)

@@ -24,6 +24,11 @@ class LogTimes:
         self._files: dict[str, BinaryIO] = {}
         self._last: dict[str, tuple[float, int]] = {}
 
+    @property
+    def noted_any(self) -> bool:
+        """Whether any log has grown."""
+        return bool(self._last)
+
     def note(self) -> None:
         """Look once. The time of a growth is that of the last write, however late it is seen."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self._logs) as entries:

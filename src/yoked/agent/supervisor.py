@@ -32,6 +32,8 @@ from yoked.agent.processes import (
 GO_WITHIN_S = 150.0
 _GO_POLL_S = 0.01
 _WATCH_EVERY_S = 0.2
+# Until a rank has said something: nothing trains yet, and somebody waits for the first line.
+_WATCH_EAGERLY_EVERY_S = 0.05
 _BEAT_EVERY_S = 1.0
 
 
@@ -181,7 +183,7 @@ def _watch(job: JobFolder, program: HostProgram) -> None:
                 if time.monotonic() - beat_s >= _BEAT_EVERY_S:
                     beat_s = time.monotonic()
                     _beat(job, processes)
-            time.sleep(_WATCH_EVERY_S)
+            time.sleep(_WATCH_EVERY_S if times.noted_any else _WATCH_EAGERLY_EVERY_S)
         swept = kill_all(job.launch_id)
         with contextlib.suppress(OSError):
             times.note()

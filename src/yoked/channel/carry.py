@@ -13,7 +13,6 @@ from typing import Protocol
 
 from yoked.channel.frames import BYTES_LIMIT_BYTES
 
-LOOPBACK = "127.0.0.1"
 # A rank opens a connection for each store client; a program with more than these is in error.
 MOST_STREAMS = 512
 # Bytes that wait for a reader on this host: torch's store and ranks read at once. More is a

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from yoked.at_once import at_once
-from yoked.channel.tls import AUTHORITY, CERTIFICATE, KEY, SECRET, node_name
+from yoked.channel.names import AUTHORITY, CERTIFICATE, KEY, SECRET
+from yoked.channel.tls import node_name
 from yoked.errors import YokedError
 
 # Hosts ignore dates, because their clocks may be off: openssl wants some.

@@ -8,8 +8,8 @@ import socket
 import ssl
 import time
 
-from yoked.channel.carry import LOOPBACK
 from yoked.channel.hub import keep_alive
+from yoked.channel.names import LOOPBACK
 from yoked.channel.peer import Peer
 
 _RETRY_S = 0.1

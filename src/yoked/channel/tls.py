@@ -10,9 +10,8 @@ import re
 import ssl
 from pathlib import Path
 
-AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
-# What the ranks of the launch prove to each other; beside them.
-SECRET = "secret"  # noqa: S105 - a file name
+from yoked.channel.names import AUTHORITY, CERTIFICATE, KEY
+
 _NODE = re.compile(r"node-(\d{1,4})\.([0-9a-z]{1,63})\.yoked\.internal")
 # X509_V_FLAG_NO_CHECK_TIME of openssl/x509_vfy.h. The clock of a host at home may be off by
 # years, and an authority that signs for one launch alone has nothing to expire.

@@ -16,9 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
-
-from cyclopts import App, CycloptsError, Parameter
+from typing import Any
 
 from yoked.console import stderr_console
 from yoked.errors import UsageError, YokedError
@@ -41,23 +39,9 @@ def parse(argv: list[str]) -> TrainConfig:
         _, file, *resume = argv
         launched = TrainConfig.from_file(Path(file))
         return _again(launched, Path(file)) if resume == ["--resume"] else launched
-    app = App(name="python -m yoked.train", help=__doc__, result_action="return_value")
+    from yoked.train.flags import parse_flags
 
-    @app.default
-    def read(
-        *,
-        config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig(),  # noqa: B008
-    ) -> TrainConfig:
-        return config
-
-    try:
-        config = app(argv, exit_on_error=False, print_error=False)
-    except CycloptsError as problem:
-        raise UsageError(str(problem), fix="python -m yoked.train --help") from problem
-    if not isinstance(config, TrainConfig):
-        # --help was asked for and printed.
-        raise SystemExit(0)
-    return config
+    return parse_flags(argv, help_text=__doc__)
 
 
 def _again(launched: TrainConfig, config_file: Path) -> TrainConfig:

@@ -11,13 +11,15 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
-
-from cyclopts import Group, Parameter
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from yoked.errors import UsageError
 from yoked.train.limits import check_limits
+
+if TYPE_CHECKING:
+    from cyclopts import Group, Parameter
 
 DeviceType = Literal["auto", "cpu", "cuda", "mps"]
 Packing = Literal["pieces", "bestfit"]
@@ -30,19 +32,38 @@ Sync = Literal["auto", "exact", "bf16", "int8", "int4"]
 LmHead = Literal["auto", "whole", "divided", "fastest"]
 Waiting = Literal["auto", "busy", "asleep"]
 
-MODEL = Group("Model", sort_key=1)
-DATA = Group("Data", sort_key=2)
-LENGTH = Group("Length of the run (the first that is given decides)", sort_key=3)
-BATCH = Group("Batch", sort_key=4)
-RANKS = Group("Ranks and device", sort_key=5)
-OPTIMIZER = Group("Optimizer", sort_key=6)
-EVALUATION = Group("Evaluation and checkpoints", sort_key=7)
-RUN = Group("Run", sort_key=8)
-ELSEWHERE = Group("Flags of nanochat that yoked only takes note of", sort_key=9)
+# The groups of flags in --help, in their order.
+MODEL = "Model"
+DATA = "Data"
+LENGTH = "Length of the run (the first that is given decides)"
+BATCH = "Batch"
+RANKS = "Ranks and device"
+OPTIMIZER = "Optimizer"
+EVALUATION = "Evaluation and checkpoints"
+RUN = "Run"
+ELSEWHERE = "Flags of nanochat that yoked only takes note of"
+_GROUPS = (MODEL, DATA, LENGTH, BATCH, RANKS, OPTIMIZER, EVALUATION, RUN, ELSEWHERE)
 
 
-def _flag(help_text: str, group: Group, name: str | None = None, **more: Any) -> Parameter:
-    return Parameter(name=name, help=help_text, group=group, show_env_var=False, **more)
+# A rank reads its configuration from a file, and would wait a tenth of a second for cyclopts: the
+# flags are made when somebody looks at the annotations.
+def _flag(help_text: str, group: str, name: str | None = None, **more: Any) -> Parameter:
+    from cyclopts import Parameter
+
+    return Parameter(name=name, help=help_text, group=_group(group), show_env_var=False, **more)
+
+
+def _no_flag() -> Parameter:
+    from cyclopts import Parameter
+
+    return Parameter(parse=False, show=False)
+
+
+@cache
+def _group(title: str) -> Group:
+    from cyclopts import Group
+
+    return Group(title, sort_key=_GROUPS.index(title))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,8 +286,8 @@ class TrainConfig:
         "tensorwise"
     )
     # The fields that were named when it was made first: on a command line, those of its flags.
-    passed: Annotated[frozenset[str] | None, Parameter(parse=False, show=False)] = (
-        dataclasses.field(default=None, compare=False, repr=False)
+    passed: Annotated[frozenset[str] | None, _no_flag()] = dataclasses.field(
+        default=None, compare=False, repr=False
     )
 
     def __new__(cls, **values: Any) -> Self:

@@ -9,14 +9,8 @@ from pathlib import Path
 import pytest
 
 from yoked.channel.credentials import make_credentials
-from yoked.channel.tls import (
-    AUTHORITY,
-    CERTIFICATE,
-    KEY,
-    SECRET,
-    client_context,
-    server_context,
-)
+from yoked.channel.names import AUTHORITY, CERTIFICATE, KEY, SECRET
+from yoked.channel.tls import client_context, server_context
 from yoked.errors import YokedError
 
 LAUNCH = "0123456789ab"

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from yoked.channel import hub as hub_module
-from yoked.channel.carry import LOOPBACK, Ends
+from yoked.channel.carry import Ends
 from yoked.channel.credentials import make_credentials
 from yoked.channel.dial import UnreachedError, dial, port_of, serve_store
 from yoked.channel.frames import BYTES_LIMIT_BYTES
 from yoked.channel.hub import MOST_OF_ONE_ADDRESS, Hub
+from yoked.channel.names import LOOPBACK
 from yoked.channel.peer import Peer
 from yoked.channel.tls import client_context, node_name, server_context
 

@@ -32,7 +32,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SubprocessContext
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-from yoked.channel.carry import LOOPBACK
+from yoked.channel.names import LOOPBACK
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.lastwords import GRACE_S, Death, exit_code, rank_failure
 from yoked.launch.bootstrap.rank import HOST_PID

@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yoked.agent.jobfolder import JobFolder
-from yoked.channel.carry import LOOPBACK, Ends
+from yoked.channel.carry import Ends
 from yoked.channel.dial import UnreachedError, dial, port_of, serve_store
 from yoked.channel.frames import FrameError
 from yoked.channel.hub import Hub
+from yoked.channel.names import LOOPBACK
 from yoked.channel.peer import Peer
 from yoked.channel.tls import client_context, node_name, server_context
 from yoked.errors import HostError

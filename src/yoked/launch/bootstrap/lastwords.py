@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yoked.channel.carry import LOOPBACK
+from yoked.channel.names import LOOPBACK
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.verdict import NOT_MET, Failure
 

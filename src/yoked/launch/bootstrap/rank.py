@@ -27,10 +27,10 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import NoReturn, TextIO
 
-from yoked.channel.tls import SECRET
+from yoked.channel.names import SECRET
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.job import Job, read_job
-from yoked.ranks.secret import FILE_VARIABLE as SECRET_FILE
+from yoked.ranks.secret import FILE_VARIABLE
 from yoked.spare import without_collector
 from yoked.streams import outlive_full_disk
 from yoked.tether import tie_to_parent
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> None:
     redirect(job, attempt, rank)
     os.environ["YOKED_LAUNCH_DIR"] = str(job.launch_dir(attempt))
     if (job.folder / SECRET).exists():
-        os.environ[SECRET_FILE] = str(job.folder / SECRET)
+        os.environ[FILE_VARIABLE] = str(job.folder / SECRET)
     job.launch_dir(attempt).mkdir(parents=True, exist_ok=True)
     good_end = ExitStack()
     try:

@@ -22,7 +22,7 @@ from torch.distributed import TCPStore
 from yoked.agent.jobfolder import JobFolder
 from yoked.channel.credentials import make_credentials
 from yoked.channel.frames import WORD_LIMIT_BYTES
-from yoked.channel.tls import AUTHORITY, CERTIFICATE, KEY
+from yoked.channel.names import AUTHORITY, CERTIFICATE, KEY
 from yoked.launch.bootstrap import control
 from yoked.launch.bootstrap.control import REFUSED_NAME, Control
 from yoked.launch.bootstrap.job import Job, Node, Program
