@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,17 @@ def own_labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         # Labs that the command line brings up end with the tests, however these end.
         patch.setenv("YOKED_LAB_OWNER", str(os.getpid()))
         yield folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_connections() -> Iterator[None]:
+    """ssh connections are shared; those of another lab, with hosts of the same names, are not ours.
+
+    A socket's path is short, and pytest's folders are not.
+    """
+    with tempfile.TemporaryDirectory(prefix="yk-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        yield
 
 
 @pytest.fixture

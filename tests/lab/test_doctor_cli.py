@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,14 +61,8 @@ class Person:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with (
-        tempfile.TemporaryDirectory(prefix="yd-") as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        # Shared ssh connections of other labs, with hosts of the same names, are not ours.
-        patch.setenv("XDG_RUNTIME_DIR", folder)
-        with new_lab("two-hosts-1gbe") as lab:
-            yield lab
+    with new_lab("two-hosts-1gbe") as lab:
+        yield lab
 
 
 @pytest.fixture

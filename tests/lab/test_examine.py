@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 
@@ -33,16 +32,8 @@ look(load_fleet(Path(sys.argv[1])), Need(), quick=False, bandwidth=False, say=sa
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_connections() -> Iterator[None]:
-    """Hosts of other labs may have the same addresses: ssh must not share their connections."""
-    with tempfile.TemporaryDirectory(prefix="yk-") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", folder)
-        yield
-
-
 @pytest.fixture(scope="module")
-def lab_of_two(own_connections: None) -> Iterator[Lab]:
+def lab_of_two() -> Iterator[Lab]:
     with new_lab("two-hosts-1gbe") as lab:
         yield lab
 

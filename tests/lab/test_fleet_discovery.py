@@ -6,7 +6,6 @@ import importlib
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -44,17 +43,8 @@ table inet person {
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_connections() -> Iterator[None]:
-    """Hosts of other labs may have the same addresses: ssh must not share their connections."""
-    # A socket's path is short, and pytest's folders are not.
-    with tempfile.TemporaryDirectory(prefix="yk-") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", folder)
-        yield
-
-
 @pytest.fixture(scope="module")
-def lab_of_two(own_connections: None) -> Iterator[Lab]:
+def lab_of_two() -> Iterator[Lab]:
     with new_lab("vpn-and-docker") as lab:
         yield lab
 

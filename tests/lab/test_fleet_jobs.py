@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,14 +50,8 @@ for number in range(int(sys.argv[1])):
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with (
-        tempfile.TemporaryDirectory(prefix="yoked-") as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        # Shared ssh connections of other labs, with hosts of the same names, are not ours.
-        patch.setenv("XDG_RUNTIME_DIR", folder)
-        with new_lab("two-hosts-1gbe") as lab:
-            yield lab
+    with new_lab("two-hosts-1gbe") as lab:
+        yield lab
 
 
 def start(cwd: Path, *words: str) -> subprocess.Popen[str]:

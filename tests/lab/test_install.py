@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,14 +60,6 @@ class Attic:
     def install(self, *, offline: bool, wanted: tuple[str, ...] = WANTED) -> HostEnvironment:
         wishes = Wishes(wanted, offline=offline)
         return install_environment(self.agent, Host("alpha"), wishes, self.said.append)
-
-
-@pytest.fixture(autouse=True)
-def own_connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Shared ssh connections of other labs, with hosts of the same names, are not ours."""
-    with tempfile.TemporaryDirectory(prefix="yoked-") as folder:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-        yield
 
 
 @pytest.fixture(scope="module")

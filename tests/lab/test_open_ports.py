@@ -6,7 +6,6 @@ import ipaddress
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,14 +37,8 @@ SHAPE = (
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with (
-        tempfile.TemporaryDirectory(prefix="yoked-") as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        # Shared ssh connections of other labs, with hosts of the same names, are not ours.
-        patch.setenv("XDG_RUNTIME_DIR", folder)
-        with new_lab("two-hosts-1gbe") as lab:
-            yield lab
+    with new_lab("two-hosts-1gbe") as lab:
+        yield lab
 
 
 @contextmanager

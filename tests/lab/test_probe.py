@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,14 +48,8 @@ table inet person {
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with (
-        tempfile.TemporaryDirectory(prefix="yk-") as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        # Shared ssh connections of other labs, with hosts of the same names, are not ours.
-        patch.setenv("XDG_RUNTIME_DIR", folder)
-        with new_lab("two-hosts-1gbe") as lab:
-            yield lab
+    with new_lab("two-hosts-1gbe") as lab:
+        yield lab
 
 
 def left_behind(lab: Lab) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,14 +22,6 @@ from yoked.remote.client import AgentClient
 from yoked.remote.transport import OpenSsh
 
 ROWS_BYTES = 3_000_000
-
-
-@pytest.fixture(autouse=True)
-def own_connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Shared ssh connections of other labs, with hosts of the same names, are not ours."""
-    with tempfile.TemporaryDirectory(prefix="yoked-") as folder:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-        yield
 
 
 @pytest.fixture(scope="module")

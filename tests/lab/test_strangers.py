@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,17 +38,11 @@ FIXED = (
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with (
-        tempfile.TemporaryDirectory(prefix="yoked-") as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        # Shared ssh connections of other labs, with hosts of the same names, are not ours.
-        patch.setenv("XDG_RUNTIME_DIR", folder)
-        with new_lab("four-hosts") as lab:
-            # gamma and delta are in the network, and not in the fleet.
-            text = lab.fleet_file.read_text()
-            lab.fleet_file.write_text(text[: text.index('[[host]]\nname = "gamma"')])
-            yield lab
+    with new_lab("four-hosts") as lab:
+        # gamma and delta are in the network, and not in the fleet.
+        text = lab.fleet_file.read_text()
+        lab.fleet_file.write_text(text[: text.index('[[host]]\nname = "gamma"')])
+        yield lab
 
 
 @contextmanager
