@@ -1,4 +1,4 @@
-"""What a process prints into a file: a full disk costs output, and not the process.
+"""What a process reads and prints: a full disk, or a closed stream, does not end it.
 
 Standard library only: it runs before a person's program.
 """
@@ -18,6 +18,24 @@ if TYPE_CHECKING:
 
 # EFBIG is a limit on the size of a file (ulimit -f); a quota has its own number.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+
+
+def open_closed_streams() -> None:
+    """Put nothing where a shell has closed stdin, stdout or stderr (`yoked runs <&-`).
+
+    Python has None there, and the number would go to the next file that is opened.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        with suppress(OSError):
+            os.fstat(number)
+            continue
+        nothing = os.open(os.devnull, os.O_RDWR)
+        if nothing != number:
+            os.dup2(nothing, number)
+            os.close(nothing)
+        setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8"))
 
 
 def outlive_full_disk() -> None:

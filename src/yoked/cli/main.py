@@ -16,6 +16,7 @@ from yoked import __version__
 from yoked.cli.output import Output
 from yoked.cli.words import own_flags, part_command, part_program
 from yoked.errors import UsageError, YokedError
+from yoked.streams import open_closed_streams
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,6 +71,7 @@ def build_app() -> App:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit status."""
+    open_closed_streams()
     tokens = part_program(part_command(sys.argv[1:] if argv is None else argv))
     output = Output(json_mode="--json" in own_flags(tokens))
     try:

@@ -256,6 +256,11 @@ def _line(text: str, place: _Place) -> int:
     return found
 
 
+def _from(folder: Path, path: Path) -> Path:
+    """A path as it is read from a file in a folder: relative where it lies there."""
+    return path.relative_to(folder) if path.is_relative_to(folder) else path.absolute()
+
+
 def format_fleet(fleet: Fleet, comments: Mapping[str, str]) -> str:
     """A fleet as yoked.toml. comments: about each host, by its name; hosts' own words, which stay
     within a line of comment.
@@ -263,7 +268,7 @@ def format_fleet(fleet: Fleet, comments: Mapping[str, str]) -> str:
     lines = ["# The hosts that train together, in the order of their ranks.", "[fleet]"]
     lines.append(f"name = {_quoted(fleet.name)}")
     if fleet.ssh_config is not None:
-        lines.append(f"ssh_config = {_quoted(str(fleet.ssh_config))}")
+        lines.append(f"ssh_config = {_quoted(str(_from(fleet.path.parent, fleet.ssh_config)))}")
     for host in fleet.hosts:
         if host.name in comments:
             lines += ["", f"# {CONTROL.sub(' ', comments[host.name])}", "[[host]]"]

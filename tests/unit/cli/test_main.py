@@ -136,6 +136,29 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert said == b""
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_the_shell_closed_is_an_empty_one(closed: str, tmp_path: Path) -> None:
+    fleet = tmp_path / "yoked.toml"
+    fleet.write_text('[fleet]\nssh_config = "config"\n[[host]]\nname = "."\n')
+    program = f"""
+import os, sys
+from yoked.cli.main import main
+status = main(["runs", "--fleet", {str(fleet)!r}])
+os._exit(status if os.open(os.devnull, 0) > 2 else 99)
+"""
+    line = f'exec "$1" -c "$2" {closed}'
+    done = subprocess.run(
+        ["bash", "-c", line, "bash", sys.executable, program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    # Nobody can be asked whether to trust the file.
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_command_reference_is_up_to_date() -> None:
     written = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
 

@@ -67,6 +67,23 @@ def test_all_keys_are_read_and_a_path_is_relative_to_the_file(file: Path) -> Non
     )
 
 
+def test_a_path_is_written_as_it_will_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("home/yoked.toml")
+    for written, again in (
+        ("ssh/config", "ssh/config"),
+        ("/etc/ssh/config", "/etc/ssh/config"),
+        ("../config", "../config"),
+    ):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(WHOLE.replace("ssh/config", written))
+        fleet = read_fleet(file)
+
+        assert f'ssh_config = "{again}"\n' in format_fleet(fleet, {})
+
+
 def test_a_host_and_its_name_are_enough(file: Path) -> None:
     file.write_text('[[host]]\nname = "."\n')
 
