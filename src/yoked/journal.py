@@ -40,7 +40,9 @@ class Journal:
         self._torn = False
         private_folder(path.parent)
         # Unbuffered: a line reaches the kernel in one write, before append returns.
-        self._file = path.open("ab+", buffering=0)
+        # Through a link that somebody put there, another file would be cut and written to.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        self._file = os.fdopen(os.open(path, flags, 0o666), "ab+", buffering=0)
         cut_torn_line(self._file)
         if fsync:
             _sync_folder(path.parent)
@@ -149,7 +151,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                 return
             try:
                 event = json.loads(line)
-            except ValueError as problem:
+            except (ValueError, RecursionError) as problem:
                 raise YokedError(
                     f"{path}:{number} is not JSON: {problem}",
                     fix=f"remove line {number}; yoked appends whole lines only",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import stat
 from datetime import datetime
 from pathlib import Path
 
@@ -40,6 +42,7 @@ def require_new(folder: Path) -> None:
             fix=f"--run NAME with another name, or go on with it: --resume --run {folder.name}",
         )
     require_ours(folder)
+    require_plain(folder)
 
 
 def require_ours(folder: Path) -> None:
@@ -53,6 +56,27 @@ def require_ours(folder: Path) -> None:
         )
 
 
+def require_plain(folder: Path) -> None:
+    """Raise UsageError where a run's folder has a link, a pipe or a device anywhere in it.
+
+    Somebody may have given it to us: what yoked writes, replaces and deletes there would lie
+    elsewhere, and reading it might never end. The folder itself may be a link of a person's own.
+    """
+    for above, folders, files in os.walk(folder):
+        for path in (Path(above, name) for name in (*folders, *files)):
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:
+                # A file in the making got its name meanwhile.
+                continue
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                kind = "a link" if stat.S_ISLNK(mode) else "no file"
+                raise UsageError(
+                    f"{path} is {kind}: yoked would write, or read, what lies elsewhere",
+                    fix=f"put a file or folder in its place; {folder} itself may be a link",
+                )
+
+
 def list_runs(runs_dir: Path) -> list[Path]:
     """Folders of runs, the one that was last alive first."""
     if not runs_dir.is_dir():
@@ -62,7 +86,16 @@ def list_runs(runs_dir: Path) -> list[Path]:
 
 
 def find_run(named: str | None, runs_dir: Path) -> Path:
-    """The folder of a run given by name or path; None: the latest. Raises UsageError."""
+    """The folder of a run given by name or path; None: the latest.
+
+    Raises UsageError where there is none, or not of files and folders alone (`require_plain`).
+    """
+    found = _find(named, runs_dir)
+    require_plain(found)
+    return found
+
+
+def _find(named: str | None, runs_dir: Path) -> Path:
     runs = list_runs(runs_dir)
     if named is None:
         if not runs:

@@ -204,3 +204,13 @@ def test_a_journal_that_waits_for_the_disk_has_its_name_there(
     Journal(tmp_path / "events.jsonl", fsync=True).close()
 
     assert synced == [tmp_path.stat().st_ino]
+
+
+def test_a_link_in_the_place_of_a_journal_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("a line without an end")
+    (tmp_path / "events.jsonl").symlink_to(tmp_path / "keys")
+
+    with pytest.raises(OSError, match="symbolic links"):
+        Journal(tmp_path / "events.jsonl")
+
+    assert (tmp_path / "keys").read_text() == "a line without an end"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from yoked.errors import UsageError
-from yoked.runs import find_run, list_runs, new_run_name
+from yoked.runs import find_run, list_runs, new_run_name, require_new
 
 
 def make_run(runs_dir: Path, name: str, *, alive_s: int) -> Path:
@@ -55,3 +55,34 @@ def test_two_runs_in_one_second_get_two_names(tmp_path: Path) -> None:
     (tmp_path / "20260701-123005").mkdir()
 
     assert new_run_name(tmp_path, now) == "20260701-123005-2"
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "pipe"])
+def test_a_run_that_leads_out_of_its_folder_is_neither_read_nor_written(
+    tmp_path: Path, kind: str
+) -> None:
+    run = make_run(tmp_path / "runs", "given", alive_s=50)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "authorized_keys").write_text("ssh-ed25519 A")
+    if kind == "file":
+        (run / "metrics.jsonl").symlink_to(tmp_path / "mine" / "authorized_keys")
+    elif kind == "folder":
+        (run / "checkpoints").symlink_to(tmp_path / "mine")
+    else:
+        os.mkfifo(run / "events.jsonl")
+
+    with pytest.raises(UsageError, match="lies elsewhere"):
+        find_run("given", tmp_path / "runs")
+    (run / "run.json").unlink()
+    if kind == "folder":
+        (run / ".yoked-run").touch()
+    with pytest.raises(UsageError, match=r"lies elsewhere|no run and not empty"):
+        require_new(run)
+
+
+def test_the_folder_of_a_run_may_itself_be_a_link_of_a_persons_own(tmp_path: Path) -> None:
+    make_run(tmp_path / "large disk", "a", alive_s=50)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "a").symlink_to(tmp_path / "large disk" / "a")
+
+    assert find_run("a", tmp_path / "runs") == tmp_path / "runs" / "a"

@@ -28,7 +28,10 @@ def last_attempt(job: JobFolder) -> int:
 
 
 def training_progress(folder: Path) -> dict[str, Any] | None:
-    """Step and loss of the newest whole line of a run's metrics; None where there is none."""
+    """Steps that are done, and the loss of the last, by the newest whole line of a run's metrics.
+
+    None where there is none.
+    """
     try:
         with (folder / "metrics.jsonl").open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -47,5 +50,5 @@ def training_progress(folder: Path) -> dict[str, Any] | None:
         # A line of an evaluation has no loss of training.
         if content["step"] >= 0 and "loss" in content:
             loss = content["loss"]
-            return {"step": content["step"], "loss": loss if isinstance(loss, float) else None}
+            return {"step": content["step"] + 1, "loss": loss if isinstance(loss, float) else None}
     return None

@@ -113,6 +113,10 @@ class Hub:
             await peer.listen(lambda word: self._on_word(peer.node, word))
         except FrameError as problem:
             self._refuse(address, str(problem))
+        except (ValueError, TypeError, ArithmeticError, LookupError, RecursionError) as problem:
+            # A word that its reader was not made for: the peer is closed and counted, like one
+            # whose frame does not decode.
+            self._refuse(address, f"a word that cannot be read: {problem!r}")
         except OSError:
             # The network, or the host, is gone: its end says so.
             pass

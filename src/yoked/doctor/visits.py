@@ -326,7 +326,7 @@ class Visits:
         try:
             client = self._agent(host)
         except YokedError as problem:
-            self.failures[host.name] = failure_of(host.name, self._fleet.ssh_config, problem)
+            self.failures[host.name] = failure_of(host.name, self._fleet.ssh_file, problem)
             self._say(f"{host.name}: {self.failures[host.name].text}")
             return
         visit = Visit(host, client, time.monotonic() - began_s, is_lent=self._lend is not None)
@@ -341,7 +341,7 @@ class Visits:
             return self._lend(host.name)
         manner = self._manner
         return connect_host(
-            host, self._fleet.ssh_config, patience_s=manner.patience_s, shared=manner.shared
+            host, self._fleet.ssh_file, patience_s=manner.patience_s, shared=manner.shared
         )
 
 

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, get_args
@@ -140,8 +141,7 @@ def open_fleet(named: Path | None) -> Fleet:
 def load_fleet(path: Path) -> Fleet:
     """The fleet in a file, once a person trusts what it has run. Raises FleetError."""
     fleet = read_fleet(path)
-    require_trusted(fleet)
-    return fleet
+    return replace(fleet, agreed=require_trusted(fleet))
 
 
 def read_fleet(path: Path) -> Fleet:

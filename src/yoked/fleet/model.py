@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,12 +31,21 @@ class Host:
 
 @dataclass(frozen=True)
 class Fleet:
-    """hosts: in the order of their ranks. path: the file; ssh_config: instead of ~/.ssh/config."""
+    """hosts: in the order of their ranks. path: the file; ssh_config: instead of ~/.ssh/config.
+
+    agreed: a copy of that, as a person agreed to it (`fleet.trust`).
+    """
 
     name: str
     hosts: tuple[Host, ...]
     path: Path
     ssh_config: Path | None = None
+    agreed: Path | None = field(default=None, compare=False)
+
+    @property
+    def ssh_file(self) -> Path | None:
+        """What ssh is to read: what lies at ssh_config may be exchanged once it was looked at."""
+        return self.agreed or self.ssh_config
 
 
 def usable_gpus(facts: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from yoked.errors import FleetError
 from yoked.fleet.model import Fleet
-from yoked.paths import state_root
+from yoked.paths import private_folder, state_root
 from yoked.text import one_line
 
 Values = Mapping[str, str]
@@ -28,27 +28,52 @@ Values = Mapping[str, str]
 
 def values_of(fleet: Fleet) -> Values:
     """What a fleet's file has run, by its key. The one list of such keys: new ones belong here."""
+    return _values(fleet, _read_config(fleet))
+
+
+def _values(fleet: Fleet, config: bytes | None) -> Values:
     values = {}
-    # ssh reads a person's own file anyway.
-    own = Path.home() / ".ssh" / "config"
-    if fleet.ssh_config is not None and fleet.ssh_config.resolve() != own.resolve():
-        values["ssh_config"] = f"{fleet.ssh_config.resolve()} {_digest(fleet.ssh_config)}"
+    if fleet.ssh_config is not None and not _is_own(fleet.ssh_config):
+        digest = "(not there)" if config is None else f"sha256:{hashlib.sha256(config).hexdigest()}"
+        values["ssh_config"] = f"{fleet.ssh_config.resolve()} {digest}"
     for host in fleet.hosts:
         if host.python is not None:
             values[f"python of {host.name}"] = host.python
     return values
 
 
-def require_trusted(fleet: Fleet) -> None:
-    """Ask about values that nobody has agreed to yet.
+def require_trusted(fleet: Fleet) -> Path | None:
+    """Ask about values that nobody has agreed to yet; returns the file that ssh is to read.
+
+    It is a copy of what was agreed to: who may write into the folder of a yoked.toml could
+    exchange its ssh_config between this look and ssh's. None: ssh's own.
 
     Raises FleetError when the answer is no, and where nobody is there to be asked.
     """
-    values = values_of(fleet)
+    config = _read_config(fleet)
+    values = _values(fleet, config)
     known = _known(fleet.path)
     new = {key: value for key, value in values.items() if value not in known.get(key, ())}
-    if not new:
-        return
+    if new:
+        _ask(fleet, new)
+        _keep(fleet.path, values)
+    if fleet.ssh_config is None:
+        return None
+    if _is_own(fleet.ssh_config):
+        return own_config()
+    return _copy(fleet, config)
+
+
+def own_config() -> Path:
+    """The person's own file, which ssh reads anyway."""
+    return Path.home() / ".ssh" / "config"
+
+
+def _is_own(path: Path) -> bool:
+    return path.resolve() == own_config().resolve()
+
+
+def _ask(fleet: Fleet, new: Values) -> None:
     lines = [f"{_owned(fleet.path)} names what yoked would run, and nobody has agreed to it yet:"]
     lines += [one_line(f"  {key} = {value}") for key, value in new.items()]
     # An answer that was piped in is nobody's, and a question that is not seen is none.
@@ -56,7 +81,6 @@ def require_trusted(fleet: Fleet) -> None:
         sys.stderr.write("\n".join([*lines, "Do you trust this file? [y/N] "]))
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
-            _keep(fleet.path, values)
             return
     raise FleetError(
         "\n".join(lines),
@@ -65,6 +89,23 @@ def require_trusted(fleet: Fleet) -> None:
             f"yoked trust {shlex.quote(one_line(str(fleet.path)))}    agrees to these values",
         ),
     )
+
+
+def _copy(fleet: Fleet, config: bytes | None) -> Path:
+    """Where the ssh_config that was agreed to lies, by itself."""
+    if config is None:
+        raise FleetError(
+            f"{fleet.path}: there is no file {fleet.ssh_config}",
+            fix="take ssh_config out of it, or name the file that is meant",
+        )
+    path = _entry(fleet.path).with_suffix(".ssh_config")
+    try:
+        if path.read_bytes() == config:
+            return path
+    except OSError:
+        pass
+    _write(path, config)
+    return path
 
 
 def remember(fleet: Fleet) -> Values:
@@ -83,14 +124,18 @@ def _keep(file: Path, values: Values) -> None:
     for key, value in values.items():
         if value not in known.setdefault(key, []):
             known[key].append(value)
-    path = _entry(file)
+    _forget_files_that_are_gone(_entry(file).parent)
+    entry = {"path": str(file.resolve()), "values": known}
+    _write(_entry(file), json.dumps(entry, indent=1).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _forget_files_that_are_gone(path.parent)
+        private_folder(path.parent)
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as entry:
-            json.dump({"path": str(file.resolve()), "values": known}, entry, indent=1)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         temporary.replace(path)
     except OSError as problem:
         raise FleetError(
@@ -141,15 +186,17 @@ def _forget_files_that_are_gone(folder: Path) -> None:
     for entry in folder.glob("*.json"):
         said = (_read(entry) or {}).get("path")
         if not isinstance(said, str) or not Path(said).exists():
-            with contextlib.suppress(OSError):
-                entry.unlink()
+            for each in (entry, entry.with_suffix(".ssh_config")):
+                with contextlib.suppress(OSError):
+                    each.unlink()
 
 
-def _digest(path: Path) -> str:
+def _read_config(fleet: Fleet) -> bytes | None:
+    """The ssh_config that a fleet's file names, read once; None: none is named, or there."""
     try:
-        return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+        return None if fleet.ssh_config is None else fleet.ssh_config.read_bytes()
     except OSError:
-        return "(not there)"
+        return None
 
 
 def _owned(path: Path) -> str:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import re
+import shlex
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +30,7 @@ from yoked.fleet.model import HERE, Fleet, Host
 from yoked.launch.attach import Display, JobEnd, follow_job
 from yoked.launch.program import Program
 from yoked.launch.start import Home, Order, Seat, start_job, take_seats
+from yoked.paths import private_folder
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import Here
 from yoked.runs import require_new
@@ -46,6 +50,8 @@ _SAID = (
 )
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
 _LONGEST_NAME = 70
+# A start has its agent answer and its folders made: a second or two.
+_START_WITHIN_S = 60.0
 
 
 class RankCrash(Exception):  # noqa: N818 - a crash is what it is
@@ -74,6 +80,11 @@ class LocalRun:
     flags: str = ""
     go_on: str = "yoked train --resume"
 
+    @property
+    def quoted(self) -> str:
+        """The run, as it is named on a command line to paste."""
+        return f"{shlex.quote(self.run)}{self.flags}"
+
 
 def supervises() -> bool:
     """Whether this system can have jobs: what runs of one is recognised by its entry in /proc."""
@@ -95,7 +106,7 @@ def run_here(
     """
     with Here(HERE).connect() as client, _Stopping(output).listening() as stopping:
         seats = take_seats(Fleet("here", (Host(HERE),), Path()), {HERE: client}, run.ranks, dict)
-        with _one_at_a_time():
+        with one_at_a_time():
             _require_idle(run)
             if run.is_new and run.run_dir is not None:
                 require_new(run.run_dir)
@@ -106,7 +117,7 @@ def run_here(
         if run.run_dir is not None:
             output.note(
                 f"run {run.run}: Ctrl-C saves and stops; should this terminal go, the run goes "
-                f"on, and `yoked attach {run.run}{run.flags}` shows it"
+                f"on, and `yoked attach {run.quoted}` shows it"
             )
         end = follow_job({HERE: client}, job, output, _again, live=live)
         result = JobFolder(jobs_root() / job).read(f"errors/{end.attempt}/result.json")
@@ -146,7 +157,8 @@ def _start(run: LocalRun, job: str, seats: list[Seat], approve: Callable[[], Non
         own_threads=True,
         # yoked.train speaks Gloo and NCCL as they are.
         bootstrap=False,
-        trains=run.run,
+        # A dry run trains nothing, and is not to be taken for the run.
+        trains=None if run.run_dir is None else run.run,
         file_store=True,
         files={"config.json": json.dumps(dict(run.config))},
         home=Home(Path.cwd(), run.run_dir),
@@ -170,11 +182,30 @@ def _job_name(run: str) -> str:
 
 
 @contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
     """While a run is looked up and started, no other one is, by this user on this machine."""
-    jobs_root().mkdir(parents=True, exist_ok=True)
-    with (jobs_root() / ".starting").open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    path = jobs_root() / ".starting"
+    try:
+        private_folder(path.parent)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as problem:
+        raise JobError(
+            f"{path.parent} cannot be written: {problem.strerror}",
+            fix=(f"ls -ld {path.parent}", "export YOKED_STATE=FOLDER    puts yoked's state there"),
+        ) from problem
+    with os.fdopen(descriptor, "ab") as file:
+        until_s = time.monotonic() + _START_WITHIN_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until_s:
+                    raise JobError(
+                        f"another run has been starting for {_START_WITHIN_S:.0f} s",
+                        fix=f"fuser {shlex.quote(str(path))}    shows which process holds that",
+                    ) from None
+                time.sleep(0.05)
         yield
 
 
@@ -187,8 +218,8 @@ def _require_idle(run: LocalRun) -> None:
             raise UsageError(
                 f"run {run.run} in {run.run_dir.parent} goes on already",
                 fix=(
-                    f"yoked attach {run.run}{run.flags}    shows it",
-                    "--run NAME with another name starts a run of its own",
+                    f"yoked attach {run.quoted}    shows it",
+                    *(("--run NAME with another name starts a run of its own",) * run.is_new),
                 ),
             )
 
@@ -228,7 +259,7 @@ def explain(run: LocalRun, end: JobEnd) -> BaseException:
 
 
 def _look(run: LocalRun) -> tuple[str, ...]:
-    return (f"yoked logs {run.run} --tail 50{run.flags}",)
+    return (f"yoked logs {run.quoted} --tail 50",)
 
 
 class _Stopping:

@@ -73,6 +73,9 @@ class Record:
         early = self.state in ("interrupted", "stopped", "failed", "lost")
         if not early or not self.trains:
             return []
+        if self.run_dir and not Path(self.run_dir, "run.json").exists():
+            # It ended before there was a run.
+            return []
         runs_dir = Path(self.run_dir).parent if self.run_dir else Path("runs").absolute()
         where = "" if runs_dir == Path("runs").absolute() else f" --runs-dir {quote(str(runs_dir))}"
         return [f"yoked train --resume --run {quote(self.trains)}{where}{fleet_flag}"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from yoked.errors import YokedError
 from yoked.report.bench_table import BenchRow, BenchTable
+from yoked.report.drawing import drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,17 +25,7 @@ def plot_bench(table: BenchTable, path: Path) -> Path:
 
     Raises YokedError when it cannot be written.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    # A fixed salt and no date: the same table gives the same file.
-    style: dict[Any, Any] = {
-        "svg.hashsalt": "yoked",
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
-    with matplotlib.rc_context(style):
+    with drawing():
         figure = _figure(table)
         try:
             figure.savefig(path, dpi=150, metadata=_metadata(path.suffix))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import operator
@@ -11,12 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from yoked.errors import YokedError
 from yoked.journal import read
+from yoked.report.drawing import drawing
+from yoked.train.data.files import write_atomically
 from yoked.units import format_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_GRID = {
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+}
 _RAW = "#9db8d9"
 _SMOOTH = "#1f4e8c"
 _EVALUATION = "#b4501e"
@@ -120,30 +129,16 @@ def plot_loss(run_dir: Path) -> tuple[Path, Path]:
 
 
 def _draw(curve: Curve, facts: dict[str, Any], run: str, png: Path, svg: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    # A fixed salt and no date: the same run gives the same file.
-    style: dict[Any, Any] = {
-        "svg.hashsalt": "yoked",
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": "#e4e4e4",
-        "grid.linewidth": 0.8,
-        "axes.axisbelow": True,
-    }
-    with matplotlib.rc_context(style):
+    with drawing(_GRID):
         figure = _figure(curve, facts, run)
         _save(figure, png, {"dpi": 150, "metadata": {"Software": "yoked"}})
         _save(figure, svg, {"metadata": {"Date": None, "Creator": "yoked"}})
 
 
 def _save(figure: Figure, path: Path, options: dict[str, Any]) -> None:
-    unfinished = path.with_name(f".unfinished-{path.name}")
-    figure.savefig(unfinished, format=path.suffix[1:], **options)
-    unfinished.replace(path)
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:], **options)
+    write_atomically(path, content.getvalue())
 
 
 def _figure(curve: Curve, facts: dict[str, Any], run: str) -> Figure:
@@ -229,7 +224,7 @@ def _read_facts(path: Path) -> dict[str, Any]:
     """run.json; a run that has none yet is drawn without its facts."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) else {}
 

@@ -335,7 +335,7 @@ class CheckpointFolder:
         if self._lock is not None:
             return
         private_folder(self.path)
-        descriptor = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         deadline_s = time.monotonic() + LOCK_WAIT_S
         while True:
             try:

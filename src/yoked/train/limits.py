@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # `launch.listing` lets no other name of a folder come from a host.
 _MODEL_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,79}")
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _AT_LEAST: tuple[tuple[str, float], ...] = (
     ("depth", 1),
     ("aspect_ratio", 1),
@@ -119,9 +120,11 @@ def _check_batch(config: TrainConfig) -> None:
 
 def _check_run(config: TrainConfig) -> None:
     run, tag = config.run, config.model_tag
-    if run is not None and (not run or run.startswith((".", "-")) or "/" in run):
+    # It names a folder on every host, and stands in lines to paste: the agent's rule.
+    if run is not None and not _RUN.fullmatch(run):
         raise UsageError(
-            f"--run {run!r} cannot be the name of a folder", fix="use letters, digits, - and _"
+            f"--run {run!r} cannot be the name of a run",
+            fix="letters, digits and . _ - only, at most 80, a letter or digit first",
         )
     if tag is not None and not _MODEL_TAG.fullmatch(tag):
         raise UsageError(

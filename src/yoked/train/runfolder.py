@@ -76,7 +76,7 @@ class RunFolder:
                 f"{self.path} is not a run that can be resumed: it has no run.json",
                 fix="start it anew: the same command without --resume",
             ) from problem
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, RecursionError) as problem:
             raise YokedError(
                 f"{path} cannot be read: {problem}",
                 fix=f"start a new run from its weights with --from {self.path}",

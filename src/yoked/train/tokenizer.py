@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yoked.errors import DataError, UsageError
+from yoked.paths import private_folder
 from yoked.train.data.files import write_atomically
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class Tokenizer:
 
     def save(self, folder: Path) -> None:
         """Write our text form and nanochat's pickle into `folder`, each whole or not at all."""
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         by_rank = sorted(self._ranks, key=self._ranks.__getitem__)
         form = {
             "format": _JSON_FORMAT,

@@ -137,6 +137,29 @@ def test_no_runs_is_no_error(root: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "there is no run yet" in capsys.readouterr().out
 
 
+def test_a_folder_that_somebody_gave_us_hides_no_other(
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, result in (("odd", '{"hosts": 5, "steps": "x"}'), ("good", '{"steps": 7}')):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "result.json").write_text(result)
+    (tmp_path / "runs" / "endless").mkdir()
+    (tmp_path / "runs" / "endless" / "result.json").symlink_to("/dev/zero")
+    (tmp_path / "runs" / "endless" / "metrics.jsonl").write_text('{"step": 4, "loss": 2.5}\n')
+
+    assert runs.command(json_output=True) == 0
+
+    rows = {row["run"]: row for row in json.loads(capsys.readouterr().out)["runs"]}
+    assert rows["odd"]["step"] is None
+    assert rows["good"]["step"] == 7
+    # Five steps are done: they are counted from 0 there.
+    assert (rows["endless"]["step"], rows["endless"]["loss"]) == (5, 2.5)
+
+
 def test_logs_name_host_and_rank_when_there_are_several(
     failed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -153,6 +153,8 @@ def test_the_named_file_counts_then_the_one_that_is_here(
     monkeypatch.chdir(tmp_path)
     other = tmp_path / "other.toml"
     other.write_text(WHOLE)
+    (tmp_path / "ssh").mkdir()
+    (tmp_path / "ssh" / "config").touch()
 
     assert find_fleet(None) is None
     assert find_fleet(Path(".")) is None  # noqa: PTH201 - as it is typed

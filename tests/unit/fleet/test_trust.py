@@ -172,3 +172,42 @@ def test_what_init_wrote_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     assert revoked
     assert is_trusted(tmp_path / "other.toml")
+
+
+def test_ssh_reads_what_was_agreed_to_whatever_lies_there_now(cloned: Path) -> None:
+    agreed = (cloned / "config").read_text()
+    remember(read_fleet(Path("yoked.toml")))
+    fleet = load_fleet(Path("yoked.toml"))
+
+    # Who may write into that folder exchanges it between our look and ssh's.
+    (cloned / "config").write_text("Host *\n  ProxyCommand rm -r ~\n")
+
+    assert fleet.ssh_file is not None
+    assert fleet.ssh_file.read_text() == agreed
+    assert fleet.ssh_file.stat().st_mode & 0o777 == 0o600
+    assert fleet.ssh_config == Path("config")
+
+
+def test_a_link_to_a_persons_own_file_leads_to_that_file_alone(
+    cloned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = cloned.parent / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "config").touch()
+    monkeypatch.setenv("HOME", str(home))
+    (cloned / "config").unlink()
+    (cloned / "config").symlink_to(home / ".ssh" / "config")
+
+    fleet = load_fleet(Path("yoked.toml"))
+    (cloned / "config").unlink()
+    (cloned / "config").write_text("Host *\n  ProxyCommand rm -r ~\n")
+
+    assert fleet.ssh_file == home / ".ssh" / "config"
+
+
+def test_a_file_that_is_not_there_yet_is_no_file_to_agree_to(cloned: Path) -> None:
+    (cloned / "config").unlink()
+    remember(read_fleet(Path("yoked.toml")))
+
+    with pytest.raises(FleetError, match="there is no file config"):
+        load_fleet(Path("yoked.toml"))

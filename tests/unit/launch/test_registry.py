@@ -206,7 +206,12 @@ def test_of_two_runs_of_one_name_that_of_this_folder_is_meant(
     assert pick(both, "night.2").run == "night.2"
 
 
-def test_a_run_of_another_folder_goes_on_there() -> None:
-    (there,) = starts(("night", "interrupted", "/a/runs"))
+def test_a_run_of_another_folder_goes_on_there(tmp_path: Path) -> None:
+    (there,) = starts(("night", "interrupted", str(tmp_path)))
+    # It ended before there was anything to go on from.
+    assert there.go_on("") == []
 
-    assert there.go_on("") == ["yoked train --resume --run night --runs-dir /a/runs"]
+    (tmp_path / "night").mkdir()
+    (tmp_path / "night" / "run.json").touch()
+
+    assert there.go_on("") == [f"yoked train --resume --run night --runs-dir {tmp_path}"]

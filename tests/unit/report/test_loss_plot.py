@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,32 @@ def test_smoothing_a_falling_line_does_not_draw_it_late() -> None:
     smoothed = smooth(line, 3.0)
 
     assert all(abs(a - b) < 1e-9 for a, b in zip(line[10:90], smoothed[10:90], strict=True))
+
+
+def test_settings_of_the_folder_where_a_person_stands_are_not_obeyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "run")
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nlines.linewidth: 30\n")
+    monkeypatch.chdir(tmp_path)
+    program = (
+        "import sys; from pathlib import Path; from yoked.report.loss_plot import plot_loss;"
+        "plot_loss(Path(sys.argv[1]))"
+    )
+
+    # A process of its own: matplotlib reads the file when it is imported.
+    subprocess.run([sys.executable, "-c", program, str(run)], check=True)
+    here = (run / "loss.svg").read_bytes()
+    plot_loss(run)
+
+    assert (run / "loss.svg").read_bytes() == here
+
+
+def test_a_link_that_waits_for_a_picture_is_not_drawn_through(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (tmp_path / "mine").write_text("precious")
+    (run / "loss.svg").symlink_to(tmp_path / "mine")
+
+    plot_loss(run)
+
+    assert (tmp_path / "mine").read_text() == "precious"

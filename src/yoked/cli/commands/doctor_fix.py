@@ -208,7 +208,7 @@ def connect(fleet: Fleet, name: str) -> AgentClient:
     host = next((host for host in fleet.hosts if host.name == name), None)
     if host is None:
         raise HostError(f"{name} is not in {fleet.path}", fix=f"yoked hosts --fleet {fleet.path}")
-    return connect_host(host, fleet.ssh_config)
+    return connect_host(host, fleet.ssh_file)
 
 
 def _trust_as_changed(file: Path) -> None:

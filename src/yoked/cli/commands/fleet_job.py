@@ -28,7 +28,7 @@ from yoked.remote.connect import Arrivals, connect_all
 @contextmanager
 def connected(fleet: Fleet) -> Iterator[dict[str, AgentClient]]:
     """An agent on every host of a fleet. Raises HostError that names each host without one."""
-    clients, failures = connect_all(fleet.hosts, fleet.ssh_config)
+    clients, failures = connect_all(fleet.hosts, fleet.ssh_file)
     with ExitStack() as stack:
         for client in clients.values():
             stack.enter_context(client)
@@ -73,7 +73,7 @@ def run_job(
     fleet = fleet or open_fleet(flags.fleet)
     began_s = time.monotonic()
     with ExitStack() as stack:
-        arrivals = stack.enter_context(closing(Arrivals(fleet.hosts, fleet.ssh_config)))
+        arrivals = stack.enter_context(closing(Arrivals(fleet.hosts, fleet.ssh_file)))
         doctor = stack.enter_context(
             beside(fleet, need or Need(), wanted=flags.doctor, lend=arrivals.agent)
         )

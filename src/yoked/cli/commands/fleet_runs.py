@@ -129,7 +129,7 @@ def reach_hosts(named: Path | None, output: Output, *, wait: bool = True) -> Ite
 
     fleet = open_fleet(named)
     arrivals = Arrivals(
-        fleet.hosts, fleet.ssh_config, on_failure=lambda problem: output.note(str(problem))
+        fleet.hosts, fleet.ssh_file, on_failure=lambda problem: output.note(str(problem))
     )
     try:
         if wait:
@@ -147,4 +147,4 @@ def reconnect(fleet: Fleet, name: str, patience_s: int) -> AgentClient:
     from yoked.remote.connect import connect_host
 
     host = next(host for host in fleet.hosts if host.name == name)
-    return connect_host(host, fleet.ssh_config, patience_s=patience_s)
+    return connect_host(host, fleet.ssh_file, patience_s=patience_s)

@@ -57,7 +57,7 @@ def _look(fleet: Fleet) -> dict[str, Look | YokedError]:
     from yoked.fleet.discover import require_distinct
     from yoked.remote.connect import connect_all
 
-    clients, failures = connect_all(fleet.hosts, fleet.ssh_config)
+    clients, failures = connect_all(fleet.hosts, fleet.ssh_file)
     with ExitStack() as stack:
         for client in clients.values():
             stack.enter_context(client)

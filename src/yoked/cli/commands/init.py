@@ -98,7 +98,8 @@ def _wanted(names: Sequence[str], path: Path, ssh_config: Path | None, ranks: in
             dataclasses.replace(before, interface=None, address=None, ranks=ranks or before.ranks)
         )
     config = ssh_config.absolute() if ssh_config else old.ssh_config if old else None
-    return Fleet(old.name if old else "home", tuple(hosts), path, config)
+    agreed = None if ssh_config or not old else old.agreed
+    return Fleet(old.name if old else "home", tuple(hosts), path, config, agreed)
 
 
 def _check(names: Sequence[str], ranks: int | None, ssh_config: Path | None) -> None:
@@ -123,7 +124,7 @@ def _look(wanted: Fleet) -> tuple[Fleet, dict[str, Look], dict[str, Choice]]:
     from yoked.fleet.discover import require_distinct, survey
     from yoked.remote.connect import connect_all
 
-    clients, failures = connect_all(wanted.hosts, wanted.ssh_config)
+    clients, failures = connect_all(wanted.hosts, wanted.ssh_file)
     with ExitStack() as stack:
         for client in clients.values():
             stack.enter_context(client)

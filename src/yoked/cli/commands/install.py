@@ -119,7 +119,7 @@ def on_hosts(fleet: Fleet, act: Act) -> dict[str, HostEnvironment | YokedError]:
     """Act on all hosts at once; what each gave, or why it could not."""
     from yoked.remote.connect import connect_all
 
-    clients, failures = connect_all(fleet.hosts, fleet.ssh_config)
+    clients, failures = connect_all(fleet.hosts, fleet.ssh_file)
     found: dict[str, HostEnvironment | YokedError] = dict(failures)
 
     def try_to(host: Host) -> None:

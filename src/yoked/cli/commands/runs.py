@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from ipaddress import ip_address
@@ -11,10 +12,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from yoked.agent.progress import training_progress
 from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, JsonFlag, reach_hosts, same_fleet
 from yoked.cli.commands.lab_text import table
 from yoked.cli.output import Output
 from yoked.launch.attach import headline
+from yoked.launch.listing import MOST_JSON_BYTES
 from yoked.launch.registry import Record, newest_starts
 from yoked.runs import list_runs
 from yoked.units import format_duration
@@ -109,17 +112,18 @@ def _describe_folder(folder: Path) -> dict[str, Any]:
     How it stands without a result its folder does not tell.
     """
     result, plan = _read(folder / "result.json"), _read(folder / "run.json")
-    steps = result.get("steps")
+    hosts, progress = _hosts(result), training_progress(folder) or {}
+    ranks = [host.get("ranks", 1) for host in hosts]
     return {
         "run": folder.name,
         "job": None,
-        "state": result.get("state", "finished") if result else "unknown",
-        "hosts": [host.get("name") for host in result.get("hosts", plan.get("hosts", []))],
-        "ranks": sum(int(host.get("ranks", 1)) for host in result.get("hosts", [])) or None,
+        "state": _of(result, "state", str, "finished") if result else "unknown",
+        "hosts": [_of(host, "name", str) for host in hosts or _hosts(plan)],
+        "ranks": sum(each for each in ranks if isinstance(each, int)) or None,
         "started_s": folder.stat().st_mtime,
         "ended_s": None,
-        "step": steps,
-        "loss": result.get("loss"),
+        "step": _of(result, "steps", int, progress.get("step")),
+        "loss": _of(result, "loss", float, progress.get("loss")),
         "failure": None,
         "refused": None,
         "dir": str(folder.absolute()),
@@ -127,8 +131,23 @@ def _describe_folder(folder: Path) -> dict[str, Any]:
     }
 
 
+def _hosts(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    hosts = content.get("hosts")
+    return [host for host in hosts if isinstance(host, dict)] if isinstance(hosts, list) else []
+
+
+def _of(content: Mapping[str, Any], name: str, kind: type, missing: Any = None) -> Any:
+    """A value of a file that somebody may have given us; of another kind it is missing."""
+    value = content.get(name)
+    return value if isinstance(value, kind) else missing
+
+
 def _read(path: Path) -> Mapping[str, Any]:
     try:
+        found = path.lstat()
+        # A folder that somebody gave us may have a device in its place.
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_JSON_BYTES:
+            return {}
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}

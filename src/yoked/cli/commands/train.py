@@ -147,10 +147,11 @@ def run_training(
 
 
 def _report_detached(config: TrainConfig, output: Output, flag: str) -> int:
+    named = f"{shlex.quote(config.run or '')}{flag}"
     output.result(
         {"run": config.run, "state": "running", "dir": str(config.runs_dir / (config.run or ""))},
         verdict=f"run {config.run} trains, and needs nobody here",
-        next_commands=[f"yoked attach {config.run}{flag}", f"yoked stop {config.run}{flag}"],
+        next_commands=[f"yoked attach {named}", f"yoked stop {named}"],
     )
     return 0
 

@@ -133,3 +133,9 @@ def test_the_records_survive_json() -> None:
 def test_the_headline_names_the_place() -> None:
     assert KILLED.headline == "rank 1 on beta: "
     assert failure(None, what="its launcher is gone").headline == "beta: its launcher is gone"
+
+
+@pytest.mark.parametrize("time_s", [10**400, -(10**400), float("nan"), float("inf"), True, "1"])
+def test_a_time_that_is_none_is_refused(time_s: object) -> None:
+    with pytest.raises(ValueError, match="time_s is no time"):
+        Failure.from_dict({"host": "beta", "node": 1, "what": "x", "time_s": time_s})
