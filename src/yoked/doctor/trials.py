@@ -27,7 +27,7 @@ _PATIENCE_S = 5.0
 _WORLD_S = 8.0
 _CALL_S = 5.0
 # Each after what it imports.
-_CHANNEL = ("tls", "frames", "carry", "peer", "hub", "dial")
+_CHANNEL = ("names", "tls", "frames", "carry", "peer", "hub", "dial")
 _NO_SOURCES = "SOURCES: dict[str, str] = {}"
 # Done, and let go of.
 _WANTED_ENDS = (0, 3)
