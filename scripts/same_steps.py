@@ -107,6 +107,9 @@ def case(
     """A case. more: flags with _ for -; shares are equal unless they are given."""
     flags = {**shape, **FIXED, "shares": ":".join("1" * ranks)}
     flags |= {key.replace("_", "-"): value for key, value in more.items()}
+    if flags["lm-head"] == "divided":
+        # It is for steps of few tokens, against the ids of the vocabulary.
+        flags["vocab-size"] = str(16 * int(flags["total-batch-size"]))
     return Case(name, flags, resume_at)
 
 
