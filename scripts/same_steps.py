@@ -165,7 +165,7 @@ class Checkout:
         """What a run came to: lines to compare, by what they are of. Raises RuntimeError."""
         folder.mkdir(parents=True)
         for flags in one.commands():
-            self._run(dict(flags), folder)
+            self._run(flags, folder)
         run = folder / "runs" / "same"
         return {"steps": _steps(run), "checkpoints": self._checkpoints(run)}
 

@@ -1,4 +1,4 @@
-"""What a process reads and prints: a full disk, or a closed stream, does not end it.
+"""The standard streams of a process: a full disk, or a closed stream, does not end it.
 
 Standard library only: it runs before a person's program.
 """

@@ -34,7 +34,7 @@ from yoked.paths import state_root
 
 # A job in one of these is not over.
 ACTIVE = ("prepared", "running")
-_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _REMOVED = ".removed-"
 _LOCK_PATIENCE_S = 2.0
 # From the first file of a job to its supervisor.
@@ -209,7 +209,7 @@ def all_jobs() -> list[JobFolder]:
         entries = [Path(entry.path) for entry in os.scandir(jobs_root()) if entry.is_dir()]
     except FileNotFoundError:
         return []
-    jobs = [JobFolder(path) for path in entries if _RUN_NAME.fullmatch(path.name)]
+    jobs = [JobFolder(path) for path in entries if RUN_NAME.fullmatch(path.name)]
     return sorted(jobs, key=lambda job: _started_s(job.path), reverse=True)
 
 
@@ -235,7 +235,7 @@ def find_job(run: str) -> JobFolder:
 
 def check_run_name(run: str) -> str:
     """The name; raises JobError for one that is no plain folder's name."""
-    if not _RUN_NAME.fullmatch(run):
+    if not RUN_NAME.fullmatch(run):
         raise JobError(
             f"{run!r} cannot be the name of a run",
             fix="letters, digits and . _ - only, at most 80, a letter or digit first",

@@ -44,7 +44,7 @@ class Fleet:
 
     @property
     def ssh_file(self) -> Path | None:
-        """What ssh is to read: what lies at ssh_config may be exchanged once it was looked at."""
+        """The file that ssh reads: ssh_config itself may be exchanged after it was looked at."""
         return self.agreed or self.ssh_config
 
 

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import shlex
 import signal
 import threading
@@ -48,7 +47,7 @@ _SAID = (
     "its ranks are told to end; Ctrl-C again kills them",
     "its ranks are killed",
 )
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
+# A number behind it must find room in the name of a job.
 _LONGEST_NAME = 70
 # A start has its agent answer and its folders made: a second or two.
 _START_WITHIN_S = 60.0
@@ -169,12 +168,9 @@ def _start(run: LocalRun, job: str, seats: list[Seat], approve: Callable[[], Non
 def _job_name(run: str) -> str:
     """A name that no job has: the run's, with a number where that had a start already.
 
-    It names the folder of the job. A run may have any name that a folder can have, and one in
-    another folder the same.
+    It names the folder of the job. A run in another folder may have the same name.
     """
-    stem = _NOT_IN_A_NAME.sub("_", run)[:_LONGEST_NAME]
-    if not stem[:1].isalnum():
-        stem = f"run{stem}"
+    stem = run[:_LONGEST_NAME]
     name, number = stem, 2
     while (jobs_root() / name).exists():
         name, number = f"{stem}.{number}", number + 1

@@ -1,4 +1,4 @@
-"""What all pictures share: matplotlib with settings of ours alone."""
+"""The style of all pictures: matplotlib's own defaults, and our settings."""
 
 from __future__ import annotations
 

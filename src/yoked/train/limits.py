@@ -9,6 +9,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from yoked.agent.jobfolder import RUN_NAME
 from yoked.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 # `launch.listing` lets no other name of a folder come from a host.
 _MODEL_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,79}")
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _AT_LEAST: tuple[tuple[str, float], ...] = (
     ("depth", 1),
     ("aspect_ratio", 1),
@@ -121,7 +121,7 @@ def _check_batch(config: TrainConfig) -> None:
 def _check_run(config: TrainConfig) -> None:
     run, tag = config.run, config.model_tag
     # It names a folder on every host, and stands in lines to paste: the agent's rule.
-    if run is not None and not _RUN.fullmatch(run):
+    if run is not None and not RUN_NAME.fullmatch(run):
         raise UsageError(
             f"--run {run!r} cannot be the name of a run",
             fix="letters, digits and . _ - only, at most 80, a letter or digit first",

@@ -17,17 +17,6 @@ SOURCE = Path(__file__).parents[3] / "src"
 YOKED = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
-@pytest.fixture
-def cloned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository whose yoked.toml makes ssh run a program of it; it leaves `owned` there."""
-    folder = tmp_path / "cloned"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    (folder / "config").write_text(f"Host *\n  ProxyCommand touch {folder}/owned\n")
-    (folder / "yoked.toml").write_text('[fleet]\nssh_config = "config"\n[[host]]\nname = "a"\n')
-    return folder
-
-
 def test_a_command_in_a_cloned_repository_runs_nothing_of_it(
     cloned: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

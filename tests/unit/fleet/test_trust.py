@@ -15,17 +15,6 @@ from yoked.fleet.trust import remember, revoke
 from yoked.paths import state_root
 
 
-@pytest.fixture
-def cloned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository whose yoked.toml makes ssh run a program of it; it leaves `owned` there."""
-    folder = tmp_path / "cloned"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    (folder / "config").write_text(f"Host *\n  ProxyCommand touch {folder}/owned\n")
-    (folder / "yoked.toml").write_text('[fleet]\nssh_config = "config"\n[[host]]\nname = "a"\n')
-    return folder
-
-
 def write(
     path: Path, *, python: str | None = None, interface: str = "eth0", name: str = "a"
 ) -> Path:
