@@ -56,7 +56,6 @@ FIXED = {
     "compile": "on",
     "threads": "1",
     "balance": "off",
-    "waiting": "asleep",
     "sync": "exact",
     "lm-head": "whole",
 }

@@ -17,7 +17,6 @@ from yoked.ranks.exchange import gather_json, read_list, read_number
 from yoked.train import choose, kernels
 from yoked.train.head import Head
 from yoked.train.matmul import Products, onednn_available
-from yoked.train.sync.threads import batch_network_threads
 
 TOKENS, WIDTH, VOCABULARY = 1024, 256, 32_768
 MESSAGES, NUMBERS = 3, 2_000_000
@@ -68,7 +67,6 @@ def main() -> None:
     choose.release_freed_memory_slowly()
     kernels.kernels()
     dist.init_process_group("gloo")
-    batch_network_threads()
     rank = Rank()
     for sending in (True, False):
         rank.head_s(sending=sending)

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from yoked.train.kernels import kernels
-
 pytestmark = pytest.mark.distributed
 
 # What makes the commands of the seeds short here; everything else stands as it is there.
@@ -46,18 +44,3 @@ def test_the_curve_under_torchrun_is_that_of_yoked_train(lab: Any) -> None:
 
     assert ended.status == 0, ended.stderr
     assert lab.curve("theirs") == lab.curve("ours")
-
-
-@pytest.mark.skipif(not kernels().available, reason=kernels().reason)
-def test_the_curve_is_the_same_however_ranks_wait(lab: Any) -> None:
-    fixed = {"matmul": "mkl", "attention": "sdpa", "sync": "exact", "shares": "2:1"}
-    said = {
-        waiting: lab.train(waiting, *lab.flags(**fixed, waiting=waiting), ranks=2).end()
-        for waiting in ("busy", "asleep")
-    }
-
-    for waiting, ended in said.items():
-        assert ended.status == 0, ended.stderr
-        choices = {choice["name"]: choice["value"] for choice in ended.json["choices"]}
-        assert choices["waiting"] == waiting
-    assert lab.curve("busy") == lab.curve("asleep")

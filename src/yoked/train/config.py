@@ -30,7 +30,6 @@ Compile = Literal["auto", "on", "off"]
 Balance = Literal["auto", "on", "rows", "off"]
 Sync = Literal["auto", "exact", "bf16", "int8", "int4"]
 LmHead = Literal["auto", "whole", "divided", "fastest"]
-Waiting = Literal["auto", "busy", "asleep"]
 
 # The groups of flags in --help, in their order.
 MODEL = "Model"
@@ -175,14 +174,6 @@ class TrainConfig:
     ] = "auto"
     threads: Annotated[
         str, _flag("Threads of each rank: auto, or a number.", RANKS, show_default=True)
-    ] = "auto"
-    waiting: Annotated[
-        Waiting,
-        _flag(
-            "A rank that waits for others: busy keeps its processors running, asleep lets them "
-            "halt; auto: busy on virtual machines.",
-            RANKS,
-        ),
     ] = "auto"
     compile: Annotated[
         Compile, _flag("Compile the model's blocks; auto where there is a compiler.", RANKS)
@@ -429,7 +420,6 @@ def _check_choices(config: TrainConfig) -> None:
         ("--balance", config.balance, get_args(Balance)),
         ("--sync", config.sync, get_args(Sync)),
         ("--lm-head", config.lm_head, get_args(LmHead)),
-        ("--waiting", config.waiting, get_args(Waiting)),
     ):
         _refuse_unknown(flag, value, known)
     if config.threads != "auto" and not (config.threads.isdecimal() and int(config.threads) > 0):

@@ -47,7 +47,6 @@ from yoked.train.sync.agreement import check_weights, same_start, whole_state
 from yoked.train.sync.together import on_every, on_first, on_some
 from yoked.train.sync.wire import Pending, Wire
 from yoked.train.trainer import StepStats, evaluate_bpb
-from yoked.train.vcpus import BUSY, kept_awake
 
 CHECK_EVERY_STEPS = 100
 NANOCHAT_EMA = 0.9
@@ -117,14 +116,8 @@ class Loop:
         progress = TrainProgress(self.console, self.horizon.num_iterations, self.first_step)
         done = self.first_step
         state: State = "interrupted"
-        awake = self.session.compute.threads if self.session.waiting.value == BUSY else 0
         try:
-            with (
-                self._listening(),
-                frozen_objects(),
-                kept_awake(awake) as around,
-                self.wire.waits_within(around),
-            ):
+            with self._listening(), frozen_objects():
                 for step in range(self.first_step, self.horizon.num_iterations):
                     self._step(step, progress)
                     done = step + 1

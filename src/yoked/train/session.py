@@ -46,11 +46,9 @@ from yoked.train.shares import Shares, settle_shares, split_rows
 from yoked.train.speeds import measure_speeds
 from yoked.train.sync.choice import RankPlace, choose_sync
 from yoked.train.sync.headchoice import HeadAsked, choose_lm_head, one_head
-from yoked.train.sync.threads import batch_network_threads
 from yoked.train.sync.together import on_every, on_some
 from yoked.train.sync.wire import Wire
 from yoked.train.threads import read_cores
-from yoked.train.vcpus import choose_waiting
 
 # Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
 COLLECTIVE_TIMEOUT_S = 600
@@ -97,7 +95,6 @@ class Session:
     compute: ComputeChoices
     sync: Choice
     lm_head: Choice
-    waiting: Choice
     hosts: list[dict[str, Any]]
     sharing: Shares
     about_head: HeadAsked
@@ -136,7 +133,7 @@ class Session:
         live = ", and moved by speed" if self.sharing.live else ""
         rows = ":".join(map(str, self.first_rows)) + " rows"
         shares = Choice("shares", rows, self.sharing.reason + live)
-        return (*choices, self.lm_head, shares, self.waiting)
+        return (*choices, self.lm_head, shares)
 
 
 def join_ranks(place: Place) -> None:
@@ -176,7 +173,6 @@ def wire_for(device: torch.device) -> Wire:
         "the signals",
     )
     device_group = dist.new_group(backend="nccl") if set(kinds) == {"cuda"} else None
-    batch_network_threads()
     return Wire(device_group, signals)
 
 
@@ -299,7 +295,6 @@ def build_session(
         compute,
         sync,
         lm_head,
-        choose_waiting(config.waiting, ranks=place.world_size, on_cpu=device.type == "cpu"),
         hosts,
         sharing,
         about,

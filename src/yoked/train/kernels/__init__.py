@@ -32,7 +32,6 @@ from yoked.paths import cache_root, private_folder
 
 SOURCE = Path(__file__).with_name("elementwise.c")
 CODECS_SOURCE = SOURCE.with_name("codecs.c")
-WAITING_SOURCE = SOURCE.with_name("waiting.c")
 FLAGS = (
     "-O3",
     "-shared",
@@ -121,7 +120,7 @@ def _build(compiler: str) -> tuple[Path, bool]:
     version = subprocess.run(
         [*compiler.split(), "--version"], capture_output=True, text=True, check=True, timeout=20
     ).stdout
-    sources = (SOURCE, CODECS_SOURCE, WAITING_SOURCE)
+    sources = (SOURCE, CODECS_SOURCE)
     texts = [source.read_text() for source in sources]
     identity = "\0".join([*texts, version, cpu_identity(), *flags])
     folder = cache_root() / "kernels" / hashlib.sha256(identity.encode()).hexdigest()[:16]

@@ -6,8 +6,7 @@ device types), payloads are staged through the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -27,8 +26,6 @@ DIVIDED_TAG = 500_000
 MOVE_TAG = 600_000
 
 T = TypeVar("T")
-# Makes what is entered around each wait.
-Around = Callable[[], AbstractContextManager[None]]
 
 
 class LostPeerError(YokedError):
@@ -36,26 +33,16 @@ class LostPeerError(YokedError):
 
 
 class Pending:
-    """A collective on its way. `wait` blocks until its result is in the caller's tensor.
+    """A collective on its way. `wait` blocks until its result is in the caller's tensor."""
 
-    around: entered while it blocks.
-    """
-
-    def __init__(
-        self,
-        work: Any,
-        finish: Callable[[], None] | None,
-        what: str,
-        around: Around = nullcontext,
-    ) -> None:
-        self._work, self._finish, self._what, self._around = work, finish, what, around
+    def __init__(self, work: Any, finish: Callable[[], None] | None, what: str) -> None:
+        self._work, self._finish, self._what = work, finish, what
 
     def wait(self) -> None:
         """Raises LostPeerError if the collective failed or passed the group's deadline."""
         if self._work is not None:
             try:
-                with self._around():
-                    self._work.wait()
+                self._work.wait()
             except RuntimeError as error:
                 raise _lost(self._what, error) from error
             self._work = None
@@ -93,7 +80,6 @@ class Wire:
         self.rank = dist.get_rank() if self.active else 0
         self.world_size = dist.get_world_size() if self.active else 1
         self.device_group, self.signals = device_group, signals
-        self._around_waits: Around = nullcontext
         self.bytes_sent = 0
 
     @property
@@ -122,19 +108,7 @@ class Wire:
             raise _lost(what, error) from error
         moved = staging is not tensor
         finish = (lambda: _copy_back(tensor, staging)) if moved else None
-        return self._pending(work, finish, what)
-
-    def _pending(self, work: Any, finish: Callable[[], None] | None, what: str) -> Pending:
-        return Pending(work, finish, what, self._around_waits)
-
-    @contextmanager
-    def waits_within(self, around: Around) -> Iterator[None]:
-        """Enter `around` while this rank waits for a collective that begins from now on."""
-        self._around_waits = around
-        try:
-            yield
-        finally:
-            self._around_waits = nullcontext
+        return Pending(work, finish, what)
 
     def all_reduce(self, tensor: Tensor, what: str) -> Pending:
         """Sum in place over all ranks. Traffic a rank: 2(N-1)/N of the payload."""
@@ -183,7 +157,7 @@ class Wire:
         staging = self._staging(tensor)
         group = self._group_for(staging)
         try:
-            return self._pending(dist.isend(staging, to, group=group, tag=tag), None, what)
+            return Pending(dist.isend(staging, to, group=group, tag=tag), None, what)
         except RuntimeError as error:
             raise _lost(what, error) from error
 
@@ -226,7 +200,7 @@ class Wire:
             raise _lost(what, error) from error
         moved = target is not gathered
         finish = (lambda: _copy_back(gathered, target)) if moved else None
-        return gathered, self._pending(work, finish, what)
+        return gathered, Pending(work, finish, what)
 
     def swap_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
         """(world, *shape): row r is what rank r had in its row for this rank. In host memory.
@@ -239,7 +213,7 @@ class Wire:
             work = dist.all_to_all_single(swapped, tensor, async_op=True)
         except RuntimeError as error:
             raise _lost(what, error) from error
-        return swapped, self._pending(work, None, what)
+        return swapped, Pending(work, None, what)
 
     def gather_values(self, value: object, read: Read[T]) -> list[T]:
         """Every rank's plain value, for set-up and rare events: see `yoked.ranks.exchange`."""
