@@ -182,6 +182,8 @@ def divided_works(
     """The ranks' work with the lm_head divided between them; no micro-batch is early."""
     found: list[RankWork] = []
     extra = extra_tokens(handovers, len(ranks))
+    counts = count_parameters(shape)
+    of_adamw = counts.lm_head / counts.adamw
     for work, cost, count, more in zip(works, ranks, rows, extra, strict=True):
         tokens = count * shape.sequence_len
         rows_s = cost.rows_time_s(count, device_batch_size)
@@ -193,8 +195,7 @@ def divided_works(
                 work,
                 ahead_s=deferred_s * cost.forward_s / cost.row_s,
                 head_s=own * rows_s * cost.head_s / cost.row_s,
-                # All but the tables' idle rows is nearly the lm_head's.
-                adamw_s=part * work.adamw_s,
+                adamw_s=(1 - of_adamw + part * of_adamw) * work.adamw_s,
             )
         )
     return found
@@ -300,9 +301,6 @@ def _work(
     backward_part = cost.backward_s / cost.row_s
     passes_s = last * cost.row_s + (cost.overhead_s if last else 0.0)
     stretch = passes_s / (last * cost.row_s) if last else 0.0
-    counts = count_parameters(shape)
-    # The compiled pass alone can leave rows out.
-    idle = counts.tables / counts.adamw if cost.device == "cpu" else 0.0
 
     def touched(rows: int) -> float:
         return distinct_tokens(rows * shape.sequence_len, shape.vocab_size)
@@ -317,8 +315,7 @@ def _work(
         head_s=last * cost.head_s * stretch,
         backward_s=last * cost.backward_s * stretch,
         muon_s=owned * cost.muon_s,
-        adamw_s=(1 - idle) * cost.adamw_s,
-        idle_rows_s=idle * cost.adamw_s,
+        adamw_s=cost.adamw_s,
         owned=owned,
         table_rows=touched(last),
         early_rows=touched(early),

@@ -118,7 +118,6 @@ class _Program:
         for passage in mail.layers:
             yield _Act(layers_s / len(mail.layers), send=passage)
         yield _Act(send=mail.rows)
-        yield _Act(work.idle_rows_s)
 
     def _head(self, mail: StepMail) -> Iterator[_Act]:
         if mail.to_fastest:

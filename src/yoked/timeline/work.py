@@ -46,10 +46,10 @@ class RankWork:
     deferred_s: the deferred ones' backward passes in two parts, before its own
     (`yoked.timeline.deferral`).
 
-    idle_rows_s: AdamW of table rows that no rank used, which waits for no gradient. muon_s: of the
-    matrices that it owns, the part `owned` of all. adamw_s: of the rest. early_rows, deferred_rows,
-    table_rows: rows of the tables that the tokens of the first, the deferred, and the last
-    micro-batch touch. encode_s, decode_s: a number's way into its payload dtype and back.
+    muon_s: of the matrices that it owns, the part `owned` of all. adamw_s: of all else.
+    early_rows, deferred_rows, table_rows: rows of the tables that the tokens of the first, the
+    deferred, and the last micro-batch touch. encode_s, decode_s: a number's way into its payload
+    dtype and back.
     cpu_s_per_byte: what a byte sent or received costs its cores, divided by its threads.
 
     Where the lm_head is divided, head_s is of this rank's part for all tokens, and ahead_s has
@@ -69,7 +69,6 @@ class RankWork:
     ahead_s: float = 0.0
     deferred_s: tuple[float, float] = (0.0, 0.0)
     deferred_rows: tuple[float, float] = (0.0, 0.0)
-    idle_rows_s: float = 0.0
     encode_s: float = 0.0
     decode_s: float = 0.0
     cpu_s_per_byte: float = 0.0
@@ -81,7 +80,7 @@ class RankWork:
         """The step without anything to exchange."""
         last_s = self.forward_s + self.head_s + self.backward_s
         gradients_s = self.before_s + self.ahead_s + sum(self.deferred_s) + last_s
-        return gradients_s + self.idle_rows_s + self.muon_s + self.adamw_s
+        return gradients_s + self.muon_s + self.adamw_s
 
 
 @dataclass(frozen=True)

@@ -264,7 +264,6 @@ class Rehearsal:
         optimizer = self.new_optimizer()
 
         def adamw() -> None:
-            optimizer.begin_adamw(0, tables.rows)
             optimizer.step_adamw(0, tables)
             self.layout.zero_gradients()
             self.head_weight = self._cast_head()

@@ -205,7 +205,6 @@ class Trainer:
         nats = self.gradients(step)
         sync = self.sync
         rows_s = time.perf_counter() - started - sync.times.wait_s - sync.times.comm_s
-        self.optimizer.begin_adamw(step, sync.rows.used_rows)
         sync.await_all()
         for stack in self.optimizer.owned:
             sync.collect(stack)

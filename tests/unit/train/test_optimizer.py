@@ -57,7 +57,6 @@ def take_steps(optimizer: MuonAdamW, steps: range) -> None:
     for step in steps:
         rows = fill_gradients(optimizer, step)
         optimizer.step_muon(step)
-        optimizer.begin_adamw(step, rows.rows)
         optimizer.step_adamw(step, rows)
 
 
@@ -101,7 +100,6 @@ def test_each_parameter_is_updated_by_its_own_rule_and_rates():
                 ),
             )
         optimizer.step_muon(step)
-        optimizer.begin_adamw(step, tables.rows)
         optimizer.step_adamw(step, tables)
 
     assert set(expected) == {*ADAMW, *optimizer.layout.owners}

@@ -167,13 +167,12 @@ SOFTCAP_BLOCK(yoked_softcap_block_bf16, bf16, bf16, size_bf16, from_bf16, to_bf1
         }                                                                                       \
     }                                                                                           \
     /* Rows [start, stop) of a table; slot[row] is the row's place in `gradient`, or -1 for a   \
-     * gradient of zero, or -2 for a row to leave alone. */                                     \
+     * gradient of zero. */                                                                     \
     void yoked_##NAME##_rows(TYPE *p, const float *gradient, TYPE *first, TYPE *second,         \
                              const int32_t *slot, int64_t start, int64_t stop, int64_t width,   \
                              const float *c) {                                                  \
         for (int64_t row = start; row < stop; row++) {                                          \
             const int64_t at = row * width;                                                     \
-            if (slot && slot[row] == -2) continue;                                              \
             const float *g = slot ? (slot[row] < 0 ? 0 : gradient + slot[row] * width)          \
                                   : gradient + at;                                              \
             /* Two loops: one with the choice inside is not vectorised for bf16. */             \

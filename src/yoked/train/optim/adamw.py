@@ -16,7 +16,6 @@ from yoked.train.precision import widen
 
 EPS = 1e-10
 ROWS_AT_ONCE = 2048
-SKIPPED = -2
 
 
 def coefficients(
@@ -48,8 +47,7 @@ def adamw_update(
     """One step in place. parameter, first, second: one shape and dtype (fp32 or bf16).
 
     gradient: fp32 of that shape; or, with slot (rows,) int32, the rows (used, C) that have one:
-    the other rows' gradient is zero, and they go on moving with their momentum; where slot is
-    SKIPPED they are left alone, which only the compiled pass can do.
+    the other rows' gradient is zero, and they go on moving with their momentum.
     scalars: from `coefficients`.
     """
     if parameter.dim() != 2:
@@ -59,7 +57,6 @@ def adamw_update(
     if kernels.usable(parameter, gradient, first, second):
         kernels.adamw_rows(parameter, gradient, first, second, slot, scalars)
         return
-    assert slot is None or int(slot.min()) > SKIPPED, "rows to skip need the compiled pass"
     for start in range(0, parameter.size(0), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         part = gradient[rows] if slot is None else _dense_rows(gradient, slot[rows])

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from yoked.errors import CheckpointError
-from yoked.train import kernels
 from yoked.train.matmul import Library
-from yoked.train.optim.adamw import SKIPPED, adamw_update, coefficients
+from yoked.train.optim.adamw import adamw_update, coefficients
 from yoked.train.optim.layout import HEAD, Layout, Stack
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
 from yoked.train.optim.schedule import Schedule
@@ -40,7 +39,7 @@ class MuonAdamW:
     ) -> None:
         self.layout, self.schedule, self.rank = layout, schedule, rank
         self.library, self.low_precision = library, low_precision
-        self.updates, self._began = 0, False
+        self.updates = 0
         self.first = {n: torch.zeros_like(layout.parameters[n].data) for n in self.adamw_names}
         self.second = {n: torch.zeros_like(layout.parameters[n].data) for n in self.adamw_names}
         self.owned = [stack for stack in layout.stacks if stack.owner == rank]
@@ -54,26 +53,9 @@ class MuonAdamW:
         """Parameters that AdamW updates, on every rank."""
         return [name for group in self.layout.groups.adamw for name in group.names]
 
-    def begin_adamw(self, step: int, used_rows: Tensor) -> None:
-        """Update the rows of tables that no rank used: their gradient is known to be zero.
-
-        They are nearly all rows, and this need not wait for any gradient. used_rows: (U,) int64,
-        of all ranks; step counts from 0. `step_adamw` follows.
-        """
-        self.updates += 1
-        some = next(iter(self.layout.table_widths))
-        self._began = kernels.usable(self.layout.parameters[some].data)
-        if self._began:
-            slot = torch.full((len(self.layout.parameters[some]),), -1, dtype=torch.int32)
-            slot[used_rows] = SKIPPED
-            nothing = torch.empty(0)
-            for name, scalars in self._adamw_scalars(step):
-                if name in self.layout.table_widths:
-                    self._update(name, nothing, scalars, slot)
-
     def step_adamw(self, step: int, rows: RowGradients) -> None:
-        """Update all else but the matrices; `rows` has the tables' gradients."""
-        slot = rows.slot.clone().masked_fill_(rows.slot < 0, SKIPPED) if self._began else rows.slot
+        """Update all but the matrices; `rows` has the tables' gradients. step counts from 0."""
+        self.updates += 1
         for name, scalars in self._adamw_scalars(step):
             table = rows.tables.get(name)
             if name == HEAD:
@@ -81,7 +63,7 @@ class MuonAdamW:
             elif table is None:
                 self._update(name, self.layout.gradient(name), scalars, None)
             else:
-                self._update(name, table, scalars, slot)
+                self._update(name, table, scalars, rows.slot)
 
     def _adamw_scalars(self, step: int) -> Iterator[tuple[str, Tensor]]:
         lr_factor = self.schedule.learning_rate(step)
