@@ -22,32 +22,19 @@ LIVE = ("--shares=1:1", "--balance=on", "--sync=exact")
 
 
 @pytest.fixture
-def start(lab: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs ranks of a module that lies here, to the end."""
+def slow(lab: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs ranks that sleep for each row, to the end; see slow_rank.py."""
 
-    def run_module(
-        module: str, run: str, ranks: int, own: dict[str, str], *flags: str
-    ) -> dict[str, Any]:
+    def slowly(run: str, row_s: str, *flags: str) -> dict[str, Any]:
         environment = {
-            **lab.environment(own),
+            **lab.environment({"ROW_S": row_s}),
             "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1] / 'src'}",
         }
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        config = parse([*flags, f"--run={run}", f"--runs-dir={lab.runs}", f"--ranks={ranks}"])
-        found: dict[str, Any] = lab.run_module(module, config)
-        return found
-
-    return run_module
-
-
-@pytest.fixture
-def slow(start: Any) -> Any:
-    """Runs ranks that sleep for each row; see slow_rank.py."""
-
-    def slowly(run: str, row_s: str, *flags: str) -> dict[str, Any]:
         ranks = len(row_s.split(":"))
-        found: dict[str, Any] = start("slow_rank", run, ranks, {"ROW_S": row_s}, *flags)
+        config = parse([*flags, f"--run={run}", f"--runs-dir={lab.runs}", f"--ranks={ranks}"])
+        found: dict[str, Any] = lab.run_module("slow_rank", config)
         return found
 
     return slowly
@@ -80,61 +67,6 @@ def test_rows_leave_a_slow_rank_and_the_loss_curve_is_that_of_one_process(
     assert rows_by_step(lab.runs / "two")[-1] == events[-1]["rows"]
     assert lab.curve("two").losses == pytest.approx(lab.curve("one").losses, abs=ROUNDING_NATS)
     assert result["state"] == "finished"
-
-
-@pytest.mark.parametrize(
-    ("shares", "handovers", "batch"),
-    [("1:1", "1:0:48", 2), ("4:2:2", "0:1:16 0:2:32", 1)],
-)
-def test_work_handed_over_leaves_the_loss_curve_that_of_one_process(
-    start: Any, lab: Any, shares: str, handovers: str, batch: int
-) -> None:
-    flags = lab.flags(num_iterations=6, eval_every=-1, save_every=-1, device_batch_size=batch)
-    one = lab.train("one", *flags)
-    assert one.end().status == 0
-
-    result = start(
-        *("handing_rank", "many", len(shares.split(":")), {"HANDOVERS": handovers}),
-        *(*flags, "--sync=exact", f"--shares={shares}"),
-    )
-
-    assert lab.curve("many").losses == pytest.approx(lab.curve("one").losses, abs=ROUNDING_NATS)
-    assert result["state"] == "finished"
-
-
-@pytest.mark.parametrize("sync", ["exact", "int8"])
-def test_the_lm_head_may_move_from_rank_to_rank_of_a_run(start: Any, lab: Any, sync: str) -> None:
-    flags = lab.flags(num_iterations=8, eval_every=4, save_every=4, device_batch_size=1)
-    one = lab.train("one", *flags)
-    assert one.end().status == 0
-
-    result = start(
-        *("placing_rank", "many", 3, {"PLACES": "1:2 3: 5:0 6:"}),
-        *(*flags, f"--sync={sync}", "--shares=4:2:2", "--lm-head=whole"),
-    )
-
-    rounding = ROUNDING_NATS if sync == "exact" else 0.05
-    assert result["state"] == "finished"
-    assert lab.curve("many").losses == pytest.approx(lab.curve("one").losses, abs=rounding)
-    assert lab.curve("many").eval_bpb == pytest.approx(lab.curve("one").eval_bpb, abs=rounding)
-
-
-def test_a_rank_that_is_late_in_the_middle_of_a_step_hands_over_in_that_step(
-    slow: Any, lab: Any
-) -> None:
-    # Six micro-batches each; as soon as rows move there are fewer.
-    flags = lab.flags(
-        num_iterations=4, eval_every=-1, save_every=-1, device_batch_size=1, total_batch_size=768
-    )
-    one = lab.train("one", *flags)
-    assert one.end().status == 0
-
-    slow("two", "0:0.2", *flags, *LIVE)
-
-    lines = [line for line in journal.read(lab.runs / "two" / "metrics.jsonl") if "dt_s" in line]
-    # At most three quarters of a row of 64 tokens.
-    assert {tuple(line["extra_tokens"]) for line in lines} <= {(16, -16), (32, -32), (48, -48)}
-    assert lab.curve("two").losses == pytest.approx(lab.curve("one").losses, abs=ROUNDING_NATS)
 
 
 @pytest.mark.slow

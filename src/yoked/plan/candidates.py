@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from yoked.plan.costs import RankCost, codec_cost
 from yoked.plan.memory import rank_memory
@@ -17,11 +17,10 @@ from yoked.plan.shape import (
     head_flops_per_token,
     muon_flops,
 )
+from yoked.timeline.assignment import assign_rows, water_fill
 from yoked.timeline.clock import predict_step
-from yoked.timeline.deferral import Parts, deferred_backwards, part_batches, part_rows
+from yoked.timeline.deferral import Parts, deferred_backwards, part_rows
 from yoked.timeline.division import is_divided
-from yoked.timeline.evening import Evening, Handover, extra_tokens, head_part
-from yoked.timeline.fastest import OneHead, deferred_by_rank, fastest_has_it, with_one_head
 from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
 from yoked.timeline.work import (
@@ -32,6 +31,7 @@ from yoked.timeline.work import (
     RankWork,
     StepForecast,
     Traffic,
+    head_part,
 )
 
 EXACT = "exact"
@@ -42,8 +42,7 @@ MOST_GROUPS = 8
 @dataclass(frozen=True)
 class Candidate:
     """A way to train. rows: of a step, by host; accumulation: micro-batches of the rank that has
-    most; memory_bytes: by host, all its ranks; handovers: between ranks, of lm_head work; lm_head:
-    as `--lm-head` has it, and head_host: who alone has it.
+    most; memory_bytes: by host, all its ranks; lm_head: as `--lm-head` has it.
     """
 
     sync: str
@@ -55,9 +54,7 @@ class Candidate:
     tokens_per_step: int
     forecast: StepForecast
     memory_bytes: dict[str, float]
-    handovers: tuple[Handover, ...] = ()
     lm_head: str = "whole"
-    head_host: str | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -81,39 +78,21 @@ def build_candidate(
 ) -> Candidate:
     """Share out the rows by speed and predict the step. costs: one of each host, of one dtype."""
     ranks = [cost for cost in costs for _ in range(cost.ranks)]
-    shares = share_rows(rows_per_step, ranks, device_batch_size)
+    times = [partial(step_time_s, cost, device_batch_size) for cost in ranks]
+    shares = assign_rows(rows_per_step, times)
     divided = _divides(shape, ranks, rows_per_step, device_batch_size)
-    evening = _evening(shape, ranks, device_batch_size, divided=divided)
-    handovers: tuple[Handover, ...] = ()
-    one = None if divided else _one_head(shape, ranks, rows_per_step, device_batch_size)
-    if one is not None:
-        shares, evening = share_rows(rows_per_step, ranks, device_batch_size, one), None
-    if evening is not None:
-
-        def took_s(rank: int, rows: float) -> float:
-            return ranks[rank].adamw_s + rows * ranks[rank].in_batches_s(device_batch_size)
-
-        shares = list(evening.best_rows(shares, took_s))
-        handovers = evening.evened(shares, took_s)
     speeds = [cost.rows_per_s for cost in ranks]
     owned = owned_parts(speeds, muon_flops(shape), count_parameters(shape).adamw)
-    has_head = None if one is None else one.rank
-    deferred = deferred_by_rank(len(ranks), _deferred(shape, device_batch_size), has_head)
-    parts = [
-        part_rows(rows, device_batch_size, count)
-        for rows, count in zip(shares, deferred, strict=True)
-    ]
+    # A rank alone has no message to hide.
+    deferred = _deferred(shape, device_batch_size) if len(ranks) > 1 else 1
+    parts = [part_rows(rows, device_batch_size, deferred) for rows in shares]
     works = [
         _work(shape, *each, device_batch_size, sync)
         for each in zip(ranks, parts, owned, strict=True)
     ]
     if divided:
-        works = divided_works(shape, works, ranks, shares, handovers, device_batch_size)
-    elif one is not None:
-        works = with_one_head(works, one.rank, [cost.head_s for cost in ranks], parts)
-    elif evening is not None:
-        works = evened_works(works, handovers, evening, shares, ranks)
-    lm_head = "divided" if divided else "whole" if one is None else "fastest"
+        works = divided_works(shape, works, ranks, shares, device_batch_size)
+    lm_head = "divided" if divided else "whole"
     by_host = dict.fromkeys((cost.host for cost in costs), 0)
     for cost, rows in zip(ranks, shares, strict=True):
         by_host[cost.host] += rows
@@ -127,9 +106,7 @@ def build_candidate(
         tokens_per_step=rows_per_step * shape.sequence_len,
         forecast=predict_step(works, traffic_of(shape, sync, costs[0].dtype, lm_head), network),
         memory_bytes=_memory(shape, works, ranks, parts, device_batch_size, sync, divided),
-        handovers=handovers,
         lm_head=lm_head,
-        head_host=None if one is None else ranks[one.rank].host,
     )
 
 
@@ -144,31 +121,9 @@ def _divides(shape: Shape, ranks: Sequence[RankCost], rows: int, device_batch_si
     )
 
 
-def _one_head(
-    shape: Shape, ranks: Sequence[RankCost], rows: int, device_batch_size: int
-) -> OneHead | None:
-    """Who alone has the lm_head, as `--lm-head auto` has it."""
-    if len({rank.host for rank in ranks}) == 1 or all(rank.device == "cuda" for rank in ranks):
-        return None
-    speeds = [rank.rows_per_s for rank in ranks]
-    part = head_part(head_flops_per_token(shape), flops_per_token(shape))
-    tokens = rows * shape.sequence_len
-    waiting = _deferred(shape, device_batch_size)
-    if not fastest_has_it(speeds, part, tokens, shape.padded_vocab_size, waiting):
-        return None
-    return OneHead(speeds.index(max(speeds)), part)
-
-
-def _evening(
-    shape: Shape, ranks: Sequence[RankCost], device_batch_size: int, *, divided: bool
-) -> Evening | None:
-    """Of what rows leave uneven; None on one host, and between GPUs on NCCL."""
-    hosts = {rank.host for rank in ranks}
-    if len(hosts) == 1 or all(rank.device == "cuda" for rank in ranks):
-        return None
-    part = head_part(head_flops_per_token(shape), flops_per_token(shape))
-    deferred = _deferred(shape, device_batch_size)
-    return Evening(device_batch_size, deferred, shape.sequence_len, part, divided)
+def step_time_s(cost: RankCost, device_batch_size: int, rows: int) -> float:
+    """Seconds of a rank's step with so many rows, but for Muon: matrices are assigned apart."""
+    return cost.adamw_s + cost.rows_time_s(rows, device_batch_size)
 
 
 def divided_works(
@@ -176,20 +131,24 @@ def divided_works(
     works: Sequence[RankWork],
     ranks: Sequence[RankCost],
     rows: Sequence[int],
-    handovers: Sequence[Handover],
     device_batch_size: int,
 ) -> list[RankWork]:
     """The ranks' work with the lm_head divided between them; no micro-batch is early."""
     found: list[RankWork] = []
-    extra = extra_tokens(handovers, len(ranks))
+    head = head_part(head_flops_per_token(shape), flops_per_token(shape))
+    extra = water_fill(
+        [step_time_s(cost, device_batch_size, n) for cost, n in zip(ranks, rows, strict=True)],
+        [cost.in_batches_s(device_batch_size) for cost in ranks],
+        [head * count for count in rows],
+    )
     counts = count_parameters(shape)
     of_adamw = counts.lm_head / counts.adamw
     for work, cost, count, more in zip(works, ranks, rows, extra, strict=True):
-        tokens = count * shape.sequence_len
+        head_rows = count + more / head
         rows_s = cost.rows_time_s(count, device_batch_size)
-        part = (tokens + more) / (sum(rows) * shape.sequence_len)
+        part = head_rows / sum(rows)
         deferred_s = sum(work.deferred_s) * cost.row_s / cost.backward_s
-        own = (tokens + more) / tokens if tokens else 0.0
+        own = head_rows / count if count else 0.0
         found.append(
             dataclasses.replace(
                 work,
@@ -198,29 +157,6 @@ def divided_works(
                 adamw_s=(1 - of_adamw + part * of_adamw) * work.adamw_s,
             )
         )
-    return found
-
-
-def evened_works(
-    works: Sequence[RankWork],
-    handovers: Sequence[Handover],
-    evening: Evening,
-    rows: Sequence[int],
-    ranks: Sequence[RankCost],
-) -> list[RankWork]:
-    """The ranks' work with what is handed over, at the place in the step where it is done."""
-    found = list(works)
-    for each in handovers:
-        for rank, batch, sign in (
-            (each.source, evening.source_batch(each.source, rows), -1),
-            (each.helper, evening.helper_batch(each, rows), 1),
-        ):
-            count, work = evening.batches(rows[rank]), found[rank]
-            parts, last = part_batches(count, evening.deferred), batch == count - 1
-            place = "before_s" if batch < parts.early else "head_s" if last else "ahead_s"
-            row_s = ranks[rank].in_batches_s(evening.batch_rows)
-            changed_s = getattr(work, place) + sign * evening.work(each.tokens) * row_s
-            found[rank] = dataclasses.replace(work, **{place: max(0.0, changed_s)})
     return found
 
 
@@ -250,32 +186,6 @@ def _memory(
         )
         found[cost.host] = found.get(cost.host, 0.0) + need.total
     return found
-
-
-def share_rows(
-    rows: int, ranks: Sequence[RankCost], device_batch_size: int, one: OneHead | None = None
-) -> list[int]:
-    """Whole rows by rank such that the slowest is done as early as can be; some may have none.
-
-    Each row goes to the rank that would be done with it first. Earlier ranks win ties. one: the
-    rank that alone has the lm_head.
-    """
-    shares = [0] * len(ranks)
-
-    def done_s(rank: int) -> float:
-        cost, own = ranks[rank], shares[rank] + 1
-        alone_s = cost.adamw_s + cost.rows_time_s(own, device_batch_size)
-        if one is None:
-            return alone_s
-        return alone_s + ((rows if rank == one.rank else 0) - own) * cost.head_s
-
-    queue = [(done_s(rank), rank) for rank in range(len(ranks))]
-    heapq.heapify(queue)
-    for _ in range(rows):
-        _, rank = queue[0]
-        shares[rank] += 1
-        heapq.heapreplace(queue, (done_s(rank), rank))
-    return shares
 
 
 def traffic_of(shape: Shape, sync: str, dtype: str, lm_head: str) -> Traffic:

@@ -115,9 +115,6 @@ def _lm_head(chosen: Candidate) -> list[str]:
     if chosen.lm_head == "divided":
         why = "the hidden states of so few tokens weigh less than its gradient"
         return [f"the lm_head is divided by its vocabulary: {why}"]
-    if chosen.head_host is not None:
-        others = "the others send hidden states, and have more rows for it"
-        return [f"{chosen.head_host} alone has the lm_head: {others}"]
     return []
 
 

@@ -2,8 +2,8 @@
 
 A step of a rank, as `yoked.train.trainer` and `yoked.train.sync` have it:
 
-    forward | lm_head      | layers backward | AdamW of   | Muon (own)      | AdamW | forward
-    rows ->   head pieces ->  matrices ->  rows -> idle rows  own matrices ->  of the rest
+    forward | lm_head      | layers backward      | Muon (own)      | AdamW | forward
+    rows ->   head pieces ->  matrices ->  rows ->  own matrices ->
 
 The messages of a step queue for the wire in that order. A message travels when every rank has
 made its part, at the rate of the busiest port, both directions at once. While it travels, the

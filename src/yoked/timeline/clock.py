@@ -107,8 +107,6 @@ class _Program:
     def _gradients(self, mail: StepMail) -> Iterator[_Act]:
         work, traffic = self.work, self.traffic
         yield _Act(work.before_s, send=mail.early)
-        for passage in () if work.lacks_head else mail.to_fastest:
-            yield _Act(send=passage)
         yield _Act(work.ahead_s + work.forward_s)
         yield from self._head(mail)
         for seconds, touched in zip(work.deferred_s, mail.deferred, strict=True):
@@ -120,18 +118,7 @@ class _Program:
         yield _Act(send=mail.rows)
 
     def _head(self, mail: StepMail) -> Iterator[_Act]:
-        if mail.to_fastest:
-            return self._one_head(mail)
         return self._divided_head(mail) if mail.divided else self._whole_head(mail)
-
-    def _one_head(self, mail: StepMail) -> Iterator[_Act]:
-        """Who has it does others' micro-batches all along, each in time: nobody waits for one.
-
-        What they weigh for the wire and the processors comes when others' forward passes are done.
-        """
-        for passage in mail.to_fastest if self.work.lacks_head else ():
-            yield _Act(send=passage)
-        yield _Act(self.work.head_s)
 
     def _whole_head(self, mail: StepMail) -> Iterator[_Act]:
         head_s = self.work.head_s

@@ -119,8 +119,6 @@ class StepMail:
         self.head = list(islice(rest, pieces))
         # Hidden states, sums, gradients of the hidden states.
         self.divided = list(islice(rest, 3 if traffic.lm_head == "divided" else 0))
-        # Hidden states, and their gradients.
-        self.to_fastest = list(islice(rest, 2 if traffic.lm_head == "fastest" else 0))
         self.deferred = [next(rest) if there else None for there in deferred]
         self.layers = list(islice(rest, traffic.layers))
         self.rows = next(rest)
@@ -165,8 +163,6 @@ def messages(mail: Mail, traffic: Traffic) -> StepMail:
 
 def _head(mail: Mail, traffic: Traffic) -> list[Passage]:
     """The pieces of the lm_head's gradient, or what is exchanged in its place."""
-    if traffic.lm_head == "fastest":
-        return _to_fastest(mail, traffic)
     if traffic.lm_head == "divided":
         own = [traffic.token_bytes * work.tokens for work in mail.works]
         hidden = _rows(mail, own)
@@ -180,14 +176,6 @@ def _head(mail: Mail, traffic: Traffic) -> list[Passage]:
     head_bytes = traffic.head_numbers / traffic.head_pieces * traffic.dense_bytes
     piece = mail.ring(head_bytes, hops=_hops(mail.total, traffic.dense_bytes))
     return [piece] * traffic.head_pieces
-
-
-def _to_fastest(mail: Mail, traffic: Traffic) -> list[Passage]:
-    """Hidden states of all that lack it, and their gradient on the way back."""
-    given = [traffic.token_bytes * work.tokens * work.lacks_head for work in mail.works]
-    every = sum(count * each for count, each in zip(mail.counts, given, strict=True))
-    taken = [0.0 if work.lacks_head else every for work in mail.works]
-    return [mail.direct(given, taken), mail.direct(taken, given)]
 
 
 def _hops(ranks: int, dense_bytes: float) -> int:

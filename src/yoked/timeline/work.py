@@ -20,6 +20,11 @@ GLOO_CPU_S_PER_BYTE = 1.15e-9
 STEP_OVER_PRODUCTS = 1.3
 
 
+def head_part(head_flops: float, flops: float) -> float:
+    """Of a row's time, what the lm_head takes, by what both compute."""
+    return head_flops / (STEP_OVER_PRODUCTS * flops)
+
+
 @dataclass(frozen=True)
 class Port:
     """What a host's connection to the others carries, each way while the other is in use too."""
@@ -53,7 +58,7 @@ class RankWork:
     cpu_s_per_byte: what a byte sent or received costs its cores, divided by its threads.
 
     Where the lm_head is divided, head_s is of this rank's part for all tokens, and ahead_s has
-    none of it; tokens: of this rank's rows. lacks_head: another rank puts them through it.
+    none of it; tokens: of this rank's rows.
     """
 
     host: str
@@ -73,7 +78,6 @@ class RankWork:
     decode_s: float = 0.0
     cpu_s_per_byte: float = 0.0
     tokens: float = 0.0
-    lacks_head: bool = False
 
     @property
     def alone_s(self) -> float:
@@ -88,9 +92,9 @@ class Traffic:
     """What one step exchanges. table_width: numbers of one row in all tables together.
 
     layers: groups in which the matrices' gradients leave; head_pieces, stacks: messages that the
-    lm_head's gradient and the new matrices are parted into. lm_head: whole,
-    divided (`yoked.timeline.division`) or fastest (`yoked.timeline.fastest`); if not whole, nothing
-    of it is summed, and token_bytes are those of a token's hidden state.
+    lm_head's gradient and the new matrices are parted into. lm_head: whole or
+    divided (`yoked.timeline.division`); then nothing of it is summed, and token_bytes are those of
+    a token's hidden state.
     """
 
     head_numbers: float

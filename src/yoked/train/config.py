@@ -27,9 +27,9 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 Matmul = Literal["auto", "mkl", "onednn"]
 Attention = Literal["auto", "sdpa", "blocked"]
 Compile = Literal["auto", "on", "off"]
-Balance = Literal["auto", "on", "rows", "off"]
+Balance = Literal["auto", "on", "off"]
 Sync = Literal["auto", "exact", "bf16", "int8", "int4"]
-LmHead = Literal["auto", "whole", "divided", "fastest"]
+LmHead = Literal["auto", "whole", "divided"]
 
 # The groups of flags in --help, in their order.
 MODEL = "Model"
@@ -150,8 +150,8 @@ class TrainConfig:
     balance: Annotated[
         Balance,
         _flag(
-            "Move rows between ranks by their speed while they train, and parts of the lm_head's "
-            "work; rows: whole rows alone; auto: between several hosts, unless --shares is given.",
+            "Move rows between ranks by their speed while they train; auto: between several hosts, "
+            "unless --shares is given.",
             RANKS,
         ),
     ] = "auto"
@@ -189,10 +189,9 @@ class TrainConfig:
     lm_head: Annotated[
         LmHead,
         _flag(
-            "Every rank has the whole lm_head and its gradient is summed, or hidden states travel: "
-            "to the fastest rank, which alone has it, or to all, each with a part of the "
-            "vocabulary; auto: divided where a step has few tokens, fastest where one rank is much "
-            "faster than all others.",
+            "Every rank has the whole lm_head and its gradient is summed, or each rank computes a "
+            "part of its vocabulary and hidden states travel; auto: divided where a step has few "
+            "tokens.",
             RANKS,
         ),
     ] = "auto"

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from yoked.timeline.assignment import ranges_of, split_by_weight
 from yoked.timeline.division import GRAIN_IDS
 from yoked.train.head import Chunk, Head, HeadResult, token_nats
 from yoked.train.headparts import HeadParts
 from yoked.train.optim.layout import HEAD
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.precision import wide, widen
-from yoked.train.shares import consecutive, split_rows
 from yoked.train.sync.sync import SyncTimes
 from yoked.train.sync.wire import DIVIDED_TAG, Pending, Wire
 
@@ -37,7 +37,7 @@ CHUNK_TOKENS = 1024
 def divide(vocab: int, work: Sequence[float]) -> list[slice]:
     """Each rank's rows of the weight, in proportion to its work; vocab: V."""
     assert vocab % GRAIN_IDS == 0, vocab
-    groups = split_rows(vocab // GRAIN_IDS, work)
+    groups = split_by_weight(vocab // GRAIN_IDS, work)
     return [slice(GRAIN_IDS * each.start, GRAIN_IDS * each.stop) for each in groups]
 
 
@@ -55,15 +55,15 @@ class _Arrivals:
 class DividedHead:
     """This rank's part, and the exchange with the others; collective in all that it does.
 
-    tokens: of a step, by rank, as the run starts.
+    work: relative parts of the vocabulary, by rank, as the run starts.
     """
 
-    def __init__(self, wire: Wire, optimizer: MuonAdamW, head: Head, tokens: Sequence[int]) -> None:
+    def __init__(self, wire: Wire, optimizer: MuonAdamW, head: Head, work: Sequence[float]) -> None:
         self.wire, self._layout = wire, optimizer.layout
         # One for each chunk of a step: the blocks of all of them are kept.
         self._heads = [head]
-        self._work: Sequence[int] = tokens
-        self.parts = HeadParts(wire, optimizer, divide(len(self._layout.head_grad), tokens))
+        self._work = work
+        self.parts = HeadParts(wire, optimizer, divide(len(self._layout.head_grad), work))
         self._leaving: list[Pending] = []
         self._targets: Sequence[Tensor] = ()
         # By rank, its tokens among all T.
@@ -79,8 +79,8 @@ class DividedHead:
         part = rows / len(self._layout.head_grad)
         return round(sum(tokens) * part) - tokens[self.wire.rank]
 
-    def share(self, work: Sequence[int]) -> None:
-        """From the next step on, parts in proportion to what ranks are to do, in tokens."""
+    def share(self, work: Sequence[float]) -> None:
+        """From the next step on, parts in proportion to `work`, by rank."""
         self._work = work
 
     # --- a step, in this order
@@ -99,7 +99,7 @@ class DividedHead:
         self.parts.move(divide(len(self._layout.head_grad), self._work), times)
         rank, width = self.wire.rank, self._layout.head_grad.size(1)
         tokens = [len(targets) for targets in targets_by_rank]
-        self._places = [slice(part.start, part.stop) for part in consecutive(tokens)]
+        self._places = [slice(part.start, part.stop) for part in ranges_of(tokens)]
         hidden = torch.empty(sum(tokens), width, dtype=dtype)
         self._arriving = found = _Arrivals()
         for other in self.wire.others:

@@ -28,7 +28,6 @@ from yoked.train.precision import wide, widen
 IGNORED = -1
 CHUNK_TOKENS = 1024
 DEVICE_CHUNK_TOKENS = 4096
-LONGER_CHUNK = 1.5
 # What is sent at once of the weight's gradient; the same on all ranks, however they compute.
 PIECE_COLUMNS = 2048
 # Computed at once by a thread in float32: 2 MB of logits. Of more the caches keep less until they
@@ -66,7 +65,6 @@ class Head:
         grad_scale: float | None = None,
         weight_grad_VC: Tensor | None = None,
         on_piece: Callable[[int], None] | None = None,
-        at_once: bool = False,
     ) -> HeadResult:
         """Cross-entropy of softcapped logits; with grad_scale, its gradients too.
 
@@ -74,8 +72,6 @@ class Head:
         grad_scale: the factor of every token's loss in the objective (1 / tokens of the step);
         weight_grad_VC: (V, C) fp32, to which the weight's gradient is added. on_piece: called
         with the number of each of its pieces (`piece_edges`) when nothing more is added to it.
-        at_once: tokens that are few too many for a chunk are not a chunk of their own, for which
-        all of the weight would be read again.
         """
         wants_grad = grad_scale is not None
         assert wants_grad == (weight_grad_VC is not None), "grad_scale and weight_grad go together"
@@ -83,8 +79,6 @@ class Head:
         token_nats = hidden_NC.new_zeros(tokens, dtype=wide(hidden_NC.dtype))
         hidden_grad = torch.empty_like(hidden_NC) if wants_grad else None
         chunk = CHUNK_TOKENS if hidden_NC.device.type == "cpu" else DEVICE_CHUNK_TOKENS
-        if at_once and tokens <= LONGER_CHUNK * chunk:
-            chunk = max(tokens, 1)
         for start in range(0, tokens, chunk):
             rows = slice(start, min(start + chunk, tokens))
             part = Chunk(self, hidden_NC[rows], weight_VC, targets_N[rows].contiguous())

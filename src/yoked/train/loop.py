@@ -25,10 +25,11 @@ from yoked.console import StageProgress
 from yoked.errors import CheckpointError, DivergedError
 from yoked.ranks.exchange import read_flag, read_nothing, read_whole
 from yoked.spare import frozen_objects
+from yoked.train.balance.controller import BalanceController
+from yoked.train.balance.text import idle_note, rank_names
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.config import TrainConfig
 from yoked.train.data.verify import Verification
-from yoked.train.livebalance import LiveBalance, idle_note, rank_names
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer, holds_tokenizer
 from yoked.train.optim.optimizer import OptimizerState
 from yoked.train.progress import TrainProgress
@@ -99,7 +100,7 @@ class Loop:
         self.training_time_s = 0.0
         self.stop_asked = self.stop_agreed = False
         live = session.sharing.live
-        self.balance = LiveBalance(session, self.parts.trainer, self.folder) if live else None
+        self.balance = BalanceController(session, self.parts.trainer, self.folder) if live else None
         self.verification = Verification(session.data, works=session.place.local_rank == 0)
         self._next_step = 0
         self._late: tuple[int, Tensor, Pending, float] | None = None
@@ -128,6 +129,8 @@ class Loop:
                 else:
                     state = "finished"
                 self._flush(progress)
+                if self.balance is not None:
+                    self.balance.apply()
                 self._save(done, background=False)
                 if state == "finished":
                     self._finish_verification()
@@ -207,7 +210,6 @@ class Loop:
             step=self.first_step,
             ranks=self.session.place.world_size,
             rows=self.session.first_rows,
-            head_rank=self.parts.trainer.head_rank,
         )
 
     def _describe(self) -> dict[str, Any]:
@@ -246,6 +248,8 @@ class Loop:
     def _step(self, step: int, progress: TrainProgress) -> None:
         """Take a step; its figures set out, those of the step before arrive."""
         self._next_step = step + 1
+        if self.balance is not None:
+            self.balance.apply()
         started = time.perf_counter()
         stats = self.parts.trainer.step(step)
         dt_s = time.perf_counter() - started
@@ -334,7 +338,7 @@ class Loop:
             self.parts.token_bytes,
             self.wire,
             session.resolved.device_batch_size,
-            self.parts.trainer.row_work,
+            self.parts.trainer.rows,
         )
         self.parts.model.train()
         self.min_val_bpb = min(self.min_val_bpb, self.val_bpb)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from yoked.errors import UsageError, YokedError
 from yoked.journal import PatientJournal
@@ -20,23 +20,6 @@ from yoked.train.trainer import StepStats
 
 # As `files.write_json` names what it writes of ours, until it is whole.
 _UNFINISHED = re.compile(r"\.(run|result)\.json\.\d+\.tmp")
-
-
-class LastShares(NamedTuple):
-    """rows: by rank. head: who alone had the lm_head, as `head_rank`; empty: not recorded."""
-
-    rows: tuple[int, ...]
-    head: Mapping[str, int | None]
-
-    def of_hosts(self, hosts: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-        """run.json's entry of each rank, with the lm_head where the run had it last."""
-        if not self.head or hosts[0].get("lm_head") == "divided":
-            return tuple(map(dict, hosts))
-        where: dict[str, Any] = {"lm_head": "whole"}
-        if self.head["head_rank"] is not None:
-            where = {"lm_head": "fastest", **self.head}
-        without = ({key: host[key] for key in host if key != "head_rank"} for host in hosts)
-        return tuple({**host, **where} for host in without)
 
 
 class RunFolder:
@@ -82,16 +65,14 @@ class RunFolder:
                 fix=f"start a new run from its weights with --from {self.path}",
             ) from problem
 
-    def last_shares(self) -> LastShares:
-        """How the run's last step was shared; nothing where that is not recorded."""
-        last: dict[str, Any] = {}
+    def last_rows(self) -> tuple[int, ...]:
+        """Rows of the run's last step by rank; none where that is not recorded."""
+        rows: tuple[int, ...] = ()
         path = self.path / "events.jsonl"
         for event in read_journal(path) if path.exists() else ():
-            # A rank on trial has a row for a few steps, not for good.
-            if event.get("event") in ("start", "shares") and event.get("why") != "trial":
-                last = {**last, **event}
-        head = {"head_rank": last["head_rank"]} if "head_rank" in last else {}
-        return LastShares(tuple(last.get("rows", ())), head)
+            if event.get("event") in ("start", "shares"):
+                rows = tuple(event.get("rows", ()))
+        return rows
 
     def claim(self) -> None:
         """Make the folder of a new run; raises UsageError if a run of that name is there."""

@@ -18,8 +18,9 @@ import torch.distributed as dist
 from yoked.errors import DataError, UsageError
 from yoked.ranks.exchange import read_list, read_table, read_text, read_whole
 from yoked.ranks.meeting import meet, tell_if_unproved
-from yoked.timeline.fastest import OneHead
+from yoked.timeline.assignment import split_by_weight
 from yoked.train import choose, kernels
+from yoked.train.balance.initial import InitialShares, initial_shares
 from yoked.train.choose import Choice
 from yoked.train.compute import (
     RECORDED,
@@ -42,10 +43,9 @@ from yoked.train.resolve import (
     fix_horizon,
     resolve,
 )
-from yoked.train.shares import Shares, settle_shares, split_rows
 from yoked.train.speeds import measure_speeds
 from yoked.train.sync.choice import RankPlace, choose_sync
-from yoked.train.sync.headchoice import HeadAsked, choose_lm_head, one_head
+from yoked.train.sync.headchoice import HeadAsked, choose_lm_head
 from yoked.train.sync.together import on_every, on_some
 from yoked.train.sync.wire import Wire
 from yoked.train.threads import read_cores
@@ -96,8 +96,7 @@ class Session:
     sync: Choice
     lm_head: Choice
     hosts: list[dict[str, Any]]
-    sharing: Shares
-    about_head: HeadAsked
+    sharing: InitialShares
 
     @property
     def rows_per_step(self) -> int:
@@ -106,23 +105,13 @@ class Session:
 
     @property
     def shares(self) -> list[float]:
-        """Relative share of a step's work by rank, as the run starts."""
-        return list(self.sharing.weights)
-
-    @property
-    def one_head(self) -> OneHead | None:
-        """Who has the lm_head, where only one rank has it."""
-        return one_head(self.lm_head, self.model_config)
-
-    @property
-    def row_shares(self) -> list[float]:
         """Relative share of a step's rows by rank, as the run starts."""
-        return self.sharing.of_rows(self.one_head)
+        return list(self.sharing.weights)
 
     @property
     def first_rows(self) -> list[int]:
         """Rows of the first step by rank."""
-        return [len(rows) for rows in split_rows(self.rows_per_step, self.row_shares)]
+        return [len(rows) for rows in split_by_weight(self.rows_per_step, self.shares)]
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -244,21 +233,17 @@ def build_session(
     speeds = functools.cache(
         lambda: measure_speeds(model_config, device, compute.dtype, libraries, wire)
     )
-    sharing = settle_shares(config, names, last_rows if same_hosts else (), speeds)
+    sharing = initial_shares(config, names, last_rows if same_hosts else (), speeds)
     about = HeadAsked(
         model_config,
         horizon.total_batch_size,
         resolved.device_batch_size,
         wire.world_size,
         on_cpus=kinds == {"cpu"},
-        by_gloo=wire.device_group is None,
     )
-    lm_head = settle_lm_head(config, recorded if same_hosts else (), about, sharing, speeds, wire)
-    has_head = one_head(lm_head, model_config)
-    if has_head is not None:
-        sharing = sharing.by_work(has_head)
+    lm_head = settle_lm_head(config, recorded if same_hosts else (), about, wire)
     rows_per_step = horizon.total_batch_size // resolved.max_seq_len
-    rows = split_rows(rows_per_step, sharing.of_rows(has_head))
+    rows = split_by_weight(rows_per_step, sharing.weights)
     sync = settle_sync(
         config,
         recorded,
@@ -281,8 +266,6 @@ def build_session(
     )
     for host in hosts:
         host["sync"], host["lm_head"] = sync.value, lm_head.value
-        if has_head is not None:
-            host["head_rank"] = has_head.rank
     return Session(
         config,
         place,
@@ -297,7 +280,6 @@ def build_session(
         lm_head,
         hosts,
         sharing,
-        about,
     )
 
 
@@ -305,23 +287,13 @@ def settle_lm_head(
     config: TrainConfig,
     recorded: Sequence[dict[str, Any]],
     about: HeadAsked,
-    sharing: Shares,
-    speeds: Callable[[], list[float]],
     wire: Wire,
 ) -> Choice:
-    """Which ranks have it; a run on the same hosts keeps what it began with. Collective.
-
-    speeds: asked for only where they are needed and `sharing` does not have them. Fixed shares are
-    taken for speeds where the fastest rank is to have it.
-    """
+    """Which ranks have it; a run on the same hosts keeps what it began with. Collective."""
     kept = str(recorded[0].get("lm_head")) if recorded else None
     if kept is not None and config.lm_head in ("auto", kept) and kept in get_args(LmHead):
-        found = {"rank": float(recorded[0]["head_rank"])} if "head_rank" in recorded[0] else {}
-        return Choice("lm_head", kept, RECORDED, found)
-    known: Sequence[float] = sharing.weights if sharing.measured else ()
-    if config.lm_head == "fastest" and not known:
-        known = speeds() if config.share_weights is None else sharing.weights
-    return on_every(wire, lambda: choose_lm_head(config.lm_head, about, known))
+        return Choice("lm_head", kept, RECORDED)
+    return on_every(wire, lambda: choose_lm_head(config.lm_head, about))
 
 
 def settle_sync(

@@ -108,7 +108,7 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
         )
     folder = find_run(config.run, config.runs_dir)
     run = RunFolder(folder)
-    recorded, last = run.read(), run.last_shares()
+    recorded = run.read()
     saved = _as_it_began(TrainConfig.from_dict(recorded["config"]), recorded, config)
     _require_same_model(config, saved, folder)
     start_from = saved.start_from
@@ -117,7 +117,7 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
     resumed = dataclasses.replace(
         config.on_top_of(saved, world_size=world_size), run=folder.name, runs_dir=folder.parent
     )
-    hosts = last.of_hosts(recorded["hosts"])
+    hosts = tuple(recorded["hosts"])
     _require_same_dtype(config, str(hosts[0]["dtype"]), folder)
     return Origin(
         resumed,
@@ -126,7 +126,7 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
         start_from=start_from,
         attempt=int(recorded["attempt"]) + 1,
         recorded=hosts,
-        last_rows=last.rows,
+        last_rows=run.last_rows(),
     )
 
 
@@ -234,10 +234,9 @@ def assemble(session: Session) -> Assembled:
         SampleStream(session.data.train, config.seed),
         rows_per_step=session.rows_per_step,
         device_batch_size=session.resolved.device_batch_size,
-        shares=session.row_shares,
+        shares=session.shares,
         payload=PAYLOADS[session.sync.value],
         divided=session.lm_head.value == "divided",
-        head_rank=None if session.one_head is None else session.one_head.rank,
     )
     token_bytes = Tokenizer.load(session.data.tokenizer_folder).token_bytes()
     return Assembled(

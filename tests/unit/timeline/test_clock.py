@@ -140,23 +140,6 @@ def test_a_rank_without_tokens_works_on_its_part_of_a_divided_lm_head() -> None:
     assert step.step_s == pytest.approx(1 + 6)
 
 
-def test_a_lm_head_on_one_rank_exchanges_hidden_states_of_the_other() -> None:
-    # 10 tokens of 10 bytes there and back, each way a second, behind b's backward pass.
-    traffic = replace(NOTHING, lm_head="fastest", token_bytes=10.0)
-    works = [
-        rank("a", ahead_s=3, forward_s=1, head_s=6, backward_s=2, owned=0.5, tokens=20),
-        rank("b", before_s=2, forward_s=1, backward_s=2, owned=0.5, tokens=10, lacks_head=True),
-    ]
-    step = predict_step(works, traffic, network(100.0))
-    assert step.step_s == pytest.approx(3 + 1 + 6 + 2)
-    assert step.comm_s == pytest.approx(2)
-    assert step.hosts["b"].wait_s == pytest.approx(12 - 5)
-    assert step.sent_bytes == pytest.approx(100)
-    # And in front of what b sends next, where its backward pass is short.
-    slow = predict_step(works, replace(traffic, matrix_numbers=100.0, layers=1), network(10.0))
-    assert slow.step_s == pytest.approx(3 + 2 * 10 + 2 * (0.5 * 4 * 100) / 10, rel=0.1)
-
-
 def test_codecs_count_where_they_are_used() -> None:
     works = [rank(host, owned=0.5, encode_s=1.0, decode_s=0.1) for host in "ab"]
     step = predict_step(works, replace(NOTHING, head_numbers=10, dense_bytes=1.0), network(1e9))

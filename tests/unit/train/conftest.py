@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.unit.train.memory_ranks import on_ranks
 from torch import Tensor
 
 from yoked.train import kernels
+
+__all__ = ["on_ranks"]
 
 
 def _shapes(n_layer: int, width: int, n_head: int, n_kv_head: int, vocab: int) -> dict:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -128,7 +127,7 @@ def test_a_steps_gradient_is_that_of_its_mean_loss(device_batch_size, step):
 @pytest.mark.parametrize("deferred", [2, 3, 8])
 def test_deferred_backward_passes_change_no_bit(deferred):
     trainer, right = make_trainer(device_batch_size=1), make_trainer(device_batch_size=1)
-    trainer.evening = dataclasses.replace(trainer.evening, deferred=deferred)
+    trainer._deferred = deferred
 
     nats, gradients = dense_gradients(trainer, 0)
 
@@ -139,7 +138,7 @@ def test_deferred_backward_passes_change_no_bit(deferred):
 
 def test_deferred_passes_come_after_the_last_head(monkeypatch):
     trainer = make_trainer(device_batch_size=1)
-    trainer.evening = dataclasses.replace(trainer.evening, deferred=3)
+    trainer._deferred = 3
     order: list[str] = []
     loss, backward = trainer.head.loss, Tensor.backward
     monkeypatch.setattr(trainer.head, "loss", lambda *a, **k: (order.append("H"), loss(*a, **k))[1])

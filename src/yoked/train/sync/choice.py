@@ -17,7 +17,6 @@ import torch
 from yoked.ranks.exchange import read_list, read_number
 from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import Parts, deferred_backwards, part_rows
-from yoked.timeline.fastest import deferred_by_rank, with_one_head
 from yoked.timeline.messages import ring_bytes
 from yoked.timeline.ownership import owned_parts
 from yoked.timeline.vocabulary import distinct_tokens
@@ -33,7 +32,7 @@ from yoked.timeline.work import (
 )
 from yoked.train.choose import Choice
 from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
-from yoked.train.sync.headchoice import one_head, row_head_part
+from yoked.train.sync.headchoice import row_head_part
 from yoked.train.sync.wire import Wire
 from yoked.units import format_bytes_per_s, format_duration
 
@@ -128,25 +127,14 @@ def judge(
         counts.total - counts.transformer_matrices,
     )
     step_s: dict[str, float] = {}
-    one = one_head(lm_head, config)
     tokens = device_batch_size * config.sequence_len
-    deferred = deferred_by_rank(
-        len(ranks),
-        deferred_backwards(tokens, config.n_embd, config.n_layer),
-        None if one is None else one.rank,
-    )
-    parts = [
-        part_rows(rank.rows, device_batch_size, count)
-        for rank, count in zip(ranks, deferred, strict=True)
-    ]
-    head_s = [_row_s(rank, config) * row_head_part(config) for rank in ranks]
+    deferred = deferred_backwards(tokens, config.n_embd, config.n_layer)
+    parts = [part_rows(rank.rows, device_batch_size, deferred) for rank in ranks]
     for name in CANDIDATES:
         works = [
             _work(*each, name, config, lm_head.value == "divided")
             for each in zip(ranks, parts, owned, strict=True)
         ]
-        if one is not None:
-            works = with_one_head(works, one.rank, head_s, parts)
         traffic = _traffic(name, config, counts, lm_head.value)
         step_s[name] = predict_step(works, traffic, network).step_s
     best_s = min(step_s.values())

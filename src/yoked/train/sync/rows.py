@@ -59,20 +59,15 @@ class RowSum:
         self._parts: list[_Part] = []
         self._sent = 0
 
-    def begin(
-        self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: Sequence[int]
-    ) -> list[RowGradients]:
+    def begin(self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: int) -> list[RowGradients]:
         """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
 
-        deferred: by rank, how many of them are (`deferred_backwards`). Returns where the gradients
-        of each of this rank's micro-batches go.
+        deferred: at most so many of a rank's are (`deferred_backwards`). Returns where the
+        gradients of each of this rank's micro-batches go.
         """
         messages = [list(ids_by_rank)]
         if self.wire.active:
-            parted = [
-                _by_message(batches, count)
-                for batches, count in zip(ids_by_rank, deferred, strict=True)
-            ]
+            parted = [_by_message(batches, deferred) for batches in ids_by_rank]
             messages = [[parts[n] for parts in parted] for n in range(MESSAGES)]
         self._parts = [self._part(ids, ROWS_TAG + n) for n, ids in enumerate(messages)]
         self._sent = 0

@@ -69,11 +69,16 @@ class Sync:
         *,
         sums_head: bool = True,
     ) -> None:
-        """sums_head: as for `sum_head`."""
+        """sums_head: whether the lm_head's gradient is summed; vocab-parallel, each rank has its
+        part of the sum already.
+        """
         self.wire, self.layout, self.payload = wire, layout, payload
         self.times = SyncTimes()
         self.matrices = _matrices(wire, layout, payload)
-        self.sum_head(sums_head)
+        width = layout.head_grad.size(1)
+        edges = piece_edges(layout.head_grad.size(0)) if sums_head else []
+        pieces = [slice(a * width, b * width) for a, b in edges]
+        self.head = dense_sum(wire, layout.head_grad.view(-1), pieces, payload.dense)
         self.rows = RowSum(
             wire,
             layout.table_widths,
@@ -95,26 +100,13 @@ class Sync:
                 lambda _, name=name: self._made(name)
             )
 
-    def sum_head(self, sums: bool) -> None:
-        """Whether the lm_head's gradient is to be summed, or some rank has the sum already.
-
-        Between two steps. What a lossy payload has lost of it so far stays lost.
-        """
-        width = self.layout.head_grad.size(1)
-        edges = piece_edges(self.layout.head_grad.size(0)) if sums else []
-        pieces = [slice(a * width, b * width) for a, b in edges]
-        flat = self.layout.head_grad.view(-1)
-        self.head = dense_sum(self.wire, flat, pieces, self.payload.dense)
-
     # --- a step, in this order
 
-    def begin(
-        self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: Sequence[int]
-    ) -> list[RowGradients]:
+    def begin(self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: int) -> list[RowGradients]:
         """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
 
-        deferred: by rank, how many of them are (`deferred_backwards`). Returns where the gradients
-        of each of this rank's micro-batches go.
+        deferred: at most so many of a rank's are (`deferred_backwards`). Returns where the
+        gradients of each of this rank's micro-batches go.
         """
         self.times = SyncTimes()
         self._reached, self._pieces_sent = Moment.BEGUN, 0

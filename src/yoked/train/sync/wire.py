@@ -21,7 +21,6 @@ GRADIENT_TAG = 1_000
 UPDATE_TAG = 100_000
 PIECE_TAG = 200_000
 ROWS_TAG = 300_000
-HANDOVER_TAG = 400_000
 DIVIDED_TAG = 500_000
 MOVE_TAG = 600_000
 
@@ -167,8 +166,11 @@ class Wire:
             what, tensor, 0, lambda t: dist.irecv(t, source, group=self._group_for(t), tag=tag)
         )
 
-    def broadcast(self, tensor: Tensor, owner: int, what: str) -> Pending:
-        """Overwrite all ranks' tensor with the owner's."""
+    def broadcast(self, tensor: Tensor, owner: int, what: str, *, signal: bool = False) -> Pending:
+        """Overwrite all ranks' tensor with the owner's.
+
+        signal: a word that must not queue behind gradients.
+        """
         if not self.active:
             return Pending(None, None, what)
         sent = tensor.nbytes if self.rank == owner else 0
@@ -176,7 +178,9 @@ class Wire:
             what,
             tensor,
             sent,
-            lambda t: dist.broadcast(t, src=owner, group=self._group_for(t), async_op=True),
+            lambda t: dist.broadcast(
+                t, src=owner, group=self.signals if signal else self._group_for(t), async_op=True
+            ),
         )
 
     def gather_all(

@@ -11,7 +11,6 @@ D4 = ModelConfig.from_depth(
 )
 GBIT = 118e6
 WHOLE, DIVIDED = (Choice("lm_head", value, "") for value in ("whole", "divided"))
-ON_FIRST = Choice("lm_head", "fastest", "", {"rank": 0})
 
 
 def verdict(
@@ -74,24 +73,3 @@ def test_what_a_divided_lm_head_does_not_send_leaves_room_for_exact_sync():
     )
 
     assert divided["exact_step_s"] < 0.9 * whole["exact_step_s"]
-
-
-def test_what_a_lm_head_on_one_rank_does_not_send_no_payload_need_make_smaller():
-    rows = {"whole": (26, 6), "fastest": (19, 13)}
-    whole, fastest = (
-        judge(
-            GBIT / 10,
-            2e-4,
-            [RankPlace("desk", first, 1e11, 1), RankPlace("laptop", second, 0.25e11, 1)],
-            D4,
-            2,
-            lm_head=each,
-        )
-        for each, (first, second) in ((WHOLE, rows["whole"]), (ON_FIRST, rows["fastest"]))
-    )
-
-    less = [
-        each.measured["exact_step_s"] / each.measured["int8_step_s"] for each in (whole, fastest)
-    ]
-    assert less[1] - 1 < 0.7 * (less[0] - 1)
-    assert fastest.measured["exact_step_s"] < whole.measured["exact_step_s"]

@@ -11,7 +11,6 @@ from tests.unit.train.sync.tiny import Tiny, held_by, one_step, summed
 from torch import Tensor
 
 from yoked.timeline.division import GRAIN_IDS, is_divided
-from yoked.timeline.evening import Handover
 from yoked.train.divided import divide
 from yoked.train.sync.wire import Wire
 from yoked.train.trainer import StepStats
@@ -58,17 +57,6 @@ def alone() -> tuple[dict[str, Tensor], float]:
     return found, stats.nats
 
 
-@st.composite
-def handed_over(draw, shares: list[int]) -> tuple[Handover, ...]:
-    """Any part of the work of ranks with rows, to others with rows."""
-    rows = [TINY.rows * share // sum(shares) for share in shares]
-    able = [rank for rank, count in enumerate(rows) if count]
-    source = draw(st.sampled_from(able))
-    helper = draw(st.sampled_from(able))
-    tokens = draw(st.integers(0, rows[source] * TINY.sequence_len))
-    return (Handover(source, helper, tokens),) if source != helper and tokens else ()
-
-
 @settings(deadline=None, max_examples=25)
 @given(
     shares=st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any),
@@ -76,11 +64,12 @@ def handed_over(draw, shares: list[int]) -> tuple[Handover, ...]:
     data=st.data(),
 )
 def test_any_parts_give_the_single_process_gradient(on_ranks, alone, shares, batch, data):
-    handovers = data.draw(handed_over(shares))
+    parts = st.lists(st.integers(0, 5), min_size=len(shares), max_size=len(shares))
+    lm_head = data.draw(parts.filter(any))
 
     def act(wire: Wire) -> tuple[dict[str, Tensor], StepStats]:
         trainer = TINY.trainer(wire, [float(s) for s in shares], batch=batch, divided=True)
-        trainer.reshare(trainer.ranges, handovers)
+        trainer.assign(trainer.rows, lm_head)
         return one_step(trainer)
 
     by_rank = on_ranks(len(shares), act)
@@ -99,8 +88,7 @@ def after(wire: Wire, shares: list[float], steps: int, **how) -> tuple[list[int]
     trainer = TINY.trainer(wire, shares, divided=True, **how)
     for step in range(steps):
         if step in moves:
-            ranges, handovers = moves[step]
-            trainer.reshare(ranges, handovers)
+            trainer.assign(*moves[step])
         trainer.step(step)
     return held_by(trainer)
 
@@ -120,8 +108,8 @@ def test_all_ranks_hold_the_same_and_repeat_to_the_bit(on_ranks, payload, dtype,
 
 def test_parts_that_move_take_weight_and_moments_along(on_ranks):
     moves = {
-        2: ([range(4), range(4, 5), range(5, 6)], (Handover(0, 2, 20),)),
-        4: ([range(1), range(1, 6), range(6, 6)], ()),
+        2: ([4, 1, 1], [1.5, 1.0, 3.5]),
+        4: ([1, 5, 0], [1, 5, 0]),
     }
 
     def run(moves) -> list[tuple[list[int], list[Tensor]]]:
@@ -163,7 +151,7 @@ def test_nothing_of_the_head_travels_but_what_belongs_to_tokens(on_ranks):
 def test_a_larger_part_is_work_for_others(on_ranks):
     def act(wire: Wire) -> int:
         trainer = TINY.trainer(wire, [1.0, 1.0], divided=True)
-        trainer.reshare(trainer.ranges, (Handover(1, 0, 12),))
+        trainer.assign(trainer.rows, [4.5, 1.5])
         extra = trainer.step(0).extra_tokens
         trainer.settle()
         return extra

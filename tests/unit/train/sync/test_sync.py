@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 
 import pytest
@@ -12,8 +11,6 @@ from hypothesis import strategies as st
 from tests.unit.train.sync.tiny import Tiny
 from torch import Tensor
 
-from yoked.timeline.evening import Handover, source_batch
-from yoked.train.shares import split_rows
 from yoked.train.sync.agreement import checksum
 from yoked.train.sync.payload import PAYLOADS
 from yoked.train.sync.wire import Wire
@@ -48,16 +45,11 @@ def joined(on_ranks):
     """The gradients of all ranks; where several hold one, they must be equal to the bit."""
 
     def join(
-        shares: list[float],
-        payload: str = "exact",
-        batch: int = 2,
-        deferred: int = 2,
-        handovers: tuple[Handover, ...] = (),
+        shares: list[float], payload: str = "exact", batch: int = 2, deferred: int = 2
     ) -> dict[str, Tensor]:
         def gradients(wire: Wire) -> dict[str, Tensor]:
             trainer = TINY.trainer(wire, shares, payload, batch=batch)
-            trainer.evening = dataclasses.replace(trainer.evening, deferred=deferred)
-            trainer.reshare(trainer.ranges, handovers)
+            trainer._deferred = deferred
             return summed_gradients(trainer)
 
         total: dict[str, Tensor] = {}
@@ -76,31 +68,12 @@ def alone(joined):
     return joined([1.0])
 
 
-@st.composite
-def handed_over(draw, shares: list[int], batch: int, deferred: int) -> tuple[Handover, ...]:
-    """Any part of a micro-batch of any ranks with rows, to any others with rows."""
-    rows = [len(part) for part in split_rows(TINY.rows, shares)]
-    roles = {rank: draw(st.sampled_from(["source", "helper", "none"])) for rank in range(len(rows))}
-    found: list[Handover] = []
-    for source in (rank for rank, role in roles.items() if role == "source" and rows[rank]):
-        first = batch * source_batch(-(-rows[source] // batch), deferred)
-        left = min(batch, rows[source] - first) * TINY.sequence_len
-        for helper in (rank for rank, role in roles.items() if role == "helper" and rows[rank]):
-            tokens = draw(st.integers(0, left))
-            left -= tokens
-            found += [Handover(source, helper, tokens)] if tokens else []
-    return tuple(found)
-
-
 @settings(deadline=None, max_examples=25)
-@given(shares=SHARES, batch=st.integers(1, 7), deferred=st.integers(1, 4), data=st.data())
+@given(shares=SHARES, batch=st.integers(1, 7), deferred=st.integers(1, 4))
 def test_any_split_of_a_step_gives_the_single_process_gradient(
-    joined, alone, shares, batch, deferred, data
+    joined, alone, shares, batch, deferred
 ):
-    handovers = data.draw(handed_over(shares, batch, deferred))
-    found = joined(
-        [float(share) for share in shares], batch=batch, deferred=deferred, handovers=handovers
-    )
+    found = joined([float(share) for share in shares], batch=batch, deferred=deferred)
 
     assert found.keys() == alone.keys()
     whole = _norm(alone.values())

@@ -49,10 +49,9 @@ class Tiny:
         batch: int = 2,
         dtype: torch.dtype = torch.float32,
         divided: bool = False,
-        head_rank: int | None = None,
     ) -> Trainer:
         """One rank's, with weights that are alike on all; batch: rows of a micro-batch; divided:
-        the lm_head is; head_rank: the only one that has it.
+        the lm_head is.
         """
         config = ModelConfig(
             sequence_len=self.sequence_len,
@@ -83,7 +82,6 @@ class Tiny:
             shares=shares,
             payload=PAYLOADS[payload],
             divided=divided,
-            head_rank=head_rank,
         )
 
 

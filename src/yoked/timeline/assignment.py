@@ -1,0 +1,95 @@
+"""Who computes what of a step: whole rows, and the lm_head's work, by what they cost each rank."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+# Seconds of a rank's step with so many rows.
+StepTime = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class LinearCost:
+    """What a step costs a rank: fixed_s + rows * row_s.
+
+    error: standard error of row_s, relative to it.
+    """
+
+    fixed_s: float
+    row_s: float
+    error: float = 0.0
+
+    def step_s(self, rows: float) -> float:
+        """Seconds of a step with so many rows."""
+        return self.fixed_s + rows * self.row_s
+
+    def off_by(self, sigmas: float) -> LinearCost:
+        """The cost where row_s is wrong by so many standard errors."""
+        return replace(self, row_s=self.row_s * max(0.0, 1.0 + sigmas * self.error))
+
+
+def assign_rows(rows: int, times: Sequence[StepTime]) -> tuple[int, ...]:
+    """Whole rows by rank such that the slowest rank is done soonest; a rank may have none.
+
+    One row after the other goes to the rank that would be done with it first, lower ranks first:
+    with times that only grow with the rows this is optimal.
+    """
+    counts = [0] * len(times)
+    done = [(step_s(1), rank) for rank, step_s in enumerate(times)]
+    heapq.heapify(done)
+    for _ in range(rows):
+        _, rank = done[0]
+        counts[rank] += 1
+        heapq.heapreplace(done, (times[rank](counts[rank] + 1), rank))
+    return tuple(counts)
+
+
+def water_fill(
+    took_s: Sequence[float], row_s: Sequence[float], most: Sequence[float]
+) -> tuple[float, ...]:
+    """Work by rank, in rows, to add (above zero) or to take away such that all end together.
+
+    took_s: of each rank as it is; row_s: of a row more. most: that can be taken from a rank, in
+    rows; a rank with 0 neither gives nor takes.
+    """
+    extra = [0.0] * len(took_s)
+    free = [rank for rank, movable in enumerate(most) if movable > 0 and row_s[rank] > 0]
+    given = 0.0  # by ranks that have given all they can
+    while len(free) > 1 or (free and given):
+        weight = sum(1.0 / row_s[rank] for rank in free)
+        level_s = (given + sum(took_s[rank] / row_s[rank] for rank in free)) / weight
+        for rank in free:
+            extra[rank] = (level_s - took_s[rank]) / row_s[rank]
+        over = [rank for rank in free if extra[rank] < -most[rank]]
+        if not over:
+            break
+        for rank in over:  # slower than the others even without it
+            extra[rank] = -most[rank]
+            given += most[rank]
+            free.remove(rank)
+    return tuple(extra)
+
+
+def split_by_weight(items: int, weights: Sequence[float]) -> list[range]:
+    """Consecutive ranges, in the order of ranks, in proportion to the weights.
+
+    Every item has exactly one rank; a rank may have none. What does not divide goes to the largest
+    remainders, lower ranks first.
+    """
+    assert items >= 0, items
+    assert weights, "no rank"
+    assert min(weights) >= 0 < sum(weights), weights
+    exact = [items * weight / sum(weights) for weight in weights]
+    counts = [int(share) for share in exact]
+    by_remainder = sorted(range(len(weights)), key=lambda rank: (counts[rank] - exact[rank], rank))
+    for rank in by_remainder[: items - sum(counts)]:
+        counts[rank] += 1
+    return ranges_of(counts)
+
+
+def ranges_of(counts: Sequence[int]) -> list[range]:
+    """Consecutive ranges of so many items, in the order of ranks."""
+    ends = [sum(counts[: rank + 1]) for rank in range(len(counts))]
+    return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
