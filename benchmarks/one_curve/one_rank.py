@@ -59,7 +59,7 @@ def whole_gradient(parts: Assembled, step: int) -> dict[str, np.ndarray]:
     # Only a matrix's owner has its sum.
     summed = layout.matrix_grads.clone()
     for stack in layout.stacks:
-        trainer.wire.broadcast(stack.view(summed), stack.owner, "a gradient").wait()
+        trainer.comm.broadcast(stack.view(summed), stack.owner, "a gradient").wait()
     gradient = {}
     for stack in layout.stacks:
         gradient.update(zip(stack.names, stack.view(summed), strict=True))
@@ -80,17 +80,17 @@ def main(job: dict) -> None:
     if job["dtype"] == "float64":
         session = in_float64(session)
     parts = assemble(session)
-    same_start(parts.layout, parts.optimizer, session.wire, print)
+    same_start(parts.layout, parts.optimizer, session.comm, print)
     out = Path(job["out"])
     first = whole_gradient(parts, 0)
     losses = []
     for step in range(job["steps"]):
         stats = parts.trainer.step(step)
         nats = torch.tensor([stats.nats], dtype=torch.float64)
-        session.wire.all_reduce(nats, "the loss").wait()
+        session.comm.all_reduce(nats, "the loss").wait()
         losses.append(float(nats) / session.horizon.total_batch_size)
     parts.trainer.settle()
-    check_weights(parts.model, session.wire, job["steps"])
+    check_weights(parts.model, session.comm, job["steps"])
     weights = {name: p.detach().clone() for name, p in parts.layout.parameters.items()}
     if job["weights"] is not None:
         for name, tensor in torch.load(job["weights"], weights_only=True).items():

@@ -27,7 +27,7 @@ from yoked.errors import MeetingError
 NONCE_BYTES = 32
 # A rank that connected is here within a second; a laptop that swaps takes longer.
 DEADLINE_S = 30.0
-# Above all tags that `Wire` gives to messages.
+# Above all tags that `Communicator` gives to messages.
 PROOF_TAG = 900_000
 _LABEL = b"yoked: ranks of one launch, 1"
 _NO_SECRET, _HAS_SECRET = 0, 1

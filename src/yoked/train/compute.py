@@ -17,11 +17,11 @@ from yoked.ranks.exchange import read_number, read_table_of
 from yoked.train import choose
 from yoked.train.attention import AttentionPath
 from yoked.train.choose import Choice
+from yoked.train.comm.communicator import Communicator
+from yoked.train.comm.control import run_on_all_ranks
 from yoked.train.config import TrainConfig
 from yoked.train.matmul import Products
 from yoked.train.model import ModelConfig
-from yoked.train.sync.together import on_every
-from yoked.train.sync.wire import Wire
 from yoked.train.threads import plan_threads, read_cores
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def choose_compute(
     config: TrainConfig,
     model_config: ModelConfig,
     device: torch.device,
-    wire: Wire,
+    comm: Communicator,
     threads: tuple[int, Choice],
     recorded: Sequence[dict[str, Any]],
 ) -> ComputeChoices:
@@ -77,16 +77,16 @@ def choose_compute(
     The dtype is one for all ranks.
     """
     asked = str(recorded[0]["dtype"]) if recorded else config.dtype
-    earlier = _earlier_compute(recorded, wire, device, config)
-    measured = on_every(
-        wire,
+    earlier = _earlier_compute(recorded, comm, device, config)
+    measured = run_on_all_ranks(
+        comm,
         lambda: (
             None
             if earlier is not None
             else choose.measure_dtypes(model_config, device, dtype=asked, matmul=config.matmul)
         ),
     )
-    best_s = wire.gather_values(
+    best_s = comm.all_gather_json(
         {} if measured is None else measured.best_s, read_table_of(read_number)
     )
     dtype = Choice("dtype", asked, RECORDED) if recorded else choose.choose_dtype(best_s, asked)
@@ -105,7 +105,7 @@ def choose_compute(
             choose.choose_compile(config.compile, device),
         )
 
-    return on_every(wire, rest)
+    return run_on_all_ranks(comm, rest)
 
 
 def measured_compute(
@@ -159,7 +159,10 @@ def _computing(
 
 
 def _earlier_compute(
-    recorded: Sequence[dict[str, Any]], wire: Wire, device: torch.device, config: TrainConfig
+    recorded: Sequence[dict[str, Any]],
+    comm: Communicator,
+    device: torch.device,
+    config: TrainConfig,
 ) -> dict[str, Any] | None:
     """What this rank chose in an earlier attempt, where host, device and PyTorch are the same.
 
@@ -168,9 +171,9 @@ def _earlier_compute(
     Taken over, a resumed run computes the very bits that it would have without the stop, with
     exact sync.
     """
-    if len(recorded) != wire.world_size:
+    if len(recorded) != comm.world_size:
         return None
-    entry = recorded[wire.rank]
+    entry = recorded[comm.rank]
     same = all(entry.get(key) == value for key, value in device_identity(device).items())
     compute: dict[str, Any] = entry.get("compute", {})
     wishes = compute.get("asked_matmul"), compute.get("asked_attention", "auto")

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from yoked.timeline.assignment import ranges_of, split_by_weight
 from yoked.timeline.division import GRAIN_IDS
+from yoked.train.comm.communicator import DIVIDED_TAG, Communicator, Work
 from yoked.train.head import Chunk, Head, HeadResult, token_nats
 from yoked.train.headparts import HeadParts
 from yoked.train.optim.layout import HEAD
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.precision import wide, widen
 from yoked.train.sync.sync import SyncTimes
-from yoked.train.sync.wire import DIVIDED_TAG, Pending, Wire
 
 WHAT = "the divided lm_head"
 HIDDEN_TAG, SUMS_TAG, GRADIENT_TAG = range(DIVIDED_TAG, DIVIDED_TAG + 3)
@@ -47,9 +47,9 @@ class _Arrivals:
     (2, T) of their parts, and the gradient (n, C) that their parts give this rank's tokens.
     """
 
-    hidden: dict[int, tuple[Tensor, Pending]] = field(default_factory=dict)
-    sums: dict[int, tuple[Tensor, Pending]] = field(default_factory=dict)
-    gradient: dict[int, tuple[Tensor, Pending]] = field(default_factory=dict)
+    hidden: dict[int, tuple[Tensor, Work]] = field(default_factory=dict)
+    sums: dict[int, tuple[Tensor, Work]] = field(default_factory=dict)
+    gradient: dict[int, tuple[Tensor, Work]] = field(default_factory=dict)
 
 
 class DividedHead:
@@ -58,13 +58,15 @@ class DividedHead:
     work: relative parts of the vocabulary, by rank, as the run starts.
     """
 
-    def __init__(self, wire: Wire, optimizer: MuonAdamW, head: Head, work: Sequence[float]) -> None:
-        self.wire, self._layout = wire, optimizer.layout
+    def __init__(
+        self, comm: Communicator, optimizer: MuonAdamW, head: Head, work: Sequence[float]
+    ) -> None:
+        self.comm, self._layout = comm, optimizer.layout
         # One for each chunk of a step: the blocks of all of them are kept.
         self._heads = [head]
         self._work = work
-        self.parts = HeadParts(wire, optimizer, divide(len(self._layout.head_grad), work))
-        self._leaving: list[Pending] = []
+        self.parts = HeadParts(comm, optimizer, divide(len(self._layout.head_grad), work))
+        self._leaving: list[Work] = []
         self._targets: Sequence[Tensor] = ()
         # By rank, its tokens among all T.
         self._places: list[slice] = []
@@ -77,7 +79,7 @@ class DividedHead:
         tokens = [len(targets) for targets in self._targets]
         rows: int = self.parts.mine.stop - self.parts.mine.start
         part = rows / len(self._layout.head_grad)
-        return round(sum(tokens) * part) - tokens[self.wire.rank]
+        return round(sum(tokens) * part) - tokens[self.comm.rank]
 
     def share(self, work: Sequence[float]) -> None:
         """From the next step on, parts in proportion to `work`, by rank."""
@@ -97,12 +99,12 @@ class DividedHead:
             pending.wait()
         self._leaving, self._targets, self._times = [], targets_by_rank, times
         self.parts.move(divide(len(self._layout.head_grad), self._work), times)
-        rank, width = self.wire.rank, self._layout.head_grad.size(1)
+        rank, width = self.comm.rank, self._layout.head_grad.size(1)
         tokens = [len(targets) for targets in targets_by_rank]
         self._places = [slice(part.start, part.stop) for part in ranges_of(tokens)]
         hidden = torch.empty(sum(tokens), width, dtype=dtype)
         self._arriving = found = _Arrivals()
-        for other in self.wire.others:
+        for other in self.comm.peers:
             if rank in self.parts.workers and tokens[other]:
                 place = self._places[other]
                 found.hidden[other] = self._receive(hidden[place], other, HIDDEN_TAG)
@@ -118,7 +120,7 @@ class DividedHead:
         part is added to the layout's. grad_scale: as for `Head.loss`.
         """
         self.parts.changes()
-        rank, tokens = self.wire.rank, [len(targets) for targets in self._targets]
+        rank, tokens = self.comm.rank, [len(targets) for targets in self._targets]
         if tokens[rank]:
             for worker in self.parts.workers:
                 self._send(hidden_nC.contiguous(), worker, HIDDEN_TAG)
@@ -140,7 +142,7 @@ class DividedHead:
         if self.parts.mine.start == self.parts.mine.stop:
             return
         weight = self._layout.parameters[HEAD].detach()[self.parts.mine].to(hidden_nC.dtype)
-        rank, number = self.wire.rank, 0
+        rank, number = self.comm.rank, 0
         for owner in [rank, *self._in_turn()]:
             hidden = hidden_nC if owner == rank else self._arrived(self._arriving.hidden, owner)
             place = self._places[owner]
@@ -161,9 +163,9 @@ class DividedHead:
         own = torch.zeros(2, sum(map(len, self._targets)), dtype=wide(dtype))
         for place, chunk in chunks:
             own[0, place], own[1, place] = chunk.partition_sum, chunk.target_logit
-        rank = self.wire.rank
+        rank = self.comm.rank
         if rank in self.parts.workers:
-            for other in self.wire.others:
+            for other in self.comm.peers:
                 if other in self.parts.workers or len(self._targets[other]):
                     self._send(own, other, SUMS_TAG)
         whole = torch.zeros_like(own)
@@ -188,7 +190,7 @@ class DividedHead:
         for place, chunk in reversed(chunks):
             found[place] = chunk.hidden_gradient(grad_scale)
         if chunks:
-            for other in self.wire.others:
+            for other in self.comm.peers:
                 if len(self._targets[other]):
                     part = found[self._places[other]].to(like.dtype)
                     self._send(part, other, GRADIENT_TAG)
@@ -198,7 +200,7 @@ class DividedHead:
         """What all parts give this rank's tokens, added in the order of ranks."""
         whole = torch.zeros_like(own_nC)
         for worker in self.parts.workers:
-            if worker == self.wire.rank:
+            if worker == self.comm.rank:
                 whole += own_nC
             elif worker in self._arriving.gradient:
                 whole += widen(self._arrived(self._arriving.gradient, worker))
@@ -208,14 +210,14 @@ class DividedHead:
 
     def _in_turn(self) -> list[int]:
         """Ranks that have tokens, the next one first: so that not all want one rank's at once."""
-        size = self.wire.world_size
-        others = [(self.wire.rank + step) % size for step in range(1, size)]
+        size = self.comm.world_size
+        others = [(self.comm.rank + step) % size for step in range(1, size)]
         return [other for other in others if other in self._arriving.hidden]
 
-    def _receive(self, buffer: Tensor, source: int, tag: int) -> tuple[Tensor, Pending]:
-        return buffer, self.wire.receive(buffer, source, tag, WHAT)
+    def _receive(self, buffer: Tensor, source: int, tag: int) -> tuple[Tensor, Work]:
+        return buffer, self.comm.irecv(buffer, source, tag, WHAT)
 
-    def _arrived(self, arriving: dict[int, tuple[Tensor, Pending]], source: int) -> Tensor:
+    def _arrived(self, arriving: dict[int, tuple[Tensor, Work]], source: int) -> Tensor:
         tensor, pending = arriving[source]
         started = time.perf_counter()
         pending.wait()
@@ -223,5 +225,5 @@ class DividedHead:
         return tensor
 
     def _send(self, tensor: Tensor, to: int, tag: int) -> None:
-        if to != self.wire.rank:
-            self._leaving.append(self.wire.send(tensor, to, tag, WHAT))
+        if to != self.comm.rank:
+            self._leaving.append(self.comm.isend(tensor, to, tag, WHAT))

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from yoked.train.comm.communicator import MOVE_TAG, Communicator, Work
 from yoked.train.optim.layout import HEAD
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.sync.sync import SyncTimes
-from yoked.train.sync.wire import MOVE_TAG, Pending, Wire
 
 WHAT = "the lm_head's rows of another rank"
 
@@ -20,9 +20,9 @@ class HeadParts:
     as they were: whoever reads them whole calls `settle` first.
     """
 
-    def __init__(self, wire: Wire, optimizer: MuonAdamW, parts: Sequence[slice]) -> None:
+    def __init__(self, comm: Communicator, optimizer: MuonAdamW, parts: Sequence[slice]) -> None:
         """parts: by rank, in order, together all rows."""
-        self._wire, self._optimizer, self._layout = wire, optimizer, optimizer.layout
+        self._comm, self._optimizer, self._layout = comm, optimizer, optimizer.layout
         self.parts = list(parts)
         self._layout.head_rows = self.mine
         self._is_whole = True
@@ -30,7 +30,7 @@ class HeadParts:
     @property
     def mine(self) -> slice:
         """The rows of this rank."""
-        return self.parts[self._wire.rank]
+        return self.parts[self._comm.rank]
 
     @property
     def workers(self) -> list[int]:
@@ -55,7 +55,7 @@ class HeadParts:
     def complete(self, whole_VC: Tensor) -> None:
         """Overwrite each part of a tensor, on all ranks, with that of the rank whose part it is."""
         sent = [
-            self._wire.broadcast(whole_VC[self.parts[worker]], worker, WHAT)
+            self._comm.broadcast(whole_VC[self.parts[worker]], worker, WHAT)
             for worker in self.workers
         ]
         for pending in sent:
@@ -69,7 +69,7 @@ class HeadParts:
         if list(parts) == self.parts:
             return
         weight = self._layout.parameters[HEAD].data
-        pending: list[Pending] = []
+        pending: list[Work] = []
         for source, before in enumerate(self.parts):
             for to, after in enumerate(parts):
                 rows = slice(max(before.start, after.start), min(before.stop, after.stop))
@@ -77,10 +77,10 @@ class HeadParts:
                     continue
                 for number, whole in enumerate((weight, *self._optimizer.head_moments)):
                     tag = MOVE_TAG + number
-                    if self._wire.rank == source:
-                        pending.append(self._wire.send(whole[rows], to, tag, WHAT))
-                    elif self._wire.rank == to:
-                        pending.append(self._wire.receive(whole[rows], source, tag, WHAT))
+                    if self._comm.rank == source:
+                        pending.append(self._comm.isend(whole[rows], to, tag, WHAT))
+                    elif self._comm.rank == to:
+                        pending.append(self._comm.irecv(whole[rows], source, tag, WHAT))
         started = time.perf_counter()
         for each in pending:
             each.wait()

@@ -28,6 +28,8 @@ from yoked.spare import frozen_objects
 from yoked.train.balance.controller import BalanceController
 from yoked.train.balance.text import idle_note, rank_names
 from yoked.train.checkpoint import CheckpointStore
+from yoked.train.comm.communicator import Communicator, Work
+from yoked.train.comm.control import run_on_all_ranks, run_on_rank0, run_on_ranks
 from yoked.train.config import TrainConfig
 from yoked.train.data.verify import Verification
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer, holds_tokenizer
@@ -45,8 +47,6 @@ from yoked.train.session import (
 )
 from yoked.train.start import Assembled, Origin, assemble, find_origin, load_origin, plan_result
 from yoked.train.sync.agreement import check_weights, same_start, whole_state
-from yoked.train.sync.together import on_every, on_first, on_some
-from yoked.train.sync.wire import Pending, Wire
 from yoked.train.trainer import StepStats, evaluate_bpb
 
 CHECK_EVERY_STEPS = 100
@@ -66,13 +66,17 @@ def train(config: TrainConfig, *, console: Console) -> RunResult:
     config.check_world(place.world_size)
     try:
         join_ranks(place)
-        origin = on_first(
-            Wire(), lambda: find_origin(config, place.world_size).to_dict(), Origin.from_dict
+        origin = run_on_rank0(
+            Communicator(),
+            lambda: find_origin(config, place.world_size).to_dict(),
+            Origin.from_dict,
         )
         progress = StageProgress(console)
         session = build_session(origin.config, place, progress, origin.recorded, origin.last_rows)
         progress.close()
-        on_every(session.wire, lambda: require_enough_rows(session.data, session.rows_per_step))
+        run_on_all_ranks(
+            session.comm, lambda: require_enough_rows(session.data, session.rows_per_step)
+        )
         if config.dry_run:
             return plan_result(session)
         return Loop(session, origin, console).run()
@@ -86,7 +90,7 @@ class Loop:
 
     def __init__(self, session: Session, origin: Origin, console: Console) -> None:
         self.session, self.origin = session, origin
-        self.wire, self.horizon = session.wire, session.horizon
+        self.comm, self.horizon = session.comm, session.horizon
         self.console = console if session.place.rank == 0 else Console(quiet=True)
         self.folder = RunFolder(origin.folder)
         self.parts: Assembled = assemble(session)
@@ -103,7 +107,7 @@ class Loop:
         self.balance = BalanceController(session, self.parts.trainer, self.folder) if live else None
         self.verification = Verification(session.data, works=session.place.local_rank == 0)
         self._next_step = 0
-        self._late: tuple[int, Tensor, Pending, float] | None = None
+        self._late: tuple[int, Tensor, Work, float] | None = None
 
     @property
     def is_first(self) -> bool:
@@ -144,14 +148,14 @@ class Loop:
 
     def _start(self) -> None:
         """Weights from the start's origin, the same on all ranks; the folder; the choices."""
-        wire = self.wire
-        on_every(wire, self._load)
-        self.first_step = on_first(wire, lambda: self.first_step, read_whole)
-        same_start(self.parts.layout, self.parts.optimizer, wire, self.console.print)
-        updates = wire.gather_values(self.parts.optimizer.updates, read_whole)
+        comm = self.comm
+        run_on_all_ranks(comm, self._load)
+        self.first_step = run_on_rank0(comm, lambda: self.first_step, read_whole)
+        same_start(self.parts.layout, self.parts.optimizer, comm, self.console.print)
+        updates = comm.all_gather_json(self.parts.optimizer.updates, read_whole)
         self.parts.optimizer.updates = updates[0]
         self._share_muon_state()
-        on_every(wire, self._open_folder)
+        run_on_all_ranks(comm, self._open_folder)
         self._print_start()
 
     def _load(self) -> None:
@@ -171,7 +175,7 @@ class Loop:
     def _share_muon_state(self) -> None:
         """Give each owner the Muon state that rank 0 has read."""
         read = self.parts.muon_from_checkpoint
-        if not on_first(self.wire, lambda: read is not None, read_flag):
+        if not run_on_rank0(self.comm, lambda: read is not None, read_flag):
             return
         optimizer = self.parts.optimizer
         for stack in self.parts.layout.stacks:
@@ -187,7 +191,7 @@ class Loop:
                 )
                 if read is not None:
                     buffer.copy_(torch.stack([read[name][key] for name in stack.names]))
-                self.wire.broadcast(buffer, 0, "the optimizer's state").wait()
+                self.comm.broadcast(buffer, 0, "the optimizer's state").wait()
                 if mine is not None:
                     mine.copy_(buffer)
         self.parts.muon_from_checkpoint = None
@@ -253,14 +257,14 @@ class Loop:
         started = time.perf_counter()
         stats = self.parts.trainer.step(step)
         dt_s = time.perf_counter() - started
-        signals = (self.verification.problem is not None, self.stop_asked)
+        control_group = (self.verification.problem is not None, self.stop_asked)
         vector = torch.tensor(
-            [*dataclasses.astuple(stats), *map(float, signals)], dtype=torch.float64
+            [*dataclasses.astuple(stats), *map(float, control_group)], dtype=torch.float64
         )
-        gathered, pending = self.wire.gather_all(vector, "a step's figures")
+        gathered, pending = self.comm.all_gather(vector, "a step's figures")
         self._flush(progress)
         self._late = (step, gathered, pending, dt_s)
-        if not self.wire.active:
+        if not self.comm.active:
             # With one rank nobody need be waited for.
             self._flush(progress)
 
@@ -272,7 +276,7 @@ class Loop:
         pending.wait()
         by_rank = [StepStats.from_figures(row) for row in gathered.tolist()]
         if gathered[:, -2].any():
-            on_every(self.wire, self.verification.require_sound)
+            run_on_all_ranks(self.comm, self.verification.require_sound)
         self._require_finite(step, by_rank)
         self.tally.add(dt_s, by_rank)
         self.training_time_s += dt_s
@@ -290,8 +294,8 @@ class Loop:
     def _finish_verification(self) -> None:
         """Compare what is left of the rows, or a short run would not notice that they changed."""
         stage = StageProgress(self.console)
-        on_some(
-            self.wire,
+        run_on_ranks(
+            self.comm,
             bool(self.verification.pending),
             lambda: self.verification.finish(stage, lambda: self.stop_asked),
             "verifying rows",
@@ -319,7 +323,7 @@ class Loop:
         if checks or evaluates or saves:
             self.parts.trainer.settle()
         if checks:
-            check_weights(self.parts.model, self.wire, done)
+            check_weights(self.parts.model, self.comm, done)
         if evaluates:
             self._evaluate(done, progress)
         if saves:
@@ -336,7 +340,7 @@ class Loop:
             data.val.rows,
             rows,
             self.parts.token_bytes,
-            self.wire,
+            self.comm,
             session.resolved.device_batch_size,
             self.parts.trainer.rows,
         )
@@ -354,12 +358,12 @@ class Loop:
             return
         self.parts.trainer.settle(moments=True)
         self._require_finite_weights(done)
-        state = whole_state(self.parts.optimizer, self.wire)
+        state = whole_state(self.parts.optimizer, self.comm)
         if background:
             self._write(done, state, background=True)
         else:
             # No rank ends before the last checkpoint is complete: its end would end rank 0.
-            on_every(self.wire, lambda: self._write(done, state, background=False))
+            run_on_all_ranks(self.comm, lambda: self._write(done, state, background=False))
 
     def _require_finite_weights(self, done: int) -> None:
         """A finite loss can be followed by weights that are not; they must not be saved."""
@@ -479,5 +483,5 @@ class Loop:
         if self.is_first:
             write_json(self.folder.path / "result.json", result.to_dict())
         # Under torchrun the first rank to end with a status ends the others.
-        self.wire.gather_values(None, read_nothing)
+        self.comm.all_gather_json(None, read_nothing)
         return result

@@ -22,6 +22,8 @@ from yoked.timeline.assignment import split_by_weight
 from yoked.train import choose, kernels
 from yoked.train.balance.initial import InitialShares, initial_shares
 from yoked.train.choose import Choice
+from yoked.train.comm.communicator import Communicator
+from yoked.train.comm.control import run_on_all_ranks, run_on_ranks
 from yoked.train.compute import (
     RECORDED,
     ComputeChoices,
@@ -46,8 +48,6 @@ from yoked.train.resolve import (
 from yoked.train.speeds import measure_speeds
 from yoked.train.sync.choice import RankPlace, choose_sync
 from yoked.train.sync.headchoice import HeadAsked, choose_lm_head
-from yoked.train.sync.together import on_every, on_some
-from yoked.train.sync.wire import Wire
 from yoked.train.threads import read_cores
 
 # Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
@@ -86,7 +86,7 @@ class Session:
 
     config: TrainConfig
     place: Place
-    wire: Wire
+    comm: Communicator
     device: torch.device
     data: Dataset
     resolved: ResolvedConfig
@@ -150,23 +150,23 @@ def meeting_place(place: Place) -> dict[str, Any]:
     return {"store": store, "rank": place.rank, "world_size": place.world_size}
 
 
-def wire_for(device: torch.device) -> Wire:
+def init_communicator(device: torch.device) -> Communicator:
     """The run's collectives: NCCL where every rank has a CUDA device, else Gloo."""
-    wire = Wire()
-    if not wire.active:
-        return wire
-    kinds = wire.gather_values(device.type, read_text)
+    comm = Communicator()
+    if not comm.active:
+        return comm
+    kinds = comm.all_gather_json(device.type, read_text)
     # Its connections are dialled anew, and whoever has a seat there is to prove it anew.
-    signals = meet(
+    control_group = meet(
         lambda: dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S)),
         "the signals",
     )
     device_group = dist.new_group(backend="nccl") if set(kinds) == {"cuda"} else None
-    return Wire(device_group, signals)
+    return Communicator(device_group, control_group)
 
 
 def load_data(
-    config: TrainConfig, max_seq_len: int, wire: Wire, place: Place, progress: ProgressSink
+    config: TrainConfig, max_seq_len: int, comm: Communicator, place: Place, progress: ProgressSink
 ) -> Dataset:
     """The packed rows, prepared first where they are missing: once a host, by its first rank."""
 
@@ -177,15 +177,15 @@ def load_data(
             vocab_size=config.vocab_size,
             tokenizer=config.tokenizer,
             packing=config.packing,
-            progress=progress if wire.rank == 0 else Silent(),
+            progress=progress if comm.rank == 0 else Silent(),
             threads=len(read_cores().allowed),
         )
 
-    first = on_some(wire, place.local_rank == 0, get, "preparing data")
-    data = on_every(wire, get) if first is None else on_every(wire, lambda: first)
+    first = run_on_ranks(comm, place.local_rank == 0, get, "preparing data")
+    data = run_on_all_ranks(comm, get) if first is None else run_on_all_ranks(comm, lambda: first)
     # The fingerprint is that of what rows are made from; the row files' hashes are of the rows.
     mine = [data.fingerprint, data.info.train.sha256, data.info.val.sha256]
-    told = wire.gather_values([socket.gethostname(), *mine], read_list(read_text))
+    told = comm.all_gather_json([socket.gethostname(), *mine], read_list(read_text))
     first_host, *expected = told[0]
     other = next((host for host, *prints in told if prints != expected), None)
     if other is not None:
@@ -208,15 +208,17 @@ def build_session(
     recorded: run.json's entry of each rank, where the run goes on from an earlier attempt.
     last_rows: by rank, those of that attempt's last step.
     """
-    device = on_every(Wire(), lambda: choose.pick_device(config.device_type, place.local_rank))
-    wire = wire_for(device)
+    device = run_on_all_ranks(
+        Communicator(), lambda: choose.pick_device(config.device_type, place.local_rank)
+    )
+    comm = init_communicator(device)
     if device.type == "cpu":
         choose.release_freed_memory_slowly()
-    threads = on_every(wire, lambda: settle_threads(config, place))
-    kinds = set(wire.gather_values(device.type, read_text))
+    threads = run_on_all_ranks(comm, lambda: settle_threads(config, place))
+    kinds = set(comm.all_gather_json(device.type, read_text))
     kind = common_device_type(kinds)
-    resolved = on_every(wire, lambda: resolve(config, kind))
-    data = load_data(config, resolved.max_seq_len, wire, place, progress)
+    resolved = run_on_all_ranks(comm, lambda: resolve(config, kind))
+    data = load_data(config, resolved.max_seq_len, comm, place, progress)
     model_config = _model_config(resolved, resolved.depth, data.vocab_size)
     reference = _model_config(resolved, REFERENCE_DEPTH, data.vocab_size)
     size = ModelSize(
@@ -224,24 +226,24 @@ def build_session(
         reference=count_parameters(reference).scaling,
         flops_per_token=flops_per_token(model_config),
     )
-    horizon = on_every(wire, lambda: fix_horizon(resolved, size))
-    compute = choose_compute(config, model_config, device, wire, threads, recorded)
-    hosts = wire.gather_values(_describe(config, place, device, compute), _described)
+    horizon = run_on_all_ranks(comm, lambda: fix_horizon(resolved, size))
+    compute = choose_compute(config, model_config, device, comm, threads, recorded)
+    hosts = comm.all_gather_json(_describe(config, place, device, compute), _described)
     names = [host["name"] for host in hosts]
     same_hosts = names == [host["name"] for host in recorded]
     libraries = (compute.layers.forward, compute.head.forward)
     speeds = functools.cache(
-        lambda: measure_speeds(model_config, device, compute.dtype, libraries, wire)
+        lambda: measure_speeds(model_config, device, compute.dtype, libraries, comm)
     )
     sharing = initial_shares(config, names, last_rows if same_hosts else (), speeds)
     about = HeadAsked(
         model_config,
         horizon.total_batch_size,
         resolved.device_batch_size,
-        wire.world_size,
+        comm.world_size,
         on_cpus=kinds == {"cpu"},
     )
-    lm_head = settle_lm_head(config, recorded if same_hosts else (), about, wire)
+    lm_head = settle_lm_head(config, recorded if same_hosts else (), about, comm)
     rows_per_step = horizon.total_batch_size // resolved.max_seq_len
     rows = split_by_weight(rows_per_step, sharing.weights)
     sync = settle_sync(
@@ -249,7 +251,7 @@ def build_session(
         recorded,
         len(set(names)) > 1,
         lambda: choose_sync(
-            wire,
+            comm,
             [
                 RankPlace(
                     host["name"],
@@ -269,7 +271,7 @@ def build_session(
     return Session(
         config,
         place,
-        wire,
+        comm,
         device,
         data,
         resolved,
@@ -287,13 +289,13 @@ def settle_lm_head(
     config: TrainConfig,
     recorded: Sequence[dict[str, Any]],
     about: HeadAsked,
-    wire: Wire,
+    comm: Communicator,
 ) -> Choice:
     """Which ranks have it; a run on the same hosts keeps what it began with. Collective."""
     kept = str(recorded[0].get("lm_head")) if recorded else None
     if kept is not None and config.lm_head in ("auto", kept) and kept in get_args(LmHead):
         return Choice("lm_head", kept, RECORDED)
-    return on_every(wire, lambda: choose_lm_head(config.lm_head, about))
+    return run_on_all_ranks(comm, lambda: choose_lm_head(config.lm_head, about))
 
 
 def settle_sync(

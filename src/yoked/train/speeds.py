@@ -15,10 +15,10 @@ from torch import Tensor
 
 from yoked.ranks.exchange import read_nothing, read_number
 from yoked.train.choose import DTYPES, SAMPLE_TOKENS
+from yoked.train.comm.communicator import Communicator
 from yoked.train.head import block_columns
 from yoked.train.matmul import Library, multiply
 from yoked.train.model import ModelConfig
-from yoked.train.sync.wire import Wire
 
 MEASURE_S = 0.3
 # A quota is given out ten times a second, as a burst: one more or less is a third of MEASURE_S.
@@ -32,7 +32,7 @@ def measure_speeds(
     device: torch.device,
     dtype: str,
     libraries: tuple[Library, Library],
-    wire: Wire,
+    comm: Communicator,
 ) -> list[float]:
     """FLOP a second in the model's products, by rank. Collective; takes MEASURE_S, up to
     STOPPED_MEASURE_S where a rank does not have its cores for itself.
@@ -50,7 +50,7 @@ def measure_speeds(
     ]
     _multiply(rounds)
     # All begin together, so that ranks of one host share it as they will.
-    wire.gather_values(None, read_nothing)
+    comm.all_gather_json(None, read_nothing)
     started_s, used_s, count = time.perf_counter(), time.process_time(), 0
     while True:
         _multiply(rounds)
@@ -60,7 +60,7 @@ def measure_speeds(
         if took_s >= (MEASURE_S if whole else STOPPED_MEASURE_S):
             break
     flops = sum(2 * a.size(0) * a.size(1) * b.size(0) for a, b, _ in rounds)
-    return wire.gather_values(count * flops / took_s, read_number)
+    return comm.all_gather_json(count * flops / took_s, read_number)
 
 
 def _had_its_cores(used_s: float, took_s: float) -> bool:

@@ -230,7 +230,7 @@ def assemble(session: Session) -> Assembled:
         layout,
         optimizer,
         head,
-        session.wire,
+        session.comm,
         SampleStream(session.data.train, config.seed),
         rows_per_step=session.rows_per_step,
         device_batch_size=session.resolved.device_batch_size,

@@ -20,6 +20,7 @@ from torch import Tensor
 from yoked.timeline.assignment import ranges_of, split_by_weight
 from yoked.timeline.deferral import Parts, deferred_backwards, part_batches
 from yoked.train.choose import synchronize
+from yoked.train.comm.communicator import Communicator
 from yoked.train.divided import DividedHead
 from yoked.train.head import Head, HeadResult
 from yoked.train.model import GPT
@@ -27,7 +28,6 @@ from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.sync.payload import PAYLOADS, Payload
 from yoked.train.sync.sync import Moment, Sync
-from yoked.train.sync.wire import Wire
 from yoked.train.tables import RowGradients
 
 Rows = NDArray[np.int64]
@@ -82,7 +82,7 @@ class Trainer:
         layout: Layout,
         optimizer: MuonAdamW,
         head: Head,
-        wire: Wire,
+        comm: Communicator,
         stream: Stream,
         *,
         rows_per_step: int,
@@ -93,16 +93,16 @@ class Trainer:
     ) -> None:
         """divided: the lm_head is, by its vocabulary (`yoked.train.divided`)."""
         self.model, self.layout, self.optimizer, self.head = model, layout, optimizer, head
-        self.wire, self.stream = wire, stream
+        self.comm, self.stream = comm, stream
         self.rows_per_step, self.device_batch_size = rows_per_step, device_batch_size
         self.ranges = split_by_weight(rows_per_step, shares)
-        self.sync = Sync(wire, layout, payload, sums_head=not divided)
+        self.sync = Sync(comm, layout, payload, sums_head=not divided)
         shape = model.config
         tokens = device_batch_size * shape.sequence_len
         # A rank alone has no message to hide.
         deferred = deferred_backwards(tokens, shape.n_embd, shape.n_layer)
-        self._deferred = deferred if wire.active else 1
-        self.divided = DividedHead(wire, optimizer, head, self.rows) if divided else None
+        self._deferred = deferred if comm.active else 1
+        self.divided = DividedHead(comm, optimizer, head, self.rows) if divided else None
         self._head_s = 0.0
         model.before_layers = self.sync.await_matrices
 
@@ -114,7 +114,7 @@ class Trainer:
     @property
     def my_rows(self) -> range:
         """This rank's rows of a step, counted from the step's first."""
-        return self.ranges[self.wire.rank]
+        return self.ranges[self.comm.rank]
 
     def assign(self, rows: Sequence[int], lm_head: Sequence[float]) -> None:
         """From the next step on: rows by rank, and the relative parts of a vocab-parallel lm_head.
@@ -131,7 +131,7 @@ class Trainer:
 
         Collective: every rank calls this once a step, also one without rows.
         """
-        started, sent_before = time.perf_counter(), self.wire.bytes_sent
+        started, sent_before = time.perf_counter(), self.comm.bytes_sent
         nats = self.gradients(step)
         sync = self.sync
         rows_s = time.perf_counter() - started - sync.times.wait_s - sync.times.comm_s
@@ -154,7 +154,7 @@ class Trainer:
             compute_s=compute_s,
             comm_s=times.comm_s,
             wait_s=times.wait_s,
-            bytes_sent=self.wire.bytes_sent - sent_before,
+            bytes_sent=self.comm.bytes_sent - sent_before,
             fixed_s=compute_s - rows_s,
             extra_tokens=0 if self.divided is None else self.divided.extra_tokens,
             head_s=self._head_s,
@@ -188,7 +188,7 @@ class Trainer:
         else:
             targets = [batch[part.start : part.stop, 1:].flatten() for part in self.ranges]
             self.divided.begin(targets, self.model.compute_dtype, self.sync.times)
-            nats = self._by_divided_head(self.divided, inputs[self.wire.rank], tables, scale)
+            nats = self._by_divided_head(self.divided, inputs[self.comm.rank], tables, scale)
         self.sync.rest_ready()
         return nats
 
@@ -196,7 +196,7 @@ class Trainer:
         self, by_rank: Sequence[Sequence[Tensor]], tables: Sequence[RowGradients], scale: float
     ) -> float:
         """Each micro-batch through layers and head, and back; the last few after the last head."""
-        micro_batches = by_rank[self.wire.rank]
+        micro_batches = by_rank[self.comm.rank]
         weight_VC = self.model.lm_head.weight.detach().to(self.model.compute_dtype)
         parts = part_batches(len(micro_batches), self._deferred)
         waiting: deque[_Deferred] = deque()
@@ -298,7 +298,7 @@ def evaluate_bpb(
     rows_of: Callable[[Rows], Rows],
     num_rows: int,
     token_bytes: Tensor,
-    wire: Wire,
+    comm: Communicator,
     device_batch_size: int,
     shares: Sequence[float] = (),
 ) -> float:
@@ -308,7 +308,7 @@ def evaluate_bpb(
     token_bytes: (V,) int on the model's device. shares: of the rows, by rank; none: equal ones.
     Collective.
     """
-    mine = split_by_weight(num_rows, shares or [1.0] * wire.world_size)[wire.rank]
+    mine = split_by_weight(num_rows, shares or [1.0] * comm.world_size)[comm.rank]
     totals = torch.zeros(2, dtype=torch.float64)
     weight = model.lm_head.weight.to(model.compute_dtype)
     for first in range(mine.start, mine.stop, device_batch_size):
@@ -320,6 +320,6 @@ def evaluate_bpb(
         target_bytes = token_bytes[targets]
         totals[0] += (result.token_nats * (target_bytes > 0)).cpu().double().sum()
         totals[1] += target_bytes.sum().cpu()
-    wire.all_reduce(totals, "the evaluation").wait()
+    comm.all_reduce(totals, "the evaluation").wait()
     nats, byte_count = totals.tolist()
     return float(nats / (math.log(2) * byte_count)) if byte_count else math.nan

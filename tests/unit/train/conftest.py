@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.unit.train.memory_ranks import on_ranks
+from tests.unit.train.comm.in_memory import on_ranks
 from torch import Tensor
 
 from yoked.train import kernels

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from yoked.errors import DivergedError
+from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.model import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
@@ -21,28 +22,27 @@ from yoked.train.sync.agreement import (
     same_start,
     whole_state,
 )
-from yoked.train.sync.wire import Pending, Wire
 
 CONFIG = ModelConfig(
     sequence_len=8, vocab_size=64, n_layer=1, n_head=1, n_kv_head=1, n_embd=32, window_pattern="L"
 )
-DONE = Pending(None, None, "a test")
+DONE = Work(None, None, "a test")
 
 
-class OtherRanks(Wire):
-    """A wire whose other ranks hold what a function makes of this rank's tensor."""
+class OtherRanks(Communicator):
+    """A communicator whose other ranks hold what a function makes of this rank's tensor."""
 
     def __init__(self, *others) -> None:
         super().__init__()
         self.active, self.rank, self.world_size = True, 0, 1 + len(others)
         self.rest = others
 
-    def gather_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
+    def all_gather(self, tensor: Tensor, what: str) -> tuple[Tensor, Work]:
         return torch.stack([tensor, *(other(tensor.clone()) for other in self.rest)]), DONE
 
 
-class RankZero(Wire):
-    """A wire between rank 1 and the tensors that their owners would send. sent_bytes: so far."""
+class RankZero(Communicator):
+    """A communicator between rank 1 and the tensors that their owners would send. sent_bytes: so far."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         super().__init__()
@@ -50,13 +50,13 @@ class RankZero(Wire):
         self.tensors, self.coming = tensors, iter(tensors)
         self.sent_bytes = 0
 
-    def gather_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
+    def all_gather(self, tensor: Tensor, what: str) -> tuple[Tensor, Work]:
         theirs = torch.stack([fingerprint(each) for each in self.tensors])
         unlike = (tensor != theirs).any(dim=1).tolist()
         self.coming = iter([each for each, u in zip(self.tensors, unlike, strict=True) if u])
         return torch.stack([theirs, tensor]), DONE
 
-    def broadcast(self, tensor: Tensor, owner: int, what: str) -> Pending:
+    def broadcast(self, tensor: Tensor, owner: int, what: str) -> Work:
         self.sent_bytes += tensor.nbytes
         tensor.copy_(next(self.coming))
         return DONE
@@ -107,7 +107,7 @@ def test_the_rank_that_differs_from_most_is_named_with_the_parameter(others, nam
 
 
 def test_one_rank_alone_always_agrees():
-    check_weights(make_model(), Wire(), step=1)
+    check_weights(make_model(), Communicator(), step=1)
 
 
 @settings(deadline=None)
@@ -168,11 +168,11 @@ def test_every_rank_starts_with_the_weights_and_adamw_state_of_the_first():
 
 def test_what_all_ranks_hold_alike_does_not_travel():
     sender, receiver = make_optimizer(), make_optimizer()
-    wire, said = RankZero(start_of(sender)), []
+    comm, said = RankZero(start_of(sender)), []
 
-    same_start(receiver.layout, receiver, wire, said.append)
+    same_start(receiver.layout, receiver, comm, said.append)
 
-    assert (wire.sent_bytes, said) == (0, [])
+    assert (comm.sent_bytes, said) == (0, [])
 
 
 def test_what_only_some_rank_holds_otherwise_travels_alone():
@@ -180,19 +180,19 @@ def test_what_only_some_rank_holds_otherwise_travels_alone():
     head = sender.layout.parameters["lm_head.weight"]
     with torch.no_grad():
         head.view(-1)[3] += 1e-6
-    wire, said = RankZero(start_of(sender)), []
+    comm, said = RankZero(start_of(sender)), []
 
-    same_start(receiver.layout, receiver, wire, said.append)
+    same_start(receiver.layout, receiver, comm, said.append)
 
     assert torch.equal(receiver.layout.parameters["lm_head.weight"], head)
-    assert wire.sent_bytes == head.nbytes
+    assert comm.sent_bytes == head.nbytes
     assert len(said) == 1
 
 
 def test_one_rank_alone_sends_nothing_at_its_start():
     optimizer = make_optimizer()
 
-    same_start(optimizer.layout, optimizer, Wire(), pytest.fail)
+    same_start(optimizer.layout, optimizer, Communicator(), pytest.fail)
 
 
 @settings(deadline=None)
@@ -210,7 +210,7 @@ def test_a_fingerprint_tells_places_apart_which_a_checksum_does_not(index, other
 def test_the_whole_state_of_one_rank_is_its_own():
     optimizer = make_optimizer()
 
-    state = whole_state(optimizer, Wire())
+    state = whole_state(optimizer, Communicator())
 
     assert state["muon"].keys() == optimizer.muon_state().keys()
     assert state["adamw"].keys() == optimizer.adamw_state().keys()

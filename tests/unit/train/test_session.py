@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 import pytest
 
 from yoked.errors import DataError
+from yoked.train.comm.communicator import Communicator
 from yoked.train.config import TrainConfig
 from yoked.train.data.progress import Silent
 from yoked.train.session import Place, load_data
-from yoked.train.sync.wire import Wire
 
 _T = TypeVar("_T")
 
 
-class WithOtherRows(Wire):
+class WithOtherRows(Communicator):
     """A second rank on another host, whose rows have another digest."""
 
-    def gather_values(self, value: Any, read: Callable[[Any], _T]) -> list[_T]:
+    def all_gather_json(self, value: Any, read: Callable[[Any], _T]) -> list[_T]:
         other = value
         if isinstance(value, list) and len(value) == 4:
             _, fingerprint, _, val = value

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from yoked.train import speeds
+from yoked.train.comm.communicator import Communicator
 from yoked.train.model import ModelConfig
-from yoked.train.sync.wire import Wire
 
 TINY = ModelConfig.from_depth(
     1, aspect_ratio=64, head_dim=64, sequence_len=32, vocab_size=300, window_pattern="L"
@@ -27,7 +27,7 @@ def test_a_host_that_is_stopped_now_and_then_is_measured_for_longer(
     monkeypatch.setattr(speeds, "_multiply", lambda _: done.append(None))
 
     (speed,) = speeds.measure_speeds(
-        TINY, torch.device("cpu"), "float32", ("default", "default"), Wire()
+        TINY, torch.device("cpu"), "float32", ("default", "default"), Communicator()
     )
 
     warm_up = 1

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.head import Head
 from yoked.train.model import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.schedule import Schedule
-from yoked.train.sync.wire import Pending, Wire
 from yoked.train.trainer import Trainer, evaluate_bpb
 
 CONFIG = ModelConfig(
@@ -38,15 +38,15 @@ class FakeStream:
         return np.random.default_rng(number).integers(0, 60, CONFIG.sequence_len + 1)
 
 
-class OneOf(Wire):
-    """A wire that says which rank this is, and sends nothing."""
+class OneOf(Communicator):
+    """A communicator that says which rank this is, and sends nothing."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__()
         self.rank, self.world_size = rank, world_size
 
-    def all_reduce(self, tensor: Tensor, what: str) -> Pending:
-        return Pending(None, None, what)
+    def all_reduce(self, tensor: Tensor, what: str) -> Work:
+        return Work(None, None, what)
 
 
 def make_model(dtype: torch.dtype = torch.float32) -> GPT:
@@ -211,10 +211,10 @@ def rows_of(numbers: np.ndarray) -> np.ndarray:
 
 
 def evaluate(
-    token_bytes: Tensor, *, batch: int = 3, rows: int = 7, wire: Wire | None = None
+    token_bytes: Tensor, *, batch: int = 3, rows: int = 7, comm: Communicator | None = None
 ) -> float:
     return evaluate_bpb(
-        make_model(), Head(60), rows_of, rows, token_bytes, wire or OneOf(0, 1), batch
+        make_model(), Head(60), rows_of, rows, token_bytes, comm or OneOf(0, 1), batch
     )
 
 
@@ -244,12 +244,12 @@ def test_ranks_evaluate_every_row_once():
     totals = torch.zeros(2, dtype=torch.float64)
 
     class Summing(OneOf):
-        def all_reduce(self, tensor: Tensor, what: str) -> Pending:
+        def all_reduce(self, tensor: Tensor, what: str) -> Work:
             totals.add_(tensor)
             tensor.copy_(totals)
             return super().all_reduce(tensor, what)
 
-    results = [evaluate(token_bytes, wire=Summing(rank, 3)) for rank in range(3)]
+    results = [evaluate(token_bytes, comm=Summing(rank, 3)) for rank in range(3)]
 
     # The last rank has the sum of all; the first has only its own part.
     assert results[-1] == pytest.approx(reference_bpb(token_bytes), rel=1e-5)

@@ -10,10 +10,10 @@ from torch import Tensor
 from yoked.train.balance.balancer import Assignment, Reassignment, RowBalancer
 from yoked.train.balance.speed_estimator import RankStep, SpeedEstimator
 from yoked.train.balance.text import describe_change, rank_names
+from yoked.train.comm.communicator import Work
 from yoked.train.runfolder import RunFolder
 from yoked.train.session import Session
 from yoked.train.sync.headchoice import row_head_part
-from yoked.train.sync.wire import Pending
 from yoked.train.trainer import StepStats, Trainer
 from yoked.units import format_duration
 
@@ -22,7 +22,7 @@ class BalanceController:
     """Follows a run step by step; every rank has one, and rank 0's decides."""
 
     def __init__(self, session: Session, trainer: Trainer, folder: RunFolder) -> None:
-        self._trainer, self._folder, self._wire = trainer, folder, session.wire
+        self._trainer, self._folder, self._comm = trainer, folder, session.comm
         self._row_tokens = session.resolved.max_seq_len
         self._names = rank_names([host["name"] for host in session.hosts])
         self._owners = set(trainer.layout.owners.values())
@@ -31,7 +31,7 @@ class BalanceController:
         self._head_part = row_head_part(session.model_config) if trainer.divided else None
         self._speeds = SpeedEstimator(session.shares)
         self._balancer = RowBalancer(Assignment(rows, rows), self._head_part)
-        self._decision: tuple[Tensor, Pending] | None = None
+        self._decision: tuple[Tensor, Work] | None = None
 
     def follow(
         self, by_rank: Sequence[StepStats], next_step: int, say: Callable[[str], None]
@@ -40,12 +40,12 @@ class BalanceController:
         self.apply()  # before an evaluation or a save two steps' figures come in
         # Whether anything changes; rows by rank; the lm_head's work by rank.
         decision = torch.zeros(1 + 2 * len(by_rank), dtype=torch.float64)
-        if self._wire.rank == 0:
+        if self._comm.rank == 0:
             change = self._propose(by_rank)
             if change is not None:
                 decision[:] = torch.tensor([1, *change.now.rows, *change.now.lm_head])
                 self._tell(change, next_step, say)
-        pending = self._wire.broadcast(decision, 0, "the rows of the next step", signal=True)
+        pending = self._comm.broadcast(decision, 0, "the rows of the next step", control=True)
         self._decision = decision, pending
 
     def apply(self) -> None:

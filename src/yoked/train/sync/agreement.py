@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from yoked.errors import DivergedError
+from yoked.train.comm.communicator import Communicator
 from yoked.train.model import GPT
 from yoked.train.optim.groups import group_settings
 from yoked.train.optim.layout import Layout, Stack
 from yoked.train.optim.optimizer import MuonAdamW, OptimizerState
-from yoked.train.sync.wire import Wire
 from yoked.units import format_bytes
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -27,16 +27,16 @@ def checksum(tensor: Tensor) -> int:
     return int(bits.sum(dtype=torch.int64))
 
 
-def check_weights(model: GPT, wire: Wire, step: int) -> None:
+def check_weights(model: GPT, comm: Communicator, step: int) -> None:
     """Raise DivergedError, naming rank and parameter, unless all ranks hold the same weights.
 
     Collective. Traffic a rank: 8 bytes a parameter tensor.
     """
-    if not wire.active:
+    if not comm.active:
         return
     names = [name for name, _ in model.named_parameters()]
     mine = torch.tensor([checksum(p) for p in model.parameters()], dtype=torch.int64)
-    gathered, pending = wire.gather_all(mine, "comparing weights")
+    gathered, pending = comm.all_gather(mine, "comparing weights")
     pending.wait()
     by_rank = [tuple(row) for row in gathered.tolist()]
     if len(set(by_rank)) == 1:
@@ -46,7 +46,7 @@ def check_weights(model: GPT, wire: Wire, step: int) -> None:
     first = next(i for i in range(len(names)) if by_rank[odd[0]][i] != common[i])
     who = f"rank {odd[0]} holds" if len(odd) == 1 else f"ranks {', '.join(map(str, odd))} hold"
     # With two ranks no majority says which one is wrong.
-    versus = "the other" if wire.world_size == 2 else "the others"
+    versus = "the other" if comm.world_size == 2 else "the others"
     raise DivergedError(
         f"after step {step}, {who} other weights than {versus}, "
         f"first in {names[first]}: ranks have stopped learning the same thing",
@@ -63,7 +63,7 @@ def fingerprint(tensor: Tensor) -> Tensor:
 
 
 def same_start(
-    layout: Layout, optimizer: MuonAdamW, wire: Wire, say: Callable[[str], object]
+    layout: Layout, optimizer: MuonAdamW, comm: Communicator, say: Callable[[str], object]
 ) -> None:
     """Every rank takes over rank 0's weights and AdamW state. Collective, once a start.
 
@@ -71,40 +71,40 @@ def same_start(
     all hold alike does not travel: in a new run that is mostly everything, and at 100 Mbit/s it
     would take half a minute. say: told of what does, before it sets out.
     """
-    if not wire.active:
+    if not comm.active:
         return
     tensors = [
         *(parameter.data for parameter in layout.parameters.values()),
         *optimizer.first.values(),
         *optimizer.second.values(),
     ]
-    if wire.device_group is None:
-        tensors = _unlike(tensors, wire)
+    if comm.device_group is None:
+        tensors = _unlike(tensors, comm)
         if tensors:
             size_bytes = sum(tensor.nbytes for tensor in tensors)
             say(f"sending {format_bytes(size_bytes)} of weights and optimizer state to all ranks")
     # Matrices are views of one buffer; contiguous views travel in place.
-    for pending in [wire.broadcast(tensor, 0, "the first weights") for tensor in tensors]:
+    for pending in [comm.broadcast(tensor, 0, "the first weights") for tensor in tensors]:
         pending.wait()
 
 
-def _unlike(tensors: Sequence[Tensor], wire: Wire) -> list[Tensor]:
+def _unlike(tensors: Sequence[Tensor], comm: Communicator) -> list[Tensor]:
     """Those of which some rank holds another one than rank 0; the same ones on all ranks."""
     mine = torch.stack([fingerprint(tensor) for tensor in tensors])
-    by_rank, pending = wire.gather_all(mine, "comparing the first weights")
+    by_rank, pending = comm.all_gather(mine, "comparing the first weights")
     pending.wait()
     unlike = (by_rank != by_rank[0]).any(dim=2).any(dim=0)
     return [tensor for tensor, differs in zip(tensors, unlike.tolist(), strict=True) if differs]
 
 
-def whole_state(optimizer: MuonAdamW, wire: Wire) -> OptimizerState:
+def whole_state(optimizer: MuonAdamW, comm: Communicator) -> OptimizerState:
     """The optimizer's state with the matrices of all owners, on every rank. Collective."""
     layout = optimizer.layout
     muon: dict[str, dict[str, Tensor]] = {}
     for stack in layout.stacks:
         momentum, second = _stack_state(optimizer, stack)
         for tensor in (momentum, second):
-            wire.broadcast(tensor, stack.owner, "the optimizer's state").wait()
+            comm.broadcast(tensor, stack.owner, "the optimizer's state").wait()
         for index, name in enumerate(stack.names):
             muon[name] = {
                 "momentum_buffer": momentum[index],

@@ -31,9 +31,9 @@ from yoked.timeline.work import (
     Traffic,
 )
 from yoked.train.choose import Choice
+from yoked.train.comm.communicator import Communicator
 from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
 from yoked.train.sync.headchoice import row_head_part
-from yoked.train.sync.wire import Wire
 from yoked.units import format_bytes_per_s, format_duration
 
 # In this order: what loses least comes first. int4 is for those who ask for it.
@@ -60,7 +60,7 @@ class RankPlace:
 
 
 def choose_sync(
-    wire: Wire,
+    comm: Communicator,
     ranks: Sequence[RankPlace],
     config: ModelConfig,
     device_batch_size: int,
@@ -71,30 +71,30 @@ def choose_sync(
 
     lm_head: which ranks have it (`choose_lm_head`).
     """
-    if wire.device_group is not None:
+    if comm.device_group is not None:
         return Choice("sync", "exact", "NCCL between the GPUs")
-    rate, latency_s = wire.gather_values(list(measure_wire(wire)), _two_numbers)[0]
+    rate, latency_s = comm.all_gather_json(list(measure_network(comm)), _two_numbers)[0]
     return judge(rate, latency_s, ranks, config, device_batch_size, lm_head=lm_head)
 
 
-def measure_wire(wire: Wire) -> tuple[float, float]:
+def measure_network(comm: Communicator) -> tuple[float, float]:
     """Bytes a second that each rank sends in a large all-reduce, and seconds from ready to the
     first byte at another rank: a small one is 2(N-1) such messages.
 
     Collective; takes about MEASURE_S, or one message of FIRST_BYTES on a slow network.
     """
     small = torch.zeros(1)
-    wire.all_reduce(small, "measuring the network").wait()
-    latency_s = min(_time_s(wire, small) for _ in range(5))
+    comm.all_reduce(small, "measuring the network").wait()
+    latency_s = min(_time_s(comm, small) for _ in range(5))
     size, took_s = FIRST_BYTES, 0.0
     while True:
         payload = torch.zeros(size // 4)
         # The first of a size may find the shaper's bucket full, or TCP's window small.
-        took_s = max(_time_s(wire, payload), _time_s(wire, payload))
+        took_s = max(_time_s(comm, payload), _time_s(comm, payload))
         # Clocks differ: rank 0's says for all whether to go on.
-        if wire.gather_values(took_s, read_number)[0] > MEASURE_S or size >= LAST_BYTES:
-            hops = 2 * (wire.world_size - 1)
-            return ring_bytes(size, wire.world_size) / took_s, latency_s / hops
+        if comm.all_gather_json(took_s, read_number)[0] > MEASURE_S or size >= LAST_BYTES:
+            hops = 2 * (comm.world_size - 1)
+            return ring_bytes(size, comm.world_size) / took_s, latency_s / hops
         size *= 4
 
 
@@ -103,9 +103,9 @@ def _two_numbers(value: Any) -> tuple[float, float]:
     return rate, latency_s
 
 
-def _time_s(wire: Wire, payload: torch.Tensor) -> float:
+def _time_s(comm: Communicator, payload: torch.Tensor) -> float:
     started = time.perf_counter()
-    wire.all_reduce(payload, "measuring the network").wait()
+    comm.all_reduce(payload, "measuring the network").wait()
     return time.perf_counter() - started
 
 

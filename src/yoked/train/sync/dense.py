@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from yoked.train.comm.communicator import PIECE_TAG, Communicator, Work
+from yoked.train.comm.ragged_gather import RaggedGather
 from yoked.train.sync.codecs import Codec, decode_sum, encoded
 from yoked.train.sync.exchange import Exchange, Feedback, Stage, new_exchange
-from yoked.train.sync.gathering import Gathering
-from yoked.train.sync.wire import PIECE_TAG, Pending, Wire
 
 WHAT = "the lm_head's gradient"
 PAIR = 2
@@ -26,8 +26,10 @@ PAIR = 2
 class DenseSum:
     """Sums a flat tensor over all ranks, by pieces that are the same on all of them."""
 
-    def __init__(self, wire: Wire, flat: Tensor, pieces: list[slice], codec: Codec | None) -> None:
-        self.wire, self.flat, self.pieces, self.codec = wire, flat, pieces, codec
+    def __init__(
+        self, comm: Communicator, flat: Tensor, pieces: list[slice], codec: Codec | None
+    ) -> None:
+        self.comm, self.flat, self.pieces, self.codec = comm, flat, pieces, codec
 
     def expect(self) -> None:
         """A step begins. Collective, as all that follows: all ranks call it in the same order."""
@@ -44,11 +46,13 @@ class DenseSum:
 class PairSum(DenseSum):
     """Between two ranks, which send each other each piece. Traffic a rank: the payload."""
 
-    def __init__(self, wire: Wire, flat: Tensor, pieces: list[slice], codec: Codec | None) -> None:
-        super().__init__(wire, flat, pieces, codec)
+    def __init__(
+        self, comm: Communicator, flat: Tensor, pieces: list[slice], codec: Codec | None
+    ) -> None:
+        super().__init__(comm, flat, pieces, codec)
         # In host memory, where the codecs work.
         self._lost = None if codec is None else torch.zeros(flat.shape)
-        self._arriving: list[Gathering] = []
+        self._arriving: list[RaggedGather] = []
 
     def expect(self) -> None:
         """Post the receives of all pieces."""
@@ -56,8 +60,8 @@ class PairSum(DenseSum):
             numel, dtype = piece.stop - piece.start, self.flat.dtype
             if self.codec is not None:
                 numel, dtype = self.codec.encoded_bytes(numel), torch.uint8
-            numels, tag = [numel] * self.wire.world_size, PIECE_TAG + number
-            self._arriving.append(Gathering(self.wire, numels, dtype, tag, WHAT))
+            numels, tag = [numel] * self.comm.world_size, PIECE_TAG + number
+            self._arriving.append(RaggedGather(self.comm, numels, dtype, tag, WHAT))
 
     def ready(self, number: int) -> None:
         """Encode and send a piece."""
@@ -73,7 +77,7 @@ class PairSum(DenseSum):
         for piece, arriving in zip(self.pieces, self._arriving, strict=True):
             both, values = arriving.wait(), self.flat[piece]
             if self.codec is None:
-                values += both[1 - self.wire.rank].to(values.device)
+                values += both[1 - self.comm.rank].to(values.device)
                 continue
             with _in_host_memory(values) as host:
                 decode_sum(self.codec, both, host)
@@ -83,23 +87,25 @@ class PairSum(DenseSum):
 class ManySum(DenseSum):
     """Between any number of ranks. Traffic a rank: 2(N-1)/N of the payload."""
 
-    def __init__(self, wire: Wire, flat: Tensor, pieces: list[slice], codec: Codec | None) -> None:
-        super().__init__(wire, flat, pieces, codec)
-        self._carrier = _WireCarrier(wire)
+    def __init__(
+        self, comm: Communicator, flat: Tensor, pieces: list[slice], codec: Codec | None
+    ) -> None:
+        super().__init__(comm, flat, pieces, codec)
+        self._carrier = _WireCarrier(comm)
         self._feedback: list[Feedback] = []
-        if codec is not None and wire.active:
+        if codec is not None and comm.active:
             # In host memory, where the codecs work.
             for piece in pieces:
                 like = torch.empty(piece.stop - piece.start)
                 self._feedback.append(Feedback.fresh(codec, like, self._carrier))
-        self._sums: list[Pending] = []
+        self._sums: list[Work] = []
         self._exchanges: list[tuple[slice, Exchange]] = []
 
     def ready(self, number: int) -> None:
         """Start a piece's sum."""
         piece = self.pieces[number]
         if self.codec is None:
-            self._sums.append(self.wire.all_reduce(self.flat[piece], WHAT))
+            self._sums.append(self.comm.all_reduce(self.flat[piece], WHAT))
             return
         exchange = new_exchange(self.codec, self._carrier, self._feedback[number])
         exchange.start(self.flat[piece].cpu())
@@ -126,30 +132,32 @@ def _in_host_memory(values: Tensor) -> Iterator[Tensor]:
         values.copy_(host)
 
 
-def dense_sum(wire: Wire, flat: Tensor, pieces: list[slice], codec: Codec | None) -> DenseSum:
+def dense_sum(
+    comm: Communicator, flat: Tensor, pieces: list[slice], codec: Codec | None
+) -> DenseSum:
     """What sends the least between so many ranks; NCCL has an all-reduce of its own."""
-    by_messages = wire.world_size == PAIR and wire.device_group is None
-    return (PairSum if by_messages else ManySum)(wire, flat, pieces, codec)
+    by_messages = comm.world_size == PAIR and comm.device_group is None
+    return (PairSum if by_messages else ManySum)(comm, flat, pieces, codec)
 
 
 @dataclass(frozen=True)
 class _WireCarrier:
     """A wire as an exchange sees it."""
 
-    wire: Wire
+    comm: Communicator
 
     @property
     def rank(self) -> int:
-        return self.wire.rank
+        return self.comm.rank
 
     @property
     def size(self) -> int:
-        return self.wire.world_size
+        return self.comm.world_size
 
-    def gather(self, payload: Tensor, stage: Stage) -> tuple[Tensor, Pending]:
+    def gather(self, payload: Tensor, stage: Stage) -> tuple[Tensor, Work]:
         del stage
-        return self.wire.gather_all(payload, WHAT)
+        return self.comm.all_gather(payload, WHAT)
 
-    def swap(self, rows: Tensor, stage: Stage) -> tuple[Tensor, Pending]:
+    def swap(self, rows: Tensor, stage: Stage) -> tuple[Tensor, Work]:
         del stage
-        return self.wire.swap_all(rows, WHAT)
+        return self.comm.all_to_all(rows, WHAT)

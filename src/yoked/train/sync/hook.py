@@ -27,9 +27,9 @@ from torch.futures import Future
 
 from yoked.errors import UsageError
 from yoked.ranks.meeting import meet
+from yoked.train.comm.communicator import PeerLostError
 from yoked.train.sync.codecs import CODECS, find_codec
 from yoked.train.sync.exchange import Exchange, Feedback, Groups, new_exchange
-from yoked.train.sync.wire import LostPeerError
 
 POWERSGD = "powersgd"
 # DDP forms its buckets anew after the first step, and PowerSGD remembers them by number.
@@ -332,7 +332,7 @@ def _guarded(stage: Callable[[], None], outcome: Future[Any]) -> None:
         outcome.set_result(error)
     except RuntimeError as error:
         outcome.set_result(
-            LostPeerError(
+            PeerLostError(
                 f"a peer was lost in the mean of a bucket of gradients: {error}",
                 fix="look at the logs of the other ranks for the first failure",
             )

@@ -18,25 +18,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from yoked.train.comm.communicator import GRADIENT_TAG, UPDATE_TAG, Communicator, Work
 from yoked.train.optim.layout import Layout, Stack
 from yoked.train.sync.codecs import Codec, encoded
-from yoked.train.sync.wire import GRADIENT_TAG, UPDATE_TAG, Pending, Wire
 
 
 class Matrices:
     """Carries one model's matrices step by step. codec: None sends float32 as it is."""
 
-    def __init__(self, wire: Wire, layout: Layout, codec: Codec | None) -> None:
-        self.wire, self.layout, self.codec = wire, layout, codec
+    def __init__(self, comm: Communicator, layout: Layout, codec: Codec | None) -> None:
+        self.comm, self.layout, self.codec = comm, layout, codec
         self._stacks = {name: stack for stack in layout.stacks for name in stack.names}
         self._tags = {name: number for number, name in enumerate(self._stacks)}
-        lossy = codec is not None and wire.active
+        lossy = codec is not None and comm.active
         # What this rank has yet to make good: of gradients that it sends, of updates that it owns.
         self._lost = torch.zeros_like(layout.matrices, device="cpu") if lossy else None
-        self._incoming: dict[str, list[tuple[Tensor, Pending]]] = {}
-        self._leaving: list[Pending] = []
-        self._sharing: list[Pending] = []
-        self._updates: list[tuple[Stack, Tensor, Pending]] = []
+        self._incoming: dict[str, list[tuple[Tensor, Work]]] = {}
+        self._leaving: list[Work] = []
+        self._sharing: list[Work] = []
+        self._updates: list[tuple[Stack, Tensor, Work]] = []
 
     @property
     def names(self) -> list[str]:
@@ -46,23 +46,23 @@ class Matrices:
     def expect(self) -> None:
         """Post the receives of this rank's own matrices, so that they flow while it computes."""
         for name, stack in self._stacks.items():
-            if stack.owner == self.wire.rank:
-                self._incoming[name] = [self._receive(name, source) for source in self.wire.others]
+            if stack.owner == self.comm.rank:
+                self._incoming[name] = [self._receive(name, source) for source in self.comm.peers]
 
-    def _receive(self, name: str, source: int) -> tuple[Tensor, Pending]:
+    def _receive(self, name: str, source: int) -> tuple[Tensor, Work]:
         buffer = self._room(self.layout.gradient(name))
         tag = GRADIENT_TAG + self._tags[name]
-        return buffer, self.wire.receive(buffer, source, tag, f"the gradient of {name}")
+        return buffer, self.comm.irecv(buffer, source, tag, f"the gradient of {name}")
 
     def ready(self, name: str) -> None:
         """This rank's gradient of a matrix is complete: send it to its owner."""
         owner = self._stacks[name].owner
-        if owner == self.wire.rank:
+        if owner == self.comm.rank:
             return
         gradient = self.layout.gradient(name).view(-1)
         payload = gradient if self.codec is None else self._encode(gradient, self._part(name))
         tag = GRADIENT_TAG + self._tags[name]
-        self._leaving.append(self.wire.send(payload, owner, tag, f"the gradient of {name}"))
+        self._leaving.append(self.comm.isend(payload, owner, tag, f"the gradient of {name}"))
 
     def collect(self, stack: Stack) -> None:
         """Add what the others sent to the gradients of a stack of this rank's, in their order."""
@@ -86,16 +86,16 @@ class Matrices:
         """
         _wait_all(self._sharing)
         for number, stack in enumerate(self.layout.stacks):
-            if stack.owner != self.wire.rank:
+            if stack.owner != self.comm.rank:
                 matrices = stack.view(self.layout.matrices).view(-1)
                 buffer = matrices if self.codec is None else self._room(matrices)
                 tag = UPDATE_TAG + number
-                pending = self.wire.receive(buffer, stack.owner, tag, "new matrices")
+                pending = self.comm.irecv(buffer, stack.owner, tag, "new matrices")
                 self._updates.append((stack, buffer, pending))
 
     def before_update(self, stack: Stack) -> Tensor | None:
         """What `share` needs of a stack as it was."""
-        lossless = self.codec is None or not self.wire.active
+        lossless = self.codec is None or not self.comm.active
         return None if lossless else stack.view(self.layout.matrices).clone()
 
     def share(self, stack: Stack, before: Tensor | None) -> None:
@@ -110,8 +110,8 @@ class Matrices:
             matrices.copy_(before)
             self._decode(payload, matrices, add=True)
         tag = UPDATE_TAG + self.layout.stacks.index(stack)
-        for rank in self.wire.others:
-            self._sharing.append(self.wire.send(payload, rank, tag, "new matrices"))
+        for rank in self.comm.peers:
+            self._sharing.append(self.comm.isend(payload, rank, tag, "new matrices"))
 
     def start_sharing(self) -> None:
         """All of this rank's own stacks are updated."""
@@ -158,7 +158,7 @@ class Matrices:
         out.add_(values.to(out.device)) if add else out.copy_(values)
 
 
-def _wait_all(pendings: list[Pending]) -> None:
+def _wait_all(pendings: list[Work]) -> None:
     for pending in pendings:
         pending.wait()
     pendings.clear()
@@ -167,9 +167,9 @@ def _wait_all(pendings: list[Pending]) -> None:
 class MatricesByCollectives(Matrices):
     """The same in float32 by reduce and broadcast: NCCL pairs messages by their order."""
 
-    def __init__(self, wire: Wire, layout: Layout) -> None:
-        super().__init__(wire, layout, None)
-        self._reducing: dict[Stack, Pending] = {}
+    def __init__(self, comm: Communicator, layout: Layout) -> None:
+        super().__init__(comm, layout, None)
+        self._reducing: dict[Stack, Work] = {}
 
     def expect(self) -> None:
         """Nothing: a reduction starts on all ranks alike."""
@@ -181,7 +181,7 @@ class MatricesByCollectives(Matrices):
         """All gradients of this rank are complete: reduce them."""
         for stack in self.layout.stacks:
             gradients = stack.view(self.layout.matrix_grads)
-            self._reducing[stack] = self.wire.reduce_to(gradients, stack.owner, "matrix gradients")
+            self._reducing[stack] = self.comm.reduce(gradients, stack.owner, "matrix gradients")
 
     def collect(self, stack: Stack) -> None:
         """Wait for the sum of a stack of this rank's."""
@@ -198,7 +198,7 @@ class MatricesByCollectives(Matrices):
         """All owners have updated their own: send them, in one order."""
         for stack in self.layout.stacks:
             matrices = stack.view(self.layout.matrices)
-            self._sharing.append(self.wire.broadcast(matrices, stack.owner, "new matrices"))
+            self._sharing.append(self.comm.broadcast(matrices, stack.owner, "new matrices"))
 
     def await_updates(self) -> None:
         """Wait until this rank has everybody's new matrices, which come as its own go."""

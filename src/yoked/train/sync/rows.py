@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from yoked.timeline.deferral import part_batches
-from yoked.train.sync.gathering import Gathering
-from yoked.train.sync.wire import ROWS_TAG, Wire
+from yoked.train.comm.communicator import ROWS_TAG, Communicator
+from yoked.train.comm.ragged_gather import RaggedGather
 from yoked.train.tables import RowGradients
 
 WHAT = "table gradients"
@@ -35,7 +35,7 @@ class _Part:
 
     rows_by_rank: list[Tensor]
     mine: RowGradients
-    gathering: Gathering | None
+    gathering: RaggedGather | None
 
 
 class RowSum:
@@ -46,13 +46,13 @@ class RowSum:
 
     def __init__(
         self,
-        wire: Wire,
+        comm: Communicator,
         widths: dict[str, int],
         vocab_size: int,
         dtype: torch.dtype | None,
         device: torch.device,
     ) -> None:
-        self.wire, self.widths, self.vocab_size = wire, widths, vocab_size
+        self.comm, self.widths, self.vocab_size = comm, widths, vocab_size
         self.dtype, self.device = dtype, device
         # (U,) int64, sorted: rows that some rank looks up in this step.
         self.used_rows = self._distinct(())
@@ -66,7 +66,7 @@ class RowSum:
         gradients of each of this rank's micro-batches go.
         """
         messages = [list(ids_by_rank)]
-        if self.wire.active:
+        if self.comm.active:
             parted = [_by_message(batches, deferred) for batches in ids_by_rank]
             messages = [[parts[n] for parts in parted] for n in range(MESSAGES)]
         self._parts = [self._part(ids, ROWS_TAG + n) for n, ids in enumerate(messages)]
@@ -76,15 +76,15 @@ class RowSum:
         return [
             part.mine
             for part, ids in zip(self._parts, messages, strict=True)
-            for _ in ids[self.wire.rank]
+            for _ in ids[self.comm.rank]
         ]
 
     def _part(self, ids_by_rank: Sequence[Sequence[Tensor]], tag: int) -> _Part:
         rows = [self._distinct(batches) for batches in ids_by_rank]
-        mine = RowGradients(rows[self.wire.rank], self.widths, self.vocab_size)
+        mine = RowGradients(rows[self.comm.rank], self.widths, self.vocab_size)
         numels = [len(each) * sum(self.widths.values()) for each in rows]
         dtype = self.dtype or mine.flat.dtype
-        gathering = Gathering(self.wire, numels, dtype, tag, WHAT) if any(numels) else None
+        gathering = RaggedGather(self.comm, numels, dtype, tag, WHAT) if any(numels) else None
         return _Part(rows, mine, gathering)
 
     def _distinct(self, batches: Sequence[Tensor]) -> Tensor:

@@ -22,13 +22,13 @@ from enum import IntEnum
 from torch import Tensor
 
 from yoked.errors import UsageError
+from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.head import piece_edges
 from yoked.train.optim.layout import Layout, Stack
 from yoked.train.sync.dense import dense_sum
 from yoked.train.sync.matrices import Matrices, MatricesByCollectives
 from yoked.train.sync.payload import PAYLOADS, Payload
 from yoked.train.sync.rows import RowSum
-from yoked.train.sync.wire import Pending, Wire
 from yoked.train.tables import RowGradients
 
 
@@ -63,7 +63,7 @@ class Sync:
 
     def __init__(
         self,
-        wire: Wire,
+        comm: Communicator,
         layout: Layout,
         payload: Payload = PAYLOADS["exact"],
         *,
@@ -72,25 +72,25 @@ class Sync:
         """sums_head: whether the lm_head's gradient is summed; vocab-parallel, each rank has its
         part of the sum already.
         """
-        self.wire, self.layout, self.payload = wire, layout, payload
+        self.comm, self.layout, self.payload = comm, layout, payload
         self.times = SyncTimes()
-        self.matrices = _matrices(wire, layout, payload)
+        self.matrices = _matrices(comm, layout, payload)
         width = layout.head_grad.size(1)
         edges = piece_edges(layout.head_grad.size(0)) if sums_head else []
         pieces = [slice(a * width, b * width) for a, b in edges]
-        self.head = dense_sum(wire, layout.head_grad.view(-1), pieces, payload.dense)
+        self.head = dense_sum(comm, layout.head_grad.view(-1), pieces, payload.dense)
         self.rows = RowSum(
-            wire,
+            comm,
             layout.table_widths,
             layout.model.config.padded_vocab_size,
             payload.rows,
             layout.head_grad.device,
         )
-        self._scalars: Pending | None = None
-        self._arrival: Pending | None = None
+        self._scalars: Work | None = None
+        self._arrival: Work | None = None
         self._reached, self._pieces_sent = Moment.BEGUN, 0
         self._unsent = dict.fromkeys(self.matrices.names)
-        if wire.active:
+        if comm.active:
             self._watch_matrices()
 
     def _watch_matrices(self) -> None:
@@ -112,26 +112,26 @@ class Sync:
         self._reached, self._pieces_sent = Moment.BEGUN, 0
         self._unsent = dict.fromkeys(self.matrices.names)
         tables = self.rows.begin(ids_by_rank, deferred)
-        if self.wire.active:
+        if self.comm.active:
             self.matrices.expect()
             self.head.expect()
         return tables
 
     def await_matrices(self) -> None:
         """Until this rank's matrices are those of the last step, on all ranks the same bytes."""
-        if self.wire.active:
+        if self.comm.active:
             with self._communicating():
                 self.matrices.await_updates()
 
     def settle(self) -> None:
         """The same, and until nothing of the last step is on its way: weights may change."""
-        if self.wire.active:
+        if self.comm.active:
             with self._communicating():
                 self.matrices.settle()
 
     def reach(self, moment: Moment) -> None:
         """This rank has come so far: what is complete leaves. Again is harmless."""
-        if not self.wire.active:
+        if not self.comm.active:
             return
         for each in Moment:
             if self._reached < each <= moment:
@@ -152,18 +152,18 @@ class Sync:
 
     def rest_ready(self) -> None:
         """All gradients of this rank are complete."""
-        if not self.wire.active:
+        if not self.comm.active:
             return
         # A rank without rows had no forward pass that waited.
         self.await_matrices()
         self.reach(Moment.LAST_HEAD)
-        self._arrival = self.wire.arrival()
+        self._arrival = self.comm.barrier_async()
         for number in range(self._pieces_sent, len(self.head.pieces)):
             self.head_piece_ready(number)
         self.reach(Moment.LAST_BACKWARD)
         for name in list(self._unsent):
             self._made(name)
-        self._scalars = self.wire.all_reduce(self.layout.scalar_grads, "scalar gradients")
+        self._scalars = self.comm.all_reduce(self.layout.scalar_grads, "scalar gradients")
         self.reach(Moment.DONE)
         self.matrices.expect_updates()
 
@@ -177,7 +177,7 @@ class Sync:
 
     def collect(self, stack: Stack) -> None:
         """Until the gradients of a stack of this rank's are summed."""
-        if self.wire.active:
+        if self.comm.active:
             with self._communicating():
                 self.matrices.collect(stack)
 
@@ -187,7 +187,7 @@ class Sync:
 
     def share(self, stack: Stack, before: Tensor | None) -> None:
         """This rank's stack is new: send it while the rest of the optimizer works."""
-        if self.wire.active:
+        if self.comm.active:
             self.matrices.share(stack, before)
 
     def finish(self) -> RowGradients:
@@ -195,7 +195,7 @@ class Sync:
 
         Returns the summed row gradients, the same bytes on all ranks.
         """
-        if not self.wire.active:
+        if not self.comm.active:
             return self.rows.alone()
         assert self._scalars is not None, "rest_ready() comes first"
         with self._communicating():
@@ -212,12 +212,12 @@ class Sync:
         self.times.comm_s += time.perf_counter() - started
 
 
-def _matrices(wire: Wire, layout: Layout, payload: Payload) -> Matrices:
-    if wire.device_group is None:
-        return Matrices(wire, layout, payload.dense)
+def _matrices(comm: Communicator, layout: Layout, payload: Payload) -> Matrices:
+    if comm.device_group is None:
+        return Matrices(comm, layout, payload.dense)
     if not payload.exact:
         raise UsageError(
             f"--sync {payload.name} is for Gloo; every rank here has a GPU, and uses NCCL",
             fix="--sync exact",
         )
-    return MatricesByCollectives(wire, layout)
+    return MatricesByCollectives(comm, layout)

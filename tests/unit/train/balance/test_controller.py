@@ -17,12 +17,12 @@ from yoked.train.trainer import StepStats
 class Followed:
     """What live balance did on one rank in 40 steps of 8 rows of 10 tokens."""
 
-    def __init__(self, wire: Any, path: Path, row_s: Sequence[float], *, divided: bool) -> None:
+    def __init__(self, comm: Any, path: Path, row_s: Sequence[float], *, divided: bool) -> None:
         session: Any = SimpleNamespace(
             hosts=[{"name": "desk"}, {"name": "laptop"}],
             shares=[1.0, 1.0],
             resolved=SimpleNamespace(max_seq_len=10),
-            wire=wire,
+            comm=comm,
             model_config=ModelConfig.from_depth(2, sequence_len=10),
         )
         self.rows, self.lm_head = [4, 4], [4.0, 4.0]
@@ -32,7 +32,7 @@ class Followed:
         trainer.assign = self.assign
         self.said: list[str] = []
         folder = RunFolder(path)
-        if wire.rank == 0:
+        if comm.rank == 0:
             folder.open({}, attempt=1)
         live = BalanceController(session, trainer, folder)
         self.by_step: list[list[int]] = []
@@ -66,7 +66,7 @@ def follow(on_ranks: Callable[..., list[Any]], tmp_path: Path) -> Callable[..., 
     """Two ranks, a desk and a laptop, each with four rows at first."""
 
     def followed(row_s: Sequence[float], *, divided: bool = False) -> list[Followed]:
-        return on_ranks(2, lambda wire: Followed(wire, tmp_path, row_s, divided=divided))
+        return on_ranks(2, lambda comm: Followed(comm, tmp_path, row_s, divided=divided))
 
     return followed
 

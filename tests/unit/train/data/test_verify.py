@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from yoked.errors import DataError
+from yoked.train.comm.communicator import Communicator
 from yoked.train.config import TrainConfig
 from yoked.train.data.dataset import Dataset, load_dataset
 from yoked.train.data.prepare import prepare
 from yoked.train.data.progress import Silent
 from yoked.train.data.verify import RENEW_NS, Verification
 from yoked.train.session import Place, load_data
-from yoked.train.sync.wire import Wire
 
 DEADLINE_S = 60
 # Time stamps of files made just now are not trusted yet.
@@ -195,14 +195,14 @@ def test_rows_that_cannot_be_read_any_more_are_named(prepared: Dataset, cache: P
         verification.finish()
 
 
-class BesideAnother(Wire):
+class BesideAnother(Communicator):
     """A second rank says what this one says, but for the recorded sha256 of a split."""
 
     def __init__(self, field: int) -> None:
         super().__init__()
         self._field = field
 
-    def gather_values(self, value: Any, read: Callable[[Any], Any]) -> list[Any]:
+    def all_gather_json(self, value: Any, read: Callable[[Any], Any]) -> list[Any]:
         if not isinstance(value, list):
             return [read(value)]
         other = ["attic", *value[1:]]

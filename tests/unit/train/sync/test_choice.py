@@ -4,7 +4,7 @@ import pytest
 
 from yoked.train.choose import Choice
 from yoked.train.model import ModelConfig
-from yoked.train.sync.choice import RankPlace, choose_sync, judge, measure_wire
+from yoked.train.sync.choice import RankPlace, choose_sync, judge, measure_network
 
 D4 = ModelConfig.from_depth(
     4, aspect_ratio=64, head_dim=64, sequence_len=512, vocab_size=32768, window_pattern="L"
@@ -59,8 +59,8 @@ def test_a_host_without_rows_is_no_obstacle():
 def test_the_wire_is_measured_and_all_ranks_choose_alike(on_ranks):
     ranks = [RankPlace("i9", 4, 1e11, 1), RankPlace("laptop", 4, 1e11, 1)]
 
-    choices = on_ranks(2, lambda wire: choose_sync(wire, ranks, D4, 2, lm_head=WHOLE))
-    measured = on_ranks(2, measure_wire)
+    choices = on_ranks(2, lambda comm: choose_sync(comm, ranks, D4, 2, lm_head=WHOLE))
+    measured = on_ranks(2, measure_network)
 
     assert choices[0] == choices[1]
     assert all(rate > 0 and latency_s > 0 for rate, latency_s in measured)

@@ -11,8 +11,8 @@ from tests.unit.train.sync.tiny import Tiny, held_by, one_step, summed
 from torch import Tensor
 
 from yoked.timeline.division import GRAIN_IDS, is_divided
+from yoked.train.comm.communicator import Communicator
 from yoked.train.divided import divide
-from yoked.train.sync.wire import Wire
 from yoked.train.trainer import StepStats
 
 TINY = Tiny(sequence_len=8, n_layer=2, rows=6)
@@ -53,7 +53,7 @@ def test_it_is_divided_where_a_step_has_few_tokens(
 @pytest.fixture(scope="module")
 def alone() -> tuple[dict[str, Tensor], float]:
     """What one process computes."""
-    found, stats = one_step(TINY.trainer(Wire(), [1.0]))
+    found, stats = one_step(TINY.trainer(Communicator(), [1.0]))
     return found, stats.nats
 
 
@@ -67,8 +67,8 @@ def test_any_parts_give_the_single_process_gradient(on_ranks, alone, shares, bat
     parts = st.lists(st.integers(0, 5), min_size=len(shares), max_size=len(shares))
     lm_head = data.draw(parts.filter(any))
 
-    def act(wire: Wire) -> tuple[dict[str, Tensor], StepStats]:
-        trainer = TINY.trainer(wire, [float(s) for s in shares], batch=batch, divided=True)
+    def act(comm: Communicator) -> tuple[dict[str, Tensor], StepStats]:
+        trainer = TINY.trainer(comm, [float(s) for s in shares], batch=batch, divided=True)
         trainer.assign(trainer.rows, lm_head)
         return one_step(trainer)
 
@@ -82,10 +82,12 @@ def test_any_parts_give_the_single_process_gradient(on_ranks, alone, shares, bat
     assert sum(stats.tokens for _, stats in by_rank) == TOKENS
 
 
-def after(wire: Wire, shares: list[float], steps: int, **how) -> tuple[list[int], list[Tensor]]:
+def after(
+    comm: Communicator, shares: list[float], steps: int, **how
+) -> tuple[list[int], list[Tensor]]:
     """Checksums of all that a checkpoint has after some steps, and the weights."""
     moves = how.pop("moves", {})
-    trainer = TINY.trainer(wire, shares, divided=True, **how)
+    trainer = TINY.trainer(comm, shares, divided=True, **how)
     for step in range(steps):
         if step in moves:
             trainer.assign(*moves[step])
@@ -98,7 +100,7 @@ def after(wire: Wire, shares: list[float], steps: int, **how) -> tuple[list[int]
 @pytest.mark.parametrize("shares", [[1.0, 1.0], [2.0, 0.0, 1.0]])
 def test_all_ranks_hold_the_same_and_repeat_to_the_bit(on_ranks, payload, dtype, shares):
     first, second = (
-        on_ranks(len(shares), lambda wire: after(wire, shares, 4, payload=payload, dtype=dtype)[0])
+        on_ranks(len(shares), lambda comm: after(comm, shares, 4, payload=payload, dtype=dtype)[0])
         for _ in range(2)
     )
 
@@ -113,10 +115,10 @@ def test_parts_that_move_take_weight_and_moments_along(on_ranks):
     }
 
     def run(moves) -> list[tuple[list[int], list[Tensor]]]:
-        return on_ranks(3, lambda wire: after(wire, [1.0] * 3, 6, moves=moves))
+        return on_ranks(3, lambda comm: after(comm, [1.0] * 3, 6, moves=moves))
 
     moved, stayed = run(moves), run({})
-    alone = TINY.trainer(Wire(), [1.0])
+    alone = TINY.trainer(Communicator(), [1.0])
     for step in range(6):
         alone.step(step)
 
@@ -131,15 +133,15 @@ def test_parts_that_move_take_weight_and_moments_along(on_ranks):
 
 
 def test_nothing_of_the_head_travels_but_what_belongs_to_tokens(on_ranks):
-    def sent(wire: Wire, divided: bool) -> int:
-        trainer = TINY.trainer(wire, [1.0, 1.0], divided=divided)
+    def sent(comm: Communicator, divided: bool) -> int:
+        trainer = TINY.trainer(comm, [1.0, 1.0], divided=divided)
         trainer.step(0)
-        before = wire.bytes_sent
+        before = comm.bytes_sent
         trainer.settle()
         return before
 
     whole, divided = (
-        np.array(on_ranks(2, lambda wire, way=way: sent(wire, way))) for way in (False, True)
+        np.array(on_ranks(2, lambda comm, way=way: sent(comm, way))) for way in (False, True)
     )
 
     head = 64 * 32 * 4
@@ -149,8 +151,8 @@ def test_nothing_of_the_head_travels_but_what_belongs_to_tokens(on_ranks):
 
 
 def test_a_larger_part_is_work_for_others(on_ranks):
-    def act(wire: Wire) -> int:
-        trainer = TINY.trainer(wire, [1.0, 1.0], divided=True)
+    def act(comm: Communicator) -> int:
+        trainer = TINY.trainer(comm, [1.0, 1.0], divided=True)
         trainer.assign(trainer.rows, [4.5, 1.5])
         extra = trainer.step(0).extra_tokens
         trainer.settle()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.unit.train.sync.tiny import Tiny
 from torch import Tensor
 
+from yoked.train.comm.communicator import Communicator
 from yoked.train.sync.agreement import checksum
 from yoked.train.sync.payload import PAYLOADS
-from yoked.train.sync.wire import Wire
 from yoked.train.trainer import Trainer
 
 TINY = Tiny(sequence_len=8, n_layer=3, rows=6)
@@ -35,7 +35,7 @@ def summed_gradients(trainer: Trainer) -> dict[str, Tensor]:
         if name in rows.tables:
             found[name] = torch.zeros(parameter.shape)
             found[name][rows.rows] = rows.tables[name]
-        elif trainer.layout.owners.get(name, trainer.wire.rank) == trainer.wire.rank:
+        elif trainer.layout.owners.get(name, trainer.comm.rank) == trainer.comm.rank:
             found[name] = trainer.layout.gradient(name).clone()
     return found
 
@@ -47,8 +47,8 @@ def joined(on_ranks):
     def join(
         shares: list[float], payload: str = "exact", batch: int = 2, deferred: int = 2
     ) -> dict[str, Tensor]:
-        def gradients(wire: Wire) -> dict[str, Tensor]:
-            trainer = TINY.trainer(wire, shares, payload, batch=batch)
+        def gradients(comm: Communicator) -> dict[str, Tensor]:
+            trainer = TINY.trainer(comm, shares, payload, batch=batch)
             trainer._deferred = deferred
             return summed_gradients(trainer)
 
@@ -102,8 +102,8 @@ def test_a_lossy_payload_is_near_the_gradient_and_equal_on_all_ranks(
         assert (found[name] - expected).norm() <= error * expected.norm() + 1e-9, name
 
 
-def weights_after(wire: Wire, shares: list[float], payload: str, steps: int) -> list[int]:
-    trainer = TINY.trainer(wire, shares, payload)
+def weights_after(comm: Communicator, shares: list[float], payload: str, steps: int) -> list[int]:
+    trainer = TINY.trainer(comm, shares, payload)
     for step in range(steps):
         trainer.step(step)
     trainer.settle()
@@ -114,7 +114,7 @@ def weights_after(wire: Wire, shares: list[float], payload: str, steps: int) -> 
 @pytest.mark.parametrize("shares", [[1.0, 1.0], [2.0, 0.0, 1.0]])
 def test_weights_stay_equal_on_all_ranks_and_repeat_to_the_bit(on_ranks, payload, shares):
     first, second = (
-        on_ranks(len(shares), lambda wire: weights_after(wire, shares, payload, 4))
+        on_ranks(len(shares), lambda comm: weights_after(comm, shares, payload, 4))
         for _ in range(2)
     )
 
@@ -124,8 +124,8 @@ def test_weights_stay_equal_on_all_ranks_and_repeat_to_the_bit(on_ranks, payload
 
 @pytest.mark.parametrize("payload", ["bf16", "int8", "int4"])
 def test_error_feedback_brings_in_later_what_rounding_lost(on_ranks, alone, payload):
-    def sums(wire: Wire) -> tuple[Tensor, Tensor]:
-        trainer = TINY.trainer(wire, [1.0, 1.0], payload)
+    def sums(comm: Communicator) -> tuple[Tensor, Tensor]:
+        trainer = TINY.trainer(comm, [1.0, 1.0], payload)
         total = torch.zeros_like(trainer.layout.head_grad)
         for _ in range(20):
             total += summed_gradients(trainer)["lm_head.weight"]
@@ -141,15 +141,15 @@ def test_error_feedback_brings_in_later_what_rounding_lost(on_ranks, alone, payl
     ("payload", "bits"), [("exact", 32), ("bf16", 16), ("int8", 8.2), ("int4", 5.1)]
 )
 def test_a_rank_of_two_sends_as_much_as_in_a_ring(on_ranks, payload, bits):
-    def sent(wire: Wire) -> int:
-        trainer = TINY.trainer(wire, [1.0, 1.0], payload)
+    def sent(comm: Communicator) -> int:
+        trainer = TINY.trainer(comm, [1.0, 1.0], payload)
         trainer.step(0)
         trainer.settle()
-        return wire.bytes_sent
+        return comm.bytes_sent
 
     dense = sum(
         parameter.numel()
-        for n, parameter in TINY.trainer(Wire(), [1.0]).layout.parameters.items()
+        for n, parameter in TINY.trainer(Communicator(), [1.0]).layout.parameters.items()
         if n == "lm_head.weight" or n.startswith("transformer.h.")
     )
     rows = 48 * 3 * 32 * (4 if payload == "exact" else 2)
@@ -158,16 +158,16 @@ def test_a_rank_of_two_sends_as_much_as_in_a_ring(on_ranks, payload, bits):
 
 
 def test_matrices_by_collectives_learn_the_same(on_ranks):
-    def weights(wire: Wire, by_collectives: bool) -> list[Tensor]:
-        wire.device_group = object() if by_collectives else None  # type: ignore[assignment]
-        trainer = TINY.trainer(wire, [1.0, 1.0])
+    def weights(comm: Communicator, by_collectives: bool) -> list[Tensor]:
+        comm.device_group = object() if by_collectives else None  # type: ignore[assignment]
+        trainer = TINY.trainer(comm, [1.0, 1.0])
         for step in range(3):
             trainer.step(step)
         trainer.settle()
         return [parameter.detach() for parameter in trainer.layout.parameters.values()]
 
     plain, collective = (
-        on_ranks(2, lambda wire, way=way: weights(wire, way))[0] for way in (False, True)
+        on_ranks(2, lambda comm, way=way: weights(comm, way))[0] for way in (False, True)
     )
 
     for one, other in zip(plain, collective, strict=True):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from yoked.train.comm.communicator import Communicator
 from yoked.train.head import Head
 from yoked.train.model import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
@@ -17,7 +18,6 @@ from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.schedule import Schedule
 from yoked.train.sync.agreement import checksum
 from yoked.train.sync.payload import PAYLOADS
-from yoked.train.sync.wire import Wire
 from yoked.train.trainer import StepStats, Trainer
 
 VOCAB = 60
@@ -42,7 +42,7 @@ class Tiny:
 
     def trainer(
         self,
-        wire: Wire,
+        comm: Communicator,
         shares: list[float],
         payload: str = "exact",
         *,
@@ -73,9 +73,9 @@ class Tiny:
         return Trainer(
             model,
             layout,
-            MuonAdamW(layout, Schedule(100), wire.rank),
+            MuonAdamW(layout, Schedule(100), comm.rank),
             Head(VOCAB),
-            wire,
+            comm,
             self,
             rows_per_step=self.rows,
             device_batch_size=batch,

@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: `on_ranks(2, act)` calls act with each rank's wire."""
+"""Ranks as threads of one process: `on_ranks(2, act)` calls act with each rank's communicator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from yoked.ranks.exchange import decode, encode
-from yoked.train.sync.wire import Pending, Wire
+from yoked.train.comm.communicator import Communicator, Work
 
 PATIENCE_S = 30.0
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class Switchboard:
         ]
 
 
-class MemoryWire(Wire):
+class InMemoryCommunicator(Communicator):
     """One rank's end; collectives and messages complete when they are waited for."""
 
     def __init__(self, rank: int, board: Switchboard) -> None:
@@ -53,26 +53,26 @@ class MemoryWire(Wire):
         self.active = board.world_size > 1
         self.rank, self.world_size, self.board = rank, board.world_size, board
 
-    def all_reduce(self, tensor: Tensor, what: str) -> Pending:
+    def all_reduce(self, tensor: Tensor, name: str) -> Work:
         self.bytes_sent += tensor.nbytes
         if not self.active:
-            return Pending(None, None, what)
+            return Work(None, None, name)
         met = self.board.meet(self.rank, tensor)
-        return Pending(None, lambda: _fill(tensor, torch.stack(met()).sum(0)), what)
+        return Work(None, lambda: _fill(tensor, torch.stack(met()).sum(0)), name)
 
-    def arrival(self) -> Pending:
-        return Pending(None, None, "waiting")
+    def barrier_async(self) -> Work:
+        return Work(None, None, "waiting")
 
-    def gather_all(
-        self, tensor: Tensor, what: str, *, signal: bool = False
-    ) -> tuple[Tensor, Pending]:
-        del signal
+    def all_gather(
+        self, tensor: Tensor, name: str, *, control: bool = False
+    ) -> tuple[Tensor, Work]:
+        del control
         self.bytes_sent += tensor.nbytes * (self.world_size - 1)
         gathered = tensor.new_empty(self.world_size, *tensor.shape)
         met = self.board.meet(self.rank, tensor)
-        return gathered, Pending(None, lambda: _fill(gathered, torch.stack(met())), what)
+        return gathered, Work(None, lambda: _fill(gathered, torch.stack(met())), name)
 
-    def gather_values(self, value: object, read: Callable[[Any], T]) -> list[T]:
+    def all_gather_json(self, value: object, read: Callable[[Any], T]) -> list[T]:
         self.board.barrier.wait()
         self.board.brought[self.rank] = encode(value)
         self.board.barrier.wait()
@@ -80,36 +80,36 @@ class MemoryWire(Wire):
         self.board.barrier.wait()
         return [decode(text, rank, read) for rank, text in enumerate(texts)]
 
-    def swap_all(self, tensor: Tensor, what: str) -> tuple[Tensor, Pending]:
+    def all_to_all(self, tensor: Tensor, name: str) -> tuple[Tensor, Work]:
         self.bytes_sent += tensor.nbytes * (self.world_size - 1) // self.world_size
         swapped, met = torch.empty_like(tensor), self.board.meet(self.rank, tensor)
 
         def arrive() -> None:
             _fill(swapped, torch.stack([part[self.rank] for part in met()]))
 
-        return swapped, Pending(None, arrive, what)
+        return swapped, Work(None, arrive, name)
 
-    def reduce_to(self, tensor: Tensor, owner: int, what: str) -> Pending:
-        return self.all_reduce(tensor, what)
+    def reduce(self, tensor: Tensor, owner: int, name: str) -> Work:
+        return self.all_reduce(tensor, name)
 
-    def broadcast(self, tensor: Tensor, owner: int, what: str, *, signal: bool = False) -> Pending:
-        del signal
+    def broadcast(self, tensor: Tensor, owner: int, name: str, *, control: bool = False) -> Work:
+        del control
         self.bytes_sent += tensor.nbytes if self.rank == owner else 0
         met = self.board.meet(self.rank, tensor)
-        return Pending(None, lambda: _fill(tensor, met()[owner]), what)
+        return Work(None, lambda: _fill(tensor, met()[owner]), name)
 
-    def send(self, tensor: Tensor, to: int, tag: int, what: str) -> Pending:
+    def isend(self, tensor: Tensor, to: int, tag: int, name: str) -> Work:
         self.bytes_sent += tensor.nbytes
         self.board.line(self.rank, to, tag).put(tensor.clone())
-        return Pending(None, None, what)
+        return Work(None, None, name)
 
-    def receive(self, tensor: Tensor, source: int, tag: int, what: str) -> Pending:
+    def irecv(self, tensor: Tensor, source: int, tag: int, name: str) -> Work:
         line = self.board.line(source, self.rank, tag)
 
         def arrive() -> None:
             tensor.copy_(line.get(timeout=PATIENCE_S))
 
-        return Pending(None, arrive, what)
+        return Work(None, arrive, name)
 
 
 def _fill(tensor: Tensor, arrived: Tensor) -> None:
@@ -118,18 +118,18 @@ def _fill(tensor: Tensor, arrived: Tensor) -> None:
 
 @pytest.fixture(scope="session")
 def on_ranks() -> Callable[..., list[Any]]:
-    """What a function of a wire returns on each rank, all at once."""
+    """What a function of a communicator returns on each rank, all at once."""
     return _on_ranks
 
 
-def _on_ranks(world_size: int, act: Callable[[MemoryWire], T]) -> list[T]:
+def _on_ranks(world_size: int, act: Callable[[InMemoryCommunicator], T]) -> list[T]:
     board = Switchboard(world_size)
     results: list[Any] = [None] * world_size
     problems: list[BaseException] = []
 
     def run(rank: int) -> None:
         try:
-            results[rank] = act(MemoryWire(rank, board))
+            results[rank] = act(InMemoryCommunicator(rank, board))
         except Exception as problem:  # noqa: BLE001 - raised again below
             problems.append(problem)
             board.barrier.abort()

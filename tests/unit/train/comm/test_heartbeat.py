@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch.distributed as dist
 
+from yoked.train.comm.communicator import Communicator, PeerLostError
+from yoked.train.comm.heartbeat import heartbeat, run_with_heartbeat, wait_for_heartbeat
 from yoked.train.sync import patience
-from yoked.train.sync.patience import beating, in_peace, wait_for
-from yoked.train.sync.wire import LostPeerError, Wire
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ def test_work_may_take_far_longer_than_the_silence_that_is_allowed(quick):
     store, order = dist.HashStore(), []
 
     def work() -> None:
-        with beating(store, "data"):
+        with heartbeat(store, "data"):
             time.sleep(5 * patience.SILENCE_S)
             order.append("worked")
 
     worker = in_background(work)
-    wait_for(store, "data", "rank 0", "preparing data")
+    wait_for_heartbeat(store, "data", "rank 0", "preparing data")
     order.append("waited")
     worker.join()
 
@@ -45,17 +45,17 @@ def test_a_worker_that_falls_silent_is_named(quick):
     store = dist.HashStore()
     store.add("data/beats", 3)
 
-    with pytest.raises(LostPeerError, match="rank 2 was not heard of for 0 s in preparing data"):
-        wait_for(store, "data", "rank 2", "preparing data")
+    with pytest.raises(PeerLostError, match="rank 2 was not heard of for 0 s in preparing data"):
+        wait_for_heartbeat(store, "data", "rank 2", "preparing data")
 
 
 def test_the_end_is_told_also_when_the_work_fails(quick):
     store = dist.HashStore()
 
-    with pytest.raises(ZeroDivisionError), beating(store, "data"):
+    with pytest.raises(ZeroDivisionError), heartbeat(store, "data"):
         _ = 1 / 0
 
-    wait_for(store, "data", "rank 0", "preparing data")
+    wait_for_heartbeat(store, "data", "rank 0", "preparing data")
     assert store.check(["data/done"])
 
 
@@ -64,10 +64,10 @@ def test_a_lost_store_is_an_error_for_people():
         def check(self, keys: list[str]) -> bool:
             raise RuntimeError("Connection reset by peer")
 
-    with pytest.raises(LostPeerError, match="lost in preparing data: Connection reset by peer"):
-        wait_for(Gone(), "data", "rank 0", "preparing data")  # type: ignore[arg-type]
+    with pytest.raises(PeerLostError, match="lost in preparing data: Connection reset by peer"):
+        wait_for_heartbeat(Gone(), "data", "rank 0", "preparing data")  # type: ignore[arg-type]
 
 
 def test_one_rank_just_acts():
-    assert in_peace(Wire(), True, lambda: 7, "preparing data") == 7
-    assert in_peace(Wire(), False, lambda: 7, "preparing data") is None
+    assert run_with_heartbeat(Communicator(), True, lambda: 7, "preparing data") == 7
+    assert run_with_heartbeat(Communicator(), False, lambda: 7, "preparing data") is None

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from yoked.train.sync.wire import Pending, Wire
+from yoked.train.comm.communicator import Communicator, Work
 
 
-class Gathering:
+class RaggedGather:
     """One tensor of every rank on its way to all others, all of one dtype.
 
     numels: of each rank's; of none, nothing travels. tag: the same on all ranks, and of no other
@@ -25,25 +25,25 @@ class Gathering:
     """
 
     def __init__(
-        self, wire: Wire, numels: Sequence[int], dtype: torch.dtype, tag: int, what: str
+        self, comm: Communicator, numels: Sequence[int], dtype: torch.dtype, tag: int, what: str
     ) -> None:
-        self.wire, self.numels, self.tag, self.what = wire, list(numels), tag, what
+        self.comm, self.numels, self.tag, self.what = comm, list(numels), tag, what
         self._dtype = dtype
         self._rows: dict[int, Tensor] = {}
-        self._pending: list[Pending] = []
-        if wire.active and wire.device_group is None:
-            for source in wire.others:
+        self._pending: list[Work] = []
+        if comm.active and comm.device_group is None:
+            for source in comm.peers:
                 buffer = torch.empty(self.numels[source], dtype=dtype)
                 self._rows[source] = buffer
                 if len(buffer):
-                    self._pending.append(wire.receive(buffer, source, tag, what))
+                    self._pending.append(comm.irecv(buffer, source, tag, what))
 
     def send(self, tensor: Tensor) -> None:
         """This rank's, contiguous, in any dtype; it must not change before `wait` has returned."""
-        if self.wire.device_group is not None:
+        if self.comm.device_group is not None:
             filled = tensor.new_zeros(max(self.numels), dtype=self._dtype)
             filled[: len(tensor)] = tensor
-            gathered, pending = self.wire.gather_all(filled, self.what)
+            gathered, pending = self.comm.all_gather(filled, self.what)
             self._rows = {
                 rank: row[:numel]
                 for rank, (row, numel) in enumerate(zip(gathered, self.numels, strict=True))
@@ -51,14 +51,14 @@ class Gathering:
             self._pending = [pending]
             return
         own = tensor.to(self._dtype)
-        self._rows[self.wire.rank] = own
+        self._rows[self.comm.rank] = own
         if len(own):
             self._pending += [
-                self.wire.send(own, to, self.tag, self.what) for to in self.wire.others
+                self.comm.isend(own, to, self.tag, self.what) for to in self.comm.peers
             ]
 
     def wait(self) -> list[Tensor]:
         """All ranks' tensors in their order, others' in host memory unless NCCL carried them."""
         for pending in self._pending:
             pending.wait()
-        return [self._rows[rank] for rank in range(self.wire.world_size)]
+        return [self._rows[rank] for rank in range(self.comm.world_size)]

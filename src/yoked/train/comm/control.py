@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 from yoked.errors import YokedError
 from yoked.ranks.exchange import Read, checked, read_list, read_table, read_text
-from yoked.train.sync.patience import in_peace
-from yoked.train.sync.wire import Wire
+from yoked.train.comm.communicator import Communicator
+from yoked.train.comm.heartbeat import run_with_heartbeat
 
 T = TypeVar("T")
 
 
-def on_every(wire: Wire, act: Callable[[], T]) -> T:
+def run_on_all_ranks(comm: Communicator, act: Callable[[], T]) -> T:
     """Act on all ranks; where one fails, all raise its error instead of waiting for it."""
     failure: YokedError | None = None
     result: T | None = None
@@ -22,7 +22,7 @@ def on_every(wire: Wire, act: Callable[[], T]) -> T:
     except YokedError as problem:
         failure = problem
     told = None if failure is None else _told(failure)
-    failures = [problem for problem in wire.gather_values(told, _failure) if problem is not None]
+    failures = [problem for problem in comm.all_gather_json(told, _failure) if problem is not None]
     if failures:
         raise failures[0] if failure is None else failure
     return result  # type: ignore[return-value]
@@ -50,8 +50,8 @@ def _kinds(kind: type[YokedError]) -> Iterator[type[YokedError]]:
         yield from _kinds(more)
 
 
-def on_some(wire: Wire, works: bool, act: Callable[[], T], what: str) -> T | None:
-    """Act on the ranks that work, however long it takes; errors as in `on_every`."""
+def run_on_ranks(comm: Communicator, works: bool, act: Callable[[], T], what: str) -> T | None:
+    """Act on the ranks that work, however long it takes; errors as in `run_on_all_ranks`."""
 
     def attempt() -> tuple[T | None, YokedError | None]:
         try:
@@ -59,18 +59,18 @@ def on_some(wire: Wire, works: bool, act: Callable[[], T], what: str) -> T | Non
         except YokedError as problem:
             return None, problem
 
-    result, failure = in_peace(wire, works, attempt, what) or (None, None)
+    result, failure = run_with_heartbeat(comm, works, attempt, what) or (None, None)
 
     def tell() -> T | None:
         if failure is not None:
             raise failure
         return result
 
-    return on_every(wire, tell)
+    return run_on_all_ranks(comm, tell)
 
 
-def on_first(wire: Wire, act: Callable[[], object], read: Read[T]) -> T:
+def run_on_rank0(comm: Communicator, act: Callable[[], object], read: Read[T]) -> T:
     """Act on rank 0 alone and give every rank its plain result as `read` has it, or its error."""
-    result = on_every(wire, lambda: act() if wire.rank == 0 else None)
-    first, *_ = wire.gather_values(result, lambda value: value)
+    result = run_on_all_ranks(comm, lambda: act() if comm.rank == 0 else None)
+    first, *_ = comm.all_gather_json(result, lambda value: value)
     return checked(first, 0, read)

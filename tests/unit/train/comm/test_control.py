@@ -9,23 +9,23 @@ import pytest
 
 from yoked.errors import CheckpointError, PeerError, UsageError, YokedError
 from yoked.ranks.exchange import decode, encode, read_whole
-from yoked.train.sync.together import _failure, on_every, on_first
-from yoked.train.sync.wire import LostPeerError
+from yoked.train.comm.communicator import PeerLostError
+from yoked.train.comm.control import _failure, run_on_all_ranks, run_on_rank0
 
 OnRanks = Callable[..., list[Any]]
 
 
-@pytest.mark.parametrize("kind", [YokedError, UsageError, CheckpointError, LostPeerError])
+@pytest.mark.parametrize("kind", [YokedError, UsageError, CheckpointError, PeerLostError])
 def test_an_error_of_one_rank_is_raised_on_all_as_it_was(
     on_ranks: OnRanks, kind: type[YokedError]
 ) -> None:
-    def act(wire: Any) -> YokedError:
+    def act(comm: Any) -> YokedError:
         def fail() -> None:
-            if wire.rank == 1:
+            if comm.rank == 1:
                 raise kind("the disk is full", fix=("make room", "go on"))
 
         with pytest.raises(YokedError) as raised:
-            on_every(wire, fail)
+            run_on_all_ranks(comm, fail)
         return raised.value
 
     problems = on_ranks(2, act)
@@ -52,13 +52,13 @@ def test_what_is_no_error_is_refused(told: object) -> None:
 
 
 def test_rank_0_acts_for_all(on_ranks: OnRanks) -> None:
-    assert on_ranks(2, lambda wire: on_first(wire, lambda: 7 + wire.rank, read_whole)) == [7, 7]
+    assert on_ranks(2, lambda comm: run_on_rank0(comm, lambda: 7 + comm.rank, read_whole)) == [7, 7]
 
 
 def test_what_rank_0_tells_is_read_as_what_it_must_be(on_ranks: OnRanks) -> None:
-    def act(wire: Any) -> str:
+    def act(comm: Any) -> str:
         with pytest.raises(PeerError) as raised:
-            on_first(wire, lambda: "seven", read_whole)
+            run_on_rank0(comm, lambda: "seven", read_whole)
         return raised.value.what
 
     for what in on_ranks(2, act):

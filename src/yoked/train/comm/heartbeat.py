@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import torch.distributed as dist
 
 from yoked.ranks.exchange import read_flag
-from yoked.train.sync.wire import LostPeerError, Wire
+from yoked.train.comm.communicator import Communicator, PeerLostError
 
 BEAT_S = 5.0
 SILENCE_S = 600.0
@@ -39,28 +39,30 @@ class Store(Protocol):
         """Whether all keys are set."""
 
 
-def in_peace(wire: Wire, works: bool, act: Callable[[], T], what: str) -> T | None:
+def run_with_heartbeat(
+    comm: Communicator, works: bool, act: Callable[[], T], what: str
+) -> T | None:
     """Act on the ranks that work, for as long as it takes; the others wait, and return None.
 
     Collective: every rank calls this, in the same order. Traffic: a few bytes to the store every
-    BEAT_S. act must not raise. Raises LostPeerError on a rank that waits when one that works was
+    BEAT_S. act must not raise. Raises PeerLostError on a rank that waits when one that works was
     not heard of for SILENCE_S.
     """
-    if not wire.active:
+    if not comm.active:
         return act() if works else None
     store: Store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - no public way
     turn = f"yoked/{next(_turns)}"
-    workers = [rank for rank, each in enumerate(wire.gather_values(works, read_flag)) if each]
+    workers = [rank for rank, each in enumerate(comm.all_gather_json(works, read_flag)) if each]
     if works:
-        with beating(store, f"{turn}/{wire.rank}"):
+        with heartbeat(store, f"{turn}/{comm.rank}"):
             return act()
     for rank in workers:
-        wait_for(store, f"{turn}/{rank}", f"rank {rank}", what)
+        wait_for_heartbeat(store, f"{turn}/{rank}", f"rank {rank}", what)
     return None
 
 
 @contextlib.contextmanager
-def beating(store: Store, key: str) -> Iterator[None]:
+def heartbeat(store: Store, key: str) -> Iterator[None]:
     """Beat while the body runs; its end is told at once."""
     ended = threading.Event()
 
@@ -81,8 +83,8 @@ def beating(store: Store, key: str) -> Iterator[None]:
             store.set(f"{key}/done", "1")
 
 
-def wait_for(store: Store, key: str, who: str, what: str) -> None:
-    """Return when the body of `beating` has ended. Raises LostPeerError."""
+def wait_for_heartbeat(store: Store, key: str, who: str, what: str) -> None:
+    """Return when the body of `beating` has ended. Raises PeerLostError."""
     beats, heard, pause_s = 0, time.monotonic(), 0.01
     while not _ask(lambda: store.check([f"{key}/done"]), what):
         now_beats = _ask(lambda: store.add(f"{key}/beats", 0), what)
@@ -90,7 +92,7 @@ def wait_for(store: Store, key: str, who: str, what: str) -> None:
         if now_beats != beats:
             beats, heard = now_beats, now
         elif now - heard > SILENCE_S:
-            raise LostPeerError(
+            raise PeerLostError(
                 f"{who} was not heard of for {SILENCE_S:.0f} s in {what}",
                 fix="see whether it hangs or its host sleeps, then start again",
             )
@@ -102,7 +104,7 @@ def _ask(question: Callable[[], Any], what: str) -> Any:
     try:
         return question()
     except RuntimeError as error:
-        raise LostPeerError(
+        raise PeerLostError(
             f"the store of the process group was lost in {what}: {error}",
             fix="look at the logs of the other ranks for the first failure, then start again",
         ) from error
