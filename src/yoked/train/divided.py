@@ -11,7 +11,6 @@ Shape legend: T tokens of the step, n of one rank, R of a chunk, C n_embd, V pad
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -20,16 +19,15 @@ from torch import Tensor
 
 from yoked.timeline.assignment import ranges_of, split_by_weight
 from yoked.timeline.division import GRAIN_IDS
-from yoked.train.comm.communicator import DIVIDED_TAG, Communicator, Work
+from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
 from yoked.train.head import Chunk, Head, HeadResult, token_nats
 from yoked.train.headparts import HeadParts
 from yoked.train.optim.layout import HEAD
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.precision import wide, widen
-from yoked.train.sync.sync import SyncTimes
 
 WHAT = "the divided lm_head"
-HIDDEN_TAG, SUMS_TAG, GRADIENT_TAG = range(DIVIDED_TAG, DIVIDED_TAG + 3)
+HIDDEN, SUMS, GRADIENT = (Tag(MessageKind.VOCAB_PARALLEL, index) for index in range(3))
 # Tokens that go through a part at once.
 CHUNK_TOKENS = 1024
 
@@ -71,7 +69,6 @@ class DividedHead:
         # By rank, its tokens among all T.
         self._places: list[slice] = []
         self._arriving = _Arrivals()
-        self._times = SyncTimes()
 
     @property
     def extra_tokens(self) -> int:
@@ -87,18 +84,15 @@ class DividedHead:
 
     # --- a step, in this order
 
-    def begin(
-        self, targets_by_rank: Sequence[Tensor], dtype: torch.dtype, times: SyncTimes
-    ) -> None:
+    def begin(self, targets_by_rank: Sequence[Tensor], dtype: torch.dtype) -> None:
         """Take over parts that have moved, and post what will be received.
 
-        targets_by_rank: (n,) int64 of each rank; dtype: of hidden states; times: what is waited for
-        is added there.
+        targets_by_rank: (n,) int64 of each rank; dtype: of hidden states.
         """
         for pending in self._leaving:
             pending.wait()
-        self._leaving, self._targets, self._times = [], targets_by_rank, times
-        self.parts.move(divide(len(self._layout.head_grad), self._work), times)
+        self._leaving, self._targets = [], targets_by_rank
+        self.parts.move(divide(len(self._layout.head_grad), self._work))
         rank, width = self.comm.rank, self._layout.head_grad.size(1)
         tokens = [len(targets) for targets in targets_by_rank]
         self._places = [slice(part.start, part.stop) for part in ranges_of(tokens)]
@@ -107,13 +101,13 @@ class DividedHead:
         for other in self.comm.peers:
             if rank in self.parts.workers and tokens[other]:
                 place = self._places[other]
-                found.hidden[other] = self._receive(hidden[place], other, HIDDEN_TAG)
+                found.hidden[other] = self._receive(hidden[place], other, HIDDEN)
             if other in self.parts.workers and (rank in self.parts.workers or tokens[rank]):
                 sums = torch.empty(2, sum(tokens), dtype=wide(dtype))
-                found.sums[other] = self._receive(sums, other, SUMS_TAG)
+                found.sums[other] = self._receive(sums, other, SUMS)
             if other in self.parts.workers and tokens[rank]:
                 gradient = torch.empty(tokens[rank], width, dtype=dtype)
-                found.gradient[other] = self._receive(gradient, other, GRADIENT_TAG)
+                found.gradient[other] = self._receive(gradient, other, GRADIENT)
 
     def loss(self, hidden_nC: Tensor, grad_scale: float) -> HeadResult:
         """Nats of this rank's tokens, and the gradient of their hidden states; that of the weight's
@@ -123,7 +117,7 @@ class DividedHead:
         rank, tokens = self.comm.rank, [len(targets) for targets in self._targets]
         if tokens[rank]:
             for worker in self.parts.workers:
-                self._send(hidden_nC.contiguous(), worker, HIDDEN_TAG)
+                self._send(hidden_nC.contiguous(), worker, HIDDEN)
         chunks = list(self._through_part(hidden_nC))
         sums_2T = self._whole_sums(chunks, hidden_nC.dtype)
         for place, chunk in chunks:
@@ -167,7 +161,7 @@ class DividedHead:
         if rank in self.parts.workers:
             for other in self.comm.peers:
                 if other in self.parts.workers or len(self._targets[other]):
-                    self._send(own, other, SUMS_TAG)
+                    self._send(own, other, SUMS)
         whole = torch.zeros_like(own)
         # In the order of ranks, so that all add alike.
         for worker in self.parts.workers:
@@ -193,7 +187,7 @@ class DividedHead:
             for other in self.comm.peers:
                 if len(self._targets[other]):
                     part = found[self._places[other]].to(like.dtype)
-                    self._send(part, other, GRADIENT_TAG)
+                    self._send(part, other, GRADIENT)
         return found
 
     def _own_gradient(self, own_nC: Tensor) -> Tensor:
@@ -214,16 +208,14 @@ class DividedHead:
         others = [(self.comm.rank + step) % size for step in range(1, size)]
         return [other for other in others if other in self._arriving.hidden]
 
-    def _receive(self, buffer: Tensor, source: int, tag: int) -> tuple[Tensor, Work]:
+    def _receive(self, buffer: Tensor, source: int, tag: Tag) -> tuple[Tensor, Work]:
         return buffer, self.comm.irecv(buffer, source, tag, WHAT)
 
     def _arrived(self, arriving: dict[int, tuple[Tensor, Work]], source: int) -> Tensor:
         tensor, pending = arriving[source]
-        started = time.perf_counter()
         pending.wait()
-        self._times.wait_s += time.perf_counter() - started
         return tensor
 
-    def _send(self, tensor: Tensor, to: int, tag: int) -> None:
+    def _send(self, tensor: Tensor, to: int, tag: Tag) -> None:
         if to != self.comm.rank:
             self._leaving.append(self.comm.isend(tensor, to, tag, WHAT))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from yoked.train.comm.communicator import MOVE_TAG, Communicator, Work
+from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
 from yoked.train.optim.layout import HEAD
 from yoked.train.optim.optimizer import MuonAdamW
-from yoked.train.sync.sync import SyncTimes
 
 WHAT = "the lm_head's rows of another rank"
 
@@ -61,11 +59,8 @@ class HeadParts:
         for pending in sent:
             pending.wait()
 
-    def move(self, parts: Sequence[slice], times: SyncTimes) -> None:
-        """Take over other parts: what changes its rank travels, weight and moments. Collective.
-
-        times: what it takes is added there.
-        """
+    def move(self, parts: Sequence[slice]) -> None:
+        """Take over other parts: what changes its rank travels, weight and moments. Collective."""
         if list(parts) == self.parts:
             return
         weight = self._layout.parameters[HEAD].data
@@ -76,14 +71,12 @@ class HeadParts:
                 if source == to or rows.start >= rows.stop:
                     continue
                 for number, whole in enumerate((weight, *self._optimizer.head_moments)):
-                    tag = MOVE_TAG + number
+                    tag = Tag(MessageKind.REDISTRIBUTE, number)
                     if self._comm.rank == source:
                         pending.append(self._comm.isend(whole[rows], to, tag, WHAT))
                     elif self._comm.rank == to:
                         pending.append(self._comm.irecv(whole[rows], source, tag, WHAT))
-        started = time.perf_counter()
         for each in pending:
             each.wait()
-        times.comm_s += time.perf_counter() - started
         self.parts = list(parts)
         self._layout.head_rows = self.mine

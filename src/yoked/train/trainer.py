@@ -6,7 +6,6 @@ Shape legend: B rows of a step, R this rank's rows, b rows of a micro-batch, T t
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -22,7 +21,7 @@ from yoked.timeline.deferral import Parts, deferred_backwards, part_batches
 from yoked.train.choose import synchronize
 from yoked.train.comm.communicator import Communicator
 from yoked.train.divided import DividedHead
-from yoked.train.head import Head, HeadResult
+from yoked.train.head import Head
 from yoked.train.model import GPT
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
@@ -103,7 +102,6 @@ class Trainer:
         deferred = deferred_backwards(tokens, shape.n_embd, shape.n_layer)
         self._deferred = deferred if comm.active else 1
         self.divided = DividedHead(comm, optimizer, head, self.rows) if divided else None
-        self._head_s = 0.0
         model.before_layers = self.sync.await_matrices
 
     @property
@@ -131,10 +129,11 @@ class Trainer:
 
         Collective: every rank calls this once a step, also one without rows.
         """
-        started, sent_before = time.perf_counter(), self.comm.bytes_sent
+        clock, sent_before = self.comm.clock, self.comm.bytes_sent
+        clock.start()
         nats = self.gradients(step)
         sync = self.sync
-        rows_s = time.perf_counter() - started - sync.times.wait_s - sync.times.comm_s
+        rows_s = clock.computed_s
         sync.await_all()
         for stack in self.optimizer.owned:
             sync.collect(stack)
@@ -146,18 +145,18 @@ class Trainer:
         self.optimizer.step_adamw(step, rows)
         # On a GPU the numbers below would otherwise be of the queue, not of the work.
         synchronize(self.model.device)
-        times = sync.times
-        compute_s = time.perf_counter() - started - times.wait_s - times.comm_s
+        compute_s = clock.computed_s
         return StepStats(
             nats=nats,
             tokens=len(self.my_rows) * self.model.config.sequence_len,
             compute_s=compute_s,
-            comm_s=times.comm_s,
-            wait_s=times.wait_s,
+            comm_s=clock.blocked_s["bytes"],
+            wait_s=clock.blocked_s["ranks"],
             bytes_sent=self.comm.bytes_sent - sent_before,
             fixed_s=compute_s - rows_s,
             extra_tokens=0 if self.divided is None else self.divided.extra_tokens,
-            head_s=self._head_s,
+            # A GPU has only been told to.
+            head_s=clock.phase_s["lm_head"] if self.model.device.type == "cpu" else 0.0,
         )
 
     def settle(self, *, moments: bool = False) -> None:
@@ -172,7 +171,6 @@ class Trainer:
     def gradients(self, step: int) -> float:
         """Compute this rank's gradients of a step and hand them to the sync; returns its nats."""
         self.layout.zero_gradients()
-        self._head_s = 0.0
         first = step * self.rows_per_step
         batch = torch.from_numpy(self.stream.batch(first, first + self.rows_per_step))
         batch = batch.to(self.model.device)
@@ -187,7 +185,7 @@ class Trainer:
             nats = self._by_whole_head(by_rank, tables, scale)
         else:
             targets = [batch[part.start : part.stop, 1:].flatten() for part in self.ranges]
-            self.divided.begin(targets, self.model.compute_dtype, self.sync.times)
+            self.divided.begin(targets, self.model.compute_dtype)
             nats = self._by_divided_head(self.divided, inputs[self.comm.rank], tables, scale)
         self.sync.rest_ready()
         return nats
@@ -207,14 +205,15 @@ class Trainer:
             if number == len(micro_batches) - 1:
                 self.sync.reach(Moment.LAST_HEAD)
             hidden = self.model(rows[:, :-1], table)
-            loss = self._through_head(
-                hidden.detach().flatten(0, 1),
-                weight_VC=weight_VC,
-                targets_N=rows[:, 1:].flatten(),
-                grad_scale=scale,
-                weight_grad_VC=self.layout.head_grad,
-                on_piece=self.sync.head_piece_ready,
-            )
+            with self.comm.clock.phase("lm_head"):
+                loss = self.head.loss(
+                    hidden.detach().flatten(0, 1),
+                    weight_VC,
+                    rows[:, 1:].flatten(),
+                    grad_scale=scale,
+                    weight_grad_VC=self.layout.head_grad,
+                    on_piece=self.sync.head_piece_ready,
+                )
             assert loss.hidden_grad is not None
             nats += float(loss.nats)
             waiting.append(_Deferred(hidden, loss.hidden_grad.view_as(hidden)))
@@ -222,15 +221,6 @@ class Trainer:
                 self._backward(waiting.pop())
         self._backward_deferred(waiting, parts)
         return nats
-
-    def _through_head(self, hidden_NC: Tensor, **about: Any) -> HeadResult:
-        """As `Head.loss`, by the clock."""
-        started = time.perf_counter()
-        result = self.head.loss(hidden_NC, **about)
-        # A GPU has only been told to.
-        if self.model.device.type == "cpu":
-            self._head_s += time.perf_counter() - started
-        return result
 
     def _by_divided_head(
         self,
@@ -243,9 +233,10 @@ class Trainer:
         self.sync.reach(Moment.LAST_HEAD)
         hidden = [self.model(rows, table) for rows, table in zip(inputs, tables, strict=True)]
         nothing = torch.empty(0, self.model.config.n_embd, dtype=self.model.compute_dtype)
-        loss = divided.loss(
-            torch.cat([nothing, *(each.detach().flatten(0, 1) for each in hidden)]), scale
-        )
+        with self.comm.clock.phase("lm_head"):
+            loss = divided.loss(
+                torch.cat([nothing, *(each.detach().flatten(0, 1) for each in hidden)]), scale
+            )
         assert loss.hidden_grad is not None
         gradients = torch.split(loss.hidden_grad, [each.shape[:2].numel() for each in hidden])
         waiting = deque(

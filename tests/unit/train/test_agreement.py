@@ -10,6 +10,7 @@ from torch import Tensor
 
 from yoked.errors import DivergedError
 from yoked.train.comm.communicator import Communicator, Work
+from yoked.train.comm.step_clock import StepClock
 from yoked.train.model import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
@@ -26,7 +27,7 @@ from yoked.train.sync.agreement import (
 CONFIG = ModelConfig(
     sequence_len=8, vocab_size=64, n_layer=1, n_head=1, n_kv_head=1, n_embd=32, window_pattern="L"
 )
-DONE = Work(None, None, "a test")
+DONE = Work(None, None, "a test", StepClock())
 
 
 class OtherRanks(Communicator):
@@ -42,7 +43,7 @@ class OtherRanks(Communicator):
 
 
 class RankZero(Communicator):
-    """A communicator between rank 1 and the tensors that their owners would send. sent_bytes: so far."""
+    """Between rank 1 and the tensors that their owners would send. sent_bytes: so far."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         super().__init__()

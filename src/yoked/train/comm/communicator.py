@@ -7,6 +7,9 @@ device types), payloads are staged through the host.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -15,55 +18,108 @@ from torch import Tensor
 
 from yoked.errors import YokedError
 from yoked.ranks.exchange import Read, decode, encode, gather_json
+from yoked.train.comm.step_clock import StepClock, WaitsFor
 
-# Tags tell messages apart that two ranks exchange at the same time; each kind counts from here.
-GRADIENT_TAG = 1_000
-UPDATE_TAG = 100_000
-PIECE_TAG = 200_000
-ROWS_TAG = 300_000
-DIVIDED_TAG = 500_000
-MOVE_TAG = 600_000
+# Tags of a message kind.
+MOST_OF_A_KIND = 100_000
+
+
+class MessageKind(IntEnum):
+    """What a message between two ranks is of. A rank of `yoked.ranks.proof` has numbers above."""
+
+    GRADIENT = 0
+    PARAMETER = 1
+    HEAD_GRADIENT = 2
+    TABLE_ROWS = 3
+    VOCAB_PARALLEL = 4
+    REDISTRIBUTE = 5
+
+
+@dataclass(frozen=True)
+class Tag:
+    """Tells apart messages that two ranks exchange at the same time."""
+
+    kind: MessageKind
+    index: int
+
+    @property
+    def number(self) -> int:
+        """As torch has it."""
+        assert 0 <= self.index < MOST_OF_A_KIND, self
+        return MOST_OF_A_KIND * (self.kind + 1) + self.index
+
 
 T = TypeVar("T")
 
 
 class PeerLostError(YokedError):
-    """A collective failed: another rank died, was cut off, or did something else."""
+    """A collective failed: another rank died, was cut off, or did not come in time."""
+
+
+class CollectiveMismatchError(YokedError):
+    """A collective failed: this rank called it with tensors that do not fit the others'."""
 
 
 class Work:
-    """A collective on its way. `wait` blocks until its result is in the caller's tensor."""
+    """A collective in flight: torch.distributed's Work, with the copy back from host staging and
+    errors that name the collective.
+    """
 
-    def __init__(self, work: Any, finish: Callable[[], None] | None, name: str) -> None:
+    def __init__(
+        self,
+        work: Any,
+        finish: Callable[[], None] | None,
+        name: str,
+        clock: StepClock,
+        waits_for: WaitsFor = "bytes",
+    ) -> None:
+        """work: torch's, or None where nothing is in flight. finish: called once it is done.
+        waits_for: as what `wait` counts on the clock.
+        """
         self._work, self._finish, self._name = work, finish, name
+        self._clock, self._waits_for = clock, waits_for
 
     def wait(self) -> None:
-        """Raises PeerLostError if the collective failed or passed the group's deadline."""
-        if self._work is not None:
-            try:
-                self._work.wait()
-            except RuntimeError as error:
-                raise _lost(self._name, error) from error
-            self._work = None
-        if self._finish is not None:
-            self._finish()
-            self._finish = None
+        """Block until the result is in the caller's tensor.
 
-    def done(self) -> bool:
+        Raises PeerLostError, also past the group's deadline, or CollectiveMismatchError.
+        """
+        with self._clock.blocked(self._waits_for):
+            if self._work is not None:
+                try:
+                    self._work.wait()
+                except RuntimeError as error:
+                    raise _failed(self._name, error) from error
+                self._work = None
+            if self._finish is not None:
+                self._finish()
+                self._finish = None
+
+    def is_completed(self) -> bool:
         """Whether `wait` would return at once."""
         return self._work is None or bool(self._work.is_completed())
 
 
-def _lost(name: str, error: RuntimeError) -> PeerLostError:
-    first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _failed(name: str, error: RuntimeError) -> YokedError:
+    """torch has one kind of error for both, and tells them apart by words."""
+    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    # By ProcessGroupGloo before anything is sent, and by Gloo where sizes differ between ranks.
+    if ("ProcessGroup" in said and "invalid" in said) or "mismatch" in said:
+        return CollectiveMismatchError(
+            f"{name} does not fit what the other ranks send: {said}",
+            fix="the same version of yoked on all hosts: yoked doctor; else it is a bug",
+        )
     return PeerLostError(
-        f"a peer was lost in {name}: {first_line}",
+        f"a peer was lost in {name}: {said}",
         fix="look at the logs of the other ranks for the first failure, then go on with --resume",
     )
 
 
 class Communicator:
     """The collectives of a run; with one rank, nothing happens and nothing is sent.
+
+    The one seam to torch.distributed in training: every collective has a name, and every wait is
+    on `clock`. `bytes_sent` counts what this rank has sent.
 
     The default process group is Gloo's. device_group: NCCL's, where every rank has a CUDA
     device; without it, tensors on a device are staged through host memory. control_group: Gloo
@@ -79,135 +135,102 @@ class Communicator:
         self.rank = dist.get_rank() if self.active else 0
         self.world_size = dist.get_world_size() if self.active else 1
         self.device_group, self.control_group = device_group, control_group
-        self.bytes_sent = 0
+        self.clock, self.bytes_sent = StepClock(), 0
 
     @property
     def peers(self) -> list[int]:
         """All ranks but this one."""
         return [rank for rank in range(self.world_size) if rank != self.rank]
 
-    def _group_for(self, tensor: Tensor) -> dist.ProcessGroup | None:
-        """None: the default group."""
-        return None if tensor.device.type == "cpu" else self.device_group
-
-    def _staging(self, tensor: Tensor) -> Tensor:
-        """The tensor itself where a group can take it, else a copy in host memory."""
-        direct = tensor.device.type == "cpu" or self.device_group is not None
-        return tensor if direct else tensor.cpu()
-
-    def _run(
-        self, name: str, tensor: Tensor, sent_bytes: float, start: Callable[[Tensor], Any]
-    ) -> Work:
-        """Start a collective that works in place on `tensor`, through the host if need be."""
-        self.bytes_sent += round(sent_bytes)
-        staging = self._staging(tensor)
-        try:
-            work = start(staging)
-        except RuntimeError as error:
-            raise _lost(name, error) from error
-        moved = staging is not tensor
-        finish = (lambda: _copy_back(tensor, staging)) if moved else None
-        return Work(work, finish, name)
-
     def all_reduce(self, tensor: Tensor, name: str) -> Work:
         """Sum in place over all ranks. Traffic a rank: 2(N-1)/N of the payload."""
-        if not self.active:
-            return Work(None, None, name)
-        n = self.world_size
-        return self._run(
+        share = 2 * (self.world_size - 1) / self.world_size
+        return self._start(
             name,
             tensor,
-            2 * (n - 1) / n * tensor.nbytes,
-            lambda t: dist.all_reduce(t, group=self._group_for(t), async_op=True),
+            share * tensor.nbytes,
+            lambda t: dist.all_reduce(t, group=self._group_of(t), async_op=True),
         )
 
     def barrier_async(self) -> Work:
-        """Done when every rank has called this: tells waiting from sending."""
-        if not self.active:
-            return Work(None, None, "waiting for all ranks")
-        return self._run(
+        """Done when every rank has called this: tells waiting for ranks from waiting for bytes."""
+        return self._start(
             "waiting for all ranks",
             torch.zeros(1),
             2,
             lambda t: dist.all_reduce(t, group=self.control_group, async_op=True),
+            waits_for="ranks",
         )
 
-    def reduce(self, tensor: Tensor, owner: int, name: str) -> Work:
-        """Sum over all ranks into the owner's tensor; the others' is left in any state.
+    def reduce(self, tensor: Tensor, dst: int, name: str) -> Work:
+        """Sum over all ranks into the tensor of rank `dst`; the others' is left in any state.
 
-        Traffic a rank: the payload, but for the owner (ring: (N-1)/N of it).
+        Traffic a rank: the payload, but for dst (ring: (N-1)/N of it).
         """
-        if not self.active:
-            return Work(None, None, name)
-        n = self.world_size
-        return self._run(
+        share = (self.world_size - 1) / self.world_size if self.rank == dst else 1.0
+        return self._start(
             name,
             tensor,
-            (n - 1) / n * tensor.nbytes if self.rank == owner else tensor.nbytes,
-            lambda t: dist.reduce(t, dst=owner, group=self._group_for(t), async_op=True),
+            share * tensor.nbytes,
+            lambda t: dist.reduce(t, dst=dst, group=self._group_of(t), async_op=True),
         )
 
-    def isend(self, tensor: Tensor, to: int, tag: int, name: str) -> Work:
-        """Send a contiguous tensor to one rank, which receives it under the same tag.
-
-        The tensor must not change before the Pending is done.
-        """
-        self.bytes_sent += tensor.nbytes
-        staging = self._staging(tensor)
-        group = self._group_for(staging)
-        try:
-            return Work(dist.isend(staging, to, group=group, tag=tag), None, name)
-        except RuntimeError as error:
-            raise _lost(name, error) from error
-
-    def irecv(self, tensor: Tensor, source: int, tag: int, name: str) -> Work:
-        """Overwrite a contiguous tensor with what one rank sends under a tag."""
-        return self._run(
-            name, tensor, 0, lambda t: dist.irecv(t, source, group=self._group_for(t), tag=tag)
-        )
-
-    def broadcast(self, tensor: Tensor, owner: int, name: str, *, control: bool = False) -> Work:
-        """Overwrite all ranks' tensor with the owner's.
+    def broadcast(self, tensor: Tensor, src: int, name: str, *, control: bool = False) -> Work:
+        """Overwrite all ranks' tensor with that of rank `src`.
 
         control: it must not queue behind gradients.
         """
-        if not self.active:
-            return Work(None, None, name)
-        sent = tensor.nbytes if self.rank == owner else 0
-        return self._run(
+        group = self.control_group if control else self._group_of(tensor)
+        return self._start(
             name,
             tensor,
-            sent,
-            lambda t: dist.broadcast(
-                t,
-                src=owner,
-                group=self.control_group if control else self._group_for(t),
-                async_op=True,
-            ),
+            tensor.nbytes if self.rank == src else 0,
+            lambda t: dist.broadcast(t, src=src, group=group, async_op=True),
+        )
+
+    def isend(self, tensor: Tensor, dst: int, tag: Tag, name: str) -> Work:
+        """Send a contiguous tensor to one rank, which receives it under the same tag.
+
+        The tensor must not change before the Work is done.
+        """
+        return self._start(
+            name,
+            tensor,
+            tensor.nbytes,
+            lambda t: dist.isend(t, dst, group=self._group_of(t), tag=tag.number),
+            writes=False,
+        )
+
+    def irecv(self, tensor: Tensor, src: int, tag: Tag, name: str) -> Work:
+        """Overwrite a contiguous tensor with what one rank sends under a tag."""
+        return self._start(
+            name,
+            tensor,
+            0,
+            lambda t: dist.irecv(t, src, group=self._group_of(t), tag=tag.number),
+            reads=False,
         )
 
     def all_gather(
         self, tensor: Tensor, name: str, *, control: bool = False
     ) -> tuple[Tensor, Work]:
-        """(world, *shape): every rank's tensor, all of one shape, once the Pending is done.
+        """(world, *shape): every rank's tensor, all of one shape, once the Work is done.
 
-        control: it must not queue behind gradients.
+        control: it must not queue behind gradients. Traffic a rank: (N-1) times its tensor.
         """
         if not self.active:
-            return tensor[None], Work(None, None, name)
+            return tensor[None], self._nothing(name)
         gathered = tensor.new_empty(self.world_size, *tensor.shape)
-        source = tensor.contiguous()
-        source = self._staging(source)
-        target = gathered if source.device == gathered.device else gathered.cpu()
-        self.bytes_sent += (self.world_size - 1) * tensor.nbytes
-        group = self.control_group if control else self._group_for(source)
-        try:
-            work = dist.all_gather(list(target.unbind(0)), source, group=group, async_op=True)
-        except RuntimeError as error:
-            raise _lost(name, error) from error
-        moved = target is not gathered
-        finish = (lambda: _copy_back(gathered, target)) if moved else None
-        return gathered, Work(work, finish, name)
+        source = self._staged(tensor.contiguous())
+        group = self.control_group if control else self._group_of(source)
+        work = self._start(
+            name,
+            gathered,
+            (self.world_size - 1) * tensor.nbytes,
+            lambda t: dist.all_gather(list(t.unbind(0)), source, group=group, async_op=True),
+            reads=False,
+        )
+        return gathered, work
 
     def all_to_all(self, tensor: Tensor, name: str) -> tuple[Tensor, Work]:
         """(world, *shape): row r is what rank r had in its row for this rank. In host memory.
@@ -215,12 +238,13 @@ class Communicator:
         Traffic a rank: (N-1)/N of the tensor.
         """
         swapped = torch.empty_like(tensor)
-        self.bytes_sent += tensor.nbytes * (self.world_size - 1) // self.world_size
-        try:
-            work = dist.all_to_all_single(swapped, tensor, async_op=True)
-        except RuntimeError as error:
-            raise _lost(name, error) from error
-        return swapped, Work(work, None, name)
+        work = self._start(
+            name,
+            swapped,
+            tensor.nbytes * (self.world_size - 1) // self.world_size,
+            lambda t: dist.all_to_all_single(t, tensor, async_op=True),
+        )
+        return swapped, work
 
     def all_gather_json(self, value: object, read: Read[T]) -> list[T]:
         """Every rank's plain value, for set-up and rare events: see `yoked.ranks.exchange`."""
@@ -229,9 +253,53 @@ class Communicator:
         try:
             return gather_json(value, read)
         except RuntimeError as error:
-            raise _lost("an exchange of settings", error) from error
+            raise _failed("an exchange of settings", error) from error
+
+    # --- staging through the host
+
+    def _group_of(self, tensor: Tensor) -> dist.ProcessGroup | None:
+        """None: the default group."""
+        return None if tensor.device.type == "cpu" else self.device_group
+
+    def _staged(self, tensor: Tensor, *, reads: bool = True) -> Tensor:
+        """The tensor itself where a group can take it, else one in host memory.
+
+        reads: with the same values.
+        """
+        if tensor.device.type == "cpu" or self.device_group is not None:
+            return tensor
+        return tensor.cpu() if reads else torch.empty(tensor.shape, dtype=tensor.dtype)
+
+    def _nothing(self, name: str) -> Work:
+        return Work(None, None, name, self.clock)
+
+    def _start(
+        self,
+        name: str,
+        tensor: Tensor,
+        sent_bytes: float,
+        start: Callable[[Tensor], Any],
+        *,
+        reads: bool = True,
+        writes: bool = True,
+        waits_for: WaitsFor = "bytes",
+    ) -> Work:
+        """Start a collective in place on `tensor`, through the host if need be.
+
+        reads, writes: whether it takes the tensor's values, and whether it leaves others there.
+        """
+        if not self.active:
+            return self._nothing(name)
+        self.bytes_sent += round(sent_bytes)
+        staged = self._staged(tensor, reads=reads)
+        try:
+            work = start(staged)
+        except RuntimeError as error:
+            raise _failed(name, error) from error
+        copy_back = partial(_copy, tensor, staged) if writes and staged is not tensor else None
+        return Work(work, copy_back, name, self.clock, waits_for)
 
 
-def _copy_back(target: Tensor, source: Tensor) -> None:
+def _copy(target: Tensor, source: Tensor) -> None:
     with torch.no_grad():
         target.copy_(source)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from yoked.train.comm.communicator import Communicator, Work
+from yoked.train.comm.communicator import Communicator, Tag, Work
 
 
 class RaggedGather:
@@ -25,7 +25,7 @@ class RaggedGather:
     """
 
     def __init__(
-        self, comm: Communicator, numels: Sequence[int], dtype: torch.dtype, tag: int, what: str
+        self, comm: Communicator, numels: Sequence[int], dtype: torch.dtype, tag: Tag, what: str
     ) -> None:
         self.comm, self.numels, self.tag, self.what = comm, list(numels), tag, what
         self._dtype = dtype

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from yoked.train.comm.communicator import PIECE_TAG, Communicator, Work
+from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
 from yoked.train.comm.ragged_gather import RaggedGather
 from yoked.train.sync.codecs import Codec, decode_sum, encoded
 from yoked.train.sync.exchange import Exchange, Feedback, Stage, new_exchange
@@ -60,7 +60,7 @@ class PairSum(DenseSum):
             numel, dtype = piece.stop - piece.start, self.flat.dtype
             if self.codec is not None:
                 numel, dtype = self.codec.encoded_bytes(numel), torch.uint8
-            numels, tag = [numel] * self.comm.world_size, PIECE_TAG + number
+            numels, tag = [numel] * self.comm.world_size, Tag(MessageKind.HEAD_GRADIENT, number)
             self._arriving.append(RaggedGather(self.comm, numels, dtype, tag, WHAT))
 
     def ready(self, number: int) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from yoked.train.comm.communicator import GRADIENT_TAG, UPDATE_TAG, Communicator, Work
+from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
 from yoked.train.optim.layout import Layout, Stack
 from yoked.train.sync.codecs import Codec, encoded
 
@@ -29,7 +29,9 @@ class Matrices:
     def __init__(self, comm: Communicator, layout: Layout, codec: Codec | None) -> None:
         self.comm, self.layout, self.codec = comm, layout, codec
         self._stacks = {name: stack for stack in layout.stacks for name in stack.names}
-        self._tags = {name: number for number, name in enumerate(self._stacks)}
+        self._tags = {
+            name: Tag(MessageKind.GRADIENT, number) for number, name in enumerate(self._stacks)
+        }
         lossy = codec is not None and comm.active
         # What this rank has yet to make good: of gradients that it sends, of updates that it owns.
         self._lost = torch.zeros_like(layout.matrices, device="cpu") if lossy else None
@@ -51,8 +53,8 @@ class Matrices:
 
     def _receive(self, name: str, source: int) -> tuple[Tensor, Work]:
         buffer = self._room(self.layout.gradient(name))
-        tag = GRADIENT_TAG + self._tags[name]
-        return buffer, self.comm.irecv(buffer, source, tag, f"the gradient of {name}")
+        about = f"the gradient of {name}"
+        return buffer, self.comm.irecv(buffer, source, self._tags[name], about)
 
     def ready(self, name: str) -> None:
         """This rank's gradient of a matrix is complete: send it to its owner."""
@@ -61,8 +63,8 @@ class Matrices:
             return
         gradient = self.layout.gradient(name).view(-1)
         payload = gradient if self.codec is None else self._encode(gradient, self._part(name))
-        tag = GRADIENT_TAG + self._tags[name]
-        self._leaving.append(self.comm.isend(payload, owner, tag, f"the gradient of {name}"))
+        about = f"the gradient of {name}"
+        self._leaving.append(self.comm.isend(payload, owner, self._tags[name], about))
 
     def collect(self, stack: Stack) -> None:
         """Add what the others sent to the gradients of a stack of this rank's, in their order."""
@@ -89,7 +91,7 @@ class Matrices:
             if stack.owner != self.comm.rank:
                 matrices = stack.view(self.layout.matrices).view(-1)
                 buffer = matrices if self.codec is None else self._room(matrices)
-                tag = UPDATE_TAG + number
+                tag = Tag(MessageKind.PARAMETER, number)
                 pending = self.comm.irecv(buffer, stack.owner, tag, "new matrices")
                 self._updates.append((stack, buffer, pending))
 
@@ -109,7 +111,7 @@ class Matrices:
             payload = self._encode(matrices - before, lost)
             matrices.copy_(before)
             self._decode(payload, matrices, add=True)
-        tag = UPDATE_TAG + self.layout.stacks.index(stack)
+        tag = Tag(MessageKind.PARAMETER, self.layout.stacks.index(stack))
         for rank in self.comm.peers:
             self._sharing.append(self.comm.isend(payload, rank, tag, "new matrices"))
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from yoked.timeline.deferral import part_batches
-from yoked.train.comm.communicator import ROWS_TAG, Communicator
+from yoked.train.comm.communicator import Communicator, MessageKind, Tag
 from yoked.train.comm.ragged_gather import RaggedGather
 from yoked.train.tables import RowGradients
 
@@ -69,7 +69,9 @@ class RowSum:
         if self.comm.active:
             parted = [_by_message(batches, deferred) for batches in ids_by_rank]
             messages = [[parts[n] for parts in parted] for n in range(MESSAGES)]
-        self._parts = [self._part(ids, ROWS_TAG + n) for n, ids in enumerate(messages)]
+        self._parts = [
+            self._part(ids, Tag(MessageKind.TABLE_ROWS, n)) for n, ids in enumerate(messages)
+        ]
         self._sent = 0
         every = [rows for part in self._parts for rows in part.rows_by_rank]
         self.used_rows = torch.unique(torch.cat(every))
@@ -79,7 +81,7 @@ class RowSum:
             for _ in ids[self.comm.rank]
         ]
 
-    def _part(self, ids_by_rank: Sequence[Sequence[Tensor]], tag: int) -> _Part:
+    def _part(self, ids_by_rank: Sequence[Sequence[Tensor]], tag: Tag) -> _Part:
         rows = [self._distinct(batches) for batches in ids_by_rank]
         mine = RowGradients(rows[self.comm.rank], self.widths, self.vocab_size)
         numels = [len(each) * sum(self.widths.values()) for each in rows]

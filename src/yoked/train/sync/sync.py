@@ -13,10 +13,7 @@ several micro-batches, is drawn in `yoked.timeline.deferral`.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import IntEnum
 
 from torch import Tensor
@@ -47,17 +44,6 @@ class Moment(IntEnum):
     DONE = 5
 
 
-@dataclass
-class SyncTimes:
-    """Where a step's sync went, seconds of this rank: for slower ranks, and for the wire.
-
-    What the wire did behind the computation is in neither.
-    """
-
-    wait_s: float = 0.0
-    comm_s: float = 0.0
-
-
 class Sync:
     """Sums gradients over ranks step by step; collective: all ranks call in the same order."""
 
@@ -73,7 +59,6 @@ class Sync:
         part of the sum already.
         """
         self.comm, self.layout, self.payload = comm, layout, payload
-        self.times = SyncTimes()
         self.matrices = _matrices(comm, layout, payload)
         width = layout.head_grad.size(1)
         edges = piece_edges(layout.head_grad.size(0)) if sums_head else []
@@ -108,7 +93,6 @@ class Sync:
         deferred: at most so many of a rank's are (`deferred_backwards`). Returns where the
         gradients of each of this rank's micro-batches go.
         """
-        self.times = SyncTimes()
         self._reached, self._pieces_sent = Moment.BEGUN, 0
         self._unsent = dict.fromkeys(self.matrices.names)
         tables = self.rows.begin(ids_by_rank, deferred)
@@ -120,14 +104,12 @@ class Sync:
     def await_matrices(self) -> None:
         """Until this rank's matrices are those of the last step, on all ranks the same bytes."""
         if self.comm.active:
-            with self._communicating():
-                self.matrices.await_updates()
+            self.matrices.await_updates()
 
     def settle(self) -> None:
         """The same, and until nothing of the last step is on its way: weights may change."""
         if self.comm.active:
-            with self._communicating():
-                self.matrices.settle()
+            self.matrices.settle()
 
     def reach(self, moment: Moment) -> None:
         """This rank has come so far: what is complete leaves. Again is harmless."""
@@ -170,16 +152,13 @@ class Sync:
     def await_all(self) -> None:
         """Until the slowest rank has made its gradients."""
         if self._arrival is not None:
-            started = time.perf_counter()
             self._arrival.wait()
             self._arrival = None
-            self.times.wait_s += time.perf_counter() - started
 
     def collect(self, stack: Stack) -> None:
         """Until the gradients of a stack of this rank's are summed."""
         if self.comm.active:
-            with self._communicating():
-                self.matrices.collect(stack)
+            self.matrices.collect(stack)
 
     def before_update(self, stack: Stack) -> Tensor | None:
         """What `share` needs of a stack as it was."""
@@ -198,18 +177,11 @@ class Sync:
         if not self.comm.active:
             return self.rows.alone()
         assert self._scalars is not None, "rest_ready() comes first"
-        with self._communicating():
-            self.head.finish()
-            self.matrices.sent()
-            self._scalars.wait()
-            self.matrices.start_sharing()
-            return self.rows.sum()
-
-    @contextmanager
-    def _communicating(self) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.times.comm_s += time.perf_counter() - started
+        self.head.finish()
+        self.matrices.sent()
+        self._scalars.wait()
+        self.matrices.start_sharing()
+        return self.rows.sum()
 
 
 def _matrices(comm: Communicator, layout: Layout, payload: Payload) -> Matrices:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from yoked.ranks.exchange import decode, encode
-from yoked.train.comm.communicator import Communicator, Work
+from yoked.train.comm.communicator import Communicator, Tag, Work
 
 PATIENCE_S = 30.0
 T = TypeVar("T")
@@ -24,12 +24,12 @@ class Switchboard:
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
         self.lock = threading.Lock()
-        self.queues: dict[tuple[int, int, int], queue.Queue[Tensor]] = {}
+        self.queues: dict[tuple[int, int, int | Tag], queue.Queue[Tensor]] = {}
         self.barrier = threading.Barrier(world_size, timeout=PATIENCE_S)
         self.brought: list[Any] = [None] * world_size
         self.meetings = [0] * world_size
 
-    def line(self, source: int, to: int, tag: int) -> queue.Queue[Tensor]:
+    def line(self, source: int, to: int, tag: int | Tag) -> queue.Queue[Tensor]:
         with self.lock:
             return self.queues.setdefault((source, to, tag), queue.Queue())
 
@@ -56,12 +56,12 @@ class InMemoryCommunicator(Communicator):
     def all_reduce(self, tensor: Tensor, name: str) -> Work:
         self.bytes_sent += tensor.nbytes
         if not self.active:
-            return Work(None, None, name)
+            return Work(None, None, name, self.clock)
         met = self.board.meet(self.rank, tensor)
-        return Work(None, lambda: _fill(tensor, torch.stack(met()).sum(0)), name)
+        return Work(None, lambda: _fill(tensor, torch.stack(met()).sum(0)), name, self.clock)
 
     def barrier_async(self) -> Work:
-        return Work(None, None, "waiting")
+        return Work(None, None, "waiting", self.clock)
 
     def all_gather(
         self, tensor: Tensor, name: str, *, control: bool = False
@@ -70,7 +70,7 @@ class InMemoryCommunicator(Communicator):
         self.bytes_sent += tensor.nbytes * (self.world_size - 1)
         gathered = tensor.new_empty(self.world_size, *tensor.shape)
         met = self.board.meet(self.rank, tensor)
-        return gathered, Work(None, lambda: _fill(gathered, torch.stack(met())), name)
+        return gathered, Work(None, lambda: _fill(gathered, torch.stack(met())), name, self.clock)
 
     def all_gather_json(self, value: object, read: Callable[[Any], T]) -> list[T]:
         self.board.barrier.wait()
@@ -87,29 +87,29 @@ class InMemoryCommunicator(Communicator):
         def arrive() -> None:
             _fill(swapped, torch.stack([part[self.rank] for part in met()]))
 
-        return swapped, Work(None, arrive, name)
+        return swapped, Work(None, arrive, name, self.clock)
 
-    def reduce(self, tensor: Tensor, owner: int, name: str) -> Work:
+    def reduce(self, tensor: Tensor, dst: int, name: str) -> Work:
         return self.all_reduce(tensor, name)
 
-    def broadcast(self, tensor: Tensor, owner: int, name: str, *, control: bool = False) -> Work:
+    def broadcast(self, tensor: Tensor, src: int, name: str, *, control: bool = False) -> Work:
         del control
-        self.bytes_sent += tensor.nbytes if self.rank == owner else 0
+        self.bytes_sent += tensor.nbytes if self.rank == src else 0
         met = self.board.meet(self.rank, tensor)
-        return Work(None, lambda: _fill(tensor, met()[owner]), name)
+        return Work(None, lambda: _fill(tensor, met()[src]), name, self.clock)
 
-    def isend(self, tensor: Tensor, to: int, tag: int, name: str) -> Work:
+    def isend(self, tensor: Tensor, dst: int, tag: Tag, name: str) -> Work:
         self.bytes_sent += tensor.nbytes
-        self.board.line(self.rank, to, tag).put(tensor.clone())
-        return Work(None, None, name)
+        self.board.line(self.rank, dst, tag).put(tensor.clone())
+        return Work(None, None, name, self.clock)
 
-    def irecv(self, tensor: Tensor, source: int, tag: int, name: str) -> Work:
-        line = self.board.line(source, self.rank, tag)
+    def irecv(self, tensor: Tensor, src: int, tag: Tag, name: str) -> Work:
+        line = self.board.line(src, self.rank, tag)
 
         def arrive() -> None:
             tensor.copy_(line.get(timeout=PATIENCE_S))
 
-        return Work(None, arrive, name)
+        return Work(None, arrive, name, self.clock)
 
 
 def _fill(tensor: Tensor, arrived: Tensor) -> None:

@@ -7,16 +7,16 @@ from collections.abc import Callable
 import pytest
 import torch.distributed as dist
 
+from yoked.train.comm import heartbeat as beats
 from yoked.train.comm.communicator import Communicator, PeerLostError
 from yoked.train.comm.heartbeat import heartbeat, run_with_heartbeat, wait_for_heartbeat
-from yoked.train.sync import patience
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "BEAT_S", 0.01)
-    monkeypatch.setattr(patience, "SILENCE_S", 0.2)
-    monkeypatch.setattr(patience, "LONGEST_LOOK_S", 0.02)
+    monkeypatch.setattr(beats, "BEAT_S", 0.01)
+    monkeypatch.setattr(beats, "SILENCE_S", 0.2)
+    monkeypatch.setattr(beats, "LONGEST_LOOK_S", 0.02)
 
 
 def in_background(act: Callable[[], None]) -> threading.Thread:
@@ -30,7 +30,7 @@ def test_work_may_take_far_longer_than_the_silence_that_is_allowed(quick):
 
     def work() -> None:
         with heartbeat(store, "data"):
-            time.sleep(5 * patience.SILENCE_S)
+            time.sleep(5 * beats.SILENCE_S)
             order.append("worked")
 
     worker = in_background(work)
