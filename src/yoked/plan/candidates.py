@@ -36,7 +36,7 @@ from yoked.timeline.work import (
 
 EXACT = "exact"
 # Gradients leave layer by layer; deeper models in so many groups, which is fine enough.
-MOST_GROUPS = 8
+MAX_LAYER_GROUPS = 8
 
 
 @dataclass(frozen=True)
@@ -81,17 +81,17 @@ def build_candidate(
 ) -> Candidate:
     """Share out the rows by speed and predict the step. costs: one of each host, of one dtype."""
     ranks = [cost for cost in costs for _ in range(cost.ranks)]
-    shares = share_rows(rows_per_step, ranks, device_batch_size)
+    shares = assign_rows(rows_per_step, ranks, device_batch_size)
     divided = _divides(shape, ranks, rows_per_step, device_batch_size)
     evening = _evening(shape, ranks, device_batch_size, divided=divided)
     handovers: tuple[Handover, ...] = ()
     one = None if divided else _one_head(shape, ranks, rows_per_step, device_batch_size)
     if one is not None:
-        shares, evening = share_rows(rows_per_step, ranks, device_batch_size, one), None
+        shares, evening = assign_rows(rows_per_step, ranks, device_batch_size, one), None
     if evening is not None:
 
         def took_s(rank: int, rows: float) -> float:
-            return ranks[rank].adamw_s + rows * ranks[rank].in_batches_s(device_batch_size)
+            return ranks[rank].adamw_s + rows * ranks[rank].amortized_row_s(device_batch_size)
 
         shares = list(evening.best_rows(shares, took_s))
         handovers = evening.evened(shares, took_s)
@@ -125,7 +125,7 @@ def build_candidate(
         rows=by_host,
         ranks={cost.host: cost.ranks for cost in costs},
         tokens_per_step=rows_per_step * shape.sequence_len,
-        forecast=predict_step(works, traffic_of(shape, sync, costs[0].dtype, lm_head), network),
+        forecast=predict_step(works, step_traffic(shape, sync, costs[0].dtype, lm_head), network),
         memory_bytes=_memory(shape, works, ranks, parts, device_batch_size, sync, divided),
         handovers=handovers,
         lm_head=lm_head,
@@ -217,7 +217,7 @@ def evened_works(
             count, work = evening.batches(rows[rank]), found[rank]
             parts, last = part_batches(count, evening.deferred), batch == count - 1
             place = "before_s" if batch < parts.early else "head_s" if last else "ahead_s"
-            row_s = ranks[rank].in_batches_s(evening.batch_rows)
+            row_s = ranks[rank].amortized_row_s(evening.batch_rows)
             changed_s = getattr(work, place) + sign * evening.work(each.tokens) * row_s
             found[rank] = dataclasses.replace(work, **{place: max(0.0, changed_s)})
     return found
@@ -241,8 +241,8 @@ def _memory(
             shape,
             dtype=cost.dtype,
             rows=min(rows, device_batch_size),
-            waiting_rows=sum(part.deferred) if many else 0,
-            owned=work.owned,
+            deferred_rows=sum(part.deferred) if many else 0,
+            owned_fraction=work.owned,
             lossy=many and sync != EXACT,
             payload_bytes=DENSE_BYTES[sync] if many else 0.0,
             logits=rows * shape.sequence_len * shape.padded_vocab_size if divided else None,
@@ -251,7 +251,7 @@ def _memory(
     return found
 
 
-def share_rows(
+def assign_rows(
     rows: int, ranks: Sequence[RankCost], device_batch_size: int, one: OneHead | None = None
 ) -> list[int]:
     """Whole rows by rank such that the slowest is done as early as can be; some may have none.
@@ -277,14 +277,14 @@ def share_rows(
     return shares
 
 
-def traffic_of(shape: Shape, sync: str, dtype: str, lm_head: str) -> Traffic:
+def step_traffic(shape: Shape, sync: str, dtype: str, lm_head: str) -> Traffic:
     """What a step of this model exchanges. dtype: of hidden states."""
     counts = count_parameters(shape)
     return Traffic(
         head_numbers=counts.lm_head if lm_head == "whole" else 0.0,
         matrix_numbers=counts.transformer_matrices,
-        table_width=shape.table_width,
-        layers=min(shape.depth, MOST_GROUPS),
+        embedding_row_numbers=shape.embedding_row_numbers,
+        layers=min(shape.depth, MAX_LAYER_GROUPS),
         dense_bytes=DENSE_BYTES[sync],
         row_bytes=ROW_BYTES[sync],
         lm_head=lm_head,
@@ -319,7 +319,7 @@ def _work(
         muon_s=owned * cost.muon_s,
         adamw_s=(1 - idle) * cost.adamw_s,
         idle_rows_s=idle * cost.adamw_s,
-        owned=owned,
+        owned_fraction=owned,
         table_rows=touched(last),
         early_rows=touched(early),
         deferred_rows=(touched(deferred[0]), touched(deferred[1])),

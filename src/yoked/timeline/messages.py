@@ -137,7 +137,7 @@ def messages(mail: Mail, traffic: Traffic) -> StepMail:
     others, dense = mail.total - 1, traffic.dense_bytes
     layer = traffic.matrix_numbers / traffic.layers * dense
     stack = traffic.matrix_numbers / traffic.stacks * dense
-    row = traffic.table_width * traffic.row_bytes
+    row = traffic.embedding_row_numbers * traffic.row_bytes
     owned = [work.owned for work in mail.works]
     gradients = mail.direct(
         [(1 - part) * layer for part in owned], [others * part * layer for part in owned]

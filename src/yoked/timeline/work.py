@@ -86,7 +86,7 @@ class RankWork:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one step exchanges. table_width: numbers of one row in all tables together.
+    """What one step exchanges. embedding_row_numbers: numbers of one row in all tables together.
 
     layers: groups in which the matrices' gradients leave; head_pieces, stacks: messages that the
     lm_head's gradient and the new matrices are parted into. lm_head: whole,
@@ -96,7 +96,7 @@ class Traffic:
 
     head_numbers: float
     matrix_numbers: float
-    table_width: float
+    embedding_row_numbers: float
     layers: int
     dense_bytes: float = 4.0
     row_bytes: float = 4.0

@@ -13,7 +13,7 @@ from yoked.cli.commands.plan import PlanFlags
 from yoked.errors import FleetError, UsageError, YokedError
 from yoked.fleet.file import open_fleet
 from yoked.plan.shape import Shape
-from yoked.plan.simulate import load_simulated, simulate
+from yoked.plan.simulated_fleet import load_simulated, simulate
 from yoked.probe.store import save
 from yoked.records.measurement_json import measurement_to_json
 

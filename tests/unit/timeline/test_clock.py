@@ -12,7 +12,7 @@ from yoked.timeline.messages import ring_bytes
 from yoked.timeline.work import Network, Port, RankWork, Traffic
 
 NOTHING = Traffic(
-    head_numbers=0, matrix_numbers=0, table_width=0, layers=1, head_pieces=1, stacks=1
+    head_numbers=0, matrix_numbers=0, embedding_row_numbers=0, layers=1, head_pieces=1, stacks=1
 )
 
 
@@ -87,7 +87,7 @@ def test_what_moving_bytes_costs_the_cores_lengthens_the_computation() -> None:
 
 
 def test_rows_of_earlier_micro_batches_cross_the_wire_behind_the_last_one() -> None:
-    traffic = replace(NOTHING, table_width=1.0)
+    traffic = replace(NOTHING, embedding_row_numbers=1.0)
     at_once = [rank(host, before_s=5, forward_s=5, owned=0.5, table_rows=100) for host in "ab"]
     early = [replace(each, table_rows=50, early_rows=50) for each in at_once]
 
@@ -108,7 +108,7 @@ def test_deferred_backward_passes_hide_the_lm_head() -> None:
 
 
 def test_rows_of_deferred_micro_batches_leave_before_the_last_backward_pass() -> None:
-    traffic = replace(NOTHING, table_width=1.0)
+    traffic = replace(NOTHING, embedding_row_numbers=1.0)
     one = {"forward_s": 1, "backward_s": 3, "deferred_s": (0.5, 0.5), "owned": 0.5}
     at_once = [rank(host, table_rows=150, **one) for host in "ab"]
     parted = [rank(host, table_rows=50, deferred_rows=(0, 100), **one) for host in "ab"]
@@ -212,7 +212,7 @@ def fleets(draw: st.DrawFn) -> tuple[list[RankWork], Traffic, float, float]:
     traffic = Traffic(
         head_numbers=draw(st.floats(0, 1e6)),
         matrix_numbers=draw(st.floats(0, 1e6)),
-        table_width=draw(st.floats(0, 100)),
+        embedding_row_numbers=draw(st.floats(0, 100)),
         layers=draw(st.integers(1, 4)),
         dense_bytes=draw(st.sampled_from([0.53, 1.0, 2.0, 4.0])),
     )
@@ -257,5 +257,5 @@ def test_a_rank_sends_its_part_of_the_ring_and_its_rows_to_all(
     dense = ring_bytes(traffic.dense_bytes * (traffic.head_numbers + traffic.matrix_numbers), n)
     for work in works:
         own = work.early_rows + sum(work.deferred_rows) + work.table_rows
-        rows = (n - 1) * own * traffic.table_width * traffic.row_bytes
+        rows = (n - 1) * own * traffic.embedding_row_numbers * traffic.row_bytes
         assert step.hosts[work.host].sent_bytes == pytest.approx(dense + rows)

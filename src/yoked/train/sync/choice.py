@@ -170,7 +170,7 @@ def _traffic(name: str, config: ModelConfig, counts: ParameterCounts, lm_head: s
     return Traffic(
         head_numbers=counts.lm_head if lm_head == "whole" else 0.0,
         matrix_numbers=counts.transformer_matrices,
-        table_width=(counts.wte + counts.value_embeds) / config.padded_vocab_size,
+        embedding_row_numbers=(counts.wte + counts.value_embeds) / config.padded_vocab_size,
         layers=config.n_layer,
         dense_bytes=DENSE_BYTES[name],
         row_bytes=ROW_BYTES[name],
