@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from yoked.plan.shape import Shape, count_parameters
 from yoked.timeline.messages import ring_bytes
-from yoked.timeline.vocabulary import distinct_tokens
+from yoked.timeline.token_stats import expected_unique_tokens
 from yoked.timeline.work import DENSE_BYTES, ROW_BYTES
 
 LINE_RATES_BIT_PER_S = (1e9, 2.5e9, 10e9, 400e9)
@@ -26,7 +26,10 @@ class TransferTime:
 def transfer_times(shape: Shape, ranks: int, tokens_per_rank: float) -> list[TransferTime]:
     """What each rank sends in a step and how long that takes, nothing hidden."""
     counts = count_parameters(shape)
-    rows = distinct_tokens(round(tokens_per_rank), shape.vocab_size) * shape.embedding_row_numbers
+    rows = (
+        expected_unique_tokens(round(tokens_per_rank), shape.vocab_size)
+        * shape.embedding_row_numbers
+    )
     schemes = [
         ("every gradient in float32, as plain DDP does", ring_bytes(4.0 * counts.total, ranks))
     ]

@@ -17,13 +17,13 @@ from yoked.plan.shape import (
     head_flops_per_token,
     muon_flops,
 )
-from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import Parts, deferred_backwards, part_batches, part_rows
 from yoked.timeline.division import is_divided
 from yoked.timeline.evening import Evening, Handover, extra_tokens, head_part
 from yoked.timeline.fastest import OneHead, deferred_by_rank, fastest_has_it, with_one_head
-from yoked.timeline.ownership import owned_parts
-from yoked.timeline.vocabulary import distinct_tokens
+from yoked.timeline.ownership import owner_fractions
+from yoked.timeline.simulator import simulate_step
+from yoked.timeline.token_stats import expected_unique_tokens
 from yoked.timeline.work import (
     DENSE_BYTES,
     GLOO_CPU_S_PER_BYTE,
@@ -31,7 +31,7 @@ from yoked.timeline.work import (
     Network,
     RankWork,
     StepForecast,
-    Traffic,
+    StepTraffic,
 )
 
 EXACT = "exact"
@@ -96,7 +96,7 @@ def build_candidate(
         shares = list(evening.best_rows(shares, took_s))
         handovers = evening.evened(shares, took_s)
     speeds = [cost.rows_per_s for cost in ranks]
-    owned = owned_parts(speeds, muon_flops(shape), count_parameters(shape).adamw)
+    fractions = owner_fractions(speeds, muon_flops(shape), count_parameters(shape).adamw)
     has_head = None if one is None else one.rank
     deferred = deferred_by_rank(len(ranks), _deferred(shape, device_batch_size), has_head)
     parts = [
@@ -105,7 +105,7 @@ def build_candidate(
     ]
     works = [
         _work(shape, *each, device_batch_size, sync)
-        for each in zip(ranks, parts, owned, strict=True)
+        for each in zip(ranks, parts, fractions, strict=True)
     ]
     if divided:
         works = divided_works(shape, works, ranks, shares, handovers, device_batch_size)
@@ -125,7 +125,7 @@ def build_candidate(
         rows=by_host,
         ranks={cost.host: cost.ranks for cost in costs},
         tokens_per_step=rows_per_step * shape.sequence_len,
-        forecast=predict_step(works, step_traffic(shape, sync, costs[0].dtype, lm_head), network),
+        forecast=simulate_step(works, step_traffic(shape, sync, costs[0].dtype, lm_head), network),
         memory_bytes=_memory(shape, works, ranks, parts, device_batch_size, sync, divided),
         handovers=handovers,
         lm_head=lm_head,
@@ -186,12 +186,12 @@ def divided_works(
         tokens = count * shape.sequence_len
         rows_s = cost.rows_time_s(count, device_batch_size)
         part = (tokens + more) / (sum(rows) * shape.sequence_len)
-        deferred_s = sum(work.deferred_s) * cost.row_s / cost.backward_s
+        deferred_s = sum(work.deferred_backward_s) * cost.row_s / cost.backward_s
         own = (tokens + more) / tokens if tokens else 0.0
         found.append(
             dataclasses.replace(
                 work,
-                ahead_s=deferred_s * cost.forward_s / cost.row_s,
+                deferred_forward_s=deferred_s * cost.forward_s / cost.row_s,
                 head_s=own * rows_s * cost.head_s / cost.row_s,
                 # All but the tables' idle rows is nearly the lm_head's.
                 adamw_s=part * work.adamw_s,
@@ -216,7 +216,7 @@ def evened_works(
         ):
             count, work = evening.batches(rows[rank]), found[rank]
             parts, last = part_batches(count, evening.deferred), batch == count - 1
-            place = "before_s" if batch < parts.early else "head_s" if last else "ahead_s"
+            place = "early_s" if batch < parts.early else "head_s" if last else "deferred_forward_s"
             row_s = ranks[rank].amortized_row_s(evening.batch_rows)
             changed_s = getattr(work, place) + sign * evening.work(each.tokens) * row_s
             found[rank] = dataclasses.replace(work, **{place: max(0.0, changed_s)})
@@ -242,7 +242,7 @@ def _memory(
             dtype=cost.dtype,
             rows=min(rows, device_batch_size),
             deferred_rows=sum(part.deferred) if many else 0,
-            owned_fraction=work.owned,
+            owned_fraction=work.owned_fraction,
             lossy=many and sync != EXACT,
             payload_bytes=DENSE_BYTES[sync] if many else 0.0,
             logits=rows * shape.sequence_len * shape.padded_vocab_size if divided else None,
@@ -277,10 +277,10 @@ def assign_rows(
     return shares
 
 
-def step_traffic(shape: Shape, sync: str, dtype: str, lm_head: str) -> Traffic:
+def step_traffic(shape: Shape, sync: str, dtype: str, lm_head: str) -> StepTraffic:
     """What a step of this model exchanges. dtype: of hidden states."""
     counts = count_parameters(shape)
-    return Traffic(
+    return StepTraffic(
         head_numbers=counts.lm_head if lm_head == "whole" else 0.0,
         matrix_numbers=counts.transformer_matrices,
         embedding_row_numbers=shape.embedding_row_numbers,
@@ -293,7 +293,12 @@ def step_traffic(shape: Shape, sync: str, dtype: str, lm_head: str) -> Traffic:
 
 
 def _work(
-    shape: Shape, cost: RankCost, parts: Parts, owned: float, device_batch_size: int, sync: str
+    shape: Shape,
+    cost: RankCost,
+    parts: Parts,
+    owned_fraction: float,
+    device_batch_size: int,
+    sync: str,
 ) -> RankWork:
     early, deferred, last = parts
     first_s, second_s = (cost.rows_time_s(each, device_batch_size) for each in deferred)
@@ -305,21 +310,21 @@ def _work(
     idle = counts.tables / counts.adamw if cost.device == "cpu" else 0.0
 
     def touched(rows: int) -> float:
-        return distinct_tokens(rows * shape.sequence_len, shape.vocab_size)
+        return expected_unique_tokens(rows * shape.sequence_len, shape.vocab_size)
 
     codec = codec_cost(DENSE_BYTES[sync], cost.copy_bytes_per_s, lossy=sync != EXACT)
     return RankWork(
         host=cost.host,
-        before_s=cost.rows_time_s(early, device_batch_size),
-        ahead_s=(1 - backward_part) * (first_s + second_s),
-        deferred_s=(backward_part * first_s, backward_part * second_s),
+        early_s=cost.rows_time_s(early, device_batch_size),
+        deferred_forward_s=(1 - backward_part) * (first_s + second_s),
+        deferred_backward_s=(backward_part * first_s, backward_part * second_s),
         forward_s=last * cost.forward_s * stretch,
         head_s=last * cost.head_s * stretch,
         backward_s=last * cost.backward_s * stretch,
-        muon_s=owned * cost.muon_s,
+        muon_s=owned_fraction * cost.muon_s,
         adamw_s=(1 - idle) * cost.adamw_s,
         idle_rows_s=idle * cost.adamw_s,
-        owned_fraction=owned,
+        owned_fraction=owned_fraction,
         table_rows=touched(last),
         early_rows=touched(early),
         deferred_rows=(touched(deferred[0]), touched(deferred[1])),

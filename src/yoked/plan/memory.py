@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from yoked.plan.shape import Shape, count_parameters
 from yoked.timeline.deferral import activation_numbers
-from yoked.timeline.vocabulary import distinct_tokens
+from yoked.timeline.token_stats import expected_unique_tokens
 
 # A process that has imported torch, chosen its products and holds its work buffers. With it the
 # whole is within 4% of the peak that rehearsals of depth 4 with 2 and 8 rows had (1.02, 1.38 GB).
@@ -53,7 +53,7 @@ def rank_memory(
     tokens = rows * shape.sequence_len
     kept_tokens = tokens + deferred_rows * shape.sequence_len
     tables = counts.tables * number
-    row_numbers = distinct_tokens(tokens, shape.vocab_size) * shape.embedding_row_numbers
+    row_numbers = expected_unique_tokens(tokens, shape.vocab_size) * shape.embedding_row_numbers
     if logits is None:
         logits = min(tokens, HEAD_CHUNK_TOKENS) * shape.padded_vocab_size
     # The lm_head is cast once a step.

@@ -8,7 +8,7 @@ from itertools import permutations
 
 from yoked.errors import YokedError
 from yoked.records.measurement import Collective, Measurement
-from yoked.timeline.work import Network, Port
+from yoked.timeline.work import Network, PortRate
 
 # Of what raw TCP carries, where no collective was measured: Gloo's all_reduce of 8 MB and more
 # reached 99% at 1 Gbit/s and 95% at 100 Mbit/s.
@@ -48,7 +48,7 @@ def network_of(measurement: Measurement, hosts: Collection[str]) -> Network:
             )
         egress[link.from_host] = min(egress[link.from_host], rate)
         ingress[link.to_host] = min(ingress[link.to_host], rate)
-    ports = {host: Port(egress[host], ingress[host]) for host in hosts}
+    ports = {host: PortRate(egress[host], ingress[host]) for host in hosts}
     on_gpus = all(cost.device == "cuda" for cost in measurement.step_costs if cost.host in hosts)
     own_s = NCCL_LATENCY_S if on_gpus else GLOO_LATENCY_S
     rtt_s = max(link.rtt_s for link in links)

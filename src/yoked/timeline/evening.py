@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from yoked.timeline.deferral import part_batches
-from yoked.timeline.work import STEP_OVER_PRODUCTS
+from yoked.timeline.work import STEP_TIME_OVER_MATMULS
 
 # Tokens are handed over in groups of so many.
 GRAIN_TOKENS = 16
@@ -227,7 +227,7 @@ def extra_tokens(handovers: Sequence[Handover], ranks: int) -> list[int]:
 
 def head_part(head_flops: float, flops: float) -> float:
     """Of a row's time, what the lm_head takes, by what both compute."""
-    return head_flops / (STEP_OVER_PRODUCTS * flops)
+    return head_flops / (STEP_TIME_OVER_MATMULS * flops)
 
 
 def source_batch(count: int, deferred: int) -> int:

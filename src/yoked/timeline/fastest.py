@@ -112,13 +112,17 @@ def with_one_head(
             found.append(work)
             continue
         theirs += rows.total
-        before_s = max(0.0, work.before_s - rows.early * head_s)
-        ahead_s = max(0.0, work.ahead_s - sum(rows.deferred) * head_s)
+        early_s = max(0.0, work.early_s - rows.early * head_s)
+        deferred_forward_s = max(0.0, work.deferred_forward_s - sum(rows.deferred) * head_s)
         # All of AdamW but the tables' idle rows is nearly the lm_head's.
-        without = replace(work, before_s=before_s, ahead_s=ahead_s, head_s=0.0, adamw_s=0.0)
+        without = replace(
+            work, early_s=early_s, deferred_forward_s=deferred_forward_s, head_s=0.0, adamw_s=0.0
+        )
         found.append(replace(without, lacks_head=True))
     helper = found[has_it]
-    found[has_it] = replace(helper, ahead_s=helper.ahead_s + theirs * row_head_s[has_it])
+    found[has_it] = replace(
+        helper, deferred_forward_s=helper.deferred_forward_s + theirs * row_head_s[has_it]
+    )
     return found
 
 

@@ -16,8 +16,8 @@ from yoked.plan.network import network_of
 from yoked.plan.search import SYNCS, PlanRequest, make_plan
 from yoked.plan.shape import Shape
 from yoked.records.measurement import Collective, Measurement
-from yoked.timeline.clock import predict_step
-from yoked.timeline.work import GLOO_CPU_S_PER_BYTE, Network, Port, RankWork, Traffic
+from yoked.timeline.simulator import simulate_step
+from yoked.timeline.work import GLOO_CPU_S_PER_BYTE, Network, PortRate, RankWork, StepTraffic
 from yoked.units import format_bytes, format_count
 
 Fleet = Callable[..., Measurement]
@@ -281,11 +281,11 @@ def test_a_ring_takes_longer_to_begin_the_more_ranks_there_are(fleet: Fleet) -> 
 
 def test_a_sum_over_many_ranks_begins_later_than_over_two() -> None:
     def comm_s(ranks: int, latency_s: float) -> float:
-        work = RankWork("", 0.0, 0.1, 0.1, 0.0, 0.0, 0.0, owned=1 / ranks, table_rows=0.0)
+        work = RankWork("", 0.0, 0.1, 0.1, 0.0, 0.0, 0.0, owned_fraction=1 / ranks, table_rows=0.0)
         works = [replace(work, host=str(rank)) for rank in range(ranks)]
-        head = Traffic(head_numbers=1e6, matrix_numbers=0, embedding_row_numbers=0, layers=1)
-        ports = {str(rank): Port(1e12, 1e12) for rank in range(ranks)}
-        return predict_step(works, head, Network(ports, latency_s)).step_s - 0.2
+        head = StepTraffic(head_numbers=1e6, matrix_numbers=0, embedding_row_numbers=0, layers=1)
+        ports = {str(rank): PortRate(1e12, 1e12) for rank in range(ranks)}
+        return simulate_step(works, head, Network(ports, latency_s)).step_s - 0.2
 
     assert comm_s(2, 0.01) == pytest.approx(comm_s(2, 0.0) + 0.01, rel=0.05)
     assert comm_s(9, 0.01) > 10 * comm_s(2, 0.01)
@@ -311,20 +311,20 @@ def test_without_overlap_plain_ddp_comes_out_as_it_was_measured() -> None:
     works = [
         RankWork(
             host=host,
-            before_s=1.07,
+            early_s=1.07,
             forward_s=0.0,
             head_s=0.0,
             backward_s=0.0,
             muon_s=0.0,
             adamw_s=0.23,
-            owned=0.5,
+            owned_fraction=0.5,
             table_rows=0.0,
             cpu_s_per_byte=GLOO_CPU_S_PER_BYTE,
         )
         for host in "ab"
     ]
-    dense = Traffic(head_numbers=50e6, matrix_numbers=0, embedding_row_numbers=0, layers=1)
-    wire = Network({host: Port(118.8e6, 118.8e6) for host in "ab"}, 0.0015)
-    step = predict_step(works, dense, wire)
+    dense = StepTraffic(head_numbers=50e6, matrix_numbers=0, embedding_row_numbers=0, layers=1)
+    wire = Network({host: PortRate(118.8e6, 118.8e6) for host in "ab"}, 0.0015)
+    step = simulate_step(works, dense, wire)
     assert step.exposed_comm_s == pytest.approx(step.comm_s)
     assert 2048 / step.step_s == pytest.approx(555, rel=0.3)
