@@ -1,4 +1,4 @@
-"""Worlds on trial: a rank of `yoked.probe.world` on each host, and what comes of them together."""
+"""A rank of `yoked.probe.smoke_test` on each host, and what they report together."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LIMIT_S = 60.0
 def program() -> str:
     """The text of the rank, and of the connection between hosts: nothing of ours is there yet."""
     package = Path(yoked.__file__).parent
-    text = (package / "probe" / "world.py").read_text(encoding="utf-8")
+    text = (package / "probe" / "smoke_test.py").read_text(encoding="utf-8")
     sources = {"yoked": "", "yoked.channel": ""}
     for name in _CHANNEL:
         file = package / "channel" / f"{name}.py"

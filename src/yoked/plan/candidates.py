@@ -18,11 +18,11 @@ from yoked.plan.shape import (
     muon_flops,
 )
 from yoked.timeline.assignment import assign_rows, water_fill
-from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import Parts, deferred_backwards, part_rows
 from yoked.timeline.division import is_divided
-from yoked.timeline.ownership import owned_parts
-from yoked.timeline.vocabulary import distinct_tokens
+from yoked.timeline.ownership import owner_fractions
+from yoked.timeline.simulator import simulate_step
+from yoked.timeline.token_stats import expected_unique_tokens
 from yoked.timeline.work import (
     DENSE_BYTES,
     GLOO_CPU_S_PER_BYTE,
@@ -30,13 +30,13 @@ from yoked.timeline.work import (
     Network,
     RankWork,
     StepForecast,
-    Traffic,
+    StepTraffic,
     head_part,
 )
 
 EXACT = "exact"
 # Gradients leave layer by layer; deeper models in so many groups, which is fine enough.
-MOST_GROUPS = 8
+MAX_LAYER_GROUPS = 8
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ def build_candidate(
     shares = assign_rows(rows_per_step, times)
     divided = _divides(shape, ranks, rows_per_step, device_batch_size)
     speeds = [cost.rows_per_s for cost in ranks]
-    owned = owned_parts(speeds, muon_flops(shape), count_parameters(shape).adamw)
+    fractions = owner_fractions(speeds, muon_flops(shape), count_parameters(shape).adamw)
     # A rank alone has no message to hide.
     deferred = _deferred(shape, device_batch_size) if len(ranks) > 1 else 1
     parts = [part_rows(rows, device_batch_size, deferred) for rows in shares]
     works = [
         _work(shape, *each, device_batch_size, sync)
-        for each in zip(ranks, parts, owned, strict=True)
+        for each in zip(ranks, parts, fractions, strict=True)
     ]
     if divided:
         works = divided_works(shape, works, ranks, shares, device_batch_size)
@@ -104,7 +104,7 @@ def build_candidate(
         rows=by_host,
         ranks={cost.host: cost.ranks for cost in costs},
         tokens_per_step=rows_per_step * shape.sequence_len,
-        forecast=predict_step(works, traffic_of(shape, sync, costs[0].dtype, lm_head), network),
+        forecast=simulate_step(works, step_traffic(shape, sync, costs[0].dtype, lm_head), network),
         memory_bytes=_memory(shape, works, ranks, parts, device_batch_size, sync, divided),
         lm_head=lm_head,
     )
@@ -138,7 +138,7 @@ def divided_works(
     head = head_part(head_flops_per_token(shape), flops_per_token(shape))
     extra = water_fill(
         [step_time_s(cost, device_batch_size, n) for cost, n in zip(ranks, rows, strict=True)],
-        [cost.in_batches_s(device_batch_size) for cost in ranks],
+        [cost.amortized_row_s(device_batch_size) for cost in ranks],
         [head * count for count in rows],
     )
     counts = count_parameters(shape)
@@ -147,12 +147,12 @@ def divided_works(
         head_rows = count + more / head
         rows_s = cost.rows_time_s(count, device_batch_size)
         part = head_rows / sum(rows)
-        deferred_s = sum(work.deferred_s) * cost.row_s / cost.backward_s
+        deferred_s = sum(work.deferred_backward_s) * cost.row_s / cost.backward_s
         own = head_rows / count if count else 0.0
         found.append(
             dataclasses.replace(
                 work,
-                ahead_s=deferred_s * cost.forward_s / cost.row_s,
+                deferred_forward_s=deferred_s * cost.forward_s / cost.row_s,
                 head_s=own * rows_s * cost.head_s / cost.row_s,
                 adamw_s=(1 - of_adamw + part * of_adamw) * work.adamw_s,
             )
@@ -178,8 +178,8 @@ def _memory(
             shape,
             dtype=cost.dtype,
             rows=min(rows, device_batch_size),
-            waiting_rows=sum(part.deferred) if many else 0,
-            owned=work.owned,
+            deferred_rows=sum(part.deferred) if many else 0,
+            owned_fraction=work.owned_fraction,
             lossy=many and sync != EXACT,
             payload_bytes=DENSE_BYTES[sync] if many else 0.0,
             logits=rows * shape.sequence_len * shape.padded_vocab_size if divided else None,
@@ -188,14 +188,14 @@ def _memory(
     return found
 
 
-def traffic_of(shape: Shape, sync: str, dtype: str, lm_head: str) -> Traffic:
+def step_traffic(shape: Shape, sync: str, dtype: str, lm_head: str) -> StepTraffic:
     """What a step of this model exchanges. dtype: of hidden states."""
     counts = count_parameters(shape)
-    return Traffic(
+    return StepTraffic(
         head_numbers=counts.lm_head if lm_head == "whole" else 0.0,
         matrix_numbers=counts.transformer_matrices,
-        table_width=shape.table_width,
-        layers=min(shape.depth, MOST_GROUPS),
+        embedding_row_numbers=shape.embedding_row_numbers,
+        layers=min(shape.depth, MAX_LAYER_GROUPS),
         dense_bytes=DENSE_BYTES[sync],
         row_bytes=ROW_BYTES[sync],
         lm_head=lm_head,
@@ -204,7 +204,12 @@ def traffic_of(shape: Shape, sync: str, dtype: str, lm_head: str) -> Traffic:
 
 
 def _work(
-    shape: Shape, cost: RankCost, parts: Parts, owned: float, device_batch_size: int, sync: str
+    shape: Shape,
+    cost: RankCost,
+    parts: Parts,
+    owned_fraction: float,
+    device_batch_size: int,
+    sync: str,
 ) -> RankWork:
     early, deferred, last = parts
     first_s, second_s = (cost.rows_time_s(each, device_batch_size) for each in deferred)
@@ -213,20 +218,20 @@ def _work(
     stretch = passes_s / (last * cost.row_s) if last else 0.0
 
     def touched(rows: int) -> float:
-        return distinct_tokens(rows * shape.sequence_len, shape.vocab_size)
+        return expected_unique_tokens(rows * shape.sequence_len, shape.vocab_size)
 
     codec = codec_cost(DENSE_BYTES[sync], cost.copy_bytes_per_s, lossy=sync != EXACT)
     return RankWork(
         host=cost.host,
-        before_s=cost.rows_time_s(early, device_batch_size),
-        ahead_s=(1 - backward_part) * (first_s + second_s),
-        deferred_s=(backward_part * first_s, backward_part * second_s),
+        early_s=cost.rows_time_s(early, device_batch_size),
+        deferred_forward_s=(1 - backward_part) * (first_s + second_s),
+        deferred_backward_s=(backward_part * first_s, backward_part * second_s),
         forward_s=last * cost.forward_s * stretch,
         head_s=last * cost.head_s * stretch,
         backward_s=last * cost.backward_s * stretch,
-        muon_s=owned * cost.muon_s,
+        muon_s=owned_fraction * cost.muon_s,
         adamw_s=cost.adamw_s,
-        owned=owned,
+        owned_fraction=owned_fraction,
         table_rows=touched(last),
         early_rows=touched(early),
         deferred_rows=(touched(deferred[0]), touched(deferred[1])),

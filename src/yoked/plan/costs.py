@@ -19,7 +19,7 @@ from yoked.records.measurement import Measurement, StepCost
 
 # The part of a micro-batch's time that may not grow with its rows: where one row was measured to
 # take as long as several, a row more still costs something.
-MOST_OVERHEAD = 0.9
+MAX_OVERHEAD_FRACTION = 0.9
 # A copy on the machine that the anchors were measured on; for a host whose own was not.
 COPY_BYTES_PER_S = 15.6e9
 
@@ -59,7 +59,7 @@ class RankCost:
         """Of one rank, in micro-batches as measured."""
         return self.measured_rows / self.rows_time_s(self.measured_rows, self.measured_rows)
 
-    def in_batches_s(self, device_batch_size: int) -> float:
+    def amortized_row_s(self, device_batch_size: int) -> float:
         """A row more, with its part of what a micro-batch costs."""
         return self.row_s + self.overhead_s / device_batch_size
 
@@ -85,12 +85,12 @@ def rank_costs(measurement: Measurement, shape: Shape) -> dict[str, list[RankCos
         for host in hosts:
             known = [c for c in measurement.step_costs if (c.host, c.dtype) == (host, dtype)]
             if known:
-                cost = min(_nearest(known, shape), key=_seconds_per_token)
+                cost = min(_nearest_model(known, shape), key=_seconds_per_token)
                 by_dtype.setdefault(dtype, []).append(_rank_cost(cost, measurement, shape))
     return by_dtype
 
 
-def _nearest(known: Iterable[StepCost], shape: Shape) -> list[StepCost]:
+def _nearest_model(known: Iterable[StepCost], shape: Shape) -> list[StepCost]:
     """The measurements of the model that is most like this one."""
     wanted = flops_per_token(shape)
     distances = [
@@ -101,7 +101,7 @@ def _nearest(known: Iterable[StepCost], shape: Shape) -> list[StepCost]:
 
 
 def _shape_of(cost: StepCost, like: Shape) -> Shape:
-    return Shape.of_record(cost.model, like.window_pattern)
+    return Shape.from_record(cost.model, like.window_pattern)
 
 
 def _seconds_per_token(cost: StepCost) -> float:
@@ -110,17 +110,17 @@ def _seconds_per_token(cost: StepCost) -> float:
 
 def _rank_cost(cost: StepCost, measurement: Measurement, shape: Shape) -> RankCost:
     probed = _shape_of(cost, shape)
-    whole_s = cost.batch_s
-    if not whole_s > 0:
+    micro_batch_s = cost.batch_s
+    if not micro_batch_s > 0:
         raise YokedError(
-            f"a training step took {whole_s:g} s on {cost.host}, says the measurement",
+            f"a training step took {micro_batch_s:g} s on {cost.host}, says the measurement",
             fix="yoked probe    measures the fleet anew",
         )
     layers = layer_flops_per_token(shape) / layer_flops_per_token(probed)
     head = head_flops_per_token(shape) / head_flops_per_token(probed)
     # The parts were measured with what a micro-batch costs whatever its size.
-    overhead_s = min(cost.overhead_s, MOST_OVERHEAD * whole_s)
-    growing = 1 - overhead_s / whole_s
+    overhead_s = min(cost.overhead_s, MAX_OVERHEAD_FRACTION * micro_batch_s)
+    growing = 1 - overhead_s / micro_batch_s
     per_row = growing * shape.sequence_len / cost.tokens
     parameters = count_parameters(shape).adamw / count_parameters(probed).adamw
     return RankCost(

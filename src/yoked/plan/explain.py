@@ -6,14 +6,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from yoked.plan.candidates import EXACT, Candidate
-from yoked.plan.search import FOR_THOSE_WHO_ASK, WORTH_A_HOST, WORTHWHILE, HostGain, Plan
+from yoked.plan.search import MIN_GAIN, MIN_HOST_GAIN, OPT_IN, HostGain, Plan
 from yoked.plan.shape import Shape
 from yoked.units import format_bytes, format_count, format_duration
 
 # A wait or an exposed part below this is not worth a word.
-NOTEWORTHY = 0.02
+MIN_WAIT_FRACTION = 0.02
 # What `yoked probe` takes on every device where nothing else is said.
-_USUAL = {"--aspect-ratio": 64, "--vocab-size": 32_768}
+_PROBE_DEFAULTS = {"--aspect-ratio": 64, "--vocab-size": 32_768}
 
 
 @dataclass(frozen=True)
@@ -37,50 +37,52 @@ class Target:
 
 def verdict(plan: Plan) -> str:
     """What it will bring, in one sentence."""
-    chosen, alone = plan.chosen, plan.best_alone
+    chosen, best_single_host = plan.chosen, plan.best_single_host
     rate = f"{format_count(round(chosen.tokens_per_second))} tokens/s"
-    if len(plan.alone) == 1:
+    if len(plan.single_host) == 1:
         return f"{chosen.hosts[0]} alone: {rate} in {chosen.dtype}"
     if len(chosen.rows) == 1:
-        together = next(each for each in plan.candidates if each.sync not in FOR_THOSE_WHO_ASK)
-        everyone = "both hosts" if len(plan.alone) == 2 else f"all {len(plan.alone)} hosts"
+        together = next(each for each in plan.candidates if each.sync not in OPT_IN)
+        everyone = (
+            "both hosts" if len(plan.single_host) == 2 else f"all {len(plan.single_host)} hosts"
+        )
         return (
-            f"train on {alone.hosts[0]} alone: {rate}; {everyone} together "
+            f"train on {best_single_host.hosts[0]} alone: {rate}; {everyone} together "
             f"would reach {format_count(round(together.tokens_per_second))}"
         )
     return (
         f"{len(chosen.rows)} hosts with --sync {chosen.sync}: {rate}, "
-        f"{plan.speedup:.2f} times {alone.hosts[0]} alone"
+        f"{plan.speedup:.2f} times {best_single_host.hosts[0]} alone"
     )
 
 
 def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list[str]:
     """What decides the step, who waits, who is worth having, and what the run takes."""
     lines = [_communication(plan.chosen)] if len(plan.chosen.rows) > 1 else []
-    lines += _lm_head(plan.chosen)
-    lines += _choice(plan)
-    lines += [_gain(gain, plan, added) for gain in _told(plan, added)]
+    lines += _lm_head_reason(plan.chosen)
+    lines += _sync_reasons(plan)
+    lines += [_gain_line(gain, plan, added) for gain in _gains_to_report(plan, added)]
     lines += [
-        f"{_short_of_memory(host, need, plan)}: leave it at home"
-        for host, need in plan.short.items()
+        f"{_memory_shortage(host, need, plan)}: leave it at home"
+        for host, need in plan.insufficient_memory.items()
     ]
     smaller = "--depth" if plan.chosen.device_batch_size == 1 else "--device-batch-size or --depth"
     lines += [
-        f"{_short_of_memory(host, need, plan)}: it would not fit; a smaller {smaller} would"
-        for host, need in plan.too_small.items()
+        f"{_memory_shortage(host, need, plan)}: it would not fit; a smaller {smaller} would"
+        for host, need in plan.over_memory.items()
     ]
-    lines.append(_target(plan.chosen, target))
+    lines.append(_target_line(plan.chosen, target))
     probed = [cost.scaled_from for cost in plan.costs.values() if cost.scaled_from is not None]
     if probed:
         lines.append(
             "computing is scaled by FLOPs from the model that was probed "
-            f"(depth {probed[0].depth}): `yoked probe {_shape_flags(plan.question.shape)}` "
+            f"(depth {probed[0].depth}): `yoked probe {_shape_flags(plan.request.shape)}` "
             "measures this one"
         )
     return lines
 
 
-def _short_of_memory(host: str, need: float, plan: Plan) -> str:
+def _memory_shortage(host: str, need: float, plan: Plan) -> str:
     return f"{host} needs {format_bytes(need)} and has {format_bytes(plan.memory_bytes[host])}"
 
 
@@ -93,7 +95,9 @@ def _shape_flags(shape: Shape) -> str:
         "--max-seq-len": shape.sequence_len,
         "--vocab-size": shape.vocab_size,
     }
-    return " ".join(f"{flag} {value}" for flag, value in flags.items() if _USUAL.get(flag) != value)
+    return " ".join(
+        f"{flag} {value}" for flag, value in flags.items() if _PROBE_DEFAULTS.get(flag) != value
+    )
 
 
 def _communication(chosen: Candidate) -> str:
@@ -104,13 +108,13 @@ def _communication(chosen: Candidate) -> str:
         f"hidden behind computing; {format_bytes(forecast.sent_bytes)} a step and host"
     )
     waits = {host: step.wait_s / forecast.step_s for host, step in forecast.hosts.items()}
-    slackest = max(waits, key=lambda host: waits[host])
-    if waits[slackest] >= NOTEWORTHY:
-        line += f"; {slackest} waits {waits[slackest]:.0%}"
+    idlest = max(waits, key=lambda host: waits[host])
+    if waits[idlest] >= MIN_WAIT_FRACTION:
+        line += f"; {idlest} waits {waits[idlest]:.0%}"
     return line
 
 
-def _lm_head(chosen: Candidate) -> list[str]:
+def _lm_head_reason(chosen: Candidate) -> list[str]:
     """Where its gradient is not summed, why."""
     if chosen.lm_head == "divided":
         why = "the hidden states of so few tokens weigh less than its gradient"
@@ -118,59 +122,59 @@ def _lm_head(chosen: Candidate) -> list[str]:
     return []
 
 
-def _choice(plan: Plan) -> list[str]:
+def _sync_reasons(plan: Plan) -> list[str]:
     """Why not the fastest, or not exact."""
     chosen = plan.chosen
     if len(chosen.rows) == 1:
-        return _beyond(plan)
+        return _opt_in_note(plan)
     same = [each for each in plan.candidates if each.hosts == chosen.hosts]
     exact = [each for each in same if each.sync == EXACT]
-    fastest = next((each for each in same if each.sync not in FOR_THOSE_WHO_ASK), chosen)
+    fastest = next((each for each in same if each.sync not in OPT_IN), chosen)
     if chosen.sync == EXACT and fastest.sync != EXACT:
         more = fastest.tokens_per_second / chosen.tokens_per_second - 1
         why = f"{fastest.sync} would be {more:.0%} faster: too little to lose exactness for"
-        return [why, *_beyond(plan)]
+        return [why, *_opt_in_note(plan)]
     if chosen.sync != EXACT and exact:
         more = chosen.tokens_per_second / exact[0].tokens_per_second - 1
         why = "--sync exact keeps the loss curve of one process"
-        return [f"{chosen.sync} is {more:.0%} faster than exact; {why}", *_beyond(plan)]
-    return _beyond(plan)
+        return [f"{chosen.sync} is {more:.0%} faster than exact; {why}", *_opt_in_note(plan)]
+    return _opt_in_note(plan)
 
 
-def _beyond(plan: Plan) -> list[str]:
+def _opt_in_note(plan: Plan) -> list[str]:
     """What would be faster, and is never chosen."""
     fastest = plan.candidates[0]
-    faster = fastest.tokens_per_second > WORTHWHILE * plan.chosen.tokens_per_second
-    if fastest.sync not in FOR_THOSE_WHO_ASK or not faster:
+    faster = fastest.tokens_per_second > MIN_GAIN * plan.chosen.tokens_per_second
+    if fastest.sync not in OPT_IN or not faster:
         return []
     rate = format_count(round(fastest.tokens_per_second))
     how = f"--sync {fastest.sync} on {len(fastest.hosts)} hosts"
     return [f"{how} would reach {rate} tokens/s; it is never chosen: look at what it loses"]
 
 
-def _told(plan: Plan, added: Collection[str]) -> list[HostGain]:
+def _gains_to_report(plan: Plan, added: Collection[str]) -> list[HostGain]:
     """Gains worth a line: all of a small fleet, and one of many that are alike."""
     kinds: dict[tuple[float, float, bool], HostGain] = {}
-    for gain in plan.gains:
-        kinds.setdefault((gain.with_it, gain.without_it, gain.host in added), gain)
+    for gain in plan.host_gains:
+        kinds.setdefault((gain.with_host, gain.without_host, gain.host in added), gain)
     return list(kinds.values())
 
 
-def _gain(gain: HostGain, plan: Plan, added: Collection[str]) -> str:
-    rates_of = (gain.with_it, gain.without_it)
-    alike = sum(1 for each in plan.gains if (each.with_it, each.without_it) == rates_of)
+def _gain_line(gain: HostGain, plan: Plan, added: Collection[str]) -> str:
+    rates_of = (gain.with_host, gain.without_host)
+    alike = sum(1 for each in plan.host_gains if (each.with_host, each.without_host) == rates_of)
     who = gain.host if alike == 1 else f"each of {alike} hosts like {gain.host}"
     rates = (
-        f"{format_count(round(gain.without_it))} tokens/s without, "
-        f"{format_count(round(gain.with_it))} with"
+        f"{format_count(round(gain.without_host))} tokens/s without, "
+        f"{format_count(round(gain.with_host))} with"
     )
-    if gain.with_it < gain.without_it * WORTH_A_HOST:
+    if gain.with_host < gain.without_host * MIN_HOST_GAIN:
         no = "will not help" if gain.host in added else "leave it at home"
         return f"{who}: {no} ({rates})"
     return f"{who} adds {gain.gain:.0%} ({rates})"
 
 
-def _target(chosen: Candidate, target: Target) -> str:
+def _target_line(chosen: Candidate, target: Target) -> str:
     tokens = format_count(target.steps * chosen.tokens_per_step)
     line = (
         f"{target.steps:,} steps of {chosen.tokens_per_step:,} tokens, {tokens} in all: "

@@ -45,7 +45,7 @@ class Shape:
         return cls(depth, n_head * head_dim, n_head, vocab_size, sequence_len, window_pattern)
 
     @classmethod
-    def of_record(cls, record: ModelShape, window_pattern: str) -> Shape:
+    def from_record(cls, record: ModelShape, window_pattern: str) -> Shape:
         """The shape of a measurement, which does not keep the pattern."""
         return cls(
             record.depth,
@@ -67,7 +67,7 @@ class Shape:
         return (self.depth + 1) // 2
 
     @property
-    def table_width(self) -> int:
+    def embedding_row_numbers(self) -> int:
         """Numbers that a token looks up in all tables together."""
         return (1 + self.value_tables) * self.n_embd
 
@@ -81,7 +81,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Counts:
+class ParameterCounts:
     """Numbers of parameters by group, named as in the report of a run."""
 
     wte: int
@@ -111,11 +111,11 @@ class Counts:
         return self.tables + self.dense + self.scalars
 
 
-def count_parameters(shape: Shape) -> Counts:
+def count_parameters(shape: Shape) -> ParameterCounts:
     """Parameters by group."""
     width, vocab = shape.n_embd, shape.padded_vocab_size
     gates = shape.value_tables * VE_GATE_CHANNELS * shape.n_head
-    return Counts(
+    return ParameterCounts(
         wte=vocab * width,
         value_embeds=shape.value_tables * vocab * width,
         lm_head=vocab * width,

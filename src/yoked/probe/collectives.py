@@ -14,15 +14,15 @@ PAYLOADS_BYTES = (
 )
 OPS = ("all_reduce", "all_gather", "reduce_scatter")
 # How the time is shared out; all_reduce is what training waits for.
-TIME_SHARES = {"all_reduce": 3.0, "all_gather": 1.0, "reduce_scatter": 1.0}
+TIME_WEIGHTS = {"all_reduce": 3.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 # A repetition takes at least so long: what is shorter is done several times in a row.
 REPETITION_S = 0.02
-MOST_IN_A_ROW = 20
-MOST_REPETITIONS = 5
+MAX_ITERATIONS = 20
+MAX_REPETITIONS = 5
 # From here on a first run is as good as any other; what is shorter is never left out.
 LONG_S = 0.2
 # What all repetitions of one size may take, as a part of the operation's time.
-SIZE_SHARE = 0.1
+MAX_SIZE_FRACTION = 0.1
 
 
 def bus_factor(op: str, ranks: int) -> float:
@@ -34,25 +34,25 @@ def bus_factor(op: str, ranks: int) -> float:
     return (2 if op == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
-def numbers_of(payload_bytes: int, ranks: int) -> int:
+def element_count(payload_bytes: int, ranks: int) -> int:
     """float32 numbers of a payload, a multiple of the ranks."""
     return max(1, payload_bytes // (4 * ranks)) * ranks
 
 
-def time_for(op: str, left_s: float) -> float:
+def time_budget_s(op: str, left_s: float) -> float:
     """What an operation may take of the time that is left for it and those after it."""
     waiting = OPS[OPS.index(op) :]
-    return left_s * TIME_SHARES[op] / sum(TIME_SHARES[each] for each in waiting)
+    return left_s * TIME_WEIGHTS[op] / sum(TIME_WEIGHTS[each] for each in waiting)
 
 
-def is_left_out(expected_s: float, left_s: float) -> bool:
+def is_skipped(expected_s: float, left_s: float) -> bool:
     """Whether a size would take too long. left_s: what its operation may still take."""
     return expected_s > max(left_s, LONG_S)
 
 
-def in_a_row(first_s: float) -> int:
+def iterations(first_s: float) -> int:
     """How often an operation is done in one repetition. first_s: what it took at first."""
-    return max(1, min(MOST_IN_A_ROW, round(REPETITION_S / max(first_s, 1e-9))))
+    return max(1, min(MAX_ITERATIONS, round(REPETITION_S / max(first_s, 1e-9))))
 
 
 def repetitions(first_s: float, limit_s: float, left_s: float) -> int:
@@ -60,13 +60,13 @@ def repetitions(first_s: float, limit_s: float, left_s: float) -> int:
 
     limit_s: what the operation may take at all its sizes; left_s: what is left of it.
     """
-    each_s = first_s * in_a_row(first_s)
-    fitting = int(max(0.0, min(SIZE_SHARE * limit_s, left_s)) / max(each_s, 1e-9))
-    return max(0 if first_s >= LONG_S else 1, min(MOST_REPETITIONS, fitting))
+    each_s = first_s * iterations(first_s)
+    fitting = int(max(0.0, min(MAX_SIZE_FRACTION * limit_s, left_s)) / max(each_s, 1e-9))
+    return max(0 if first_s >= LONG_S else 1, min(MAX_REPETITIONS, fitting))
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedCollective:
     """A collective at one size, by rank 0; the seconds are of the slowest rank."""
 
     op: str
@@ -76,7 +76,7 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class SkippedSize:
     """A size that would have taken too long. expected_s: by the size before it."""
 
     op: str
@@ -84,8 +84,10 @@ class LeftOut:
     expected_s: float
 
 
-def rated(timed: Sequence[Timed], ranks: int, wire_bytes_per_s: float | None) -> list[Collective]:
-    """Bandwidths of what was timed. wire_bytes_per_s: of the slowest link; None: there is none."""
+def with_bandwidth(
+    timed: Sequence[TimedCollective], ranks: int, link_bytes_per_s: float | None
+) -> list[Collective]:
+    """Bandwidths of what was timed. link_bytes_per_s: of the slowest link; None: there is none."""
     found = []
     for each in timed:
         algbw = each.payload_bytes / each.time_s
@@ -99,7 +101,7 @@ def rated(timed: Sequence[Timed], ranks: int, wire_bytes_per_s: float | None) ->
                 time_s=each.time_s,
                 algbw_bytes_per_s=algbw,
                 busbw_bytes_per_s=busbw,
-                fraction_of_wire=None if not wire_bytes_per_s else busbw / wire_bytes_per_s,
+                fraction_of_wire=None if not link_bytes_per_s else busbw / link_bytes_per_s,
             )
         )
     return found

@@ -25,7 +25,7 @@ _ANSWER_S = 30.0
 
 
 @dataclass(frozen=True)
-class Place:
+class LinkEnd:
     """Where a host is reached: the interface of yoked.toml, and its address of today."""
 
     host: str
@@ -61,7 +61,7 @@ QUICK = Timing(send_s=0.4, skip_s=0.1, slack_s=0.1)
 
 
 @dataclass(frozen=True)
-class LinkSeen:
+class LinkMeasurement:
     """A link with what its record has no room for. interface_mtu_bytes: of the sender."""
 
     link: Link
@@ -70,31 +70,35 @@ class LinkSeen:
 
 
 def measure_links(
-    places: Sequence[Place],
+    ends: Sequence[LinkEnd],
     agents: Mapping[str, Agent],
     timing: Timing,
     progress: Callable[[int, int], None],
-) -> list[LinkSeen]:
-    """Every ordered pair of places. progress: told the pairs that are done, and how many there are.
+) -> list[LinkMeasurement]:
+    """Every ordered pair of ends. progress: told the pairs that are done, and how many there are.
 
     Raises HostError with the pair where a connection fails.
     """
-    by_name = {place.host: place for place in places}
+    by_name = {end.host: end for end in ends}
     token = secrets.token_hex(16)
     with ExitStack() as stack:
         ports = {
             name: stack.enter_context(listening(agents[name], token, name)) for name in by_name
         }
         prober = _Prober(by_name, agents, ports, token, timing)
-        found: list[LinkSeen] = []
-        total = len(places) * (len(places) - 1) // 2
+        found: list[LinkMeasurement] = []
+        total = len(ends) * (len(ends) - 1) // 2
         for pairs in rounds(list(by_name)):
             for both in at_once(prober.measure, pairs):
                 found += both
             progress(len(found) // 2, total)
     order = list(by_name)
     return sorted(
-        found, key=lambda seen: (order.index(seen.link.from_host), order.index(seen.link.to_host))
+        found,
+        key=lambda measured: (
+            order.index(measured.link.from_host),
+            order.index(measured.link.to_host),
+        ),
     )
 
 
@@ -103,33 +107,33 @@ class _Prober:
 
     def __init__(
         self,
-        places: Mapping[str, Place],
+        ends: Mapping[str, LinkEnd],
         agents: Mapping[str, Agent],
         ports: Mapping[str, int],
         token: str,
         timing: Timing,
     ) -> None:
-        self._places, self._agents, self._ports = places, agents, ports
+        self._ends, self._agents, self._ports = ends, agents, ports
         self._token, self._timing = token, timing
 
-    def measure(self, pair: tuple[str, str]) -> list[LinkSeen]:
+    def measure(self, pair: tuple[str, str]) -> list[LinkMeasurement]:
         """Both links between two hosts."""
         ways = [pair, (pair[1], pair[0])]
-        alone = [self._send(*way, both=False) for way in ways]
-        together = at_once(lambda way: self._send(*way, both=True), ways)
+        one_way = [self._send(*way, both=False) for way in ways]
+        both_ways = at_once(lambda way: self._send(*way, both=True), ways)
         # A round trip is the same from either end; what is longer, a processor was busy.
-        rtt_s = min(echo_s for answer in alone for echo_s in answer["echo_s"])
+        rtt_s = min(echo_s for answer in one_way for echo_s in answer["echo_s"])
         return [
-            self._seen(*way, one, both, rtt_s)
-            for way, one, both in zip(ways, alone, together, strict=True)
+            self._link_measurement(*way, one, both, rtt_s)
+            for way, one, both in zip(ways, one_way, both_ways, strict=True)
         ]
 
     def _send(self, source: str, target: str, *, both: bool) -> Mapping[str, Any]:
-        place, echoes = self._places[target], 0 if both else ECHOES
+        end, echoes = self._ends[target], 0 if both else ECHOES
         (answer,) = dialled(
             self._agents[source],
             source,
-            [{"address": place.address, "port": self._ports[target]}],
+            [{"address": end.address, "port": self._ports[target]}],
             token=self._token,
             wait_s=DIAL_S,
             send_s=self._timing.send_s,
@@ -137,33 +141,33 @@ class _Prober:
             echoes=echoes,
             window=self._timing.window(both=both),
         )
-        _require_answer(source, place, answer, echoes)
+        _require_answer(source, end, answer, echoes)
         return answer
 
-    def _seen(
+    def _link_measurement(
         self,
         source: str,
         target: str,
-        alone: Mapping[str, Any],
+        one_way: Mapping[str, Any],
         both: Mapping[str, Any],
         rtt_s: float,
-    ) -> LinkSeen:
-        place = self._places[source]
+    ) -> LinkMeasurement:
+        end = self._ends[source]
         link = Link(
             from_host=source,
             to_host=target,
-            interface=place.interface,
-            family=place.family,
-            mtu_bytes=alone["path_mtu_bytes"] or place.mtu_bytes or 0,
+            interface=end.interface,
+            family=end.family,
+            mtu_bytes=one_way["path_mtu_bytes"] or end.mtu_bytes or 0,
             rtt_s=rtt_s,
-            goodput_bytes_per_s=alone["goodput_bytes_per_s"],
+            goodput_bytes_per_s=one_way["goodput_bytes_per_s"],
             both_ways_bytes_per_s=both["goodput_bytes_per_s"],
         )
-        return LinkSeen(link, statistics.median(alone["echo_s"]), place.mtu_bytes)
+        return LinkMeasurement(link, statistics.median(one_way["echo_s"]), end.mtu_bytes)
 
 
-def _require_answer(source: str, place: Place, answer: Mapping[str, Any], echoes: int) -> None:
-    where = f"{place.host} at {place.address} ({place.interface})"
+def _require_answer(source: str, end: LinkEnd, answer: Mapping[str, Any], echoes: int) -> None:
+    where = f"{end.host} at {end.address} ({end.interface})"
     if not answer["ok"]:
         raise HostError(
             f"{source} lost its connection to {where}: {answer['error_text']}",
@@ -175,7 +179,7 @@ def _require_answer(source: str, place: Place, answer: Mapping[str, Any], echoes
             f"{len(answer['echo_s'])}",
             fix=f"ssh {source}    find out who answers there",
         )
-    if answer["answered_by"] != place.host:
+    if answer["answered_by"] != end.host:
         raise HostError(
             f"{source} reached {answer['answered_by']} instead of {where}",
             fix="two machines have that address: give one of them another",
@@ -183,5 +187,5 @@ def _require_answer(source: str, place: Place, answer: Mapping[str, Any], echoes
     if answer["goodput_bytes_per_s"] is None:
         raise HostError(
             f"next to nothing of what {source} sent arrived at {where}",
-            fix=f"look at the link's losses: on {place.host}, ip -s link show {place.interface}",
+            fix=f"look at the link's losses: on {end.host}, ip -s link show {end.interface}",
         )

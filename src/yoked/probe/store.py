@@ -16,7 +16,7 @@ from yoked.records.measurement import Measurement
 from yoked.records.measurement_json import measurement_from_json, measurement_to_json
 
 
-def place_of(fleet: Fleet) -> Path:
+def path_for(fleet: Fleet) -> Path:
     """The file of a fleet, which need not be there."""
     hosts = [[host.name, host.interface, host.device, host.ranks] for host in fleet.hosts]
     digest = hashlib.sha256(json.dumps(hosts).encode()).hexdigest()[:12]
@@ -24,9 +24,9 @@ def place_of(fleet: Fleet) -> Path:
     return state_root() / "probe" / f"{name}-{digest}.json"
 
 
-def keep(fleet: Fleet, measurement: Measurement) -> Path:
+def save(fleet: Fleet, measurement: Measurement) -> Path:
     """Keep a measurement instead of the one before it; returns its file. Raises YokedError."""
-    path = place_of(fleet)
+    path = path_for(fleet)
     temporary = path.with_suffix(".tmp")
     try:
         private_folder(path.parent)
@@ -45,7 +45,7 @@ def load_newest(fleet: Fleet) -> Measurement | None:
 
     Raises YokedError for a file that is damaged.
     """
-    path = place_of(fleet)
+    path = path_for(fleet)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

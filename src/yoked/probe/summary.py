@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from yoked.fleet.model import usable_gpus
-from yoked.probe.collectives import Timed, rated
+from yoked.probe.collectives import TimedCollective, with_bandwidth
 from yoked.records.measurement import Compute, Link, Measurement, ModelShape, StepCost
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankReport:
     """A rank's host, by its name in yoked.toml, and its rehearsal; None: there was none."""
 
     host: str
@@ -28,16 +28,16 @@ def summarise(
     hosts: Sequence[str],
     facts: Mapping[str, Mapping[str, Any]],
     links: Sequence[Link],
-    ranks: Sequence[Rank],
+    ranks: Sequence[RankReport],
     timed: Iterable[Mapping[str, Any]],
 ) -> Measurement:
     """All of a fleet. facts: by host, as its agent tells them; timed: as the worker wrote them;
     ranks: in their order, or none.
     """
     counted = Counter(rank.host for rank in ranks)
-    wire = min((link.goodput_bytes_per_s for link in links), default=None)
+    link_bytes_per_s = min((link.goodput_bytes_per_s for link in links), default=None)
     rehearsed = [(rank.host, rank.rehearsal) for rank in ranks if rank.rehearsal is not None]
-    step_costs = _slowest(
+    step_costs = _slowest_rank_costs(
         _step_cost(host, each) for host, told in rehearsed for each in told["step_costs"]
     )
     on_gpus = {cost.host for cost in step_costs if cost.device == "cuda"}
@@ -51,9 +51,13 @@ def summarise(
         ranks={host: counted[host] for host in hosts if host in counted},
         memory_bytes={host: amount for host, amount in memory.items() if amount},
         links=tuple(links),
-        collectives=tuple(rated([Timed(**each) for each in timed], len(ranks), wire)),
+        collectives=tuple(
+            with_bandwidth(
+                [TimedCollective(**each) for each in timed], len(ranks), link_bytes_per_s
+            )
+        ),
         compute=tuple(
-            _devices(
+            _sum_by_device(
                 Compute(**{**each, "host": host})
                 for host, told in rehearsed
                 for each in told["compute"]
@@ -69,7 +73,7 @@ def _gpu_memory_bytes(facts: Mapping[str, Any], ranks: int) -> int | None:
     return sum(amounts) if len(amounts) == ranks and all(amounts) else None
 
 
-def is_whole(measurement: Measurement) -> bool:
+def is_complete(measurement: Measurement) -> bool:
     """Whether it has what a plan needs: all links, and a step of every host."""
     hosts = set(measurement.ranks)
     links = {(link.from_host, link.to_host) for link in measurement.links}
@@ -81,17 +85,17 @@ def _step_cost(host: str, told: Mapping[str, Any]) -> StepCost:
     return StepCost(**{**told, "host": host, "model": ModelShape(**told["model"])})
 
 
-def _devices(computes: Iterable[Compute]) -> list[Compute]:
+def _sum_by_device(computes: Iterable[Compute]) -> list[Compute]:
     """One for each device and dtype: ranks that share a CPU each had a part of it."""
     found: dict[tuple[str, str, str], Compute] = {}
     for each in computes:
         key = each.host, each.device, each.dtype
         other = found.get(key)
-        found[key] = each if other is None else _together(other, each)
+        found[key] = each if other is None else _add(other, each)
     return list(found.values())
 
 
-def _together(one: Compute, other: Compute) -> Compute:
+def _add(one: Compute, other: Compute) -> Compute:
     return dataclasses.replace(
         one,
         threads=one.threads + other.threads,
@@ -100,17 +104,12 @@ def _together(one: Compute, other: Compute) -> Compute:
     )
 
 
-def _slowest(costs: Iterable[StepCost]) -> list[StepCost]:
+def _slowest_rank_costs(costs: Iterable[StepCost]) -> list[StepCost]:
     """One for each host, kind of device and dtype: that of the rank the others wait for."""
     found: dict[tuple[str, str, str], StepCost] = {}
     for each in costs:
         key = each.host, each.device, each.dtype
         other = found.get(key)
-        if other is None or micro_batch_s(other) / other.tokens < micro_batch_s(each) / each.tokens:
+        if other is None or other.batch_s / other.tokens < each.batch_s / each.tokens:
             found[key] = each
     return list(found.values())
-
-
-def micro_batch_s(cost: StepCost) -> float:
-    """All of a micro-batch."""
-    return cost.batch_s

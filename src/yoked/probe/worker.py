@@ -18,7 +18,7 @@ import sys
 
 from yoked.spare import in_spare_time, without_collector
 
-MEASURING = "yoked.probe.ranks"
+MEASURING = "yoked.probe.collective_bench"
 
 
 def main(argv: list[str]) -> int:
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
             in_spare_time(lambda: _load(spec))
         else:
             _load(spec)
-    from yoked.probe.ranks import measure
+    from yoked.probe.collective_bench import measure
 
     return measure(spec)
 

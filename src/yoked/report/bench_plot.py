@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_ALONE = "#9db8d9"
-_TOGETHER = "#1f4e8c"
+_SINGLE_HOST = "#9db8d9"
+_ALL_HOSTS = "#1f4e8c"
 _REFERENCE = "#6b6b6b"
 _EXPOSED = "#b4501e"
 _BAR = 0.62
@@ -61,20 +61,20 @@ def _figure(table: BenchTable) -> Figure:
 
 
 def _draw_speeds(axes: Axes, table: BenchTable) -> None:
-    places = range(len(table.rows))
+    positions = range(len(table.rows))
     speeds = [row.tokens_per_second for row in table.rows]
-    colours = [_TOGETHER if len(row.hosts) > 1 else _ALONE for row in table.rows]
-    axes.barh(places, speeds, _BAR, color=colours)
-    for place, speed in zip(places, speeds, strict=True):
+    colours = [_ALL_HOSTS if len(row.hosts) > 1 else _SINGLE_HOST for row in table.rows]
+    axes.barh(positions, speeds, _BAR, color=colours)
+    for position, speed in zip(positions, speeds, strict=True):
         axes.annotate(
             f"{speed:,.0f}",
-            (speed, place),
+            (speed, position),
             textcoords="offset points",
             xytext=(4, 0),
             va="center",
         )
-    if len(table.alone) > 1:
-        total = sum(table.alone.values())
+    if len(table.single_host) > 1:
+        total = sum(table.single_host.values())
         axes.axvline(total, color=_REFERENCE, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate(
             "sum of all alone",
@@ -91,13 +91,15 @@ def _draw_speeds(axes: Axes, table: BenchTable) -> None:
 
 def _draw_allreduce(axes: Axes, rows: list[BenchRow]) -> None:
     series = (
-        ("all-reduce, measured", _TOGETHER, [row.allreduce_s for row in rows]),
-        ("predicted", _ALONE, [row.predicted_allreduce_s for row in rows]),
+        ("all-reduce, measured", _ALL_HOSTS, [row.allreduce_s for row in rows]),
+        ("predicted", _SINGLE_HOST, [row.predicted_allreduce_s for row in rows]),
         ("exposed in a step", _EXPOSED, [row.exposed_comm_s for row in rows]),
     )
     for number, (label, colour, values) in enumerate(series):
-        places = [place + (number - 1) * _BAR / 3 for place in range(len(rows))]
-        axes.barh(places, [value or 0.0 for value in values], _BAR / 3, color=colour, label=label)
+        positions = [position + (number - 1) * _BAR / 3 for position in range(len(rows))]
+        axes.barh(
+            positions, [value or 0.0 for value in values], _BAR / 3, color=colour, label=label
+        )
     _name_rows(axes, [row.name for row in rows])
     axes.set_xlabel("seconds")
     axes.legend(frameon=False, fontsize=9)

@@ -45,45 +45,45 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class BenchTable:
-    """All rows. alone: what each host gives by itself, tokens/s, all at the same time.
+    """All rows. single_host: what each host gives by itself, tokens/s, all at the same time.
 
     speedup: of the fastest run on all hosts, over the fastest host alone. efficiency: of the
     same over the sum of all alone. Both are None for one host.
     """
 
     rows: tuple[BenchRow, ...]
-    alone: Mapping[str, float]
+    single_host: Mapping[str, float]
 
     @property
     def best(self) -> BenchRow | None:
         """The fastest run on all hosts."""
-        together = [row for row in self.rows if set(row.hosts) == set(self.alone)]
-        if len(self.alone) < 2 or not together:
+        together = [row for row in self.rows if set(row.hosts) == set(self.single_host)]
+        if len(self.single_host) < 2 or not together:
             return None
         return max(together, key=lambda row: row.tokens_per_second)
 
     @property
     def speedup(self) -> float | None:
         """How many times as fast as the fastest host alone."""
-        return None if self.best is None else self.over_fastest(self.best)
+        return None if self.best is None else self.relative_speed(self.best)
 
     @property
     def efficiency(self) -> float | None:
         """Part of what all hosts give that trains their own runs."""
         if self.best is None:
             return None
-        return self.best.tokens_per_second / sum(self.alone.values())
+        return self.best.tokens_per_second / sum(self.single_host.values())
 
-    def over_fastest(self, row: BenchRow) -> float:
+    def relative_speed(self, row: BenchRow) -> float:
         """A row's speed over that of the fastest host alone."""
-        return row.tokens_per_second / max(self.alone.values())
+        return row.tokens_per_second / max(self.single_host.values())
 
     def to_dict(self) -> dict[str, Any]:
         """As --json has it."""
-        rows = [{**asdict(row), "speedup": self.over_fastest(row)} for row in self.rows]
+        rows = [{**asdict(row), "speedup": self.relative_speed(row)} for row in self.rows]
         return {
             "rows": rows,
-            "alone": dict(self.alone),
+            "alone": dict(self.single_host),
             "speedup": self.speedup,
             "efficiency": self.efficiency,
         }
@@ -94,7 +94,7 @@ class BenchTable:
             fastest = max(self.rows, key=lambda row: row.tokens_per_second)
             return f"{fastest.name}: {fastest.tokens_per_second:,.0f} tokens/s"
         return (
-            f"{len(self.alone)} hosts: {self.best.tokens_per_second:,.0f} tokens/s, "
+            f"{len(self.single_host)} hosts: {self.best.tokens_per_second:,.0f} tokens/s, "
             f"{self.speedup:.2f}x the fastest alone, "
             f"{self.efficiency:.0%} of the sum of all alone"
         )
@@ -125,7 +125,7 @@ class BenchTable:
             row.name,
             str(row.ranks),
             f"{row.tokens_per_second:,.0f}",
-            f"{self.over_fastest(row):.2f}x",
+            f"{self.relative_speed(row):.2f}x",
             *map(
                 _seconds,
                 (row.allreduce_s, row.predicted_allreduce_s, row.exposed_comm_s),
@@ -151,11 +151,11 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def read_steps(
-    row: BenchRow, steps: Sequence[Mapping[str, Any]], counted: range, *, whole: bool
+    row: BenchRow, steps: Sequence[Mapping[str, Any]], counted: range, *, complete: bool
 ) -> BenchRow:
     """A row with the figures of a run's training lines, metrics.jsonl's, in order.
 
-    counted: the steps whose time counts. whole: the run was not cut short, so its last loss is
+    counted: the steps whose time counts. complete: the run was not cut short, so its last loss is
     that after the same tokens as the others'.
     """
     taken = steps[counted.start : counted.stop]
@@ -170,20 +170,20 @@ def read_steps(
             "step_s": step_s,
             "exposed_comm_s": median(max(s["comm_s"]) for s in taken) if several else None,
             "bytes_sent_per_step": int(median(max(step["bytes_sent"]) for step in taken)),
-            "loss": float(steps[-1]["loss"]) if whole else None,
+            "loss": float(steps[-1]["loss"]) if complete else None,
         }
     )
 
 
 def concurrent_steps(
-    seen: Sequence[Mapping[str, int]], totals: Mapping[str, int]
+    step_counts: Sequence[Mapping[str, int]], totals: Mapping[str, int]
 ) -> dict[str, range]:
     """The steps of each run that it took while all the others trained too, the first left out.
 
-    seen: how many steps each run had finished, in order of time. totals: how many each takes.
+    step_counts: steps that each run had finished, in order of time. totals: how many each takes.
     A run counts as training from the end of its first step to its last.
     """
-    training = [done for done in seen if all(done[name] >= 1 for name in totals)]
+    training = [done for done in step_counts if all(done[name] >= 1 for name in totals)]
     if not training:
         return {name: range(0) for name in totals}
     first = training[0]
@@ -192,7 +192,7 @@ def concurrent_steps(
     return {name: range(first[name], last[name]) for name in totals}
 
 
-def time_of_bytes(timed: Sequence[tuple[float, float]], payload_bytes: float) -> float | None:
+def interpolate_time_s(timed: Sequence[tuple[float, float]], payload_bytes: float) -> float | None:
     """Seconds of a collective at a payload, from those at others: (bytes, seconds).
 
     Between two payloads and beyond the largest it is a straight line, as latency and a rate make

@@ -32,7 +32,7 @@ _EVALUATION = "#b4501e"
 _REFERENCE = "#6b6b6b"
 # Standard deviation of the smoothing weights, as a part of the run.
 _SMOOTHING_FRACTION = 0.01
-_WIDEST_SMOOTHING_STEPS = 200.0
+_MAX_SMOOTHING_STEPS = 200.0
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ def read_curve(metrics: Path) -> Curve:
             _drop_from(training, int(resumed_at))
             _drop_from(evaluations, int(resumed_at) + 1)
         elif line.get("val_bpb") is not None:
-            _keep(evaluations, line)
+            _keep_latest_attempt(evaluations, line)
         elif line.get("loss") is not None:
-            _keep(training, line)
+            _keep_latest_attempt(training, line)
     ordered = [training[step] for step in sorted(training)]
-    tokens, seen = [], 0.0
+    tokens, total = [], 0.0
     for line in ordered:
-        seen += _sum(line.get("tokens", 0))
-        tokens.append(seen)
+        total += _total_tokens(line.get("tokens", 0))
+        tokens.append(total)
     return Curve(
         steps=sorted(training),
         losses=[float(line["loss"]) for line in ordered],
@@ -84,7 +84,7 @@ def _drop_from(lines: dict[int, dict[str, Any]], first: int) -> None:
         del lines[step]
 
 
-def _keep(lines: dict[int, dict[str, Any]], line: dict[str, Any]) -> None:
+def _keep_latest_attempt(lines: dict[int, dict[str, Any]], line: dict[str, Any]) -> None:
     step = int(line["step"])
     if step not in lines or line.get("attempt", 0) >= lines[step].get("attempt", 0):
         lines[step] = line
@@ -159,7 +159,7 @@ def _figure(curve: Curve, facts: dict[str, Any], run: str) -> Figure:
 
 
 def _draw_training(axes: Axes, curve: Curve, unigram_nats: float | None) -> None:
-    span = min(max(2.0, len(curve.steps) * _SMOOTHING_FRACTION), _WIDEST_SMOOTHING_STEPS)
+    span = min(max(2.0, len(curve.steps) * _SMOOTHING_FRACTION), _MAX_SMOOTHING_STEPS)
     smoothed = smooth(curve.losses, span)
     axes.plot(curve.steps, curve.losses, color=_RAW, linewidth=0.8, label="each step")
     axes.plot(curve.steps, smoothed, color=_SMOOTH, linewidth=1.8, label="smoothed")
@@ -234,6 +234,6 @@ def _number(facts: object, key: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def _sum(value: Any) -> float:
+def _total_tokens(value: Any) -> float:
     """Tokens of a step: a number, or one by rank."""
     return float(sum(value)) if isinstance(value, list) else float(value)

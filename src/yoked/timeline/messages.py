@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from yoked.timeline.work import DENSE_BYTES, Network, RankWork, Traffic
+from yoked.timeline.work import DENSE_BYTES, Network, RankWork, StepTraffic
 
 # Of a token's sums over a part of the vocabulary, float32.
 SUM_BYTES = 4.0
@@ -21,27 +21,27 @@ def ring_bytes(payload_bytes: float, ranks: int) -> float:
 
 
 @dataclass
-class Passage:
-    """A message in one step. latency_s: from ready everywhere to its first byte; moved: bytes that
-    a rank of each kind sends and receives; through: bytes that leave each host; missing: kinds of
-    ranks that have not made their part.
+class Message:
+    """A message in one step. latency_s: from ready everywhere to its first byte; bytes_by_class:
+    that a rank of each class sends and receives; bytes_by_host: that leave each host; senders_left:
+    classes of ranks that have not made their part.
     """
 
-    wire_s: float
+    transfer_s: float
     latency_s: float
-    moved: tuple[float, ...]
-    through: dict[str, float]
-    missing: int
-    left_s: float
-    ready: float = math.inf
-    end: float = math.inf
+    bytes_by_class: tuple[float, ...]
+    bytes_by_host: dict[str, float]
+    senders_left: int
+    remaining_s: float
+    ready_s: float = math.inf
+    end_s: float = math.inf
 
 
-class Mail:
-    """Ranks by kind, so that those which are alike are followed once, and who sits where."""
+class RankClasses:
+    """Ranks by class, so that those which are alike are followed once, and who sits where."""
 
     def __init__(self, works: Sequence[RankWork], network: Network) -> None:
-        self.network, self.total = network, len(works)
+        self.network, self.num_ranks = network, len(works)
         neighbours = Counter(work.host for work in works)
         numbers: dict[object, int] = {}
         self.works: list[RankWork] = []
@@ -57,66 +57,68 @@ class Mail:
             self.counts[number] += 1
             self.hosts.setdefault(work.host, Counter())[number] += 1
 
-    def ring(self, payload_bytes: float, *, hops: int) -> Passage:
+    def all_reduce(self, payload_bytes: float, *, hops: int) -> Message:
         """An all-reduce. Ranks of a host are neighbours: one of them sends through its port.
 
         hops: messages from rank to rank that follow on each other.
         """
-        part = ring_bytes(payload_bytes, self.total)
+        part = ring_bytes(payload_bytes, self.num_ranks)
         everywhere = dict.fromkeys(self.hosts, part if len(self.hosts) > 1 else 0.0)
         each = [part] * len(self.works)
-        return self._passage(each, each, everywhere, everywhere, hops)
+        return self._message(each, each, everywhere, everywhere, hops)
 
-    def direct(self, sent: list[float], received: list[float]) -> Passage:
-        """From rank to rank, by kind; what goes to ranks of the same host does not leave it."""
-        return self._passage(sent, received, self._away(sent), self._away(received))
+    def exchange(self, sent: list[float], received: list[float]) -> Message:
+        """From rank to rank, by class; what goes to ranks of the same host does not leave it."""
+        return self._message(
+            sent, received, self._bytes_off_host(sent), self._bytes_off_host(received)
+        )
 
-    def _away(self, bytes_by_kind: list[float]) -> dict[str, float]:
+    def _bytes_off_host(self, bytes_by_class: list[float]) -> dict[str, float]:
         away = {}
-        for host, kinds in self.hosts.items():
-            here = sum(kinds.values())
-            part = (self.total - here) / max(self.total - 1, 1)
-            away[host] = part * sum(n * bytes_by_kind[kind] for kind, n in kinds.items())
+        for host, counts in self.hosts.items():
+            here = sum(counts.values())
+            part = (self.num_ranks - here) / max(self.num_ranks - 1, 1)
+            away[host] = part * sum(n * bytes_by_class[number] for number, n in counts.items())
         return away
 
-    def _passage(
+    def _message(
         self,
         sent: list[float],
         received: list[float],
-        leaving: dict[str, float],
-        coming: dict[str, float],
+        egress: dict[str, float],
+        ingress: dict[str, float],
         hops: int = 1,
-    ) -> Passage:
-        moved = tuple(a + b for a, b in zip(sent, received, strict=True))
-        wire_s = max(moved) / self.network.local_bytes_per_s
+    ) -> Message:
+        bytes_by_class = tuple(a + b for a, b in zip(sent, received, strict=True))
+        transfer_s = max(bytes_by_class) / self.network.local_bytes_per_s
         if len(self.hosts) > 1:
             ports = self.network.ports
-            wire_s = max(
+            transfer_s = max(
                 max(
-                    leaving[host] / ports[host].out_bytes_per_s,
-                    coming[host] / ports[host].in_bytes_per_s,
+                    egress[host] / ports[host].out_bytes_per_s,
+                    ingress[host] / ports[host].in_bytes_per_s,
                 )
                 for host in self.hosts
             )
         latency_s = hops * self.network.latency_s
-        return Passage(wire_s, latency_s, moved, leaving, len(self.works), wire_s)
+        return Message(transfer_s, latency_s, bytes_by_class, egress, len(self.works), transfer_s)
 
 
-class StepMail:
+class StepMessages:
     """The messages of one step, in the order in which they queue for the wire.
 
-    parted: which messages of table rows there are before the last one: early, and deferred.
+    has_rows: which messages of table rows there are before the last one: early, and deferred.
     """
 
     def __init__(
-        self, traffic: Traffic, in_order: list[Passage], *, parted: tuple[bool, bool, bool]
+        self, traffic: StepTraffic, in_order: list[Message], *, has_rows: tuple[bool, bool, bool]
     ) -> None:
-        self.traffic, self.in_order, self.parted = traffic, in_order, parted
+        self.traffic, self.in_order, self.has_rows = traffic, in_order, has_rows
         rest = iter(in_order)
-        early, *deferred = parted
+        early, *deferred = has_rows
         self.early = next(rest) if early else None
-        pieces = traffic.head_pieces if traffic.lm_head == "whole" else 0
-        self.head = list(islice(rest, pieces))
+        chunks = traffic.head_chunks if traffic.lm_head == "whole" else 0
+        self.head = list(islice(rest, chunks))
         # Hidden states, sums, gradients of the hidden states.
         self.divided = list(islice(rest, 3 if traffic.lm_head == "divided" else 0))
         self.deferred = [next(rest) if there else None for there in deferred]
@@ -124,61 +126,63 @@ class StepMail:
         self.rows = next(rest)
         self.updates = list(rest)
 
-    def again(self) -> StepMail:
+    def copy(self) -> StepMessages:
         """The same messages, to be sent in another step."""
-        fresh = [dataclasses.replace(passage) for passage in self.in_order]
-        return StepMail(self.traffic, fresh, parted=self.parted)
+        fresh = [dataclasses.replace(message) for message in self.in_order]
+        return StepMessages(self.traffic, fresh, has_rows=self.has_rows)
 
 
-def messages(mail: Mail, traffic: Traffic) -> StepMail:
+def step_messages(classes: RankClasses, traffic: StepTraffic) -> StepMessages:
     """What all ranks exchange in a step."""
-    others, dense = mail.total - 1, traffic.dense_bytes
+    others, dense = classes.num_ranks - 1, traffic.dense_bytes
     layer = traffic.matrix_numbers / traffic.layers * dense
-    stack = traffic.matrix_numbers / traffic.stacks * dense
-    row = traffic.table_width * traffic.row_bytes
-    owned = [work.owned for work in mail.works]
-    gradients = mail.direct(
+    bucket = traffic.matrix_numbers / traffic.buckets * dense
+    row = traffic.embedding_row_numbers * traffic.row_bytes
+    owned = [work.owned_fraction for work in classes.works]
+    gradients = classes.exchange(
         [(1 - part) * layer for part in owned], [others * part * layer for part in owned]
     )
-    rows = _rows(mail, [row * work.table_rows for work in mail.works])
-    new = mail.direct(
-        [others * part * stack for part in owned], [(1 - part) * stack for part in owned]
+    rows = _all_gather(classes, [row * work.table_rows for work in classes.works])
+    new = classes.exchange(
+        [others * part * bucket for part in owned], [(1 - part) * bucket for part in owned]
     )
     early, first, second = (
         [row * each for each in touched]
         for touched in zip(
-            *((work.early_rows, *work.deferred_rows) for work in mail.works), strict=True
+            *((work.early_rows, *work.deferred_rows) for work in classes.works), strict=True
         )
     )
     every = [
-        *([_rows(mail, early)] if any(early) else []),
-        *_head(mail, traffic),
-        *[_rows(mail, deferred) for deferred in (first, second) if any(deferred)],
+        *([_all_gather(classes, early)] if any(early) else []),
+        *_head_messages(classes, traffic),
+        *[_all_gather(classes, deferred) for deferred in (first, second) if any(deferred)],
         *[gradients] * traffic.layers,
         rows,
-        *[new] * traffic.stacks,
+        *[new] * traffic.buckets,
     ]
-    return StepMail(traffic, every, parted=(any(early), any(first), any(second))).again()
+    return StepMessages(traffic, every, has_rows=(any(early), any(first), any(second))).copy()
 
 
-def _head(mail: Mail, traffic: Traffic) -> list[Passage]:
-    """The pieces of the lm_head's gradient, or what is exchanged in its place."""
+def _head_messages(classes: RankClasses, traffic: StepTraffic) -> list[Message]:
+    """The chunks of the lm_head's gradient, or what is exchanged in its place."""
     if traffic.lm_head == "divided":
-        own = [traffic.token_bytes * work.tokens for work in mail.works]
-        hidden = _rows(mail, own)
-        every = sum(count * each for count, each in zip(mail.counts, own, strict=True))
+        own = [traffic.token_bytes * work.tokens for work in classes.works]
+        hidden = _all_gather(classes, own)
+        every = sum(count * each for count, each in zip(classes.counts, own, strict=True))
         tokens = every / traffic.token_bytes
-        sums = _rows(mail, [2 * SUM_BYTES * tokens] * len(own))
-        back = mail.direct(
-            [every - each for each in own], [(mail.total - 1) * each for each in own]
+        sums = _all_gather(classes, [2 * SUM_BYTES * tokens] * len(own))
+        back = classes.exchange(
+            [every - each for each in own], [(classes.num_ranks - 1) * each for each in own]
         )
         return [hidden, sums, back]
-    head_bytes = traffic.head_numbers / traffic.head_pieces * traffic.dense_bytes
-    piece = mail.ring(head_bytes, hops=_hops(mail.total, traffic.dense_bytes))
-    return [piece] * traffic.head_pieces
+    head_bytes = traffic.head_numbers / traffic.head_chunks * traffic.dense_bytes
+    chunk = classes.all_reduce(
+        head_bytes, hops=_all_reduce_hops(classes.num_ranks, traffic.dense_bytes)
+    )
+    return [chunk] * traffic.head_chunks
 
 
-def _hops(ranks: int, dense_bytes: float) -> int:
+def _all_reduce_hops(ranks: int, dense_bytes: float) -> int:
     """Of the lm_head's sum: a pair's one message each, the ring of an all-reduce in float32, or
     the two of an exchange (`yoked.train.sync.exchange`).
     """
@@ -187,7 +191,9 @@ def _hops(ranks: int, dense_bytes: float) -> int:
     return 2 * (ranks - 1) if dense_bytes == DENSE_BYTES["exact"] else 2
 
 
-def _rows(mail: Mail, own: list[float]) -> Passage:
-    """Every rank's rows to all others. own: bytes, by kind of rank."""
-    every = sum(count * each for count, each in zip(mail.counts, own, strict=True))
-    return mail.direct([(mail.total - 1) * each for each in own], [every - each for each in own])
+def _all_gather(classes: RankClasses, own_bytes: list[float]) -> Message:
+    """Every rank's rows to all others. own_bytes: by class of rank."""
+    every = sum(count * each for count, each in zip(classes.counts, own_bytes, strict=True))
+    return classes.exchange(
+        [(classes.num_ranks - 1) * each for each in own_bytes], [every - each for each in own_bytes]
+    )

@@ -15,15 +15,17 @@ ADAMW_FLOPS = 128
 # its AdamW, and all others wait for them (0.1 s of 5.8 by a rank a quarter as fast). Of a rank half
 # as fast they come in time, and what two ranks own travels both ways at once (at 300 Mbit/s and
 # 2,048 tokens 1.36 s a step in place of 1.55); foreseen are equal steps at about 0.4.
-SLOWEST_OWNER = 0.4
+MIN_OWNER_SPEED = 0.4
 
 
 def owner_speeds(speeds: Sequence[float]) -> list[float]:
     """The same with 0 for ranks that are too slow to own anything."""
-    return [speed if speed >= SLOWEST_OWNER * max(speeds) else 0.0 for speed in speeds]
+    return [speed if speed >= MIN_OWNER_SPEED * max(speeds) else 0.0 for speed in speeds]
 
 
-def owned_parts(speeds: Sequence[float], muon_flops: float, adamw_numbers: float) -> list[float]:
+def owner_fractions(
+    speeds: Sequence[float], muon_flops: float, adamw_numbers: float
+) -> list[float]:
     """Parts of Muon's work by rank, together 1; whole matrices come close to them.
 
     speeds: relative, by rank; muon_flops, adamw_numbers: a step's.

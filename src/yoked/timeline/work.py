@@ -17,16 +17,16 @@ GLOO_CPU_S_PER_BYTE = 1.15e-9
 
 # A training step takes longer than its products: attention, elementwise passes, memory. Nearly all
 # of that is the layers'; the lm_head is products.
-STEP_OVER_PRODUCTS = 1.3
+STEP_TIME_OVER_MATMULS = 1.3
 
 
 def head_part(head_flops: float, flops: float) -> float:
     """Of a row's time, what the lm_head takes, by what both compute."""
-    return head_flops / (STEP_OVER_PRODUCTS * flops)
+    return head_flops / (STEP_TIME_OVER_MATMULS * flops)
 
 
 @dataclass(frozen=True)
-class Port:
+class PortRate:
     """What a host's connection to the others carries, each way while the other is in use too."""
 
     out_bytes_per_s: float
@@ -39,19 +39,19 @@ class Network:
     rank; local_bytes_per_s: between ranks of one host.
     """
 
-    ports: dict[str, Port]
+    ports: dict[str, PortRate]
     latency_s: float
     local_bytes_per_s: float = 5e9
 
 
 @dataclass(frozen=True)
 class RankWork:
-    """One rank's step. before_s: the first micro-batches, whole; ahead_s: the deferred ones' way
-    through layers and head; forward_s, head_s, backward_s: the last one, 0 without rows;
-    deferred_s: the deferred ones' backward passes in two parts, before its own
+    """One rank's step. early_s: the first micro-batches, whole; deferred_forward_s: the deferred
+    ones' way through layers and head; forward_s, head_s, backward_s: the last one, 0 without rows;
+    deferred_backward_s: the deferred ones' backward passes in two parts, before its own
     (`yoked.timeline.deferral`).
 
-    muon_s: of the matrices that it owns, the part `owned` of all. adamw_s: of all else.
+    muon_s: of the matrices that it owns, the part owned_fraction of all. adamw_s: of all else.
     early_rows, deferred_rows, table_rows: rows of the tables that the tokens of the first, the
     deferred, and the last micro-batch touch. encode_s, decode_s: a number's way into its payload
     dtype and back.
@@ -62,17 +62,17 @@ class RankWork:
     """
 
     host: str
-    before_s: float
+    early_s: float
     forward_s: float
     head_s: float
     backward_s: float
     muon_s: float
     adamw_s: float
-    owned: float
+    owned_fraction: float
     table_rows: float
     early_rows: float = 0.0
-    ahead_s: float = 0.0
-    deferred_s: tuple[float, float] = (0.0, 0.0)
+    deferred_forward_s: float = 0.0
+    deferred_backward_s: tuple[float, float] = (0.0, 0.0)
     deferred_rows: tuple[float, float] = (0.0, 0.0)
     encode_s: float = 0.0
     decode_s: float = 0.0
@@ -83,15 +83,17 @@ class RankWork:
     def alone_s(self) -> float:
         """The step without anything to exchange."""
         last_s = self.forward_s + self.head_s + self.backward_s
-        gradients_s = self.before_s + self.ahead_s + sum(self.deferred_s) + last_s
+        gradients_s = (
+            self.early_s + self.deferred_forward_s + sum(self.deferred_backward_s) + last_s
+        )
         return gradients_s + self.muon_s + self.adamw_s
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """What one step exchanges. table_width: numbers of one row in all tables together.
+class StepTraffic:
+    """What one step exchanges. embedding_row_numbers: numbers of one row in all tables together.
 
-    layers: groups in which the matrices' gradients leave; head_pieces, stacks: messages that the
+    layers: groups in which the matrices' gradients leave; head_chunks, buckets: messages that the
     lm_head's gradient and the new matrices are parted into. lm_head: whole or
     divided (`yoked.timeline.division`); then nothing of it is summed, and token_bytes are those of
     a token's hidden state.
@@ -99,12 +101,12 @@ class Traffic:
 
     head_numbers: float
     matrix_numbers: float
-    table_width: float
+    embedding_row_numbers: float
     layers: int
     dense_bytes: float = 4.0
     row_bytes: float = 4.0
-    head_pieces: int = 8
-    stacks: int = 4
+    head_chunks: int = 8
+    buckets: int = 4
     lm_head: str = "whole"
     token_bytes: float = 0.0
 

@@ -101,7 +101,7 @@ def test_flags_that_a_benchmark_decides_are_refused_with_what_to_say_instead(
 
 
 def test_the_help_names_every_flag_that_is_refused() -> None:
-    refused = {"--from" if name == "start_from" else bench._flag(name) for name in bench._OWN}
+    refused = {"--from" if name == "start_from" else bench._flag(name) for name in bench._REFUSED}
 
     told = re.findall(r"--[a-z-]+", bench.command.__doc__ or "")
 
@@ -160,7 +160,7 @@ def test_one_process_is_left_alone_where_several_are_not_wanted(
 
 
 def test_rows_are_comparable_whatever_the_devices() -> None:
-    same = bench._same_for_all(TrainConfig(max_seq_len=1000), 20)
+    same = bench._comparable_config(TrainConfig(max_seq_len=1000), 20)
 
     # The smallest batch of whole rows that is not below the usual one.
     assert same.total_batch_size == 5000
@@ -177,7 +177,7 @@ def test_each_gpu_is_measured_by_itself_on_all_hosts_at_once(seat: Seat) -> None
     two, three = with_gpus(seat, "T4", 2), with_gpus(seat, "A2", 3)
     config = dataclasses.replace(SMALL, num_iterations=5)
 
-    groups = bench._gpu_groups(open_fleet(None), [two, three], config, bench._Names())
+    groups = bench._gpu_groups(open_fleet(None), [two, three], config, bench._RunNames())
 
     devices = [[trial.env["CUDA_VISIBLE_DEVICES"] for trial in group] for group in groups]
     assert devices == [["0", "0"], ["1", "1"], ["2"]]
@@ -192,17 +192,20 @@ def test_a_gpu_that_is_measured_already_or_is_not_used_has_no_row(
 ) -> None:
     host = with_gpus(seat, "T4", gpus, device)
 
-    assert bench._gpu_groups(open_fleet(None), [host], SMALL, bench._Names()) == []
+    assert bench._gpu_groups(open_fleet(None), [host], SMALL, bench._RunNames()) == []
 
 
 def test_the_cpu_of_a_host_with_a_gpu_is_measured_beside_it(seat: Seat) -> None:
     host = with_gpus(seat, "T4", 1)
     alone = Told()(
-        [bench._alone(open_fleet(None), host, SMALL, bench._Names())], Output(json_mode=True)
+        [bench._single_host_trial(open_fleet(None), host, SMALL, bench._RunNames())],
+        Output(json_mode=True),
     )
     on_gpu = [dataclasses.replace(alone[0], device="cuda")]
 
-    groups = bench._single_host_groups(open_fleet(None), [host], on_gpu, SMALL, 4, bench._Names())
+    groups = bench._single_host_groups(
+        open_fleet(None), [host], on_gpu, SMALL, 4, bench._RunNames()
+    )
 
     assert alone[0].name == "1 process on this machine, GPU"
     names = [trial.name for group in groups for trial in group]
@@ -281,7 +284,7 @@ def test_what_was_measured_is_not_lost_when_the_all_reduce_fails(
 def test_a_fleet_that_was_never_probed_has_no_prediction(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench._wire_bytes_per_s(open_fleet(None), Output(json_mode=True)) is None
+    assert bench._slowest_link_bytes_per_s(open_fleet(None), Output(json_mode=True)) is None
     assert "`yoked probe` does it" in capsys.readouterr().err
 
 
@@ -303,5 +306,5 @@ def test_a_damaged_measurement_takes_nothing_but_the_prediction(
 
     monkeypatch.setattr(store, "load_newest", damaged)
 
-    assert bench._wire_bytes_per_s(open_fleet(None), Output(json_mode=True)) is None
+    assert bench._slowest_link_bytes_per_s(open_fleet(None), Output(json_mode=True)) is None
     assert "no prediction: probe.json is damaged" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 from yoked import __version__
 from yoked.cli.commands.doctor_need import checkpoint_bytes, need_of
 from yoked.errors import UsageError
-from yoked.plan.shape import Counts
+from yoked.plan.shape import ParameterCounts
 from yoked.train.config import TrainConfig
 
 
@@ -22,7 +22,9 @@ def test_of_an_unknown_program_only_versions_are_compared() -> None:
 
 
 def test_a_checkpoint_has_weights_two_moments_for_adamw_and_one_for_muon() -> None:
-    counts = Counts(wte=10, value_embeds=20, lm_head=30, transformer_matrices=40, scalars=5)
+    counts = ParameterCounts(
+        wte=10, value_embeds=20, lm_head=30, transformer_matrices=40, scalars=5
+    )
 
     assert checkpoint_bytes(counts) == 4 * (3 * (10 + 20 + 30 + 5) + 2 * 40)
 

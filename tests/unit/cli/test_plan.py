@@ -13,8 +13,8 @@ from yoked.cli.commands.plan import PlanFlags
 from yoked.errors import FleetError, UsageError, YokedError
 from yoked.fleet.file import open_fleet
 from yoked.plan.shape import Shape
-from yoked.plan.simulate import load_simulated, simulate
-from yoked.probe.store import keep
+from yoked.plan.simulated_fleet import load_simulated, simulate
+from yoked.probe.store import save
 from yoked.records.measurement_json import measurement_to_json
 
 SHAPE = Shape(4, 256, 4, 32_768, 512)
@@ -69,7 +69,7 @@ def test_the_text_has_a_verdict_reasons_a_table_and_the_next_command(
 def test_the_newest_measurement_of_the_fleet_is_read(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    keep(open_fleet(None), simulate(load_simulated("two-laptops"), SHAPE, device_batch_size=2))
+    save(open_fleet(None), simulate(load_simulated("two-laptops"), SHAPE, device_batch_size=2))
     assert answer(capsys)["alone"].keys() == {"laptop-1", "laptop-2"}
 
 

@@ -13,33 +13,33 @@ import pytest
 from tests.unit.probe.made_up import step_cost, two_hosts
 
 from yoked.cli.commands import probe
-from yoked.cli.commands.probe import Found, ModelFlags, _Once
+from yoked.cli.commands.probe import ModelFlags, ProbeResult, _MeasureOnce
 from yoked.cli.commands.probe_job import AllHeardError, RankListener, have_spare_time
 from yoked.cli.commands.probe_text import report
 from yoked.cli.output import Output
 from yoked.errors import FleetError, HostError, UsageError
 from yoked.fleet.model import Fleet, Host
-from yoked.probe.links import LinkSeen
+from yoked.probe.links import LinkMeasurement
 from yoked.records.measurement import Measurement
 
-LEFT_OUT = {"op": "all_reduce", "payload_bytes": 256_000_000, "expected_s": 43.0}
+SKIPPED = {"op": "all_reduce", "payload_bytes": 256_000_000, "expected_s": 43.0}
 
 
-def found(measurement: Measurement, **changes: Any) -> Found:
+def found(measurement: Measurement, **changes: Any) -> ProbeResult:
     whole: dict[str, Any] = {
         "fleet": Fleet("home", (Host("alpha"), Host("beta")), Path("nowhere/yoked.toml")),
         "measurement": measurement,
-        "links": [LinkSeen(link, 3e-4, 1500) for link in measurement.links],
-        "left_out": [],
+        "links": [LinkMeasurement(link, 3e-4, 1500) for link in measurement.links],
+        "skipped_sizes": [],
         "choices": {},
         "problem": None,
-        "kept": Path("/state/probe/home.json"),
+        "saved_to": Path("/state/probe/home.json"),
         "took_s": 24.0,
     }
-    return Found(**{**whole, **changes})
+    return ProbeResult(**{**whole, **changes})
 
 
-def said(what: Found, *, json_mode: bool = False) -> tuple[int, str]:
+def said(what: ProbeResult, *, json_mode: bool = False) -> tuple[int, str]:
     stream = io.StringIO()
     status = report(what, Output(json_mode=json_mode, stdout=stream))
     return status, stream.getvalue()
@@ -56,7 +56,7 @@ def test_the_verdict_is_the_slowest_link_and_the_next_step_a_plan() -> None:
 
 
 def test_each_part_has_its_table() -> None:
-    _, text = said(found(two_hosts(), left_out=[LEFT_OUT]))
+    _, text = said(found(two_hosts(), skipped_sizes=[SKIPPED]))
 
     rows = [line.split() for line in text.splitlines()]
     reduced = next(row for row in rows if row[:1] == ["all_reduce"])
@@ -82,7 +82,7 @@ def test_a_tunnel_on_the_way_is_told() -> None:
     measurement = two_hosts()
     link = dataclasses.replace(measurement.links[0], mtu_bytes=1420)
 
-    _, text = said(found(measurement, links=[LinkSeen(link, 3e-4, 1500)]))
+    _, text = said(found(measurement, links=[LinkMeasurement(link, 3e-4, 1500)]))
 
     assert "packets of 1420 bytes at most, although eth0 takes 1500" in text
 
@@ -108,7 +108,7 @@ def test_what_a_host_lacks_is_named_beside_what_was_measured() -> None:
     links_alone = dataclasses.replace(two_hosts(), collectives=(), compute=(), step_costs=())
     problem = HostError("beta: no Python there has torch", fix="yoked install --host beta")
 
-    status, text = said(found(links_alone, problem=problem, kept=None))
+    status, text = said(found(links_alone, problem=problem, saved_to=None))
 
     assert status == 1
     assert "936 Mbit/s" in text
@@ -155,7 +155,7 @@ def test_a_fleet_file_that_is_not_there_is_named() -> None:
 
 
 def test_flags_reach_the_trainer_as_its_own() -> None:
-    words = ModelFlags(depth=8, window_pattern="SSSL").words()
+    words = ModelFlags(depth=8, window_pattern="SSSL").to_args()
 
     assert "--depth=8" in words
     assert "--window-pattern=SSSL" in words
@@ -205,14 +205,14 @@ def test_torch_is_loaded_beside_the_links_only_where_every_host_has_a_core_for_i
 def test_links_are_measured_once_and_their_failure_stays_one() -> None:
     calls: list[int] = []
 
-    def measure() -> list[LinkSeen]:
+    def measure() -> list[LinkMeasurement]:
         calls.append(1)
         raise HostError("alpha lost its connection to beta", fix="yoked hosts")
 
-    links = _Once(measure)
+    links = _MeasureOnce(measure)
 
     for _ in range(2):
         with pytest.raises(HostError, match="alpha lost"):
             links()
     assert len(calls) == 1
-    assert links.found == []
+    assert links.measured == []

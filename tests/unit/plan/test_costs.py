@@ -7,9 +7,9 @@ import pytest
 
 from yoked.errors import YokedError
 from yoked.plan.costs import COPY_BYTES_PER_S, codec_cost, rank_costs
-from yoked.plan.fleet import network_of
 from yoked.plan.memory import rank_memory
-from yoked.plan.search import Question, make_plan
+from yoked.plan.network import network_of
+from yoked.plan.search import PlanRequest, make_plan
 from yoked.plan.shape import Shape, head_flops_per_token
 from yoked.records.measurement import Measurement
 
@@ -49,7 +49,7 @@ def test_a_row_more_costs_something_even_where_one_took_as_long_as_several(
     cost = rank_costs(flat, anchor)["float32"][0]
     assert cost.row_s > 0
     assert cost.rows_time_s(2, device_batch_size=2) == pytest.approx(0.88)
-    assert make_plan(Question(anchor, 4096), flat).chosen.tokens_per_second > 0
+    assert make_plan(PlanRequest(anchor, 4096), flat).chosen.tokens_per_second > 0
 
 
 def test_codecs_work_in_the_hosts_memory_which_its_ranks_share(fleet: Fleet, anchor: Shape) -> None:
@@ -69,7 +69,7 @@ def test_only_a_lossy_payload_costs_a_codec() -> None:
 @pytest.mark.parametrize(("rows", "peak_bytes"), [(2, 1.022e9), (8, 1.378e9)])
 def test_memory_is_what_a_rehearsal_took(anchor: Shape, rows: int, peak_bytes: float) -> None:
     need = rank_memory(
-        anchor, dtype="float32", rows=rows, owned=1.0, lossy=False, payload_bytes=0.0
+        anchor, dtype="float32", rows=rows, owned_fraction=1.0, lossy=False, payload_bytes=0.0
     )
     assert need.total == pytest.approx(peak_bytes, rel=0.05)
 
@@ -80,7 +80,7 @@ def test_a_lossy_sync_keeps_what_rounding_lost(anchor: Shape) -> None:
             anchor,
             dtype="float32",
             rows=2,
-            owned=0.5,
+            owned_fraction=0.5,
             lossy=lossy,
             payload_bytes=payload_bytes,
         ).total

@@ -13,13 +13,13 @@ from yoked.errors import UsageError, YokedError
 from yoked.plan.candidates import step_time_s
 from yoked.plan.costs import RankCost
 from yoked.plan.explain import Target, explanation, verdict
-from yoked.plan.fleet import network_of
-from yoked.plan.search import SYNCS, Question, make_plan
+from yoked.plan.network import network_of
+from yoked.plan.search import SYNCS, PlanRequest, make_plan
 from yoked.plan.shape import Shape
 from yoked.records.measurement import Collective, Measurement
 from yoked.timeline.assignment import assign_rows
-from yoked.timeline.clock import predict_step
-from yoked.timeline.work import GLOO_CPU_S_PER_BYTE, Network, Port, RankWork, Traffic
+from yoked.timeline.simulator import simulate_step
+from yoked.timeline.work import GLOO_CPU_S_PER_BYTE, Network, PortRate, RankWork, StepTraffic
 from yoked.units import format_bytes, format_count
 
 Fleet = Callable[..., Measurement]
@@ -78,15 +78,15 @@ def test_a_hopeless_host_gets_no_row() -> None:
 def test_two_equal_hosts_on_a_gigabit_nearly_double_at_large_steps(
     fleet: Fleet, anchor: Shape
 ) -> None:
-    plan = make_plan(Question(anchor, 16_384), fleet())
+    plan = make_plan(PlanRequest(anchor, 16_384), fleet())
     assert plan.chosen.sync == "exact"
     assert plan.chosen.rows == {"a": 16, "b": 16}
     assert 1.9 < plan.speedup < 2.05
-    assert plan.at_home == ()
+    assert plan.excluded == ()
 
 
 def test_a_slow_wire_wants_a_smaller_payload(fleet: Fleet, anchor: Shape) -> None:
-    plan = make_plan(Question(anchor, 2048), fleet(gbit=0.1))
+    plan = make_plan(PlanRequest(anchor, 2048), fleet(gbit=0.1))
     rates = {each.sync: each.tokens_per_second for each in plan.candidates}
     assert rates["exact"] < rates["bf16"] < rates["int8"]
     assert plan.chosen.sync in ("int8", "int4")
@@ -97,14 +97,14 @@ def test_a_slow_wire_wants_a_smaller_payload(fleet: Fleet, anchor: Shape) -> Non
 def test_of_what_is_nearly_as_fast_the_least_lossy_is_taken(
     fleet: Fleet, anchor: Shape, gbit: float
 ) -> None:
-    plan = make_plan(Question(anchor, 16_384), fleet(gbit=gbit))
+    plan = make_plan(PlanRequest(anchor, 16_384), fleet(gbit=gbit))
     rates = {each.sync: each.tokens_per_second for each in plan.candidates}
     near = [sync for sync in SYNCS if rates[sync] * 1.03 >= max(rates.values())]
     assert plan.chosen.sync == near[0]
 
 
 def test_shares_follow_the_speeds(fleet: Fleet, anchor: Shape) -> None:
-    plan = make_plan(Question(anchor, 16_384), fleet(slower={"fast": 1.0, "slow": 4.0}))
+    plan = make_plan(PlanRequest(anchor, 16_384), fleet(slower={"fast": 1.0, "slow": 4.0}))
     assert plan.chosen.rows["fast"] in range(24, 28)
     assert plan.efficiency > 0.9
 
@@ -113,8 +113,8 @@ def test_parts_of_the_lm_head_make_up_for_what_whole_rows_leave_uneven(
     fleet: Fleet, anchor: Shape
 ) -> None:
     # Two rows each: whole ones leave the fast host waiting for a quarter of the step.
-    plan = make_plan(Question(anchor, 2048), fleet(gbit=10, slower={"fast": 1.0, "slow": 1.33}))
-    equal = make_plan(Question(anchor, 2048), fleet(gbit=10, slower={"a": 1.33, "b": 1.33}))
+    plan = make_plan(PlanRequest(anchor, 2048), fleet(gbit=10, slower={"fast": 1.0, "slow": 1.33}))
+    equal = make_plan(PlanRequest(anchor, 2048), fleet(gbit=10, slower={"a": 1.33, "b": 1.33}))
 
     assert plan.chosen.rows == {"fast": 2, "slow": 2}
     assert plan.chosen.tokens_per_second > 1.06 * equal.chosen.tokens_per_second
@@ -125,7 +125,7 @@ def test_in_small_steps_the_lm_head_is_reckoned_as_divided(fleet: Fleet, anchor:
     small, large = (
         next(
             each
-            for each in make_plan(Question(anchor, tokens), fleet()).candidates
+            for each in make_plan(PlanRequest(anchor, tokens), fleet()).candidates
             if each.sync == "exact"
         )
         for tokens in (2048, 8192)
@@ -139,15 +139,15 @@ def test_in_small_steps_the_lm_head_is_reckoned_as_divided(fleet: Fleet, anchor:
 
 def test_a_host_that_only_costs_is_left_at_home(fleet: Fleet, anchor: Shape) -> None:
     slower = {"a": 1.0, "b": 1.0, "old": 60.0}
-    plan = make_plan(Question(anchor, 2048), fleet(slower=slower))
-    (gain,) = [gain for gain in plan.gains if gain.host == "old"]
-    assert plan.at_home == ("old",)
+    plan = make_plan(PlanRequest(anchor, 2048), fleet(slower=slower))
+    (gain,) = [gain for gain in plan.host_gains if gain.host == "old"]
+    assert plan.excluded == ("old",)
     assert gain.gain < 0.01
     assert any(line.startswith("old: leave it at home") for line in explanation(plan, TARGET))
 
 
 def test_no_fleet_is_advised_where_one_host_is_faster(fleet: Fleet, anchor: Shape) -> None:
-    plan = make_plan(Question(anchor, 2048), fleet(gbit=0.001))
+    plan = make_plan(PlanRequest(anchor, 2048), fleet(gbit=0.001))
     assert plan.chosen.hosts == ("a",)
     assert plan.speedup == 1
     assert verdict(plan).startswith("train on a alone")
@@ -155,7 +155,7 @@ def test_no_fleet_is_advised_where_one_host_is_faster(fleet: Fleet, anchor: Shap
 
 def test_what_is_never_chosen_is_told_apart_from_what_is(fleet: Fleet, anchor: Shape) -> None:
     # int4 would be faster than one host alone, and nothing else.
-    plan = make_plan(Question(anchor, 4096), fleet(gbit=0.1))
+    plan = make_plan(PlanRequest(anchor, 4096), fleet(gbit=0.1))
     said = explanation(plan, TARGET)
     rates = {each.sync: each.tokens_per_second for each in plan.candidates}
     assert rates["int4"] > 1.03 * plan.chosen.tokens_per_second
@@ -165,7 +165,7 @@ def test_what_is_never_chosen_is_told_apart_from_what_is(fleet: Fleet, anchor: S
 
 
 def test_hosts_together_are_told_by_what_would_be_chosen(fleet: Fleet, anchor: Shape) -> None:
-    plan = make_plan(Question(anchor, 2048), fleet(gbit=0.03))
+    plan = make_plan(PlanRequest(anchor, 2048), fleet(gbit=0.03))
     rates = {each.sync: each.tokens_per_second for each in plan.candidates}
     together = format_count(round(max(rates[sync] for sync in ("exact", "bf16", "int8"))))
     assert plan.chosen.hosts == ("a",)
@@ -174,23 +174,26 @@ def test_hosts_together_are_told_by_what_would_be_chosen(fleet: Fleet, anchor: S
 
 def test_what_does_not_fit_is_not_chosen_while_something_does(fleet: Fleet, anchor: Shape) -> None:
     tight = replace(fleet(), memory_bytes={"a": 8_000_000_000, "b": 500_000_000})
-    plan = make_plan(Question(anchor, 16_384), tight)
+    plan = make_plan(PlanRequest(anchor, 16_384), tight)
     said = "\n".join(explanation(plan, TARGET))
     assert plan.chosen.hosts == ("a",)
-    assert plan.at_home == ("b",)
-    assert plan.too_small == {}
-    assert f"b needs {format_bytes(plan.short['b'])} and has 500 MB: leave it at home" in said
+    assert plan.excluded == ("b",)
+    assert plan.over_memory == {}
+    assert (
+        f"b needs {format_bytes(plan.insufficient_memory['b'])} and has 500 MB: leave it at home"
+        in said
+    )
     assert "adds" not in said
 
 
 def test_where_nothing_fits_the_plan_says_what_would(fleet: Fleet, anchor: Shape) -> None:
     tiny = replace(fleet(), memory_bytes={"a": 500_000_000, "b": 500_000_000})
-    plan = make_plan(Question(anchor, 16_384), tiny)
+    plan = make_plan(PlanRequest(anchor, 16_384), tiny)
     said = "\n".join(explanation(plan, TARGET))
-    assert plan.too_small.keys() == set(plan.chosen.hosts)
+    assert plan.over_memory.keys() == set(plan.chosen.hosts)
     # The smallest micro-batch was tried.
     assert "it would not fit; a smaller --depth would" in said
-    asked = make_plan(Question(anchor, 16_384, device_batch_size=2), tiny)
+    asked = make_plan(PlanRequest(anchor, 16_384, device_batch_size=2), tiny)
     assert "a smaller --device-batch-size or --depth" in "\n".join(explanation(asked, TARGET))
 
 
@@ -200,7 +203,7 @@ def test_a_model_that_was_not_probed_is_told_with_all_that_the_probe_would_need(
     longer = replace(anchor, sequence_len=1024, vocab_size=16_384)
     (said,) = [
         line
-        for line in explanation(make_plan(Question(longer, 16_384), fleet()), TARGET)
+        for line in explanation(make_plan(PlanRequest(longer, 16_384), fleet()), TARGET)
         if "scaled" in line
     ]
     flags = "--depth 4 --head-dim 64 --max-seq-len 1024 --vocab-size 16384"
@@ -208,7 +211,7 @@ def test_a_model_that_was_not_probed_is_told_with_all_that_the_probe_would_need(
 
 
 def test_time_and_cost_to_the_target(fleet: Fleet, anchor: Shape) -> None:
-    plan = make_plan(Question(anchor, 16_384), fleet())
+    plan = make_plan(PlanRequest(anchor, 16_384), fleet())
     target = Target(steps=3600, prices_per_hour={"a": 1.0, "b": 0.5})
     assert target.time_s(plan.chosen) == pytest.approx(3600 * plan.chosen.forecast.step_s)
     assert target.cost(plan.chosen) == pytest.approx(1.5 * plan.chosen.forecast.step_s)
@@ -217,13 +220,13 @@ def test_time_and_cost_to_the_target(fleet: Fleet, anchor: Shape) -> None:
 
 def test_a_dtype_that_was_not_measured_is_refused(fleet: Fleet, anchor: Shape) -> None:
     with pytest.raises(UsageError, match="bfloat16 was not measured"):
-        make_plan(Question(anchor, 2048, dtype="bfloat16"), fleet())
+        make_plan(PlanRequest(anchor, 2048, dtype="bfloat16"), fleet())
 
 
 def test_a_link_that_was_not_measured_is_named(fleet: Fleet, anchor: Shape) -> None:
     known = fleet()
     with pytest.raises(YokedError, match="from b to a"):
-        make_plan(Question(anchor, 2048), replace(known, links=known.links[:1]))
+        make_plan(PlanRequest(anchor, 2048), replace(known, links=known.links[:1]))
 
 
 def test_collectives_say_what_part_of_the_wire_is_reached(fleet: Fleet) -> None:
@@ -248,11 +251,11 @@ def test_a_ring_takes_longer_to_begin_the_more_ranks_there_are(fleet: Fleet) -> 
 
 def test_a_sum_over_many_ranks_begins_later_than_over_two() -> None:
     def comm_s(ranks: int, latency_s: float) -> float:
-        work = RankWork("", 0.0, 0.1, 0.1, 0.0, 0.0, 0.0, owned=1 / ranks, table_rows=0.0)
+        work = RankWork("", 0.0, 0.1, 0.1, 0.0, 0.0, 0.0, owned_fraction=1 / ranks, table_rows=0.0)
         works = [replace(work, host=str(rank)) for rank in range(ranks)]
-        head = Traffic(head_numbers=1e6, matrix_numbers=0, table_width=0, layers=1)
-        ports = {str(rank): Port(1e12, 1e12) for rank in range(ranks)}
-        return predict_step(works, head, Network(ports, latency_s)).step_s - 0.2
+        head = StepTraffic(head_numbers=1e6, matrix_numbers=0, embedding_row_numbers=0, layers=1)
+        ports = {str(rank): PortRate(1e12, 1e12) for rank in range(ranks)}
+        return simulate_step(works, head, Network(ports, latency_s)).step_s - 0.2
 
     assert comm_s(2, 0.01) == pytest.approx(comm_s(2, 0.0) + 0.01, rel=0.05)
     assert comm_s(9, 0.01) > 10 * comm_s(2, 0.01)
@@ -278,20 +281,20 @@ def test_without_overlap_plain_ddp_comes_out_as_it_was_measured() -> None:
     works = [
         RankWork(
             host=host,
-            before_s=1.07,
+            early_s=1.07,
             forward_s=0.0,
             head_s=0.0,
             backward_s=0.0,
             muon_s=0.0,
             adamw_s=0.23,
-            owned=0.5,
+            owned_fraction=0.5,
             table_rows=0.0,
             cpu_s_per_byte=GLOO_CPU_S_PER_BYTE,
         )
         for host in "ab"
     ]
-    dense = Traffic(head_numbers=50e6, matrix_numbers=0, table_width=0, layers=1)
-    wire = Network({host: Port(118.8e6, 118.8e6) for host in "ab"}, 0.0015)
-    step = predict_step(works, dense, wire)
+    dense = StepTraffic(head_numbers=50e6, matrix_numbers=0, embedding_row_numbers=0, layers=1)
+    wire = Network({host: PortRate(118.8e6, 118.8e6) for host in "ab"}, 0.0015)
+    step = simulate_step(works, dense, wire)
     assert step.exposed_comm_s == pytest.approx(step.comm_s)
     assert 2048 / step.step_s == pytest.approx(555, rel=0.3)

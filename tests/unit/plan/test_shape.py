@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yoked.plan.arithmetic import wire_times
+from yoked.plan.bandwidth_table import transfer_times
 from yoked.plan.shape import (
     Shape,
     count_parameters,
@@ -55,7 +55,7 @@ def test_muon_costs_what_its_owners_are_chosen_by(anchor: Shape) -> None:
 
 
 def test_bytes_of_the_anchors_come_out(anchor: Shape) -> None:
-    plain, exact, bf16, int8, _ = wire_times(anchor, ranks=2, tokens_per_rank=1024)
+    plain, exact, bf16, int8, _ = transfer_times(anchor, ranks=2, tokens_per_rank=1024)
     assert plain.sent_bytes == pytest.approx(4 * 36_700_290)
     rows = 454 * 768
     assert exact.sent_bytes - 4 * rows == pytest.approx(46.1e6, rel=0.01)

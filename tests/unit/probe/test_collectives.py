@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from yoked.probe.collectives import (
     LONG_S,
-    MOST_REPETITIONS,
+    MAX_REPETITIONS,
     OPS,
     PAYLOADS_BYTES,
-    Timed,
+    TimedCollective,
     bus_factor,
-    in_a_row,
-    is_left_out,
-    numbers_of,
-    rated,
+    element_count,
+    is_skipped,
+    iterations,
     repetitions,
-    time_for,
+    time_budget_s,
+    with_bandwidth,
 )
 
 
@@ -30,9 +30,12 @@ def test_sizes_go_from_a_kilobyte_to_a_quarter_of_a_gigabyte() -> None:
 
 
 def test_bus_bandwidth_is_what_each_wire_carries() -> None:
-    timed = [Timed("all_reduce", "gloo", 64_000_000, 0.5), Timed("all_gather", "gloo", 10**6, 0.1)]
+    timed = [
+        TimedCollective("all_reduce", "gloo", 64_000_000, 0.5),
+        TimedCollective("all_gather", "gloo", 10**6, 0.1),
+    ]
 
-    reduced, gathered = rated(timed, 4, wire_bytes_per_s=200e6)
+    reduced, gathered = with_bandwidth(timed, 4, link_bytes_per_s=200e6)
 
     assert reduced.algbw_bytes_per_s == 128e6
     assert reduced.busbw_bytes_per_s == pytest.approx(192e6)
@@ -41,7 +44,7 @@ def test_bus_bandwidth_is_what_each_wire_carries() -> None:
 
 
 def test_ranks_of_one_host_have_no_wire_to_compare_with() -> None:
-    found = rated([Timed("all_reduce", "gloo", 1_000, 0.001)], 2, None)
+    found = with_bandwidth([TimedCollective("all_reduce", "gloo", 1_000, 0.001)], 2, None)
 
     assert found[0].fraction_of_wire is None
 
@@ -51,7 +54,7 @@ def test_ranks_of_one_host_have_no_wire_to_compare_with() -> None:
 def test_a_payload_divides_among_the_ranks_and_is_close_to_what_was_asked(
     payload: int, ranks: int
 ) -> None:
-    numbers = numbers_of(payload, ranks)
+    numbers = element_count(payload, ranks)
 
     assert numbers % ranks == 0
     assert numbers >= ranks
@@ -73,19 +76,19 @@ def test_every_size_has_a_repetition_and_none_has_too_many(
     again = repetitions(first_s, limit_s, left_s)
 
     assert (again >= 1) or first_s >= LONG_S
-    assert again <= MOST_REPETITIONS
+    assert again <= MAX_REPETITIONS
     if again > 1:
-        assert again * first_s * in_a_row(first_s) <= left_s * (1 + 1e-9)
+        assert again * first_s * iterations(first_s) <= left_s * (1 + 1e-9)
 
 
 def test_what_one_operation_leaves_the_next_ones_may_use() -> None:
-    assert time_for("all_reduce", 10.0) == pytest.approx(6.0)
+    assert time_budget_s("all_reduce", 10.0) == pytest.approx(6.0)
     # all_reduce took a second instead.
-    assert time_for("all_gather", 9.0) == pytest.approx(4.5)
-    assert time_for(OPS[-1], 3.0) == 3.0
+    assert time_budget_s("all_gather", 9.0) == pytest.approx(4.5)
+    assert time_budget_s(OPS[-1], 3.0) == 3.0
 
 
 def test_a_size_is_left_out_only_when_it_is_long_and_there_is_no_time() -> None:
-    assert is_left_out(expected_s=5.4, left_s=3.0)
-    assert not is_left_out(expected_s=5.4, left_s=6.0)
-    assert not is_left_out(expected_s=0.01, left_s=-1.0)
+    assert is_skipped(expected_s=5.4, left_s=3.0)
+    assert not is_skipped(expected_s=5.4, left_s=6.0)
+    assert not is_skipped(expected_s=0.01, left_s=-1.0)

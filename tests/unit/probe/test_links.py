@@ -13,7 +13,7 @@ import pytest
 from yoked.agent.server import Call
 from yoked.agent.sockets import answer_dial, answer_listen
 from yoked.errors import HostError
-from yoked.probe.links import LinkSeen, Place, Timing, measure_links
+from yoked.probe.links import LinkEnd, LinkMeasurement, Timing, measure_links
 from yoked.remote.client import Part
 
 # Long enough for some pieces on a busy machine, and no longer.
@@ -59,19 +59,19 @@ class _LocalCall(Call):
 
 def measure(
     names: list[str], log: list[tuple[str, str]], timing: Timing = BRIEF, **broken: Any
-) -> tuple[list[LinkSeen], list[tuple[int, int]]]:
+) -> tuple[list[LinkMeasurement], list[tuple[int, int]]]:
     told: list[tuple[int, int]] = []
-    places = [Place(name, "lo", "127.0.0.1", 65_536) for name in names]
+    ends = [LinkEnd(name, "lo", "127.0.0.1", 65_536) for name in names]
     agents = {name: LocalAgent(log, **broken) for name in names}
-    return measure_links(places, agents, timing, lambda *done: told.append(done)), told
+    return measure_links(ends, agents, timing, lambda *done: told.append(done)), told
 
 
 def test_every_ordered_pair_is_measured_and_no_listener_is_left() -> None:
     log: list[tuple[str, str]] = []
 
-    seen, told = measure(["alpha", "beta", "gamma"], log)
+    measured, told = measure(["alpha", "beta", "gamma"], log)
 
-    pairs = [(each.link.from_host, each.link.to_host) for each in seen]
+    pairs = [(each.link.from_host, each.link.to_host) for each in measured]
     assert pairs == [
         *(("alpha", "beta"), ("alpha", "gamma")),
         *(("beta", "alpha"), ("beta", "gamma")),
@@ -86,12 +86,12 @@ def test_every_ordered_pair_is_measured_and_no_listener_is_left() -> None:
 
 
 def test_a_link_has_a_rate_each_way_a_round_trip_and_the_paths_mtu() -> None:
-    seen, _ = measure(["alpha", "beta"], [])
+    measured, _ = measure(["alpha", "beta"], [])
 
-    link = seen[0].link
+    link = measured[0].link
     assert link.goodput_bytes_per_s > 0
     assert link.both_ways_bytes_per_s > 0
-    assert 0 < link.rtt_s <= seen[0].rtt_median_s
+    assert 0 < link.rtt_s <= measured[0].rtt_median_s
     assert (link.interface, link.family) == ("lo", "ipv4")
     # Linux has 65,536 for its loopback, and IPv4 packets of at most a byte less.
     assert link.mtu_bytes in (65_535, 65_536)
@@ -122,4 +122,4 @@ def test_what_counts_ends_before_either_of_two_senders() -> None:
 
 
 def test_an_address_tells_its_family() -> None:
-    assert Place("alpha", "eth0", "fd00::1", None).family == "ipv6"
+    assert LinkEnd("alpha", "eth0", "fd00::1", None).family == "ipv6"

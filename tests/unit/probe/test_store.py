@@ -9,7 +9,7 @@ import pytest
 
 from yoked.errors import YokedError
 from yoked.fleet.model import Fleet, Host
-from yoked.probe.store import keep, load_newest, place_of
+from yoked.probe.store import load_newest, path_for, save
 from yoked.records.measurement import Measurement
 
 FLEET = Fleet(
@@ -26,8 +26,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_kept_is_found_and_the_newest_wins(measurement: Measurement) -> None:
     later = dataclasses.replace(measurement, taken_s=measurement.taken_s + 60)
 
-    keep(FLEET, measurement)
-    path = keep(FLEET, later)
+    save(FLEET, measurement)
+    path = save(FLEET, later)
 
     assert load_newest(FLEET) == later
     assert [each.name for each in path.parent.iterdir()] == [path.name]
@@ -42,13 +42,13 @@ def test_another_interface_is_another_fleet(measurement: Measurement) -> None:
         FLEET, hosts=(Host("alpha", interface="wlan0"), Host("beta", interface="eth0"))
     )
 
-    keep(FLEET, measurement)
+    save(FLEET, measurement)
 
     assert load_newest(wireless) is None
 
 
 def test_a_damaged_file_is_named_with_what_to_do(measurement: Measurement) -> None:
-    path = keep(FLEET, measurement)
+    path = save(FLEET, measurement)
     path.write_text(path.read_text()[:100])
 
     with pytest.raises(YokedError, match="is not JSON") as caught:
@@ -61,7 +61,7 @@ def test_a_damaged_file_is_named_with_what_to_do(measurement: Measurement) -> No
 def test_a_fleets_name_leads_nowhere_else(state: Path) -> None:
     odd = dataclasses.replace(FLEET, name="../../my home")
 
-    assert place_of(odd).parent == state / "probe"
+    assert path_for(odd).parent == state / "probe"
 
 
 def test_a_state_folder_that_cannot_be_written_is_an_error(
@@ -70,4 +70,4 @@ def test_a_state_folder_that_cannot_be_written_is_an_error(
     (state / "probe").write_text("a file is in the way")
 
     with pytest.raises(YokedError, match="cannot be kept"):
-        keep(FLEET, measurement)
+        save(FLEET, measurement)

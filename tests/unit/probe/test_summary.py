@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.unit.probe.made_up import compute, link, step_cost
 
-from yoked.probe.summary import Rank, is_whole, summarise
+from yoked.probe.summary import RankReport, is_complete, summarise
 from yoked.records.measurement import Compute, Link, Measurement, StepCost
 
 TIMED = {"op": "all_reduce", "backend": "gloo", "payload_bytes": 4_000_000, "time_s": 0.04}
@@ -28,7 +28,7 @@ def told(cost: StepCost, rates: Compute) -> dict[str, Any]:
     }
 
 
-def summarised(links: list[Link], ranks: list[Rank]) -> Measurement:
+def summarised(links: list[Link], ranks: list[RankReport]) -> Measurement:
     return summarise(
         fleet="home",
         taken_s=1.76e9,
@@ -42,7 +42,7 @@ def summarised(links: list[Link], ranks: list[Rank]) -> Measurement:
 
 def test_hosts_have_the_names_of_the_file_and_the_wire_is_the_slowest_link() -> None:
     links = [link("alpha", "beta", 118e6), link("beta", "alpha", 50e6)]
-    ranks = [Rank(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
+    ranks = [RankReport(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
 
     found = summarised(links, ranks)
 
@@ -51,12 +51,12 @@ def test_hosts_have_the_names_of_the_file_and_the_wire_is_the_slowest_link() -> 
     assert found.ranks == {"alpha": 1, "beta": 1}
     # Two ranks: bus and algorithm bandwidth of an all-reduce are the same, 100 MB/s.
     assert found.collectives[0].fraction_of_wire == 2.0
-    assert is_whole(found)
+    assert is_complete(found)
 
 
 def test_ranks_that_share_a_cpu_are_one_device_and_the_slowest_of_them_is_its_step() -> None:
     fast, slow = step_cost("x"), step_cost("x", scale=1.5)
-    ranks = [Rank("alpha", told(cost, compute("x"))) for cost in (fast, slow)]
+    ranks = [RankReport("alpha", told(cost, compute("x"))) for cost in (fast, slow)]
 
     found = summarised([], ranks)
 
@@ -70,29 +70,29 @@ def test_ranks_that_share_a_cpu_are_one_device_and_the_slowest_of_them_is_its_st
 def test_ranks_on_gpus_of_their_own_are_devices_of_their_own() -> None:
     gpus = [dataclasses.replace(compute("x"), device=f"cuda:{number}") for number in range(2)]
 
-    found = summarised([], [Rank("alpha", told(step_cost("x"), gpu)) for gpu in gpus])
+    found = summarised([], [RankReport("alpha", told(step_cost("x"), gpu)) for gpu in gpus])
 
     assert [each.device for each in found.compute] == ["cuda:0", "cuda:1"]
 
 
 def test_a_host_without_a_step_or_a_missing_link_is_not_whole() -> None:
-    ranks = [Rank(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
+    ranks = [RankReport(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
     both = [link("alpha", "beta"), link("beta", "alpha")]
 
-    assert not is_whole(summarised(both[:1], ranks))
-    assert not is_whole(summarised(both, [ranks[0], Rank("beta", None)]))
-    assert not is_whole(summarised(both, []))
-    assert is_whole(summarised([], ranks[:1]))
+    assert not is_complete(summarised(both[:1], ranks))
+    assert not is_complete(summarised(both, [ranks[0], RankReport("beta", None)]))
+    assert not is_complete(summarised(both, []))
+    assert is_complete(summarised([], ranks[:1]))
 
 
 def test_where_gpus_train_their_memory_counts() -> None:
     on_gpu = dataclasses.replace(step_cost("x"), device="cuda")
-    ranks = [Rank("alpha", told(on_gpu, compute("x"))) for _ in range(2)]
+    ranks = [RankReport("alpha", told(on_gpu, compute("x"))) for _ in range(2)]
 
     assert summarised([], ranks).memory_bytes == {"alpha": 2 * (24 << 30)}
 
 
 def test_where_the_cpu_trains_the_machines_memory_counts() -> None:
-    ranks = [Rank(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
+    ranks = [RankReport(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
 
     assert summarised([], ranks).memory_bytes == {"alpha": 8_000_000_000}

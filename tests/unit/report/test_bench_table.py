@@ -15,8 +15,8 @@ from yoked.report.bench_table import (
     BenchRow,
     BenchTable,
     concurrent_steps,
+    interpolate_time_s,
     read_steps,
-    time_of_bytes,
     to_markdown,
 )
 
@@ -54,9 +54,9 @@ HOME = BenchTable(
             bytes_sent_per_step=46_100_000,
         ),
     ),
-    alone={"i9": 800.0, "laptop": 200.0},
+    single_host={"i9": 800.0, "laptop": 200.0},
 )
-ALONE = BenchTable(rows=HOME.rows[:1], alone={"i9": 800.0})
+ONE_HOST = BenchTable(rows=HOME.rows[:1], single_host={"i9": 800.0})
 
 
 def test_the_fastest_run_on_all_hosts_is_compared_with_the_hosts_alone() -> None:
@@ -68,7 +68,7 @@ def test_the_fastest_run_on_all_hosts_is_compared_with_the_hosts_alone() -> None
 
 
 def test_one_host_has_no_speedup_and_its_fastest_row_is_the_verdict() -> None:
-    table = BenchTable(rows=HOME.rows[:1] + HOME.rows[2:3], alone={"i9": 800.0})
+    table = BenchTable(rows=HOME.rows[:1] + HOME.rows[2:3], single_host={"i9": 800.0})
 
     assert (table.speedup, table.efficiency) == (None, None)
     assert table.verdict() == "2 processes on i9: 1,000 tokens/s"
@@ -100,8 +100,8 @@ def test_markdown_has_a_line_for_each_row_and_says_what_the_columns_mean() -> No
 
 
 def test_a_row_without_ranks_that_talk_needs_no_notes() -> None:
-    assert ALONE.notes() == []
-    assert to_markdown(ALONE).endswith("| 7.2500 |\n")
+    assert ONE_HOST.notes() == []
+    assert to_markdown(ONE_HOST).endswith("| 7.2500 |\n")
 
 
 def step(dt_s: float, loss: float, comm_s: list[float]) -> dict[str, Any]:
@@ -119,18 +119,18 @@ def test_a_row_is_read_from_the_steps_that_count() -> None:
     steps = [step(9.0, 10.0, [3, 3]), step(2.0, 9.0, [0.1, 0.3]), step(4.0, 8.0, [0.5, 0.2])]
     empty = row("2 hosts", ("i9", "laptop"), 1.0)
 
-    found = read_steps(empty, steps, range(1, 3), whole=True)
+    found = read_steps(empty, steps, range(1, 3), complete=True)
 
     assert found.tokens_per_second == pytest.approx(2048 / 3.0)
     assert found.step_s == (2.0, 4.0)
     assert found.exposed_comm_s == pytest.approx(0.4)
     assert found.bytes_sent_per_step == 1001
     assert found.loss == 8.0
-    assert read_steps(empty, steps, range(1, 3), whole=False).loss is None
+    assert read_steps(empty, steps, range(1, 3), complete=False).loss is None
 
 
 def test_one_rank_exposes_nothing() -> None:
-    found = read_steps(row("alone", ("i9",), 1.0), [step(1.0, 9.0, [0.0])], range(1), whole=True)
+    found = read_steps(row("alone", ("i9",), 1.0), [step(1.0, 9.0, [0.0])], range(1), complete=True)
 
     assert found.exposed_comm_s is None
 
@@ -174,11 +174,11 @@ def test_steps_that_count_are_steps_that_were_taken(growth: list[tuple[int, int]
 def test_the_time_of_a_payload_lies_between_those_that_were_measured() -> None:
     timed = [(1_000.0, 0.001), (2_000.0, 0.003), (4_000.0, 0.005)]
 
-    assert time_of_bytes(timed, 1_500) == pytest.approx(0.002)
-    assert time_of_bytes(timed, 4_000) == pytest.approx(0.005)
-    assert time_of_bytes(timed, 8_000) == pytest.approx(0.009)
-    assert time_of_bytes(timed, 10) == pytest.approx(0.001)
-    assert time_of_bytes(timed[:1], 10) is None
+    assert interpolate_time_s(timed, 1_500) == pytest.approx(0.002)
+    assert interpolate_time_s(timed, 4_000) == pytest.approx(0.005)
+    assert interpolate_time_s(timed, 8_000) == pytest.approx(0.009)
+    assert interpolate_time_s(timed, 10) == pytest.approx(0.001)
+    assert interpolate_time_s(timed[:1], 10) is None
 
 
 @pytest.mark.parametrize("suffix", ["png", "pdf"])
@@ -198,7 +198,7 @@ def test_the_same_table_gives_the_same_picture_with_every_row_in_it(tmp_path: Pa
 
 
 def test_a_table_without_a_network_is_drawn_too(tmp_path: Path) -> None:
-    drawn = plot_bench(ALONE, tmp_path / "one.svg").read_text()
+    drawn = plot_bench(ONE_HOST, tmp_path / "one.svg").read_text()
 
     assert "tokens per second" in drawn
     assert "sum of all alone" not in drawn
@@ -206,4 +206,4 @@ def test_a_table_without_a_network_is_drawn_too(tmp_path: Path) -> None:
 
 def test_a_picture_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(YokedError, match="cannot be written"):
-        plot_bench(ALONE, tmp_path / "nowhere" / "bench.png")
+        plot_bench(ONE_HOST, tmp_path / "nowhere" / "bench.png")

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 STEPS = 20
 # Processes on one host, unless said: where memory is the limit, four show it.
-MOST_PROCESSES = 4
+MAX_PROCESSES = 4
 # For all-reduces of all sizes together.
-ALLREDUCE_S = 10.0
+ALL_REDUCE_LIMIT_S = 10.0
 PLOTS = (".png", ".svg", ".pdf")
 # What a benchmark decides by itself, and its flag to use instead.
-_OWN = {
+_REFUSED = {
     "num_iterations": "--steps",
     "target_flops": "--steps",
     "target_param_data_ratio": "--steps",
@@ -42,7 +42,7 @@ _OWN = {
     "dry_run": "",
 }
 # What would cost time and be thrown away.
-_UNUSED = ("eval_every", "eval_tokens", "save_every", "keep_last", "model_tag", "runs_dir")
+_IGNORED_FLAGS = ("eval_every", "eval_tokens", "save_every", "keep_last", "model_tag", "runs_dir")
 
 
 def command(
@@ -108,9 +108,9 @@ def _check(
     config: TrainConfig, steps: int, processes: int | None, markdown: bool, plot: Path | None
 ) -> None:
     for name in config.given():
-        if name in _OWN:
+        if name in _REFUSED:
             flag = "--from" if name == "start_from" else _flag(name)
-            instead = f"{_OWN[name]} says how many" if _OWN[name] else f"leave {flag} out"
+            instead = f"{_REFUSED[name]} says how many" if _REFUSED[name] else f"leave {flag} out"
             raise UsageError(f"{flag} is not for a benchmark, which starts anew", fix=instead)
     if steps < 2:
         raise UsageError(f"--steps {steps}: the first step does not count", fix=f"--steps {STEPS}")
@@ -131,7 +131,7 @@ def _flag(name: str) -> str:
 
 
 def _notes(config: TrainConfig) -> list[str]:
-    given = [_flag(name) for name in _UNUSED if name in config.given()]
+    given = [_flag(name) for name in _IGNORED_FLAGS if name in config.given()]
     return [f"{flag}: a benchmark neither evaluates nor keeps anything" for flag in given]
 
 
@@ -153,28 +153,28 @@ def _measure(
     with connected(fleet) as clients:
         seats = take_seats(fleet, clients, None, lambda: find_addresses(fleet, clients))
         require_versions(seats)
-        names = _Names()
-        shipped = _ship(_same_for_all(config, steps), seats, output)
-        alone = [_alone(fleet, seat, shipped, names) for seat in seats]
-        output.note(_said(alone))
+        names = _RunNames()
+        shipped = _ship(_comparable_config(config, steps), seats, output)
+        alone = [_single_host_trial(fleet, seat, shipped, names) for seat in seats]
+        output.note(_measuring_note(alone))
         first = measure(alone, output)
         rows = list(first)
         for group in _single_host_groups(fleet, seats, first, shipped, processes, names):
-            output.note(_said(group))
+            output.note(_measuring_note(group))
             rows += measure(group, output)
         if len(seats) > 1:
             for sync in strategies:
-                trial = _together(seats, config, shipped, sync, names)
-                output.note(_said([trial]))
+                trial = _all_hosts_trial(seats, config, shipped, sync, names)
+                output.note(_measuring_note([trial]))
                 rows += measure([trial], output)
             payload_bytes = _payload_bytes(rows, seats)
             timed = _time_allreduce(fleet, clients, seats, payload_bytes, config, output)
-            rows = _with_allreduce(rows, timed, _wire_bytes_per_s(fleet, output), seats)
-    alone_speeds = {row.hosts[0]: row.tokens_per_second for row in first}
-    return BenchTable(tuple(rows), alone_speeds)
+            rows = _with_allreduce(rows, timed, _slowest_link_bytes_per_s(fleet, output), seats)
+    single_host_speeds = {row.hosts[0]: row.tokens_per_second for row in first}
+    return BenchTable(tuple(rows), single_host_speeds)
 
 
-class _Names:
+class _RunNames:
     """Names of runs: of this benchmark, one after the other."""
 
     def __init__(self) -> None:
@@ -186,12 +186,12 @@ class _Names:
         return f"{self._stem}-{self._number}"
 
 
-def _said(trials: Sequence[Trial]) -> str:
+def _measuring_note(trials: Sequence[Trial]) -> str:
     together = ", at the same time" if len(trials) > 1 else ""
     return f"measuring {' and '.join(trial.name for trial in trials)}{together}"
 
 
-def _same_for_all(config: TrainConfig, steps: int) -> TrainConfig:
+def _comparable_config(config: TrainConfig, steps: int) -> TrainConfig:
     """The configuration with all that would fit itself to a device: rows must be comparable."""
     from yoked.train.resolve import SMALL_DEVICE_BATCH_TOKENS, resolve
 
@@ -228,25 +228,25 @@ def _ship(config: TrainConfig, seats: list[Seat], output: Output) -> TrainConfig
     return dataclasses.replace(config, data=label, tokenizer=None, shares=None)
 
 
-def _alone(fleet: Fleet, seat: Seat, config: TrainConfig, names: _Names) -> Trial:
+def _single_host_trial(fleet: Fleet, seat: Seat, config: TrainConfig, names: _RunNames) -> Trial:
     """A host with the ranks that it has in the fleet."""
     on_gpu = bool(_gpus(seat)) and config.device_type != "cpu"
-    name = _counted(seat, seat.ranks, "GPU" if on_gpu else "")
-    return _on_one(fleet, seat, seat.ranks, config, names, name=name)
+    name = _row_name(seat, seat.ranks, "GPU" if on_gpu else "")
+    return _trial_on_host(fleet, seat, seat.ranks, config, names, name=name)
 
 
-def _counted(seat: Seat, ranks: int, device: str = "") -> str:
+def _row_name(seat: Seat, ranks: int, device: str = "") -> str:
     """A row's name, such as `2 processes on i9, CPU`."""
-    where = f"{_called(seat)}, {device}" if device else _called(seat)
+    where = f"{_host_label(seat)}, {device}" if device else _host_label(seat)
     return f"{ranks} process{'es' * (ranks != 1)} on {where}"
 
 
-def _on_one(
+def _trial_on_host(
     fleet: Fleet,
     seat: Seat,
     ranks: int,
     config: TrainConfig,
-    names: _Names,
+    names: _RunNames,
     *,
     name: str,
     env: dict[str, str] | None = None,
@@ -266,7 +266,7 @@ def _on_one(
     )
 
 
-def _called(seat: Seat) -> str:
+def _host_label(seat: Seat) -> str:
     from yoked.fleet.model import HERE
 
     return "this machine" if seat.host.name == HERE else seat.host.name
@@ -278,19 +278,23 @@ def _single_host_groups(
     alone: Sequence[BenchRow],
     config: TrainConfig,
     processes: int | None,
-    names: _Names,
+    names: _RunNames,
 ) -> list[list[Trial]]:
     """What else one host can do: processes on the first one's cores, and each GPU by itself."""
     groups: list[list[Trial]] = []
     first = seats[0]
     if config.device_type in ("auto", "cpu"):
         on_cpu = dataclasses.replace(config, device_type="cpu")
-        several = processes or min(MOST_PROCESSES, int(first.facts["usable_cores"]))
+        several = processes or min(MAX_PROCESSES, int(first.facts["usable_cores"]))
         # What it does alone in the fleet is measured already.
         known = {alone[0].ranks} if alone[0].device == "cpu" else set()
         device = "CPU" if _gpus(first) else ""
         groups += [
-            [_on_one(fleet, first, ranks, on_cpu, names, name=_counted(first, ranks, device))]
+            [
+                _trial_on_host(
+                    fleet, first, ranks, on_cpu, names, name=_row_name(first, ranks, device)
+                )
+            ]
             for ranks in sorted({1, several} - known)
         ]
     if config.device_type in ("auto", "cuda"):
@@ -299,15 +303,15 @@ def _single_host_groups(
 
 
 def _gpu_groups(
-    fleet: Fleet, seats: Sequence[Seat], config: TrainConfig, names: _Names
+    fleet: Fleet, seats: Sequence[Seat], config: TrainConfig, names: _RunNames
 ) -> list[list[Trial]]:
     """Each GPU by itself, on all hosts at once; a host's only one is its row alone already."""
     on_gpu = dataclasses.replace(config, device_type="cuda")
 
     def on(seat: Seat, number: int) -> Trial:
         only = {"CUDA_VISIBLE_DEVICES": str(number)}
-        name = f"GPU {number} of {_called(seat)}"
-        return _on_one(fleet, seat, 1, on_gpu, names, name=name, env=only)
+        name = f"GPU {number} of {_host_label(seat)}"
+        return _trial_on_host(fleet, seat, 1, on_gpu, names, name=name, env=only)
 
     most = max(len(_gpus(seat)) for seat in seats)
     groups = [
@@ -325,8 +329,8 @@ def _gpus(seat: Seat) -> Sequence[Any]:
     return usable_gpus(seat.facts)
 
 
-def _together(
-    seats: Sequence[Seat], config: TrainConfig, shipped: TrainConfig, sync: str, names: _Names
+def _all_hosts_trial(
+    seats: Sequence[Seat], config: TrainConfig, shipped: TrainConfig, sync: str, names: _RunNames
 ) -> Trial:
     from yoked.cli.commands.bench_trials import Trial
 
@@ -335,7 +339,7 @@ def _together(
     return Trial(f"{len(seats)} hosts, {ranks} ranks, {sync}", tuple(seats), named, sync)
 
 
-def _share(seats: Sequence[Seat]) -> float:
+def _bus_factor(seats: Sequence[Seat]) -> float:
     """What a rank sends of a payload in an all-reduce over all ranks: 2(N-1)/N of it."""
     ranks = sum(seat.ranks for seat in seats)
     return 2 * (ranks - 1) / ranks
@@ -344,7 +348,7 @@ def _share(seats: Sequence[Seat]) -> float:
 def _payload_bytes(rows: Sequence[BenchRow], seats: Sequence[Seat]) -> float:
     """The largest all-reduce that sends as much as a step on all hosts does."""
     together = [row.bytes_sent_per_step for row in rows if len(row.hosts) > 1]
-    return max(together) / _share(seats)
+    return max(together) / _bus_factor(seats)
 
 
 def _time_allreduce(
@@ -366,7 +370,7 @@ def _time_allreduce(
     largest = next((each for each in PAYLOADS_BYTES if each >= payload_bytes), PAYLOADS_BYTES[-1])
     wanted = {
         "largest_bytes": largest,
-        "limit_s": ALLREDUCE_S,
+        "limit_s": ALL_REDUCE_LIMIT_S,
         "gpus": config.device_type in ("auto", "cuda"),
     }
     spec = {"rehearsal": None, "collectives": wanted}
@@ -383,24 +387,24 @@ def _time_allreduce(
 def _with_allreduce(
     rows: Sequence[BenchRow],
     timed: Sequence[tuple[float, float]],
-    wire_bytes_per_s: float | None,
+    link_bytes_per_s: float | None,
     seats: Sequence[Seat],
 ) -> list[BenchRow]:
     """Rows of all hosts with what an all-reduce of their bytes takes, and should take."""
-    from yoked.report.bench_table import time_of_bytes
+    from yoked.report.bench_table import interpolate_time_s
 
     def complete(row: BenchRow) -> BenchRow:
         sent = row.bytes_sent_per_step
         return dataclasses.replace(
             row,
-            allreduce_s=time_of_bytes(timed, sent / _share(seats)),
-            predicted_allreduce_s=None if wire_bytes_per_s is None else sent / wire_bytes_per_s,
+            allreduce_s=interpolate_time_s(timed, sent / _bus_factor(seats)),
+            predicted_allreduce_s=None if link_bytes_per_s is None else sent / link_bytes_per_s,
         )
 
     return [complete(row) if len(row.hosts) > 1 else row for row in rows]
 
 
-def _wire_bytes_per_s(fleet: Fleet, output: Output) -> float | None:
+def _slowest_link_bytes_per_s(fleet: Fleet, output: Output) -> float | None:
     """The slowest wire between the fleet's hosts while both directions are in use."""
     from yoked.probe.store import load_newest
 
@@ -427,5 +431,5 @@ def _report(table: BenchTable, drawn: str | None, output: Output, *, markdown: b
         {**table.to_dict(), "plot": drawn},
         verdict=table.verdict(),
         evidence=[*aligned(COLUMNS, table.cells()), *table.notes(), *plots],
-        next_commands=["yoked plan"] if len(table.alone) > 1 else [],
+        next_commands=["yoked plan"] if len(table.single_host) > 1 else [],
     )

@@ -28,7 +28,7 @@ from yoked.report.bench_table import BenchRow, concurrent_steps, read_steps
 from yoked.train.config import TrainConfig
 
 # Below this no median says anything, however long a slow host takes.
-FEWEST_STEPS = 4
+MIN_STEPS = 4
 # Below the job's own folder, so that the run goes with it.
 RUNS = "runs"
 # Asking costs the hosts a millisecond that is not the training's.
@@ -111,23 +111,23 @@ def measure(trials: Sequence[Trial], output: Output) -> list[BenchRow]:
     """
     with Jobs() as jobs, tempfile.TemporaryDirectory(prefix="yoked-bench-") as folder:
         started = at_once(lambda trial: _start(jobs, trial, Path(folder)), trials)
-        runs = [_Run(trial, job) for trial, job in zip(trials, started, strict=True)]
-        seen = _follow(runs, jobs, output)
-        counted = _counted(runs, seen, output)
+        runs = [_TrialRun(trial, job) for trial, job in zip(trials, started, strict=True)]
+        step_counts = _follow(runs, jobs, output)
+        counted = _counted_steps(runs, step_counts, output)
         return [run.row(steps) for run, steps in zip(runs, counted, strict=True)]
 
 
-def _counted(
-    runs: Sequence[_Run], seen: Sequence[Mapping[str, int]], output: Output
+def _counted_steps(
+    runs: Sequence[_TrialRun], step_counts: Sequence[Mapping[str, int]], output: Output
 ) -> list[range]:
     """The steps of each run whose time counts: those beside the others', if they are enough."""
     if len(runs) == 1:
         return [range(1, len(runs[0].steps))]
-    beside = concurrent_steps(seen, {run.trial.name: run.trial.steps for run in runs})
+    beside = concurrent_steps(step_counts, {run.trial.name: run.trial.steps for run in runs})
     counted = []
     for run in runs:
         steps = beside[run.trial.name]
-        if len(steps) < min(FEWEST_STEPS, run.trial.steps) - 1:
+        if len(steps) < min(MIN_STEPS, run.trial.steps) - 1:
             steps = range(1, len(run.steps))
             output.note(f"{run.trial.name}: too few steps beside the others' ones, all count")
         counted.append(steps)
@@ -151,13 +151,13 @@ def _start(jobs: Jobs, trial: Trial, folder: Path) -> Started:
     return jobs.start(order, trial.seats)
 
 
-class _Run:
+class _TrialRun:
     """A trial that is under way: its training lines as they come."""
 
     def __init__(self, trial: Trial, started: Started) -> None:
         self.trial, self.started = trial, started
         self.steps: list[dict[str, Any]] = []
-        self.over = False
+        self.ended = False
         self._offset = 0
 
     @property
@@ -170,7 +170,7 @@ class _Run:
         """The job's, on rank 0's host."""
         return f"{self.started.seats[0].job_root}/{self.started.run}"
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take in the training lines that were written since."""
         path = f"{self.folder}/work/{RUNS}/{self.started.run}/metrics.jsonl"
         parts = self.client.stream("file_read", path=path, offset=self._offset)
@@ -202,33 +202,33 @@ class _Run:
             tokens_per_second=0.0,
             step_s=(),
         )
-        return read_steps(row, self.steps, counted, whole=len(self.steps) == self.trial.steps)
+        return read_steps(row, self.steps, counted, complete=len(self.steps) == self.trial.steps)
 
 
-def _follow(runs: Sequence[_Run], jobs: Jobs, output: Output) -> list[dict[str, int]]:
+def _follow(runs: Sequence[_TrialRun], jobs: Jobs, output: Output) -> list[dict[str, int]]:
     """Wait for the runs; how many steps each had finished, from look to look.
 
     Raises JobError for one that failed.
     """
-    seen: list[dict[str, int]] = []
+    step_counts: list[dict[str, int]] = []
     progress = StageProgress(output.console)
     try:
-        while not all(run.over for run in runs):
+        while not all(run.ended for run in runs):
             # Over first: what it wrote before its end must not be missed.
-            for run, over in _over(runs, jobs):
-                run.over = over
-            at_once(lambda run: run.look(), runs)
-            seen.append({run.trial.name: len(run.steps) for run in runs})
-            _end_the_slow(runs, jobs)
-            _show(runs, progress)
+            for run, ended in _ended(runs, jobs):
+                run.ended = ended
+            at_once(lambda run: run.poll(), runs)
+            step_counts.append({run.trial.name: len(run.steps) for run in runs})
+            _end_slow_runs(runs, jobs)
+            _show_progress(runs, progress)
             time.sleep(_POLL_S)
     finally:
         progress.close()
-    return seen
+    return step_counts
 
 
-def _over(runs: Sequence[_Run], jobs: Jobs) -> Iterator[tuple[_Run, bool]]:
-    waiting = [run for run in runs if not run.over]
+def _ended(runs: Sequence[_TrialRun], jobs: Jobs) -> Iterator[tuple[_TrialRun, bool]]:
+    waiting = [run for run in runs if not run.ended]
     for run, record in zip(
         waiting, at_once(lambda run: jobs.record(run.started), waiting), strict=True
     ):
@@ -237,7 +237,7 @@ def _over(runs: Sequence[_Run], jobs: Jobs) -> Iterator[tuple[_Run, bool]]:
         yield run, not record.active
 
 
-def _raise_failure(run: _Run, end: JobEnd) -> None:
+def _raise_failure(run: _TrialRun, end: JobEnd) -> None:
     """Raise JobError: what the job's hosts say of its end, before it is removed."""
     failure = end.record.failure or {}
     raise JobError(
@@ -246,18 +246,18 @@ def _raise_failure(run: _Run, end: JobEnd) -> None:
     )
 
 
-def _end_the_slow(runs: Sequence[_Run], jobs: Jobs) -> None:
+def _end_slow_runs(runs: Sequence[_TrialRun], jobs: Jobs) -> None:
     """When one has done its steps, nothing that the others still do is at the same time."""
     if not any(len(run.steps) >= run.trial.steps for run in runs):
         return
     for run in runs:
-        if not run.over and FEWEST_STEPS <= len(run.steps) < run.trial.steps:
+        if not run.ended and MIN_STEPS <= len(run.steps) < run.trial.steps:
             jobs.end(run.started)
-            run.look()
-            run.over = True
+            run.poll()
+            run.ended = True
 
 
-def _show(runs: Sequence[_Run], progress: StageProgress) -> None:
+def _show_progress(runs: Sequence[_TrialRun], progress: StageProgress) -> None:
     names = ", ".join(run.trial.name for run in runs)
     furthest = max(runs, key=lambda run: len(run.steps))
     progress.update(names, len(furthest.steps), furthest.trial.steps, "steps")

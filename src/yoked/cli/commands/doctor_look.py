@@ -39,13 +39,13 @@ class Eyes:
     def __call__(self, fleet: Fleet, *, quick: bool | None = None) -> Seen:
         """Look at a fleet, and judge. quick: None is as was asked for."""
         from yoked.cli.commands.doctor_fix import connect
-        from yoked.cli.commands.probe import Line
+        from yoked.cli.commands.probe import StatusLine
         from yoked.doctor.causes import findings_of
         from yoked.doctor.compare import with_contents
         from yoked.doctor.examine import look
 
         is_quick = self.quick if quick is None else quick
-        with Line(self.output) as line:
+        with StatusLine(self.output) as line:
             examination = look(
                 fleet,
                 self.need,

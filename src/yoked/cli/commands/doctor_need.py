@@ -13,7 +13,7 @@ from yoked.records.examination import Need
 from yoked.timeline.deferral import deferred_backwards, part_rows
 
 if TYPE_CHECKING:
-    from yoked.plan.shape import Counts, Shape
+    from yoked.plan.shape import ParameterCounts, Shape
     from yoked.train.config import TrainConfig
     from yoked.train.resolve import ResolvedConfig
 
@@ -36,12 +36,12 @@ def need_of(config: TrainConfig | None = None) -> Need:
     from yoked.plan.shape import count_parameters
 
     device = config.device_type
-    shape, rows, waiting_rows = _shape(config, "cpu" if device == "auto" else device)
+    shape, rows, deferred_rows = _shape(config, "cpu" if device == "auto" else device)
     return Need(
         versions=versions,
         environment=environment,
         checkpoint_bytes=checkpoint_bytes(count_parameters(shape)),
-        memory_bytes=_memory_bytes(shape, rows, waiting_rows, "float32"),
+        memory_bytes=_memory_bytes(shape, rows, deferred_rows, "float32"),
         gpu_memory_bytes=None
         if device in ("cpu", "mps")
         else _memory_bytes(*_shape(config, "cuda"), "bfloat16"),
@@ -50,22 +50,22 @@ def need_of(config: TrainConfig | None = None) -> Need:
     )
 
 
-def _memory_bytes(shape: Shape, rows: int, waiting_rows: int, dtype: str) -> int:
+def _memory_bytes(shape: Shape, rows: int, deferred_rows: int, dtype: str) -> int:
     from yoked.plan.memory import rank_memory
 
     memory = rank_memory(
         shape,
         dtype=dtype,
         rows=rows,
-        waiting_rows=waiting_rows,
-        owned=1.0,
+        deferred_rows=deferred_rows,
+        owned_fraction=1.0,
         lossy=False,
         payload_bytes=_FLOAT32_BYTES,
     )
     return round(memory.total)
 
 
-def checkpoint_bytes(counts: Counts) -> int:
+def checkpoint_bytes(counts: ParameterCounts) -> int:
     """Bytes of one checkpoint: weights and the optimizer's state."""
     adamw = counts.adamw + counts.scalars
     numbers = _ADAMW_COPIES * adamw + _MUON_COPIES * counts.transformer_matrices

@@ -17,17 +17,17 @@ from yoked.errors import UsageError, YokedError
 
 if TYPE_CHECKING:
     from yoked.plan.explain import Target
-    from yoked.plan.search import Plan, Question
+    from yoked.plan.search import Plan, PlanRequest
     from yoked.plan.shape import Shape
-    from yoked.plan.simulate import SimulatedHost
+    from yoked.plan.simulated_fleet import SimulatedHost
     from yoked.records.measurement import Measurement
     from yoked.train.config import TrainConfig
     from yoked.train.resolve import Horizon, ResolvedConfig
 
 MODEL = Group("Model and run, as in `yoked train`", sort_key=1)
-LARGER_BATCH = 4
+LARGER_BATCH_FACTOR = 4
 # When the fleet reaches less of its hosts' sum, say what a larger batch would give.
-SATISFIED = 0.85
+GOOD_EFFICIENCY = 0.85
 
 
 def _model(help_text: str) -> Parameter:
@@ -61,7 +61,7 @@ class PlanFlags:
 
         return TrainConfig(**dataclasses.asdict(self))
 
-    def words(self) -> list[str]:
+    def to_args(self) -> list[str]:
         """What was given, as a command line of `yoked train` has it."""
         return [
             f"--{field.name.replace('_', '-')} {getattr(self, field.name)}"
@@ -111,7 +111,7 @@ def command(
     from yoked.cli.commands.plan_text import plan_lines, plan_payload
     from yoked.plan.explain import verdict
     from yoked.plan.search import make_plan
-    from yoked.plan.simulate import add_hosts, parse_added
+    from yoked.plan.simulated_fleet import add_hosts, parse_added
 
     output = Output(json_mode=json_output)
     config = flags.config()
@@ -128,11 +128,11 @@ def command(
     if added:
         batch = run.resolved.device_batch_size
         measurement = add_hosts(measurement, added, run.shape, batch)
-    question = _question(config, run)
-    plan = make_plan(question, measurement)
+    request = _plan_request(config, run)
+    plan = make_plan(request, measurement)
     target = _target(run, price_per_hour, measurement)
     names = [name for host in added for name in host.names]
-    larger = _larger(plan, measurement)
+    larger = _larger_batch_plan(plan, measurement)
     output.result(
         plan_payload(plan, measurement, target, names, simulated=simulate is not None),
         verdict=verdict(plan),
@@ -140,7 +140,7 @@ def command(
         # A host that nobody has cannot be trained on.
         next_commands=[] if simulate or added else _next_commands(plan, flags, fleet),
     )
-    return 1 if plan.too_small else 0
+    return 1 if plan.over_memory else 0
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def _resolve(config: TrainConfig, device_types: Collection[str]) -> _Run:
 def _simulated(
     named: str, config: TrainConfig, added: Sequence[SimulatedHost]
 ) -> tuple[Measurement, _Run]:
-    from yoked.plan.simulate import load_simulated, simulate
+    from yoked.plan.simulated_fleet import load_simulated, simulate
 
     fleet = load_simulated(named)
     run = _resolve(config, [host.device for host in (*fleet.host, *added)])
@@ -230,10 +230,10 @@ def _newest(fleet: Path | None) -> Measurement:
     return measurement
 
 
-def _question(config: TrainConfig, run: _Run) -> Question:
-    from yoked.plan.search import Question
+def _plan_request(config: TrainConfig, run: _Run) -> PlanRequest:
+    from yoked.plan.search import PlanRequest
 
-    return Question(
+    return PlanRequest(
         shape=run.shape,
         tokens_per_step=run.horizon.total_batch_size,
         device_batch_size=config.device_batch_size,
@@ -259,23 +259,23 @@ def _target(run: _Run, prices: tuple[str, ...], measurement: Measurement) -> Tar
     return Target(run.horizon.num_iterations, known)
 
 
-def _larger(plan: Plan, measurement: Measurement) -> Plan | None:
+def _larger_batch_plan(plan: Plan, measurement: Measurement) -> Plan | None:
     """The plan for larger steps, where the network keeps the fleet from what its hosts could."""
     from yoked.plan.search import make_plan
 
-    if len(plan.alone) == 1 or (plan.efficiency >= SATISFIED and not plan.at_home):
+    if len(plan.single_host) == 1 or (plan.efficiency >= GOOD_EFFICIENCY and not plan.excluded):
         return None
-    tokens = LARGER_BATCH * plan.question.tokens_per_step
-    return make_plan(dataclasses.replace(plan.question, tokens_per_step=tokens), measurement)
+    tokens = LARGER_BATCH_FACTOR * plan.request.tokens_per_step
+    return make_plan(dataclasses.replace(plan.request, tokens_per_step=tokens), measurement)
 
 
 def _next_commands(plan: Plan, flags: PlanFlags, fleet: Path | None) -> list[str]:
-    words = ["yoked train", *flags.words()]
+    words = ["yoked train", *flags.to_args()]
     words.append(f"--device-batch-size {plan.chosen.device_batch_size}")
     commands = []
     if len(plan.chosen.rows) > 1:
         words.append(f"--sync {plan.chosen.sync}")
-    if plan.at_home:
+    if plan.excluded:
         fleet = Path("fewer.toml")
         commands.append(f"yoked init {' '.join(plan.chosen.hosts)} --fleet {fleet}")
     if fleet is not None:

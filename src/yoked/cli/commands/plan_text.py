@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from yoked.cli.commands.lab_text import table
-from yoked.plan.arithmetic import LINE_RATES_BIT_PER_S, WireTime, wire_times
+from yoked.plan.bandwidth_table import LINE_RATES_BIT_PER_S, TransferTime, transfer_times
 from yoked.plan.explain import explanation
-from yoked.plan.search import WORTHWHILE
+from yoked.plan.search import MIN_GAIN
 from yoked.plan.shape import count_parameters, flops_per_token
 from yoked.units import (
     format_bit_per_s,
@@ -36,43 +36,43 @@ def plan_payload(
     simulated: bool,
 ) -> dict[str, Any]:
     """What `yoked plan --json` promises."""
-    counts = count_parameters(plan.question.shape)
+    counts = count_parameters(plan.request.shape)
     return {
         "fleet": measurement.fleet,
         "simulated": simulated,
         "measured_s": None if simulated else measurement.taken_s,
         "params": {**vars(counts), "total": counts.total},
-        "flops_per_token": flops_per_token(plan.question.shape),
-        "tokens_per_step": plan.question.tokens_per_step,
+        "flops_per_token": flops_per_token(plan.request.shape),
+        "tokens_per_step": plan.request.tokens_per_step,
         "candidates": [_candidate(each, target) for each in plan.candidates],
         "chosen": _candidate(plan.chosen, target),
         "speedup": plan.speedup,
         "efficiency": plan.efficiency,
-        "alone": {host: _candidate(each, target) for host, each in plan.alone.items()},
+        "alone": {host: _candidate(each, target) for host, each in plan.single_host.items()},
         "gains": [
             {
                 "host": gain.host,
-                "tokens_per_second_with": gain.with_it,
-                "tokens_per_second_without": gain.without_it,
+                "tokens_per_second_with": gain.with_host,
+                "tokens_per_second_without": gain.without_host,
                 "gain": gain.gain,
             }
-            for gain in plan.gains
+            for gain in plan.host_gains
         ],
-        "leave_at_home": list(plan.at_home),
-        "too_small": plan.too_small,
+        "leave_at_home": list(plan.excluded),
+        "too_small": plan.over_memory,
         "target": {
             "steps": target.steps,
-            "tokens": target.steps * plan.question.tokens_per_step,
+            "tokens": target.steps * plan.request.tokens_per_step,
             "time_s": target.time_s(plan.chosen),
             "cost": target.cost(plan.chosen),
         },
         "arithmetic": [
             {
-                "what": way.what,
-                "bytes_per_step": way.sent_bytes,
-                "time_s": dict(zip(map(str, LINE_RATES_BIT_PER_S), way.times_s, strict=True)),
+                "what": each.scheme,
+                "bytes_per_step": each.sent_bytes,
+                "time_s": dict(zip(map(str, LINE_RATES_BIT_PER_S), each.times_s, strict=True)),
             }
-            for way in _wire_times(plan)
+            for each in _transfer_times(plan)
         ],
         "explanation": explanation(plan, target, added),
     }
@@ -102,10 +102,10 @@ def _candidate(candidate: Candidate, target: Target) -> dict[str, Any]:
     }
 
 
-def _wire_times(plan: Plan) -> list[WireTime]:
+def _transfer_times(plan: Plan) -> list[TransferTime]:
     """For the ranks of the whole fleet; a host alone shows what a second one would mean."""
     ranks = max(2, sum(plan.candidates[0].ranks.values()))
-    return wire_times(plan.question.shape, ranks, plan.question.tokens_per_step / ranks)
+    return transfer_times(plan.request.shape, ranks, plan.request.tokens_per_step / ranks)
 
 
 def plan_lines(
@@ -119,7 +119,7 @@ def plan_lines(
 ) -> list[str]:
     """The evidence: where the figures are from, candidates, reasons, bandwidth arithmetic."""
     lines = [_source(measurement, simulated), *explanation(plan, target, added)]
-    if larger is not None and larger.speedup > WORTHWHILE * plan.speedup:
+    if larger is not None and larger.speedup > MIN_GAIN * plan.speedup:
         lines.append(
             f"{larger.chosen.tokens_per_step:,} tokens a step would reach "
             f"{larger.speedup:.2f} times the fastest alone (--sync {larger.chosen.sync}): "
@@ -140,8 +140,8 @@ def _candidate_table(plan: Plan) -> list[str]:
     columns = ("sync", "dtype", "rows", "step", "computing", "exposed", "sent", "tokens/s", "")
     shown = [*plan.candidates]
     shown += [] if plan.chosen in shown else [plan.chosen]
-    if len(plan.alone) > 1 and plan.best_alone not in shown:
-        shown.append(plan.best_alone)
+    if len(plan.single_host) > 1 and plan.best_single_host not in shown:
+        shown.append(plan.best_single_host)
     return table(columns, [_row(each, plan) for each in shown])
 
 
@@ -171,8 +171,8 @@ def _arithmetic_table(plan: Plan) -> list[str]:
     ranks = max(2, sum(plan.candidates[0].ranks.values()))
     rates = [format_bit_per_s(rate) for rate in LINE_RATES_BIT_PER_S]
     rows = [
-        [way.what, format_bytes(way.sent_bytes), *map(format_duration, way.times_s)]
-        for way in _wire_times(plan)
+        [each.scheme, format_bytes(each.sent_bytes), *map(format_duration, each.times_s)]
+        for each in _transfer_times(plan)
     ]
     title = f"nothing hidden, {ranks} ranks: 2(N-1)/N of the gradients through each network card"
     return [title, *table(["what is sent", "a step and rank", *rates], rows)]

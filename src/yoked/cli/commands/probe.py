@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from yoked.fleet.model import Fleet
     from yoked.launch.start import Seat
-    from yoked.probe.links import LinkSeen
+    from yoked.probe.links import LinkMeasurement
     from yoked.records.measurement import Measurement
     from yoked.remote.client import AgentClient
     from yoked.train.config import TrainConfig
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MODEL = Group("Model", sort_key=1)
 LARGEST_BYTES = 256_000_000
 QUICK_LARGEST_BYTES = 16_000_000
-QUICK_PART = 0.3
+QUICK_FRACTION = 0.3
 
 
 def _model(help_text: str) -> Parameter:
@@ -66,7 +66,7 @@ class ModelFlags:
         resolve(config, "cpu" if self.device_type == "auto" else self.device_type)
         return config
 
-    def words(self) -> list[str]:
+    def to_args(self) -> list[str]:
         """As a command line of the trainer has it."""
         import dataclasses
 
@@ -130,27 +130,28 @@ def command(
     wanted = open_fleet(fleet)
     probe = _Probe(wanted, model, Parts(links, collectives, compute), output, quick, limit_s)
     probe.run()
-    return report(probe.found, output)
+    return report(probe.result, output)
 
 
 @dataclass
-class Found:
-    """What a probe came to. problem: why a part of it is missing; kept: the file, if it was whole.
+class ProbeResult:
+    """What a probe came to. problem: why a part of it is missing; saved_to: the file, if it is
+    complete.
 
-    left_out: sizes of collectives that would have taken too long.
+    skipped_sizes: sizes of collectives that would have taken too long.
     """
 
     fleet: Fleet
     measurement: Measurement
-    links: list[LinkSeen]
-    left_out: list[dict[str, Any]]
+    links: list[LinkMeasurement]
+    skipped_sizes: list[dict[str, Any]]
     choices: dict[str, dict[str, list[str]]]
     problem: YokedError | None
-    kept: Path | None
+    saved_to: Path | None
     took_s: float
 
 
-class Line:
+class StatusLine:
     """One line on a terminal that says what is being done; nothing elsewhere."""
 
     def __init__(self, output: Output) -> None:
@@ -185,7 +186,7 @@ class Line:
 class _Probe:
     """One probe of a fleet, from connecting to keeping."""
 
-    found: Found
+    result: ProbeResult
 
     def __init__(
         self,
@@ -200,23 +201,23 @@ class _Probe:
         self._quick, self._limit_s = quick, limit_s
         self._many = len(fleet.hosts) > 1
         self._measures_links = parts.links and self._many
-        self._progress = Line(output)
+        self._progress = StatusLine(output)
 
     def run(self) -> None:
-        """Measure what is wanted; what a host lacks is told in `found`, and the rest is there."""
+        """Measure what is wanted; what a host lacks is told in `result`, and the rest is there."""
         from yoked.cli.commands.fleet_job import connected
         from yoked.remote.client import host_wrote
 
         problem: YokedError | None = None
-        result: Mapping[str, Any] = {}
+        from_ranks: Mapping[str, Any] = {}
         seats: Sequence[Seat] = ()
         with self._progress, connected(self._fleet) as clients:
             facts = self._facts(clients)
             addresses = self._addresses(clients)
-            links = _Once(lambda: self._links(clients, addresses))
+            links = _MeasureOnce(lambda: self._links(clients, addresses))
             if self._parts.compute or self._parts.collectives:
                 try:
-                    seats, result = self._job(clients, addresses, links)
+                    seats, from_ranks = self._job(clients, addresses, links)
                 except YokedError as caught:
                     problem = caught
             # At the latest now, if there was no job to wait for; raises what it raised before.
@@ -224,29 +225,29 @@ class _Probe:
         # It is what the ranks said; without a job there is nothing of theirs in it.
         first = next((seat.host.name for seat in seats), self._fleet.hosts[0].name)
         with host_wrote(first, "what the probe measured"):
-            self.found = self._found(facts, links.found, seats, result, problem)
+            self.result = self._probe_result(facts, links.measured, seats, from_ranks, problem)
 
-    def _found(
+    def _probe_result(
         self,
         facts: Mapping[str, Mapping[str, Any]],
-        links: list[LinkSeen],
+        links: list[LinkMeasurement],
         seats: Sequence[Seat],
-        result: Mapping[str, Any],
+        from_ranks: Mapping[str, Any],
         problem: YokedError | None,
-    ) -> Found:
-        measurement = self._measurement(facts, links, seats, result)
-        return Found(
+    ) -> ProbeResult:
+        measurement = self._measurement(facts, links, seats, from_ranks)
+        return ProbeResult(
             fleet=self._fleet,
             measurement=measurement,
             links=links,
-            left_out=result.get("left_out", []),
+            skipped_sizes=from_ranks.get("left_out", []),
             choices={
                 seat.host.name: told["choices"]
-                for seat, told in _by_seat(seats, result.get("rehearsals", []))
+                for seat, told in _by_seat(seats, from_ranks.get("rehearsals", []))
                 if told is not None
             },
             problem=problem,
-            kept=self._keep(measurement),
+            saved_to=self._save(measurement),
             took_s=self._progress.elapsed_s,
         )
 
@@ -270,13 +271,13 @@ class _Probe:
 
     def _links(
         self, clients: Mapping[str, AgentClient], addresses: Mapping[str, tuple[str, str]]
-    ) -> list[LinkSeen]:
+    ) -> list[LinkMeasurement]:
         from yoked.probe.links import QUICK, Timing, measure_links
 
         if not self._measures_links:
             return []
         return measure_links(
-            _places(clients, addresses),
+            _link_ends(clients, addresses),
             clients,
             QUICK if self._quick else Timing(),
             lambda done, total: self._progress.show(f"links: {done} of {total} pairs"),
@@ -301,10 +302,10 @@ class _Probe:
         if not meanwhile:
             links()
         self._progress.show("starting " + ", ".join(seat.host.name for seat in seats))
-        rehearsal = {"module": REHEARSAL, "args": self._model.words()}
+        rehearsal = {"module": REHEARSAL, "args": self._model.to_args()}
         collectives = {
             "largest_bytes": QUICK_LARGEST_BYTES if self._quick else LARGEST_BYTES,
-            "limit_s": self._limit_s * (QUICK_PART if self._quick else 1.0),
+            "limit_s": self._limit_s * (QUICK_FRACTION if self._quick else 1.0),
             "gpus": self._model.device_type in ("auto", "cuda"),
         }
         spec = {
@@ -318,67 +319,67 @@ class _Probe:
     def _measurement(
         self,
         facts: Mapping[str, Mapping[str, Any]],
-        links: Sequence[LinkSeen],
+        links: Sequence[LinkMeasurement],
         seats: Sequence[Seat],
-        result: Mapping[str, Any],
+        from_ranks: Mapping[str, Any],
     ) -> Measurement:
-        from yoked.probe.summary import Rank, summarise
+        from yoked.probe.summary import RankReport, summarise
 
         ranks = [
-            Rank(seat.host.name, told)
-            for seat, told in _by_seat(seats, result.get("rehearsals", []))
+            RankReport(seat.host.name, told)
+            for seat, told in _by_seat(seats, from_ranks.get("rehearsals", []))
         ]
         return summarise(
             fleet=self._fleet.name,
             taken_s=time.time(),
             hosts=[host.name for host in self._fleet.hosts],
             facts=facts,
-            links=[seen.link for seen in links],
+            links=[each.link for each in links],
             ranks=ranks,
-            timed=result.get("collectives", []),
+            timed=from_ranks.get("collectives", []),
         )
 
-    def _keep(self, measurement: Measurement) -> Path | None:
+    def _save(self, measurement: Measurement) -> Path | None:
         """Keep what is whole: `yoked plan` would miss the rest."""
-        from yoked.probe.store import keep
-        from yoked.probe.summary import is_whole
+        from yoked.probe.store import save
+        from yoked.probe.summary import is_complete
 
-        return keep(self._fleet, measurement) if is_whole(measurement) else None
+        return save(self._fleet, measurement) if is_complete(measurement) else None
 
 
-class _Once:
+class _MeasureOnce:
     """Measures links once, however often it is called; a failure is raised every time."""
 
-    def __init__(self, measure: Callable[[], list[LinkSeen]]) -> None:
+    def __init__(self, measure: Callable[[], list[LinkMeasurement]]) -> None:
         self._measure = measure
         self._problem: YokedError | None = None
         self._done = False
-        self.found: list[LinkSeen] = []
+        self.measured: list[LinkMeasurement] = []
 
     def __call__(self) -> None:
         if not self._done:
             self._done = True
             try:
-                self.found = self._measure()
+                self.measured = self._measure()
             except YokedError as problem:
                 self._problem = problem
         if self._problem is not None:
             raise self._problem
 
 
-def _places(
+def _link_ends(
     clients: Mapping[str, AgentClient], addresses: Mapping[str, tuple[str, str]]
 ) -> list[Any]:
     """Where each host is reached, with the MTU of its interface."""
     from yoked.at_once import at_once
-    from yoked.probe.links import Place
+    from yoked.probe.links import LinkEnd
 
-    def place(name: str) -> Place:
+    def link_end(name: str) -> LinkEnd:
         interface, address = addresses[name]
         found = {each["name"]: each["mtu_bytes"] for each in clients[name].call("interfaces")}
-        return Place(name, interface, address, found.get(interface))
+        return LinkEnd(name, interface, address, found.get(interface))
 
-    return at_once(place, addresses)
+    return at_once(link_end, addresses)
 
 
 def _by_seat(seats: Sequence[Seat], by_rank: Sequence[Any]) -> list[tuple[Seat, Any]]:

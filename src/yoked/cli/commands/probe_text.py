@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from yoked.cli.commands.lab_text import counted, table
-from yoked.probe.bound import Bound, bound
+from yoked.probe.roofline import Roofline, roofline
 from yoked.units import format_bit_per_s, format_bytes, format_bytes_per_s, format_duration
 
 if TYPE_CHECKING:
-    from yoked.cli.commands.probe import Found
+    from yoked.cli.commands.probe import ProbeResult
     from yoked.cli.output import Output
+    from yoked.probe.links import LinkMeasurement
     from yoked.records.measurement import Compute, Measurement, StepCost
 
 _LINKS = ("from", "to", "interface", "goodput", "both ways", "round trip", "median", "MTU")
@@ -21,55 +22,61 @@ _COMPUTE = ("host", "device", "dtype", "threads", "products", "copy", "held by")
 _STEPS = ("host", "dtype", "tokens", "forward", "head", "backward", "AdamW", "Muon", "together")
 
 
-def report(found: Found, output: Output) -> int:
+def report(result: ProbeResult, output: Output) -> int:
     """Say what was found; returns the exit status."""
     output.result(
-        payload(found),
-        verdict=_verdict(found),
-        evidence=_evidence(found),
-        next_commands=_next(found),
+        payload(result),
+        verdict=_verdict(result),
+        evidence=_evidence(result),
+        next_commands=_next(result),
     )
-    return 0 if found.problem is None else 1
+    return 0 if result.problem is None else 1
 
 
-def payload(found: Found) -> dict[str, Any]:
+def payload(result: ProbeResult) -> dict[str, Any]:
     """As --json has it."""
-    measurement = found.measurement
+    measurement = result.measurement
     return {
-        "ok": found.problem is None,
+        "ok": result.problem is None,
         "fleet": measurement.fleet,
         "taken_s": measurement.taken_s,
-        "took_s": found.took_s,
+        "took_s": result.took_s,
         "ranks": measurement.ranks,
         "memory_bytes": measurement.memory_bytes,
-        "links": [_link_payload(seen) for seen in found.links],
+        "links": [_link_payload(measured) for measured in result.links],
         "collectives": [dataclasses.asdict(each) for each in measurement.collectives],
-        "left_out": found.left_out,
+        "left_out": result.skipped_sizes,
         "compute": [dataclasses.asdict(each) for each in measurement.compute],
         "step_costs": [dataclasses.asdict(each) for each in measurement.step_costs],
-        "bounds": [dataclasses.asdict(each) for each in _bounds(measurement).values()],
-        "choices": found.choices,
+        "bounds": [_roofline_payload(each) for each in _rooflines(measurement).values()],
+        "choices": result.choices,
         "problem": None
-        if found.problem is None
-        else {"what": found.problem.what, "fix": list(found.problem.fix)},
-        "kept": None if found.kept is None else str(found.kept),
+        if result.problem is None
+        else {"what": result.problem.what, "fix": list(result.problem.fix)},
+        "kept": None if result.saved_to is None else str(result.saved_to),
     }
 
 
-def _link_payload(seen: Any) -> dict[str, Any]:
-    link = dataclasses.asdict(seen.link)
+def _link_payload(measured: LinkMeasurement) -> dict[str, Any]:
+    link = dataclasses.asdict(measured.link)
     return {
         "from": link.pop("from_host"),
         "to": link.pop("to_host"),
         **link,
-        "rtt_median_s": seen.rtt_median_s,
-        "interface_mtu_bytes": seen.interface_mtu_bytes,
+        "rtt_median_s": measured.rtt_median_s,
+        "interface_mtu_bytes": measured.interface_mtu_bytes,
     }
 
 
-def _verdict(found: Found) -> str:
-    measurement = found.measurement
-    took = f"measured in {format_duration(found.took_s)}"
+def _roofline_payload(verdict: Roofline) -> dict[str, Any]:
+    fields = dataclasses.asdict(verdict)
+    helps = fields.pop("suggestions")
+    return {**fields, "helps": helps}
+
+
+def _verdict(result: ProbeResult) -> str:
+    measurement = result.measurement
+    took = f"measured in {format_duration(result.took_s)}"
     if measurement.links:
         slow = min(measurement.links, key=lambda link: link.goodput_bytes_per_s)
         rate = slow.goodput_bytes_per_s
@@ -81,15 +88,15 @@ def _verdict(found: Found) -> str:
         best = max(measurement.compute, key=lambda each: each.flops_per_s)
         speed = f"{_flops(best.flops_per_s)} in {best.dtype} on {best.host}"
         return f"fleet {measurement.fleet}: {speed}; {took}"
-    return f"fleet {measurement.fleet}: {counted(len(found.fleet.hosts), 'host')}; {took}"
+    return f"fleet {measurement.fleet}: {counted(len(result.fleet.hosts), 'host')}; {took}"
 
 
-def _evidence(found: Found) -> list[str]:
+def _evidence(result: ProbeResult) -> list[str]:
     sections = (
-        list(_link_lines(found)),
-        list(_collective_lines(found)),
-        list(_compute_lines(found.measurement)),
-        list(_closing_lines(found)),
+        list(_link_lines(result)),
+        list(_collective_lines(result)),
+        list(_compute_lines(result.measurement)),
+        list(_closing_lines(result)),
     )
     lines: list[str] = []
     for section in sections:
@@ -97,12 +104,12 @@ def _evidence(found: Found) -> list[str]:
     return lines
 
 
-def _link_lines(found: Found) -> Iterator[str]:
-    if not found.links:
+def _link_lines(result: ProbeResult) -> Iterator[str]:
+    if not result.links:
         return
     rows = []
-    for seen in found.links:
-        link = seen.link
+    for measured in result.links:
+        link = measured.link
         rows.append(
             [
                 link.from_host,
@@ -111,22 +118,22 @@ def _link_lines(found: Found) -> Iterator[str]:
                 format_bit_per_s(8 * link.goodput_bytes_per_s),
                 format_bit_per_s(8 * link.both_ways_bytes_per_s),
                 format_duration(link.rtt_s),
-                format_duration(seen.rtt_median_s),
+                format_duration(measured.rtt_median_s),
                 str(link.mtu_bytes or "unknown"),
             ]
         )
     yield from table(_LINKS, rows)
-    for seen in found.links:
-        link = seen.link
-        if seen.interface_mtu_bytes and link.mtu_bytes < seen.interface_mtu_bytes:
+    for measured in result.links:
+        link, interface_mtu = measured.link, measured.interface_mtu_bytes
+        if interface_mtu and link.mtu_bytes < interface_mtu:
             yield (
                 f"{link.from_host} to {link.to_host}: packets of {link.mtu_bytes} bytes at most, "
-                f"although {link.interface} takes {seen.interface_mtu_bytes}: a tunnel on the way"
+                f"although {link.interface} takes {interface_mtu}: a tunnel on the way"
             )
 
 
-def _collective_lines(found: Found) -> Iterator[str]:
-    collectives = found.measurement.collectives
+def _collective_lines(result: ProbeResult) -> Iterator[str]:
+    collectives = result.measurement.collectives
     if collectives:
         yield f"{collectives[0].backend}, {collectives[0].ranks} ranks, seconds of the slowest:"
         yield from table(
@@ -143,11 +150,11 @@ def _collective_lines(found: Found) -> Iterator[str]:
                 for each in collectives
             ],
         )
-    if found.left_out:
+    if result.skipped_sizes:
         told = ", ".join(
             f"{each['op']} of {format_bytes(each['payload_bytes'])} "
             f"(about {format_duration(each['expected_s'])})"
-            for each in found.left_out
+            for each in result.skipped_sizes
         )
         yield f"left out, too long: {told}; --collectives-limit 2min allows more"
 
@@ -155,10 +162,10 @@ def _collective_lines(found: Found) -> Iterator[str]:
 def _compute_lines(measurement: Measurement) -> Iterator[str]:
     if not measurement.compute:
         return
-    bounds = _bounds(measurement)
+    rooflines = _rooflines(measurement)
     rows = []
     for each in measurement.compute:
-        verdict = bounds.get((each.host, each.dtype))
+        verdict = rooflines.get((each.host, each.dtype))
         rows.append(
             [
                 each.host,
@@ -174,9 +181,9 @@ def _compute_lines(measurement: Measurement) -> Iterator[str]:
     yield ""
     yield "a training step of one micro-batch on one rank, all hosts computing, nothing sent:"
     yield from table(_STEPS, [_step_cells(cost) for cost in measurement.step_costs])
-    for verdict in bounds.values():
-        yield _bound_text(verdict)
-        yield from (f"  helps: {line}" for line in verdict.helps)
+    for verdict in rooflines.values():
+        yield _roofline_text(verdict)
+        yield from (f"  helps: {line}" for line in verdict.suggestions)
 
 
 def _step_cells(cost: StepCost) -> list[str]:
@@ -190,7 +197,7 @@ def _step_cells(cost: StepCost) -> list[str]:
     ]
 
 
-def _bound_text(verdict: Bound) -> str:
+def _roofline_text(verdict: Roofline) -> str:
     return (
         f"{verdict.host}, {verdict.dtype}: held by {verdict.side}. The model makes "
         f"{verdict.intensity:.3g} FLOPs of each byte, the machine could {verdict.balance:.3g}; "
@@ -198,9 +205,9 @@ def _bound_text(verdict: Bound) -> str:
     )
 
 
-def _bounds(measurement: Measurement) -> dict[tuple[str, str], Bound]:
+def _rooflines(measurement: Measurement) -> dict[tuple[str, str], Roofline]:
     """The verdict for each host and dtype that took a step."""
-    found = {}
+    rooflines = {}
     for cost in measurement.step_costs:
         own = [
             each
@@ -211,32 +218,32 @@ def _bounds(measurement: Measurement) -> dict[tuple[str, str], Bound]:
         mine = next((each for each in own if each.dtype == cost.dtype), None)
         if mine is not None:
             others = _others(own, stepped - {cost.dtype})
-            found[cost.host, cost.dtype] = bound(cost, mine, others)
-    return found
+            rooflines[cost.host, cost.dtype] = roofline(cost, mine, others)
+    return rooflines
 
 
 def _others(own: Sequence[Compute], dtypes: set[str]) -> tuple[Compute, ...]:
     return tuple(each for each in own if each.dtype in dtypes)
 
 
-def _closing_lines(found: Found) -> Iterator[str]:
-    if found.problem is not None:
-        first, *rest = found.problem.what.splitlines()
+def _closing_lines(result: ProbeResult) -> Iterator[str]:
+    if result.problem is not None:
+        first, *rest = result.problem.what.splitlines()
         yield f"not measured: {first}"
         yield from (f"  {line}" for line in rest)
-    if found.kept is not None:
-        yield f"kept in {found.kept}"
+    if result.saved_to is not None:
+        yield f"kept in {result.saved_to}"
     else:
         yield "not kept: a plan needs all links and a training step of every host"
 
 
-def _next(found: Found) -> list[str]:
-    if found.problem is not None:
-        return list(found.problem.fix)
-    if found.kept is None:
+def _next(result: ProbeResult) -> list[str]:
+    if result.problem is not None:
+        return list(result.problem.fix)
+    if result.saved_to is None:
         return []
-    flag = f" --fleet {found.fleet.path}" if found.fleet.path.is_file() else ""
-    depths = {cost.model.depth for cost in found.measurement.step_costs}
+    flag = f" --fleet {result.fleet.path}" if result.fleet.path.is_file() else ""
+    depths = {cost.model.depth for cost in result.measurement.step_costs}
     return [f"yoked plan --depth {min(depths)}{flag}"]
 
 

@@ -15,20 +15,20 @@ from typing import Any
 import torch
 
 from yoked.ranks.exchange import read_list, read_number
-from yoked.timeline.clock import predict_step
 from yoked.timeline.deferral import Parts, deferred_backwards, part_rows
 from yoked.timeline.messages import ring_bytes
-from yoked.timeline.ownership import owned_parts
-from yoked.timeline.vocabulary import distinct_tokens
+from yoked.timeline.ownership import owner_fractions
+from yoked.timeline.simulator import simulate_step
+from yoked.timeline.token_stats import expected_unique_tokens
 from yoked.timeline.work import (
     DENSE_BYTES,
     GLOO_CPU_S_PER_BYTE,
     ROW_BYTES,
-    STEP_OVER_PRODUCTS,
+    STEP_TIME_OVER_MATMULS,
     Network,
-    Port,
+    PortRate,
     RankWork,
-    Traffic,
+    StepTraffic,
 )
 from yoked.train.choose import Choice
 from yoked.train.comm.communicator import Communicator
@@ -120,8 +120,8 @@ def judge(
 ) -> Choice:
     """Pure: the payload dtype for a wire that carries so much, each way, on every host."""
     counts = count_parameters(config)
-    network = Network({r.host: Port(bytes_per_s, bytes_per_s) for r in ranks}, latency_s)
-    owned = owned_parts(
+    network = Network({r.host: PortRate(bytes_per_s, bytes_per_s) for r in ranks}, latency_s)
+    owned = owner_fractions(
         [rank.flops_per_s for rank in ranks],
         _muon_flops(config),
         counts.total - counts.transformer_matrices,
@@ -136,7 +136,7 @@ def judge(
             for each in zip(ranks, parts, owned, strict=True)
         ]
         traffic = _traffic(name, config, counts, lm_head.value)
-        step_s[name] = predict_step(works, traffic, network).step_s
+        step_s[name] = simulate_step(works, traffic, network).step_s
     best_s = min(step_s.values())
     chosen = next(name for name in CANDIDATES if step_s[name] <= WORTHWHILE * best_s)
     figures = {f"{name}_step_s": took_s for name, took_s in step_s.items()}
@@ -151,14 +151,14 @@ def judge(
 
 
 def _row_s(rank: RankPlace, config: ModelConfig) -> float:
-    return STEP_OVER_PRODUCTS * config.sequence_len * flops_per_token(config) / rank.flops_per_s
+    return STEP_TIME_OVER_MATMULS * config.sequence_len * flops_per_token(config) / rank.flops_per_s
 
 
-def _traffic(name: str, config: ModelConfig, counts: ParameterCounts, lm_head: str) -> Traffic:
-    return Traffic(
+def _traffic(name: str, config: ModelConfig, counts: ParameterCounts, lm_head: str) -> StepTraffic:
+    return StepTraffic(
         head_numbers=counts.lm_head if lm_head == "whole" else 0.0,
         matrix_numbers=counts.transformer_matrices,
-        table_width=(counts.wte + counts.value_embeds) / config.padded_vocab_size,
+        embedding_row_numbers=(counts.wte + counts.value_embeds) / config.padded_vocab_size,
         layers=config.n_layer,
         dense_bytes=DENSE_BYTES[name],
         row_bytes=ROW_BYTES[name],
@@ -185,15 +185,15 @@ def _work(
     lossy = name != "exact"
     return RankWork(
         host=rank.host,
-        before_s=parts.early * row_s,
-        ahead_s=ahead_part * (first + second) * row_s,
-        deferred_s=(backward_part * first * row_s, backward_part * second * row_s),
+        early_s=parts.early * row_s,
+        deferred_forward_s=ahead_part * (first + second) * row_s,
+        deferred_backward_s=(backward_part * first * row_s, backward_part * second * row_s),
         forward_s=last_s * backward_part / 2,
         head_s=head_rows * row_s * head_part,
         backward_s=last_s * backward_part,
         muon_s=owned * _muon_flops(config) / rank.flops_per_s,
         adamw_s=ADAMW_BYTES * (counts.total - counts.transformer_matrices) / COPY_BYTES_PER_S,
-        owned=owned,
+        owned_fraction=owned,
         table_rows=_table_rows(parts.last, config),
         early_rows=_table_rows(parts.early, config),
         deferred_rows=(_table_rows(first, config), _table_rows(second, config)),
@@ -211,4 +211,4 @@ def _muon_flops(config: ModelConfig) -> float:
 
 def _table_rows(rows: int, config: ModelConfig) -> float:
     """Rows of the tables that so many rows of text touch."""
-    return distinct_tokens(rows * config.sequence_len, config.vocab_size)
+    return expected_unique_tokens(rows * config.sequence_len, config.vocab_size)

@@ -8,11 +8,11 @@ from itertools import permutations
 
 from yoked.errors import YokedError
 from yoked.records.measurement import Collective, Measurement
-from yoked.timeline.work import Network, Port
+from yoked.timeline.work import Network, PortRate
 
 # Of what raw TCP carries, where no collective was measured: Gloo's all_reduce of 8 MB and more
 # reached 99% at 1 Gbit/s and 95% at 100 Mbit/s.
-GLOO_PART_OF_WIRE = 0.97
+GLOO_LINK_FRACTION = 0.97
 # Below, latency is what counts; above, the rate.
 SMALL_BYTES, LARGE_BYTES = 64_000, 1_000_000
 # Of a message, beside the wire's own, where no collective was measured: threads of Gloo that wake
@@ -36,45 +36,45 @@ def network_of(measurement: Measurement, hosts: Collection[str]) -> Network:
                 f"the link from {a} to {b} was not measured", fix="yoked probe    says why"
             )
     if not links:
-        return _inside_a_host(measurement)
-    part = part_of_wire(measurement)
-    leaving, coming = dict.fromkeys(hosts, math.inf), dict.fromkeys(hosts, math.inf)
+        return _single_host_network(measurement)
+    fraction = link_fraction(measurement)
+    egress, ingress = dict.fromkeys(hosts, math.inf), dict.fromkeys(hosts, math.inf)
     for link in links:
-        rate = part * link.both_ways_bytes_per_s
+        rate = fraction * link.both_ways_bytes_per_s
         if not rate > 0:
             raise YokedError(
                 f"the link from {link.from_host} to {link.to_host} carried nothing",
                 fix="yoked probe",
             )
-        leaving[link.from_host] = min(leaving[link.from_host], rate)
-        coming[link.to_host] = min(coming[link.to_host], rate)
-    ports = {host: Port(leaving[host], coming[host]) for host in hosts}
+        egress[link.from_host] = min(egress[link.from_host], rate)
+        ingress[link.to_host] = min(ingress[link.to_host], rate)
+    ports = {host: PortRate(egress[host], ingress[host]) for host in hosts}
     on_gpus = all(cost.device == "cuda" for cost in measurement.step_costs if cost.host in hosts)
     own_s = NCCL_LATENCY_S if on_gpus else GLOO_LATENCY_S
     rtt_s = max(link.rtt_s for link in links)
     return Network(ports, _latency_s(measurement, own_s + rtt_s / 2))
 
 
-def _inside_a_host(measurement: Measurement) -> Network:
+def _single_host_network(measurement: Measurement) -> Network:
     """Between ranks of one host; collectives of the whole fleet say what that takes if it is all
     of it.
     """
     if measurement.links:
         return Network({}, GLOO_LATENCY_S)
-    latency_s, rates = _latency_s(measurement, GLOO_LATENCY_S), _large_rates(measurement)
+    latency_s, rates = _latency_s(measurement, GLOO_LATENCY_S), _large_bus_bandwidths(measurement)
     return Network({}, latency_s, max(rates)) if rates else Network({}, latency_s)
 
 
-def part_of_wire(measurement: Measurement) -> float:
+def link_fraction(measurement: Measurement) -> float:
     """What collectives of large payloads reach of the slowest link, both ways in use."""
-    rates = _large_rates(measurement)
+    rates = _large_bus_bandwidths(measurement)
     if not rates or not measurement.links:
-        return GLOO_PART_OF_WIRE
+        return GLOO_LINK_FRACTION
     slowest = min(link.both_ways_bytes_per_s for link in measurement.links)
     return min(1.0, max(rates) / slowest)
 
 
-def _large_rates(measurement: Measurement) -> list[float]:
+def _large_bus_bandwidths(measurement: Measurement) -> list[float]:
     """Bus bandwidth, bytes/s, of all_reduces whose latency is small beside it."""
     return [
         each.busbw_bytes_per_s

@@ -7,36 +7,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yoked.timeline.clock import predict_step
 from yoked.timeline.messages import ring_bytes
-from yoked.timeline.work import Network, Port, RankWork, Traffic
+from yoked.timeline.simulator import simulate_step
+from yoked.timeline.work import Network, PortRate, RankWork, StepTraffic
 
-NOTHING = Traffic(
-    head_numbers=0, matrix_numbers=0, table_width=0, layers=1, head_pieces=1, stacks=1
+NOTHING = StepTraffic(
+    head_numbers=0, matrix_numbers=0, embedding_row_numbers=0, layers=1, head_chunks=1, buckets=1
 )
 
 
 def rank(host: str = "a", **given: Any) -> RankWork:
     """A rank that does nothing but what is given."""
-    parts = ("before_s", "forward_s", "head_s", "backward_s", "muon_s", "adamw_s")
-    zero = dict.fromkeys((*parts, "owned", "table_rows"), 0.0)
+    parts = ("early_s", "forward_s", "head_s", "backward_s", "muon_s", "adamw_s")
+    zero = dict.fromkeys((*parts, "owned_fraction", "table_rows"), 0.0)
     return RankWork(host=host, **{**zero, **given})
 
 
 def network(rate: float, *hosts: str, latency_s: float = 0.0) -> Network:
-    return Network({host: Port(rate, rate) for host in hosts or ("a", "b")}, latency_s)
+    return Network({host: PortRate(rate, rate) for host in hosts or ("a", "b")}, latency_s)
 
 
 def test_a_rank_alone_takes_the_sum_of_its_parts() -> None:
-    work = rank(before_s=1, forward_s=2, head_s=3, backward_s=4, muon_s=5, adamw_s=6, owned=1)
-    step = predict_step([work], replace(NOTHING, head_numbers=1e9), Network({}, 1.0))
+    work = rank(
+        early_s=1, forward_s=2, head_s=3, backward_s=4, muon_s=5, adamw_s=6, owned_fraction=1
+    )
+    step = simulate_step([work], replace(NOTHING, head_numbers=1e9), Network({}, 1.0))
     assert (step.step_s, step.comm_s, step.sent_bytes) == (21, 0, 0)
 
 
 def test_the_lm_head_travels_behind_the_backward_pass() -> None:
-    works = [rank(host, forward_s=1, backward_s=1, adamw_s=1, owned=0.5) for host in "ab"]
+    works = [rank(host, forward_s=1, backward_s=1, adamw_s=1, owned_fraction=0.5) for host in "ab"]
     traffic = replace(NOTHING, head_numbers=100)
-    step = predict_step(works, traffic, network(100.0, latency_s=0.5))
+    step = simulate_step(works, traffic, network(100.0, latency_s=0.5))
     # 400 bytes at 100 bytes/s leave at 1.5 s and arrive at 5.5; the backward pass ends at 2.
     assert step.step_s == pytest.approx(6.5)
     assert step.comm_s == pytest.approx(4.5)
@@ -51,10 +53,11 @@ def test_new_matrices_arrive_while_the_rest_of_the_optimizer_works(
     adamw_s: float, step_s: float, exposed_s: float
 ) -> None:
     works = [
-        rank(host, forward_s=1, backward_s=1, muon_s=1, adamw_s=adamw_s, owned=0.5) for host in "ab"
+        rank(host, forward_s=1, backward_s=1, muon_s=1, adamw_s=adamw_s, owned_fraction=0.5)
+        for host in "ab"
     ]
     # Half of 400 bytes each way, twice: gradients to their owners, new matrices back.
-    step = predict_step(works, replace(NOTHING, matrix_numbers=100), network(100.0))
+    step = simulate_step(works, replace(NOTHING, matrix_numbers=100), network(100.0))
     assert step.step_s == pytest.approx(step_s)
     assert step.exposed_comm_s == pytest.approx(exposed_s)
     assert step.comm_s == pytest.approx(4)
@@ -62,68 +65,80 @@ def test_new_matrices_arrive_while_the_rest_of_the_optimizer_works(
 
 def test_who_owns_all_matrices_does_not_wait_until_they_have_left() -> None:
     works = [
-        rank("fast", forward_s=4, muon_s=1, owned=1),
-        rank("slow", forward_s=1, backward_s=1, owned=0),
+        rank("fast", forward_s=4, muon_s=1, owned_fraction=1),
+        rank("slow", forward_s=1, backward_s=1, owned_fraction=0),
     ]
     # The new matrices need 4 s, and arrive while the owner computes the next step.
     traffic = replace(NOTHING, matrix_numbers=100)
-    step = predict_step(works, traffic, network(100.0, "fast", "slow"))
+    step = simulate_step(works, traffic, network(100.0, "fast", "slow"))
     assert step.hosts["fast"].exposed_comm_s < step.hosts["slow"].exposed_comm_s
 
 
 def test_a_fast_host_waits_for_a_slow_one_and_says_so() -> None:
-    works = [rank("a", forward_s=1, owned=0.5), rank("b", forward_s=4, owned=0.5)]
-    step = predict_step(works, replace(NOTHING, head_numbers=1), network(1e9))
+    works = [rank("a", forward_s=1, owned_fraction=0.5), rank("b", forward_s=4, owned_fraction=0.5)]
+    step = simulate_step(works, replace(NOTHING, head_numbers=1), network(1e9))
     assert step.hosts["a"].wait_s == pytest.approx(3)
     assert step.hosts["b"].wait_s == pytest.approx(0)
     assert step.exposed_comm_s < 1e-6
 
 
 def test_what_moving_bytes_costs_the_cores_lengthens_the_computation() -> None:
-    works = [rank(host, backward_s=10, owned=0.5, cpu_s_per_byte=1e-3) for host in "ab"]
-    step = predict_step(works, replace(NOTHING, head_numbers=100), network(100.0))
+    works = [rank(host, backward_s=10, owned_fraction=0.5, cpu_s_per_byte=1e-3) for host in "ab"]
+    step = simulate_step(works, replace(NOTHING, head_numbers=100), network(100.0))
     # 400 bytes go and 400 come, a millisecond each.
     assert step.step_s == pytest.approx(10.8)
 
 
 def test_rows_of_earlier_micro_batches_cross_the_wire_behind_the_last_one() -> None:
-    traffic = replace(NOTHING, table_width=1.0)
-    at_once = [rank(host, before_s=5, forward_s=5, owned=0.5, table_rows=100) for host in "ab"]
+    traffic = replace(NOTHING, embedding_row_numbers=1.0)
+    at_once = [
+        rank(host, early_s=5, forward_s=5, owned_fraction=0.5, table_rows=100) for host in "ab"
+    ]
     early = [replace(each, table_rows=50, early_rows=50) for each in at_once]
 
     # 4 bytes a row at 100 bytes a second.
-    assert predict_step(at_once, traffic, network(100.0)).step_s == pytest.approx(14)
-    assert predict_step(early, traffic, network(100.0)).step_s == pytest.approx(12)
+    assert simulate_step(at_once, traffic, network(100.0)).step_s == pytest.approx(14)
+    assert simulate_step(early, traffic, network(100.0)).step_s == pytest.approx(12)
 
 
 def test_deferred_backward_passes_hide_the_lm_head() -> None:
     traffic = replace(NOTHING, head_numbers=100)
-    one = {"forward_s": 1.0, "head_s": 0.0, "backward_s": 1.0, "owned": 0.5}
-    last_only = [rank(host, before_s=4, **one) for host in "ab"]
-    all_wait = [rank(host, ahead_s=2, deferred_s=(2, 0), **one) for host in "ab"]
+    one = {"forward_s": 1.0, "head_s": 0.0, "backward_s": 1.0, "owned_fraction": 0.5}
+    last_only = [rank(host, early_s=4, **one) for host in "ab"]
+    all_wait = [
+        rank(host, deferred_forward_s=2, deferred_backward_s=(2, 0), **one) for host in "ab"
+    ]
 
     # 400 bytes at 100 bytes a second leave when the last forward pass is done.
-    assert predict_step(last_only, traffic, network(100.0)).step_s == pytest.approx(9)
-    assert predict_step(all_wait, traffic, network(100.0)).step_s == pytest.approx(7)
+    assert simulate_step(last_only, traffic, network(100.0)).step_s == pytest.approx(9)
+    assert simulate_step(all_wait, traffic, network(100.0)).step_s == pytest.approx(7)
 
 
 def test_rows_of_deferred_micro_batches_leave_before_the_last_backward_pass() -> None:
-    traffic = replace(NOTHING, table_width=1.0)
-    one = {"forward_s": 1, "backward_s": 3, "deferred_s": (0.5, 0.5), "owned": 0.5}
+    traffic = replace(NOTHING, embedding_row_numbers=1.0)
+    one = {
+        "forward_s": 1,
+        "backward_s": 3,
+        "deferred_backward_s": (0.5, 0.5),
+        "owned_fraction": 0.5,
+    }
     at_once = [rank(host, table_rows=150, **one) for host in "ab"]
     parted = [rank(host, table_rows=50, deferred_rows=(0, 100), **one) for host in "ab"]
     earlier = [rank(host, table_rows=50, deferred_rows=(50, 50), **one) for host in "ab"]
 
-    assert predict_step(at_once, traffic, network(100.0)).step_s == pytest.approx(5 + 6)
-    assert predict_step(parted, traffic, network(100.0)).step_s == pytest.approx(2 + 4 + 2)
-    assert predict_step(earlier, traffic, network(100.0)).step_s == pytest.approx(1.5 + 4 + 2)
+    assert simulate_step(at_once, traffic, network(100.0)).step_s == pytest.approx(5 + 6)
+    assert simulate_step(parted, traffic, network(100.0)).step_s == pytest.approx(2 + 4 + 2)
+    assert simulate_step(earlier, traffic, network(100.0)).step_s == pytest.approx(1.5 + 4 + 2)
 
 
 def test_a_divided_lm_head_exchanges_hidden_states_behind_its_own_products() -> None:
     # 10 tokens on each rank, 10 bytes a hidden state: a second each way, and sums that take 1.6.
     traffic = replace(NOTHING, lm_head="divided", token_bytes=10.0)
-    works = [rank(host, forward_s=1, head_s=6, backward_s=2, owned=0.5, tokens=10) for host in "ab"]
-    step = predict_step(works, traffic, network(100.0))
+    works = [
+        rank(host, forward_s=1, head_s=6, backward_s=2, owned_fraction=0.5, tokens=10)
+        for host in "ab"
+    ]
+    step = simulate_step(works, traffic, network(100.0))
     # Logits of its own tokens 2 s, of the others' 2; its weight's gradient 2.
     assert step.step_s == pytest.approx(1 + 4 + 1.6 + 2 + 2)
     assert step.exposed_comm_s == pytest.approx(1.6)
@@ -133,69 +148,69 @@ def test_a_divided_lm_head_exchanges_hidden_states_behind_its_own_products() -> 
 def test_a_rank_without_tokens_works_on_its_part_of_a_divided_lm_head() -> None:
     traffic = replace(NOTHING, lm_head="divided", token_bytes=1.0)
     works = [
-        rank("a", forward_s=1, head_s=3, owned=0.5, tokens=20),
-        rank("b", head_s=6, owned=0.5, tokens=0),
+        rank("a", forward_s=1, head_s=3, owned_fraction=0.5, tokens=20),
+        rank("b", head_s=6, owned_fraction=0.5, tokens=0),
     ]
-    step = predict_step(works, traffic, network(1e9))
+    step = simulate_step(works, traffic, network(1e9))
     assert step.step_s == pytest.approx(1 + 6)
 
 
 def test_codecs_count_where_they_are_used() -> None:
-    works = [rank(host, owned=0.5, encode_s=1.0, decode_s=0.1) for host in "ab"]
-    step = predict_step(works, replace(NOTHING, head_numbers=10, dense_bytes=1.0), network(1e9))
+    works = [rank(host, owned_fraction=0.5, encode_s=1.0, decode_s=0.1) for host in "ab"]
+    step = simulate_step(works, replace(NOTHING, head_numbers=10, dense_bytes=1.0), network(1e9))
     # Ten numbers are encoded; both ranks' are decoded.
     assert step.compute_s == pytest.approx(12)
 
 
 def test_the_narrowest_direction_of_any_port_sets_the_pace() -> None:
-    works = [rank(host, owned=0.5) for host in "ab"]
-    uneven = Network({"a": Port(1000, 1000), "b": Port(10, 1000)}, 0.0)
-    step = predict_step(works, replace(NOTHING, head_numbers=100), uneven)
+    works = [rank(host, owned_fraction=0.5) for host in "ab"]
+    uneven = Network({"a": PortRate(1000, 1000), "b": PortRate(10, 1000)}, 0.0)
+    step = simulate_step(works, replace(NOTHING, head_numbers=100), uneven)
     assert step.step_s == pytest.approx(40)
 
 
 def test_ranks_of_one_host_use_no_port() -> None:
-    works = [rank("a", owned=0.5), rank("a", owned=0.5)]
+    works = [rank("a", owned_fraction=0.5), rank("a", owned_fraction=0.5)]
     traffic = replace(NOTHING, head_numbers=100, matrix_numbers=100)
-    step = predict_step(works, traffic, Network({}, 0.0, local_bytes_per_s=800))
+    step = simulate_step(works, traffic, Network({}, 0.0, local_bytes_per_s=800))
     assert step.sent_bytes == 0
     assert step.step_s == pytest.approx(800 / 800 + 400 / 800 + 400 / 800)
 
 
 def test_two_ranks_a_host_send_one_share_of_the_ring_through_its_port() -> None:
-    works = [rank(host, owned=0.25) for host in "aabb"]
-    step = predict_step(works, replace(NOTHING, head_numbers=100), network(100.0))
+    works = [rank(host, owned_fraction=0.25) for host in "aabb"]
+    step = simulate_step(works, replace(NOTHING, head_numbers=100), network(100.0))
     assert step.sent_bytes == ring_bytes(400, 4)
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> tuple[list[RankWork], Traffic, float, float]:
+def fleets(draw: st.DrawFn) -> tuple[list[RankWork], StepTraffic, float, float]:
     count = draw(st.integers(2, 4))
     seconds = st.floats(0, 2)
     works = [
         RankWork(
             host=f"h{number}",
-            before_s=draw(seconds),
+            early_s=draw(seconds),
             forward_s=draw(seconds),
             head_s=draw(seconds),
             backward_s=draw(seconds),
             muon_s=draw(seconds),
             adamw_s=draw(st.floats(0.01, 2)),
-            owned=1 / count,
+            owned_fraction=1 / count,
             table_rows=draw(st.floats(0, 1000)),
             early_rows=draw(st.sampled_from([0.0, 100.0, 1000.0])),
-            ahead_s=draw(seconds),
-            deferred_s=(draw(seconds), draw(seconds)),
+            deferred_forward_s=draw(seconds),
+            deferred_backward_s=(draw(seconds), draw(seconds)),
             deferred_rows=draw(st.sampled_from([(0.0, 0.0), (100.0, 0.0), (200.0, 100.0)])),
             encode_s=draw(st.floats(0, 1e-6)),
             decode_s=draw(st.floats(0, 1e-6)),
         )
         for number in range(count)
     ]
-    traffic = Traffic(
+    traffic = StepTraffic(
         head_numbers=draw(st.floats(0, 1e6)),
         matrix_numbers=draw(st.floats(0, 1e6)),
-        table_width=draw(st.floats(0, 100)),
+        embedding_row_numbers=draw(st.floats(0, 100)),
         layers=draw(st.integers(1, 4)),
         dense_bytes=draw(st.sampled_from([0.53, 1.0, 2.0, 4.0])),
     )
@@ -205,11 +220,11 @@ def fleets(draw: st.DrawFn) -> tuple[list[RankWork], Traffic, float, float]:
 @settings(max_examples=25, deadline=None)
 @given(fleets())
 def test_a_step_is_what_each_host_computes_waits_and_stands_still(
-    fleet: tuple[list[RankWork], Traffic, float, float],
+    fleet: tuple[list[RankWork], StepTraffic, float, float],
 ) -> None:
     works, traffic, rate, latency_s = fleet
     hosts = [work.host for work in works]
-    step = predict_step(works, traffic, network(rate, *hosts, latency_s=latency_s))
+    step = simulate_step(works, traffic, network(rate, *hosts, latency_s=latency_s))
     for work in works:
         host = step.hosts[work.host]
         assert host.compute_s + host.wait_s + host.exposed_comm_s == pytest.approx(step.step_s)
@@ -220,25 +235,25 @@ def test_a_step_is_what_each_host_computes_waits_and_stands_still(
 @settings(max_examples=25, deadline=None)
 @given(fleets(), st.floats(1, 100))
 def test_more_bandwidth_is_never_slower(
-    fleet: tuple[list[RankWork], Traffic, float, float], times: float
+    fleet: tuple[list[RankWork], StepTraffic, float, float], times: float
 ) -> None:
     works, traffic, rate, latency_s = fleet
     hosts = [work.host for work in works]
-    slow = predict_step(works, traffic, network(rate, *hosts, latency_s=latency_s))
-    fast = predict_step(works, traffic, network(times * rate, *hosts, latency_s=latency_s))
+    slow = simulate_step(works, traffic, network(rate, *hosts, latency_s=latency_s))
+    fast = simulate_step(works, traffic, network(times * rate, *hosts, latency_s=latency_s))
     assert fast.step_s <= slow.step_s * (1 + 1e-9)
 
 
 @settings(max_examples=25, deadline=None)
 @given(fleets())
 def test_a_rank_sends_its_part_of_the_ring_and_its_rows_to_all(
-    fleet: tuple[list[RankWork], Traffic, float, float],
+    fleet: tuple[list[RankWork], StepTraffic, float, float],
 ) -> None:
     works, traffic, rate, _ = fleet
     n = len(works)
-    step = predict_step(works, traffic, network(rate, *(work.host for work in works)))
+    step = simulate_step(works, traffic, network(rate, *(work.host for work in works)))
     dense = ring_bytes(traffic.dense_bytes * (traffic.head_numbers + traffic.matrix_numbers), n)
     for work in works:
         own = work.early_rows + sum(work.deferred_rows) + work.table_rows
-        rows = (n - 1) * own * traffic.table_width * traffic.row_bytes
+        rows = (n - 1) * own * traffic.embedding_row_numbers * traffic.row_bytes
         assert step.hosts[work.host].sent_bytes == pytest.approx(dense + rows)

@@ -6,35 +6,42 @@ from dataclasses import dataclass
 
 from yoked.plan.shape import Shape, count_parameters
 from yoked.timeline.messages import ring_bytes
-from yoked.timeline.vocabulary import distinct_tokens
+from yoked.timeline.token_stats import expected_unique_tokens
 from yoked.timeline.work import DENSE_BYTES, ROW_BYTES
 
 LINE_RATES_BIT_PER_S = (1e9, 2.5e9, 10e9, 400e9)
 # Ethernet, IP and TCP headers leave 94.9% of the line at an MTU of 1,500.
-GOODPUT_PART = 0.949
+GOODPUT_FRACTION = 0.949
 
 
 @dataclass(frozen=True)
-class WireTime:
+class TransferTime:
     """One way to exchange gradients. times_s: by LINE_RATES_BIT_PER_S."""
 
-    what: str
+    scheme: str
     sent_bytes: float
     times_s: tuple[float, ...]
 
 
-def wire_times(shape: Shape, ranks: int, tokens_per_rank: float) -> list[WireTime]:
+def transfer_times(shape: Shape, ranks: int, tokens_per_rank: float) -> list[TransferTime]:
     """What each rank sends in a step and how long that takes, nothing hidden."""
     counts = count_parameters(shape)
-    rows = distinct_tokens(round(tokens_per_rank), shape.vocab_size) * shape.table_width
-    ways = [("every gradient in float32, as plain DDP does", ring_bytes(4.0 * counts.total, ranks))]
-    ways += [
+    rows = (
+        expected_unique_tokens(round(tokens_per_rank), shape.vocab_size)
+        * shape.embedding_row_numbers
+    )
+    schemes = [
+        ("every gradient in float32, as plain DDP does", ring_bytes(4.0 * counts.total, ranks))
+    ]
+    schemes += [
         (sync, ring_bytes(DENSE_BYTES[sync] * counts.dense, ranks) + (ranks - 1) * rows * row)
         for sync, row in ROW_BYTES.items()
     ]
     return [
-        WireTime(
-            what, sent, tuple(8 * sent / (rate * GOODPUT_PART) for rate in LINE_RATES_BIT_PER_S)
+        TransferTime(
+            scheme,
+            sent,
+            tuple(8 * sent / (rate * GOODPUT_FRACTION) for rate in LINE_RATES_BIT_PER_S),
         )
-        for what, sent in ways
+        for scheme, sent in schemes
     ]

@@ -27,13 +27,13 @@ from torch.distributed.rendezvous import rendezvous
 from yoked.probe.collectives import (
     OPS,
     PAYLOADS_BYTES,
-    LeftOut,
-    Timed,
-    in_a_row,
-    is_left_out,
-    numbers_of,
+    SkippedSize,
+    TimedCollective,
+    element_count,
+    is_skipped,
+    iterations,
     repetitions,
-    time_for,
+    time_budget_s,
 )
 from yoked.ranks.exchange import gather_json, read_flag, read_table
 from yoked.ranks.meeting import meet
@@ -41,10 +41,10 @@ from yoked.units import format_bytes
 
 # Until the last rank is there, and the gate is open: a slow disk takes long to import torch, and
 # links between many hosts take their time.
-START_S = 180
+START_TIMEOUT_S = 180
 _GATE_POLL_S = 0.02
 # A collective that takes longer has lost a rank.
-COLLECTIVE_S = 60
+COLLECTIVE_TIMEOUT_S = 60
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -52,31 +52,33 @@ Tell = Callable[[dict[str, Any]], None]
 def measure(spec: Mapping[str, Any]) -> int:
     """Measure as one rank; spec as `yoked.probe.worker` has it. Returns the exit status."""
     store, rank, world = next(iter(rendezvous("env://")))
-    tell = _tell if rank == 0 else _keep_quiet
+    tell = _tell if rank == 0 else _discard
     if rank == 0 and spec["gate"] is not None:
-        _await_gate(Path(spec["gate"]))
-    _await_all(store, world)
-    rehearsed = _rehearse(spec["rehearsal"], tell, lambda mine: _of_all(store, rank, world, mine))
+        _wait_for_gate(Path(spec["gate"]))
+    _wait_for_all_ranks(store, world)
+    rehearsed = _rehearse(
+        spec["rehearsal"], tell, lambda mine: _all_gather_text(store, rank, world, mine)
+    )
     meet(
         lambda: dist.init_process_group(
             "gloo",
             store=PrefixStore("probe", store),
             rank=rank,
             world_size=world,
-            timeout=timedelta(seconds=COLLECTIVE_S),
+            timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S),
         )
     )
     # The command reads what is in them.
     by_rank = gather_json(rehearsed, _table_or_none)
-    timed: list[Timed] = []
-    left_out: list[LeftOut] = []
+    timed: list[TimedCollective] = []
+    skipped: list[SkippedSize] = []
     if spec["collectives"] is not None and world > 1:
-        timed, left_out = measure_collectives(tell=tell, **spec["collectives"])
+        timed, skipped = measure_collectives(tell=tell, **spec["collectives"])
     dist.destroy_process_group()
     result = {
         "rehearsals": by_rank,
         "collectives": [dataclasses.asdict(each) for each in timed],
-        "left_out": [dataclasses.asdict(each) for each in left_out],
+        "left_out": [dataclasses.asdict(each) for each in skipped],
     }
     tell({"result": result})
     return 0
@@ -107,27 +109,27 @@ def _tell(message: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _keep_quiet(message: dict[str, Any]) -> None:
+def _discard(message: dict[str, Any]) -> None:
     del message
 
 
-def _await_gate(gate: Path) -> None:
+def _wait_for_gate(gate: Path) -> None:
     """Return when the file is there. Raises TimeoutError when nobody makes it."""
-    until_s = time.monotonic() + START_S
+    until_s = time.monotonic() + START_TIMEOUT_S
     while not gate.exists():
         if time.monotonic() > until_s:
-            raise TimeoutError(f"nobody made {gate} within {START_S} s")
+            raise TimeoutError(f"nobody made {gate} within {START_TIMEOUT_S} s")
         time.sleep(_GATE_POLL_S)
 
 
-def _await_all(store: Store, world: int) -> None:
+def _wait_for_all_ranks(store: Store, world: int) -> None:
     """Return when all ranks are here: who imported first is not to compute alone."""
     if store.add("probe/here", 1) == world:
         store.set("probe/all", "")
-    store.wait(["probe/all"], timedelta(seconds=START_S))
+    store.wait(["probe/all"], timedelta(seconds=START_TIMEOUT_S))
 
 
-def _of_all(store: Store, rank: int, world: int, mine: str) -> list[str]:
+def _all_gather_text(store: Store, rank: int, world: int, mine: str) -> list[str]:
     """What each rank says, by rank."""
     store.set(f"probe/said/{rank}", mine)
     return [bytes(store.get(f"probe/said/{each}")).decode() for each in range(world)]
@@ -135,32 +137,34 @@ def _of_all(store: Store, rank: int, world: int, mine: str) -> list[str]:
 
 def measure_collectives(
     *, largest_bytes: int, limit_s: float, gpus: bool, tell: Tell
-) -> tuple[list[Timed], list[LeftOut]]:
+) -> tuple[list[TimedCollective], list[SkippedSize]]:
     """Time each operation at each size that fits its part of limit_s.
 
     Collective: all ranks call this, and decide alike, because every time is that of the slowest.
     """
     payloads = [size for size in PAYLOADS_BYTES if size <= largest_bytes]
-    of_all = len(OPS) * len(payloads)
-    bench = _Bench(payloads[-1], gpus=gpus)
-    timed: list[Timed] = []
-    left_out: list[LeftOut] = []
+    num_sizes = len(OPS) * len(payloads)
+    bench = _CollectiveBench(payloads[-1], gpus=gpus)
+    timed: list[TimedCollective] = []
+    skipped: list[SkippedSize] = []
     for op in OPS:
-        op_limit_s = op_left_s = time_for(op, limit_s)
+        op_limit_s = op_left_s = time_budget_s(op, limit_s)
         expected_s = 0.0
         for number, size in enumerate(payloads):
-            if is_left_out(expected_s, op_left_s):
-                left_out.append(LeftOut(op, size, expected_s))
+            if is_skipped(expected_s, op_left_s):
+                skipped.append(SkippedSize(op, size, expected_s))
                 expected_s *= _growth(payloads, number)
                 continue
             done = OPS.index(op) * len(payloads) + number
-            tell({"doing": f"{op} of {format_bytes(size)} ({done} of {of_all} done)"})
+            tell({"doing": f"{op} of {format_bytes(size)} ({done} of {num_sizes} done)"})
             best_s, spent_s = bench.time_s(op, size, op_limit_s, op_left_s)
-            timed.append(Timed(op, bench.backend, 4 * numbers_of(size, bench.world), best_s))
+            timed.append(
+                TimedCollective(op, bench.backend, 4 * element_count(size, bench.world), best_s)
+            )
             op_left_s -= spent_s
             expected_s = best_s * _growth(payloads, number)
         limit_s -= op_limit_s - op_left_s
-    return timed, left_out
+    return timed, skipped
 
 
 def _growth(payloads: list[int], number: int) -> float:
@@ -169,14 +173,14 @@ def _growth(payloads: list[int], number: int) -> float:
     return after / payloads[number]
 
 
-class _Bench:
+class _CollectiveBench:
     """The tensors of the collectives, and a clock that all ranks share."""
 
     def __init__(self, largest_bytes: int, *, gpus: bool) -> None:
         self.world = dist.get_world_size()
-        self.device, self.group = _place(gpus=gpus)
+        self.device, self.group = _device_and_group(gpus=gpus)
         self.backend = "gloo" if self.group is None else "nccl"
-        numbers = numbers_of(largest_bytes, self.world)
+        numbers = element_count(largest_bytes, self.world)
         self.whole = torch.zeros(numbers, device=self.device)
         self.part = torch.zeros(numbers // self.world, device=self.device)
 
@@ -184,12 +188,13 @@ class _Bench:
         self, op: str, payload_bytes: int, limit_s: float, left_s: float
     ) -> tuple[float, float]:
         """(seconds of the fastest repetition, seconds spent), the same on all ranks."""
-        numbers = numbers_of(payload_bytes, self.world)
+        numbers = element_count(payload_bytes, self.world)
         run = self._operation(op, self.whole[:numbers], self.part[: numbers // self.world])
-        first_s = self._clock(run, 1)
-        row, again = in_a_row(first_s), repetitions(first_s, limit_s, left_s - first_s)
-        times_s = [self._clock(run, row) for _ in range(again)]
-        return min(times_s, default=first_s), first_s + row * sum(times_s)
+        first_s = self._time_iterations(run, 1)
+        in_a_row = iterations(first_s)
+        again = repetitions(first_s, limit_s, left_s - first_s)
+        times_s = [self._time_iterations(run, in_a_row) for _ in range(again)]
+        return min(times_s, default=first_s), first_s + in_a_row * sum(times_s)
 
     def _operation(self, op: str, whole: Tensor, part: Tensor) -> Callable[[], object]:
         group = self.group
@@ -199,29 +204,29 @@ class _Bench:
             return lambda: dist.all_gather_single(whole, part, group=group)
         return lambda: dist.reduce_scatter_single(part, whole, group=group)
 
-    def _clock(self, run: Callable[[], object], times: int) -> float:
+    def _time_iterations(self, run: Callable[[], object], times: int) -> float:
         """Seconds of one run out of several in a row, on the slowest rank."""
         dist.barrier()
-        self._settle()
+        self._synchronize()
         began_s = time.perf_counter()
         for _ in range(times):
             run()
-        self._settle()
+        self._synchronize()
         took_s = torch.tensor((time.perf_counter() - began_s) / times, dtype=torch.float64)
         dist.all_reduce(took_s, op=dist.ReduceOp.MAX)
         return float(took_s)
 
-    def _settle(self) -> None:
+    def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
-def _place(*, gpus: bool) -> tuple[torch.device, dist.ProcessGroup | None]:
+def _device_and_group(*, gpus: bool) -> tuple[torch.device, dist.ProcessGroup | None]:
     """Where tensors lie, and NCCL's group where every rank has a GPU of its own; else Gloo's."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     mine = gpus and torch.cuda.is_available() and torch.cuda.device_count() > local_rank
     if not all(gather_json(mine, read_flag)):
         return torch.device("cpu"), None
     torch.cuda.set_device(local_rank)
-    timeout = timedelta(seconds=COLLECTIVE_S)
+    timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
     return torch.device("cuda", local_rank), dist.new_group(backend="nccl", timeout=timeout)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.probe.made_up import SHAPE, compute, step_cost
 
-from yoked.probe.bound import bound, moved_bytes, product_flops
+from yoked.probe.roofline import moved_bytes, product_flops, roofline
 
 
 def test_flops_are_six_a_parameter_and_token_and_half_the_attention() -> None:
@@ -36,21 +36,21 @@ def test_half_the_bytes_are_twice_the_intensity_of_what_is_not_fp32() -> None:
 
 
 def test_slow_products_beside_fast_memory_are_held_by_arithmetic() -> None:
-    verdict = bound(step_cost("alpha"), compute("alpha"), ())
+    verdict = roofline(step_cost("alpha"), compute("alpha"), ())
 
     assert verdict.side == "arithmetic"
     assert verdict.intensity > verdict.balance
     assert 0 < verdict.reached < 1
-    assert any("faster memory would not help" in line for line in verdict.helps)
+    assert any("faster memory would not help" in line for line in verdict.suggestions)
 
 
 def test_fast_products_beside_slow_memory_are_held_by_memory() -> None:
     fast = dataclasses.replace(compute("alpha", flops=4e12), copy_bytes_per_s=10e9)
 
-    verdict = bound(step_cost("alpha"), fast, ())
+    verdict = roofline(step_cost("alpha"), fast, ())
 
     assert verdict.side == "memory"
-    assert any("--device-batch-size" in line for line in verdict.helps)
+    assert any("--device-batch-size" in line for line in verdict.suggestions)
 
 
 def test_a_faster_dtype_is_the_first_help_and_a_slower_one_is_none() -> None:
@@ -58,25 +58,25 @@ def test_a_faster_dtype_is_the_first_help_and_a_slower_one_is_none() -> None:
     faster = compute("alpha", "bfloat16", flops=2 * here.flops_per_s)
     slower = compute("alpha", "bfloat16", flops=here.flops_per_s / 5)
 
-    with_faster = bound(step_cost("alpha"), here, (faster,))
-    with_slower = bound(step_cost("alpha"), here, (slower,))
+    with_faster = roofline(step_cost("alpha"), here, (faster,))
+    with_slower = roofline(step_cost("alpha"), here, (slower,))
 
-    assert with_faster.helps[0].startswith("--dtype bfloat16")
-    assert "2.0x" in with_faster.helps[0]
-    assert not any("--dtype" in line for line in with_slower.helps)
+    assert with_faster.suggestions[0].startswith("--dtype bfloat16")
+    assert "2.0x" in with_faster.suggestions[0]
+    assert not any("--dtype" in line for line in with_slower.suggestions)
 
 
 def test_an_optimizer_that_takes_long_asks_for_larger_steps() -> None:
     slow = dataclasses.replace(step_cost("alpha"), adamw_s=1.0)
 
-    verdict = bound(slow, compute("alpha"), ())
+    verdict = roofline(slow, compute("alpha"), ())
 
     assert verdict.optimizer_share == pytest.approx(1.0 / 1.76)
-    assert any("--total-batch-size" in line for line in verdict.helps)
+    assert any("--total-batch-size" in line for line in verdict.suggestions)
 
 
 def test_a_rank_reaches_a_part_of_what_all_ranks_of_its_host_multiply() -> None:
-    one = bound(step_cost("alpha"), compute("alpha"), ())
+    one = roofline(step_cost("alpha"), compute("alpha"), ())
     four = dataclasses.replace(compute("alpha", flops=4 * 268e9), threads=4)
 
-    assert bound(step_cost("alpha"), four, ()).reached == pytest.approx(one.reached)
+    assert roofline(step_cost("alpha"), four, ()).reached == pytest.approx(one.reached)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from yoked.errors import FleetError, UsageError
-from yoked.plan.search import Question, make_plan
+from yoked.plan.search import PlanRequest, make_plan
 from yoked.plan.shape import Shape, flops_per_token
-from yoked.plan.simulate import (
+from yoked.plan.simulated_fleet import (
     SimulatedFleet,
     SimulatedHost,
     add_hosts,
@@ -25,9 +25,9 @@ Fleet = Callable[..., Measurement]
 @pytest.mark.parametrize("name", ["h100-roce", "64-homes", "two-laptops"])
 def test_a_built_in_fleet_can_be_planned(name: str, anchor: Shape) -> None:
     measurement = simulate(load_simulated(name), anchor, device_batch_size=2)
-    plan = make_plan(Question(anchor, 65_536), measurement)
+    plan = make_plan(PlanRequest(anchor, 65_536), measurement)
     assert name in presets()
-    assert plan.chosen.tokens_per_second >= 0.99 * plan.best_alone.tokens_per_second
+    assert plan.chosen.tokens_per_second >= 0.99 * plan.best_single_host.tokens_per_second
 
 
 def test_a_simulated_host_reaches_its_utilisation_of_its_peak(anchor: Shape) -> None:
@@ -76,9 +76,9 @@ def test_two_hosts_of_one_name_are_refused(tmp_path: Path) -> None:
 def test_a_machine_as_fast_as_the_others_helps(fleet: Fleet, anchor: Shape) -> None:
     # The anchors' hosts reach 0.09 TFLOP/s.
     more = add_hosts(fleet(), [parse_added("third=0.25,950")], anchor, device_batch_size=2)
-    plan = make_plan(Question(anchor, 16_384), more)
-    (gain,) = [gain for gain in plan.gains if gain.host == "third"]
-    assert plan.at_home == ()
+    plan = make_plan(PlanRequest(anchor, 16_384), more)
+    (gain,) = [gain for gain in plan.host_gains if gain.host == "third"]
+    assert plan.excluded == ()
     assert gain.gain > 0.2
 
 
@@ -86,9 +86,9 @@ def test_a_machine_on_a_slow_line_does_not_help_and_the_plan_says_no(
     fleet: Fleet, anchor: Shape
 ) -> None:
     more = add_hosts(fleet(), [parse_added("far=0.25,2")], anchor, device_batch_size=2)
-    plan = make_plan(Question(anchor, 2048), more)
-    assert plan.at_home == ("far",)
-    assert next(gain for gain in plan.gains if gain.host == "far").gain < 0
+    plan = make_plan(PlanRequest(anchor, 2048), more)
+    assert plan.excluded == ("far",)
+    assert next(gain for gain in plan.host_gains if gain.host == "far").gain < 0
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_cores_of_a_stated_host_share_the_work_of_sending(anchor: Shape) -> 
     host = SimulatedHost(name="box", count=2, tflops=1.0, up="10 Gbit/s")
     rates = [
         make_plan(
-            Question(anchor, 8192, dtype="float32"),
+            PlanRequest(anchor, 8192, dtype="float32"),
             simulate(SimulatedFleet(host=[host.model_copy(update={"cores": cores})]), anchor, 2),
         ).chosen.tokens_per_second
         for cores in (1, 8)

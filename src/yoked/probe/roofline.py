@@ -22,11 +22,11 @@ _NUMBERS_PER_LAYER = 18 * 3 + 20
 # The head writes a block of logits, and reads it for each of its two gradients.
 _LOGIT_PASSES = 3
 # Of a step; less is not worth a line.
-_NOTABLE_SHARE = 0.1
+_NOTABLE_FRACTION = 0.1
 
 
 @dataclass(frozen=True)
-class Bound:
+class Roofline:
     """What holds one dtype of one host back, for one micro-batch.
 
     intensity: FLOPs that the model makes of each byte; balance: those that the device could.
@@ -41,7 +41,7 @@ class Bound:
     balance: float
     reached: float
     optimizer_share: float
-    helps: tuple[str, ...]
+    suggestions: tuple[str, ...]
 
 
 def product_flops(shape: ModelShape, tokens: int) -> float:
@@ -66,31 +66,31 @@ def moved_bytes(shape: ModelShape, tokens: int, dtype: str) -> float:
     return float(weights + layers + logits)
 
 
-def bound(cost: StepCost, compute: Compute, alternatives: tuple[Compute, ...]) -> Bound:
+def roofline(cost: StepCost, compute: Compute, alternatives: tuple[Compute, ...]) -> Roofline:
     """The verdict for one dtype of one host. alternatives: its other dtypes.
 
     cost is that of one rank, compute that of all ranks that share the device's threads.
     """
-    own_part = cost.threads / compute.threads
+    own_fraction = cost.threads / compute.threads
     flops = product_flops(cost.model, cost.tokens)
     intensity = flops / moved_bytes(cost.model, cost.tokens, cost.dtype)
     balance = compute.flops_per_s / compute.copy_bytes_per_s
     side: Side = "arithmetic" if intensity >= balance else "memory"
     micro_s = cost.batch_s
     step_s = micro_s + cost.adamw_s + cost.muon_s
-    return Bound(
+    return Roofline(
         host=cost.host,
         dtype=cost.dtype,
         side=side,
         intensity=intensity,
         balance=balance,
-        reached=flops / micro_s / (own_part * compute.flops_per_s),
+        reached=flops / micro_s / (own_fraction * compute.flops_per_s),
         optimizer_share=cost.adamw_s / step_s,
-        helps=tuple(_helps(side, cost, compute, alternatives, cost.adamw_s / step_s)),
+        suggestions=tuple(_suggestions(side, cost, compute, alternatives, cost.adamw_s / step_s)),
     )
 
 
-def _helps(
+def _suggestions(
     side: Side,
     cost: StepCost,
     compute: Compute,
@@ -98,25 +98,25 @@ def _helps(
     optimizer_share: float,
 ) -> list[str]:
     """What would make this host faster, most first."""
-    helps = []
+    suggestions = []
     faster = [each for each in alternatives if each.flops_per_s > 1.1 * compute.flops_per_s]
     if side == "arithmetic":
-        helps += [
+        suggestions += [
             f"--dtype {each.dtype}: its products are "
             f"{each.flops_per_s / compute.flops_per_s:.1f}x as fast here"
             for each in faster
         ]
         if cost.device == "cpu":
-            helps.append("more or faster cores, or a GPU; faster memory would not help")
+            suggestions.append("more or faster cores, or a GPU; faster memory would not help")
     else:
         if cost.dtype == "float32" and faster:
-            helps.append("--dtype bfloat16: half the bytes")
-        helps.append("a larger --device-batch-size: weights are read once for more tokens")
+            suggestions.append("--dtype bfloat16: half the bytes")
+        suggestions.append("a larger --device-batch-size: weights are read once for more tokens")
         if cost.device == "cpu":
-            helps.append("a second memory module in the other channel, or faster ones")
-    if optimizer_share > _NOTABLE_SHARE:
-        helps.append(
+            suggestions.append("a second memory module in the other channel, or faster ones")
+    if optimizer_share > _NOTABLE_FRACTION:
+        suggestions.append(
             f"a larger --total-batch-size: AdamW, {100 * optimizer_share:.0f}% of a step of "
             f"{cost.tokens:,} tokens, waits for memory"
         )
-    return helps
+    return suggestions

