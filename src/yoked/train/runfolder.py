@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from yoked.core import fs
 from yoked.errors import UsageError, YokedError
 from yoked.journal import PatientJournal
 from yoked.journal import read as read_journal
 from yoked.paths import private_folder
 from yoked.runs import MARK, require_new
-from yoked.train.data import files
 from yoked.train.trainer import StepStats
 
-# As `files.write_json` names what it writes of ours, until it is whole.
-_UNFINISHED = re.compile(r"\.(run|result)\.json\.\d+\.tmp")
+# The temporary names of `fs.write_json` for the files of this folder.
+_UNFINISHED = re.compile(r"\.(run|result)\.json\.[0-9a-f]+\.tmp")
 
 
 class LastShares(NamedTuple):
@@ -210,4 +210,4 @@ def writing(path: Path) -> Iterator[None]:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON so that the file is whole at every instant; raises YokedError with the fix."""
     with writing(path):
-        files.write_json(path, content)
+        fs.write_json(path, content)

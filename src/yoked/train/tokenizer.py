@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from yoked.core.fs import write_bytes
 from yoked.errors import DataError, UsageError
 from yoked.paths import private_folder
-from yoked.train.data.files import write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -150,8 +150,8 @@ class Tokenizer:
             "special_tokens": self._specials,
             "tokens_base64": [base64.b64encode(token).decode("ascii") for token in by_rank],
         }
-        write_atomically(folder / PICKLE_NAME, pickle.dumps(self._encoding, protocol=4))
-        write_atomically(folder / JSON_NAME, json.dumps(form, indent=0).encode())
+        write_bytes(folder / PICKLE_NAME, pickle.dumps(self._encoding, protocol=4))
+        write_bytes(folder / JSON_NAME, json.dumps(form, indent=0).encode())
 
     def encode(self, text: str) -> list[int]:
         """Token ids of ordinary text: `<|bos|>` written in it is text too."""

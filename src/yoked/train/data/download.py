@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from yoked.core.fs import sync_folder
 from yoked.errors import DataError, UsageError
 from yoked.paths import cache_root, private_folder
 from yoked.train.data.corpus import (
@@ -24,7 +25,7 @@ from yoked.train.data.corpus import (
     climbmix_folder,
     climbmix_name,
 )
-from yoked.train.data.files import require_space, sync_folder, writing_to
+from yoked.train.data.files import require_space, writing_to
 from yoked.train.data.locks import exclusive
 from yoked.train.data.progress import ProgressSink, Silent
 

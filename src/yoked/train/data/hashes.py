@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from yoked.core.fs import read_json, sha256_of, write_json
 from yoked.errors import DataError
 from yoked.paths import private_folder
-from yoked.train.data.files import read_json, sha256_of, write_json
 from yoked.train.data.progress import ProgressSink
 from yoked.train.data.readers import unreadable
 

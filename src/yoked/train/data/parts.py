@@ -8,19 +8,19 @@ next part begins. Parts only save time: how many there are does not show in the 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from yoked.core.fs import HashingWriter, read_json, sha256_of, write_json
 from yoked.paths import private_folder
 from yoked.train.data.corpus import SPLITS, Corpus, Split
-from yoked.train.data.files import read_json, sha256_of, write_json, writing_to
+from yoked.train.data.files import writing_to
 from yoked.train.data.progress import ProgressSink
 from yoked.train.data.readers import START, Document, Position
 from yoked.train.tokenizer import Tokenizer
@@ -141,37 +141,22 @@ class PartFolder:
 class _SplitWriter:
     """One split of the part in the making: tokens to the file, the index kept until the end."""
 
-    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
-        self._file: BinaryIO = path.open("wb")
-        self._dtype = dtype
-        self._digest = hashlib.sha256()
+    def __init__(self, file: HashingWriter, dtype: np.dtype[Any]) -> None:
+        self._file, self._dtype = file, dtype
         self._index: list[tuple[int, int, int]] = []
         self._tokens = self.text_bytes = 0
 
-    def add(self, document: Document, ids: list[int]) -> None:
-        self._write(np.array(ids, dtype=self._dtype).tobytes())
-        self._index.append((len(ids), *document.group))
-        self._tokens += len(ids)
-        self.text_bytes += len(document.text.encode())
-
-    def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._digest.update(data)
+    def add(self, documents: Sequence[Document], ids: Sequence[list[int]]) -> None:
+        tokens = np.array(list(chain.from_iterable(ids)), dtype=self._dtype)
+        self._file.write(tokens.tobytes())
+        self._tokens += len(tokens)
+        for document, own in zip(documents, ids, strict=True):
+            self._index.append((len(own), *document.group))
+            self.text_bytes += len(document.text.encode())
 
     def finish(self) -> SplitPart:
-        self._write(np.array(self._index, dtype=_INDEX_DTYPE).tobytes())
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return SplitPart(len(self._index), self.text_bytes, self._tokens, self._digest.hexdigest())
-
-    def __enter__(self) -> _SplitWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # Closing flushes, which on a full disk fails once more; the first error is the news.
-        with contextlib.suppress(OSError):
-            self._file.close()
+        self._file.write(np.array(self._index, dtype=_INDEX_DTYPE).tobytes())
+        return SplitPart(len(self._index), self.text_bytes, self._tokens, self._file.sha256)
 
 
 def tokenise(
@@ -215,12 +200,13 @@ class _PartMaker:
     def make(self, part_bytes: int) -> Part:
         number = len(self.parts.parts)
         with contextlib.ExitStack() as stack:
-            writers = {
-                split: stack.enter_context(
-                    _SplitWriter(self.parts.tokens_path(number, split), self.parts.dtype)
-                )
-                for split in SPLITS
-            }
+            writers: dict[Split, _SplitWriter] = {}
+            for split in SPLITS:
+                path = self.parts.tokens_path(number, split)
+                # An unfinished part that a kill left.
+                path.unlink(missing_ok=True)
+                file = stack.enter_context(HashingWriter(path))
+                writers[split] = _SplitWriter(file, self.parts.dtype)
             after = self._fill(writers, part_bytes)
             part = Part({split: writers[split].finish() for split in SPLITS}, after)
         write_json(self.parts.manifest_path(number), asdict(part))
@@ -250,10 +236,10 @@ class _PartMaker:
     ) -> None:
         """Write the batch's tokens, and empty it."""
         texts = [document.text for _, document in batch]
-        for (split, document), ids in zip(
-            batch, self.tokenizer.encode_batch(texts, self.threads), strict=True
-        ):
-            writers[split].add(document, ids)
+        encoded = self.tokenizer.encode_batch(texts, self.threads)
+        for split, writer in writers.items():
+            own = [place for place, (of, _) in enumerate(batch) if of == split]
+            writer.add([batch[place][1] for place in own], [encoded[place] for place in own])
         batch.clear()
         done = self.parts.text_bytes + sum(writer.text_bytes for writer in writers.values())
         self.progress.update("tokenising", done, max(done, self.total_bytes), "bytes")

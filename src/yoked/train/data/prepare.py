@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from yoked.core.fs import sync_folder, write_json
 from yoked.errors import DataError, UsageError
 from yoked.paths import cache_root, private_folder
 from yoked.train.data.corpus import SPLITS, Corpus, Split, open_corpus
@@ -35,7 +36,7 @@ from yoked.train.data.dataset import (
     SplitStats,
     load_dataset,
 )
-from yoked.train.data.files import require_space, sync_folder, write_json, writing_to
+from yoked.train.data.files import require_space, writing_to
 from yoked.train.data.locks import exclusive
 from yoked.train.data.pack import (
     BATCH_DOCUMENTS,

@@ -23,8 +23,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from yoked.core.fs import sha256_of
 from yoked.errors import DataError
-from yoked.train.data.files import sha256_of
 
 _MAGIC = b"YOKEROWS"
 _VERSION = 1

@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from yoked.core.fs import read_json
 from yoked.paths import cache_root
 from yoked.spare import give_way
 from yoked.train.data.dataset import Dataset
-from yoked.train.data.files import read_json
 from yoked.train.data.hashes import SETTLED_NS, hashes_file, save_hashes
 from yoked.train.data.progress import ProgressSink, Silent
 from yoked.train.data.rows import RowFile, Stamp
