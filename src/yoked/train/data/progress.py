@@ -17,7 +17,7 @@ class ProgressSink(Protocol):
         """
 
 
-class Silent:
+class NullProgress:
     """A sink that drops everything."""
 
     def update(self, stage: str, done: int, total: int | None, unit: str) -> None:

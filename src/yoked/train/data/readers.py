@@ -27,7 +27,7 @@ _PARQUET_BATCH_ROWS = 128
 _REPLACE_SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
 
 
-class Position(NamedTuple):
+class ReadPosition(NamedTuple):
     """A place in a corpus from which reading can begin.
 
     file: index of the file. offset: row group of a parquet file, else a byte.
@@ -48,17 +48,17 @@ class Document(NamedTuple):
 
     text: str
     group: tuple[int, int]
-    start: Position | None
+    start: ReadPosition | None
 
 
-START = Position()
+START = ReadPosition()
 
 
-def read_documents(files: Sequence[Path], start: Position = START) -> Iterator[Document]:
+def read_documents(files: Sequence[Path], start: ReadPosition = START) -> Iterator[Document]:
     """Documents of the files, one file after the other, from `start` on. Raises DataError."""
     for index in range(start.file, len(files)):
         path = files[index]
-        here = start if index == start.file else Position(index)
+        here = start if index == start.file else ReadPosition(index)
         read = _READERS[path.suffix.lower()]
         try:
             yield from read(path, here)
@@ -86,7 +86,7 @@ def unreadable(path: Path, error: OSError) -> DataError:
     return DataError(f"{path} cannot be read: {why}", fix=fix)
 
 
-def _read_txt(path: Path, start: Position) -> Iterator[Document]:
+def _read_txt(path: Path, start: ReadPosition) -> Iterator[Document]:
     with path.open("rb") as file:
         file.seek(start.offset)
         offset, rest = start.offset, b""
@@ -132,7 +132,7 @@ def _decode(path: Path, data: bytes, offset: int, line: int | None = None) -> st
         ) from error
 
 
-def _read_jsonl(path: Path, start: Position) -> Iterator[Document]:
+def _read_jsonl(path: Path, start: ReadPosition) -> Iterator[Document]:
     with path.open("rb") as file:
         file.seek(start.offset)
         offset, line = start.offset, start.line
@@ -140,7 +140,7 @@ def _read_jsonl(path: Path, start: Position) -> Iterator[Document]:
             line += 1
             text = _decode(path, content, offset, line)
             if text.strip():
-                position = Position(start.file, offset, line - 1)
+                position = ReadPosition(start.file, offset, line - 1)
                 yield Document(_text_of(path, line, text), (start.file, 0), position)
             offset += len(content)
 
@@ -178,10 +178,10 @@ def _what_instead(value: object) -> str:
     return f"its keys are {', '.join(value)}" if value else "an object without keys"
 
 
-def _read_parquet(path: Path, start: Position) -> Iterator[Document]:
+def _read_parquet(path: Path, start: ReadPosition) -> Iterator[Document]:
     with _open_parquet(path) as file:
         for group in range(start.offset, file.num_row_groups):
-            position: Position | None = Position(start.file, group)
+            position: ReadPosition | None = ReadPosition(start.file, group)
             for batch in file.iter_batches(
                 batch_size=_PARQUET_BATCH_ROWS, row_groups=[group], columns=["text"]
             ):

@@ -28,8 +28,8 @@ from yoked.core.fs import read_json
 from yoked.paths import cache_root
 from yoked.spare import give_way
 from yoked.train.data.dataset import Dataset
-from yoked.train.data.hashes import SETTLED_NS, hashes_file, save_hashes
-from yoked.train.data.progress import ProgressSink, Silent
+from yoked.train.data.file_digests import SETTLED_NS, digest_cache_path, save_digests
+from yoked.train.data.progress import NullProgress, ProgressSink
 from yoked.train.data.rows import RowFile, Stamp
 
 # Disks lose bits without a change of any time stamp.
@@ -54,7 +54,7 @@ class Verification:
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._data, self._now_ns = data, now_ns
-        self._memory = hashes_file(data.folder, cache or cache_root())
+        self._memory = digest_cache_path(data.folder, cache or cache_root())
         self.problem: Exception | None = None
         self.pending: list[RowFile] = []
         if works:
@@ -83,7 +83,7 @@ class Verification:
         if self._thread.is_alive():
             # For a chunk; an idle thread gets the processor that this one leaves.
             self._thread.join()
-        self._advance(give_up, progress or Silent())
+        self._advance(give_up, progress or NullProgress())
         self.require_sound()
 
     def require_sound(self) -> None:
@@ -95,7 +95,7 @@ class Verification:
         # A sandbox may forbid it; the rows are compared all the same.
         with contextlib.suppress(PermissionError):
             give_way()
-        self._advance(self._stopped.is_set, Silent())
+        self._advance(self._stopped.is_set, NullProgress())
 
     def _advance(self, give_up: Callable[[], bool], progress: ProgressSink) -> None:
         total = sum(rows.opened.size_bytes for rows in self.pending)
@@ -132,7 +132,7 @@ class Verification:
             if settled and before == after:
                 known = read_json(self._memory) or {}
                 known[rows.path.name] = [*before, recorded, self._now_ns()]
-                save_hashes(self._memory, known)
+                save_digests(self._memory, known)
 
     def _is_known(self, known: dict[str, Any], rows: RowFile) -> bool:
         """Whether the file that was opened is remembered to have the recorded sha256."""

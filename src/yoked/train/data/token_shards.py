@@ -1,8 +1,8 @@
-"""Tokenised parts of a corpus: what a preparation that was killed need not do again.
+"""Tokenised shards of a corpus: what a preparation that was killed need not do again.
 
-A part is the documents between two places at which a corpus can be read anew. Its tokens lie in
+A shard is the documents between two places at which a corpus can be read anew. Its tokens lie in
 one file for each split; its manifest, written last, has their sha256 and the place where the
-next part begins. Parts only save time: how many there are does not show in the rows.
+next shard begins. Shards only save time: how many there are does not show in the rows.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from yoked.paths import private_folder
 from yoked.train.data.corpus import SPLITS, Corpus, Split
 from yoked.train.data.files import writing_to
 from yoked.train.data.progress import ProgressSink
-from yoked.train.data.readers import START, Document, Position
+from yoked.train.data.readers import START, Document, ReadPosition
 from yoked.train.tokenizer import Tokenizer
 
-PART_BYTES = 64 << 20
+SHARD_TEXT_BYTES = 64 << 20
 # Texts that are encoded together, by all threads.
 _BATCH_BYTES = 4 << 20
 _BATCH_DOCUMENTS = 512
@@ -34,12 +34,12 @@ _INDEX_DTYPE = np.dtype("<u4")
 _INDEX_COLUMNS = 3
 
 # Tokens without <|bos|> and (file, row group), as in Document.
-Tokenised = tuple[NDArray[Any], tuple[int, int]]
+TokenisedDocument = tuple[NDArray[Any], tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class SplitPart:
-    """What one part holds of one split."""
+class SplitShard:
+    """What one shard holds of one split."""
 
     documents: int
     text_bytes: int
@@ -48,57 +48,57 @@ class SplitPart:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A finished part; `next` is where the following one begins, None after the last."""
+class TokenShard:
+    """A finished shard; `next` is where the following one begins, None after the last."""
 
-    splits: dict[Split, SplitPart]
-    next: Position | None
+    splits: dict[Split, SplitShard]
+    next: ReadPosition | None
 
 
-class PartFolder:
-    """The finished parts in a folder, in order, and the means to add to them."""
+class TokenShardFolder:
+    """The finished shards in a folder, in order, and the means to add to them."""
 
     def __init__(self, folder: Path, dtype: np.dtype[Any]) -> None:
         self.folder = folder
         self.dtype = dtype
-        self.parts: list[Part] = []
+        self.shards: list[TokenShard] = []
         private_folder(folder)
-        while (part := self._finished(len(self.parts))) is not None:
-            self.parts.append(part)
-            if part.next is None:
+        while (shard := self._finished(len(self.shards))) is not None:
+            self.shards.append(shard)
+            if shard.next is None:
                 break
 
     @property
     def complete(self) -> bool:
-        """Whether the last part of the corpus is there."""
-        return bool(self.parts) and self.parts[-1].next is None
+        """Whether the last shard of the corpus is there."""
+        return bool(self.shards) and self.shards[-1].next is None
 
     @property
-    def next(self) -> Position:
-        """Where the next part begins."""
-        after = self.parts[-1].next if self.parts else START
-        assert after is not None, "the parts are complete"
+    def next(self) -> ReadPosition:
+        """Where the next shard begins."""
+        after = self.shards[-1].next if self.shards else START
+        assert after is not None, "the shards are complete"
         return after
 
-    def total(self, split: Split) -> SplitPart:
-        """Sums over all parts; the sha256 is empty."""
-        found = [part.splits[split] for part in self.parts]
-        return SplitPart(
-            sum(part.documents for part in found),
-            sum(part.text_bytes for part in found),
-            sum(part.tokens for part in found),
+    def total(self, split: Split) -> SplitShard:
+        """Sums over all shards; the sha256 is empty."""
+        found = [shard.splits[split] for shard in self.shards]
+        return SplitShard(
+            sum(shard.documents for shard in found),
+            sum(shard.text_bytes for shard in found),
+            sum(shard.tokens for shard in found),
             "",
         )
 
     @property
     def text_bytes(self) -> int:
-        """Text of both splits in all parts."""
+        """Text of both splits in all shards."""
         return sum(self.total(split).text_bytes for split in SPLITS)
 
-    def documents(self, split: Split) -> Iterator[Tokenised]:
+    def documents(self, split: Split) -> Iterator[TokenisedDocument]:
         """Tokens of one split's documents, in order, mapped from the files."""
-        for number, part in enumerate(self.parts):
-            size = part.splits[split]
+        for number, shard in enumerate(self.shards):
+            size = shard.splits[split]
             if size.documents == 0:
                 continue
             path = self.tokens_path(number, split)
@@ -114,32 +114,32 @@ class PartFolder:
                 start += length
 
     def tokens_path(self, number: int, split: Split) -> Path:
-        """The file with a part's tokens of one split."""
+        """The file with a shard's tokens of one split."""
         return self.folder / f"part_{number:06d}.{split}"
 
     def manifest_path(self, number: int) -> Path:
-        """The file that makes a part a finished one."""
+        """The file that makes a shard a finished one."""
         return self.folder / f"part_{number:06d}.json"
 
-    def _finished(self, number: int) -> Part | None:
-        """The part if it is there and whole; anything else is made again."""
+    def _finished(self, number: int) -> TokenShard | None:
+        """The shard if it is there and whole; anything else is made again."""
         form = read_json(self.manifest_path(number))
         if form is None:
             return None
         try:
-            splits = {split: SplitPart(**form["splits"][split]) for split in SPLITS}
-            after = None if form["next"] is None else Position(*form["next"])
+            splits = {split: SplitShard(**form["splits"][split]) for split in SPLITS}
+            after = None if form["next"] is None else ReadPosition(*form["next"])
             whole = all(
                 sha256_of(self.tokens_path(number, split)) == splits[split].sha256
                 for split in SPLITS
             )
         except (KeyError, TypeError, OSError):
             return None
-        return Part(splits, after) if whole else None
+        return TokenShard(splits, after) if whole else None
 
 
 class _SplitWriter:
-    """One split of the part in the making: tokens to the file, the index kept until the end."""
+    """One split of the shard in the making: tokens to the file, the index kept until the end."""
 
     def __init__(self, file: HashingWriter, dtype: np.dtype[Any]) -> None:
         self._file, self._dtype = file, dtype
@@ -154,31 +154,31 @@ class _SplitWriter:
             self._index.append((len(own), *document.group))
             self.text_bytes += len(document.text.encode())
 
-    def finish(self) -> SplitPart:
+    def finish(self) -> SplitShard:
         self._file.write(np.array(self._index, dtype=_INDEX_DTYPE).tobytes())
-        return SplitPart(len(self._index), self.text_bytes, self._tokens, self._file.sha256)
+        return SplitShard(len(self._index), self.text_bytes, self._tokens, self._file.sha256)
 
 
 def tokenise(
     corpus: Corpus,
     tokenizer: Tokenizer,
-    parts: PartFolder,
+    shards: TokenShardFolder,
     *,
     threads: int,
     total_bytes: int,
     progress: ProgressSink,
-    part_bytes: int = PART_BYTES,
+    shard_bytes: int = SHARD_TEXT_BYTES,
 ) -> None:
-    """Tokenise what the finished parts do not hold yet, and add it as further parts.
+    """Tokenise what the finished shards do not hold yet, and add it as further shards.
 
     total_bytes: about how much text the corpus has, for progress and messages.
     """
-    maker = _PartMaker(corpus, tokenizer, parts, threads, total_bytes, progress)
-    while not parts.complete:
+    maker = _ShardMaker(corpus, tokenizer, shards, threads, total_bytes, progress)
+    while not shards.complete:
         # The tokens that are missing, and then the rows with all of them.
-        text_size = max(0, total_bytes - parts.text_bytes) + total_bytes
-        with writing_to(parts.folder, estimate_token_bytes(text_size, parts.dtype)):
-            parts.parts.append(maker.make(part_bytes))
+        text_size = max(0, total_bytes - shards.text_bytes) + total_bytes
+        with writing_to(shards.folder, estimate_token_bytes(text_size, shards.dtype)):
+            shards.shards.append(maker.make(shard_bytes))
 
 
 def estimate_token_bytes(text_bytes: int, dtype: np.dtype[Any]) -> int:
@@ -187,43 +187,43 @@ def estimate_token_bytes(text_bytes: int, dtype: np.dtype[Any]) -> int:
 
 
 @dataclass(frozen=True)
-class _PartMaker:
-    """Makes the part that follows the finished ones."""
+class _ShardMaker:
+    """Makes the shard that follows the finished ones."""
 
     corpus: Corpus
     tokenizer: Tokenizer
-    parts: PartFolder
+    shards: TokenShardFolder
     threads: int
     total_bytes: int
     progress: ProgressSink
 
-    def make(self, part_bytes: int) -> Part:
-        number = len(self.parts.parts)
+    def make(self, shard_bytes: int) -> TokenShard:
+        number = len(self.shards.shards)
         with contextlib.ExitStack() as stack:
             writers: dict[Split, _SplitWriter] = {}
             for split in SPLITS:
-                path = self.parts.tokens_path(number, split)
-                # An unfinished part that a kill left.
+                path = self.shards.tokens_path(number, split)
+                # An unfinished shard that a kill left.
                 path.unlink(missing_ok=True)
                 file = stack.enter_context(HashingWriter(path))
-                writers[split] = _SplitWriter(file, self.parts.dtype)
-            after = self._fill(writers, part_bytes)
-            part = Part({split: writers[split].finish() for split in SPLITS}, after)
-        write_json(self.parts.manifest_path(number), asdict(part))
-        return part
+                writers[split] = _SplitWriter(file, self.shards.dtype)
+            after = self._fill(writers, shard_bytes)
+            shard = TokenShard({split: writers[split].finish() for split in SPLITS}, after)
+        write_json(self.shards.manifest_path(number), asdict(shard))
+        return shard
 
-    def _fill(self, writers: dict[Split, _SplitWriter], part_bytes: int) -> Position | None:
-        """Write documents until the part is large enough; gives where the next one begins."""
+    def _fill(self, writers: dict[Split, _SplitWriter], shard_bytes: int) -> ReadPosition | None:
+        """Write documents until the shard is large enough; gives where the next one begins."""
         batch: list[tuple[Split, Document]] = []
-        part_size = batch_size = 0
-        after: Position | None = None
-        with contextlib.closing(self.corpus.located(self.parts.next)) as documents:
+        shard_size = batch_size = 0
+        after: ReadPosition | None = None
+        with contextlib.closing(self.corpus.split_documents(self.shards.next)) as documents:
             for split, document in documents:
-                if document.start is not None and part_size >= part_bytes:
+                if document.start is not None and shard_size >= shard_bytes:
                     after = document.start
                     break
                 batch.append((split, document))
-                part_size += len(document.text)
+                shard_size += len(document.text)
                 batch_size += len(document.text)
                 if batch_size >= _BATCH_BYTES or len(batch) == _BATCH_DOCUMENTS:
                     self._encode(batch, writers)
@@ -241,5 +241,5 @@ class _PartMaker:
             own = [place for place, (of, _) in enumerate(batch) if of == split]
             writer.add([batch[place][1] for place in own], [encoded[place] for place in own])
         batch.clear()
-        done = self.parts.text_bytes + sum(writer.text_bytes for writer in writers.values())
+        done = self.shards.text_bytes + sum(writer.text_bytes for writer in writers.values())
         self.progress.update("tokenising", done, max(done, self.total_bytes), "bytes")

@@ -24,11 +24,11 @@ _SAVE_EVERY_BYTES = 1 << 30
 _Stamp = tuple[int, int, int]
 
 
-def file_hashes(
+def sha256_of_files(
     root: Path, files: Sequence[Path], cache: Path, progress: ProgressSink
 ) -> list[str]:
     """sha256 of each file, from the cache where its size and times are as they were."""
-    memory = hashes_file(root, cache)
+    memory = digest_cache_path(root, cache)
     known = read_json(memory) or {}
     stamps = [_stamp(path) for path in files]
     total, done, unsaved = sum(stamp[0] for stamp in stamps), 0, 0
@@ -45,14 +45,14 @@ def file_hashes(
                 unsaved += stamp[0] or 1
             done = _tell(progress, done + stamp[0], total)
         if unsaved >= _SAVE_EVERY_BYTES:
-            save_hashes(memory, known)
+            save_digests(memory, known)
             unsaved = 0
     if unsaved:
-        save_hashes(memory, known)
+        save_digests(memory, known)
     return hashes
 
 
-def hashes_file(root: Path, cache: Path) -> Path:
+def digest_cache_path(root: Path, cache: Path) -> Path:
     """Where the hashes of a folder's files are remembered."""
     name = hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogateescape")).hexdigest()
     return cache / "hashes" / f"{name[:16]}.json"
@@ -83,7 +83,7 @@ def _hash(path: Path, stamp: _Stamp) -> str:
     return digest
 
 
-def save_hashes(memory: Path, known: dict[str, Any]) -> None:
+def save_digests(memory: Path, known: dict[str, Any]) -> None:
     """Write them, where that is possible."""
     # It only saves time: a cache that others prepared may well be read-only.
     with contextlib.suppress(OSError):
