@@ -1,9 +1,9 @@
-"""From a corpus to packed rows, ahead of training and once.
+"""Prepares a corpus: tokenises it and packs it into rows, once, ahead of training.
 
-The result lies in `<cache>/data/<name>-<hash of inputs>/`; the same inputs find it there. Work
-goes on in a staging folder beside it: tokenised shards are kept as they are finished, so that a
-preparation that was killed goes on from them, and its result is the same, byte for byte. The
-staging folder's result is renamed when it is whole, so a folder with the final name is complete.
+The result is in `<cache>/data/<name>-<hash of inputs>/`; the same inputs find it there. A staging
+folder beside it keeps the tokenised shards that are complete. A preparation that was killed resumes
+from them, and its result is the same, byte for byte. The result gets its final name last, so a
+folder of that name is complete.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from yoked.train.data.token_shards import (
 from yoked.train.tokenizer import JSON_NAME, Tokenizer, require_vocab_size
 
 DEFAULT_VOCAB_SIZE = 32_768
-# More text than this changes a vocabulary of this size hardly, and costs minutes.
+# More text hardly changes a vocabulary of the default size, and costs minutes.
 TOKENIZER_TEXT_CHARACTERS = 2_000_000_000
 _PROGRESS_EVERY = 1 << 20
 
@@ -76,22 +76,21 @@ def prepare(
     threads: int = 1,
     shard_bytes: int = SHARD_TEXT_BYTES,
 ) -> Dataset:
-    """Make, or find, the rows of a corpus. Safe to call from several processes at once.
+    """Find or make the rows of a corpus. Several processes may call it at once.
 
-    source: `sotu`, `climbmix`, or the path of a folder or file of .parquet, .jsonl or .txt; or what
-    was prepared already, by its name in `yoked data list`, which is taken as it is.
-    vocab_size: of the tokenizer that is trained on the corpus where `tokenizer` gives none; more
-    than the text's pairs allow is not reached, and the dataset's notes say so.
+    source: `sotu`, `climbmix`, or the path of a folder or file of .parquet, .jsonl or .txt; or the
+    name of prepared data in `yoked data list`.
+    vocab_size: of the tokenizer that is trained on the corpus if `tokenizer` is None. A text with
+    too few pairs gives a smaller one; the dataset's notes say so.
     tokenizer: folder of a tokenizer that yoked or nanochat saved.
-    cache: instead of the usual folder. threads: for tokenising.
-    shard_bytes: text that is tokenised again when a preparation is killed; of no consequence to
-    the result.
-    Raises DataError, and UsageError for numbers that cannot be meant.
+    cache: None: the default folder. threads: for tokenising.
+    shard_bytes: text in a shard, which is what a kill costs; the result does not depend on it.
+    Raises DataError, and UsageError for numbers out of range.
     """
     _check_numbers(max_seq_len, vocab_size if tokenizer is None else None, packing)
     root, sink = cache or cache_root(), progress or NullProgress()
     if os.sep not in source and (root / "data" / source / DATASET_NAME).is_file():
-        return _as_it_is(root / "data" / source, max_seq_len)
+        return _load_prepared(root / "data" / source, max_seq_len)
     corpus = open_corpus(source, cache=root)
     corpus_fingerprint = corpus.fingerprint(cache=root, progress=sink)
     if tokenizer is None:
@@ -103,18 +102,18 @@ def prepare(
     folder = root / "data" / label
     if not (folder / DATASET_NAME).exists():
         with file_lock(root / "locks" / f"{label}.lock", sink) as beating:
-            # Another process may have made it while this one waited.
+            # Another process may have made it while this one waited for the lock.
             if not (folder / DATASET_NAME).exists():
                 work = _Preparation(source, corpus, chosen, inputs, folder, threads, shard_bytes)
                 work.run(root, beating)
     found = load_dataset(folder)
-    # A kill right after the result got its name leaves what it was made from.
+    # A kill right after the rename leaves the staging folder.
     shutil.rmtree(_staging(folder), ignore_errors=True)
     return found
 
 
-def _as_it_is(folder: Path, max_seq_len: int) -> Dataset:
-    """What another host prepared, perhaps, which has the text."""
+def _load_prepared(folder: Path, max_seq_len: int) -> Dataset:
+    """Load data by its name. Its text may be on another host, which sent the prepared rows."""
     found = load_dataset(folder)
     if found.info.max_seq_len != max_seq_len:
         raise DataError(
@@ -138,18 +137,18 @@ def _check_numbers(max_seq_len: int, vocab_size: int | None, packing: str) -> No
 
 
 def _plain(name: str) -> str:
-    """A name as part of a folder's name."""
+    """The name with only characters that a folder's name may have."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "data"
 
 
 def _staging(folder: Path) -> Path:
-    """Where the dataset of a folder is made."""
+    """The folder in which a dataset is made."""
     return folder.with_name(f"{STAGING_PREFIX}{folder.name}")
 
 
 @dataclass(frozen=True)
 class _Inputs:
-    """Everything that decides the rows."""
+    """All that the rows depend on."""
 
     corpus_fingerprint: str
     tokenizer_fingerprint: str
@@ -158,21 +157,21 @@ class _Inputs:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 over all of them and the format."""
-        parts = [
+        """sha256 of all inputs and of the format's number."""
+        inputs = [
             FORMAT,
             self.corpus_fingerprint,
             self.tokenizer_fingerprint,
             self.max_seq_len,
             self.packing,
         ]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
 
 
 def _trained_tokenizer(
     corpus: Corpus, corpus_fingerprint: str, vocab_size: int, cache: Path, progress: ProgressSink
 ) -> Tokenizer:
-    """The tokenizer of a corpus: from the cache, or trained and put there."""
+    """The tokenizer of a corpus: from the cache, or trained and saved there."""
     label = f"{_plain(corpus.name)}-{corpus_fingerprint[:12]}-{vocab_size}"
     folder = cache / "tokenizers" / label
     if not (folder / JSON_NAME).exists():
@@ -186,7 +185,7 @@ def _trained_tokenizer(
 
 
 def _training_texts(corpus: Corpus, progress: ProgressSink) -> Iterator[str]:
-    """Whole training documents, up to the limit."""
+    """Training documents until they exceed TOKENIZER_TEXT_CHARACTERS."""
     total = min(sum(map(text_bytes, corpus.files)), TOKENIZER_TEXT_CHARACTERS)
     done = told = 0
     for text in corpus.documents("train"):
@@ -200,7 +199,7 @@ def _training_texts(corpus: Corpus, progress: ProgressSink) -> Iterator[str]:
 
 
 class _Preparation:
-    """One making of a dataset, under its lock."""
+    """The making of one dataset; the caller holds its lock."""
 
     def __init__(
         self,
@@ -219,11 +218,12 @@ class _Preparation:
         self._dtype = token_dtype(tokenizer.vocab_size)
 
     def run(self, cache: Path, progress: ProgressSink) -> None:
-        """Make the folder, going on from what an earlier attempt left."""
+        """Make the dataset's folder, from the shards of an earlier attempt if there are any."""
         text_size = sum(map(text_bytes, self._corpus.files))
         with writing_to(self._staging):
             shards = TokenShardFolder(self._staging / "parts", self._dtype)
-        # Shards and rows lie side by side for a while. Half of the estimate is hardly too much.
+        # Shards and rows are on the disk together for a while: twice this estimate, which is an
+        # upper bound. Half of that refuses hardly any disk that is large enough.
         left_bytes = max(0, text_size - shards.text_bytes)
         require_space(self._staging, estimate_token_bytes(left_bytes, self._dtype))
         tokenise(
@@ -241,18 +241,16 @@ class _Preparation:
                 fix="wait until the files are written, then run the same command again",
             )
         result = self._staging / "result"
-        with writing_to(self._staging, self._row_bytes(shards)):
+        tokens = sum(shards.total(split).tokens for split in SPLITS)
+        with writing_to(self._staging, tokens * self._dtype.itemsize):
             shutil.rmtree(result, ignore_errors=True)
             private_folder(result)
             self._fill(result, shards, progress)
             result.rename(self._folder)
             sync_folder(self._folder.parent)
 
-    def _row_bytes(self, shards: TokenShardFolder) -> int:
-        return sum(shards.total(split).tokens for split in SPLITS) * self._dtype.itemsize
-
     def _fill(self, result: Path, shards: TokenShardFolder, progress: ProgressSink) -> None:
-        """Write everything that a prepared dataset consists of."""
+        """Write the dataset's files: tokenizer, rows, dataset.json."""
         self._tokenizer.save(result / TOKENIZER_NAME)
         counts = np.zeros(self._tokenizer.vocab_size, dtype=np.int64)
         stats = {
@@ -285,7 +283,7 @@ class _Preparation:
         counts: NDArray[np.int64],
         progress: ProgressSink,
     ) -> SplitStats:
-        """Pack one split; training targets are added to `counts`, (vocab_size,)."""
+        """Pack one split into its row file. counts: (vocab_size,), to which targets are added."""
         row_tokens, vocab_size = self._inputs.max_seq_len + 1, self._tokenizer.vocab_size
         total, packed = shards.total(split), PackStats()
         path = result / f"{split}.rows"
@@ -330,7 +328,7 @@ class _Preparation:
     def _too_little(self, split: Split, shards: TokenShardFolder) -> DataError:
         kind = "training" if split == "train" else "held-out"
         total = shards.total(split)
-        # Rows of this length would be filled in both splits; a power of two looks less odd.
+        # The longest row that both splits fill, rounded down to a power of two.
         fits = min(self._longest_row(shards.total(each)) for each in SPLITS)
         shorter = (f"--max-seq-len {1 << (fits.bit_length() - 1)}",) if fits else ()
         return DataError(
@@ -341,7 +339,7 @@ class _Preparation:
         )
 
     def _longest_row(self, total: SplitShard) -> int:
-        """The largest T at which a split still gives a row of T+1."""
+        """The largest T for which a split fills a row of T+1 tokens."""
         bos_tokens = 1 if self._inputs.packing == "pieces" else total.documents
         return max(0, total.tokens + bos_tokens - 1)
 
@@ -363,7 +361,7 @@ class _Preparation:
 
 
 def nanochat_batches(documents: Iterator[TokenisedDocument]) -> Iterator[list[NDArray[Any]]]:
-    """Documents in the batches in which nanochat refills its buffer: by 128 in a row group."""
+    """Documents in the batches with which nanochat refills its buffer: 128 of a row group."""
     for _, members in groupby(documents, key=lambda document: document[1]):
         tokens = (document[0] for document in members)
         while batch := list(islice(tokens, BATCH_DOCUMENTS)):
@@ -371,14 +369,14 @@ def nanochat_batches(documents: Iterator[TokenisedDocument]) -> Iterator[list[ND
 
 
 def _count(targets: list[NDArray[Any]], counts: NDArray[np.int64]) -> None:
-    """Add the tokens in `targets` to `counts`, and forget them."""
+    """Add the tokens in `targets` to `counts`, and empty `targets`."""
     if targets:
         counts += np.bincount(np.concatenate(targets), minlength=len(counts))
         targets.clear()
 
 
 def entropy_nats(counts: NDArray[np.int64]) -> float:
-    """Entropy of a distribution given by counts, in nats."""
+    """Entropy in nats of the distribution that the counts give."""
     present = counts[counts > 0].astype(np.float64)
     if not present.size:
         return 0.0

@@ -1,8 +1,8 @@
-"""Tokenised shards of a corpus: what a preparation that was killed need not do again.
+"""Tokenised shards of a corpus: a preparation that was killed resumes after the last one.
 
-A shard is the documents between two places at which a corpus can be read anew. Its tokens lie in
-one file for each split; its manifest, written last, has their sha256 and the place where the
-next shard begins. Shards only save time: how many there are does not show in the rows.
+A shard holds the tokens of all documents between two read positions, one file a split. Its
+manifest is written last and has the files' sha256 and the position of the next shard. The rows do
+not depend on the number of shards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from yoked.train.data.readers import START, Document, ReadPosition
 from yoked.train.tokenizer import Tokenizer
 
 SHARD_TEXT_BYTES = 64 << 20
-# Texts that are encoded together, by all threads.
+# A batch of texts is encoded by all threads together.
 _BATCH_BYTES = 4 << 20
 _BATCH_DOCUMENTS = 512
 # Length in tokens, file and row group of each document, after the tokens.
@@ -39,7 +39,7 @@ TokenisedDocument = tuple[NDArray[Any], tuple[int, int]]
 
 @dataclass(frozen=True)
 class SplitShard:
-    """What one shard holds of one split."""
+    """Sizes of one split in one shard."""
 
     documents: int
     text_bytes: int
@@ -49,32 +49,32 @@ class SplitShard:
 
 @dataclass(frozen=True)
 class TokenShard:
-    """A finished shard; `next` is where the following one begins, None after the last."""
+    """A complete shard. next: where the next shard begins; None after the last."""
 
     splits: dict[Split, SplitShard]
     next: ReadPosition | None
 
 
 class TokenShardFolder:
-    """The finished shards in a folder, in order, and the means to add to them."""
+    """The complete shards in a folder, in order."""
 
     def __init__(self, folder: Path, dtype: np.dtype[Any]) -> None:
         self.folder = folder
         self.dtype = dtype
         self.shards: list[TokenShard] = []
         private_folder(folder)
-        while (shard := self._finished(len(self.shards))) is not None:
+        while (shard := self._read(len(self.shards))) is not None:
             self.shards.append(shard)
             if shard.next is None:
                 break
 
     @property
     def complete(self) -> bool:
-        """Whether the last shard of the corpus is there."""
+        """Whether the corpus is tokenised to its end."""
         return bool(self.shards) and self.shards[-1].next is None
 
     @property
-    def next(self) -> ReadPosition:
+    def next_position(self) -> ReadPosition:
         """Where the next shard begins."""
         after = self.shards[-1].next if self.shards else START
         assert after is not None, "the shards are complete"
@@ -96,7 +96,7 @@ class TokenShardFolder:
         return sum(self.total(split).text_bytes for split in SPLITS)
 
     def documents(self, split: Split) -> Iterator[TokenisedDocument]:
-        """Tokens of one split's documents, in order, mapped from the files."""
+        """Tokens of one split's documents, in order, from memory-mapped files."""
         for number, shard in enumerate(self.shards):
             size = shard.splits[split]
             if size.documents == 0:
@@ -114,15 +114,15 @@ class TokenShardFolder:
                 start += length
 
     def tokens_path(self, number: int, split: Split) -> Path:
-        """The file with a shard's tokens of one split."""
+        """The file of a shard's tokens."""
         return self.folder / f"part_{number:06d}.{split}"
 
     def manifest_path(self, number: int) -> Path:
-        """The file that makes a shard a finished one."""
+        """The file of a shard's manifest."""
         return self.folder / f"part_{number:06d}.json"
 
-    def _finished(self, number: int) -> TokenShard | None:
-        """The shard if it is there and whole; anything else is made again."""
+    def _read(self, number: int) -> TokenShard | None:
+        """The shard if all of it is intact; None: it has to be made again."""
         form = read_json(self.manifest_path(number))
         if form is None:
             return None
@@ -139,7 +139,7 @@ class TokenShardFolder:
 
 
 class _SplitWriter:
-    """One split of the shard in the making: tokens to the file, the index kept until the end."""
+    """Writes one split of a shard: tokens as they come, the index of documents at the end."""
 
     def __init__(self, file: HashingWriter, dtype: np.dtype[Any]) -> None:
         self._file, self._dtype = file, dtype
@@ -169,26 +169,26 @@ def tokenise(
     progress: ProgressSink,
     shard_bytes: int = SHARD_TEXT_BYTES,
 ) -> None:
-    """Tokenise what the finished shards do not hold yet, and add it as further shards.
+    """Tokenise the rest of the corpus into further shards.
 
-    total_bytes: about how much text the corpus has, for progress and messages.
+    total_bytes: estimated text of the corpus, for progress and messages.
     """
     maker = _ShardMaker(corpus, tokenizer, shards, threads, total_bytes, progress)
     while not shards.complete:
-        # The tokens that are missing, and then the rows with all of them.
+        # Still to be written: the missing tokens, and afterwards the rows with all tokens.
         text_size = max(0, total_bytes - shards.text_bytes) + total_bytes
         with writing_to(shards.folder, estimate_token_bytes(text_size, shards.dtype)):
             shards.shards.append(maker.make(shard_bytes))
 
 
 def estimate_token_bytes(text_bytes: int, dtype: np.dtype[Any]) -> int:
-    """About how many bytes the tokens of a text take: a quarter token a byte, or less."""
+    """Estimated bytes of a text's tokens: a byte of text gives a quarter token or less."""
     return text_bytes * dtype.itemsize // 4
 
 
 @dataclass(frozen=True)
 class _ShardMaker:
-    """Makes the shard that follows the finished ones."""
+    """Makes the next shard."""
 
     corpus: Corpus
     tokenizer: Tokenizer
@@ -213,11 +213,12 @@ class _ShardMaker:
         return shard
 
     def _fill(self, writers: dict[Split, _SplitWriter], shard_bytes: int) -> ReadPosition | None:
-        """Write documents until the shard is large enough; gives where the next one begins."""
+        """Write documents until the shard is large enough; returns where the next one begins."""
         batch: list[tuple[Split, Document]] = []
         shard_size = batch_size = 0
         after: ReadPosition | None = None
-        with contextlib.closing(self.corpus.split_documents(self.shards.next)) as documents:
+        start = self.shards.next_position
+        with contextlib.closing(self.corpus.split_documents(start)) as documents:
             for split, document in documents:
                 if document.start is not None and shard_size >= shard_bytes:
                     after = document.start
@@ -234,7 +235,7 @@ class _ShardMaker:
     def _encode(
         self, batch: list[tuple[Split, Document]], writers: dict[Split, _SplitWriter]
     ) -> None:
-        """Write the batch's tokens, and empty it."""
+        """Tokenise the batch, write its tokens, and empty it."""
         texts = [document.text for _, document in batch]
         encoded = self.tokenizer.encode_batch(texts, self.threads)
         for split, writer in writers.items():
