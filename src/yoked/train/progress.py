@@ -64,4 +64,4 @@ class TrainProgress:
 
 # What `TrainProgress` prints into a log, for those who draw the live line instead: all but the
 # last one, which stays.
-PRINTED = re.compile(r"step ([\d,]+)/(?!\1 )[\d,]+  loss ")
+PROGRESS_LINE = re.compile(r"step ([\d,]+)/(?!\1 )[\d,]+  loss ")

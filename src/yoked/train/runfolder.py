@@ -22,13 +22,13 @@ from yoked.train.trainer import StepStats
 _UNFINISHED = re.compile(r"\.(run|result)\.json\.[0-9a-f]+\.tmp")
 
 
-class LastShares(NamedTuple):
+class LastAssignment(NamedTuple):
     """rows: by rank. head: who alone had the lm_head, as `head_rank`; empty: not recorded."""
 
     rows: tuple[int, ...]
     head: Mapping[str, int | None]
 
-    def of_hosts(self, hosts: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    def with_last_lm_head(self, hosts: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
         """run.json's entry of each rank, with the lm_head where the run had it last."""
         if not self.head or hosts[0].get("lm_head") == "divided":
             return tuple(map(dict, hosts))
@@ -47,7 +47,7 @@ class RunFolder:
         self.attempt = 1
         self._metrics: PatientJournal | None = None
         self._events: PatientJournal | None = None
-        self._told = False
+        self._reported_stuck = False
 
     @property
     def name(self) -> str:
@@ -82,7 +82,7 @@ class RunFolder:
                 fix=f"start a new run from its weights with --from {self.path}",
             ) from problem
 
-    def last_shares(self) -> LastShares:
+    def last_assignment(self) -> LastAssignment:
         """How the run's last step was shared; nothing where that is not recorded."""
         last: dict[str, Any] = {}
         path = self.path / "events.jsonl"
@@ -91,7 +91,7 @@ class RunFolder:
             if event.get("event") in ("start", "shares") and event.get("why") != "trial":
                 last = {**last, **event}
         head = {"head_rank": last["head_rank"]} if "head_rank" in last else {}
-        return LastShares(tuple(last.get("rows", ())), head)
+        return LastAssignment(tuple(last.get("rows", ())), head)
 
     def claim(self) -> None:
         """Make the folder of a new run; raises UsageError if a run of that name is there."""
@@ -141,9 +141,9 @@ class RunFolder:
         The run goes on: it is worth more than its lines, which wait in memory meanwhile.
         """
         stuck = next((journal for journal in self._journals if journal.waiting), None)
-        if (stuck is not None) == self._told:
+        if (stuck is not None) == self._reported_stuck:
             return None
-        self._told = not self._told
+        self._reported_stuck = not self._reported_stuck
         if stuck is not None:
             return (
                 f"NOT WRITTEN: {stuck.path} takes no more lines: {stuck.problem}\n"

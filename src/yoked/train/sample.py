@@ -151,25 +151,27 @@ def _generate(
     stop_ids: Collection[int],
 ) -> Iterator[int]:
     decoder = CachedDecoder(model)
-    dice = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     unread = prompt_ids
     for _ in range(max_tokens):
         logits = decoder.advance(unread)
-        token = _draw(logits.cpu(), temperature, top_k, dice)
+        token = _sample_token(logits.cpu(), temperature, top_k, generator)
         if token in stop_ids:
             return
         yield token
         unread = [token]
 
 
-def _draw(logits_V: Tensor, temperature: float, top_k: int | None, dice: torch.Generator) -> int:
+def _sample_token(
+    logits_V: Tensor, temperature: float, top_k: int | None, generator: torch.Generator
+) -> int:
     if temperature == 0:
         return int(logits_V.argmax())
     if top_k is None:
         top_k = len(logits_V)
-    likeliest, ids = logits_V.topk(min(top_k, len(logits_V)))
-    chances = torch.softmax(likeliest / temperature, dim=-1)
-    return int(ids[torch.multinomial(chances, 1, generator=dice)])
+    top_logits, ids = logits_V.topk(min(top_k, len(logits_V)))
+    probabilities = torch.softmax(top_logits / temperature, dim=-1)
+    return int(ids[torch.multinomial(probabilities, 1, generator=generator)])
 
 
 def decode_stream(ids: Iterator[int], tokenizer: Tokenizer) -> Iterator[str]:

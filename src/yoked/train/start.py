@@ -108,7 +108,7 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
         )
     folder = find_run(config.run, config.runs_dir)
     run = RunFolder(folder)
-    recorded, last = run.read(), run.last_shares()
+    recorded, last = run.read(), run.last_assignment()
     saved = _as_it_began(TrainConfig.from_dict(recorded["config"]), recorded, config)
     _require_same_model(config, saved, folder)
     start_from = saved.start_from
@@ -117,7 +117,7 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
     resumed = dataclasses.replace(
         config.on_top_of(saved, world_size=world_size), run=folder.name, runs_dir=folder.parent
     )
-    hosts = last.of_hosts(recorded["hosts"])
+    hosts = last.with_last_lm_head(recorded["hosts"])
     _require_same_dtype(config, str(hosts[0]["dtype"]), folder)
     return Origin(
         resumed,

@@ -117,8 +117,8 @@ class Tokenizer:
         nanochat's pickle is read by an unpickler that admits plain data alone, so a file that
         would run code is refused.
         """
-        ours, theirs = folder / JSON_NAME, folder / PICKLE_NAME
-        for path, read in ((ours, _read_json), (theirs, _read_pickle)):
+        own, pickled = folder / JSON_NAME, folder / PICKLE_NAME
+        for path, read in ((own, _read_json), (pickled, _read_pickle)):
             try:
                 content = path.read_bytes()
             except FileNotFoundError:
@@ -126,7 +126,7 @@ class Tokenizer:
             except OSError as error:
                 raise _unreadable(path, str(error)) from error
             ranks, pattern, specials, requested = read(path, content)
-            _require_sound(path, ranks, pattern, specials)
+            _require_valid(path, ranks, pattern, specials)
             try:
                 return cls(ranks, pattern, specials, requested_vocab_size=requested)
             except ValueError as error:
@@ -155,7 +155,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of ordinary text: `<|bos|>` written in it is text too."""
-        parts = _digestible(text)
+        parts = _split_long_whitespace(text)
         if len(parts) == 1:
             return self._encoding.encode_ordinary(text)
         return [token for part in parts for token in self._encoding.encode_ordinary(part)]
@@ -213,7 +213,7 @@ def _sections(text: str) -> Iterator[str]:
     yield text[start:] if start else text
 
 
-def _digestible(text: str) -> list[str]:
+def _split_long_whitespace(text: str) -> list[str]:
     """`text` in parts that tiktoken's regular expression can split; nearly always itself."""
     if len(text) < _MAX_WHITESPACE_RUN or _LONG_WHITESPACE.search(text) is None:
         return [text]
@@ -309,7 +309,7 @@ def _read_pickle(path: Path, content: bytes) -> _Content:
     return ranks, pattern, specials, None
 
 
-def _require_sound(path: Path, ranks: Any, pattern: Any, specials: Any) -> None:
+def _require_valid(path: Path, ranks: Any, pattern: Any, specials: Any) -> None:
     """Raise a DataError that says what is wrong with a tokenizer's parts, if anything is."""
     if not (isinstance(ranks, dict) and isinstance(specials, dict) and isinstance(pattern, str)):
         raise _unreadable(path, "merges, pattern or special tokens are missing")

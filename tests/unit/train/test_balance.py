@@ -608,7 +608,7 @@ def follow(
 def resumed(path: Path) -> tuple[dict[str, Any], ...]:
     """Each rank's entry in run.json, as the run goes on with it."""
     folder = RunFolder(path)
-    return folder.last_shares().of_hosts(folder.read()["hosts"])
+    return folder.last_assignment().with_last_lm_head(folder.read()["hosts"])
 
 
 def test_a_change_reaches_the_trainer_the_journal_and_people(tmp_path: Path) -> None:
@@ -653,7 +653,7 @@ def test_the_last_rows_of_a_run_are_those_of_its_last_change_that_was_no_trial(
     tmp_path: Path,
 ) -> None:
     folder = RunFolder(tmp_path)
-    assert folder.last_shares().rows == ()
+    assert folder.last_assignment().rows == ()
     folder.open({}, attempt=1)
 
     for event in (
@@ -665,7 +665,7 @@ def test_the_last_rows_of_a_run_are_those_of_its_last_change_that_was_no_trial(
         folder.event(**event)  # type: ignore[arg-type]
     folder.close()
 
-    assert folder.last_shares().rows == (8, 0)
+    assert folder.last_assignment().rows == (8, 0)
 
 
 # --- what people read
