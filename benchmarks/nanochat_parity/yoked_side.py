@@ -14,7 +14,7 @@ from torch import Tensor
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.choose import apply_choices
 from yoked.train.config import TrainConfig
-from yoked.train.data.progress import Silent
+from yoked.train.data.progress import NullProgress
 from yoked.train.data.rows import RowFile, SampleStream
 from yoked.train.head import Head, HeadResult
 from yoked.train.model import GPT
@@ -99,7 +99,7 @@ class RecordingHead(Head):
 
 def open_session(config: TrainConfig) -> Session:
     """Everything that a run of this configuration would settle first."""
-    return build_session(config, ALONE, Silent())
+    return build_session(config, ALONE, NullProgress())
 
 
 def train(parts: Assembled, steps: range) -> list[float]:

@@ -71,6 +71,6 @@ class LiveView:
 
 def _without_progress(text: str) -> str:
     """The same without the lines of progress that a log gets: the live line has them."""
-    from yoked.train.progress import PRINTED
+    from yoked.train.progress import PROGRESS_LINE
 
-    return "".join(line for line in text.splitlines(keepends=True) if not PRINTED.match(line))
+    return "".join(line for line in text.splitlines(keepends=True) if not PROGRESS_LINE.match(line))

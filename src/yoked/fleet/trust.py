@@ -12,12 +12,12 @@ import hashlib
 import json
 import os
 import pwd
-import secrets
 import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from yoked.core.fs import write_bytes
 from yoked.errors import FleetError
 from yoked.fleet.model import Fleet
 from yoked.paths import private_folder, state_root
@@ -130,13 +130,9 @@ def _keep(file: Path, values: Values) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         private_folder(path.parent)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        temporary.replace(path)
+        write_bytes(path, content, mode=0o600)
     except OSError as problem:
         raise FleetError(
             f"{path} cannot be written: {problem.strerror or problem}",

@@ -9,6 +9,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from yoked.core.fs import write_bytes
 from yoked.errors import YokedError
 from yoked.fleet.model import Fleet
 from yoked.paths import private_folder, state_root
@@ -27,11 +28,9 @@ def path_for(fleet: Fleet) -> Path:
 def save(fleet: Fleet, measurement: Measurement) -> Path:
     """Keep a measurement instead of the one before it; returns its file. Raises YokedError."""
     path = path_for(fleet)
-    temporary = path.with_suffix(".tmp")
     try:
         private_folder(path.parent)
-        temporary.write_text(measurement_to_json(measurement), encoding="utf-8")
-        temporary.replace(path)
+        write_bytes(path, measurement_to_json(measurement).encode())
     except OSError as problem:
         raise YokedError(
             f"the measurement cannot be kept in {path}: {problem.strerror}",

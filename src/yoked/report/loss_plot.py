@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from yoked.core.fs import write_bytes
 from yoked.errors import YokedError
 from yoked.journal import read
 from yoked.report.drawing import drawing
-from yoked.train.data.files import write_atomically
 from yoked.units import format_count
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _draw(curve: Curve, facts: dict[str, Any], run: str, png: Path, svg: Path) -
 def _save(figure: Figure, path: Path, options: dict[str, Any]) -> None:
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], **options)
-    write_atomically(path, content.getvalue())
+    write_bytes(path, content.getvalue())
 
 
 def _figure(curve: Curve, facts: dict[str, Any], run: str) -> Figure:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.console import stderr_console
+from yoked.core.fs import write_bytes
 from yoked.errors import UsageError, YokedError
 from yoked.spare import without_collector
 from yoked.streams import outlive_full_disk
@@ -102,7 +103,7 @@ def _go_on(result: dict[str, Any]) -> str:
 
 def _hand_over(result: dict[str, Any], config: TrainConfig, launch_dir: Path | None) -> None:
     if launch_dir is not None:
-        _write_whole(launch_dir / "result.json", result)
+        _write_for_launch(launch_dir / "result.json", result)
     elif config.json_output:
         sys.stdout.write(json.dumps(result) + "\n")
 
@@ -133,17 +134,16 @@ def _told(problem: BaseException, rank: int, trace: str, launch_dir: Path) -> bo
         "traceback": trace,
     }
     try:
-        _write_whole(launch_dir / f"error.{rank}.json", content)
+        _write_for_launch(launch_dir / f"error.{rank}.json", content)
     except OSError:
         return False
     return True
 
 
-def _write_whole(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON such that a reader sees all of it or nothing."""
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(content), encoding="utf-8")
-    unfinished.replace(path)
+def _write_for_launch(path: Path, content: dict[str, Any]) -> None:
+    # The launch reads it on this machine at once. A busy disk can take longer for an fsync than
+    # the grace that a rank has after another one failed.
+    write_bytes(path, json.dumps(content).encode(), durable=False)
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from yoked.core.fs import HashingWriter, sha256_of, sync_folder
 from yoked.errors import CheckpointError
 from yoked.paths import private_folder
 from yoked.shape import Shape, amount, require
-from yoked.train.data.files import sync_folder
 
 FORMAT = 1
 MODEL_FOLDERS = "base_checkpoints"
@@ -137,57 +137,6 @@ def _content_digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-class HashingFile:
-    """A file to write once, front to back: hashed on the way, fsynced on close.
-
-    Keeps the first OSError, because torch's zip writer replaces it by one of its own.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size_bytes = 0
-        self.error: OSError | None = None
-        self._sha256 = hashlib.sha256()
-        # Unbuffered: tensors come in pieces of megabytes, and a buffer would write when closed,
-        # after the error could be told.
-        self._file = path.open("xb", buffering=0)
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Append all of `data`; returns its bytes. Raises OSError."""
-        view = memoryview(data).cast("B")
-        try:
-            self._write_all(view)
-        except OSError as error:
-            self.error = self.error or error
-            raise
-        self._sha256.update(view)
-        self.size_bytes += len(view)
-        return len(view)
-
-    def _write_all(self, view: memoryview) -> None:
-        while view:
-            written = self._file.write(view)
-            assert written is not None, "a blocking file wrote nothing"
-            view = view[written:]
-
-    def flush(self) -> None:
-        """Nothing is buffered."""
-
-    def __enter__(self) -> HashingFile:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        try:
-            if kind is None:
-                os.fsync(self._file.fileno())
-        finally:
-            self._file.close()
-
-    def entry(self, name: str) -> FileEntry:
-        """What the manifest says about this file under its final name."""
-        return FileEntry(name, self.size_bytes, self._sha256.hexdigest())
-
-
 class Staging:
     """The files of one checkpoint that is being written, not yet visible."""
 
@@ -198,12 +147,12 @@ class Staging:
         self.entries: list[FileEntry] = []
 
     @contextlib.contextmanager
-    def create(self, name: str) -> Iterator[HashingFile]:
+    def create(self, name: str) -> Iterator[HashingWriter]:
         """Open a file of this checkpoint; it belongs to it when the block ends without error.
 
         Raises OSError as the system gave it, even where a library in between changed it.
         """
-        file = HashingFile(staged_path(self.folder, self.step, self.token, name))
+        file = HashingWriter(staged_path(self.folder, self.step, self.token, name))
         try:
             with file:
                 yield file
@@ -211,7 +160,7 @@ class Staging:
             if file.error is not None and error is not file.error:
                 raise file.error from error
             raise
-        self.entries.append(file.entry(name))
+        self.entries.append(FileEntry(name, file.size_bytes, file.sha256))
 
     def discard(self) -> None:
         """Remove everything that was staged."""
@@ -289,8 +238,7 @@ class CheckpointFolder:
                     raise CheckpointError(
                         f"{path} is damaged: it has {size_bytes} bytes, not {entry.size_bytes}."
                     )
-                with path.open("rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                digest = sha256_of(path)
             except OSError as error:
                 raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
             if digest != entry.sha256:
@@ -408,7 +356,7 @@ class CheckpointFolder:
 
     def _publish(self, manifest: Manifest) -> None:
         name = manifest_name(manifest.step)
-        with HashingFile(staged_path(self.path, manifest.step, manifest.token, name)) as file:
+        with HashingWriter(staged_path(self.path, manifest.step, manifest.token, name)) as file:
             file.write(manifest.to_bytes())
         sync_folder(self.path)
         file.path.replace(self.path / name)

@@ -35,7 +35,7 @@ from yoked.train.data.verify import Verification
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer, holds_tokenizer
 from yoked.train.optim.optimizer import OptimizerState
 from yoked.train.progress import TrainProgress
-from yoked.train.result import RunResult, State, Tally, host_table
+from yoked.train.result import RunResult, RunStats, State, host_table
 from yoked.train.runfolder import RunFolder, write_json, writing
 from yoked.train.session import (
     Place,
@@ -98,7 +98,7 @@ class Loop:
             self.folder.checkpoint_folder(session.resolved.model_tag), session.config.keep_last
         )
         self.first_step = 0
-        self.tally = Tally()
+        self.tally = RunStats()
         self.val_bpb: float | None = None
         self.min_val_bpb = math.inf
         self.training_time_s = 0.0

@@ -28,8 +28,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from yoked.core.fs import write_bytes
 from yoked.errors import CheckpointError, DataError
-from yoked.train.data.files import write_atomically
 from yoked.train.tokenizer import Tokenizer
 
 OptimState = dict[str, dict[str, dict[str, Any]]]
@@ -345,4 +345,4 @@ def export_tokenizer(tokenizer_folder: Path, target: Path) -> None:
     tokenizer.save(target)
     content = io.BytesIO()
     torch.save(torch.from_numpy(tokenizer.token_bytes().copy()), content)
-    write_atomically(target / "token_bytes.pt", content.getvalue())
+    write_bytes(target / "token_bytes.pt", content.getvalue())

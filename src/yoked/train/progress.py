@@ -1,4 +1,4 @@
-"""The line that follows a training run: loss, tokens per second, time left."""
+"""The progress line of a training run: loss, tokens per second, time left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMOOTHING = 0.9
 
 
 class TrainProgress:
-    """One line, redrawn where it is seen live; in a file a new line now and then."""
+    """On a terminal, one line that is redrawn; in a file, a new line every LINE_EVERY_S."""
 
     def __init__(self, console: Console, steps: int, first_step: int) -> None:
         self._console, self._steps, self._first = console, steps, first_step
@@ -27,10 +27,10 @@ class TrainProgress:
         self._dt_count = 0
 
     def step(self, step: int, loss: float, tokens: int, dt_s: float, note: str = "") -> None:
-        """Take in step `step` (counted from 0)."""
+        """Report a step. step: counted from 0. tokens: of all ranks."""
         self._smooth_loss = SMOOTHING * self._smooth_loss + (1 - SMOOTHING) * loss
         self._weight = SMOOTHING * self._weight + (1 - SMOOTHING)
-        # The first step compiles and warms up: it says nothing of the others.
+        # The first step compiles and warms up, so it is no estimate of the others.
         if step > self._first or self._dt_count == 0:
             weight = 0.0 if self._dt_count <= 1 else SMOOTHING
             self._smooth_dt = weight * self._smooth_dt + (1 - weight) * dt_s
@@ -53,15 +53,15 @@ class TrainProgress:
             self._console.print(line, markup=False)
 
     def say(self, text: str) -> None:
-        """Print a line of its own."""
+        """End the progress line and print a text."""
         self.close()
         self._console.print(text, markup=False)
 
     def close(self) -> None:
-        """End an open line."""
+        """End the progress line."""
         self._live.close()
 
 
-# What `TrainProgress` prints into a log, for those who draw the live line instead: all but the
-# last one, which stays.
-PRINTED = re.compile(r"step ([\d,]+)/(?!\1 )[\d,]+  loss ")
+# Matches the lines that `TrainProgress` prints into a log, so that a live display of the log can
+# leave them out. The last one, step N/N, does not match: it stays.
+PROGRESS_LINE = re.compile(r"step ([\d,]+)/(?!\1 )[\d,]+  loss ")

@@ -10,44 +10,44 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from yoked.core import fs
 from yoked.errors import UsageError, YokedError
 from yoked.journal import PatientJournal
 from yoked.journal import read as read_journal
 from yoked.paths import private_folder
 from yoked.runs import MARK, require_new
-from yoked.train.data import files
 from yoked.train.trainer import StepStats
 
-# As `files.write_json` names what it writes of ours, until it is whole.
-_UNFINISHED = re.compile(r"\.(run|result)\.json\.\d+\.tmp")
+# Temporary names of `fs.write_json`; a kill leaves such a file.
+_UNFINISHED = re.compile(r"\.(run|result)\.json\.[0-9a-f]+\.tmp")
 
 
 class RunFolder:
-    """What rank 0 writes about a run. attempt: counts the starts of the run from 1."""
+    """The files that rank 0 writes about a run. attempt: number of the start, from 1."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.attempt = 1
         self._metrics: PatientJournal | None = None
         self._events: PatientJournal | None = None
-        self._told = False
+        self._reported_stuck = False
 
     @property
     def name(self) -> str:
-        """The run's name: that of its folder."""
+        """The run's name, which is its folder's."""
         return self.path.name
 
     @property
     def checkpoints(self) -> Path:
-        """Usable as nanochat's base directory: base_checkpoints/<tag>/ and tokenizer/ in it."""
+        """A base directory for nanochat, with base_checkpoints/<tag>/ and tokenizer/."""
         return self.path / "checkpoints"
 
     def checkpoint_folder(self, model_tag: str) -> Path:
-        """Where the model's checkpoints lie."""
+        """The folder of a model's checkpoints."""
         return self.checkpoints / "base_checkpoints" / model_tag
 
     def read(self) -> dict[str, Any]:
-        """run.json; raises UsageError when the run has not got so far as to write it."""
+        """The content of run.json. Raises UsageError if the run has not written it yet."""
         path = self.path / "run.json"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -75,7 +75,7 @@ class RunFolder:
         return rows
 
     def claim(self) -> None:
-        """Make the folder of a new run; raises UsageError if a run of that name is there."""
+        """Make the folder of a new run. Raises UsageError if the run exists."""
         require_new(self.path)
         try:
             private_folder(self.path)
@@ -90,7 +90,7 @@ class RunFolder:
         """Write run.json and open the journals for appending."""
         self.attempt = attempt
         for left in self.path.iterdir():
-            # An earlier attempt was killed while it wrote.
+            # An earlier attempt was killed while it wrote the file.
             if _UNFINISHED.fullmatch(left.name):
                 left.unlink(missing_ok=True)
         write_json(self.path / "run.json", {**content, "attempt": attempt})
@@ -98,10 +98,7 @@ class RunFolder:
         self._events = PatientJournal(self.path / "events.jsonl", fsync=True)
 
     def close(self) -> str | None:
-        """Close the journals, and return what a person is told of lines that had to wait.
-
-        Harmless when they were never opened.
-        """
+        """Close the journals, if they are open; returns a message if lines had to wait."""
         for journal in self._journals:
             journal.flush()
         unwritten = sum(journal.waiting for journal in self._journals)
@@ -117,14 +114,15 @@ class RunFolder:
         return [journal for journal in (self._metrics, self._events) if journal is not None]
 
     def news(self) -> str | None:
-        """What a person is told: once when the disk takes no more lines, once when it does again.
+        """A message when the disk takes no more lines, and another when it does again; else None.
 
-        The run goes on: it is worth more than its lines, which wait in memory meanwhile.
+        Training goes on meanwhile, because the run is worth more than its lines, which wait in
+        memory.
         """
         stuck = next((journal for journal in self._journals if journal.waiting), None)
-        if (stuck is not None) == self._told:
+        if (stuck is not None) == self._reported_stuck:
             return None
-        self._told = not self._told
+        self._reported_stuck = not self._reported_stuck
         if stuck is not None:
             return (
                 f"NOT WRITTEN: {stuck.path} takes no more lines: {stuck.problem}\n"
@@ -139,14 +137,14 @@ class RunFolder:
         return f"the lines of {self.path} are written again: {gap}"
 
     def event(self, kind: str, **content: Any) -> None:
-        """One line in events.jsonl."""
+        """Write a line into events.jsonl."""
         if self._events is not None:
             self._events.append(
                 {"time_s": time.time(), "attempt": self.attempt, "event": kind, **content}
             )
 
     def step(self, step: int, by_rank: Sequence[StepStats], dt_s: float) -> None:
-        """One line in metrics.jsonl for a training step, with arrays by rank."""
+        """Write a training step into metrics.jsonl, with arrays by rank."""
         assert self._metrics is not None, "open() comes first"
         tokens = sum(stats.tokens for stats in by_rank)
         self._metrics.append(
@@ -166,19 +164,19 @@ class RunFolder:
         )
 
     def evaluation(self, step: int, val_bpb: float) -> None:
-        """One line in metrics.jsonl for an evaluation after `step` steps."""
+        """Write an evaluation after `step` steps into metrics.jsonl."""
         assert self._metrics is not None, "open() comes first"
         self._metrics.append({"attempt": self.attempt, "step": step, "val_bpb": val_bpb})
 
     def resumed(self, step: int) -> None:
-        """One line in metrics.jsonl: earlier attempts' lines from this step on are superseded."""
+        """Write into metrics.jsonl that earlier attempts' lines from this step on do not count."""
         assert self._metrics is not None, "open() comes first"
         self._metrics.append({"attempt": self.attempt, "resumed_at": step})
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the system says against writing a file, or a folder's, into a YokedError."""
+    """Turn an OSError of writing a file into a YokedError with a fix."""
     try:
         yield
     except OSError as problem:
@@ -189,6 +187,6 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON so that the file is whole at every instant; raises YokedError with the fix."""
+    """Write JSON atomically. Raises YokedError with a fix."""
     with writing(path):
-        files.write_json(path, content)
+        fs.write_json(path, content)

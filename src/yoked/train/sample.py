@@ -1,10 +1,10 @@
-"""Writing text with a trained model, one token at a time.
+"""Generates text with a trained model, one token at a time.
 
-Keys and values of the tokens so far are kept, so a token costs one pass over one position. The
-passes use the model's own modules and leave its training forward alone; what differs is only
-that positions come in two portions, the prompt and then each token.
+Keys and values are cached, so a token costs one pass over one position. The passes use the model's
+own modules, but not its training forward: positions come in portions, first the prompt and then
+each token.
 
-Shape legend: T new tokens, K kept and new keys, C = n_embd, H heads, D head_dim, V vocabulary.
+Shape legend: T new tokens, K cached and new keys, C = n_embd, H heads, D head_dim, V vocabulary.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from yoked.train.tokenizer import Tokenizer
 
 
 class CachedDecoder:
-    """A model and what it has read: feed it tokens, get the logits of the next one.
+    """A model with a key-value cache: it reads tokens and returns the logits of the next one.
 
-    Memory: keys and values of at most a layer's window, 2*window*n_kv_head*D numbers a layer.
+    Memory: at most the keys and values of each layer's window, 2*window*n_kv_head*D numbers.
     """
 
     def __init__(self, model: GPT) -> None:
@@ -49,7 +49,7 @@ class CachedDecoder:
 
     @torch.inference_mode()
     def advance(self, ids: Sequence[int]) -> Tensor:
-        """Read more tokens; returns the logits after the last, float32 (V,)."""
+        """Read more tokens; returns the logits after the last one, float32 (V,)."""
         model, config = self._model, self._model.config
         ids_1T = torch.tensor([ids], device=model.device)
         cos, sin = self._rotary(len(ids))
@@ -70,10 +70,10 @@ class CachedDecoder:
         return model.logits(last)[0]
 
     def _embed(self, ids_1T: Tensor) -> Tensor:
-        """As the model's own, but a portion's first token is smeared with the last of before."""
+        """The model's embedding; a portion's first token is smeared with the last one before it."""
         model = self._model
         x = norm(model.transformer["wte"](ids_1T).to(model.compute_dtype))
-        # Nothing precedes the very first token, and nothing is added to it.
+        # No token precedes the very first one, so nothing is added to it.
         before = torch.zeros_like(x[:, :1]) if self._embedding is None else self._embedding
         self._embedding = x[:, -1:]
         gate = torch.sigmoid(model.smear_gate(x[..., :SMEAR_CHANNELS]))
@@ -91,11 +91,11 @@ class CachedDecoder:
         return self._cos[self._length : stop], self._sin[self._length : stop]
 
     def _attend(self, layer: int, attn: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention of the new queries to kept and new keys; returns (1, T, H, D)."""
+        """Attention of the new queries to cached and new keys; returns (1, T, H, D)."""
         if layer in self._keys:
             k = torch.cat((self._keys[layer], k), dim=1)
             v = torch.cat((self._values[layer], v), dim=1)
-        # The next token sees `window` tokens back, and its own, which is not here yet.
+        # The next token attends to itself and to `window` tokens before it.
         self._keys[layer], self._values[layer] = k[:, -attn.window :], v[:, -attn.window :]
         new, keys = q.size(1), k.size(1)
         mask = None
@@ -123,10 +123,11 @@ def generate(
     seed: int = 42,
     stop_ids: Collection[int] = (),
 ) -> Iterator[int]:
-    """Token ids that follow the prompt, as they are drawn; ends before one of `stop_ids`.
+    """Yield the token ids that follow the prompt; ends before one of `stop_ids`.
 
-    temperature: 0 takes the likeliest token. top_k: draw among the likeliest k only.
-    One seed draws the same tokens for the same logits on every device. Raises UsageError.
+    temperature: 0 takes the most likely token. top_k: sample among the k most likely tokens.
+    Equal seeds and equal logits give equal tokens on every device. Raises UsageError at once, not
+    when the first token is asked for.
     """
     vocab_size = model.config.vocab_size
     if not prompt_ids:
@@ -151,29 +152,31 @@ def _generate(
     stop_ids: Collection[int],
 ) -> Iterator[int]:
     decoder = CachedDecoder(model)
-    dice = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     unread = prompt_ids
     for _ in range(max_tokens):
         logits = decoder.advance(unread)
-        token = _draw(logits.cpu(), temperature, top_k, dice)
+        token = _sample_token(logits.cpu(), temperature, top_k, generator)
         if token in stop_ids:
             return
         yield token
         unread = [token]
 
 
-def _draw(logits_V: Tensor, temperature: float, top_k: int | None, dice: torch.Generator) -> int:
+def _sample_token(
+    logits_V: Tensor, temperature: float, top_k: int | None, generator: torch.Generator
+) -> int:
     if temperature == 0:
         return int(logits_V.argmax())
     if top_k is None:
         top_k = len(logits_V)
-    likeliest, ids = logits_V.topk(min(top_k, len(logits_V)))
-    chances = torch.softmax(likeliest / temperature, dim=-1)
-    return int(ids[torch.multinomial(chances, 1, generator=dice)])
+    top_logits, ids = logits_V.topk(min(top_k, len(logits_V)))
+    probabilities = torch.softmax(top_logits / temperature, dim=-1)
+    return int(ids[torch.multinomial(probabilities, 1, generator=generator)])
 
 
 def decode_stream(ids: Iterator[int], tokenizer: Tokenizer) -> Iterator[str]:
-    """Text of tokens as they come; a character that spans tokens appears when it is whole."""
+    """Text of tokens as they come; a character of several tokens comes with its last one."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for token in ids:
         if piece := decoder.decode(tokenizer.decode_bytes([token])):
@@ -191,7 +194,7 @@ def stream(
     top_k: int | None = None,
     seed: int = 42,
 ) -> Iterator[str]:
-    """What the model writes after the prompt, in pieces; ends where it would end the document.
+    """Yield the text that follows the prompt, in pieces, until the model ends the document.
 
     path: see `load_for_sampling`. Raises CheckpointError, DataError or UsageError at once, not
     when the first piece is asked for.
@@ -216,11 +219,11 @@ def load_for_sampling(
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> tuple[GPT, Tokenizer, dict[str, Any]]:
-    """A model, its tokenizer and its meta data, from a run of ours or nanochat's.
+    """A model, its tokenizer and its metadata, from a run of yoked or nanochat.
 
     path: a run's folder, a folder that has base_checkpoints/ (nanochat's base folder), or the
-    folder of the model_*.pt files. Of several models the deepest is taken, as nanochat does.
-    step: by default the newest checkpoint's. Raises CheckpointError or DataError.
+    folder of the model_*.pt files. Of several models, the one that was saved last.
+    step: None: the newest checkpoint. Raises CheckpointError or DataError.
     """
     folder = find_model_folder(path)
     loaded = CheckpointStore(folder).load(step, optimizer=False)
@@ -245,7 +248,7 @@ def load_for_sampling(
 
 def _config_of(meta: Mapping[str, Any], folder: Path) -> ModelConfig:
     try:
-        # Models from before nanochat had windows attend to everything.
+        # nanochat's older models have no windows: they attend to all tokens.
         given = {"window_pattern": "L", **meta["model_config"]}
         return ModelConfig(**{f.name: given[f.name] for f in dataclasses.fields(ModelConfig)})
     except (KeyError, TypeError) as error:

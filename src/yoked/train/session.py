@@ -34,7 +34,7 @@ from yoked.train.compute import (
 from yoked.train.config import LmHead, TrainConfig
 from yoked.train.data.dataset import Dataset
 from yoked.train.data.prepare import prepare
-from yoked.train.data.progress import ProgressSink, Silent
+from yoked.train.data.progress import NullProgress, ProgressSink
 from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
 from yoked.train.resolve import (
     REFERENCE_DEPTH,
@@ -177,7 +177,7 @@ def load_data(
             vocab_size=config.vocab_size,
             tokenizer=config.tokenizer,
             packing=config.packing,
-            progress=progress if comm.rank == 0 else Silent(),
+            progress=progress if comm.rank == 0 else NullProgress(),
             threads=len(read_cores().allowed),
         )
 

@@ -27,7 +27,7 @@ from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.schedule import Schedule, batch_lr_scale, scaled_weight_decay
 from yoked.train.resolve import REFERENCE_DEPTH
-from yoked.train.result import RunResult, Tally, host_table
+from yoked.train.result import RunResult, RunStats, host_table
 from yoked.train.runfolder import RunFolder
 from yoked.train.session import Session, parameter_table
 from yoked.train.sync.payload import PAYLOADS
@@ -402,7 +402,7 @@ def plan_result(session: Session) -> RunResult:
         first_step_s=None,
         bytes_sent_per_step=0,
         params=parameter_table(counts),
-        hosts=host_table(session.hosts, session.first_rows, Tally()),
+        hosts=host_table(session.hosts, session.first_rows, RunStats()),
         choices=choices,
         model=_model_facts(session),
         data={

@@ -1,7 +1,7 @@
 """Byte-pair tokenizer: rustbpe trains it, tiktoken encodes with it.
 
-Split pattern and special tokens are nanochat's, so that a tokenizer made by either is used by
-both. The text form beside the pickled one is what yoked reads by preference: it runs no code.
+Split pattern and special tokens are nanochat's, so both programs can use each other's tokenizers.
+A tokenizer is saved as JSON and as nanochat's pickle. yoked prefers the JSON, which runs no code.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from yoked.core.fs import write_bytes
 from yoked.errors import DataError, UsageError
 from yoked.paths import private_folder
-from yoked.train.data.files import write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# GPT-4's pattern, but with at most two digits together.
+# GPT-4's pattern with groups of at most two digits.
 SPLIT_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}"
     r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 )
 BOS = "<|bos|>"
-# Their ids follow those of the merges, in this order.
+# Their ids follow the ids of the merges, in this order.
 SPECIAL_TOKENS = (
     BOS,
     "<|user_start|>",
@@ -50,20 +50,20 @@ JSON_NAME = "yoked_tokenizer.json"
 _JSON_FORMAT = 1
 
 # The regular expression engines of tiktoken and rustbpe keep one stack entry for each character
-# of a run of white space, and panic at 1,000,000 of them. Longer runs are cut before.
+# of a run of white space, and panic at 1,000,000. Texts are cut after a run of this length.
 _MAX_WHITESPACE_RUN = 900_000
-# rustbpe holds so many texts at a time; sections of this size bound its memory to 128 MB of text.
+# rustbpe buffers so many texts; sections of this size bound its buffer to 128 MB of text.
 _TRAINING_BUFFER = 512
 _TRAINING_SECTION_CHARACTERS = 1 << 18
 _LONG_WHITESPACE = re.compile(rf"\s{{{_MAX_WHITESPACE_RUN}}}")
 
 
 class Tokenizer:
-    """A tiktoken encoding with `<|bos|>` and, if it was trained here, what was asked for.
+    """A tiktoken encoding with `<|bos|>`.
 
-    vocab_size: merges (the 256 bytes among them) and special tokens; ids lie below it.
-    requested_vocab_size: what training was asked for; None when that is not known. The text may
-    have had fewer distinct pairs than that needs.
+    vocab_size: number of merges (including the 256 bytes) and special tokens.
+    requested_vocab_size: argument of the training; None: not known. vocab_size is smaller if the
+    text had too few distinct pairs.
     """
 
     def __init__(
@@ -89,16 +89,16 @@ class Tokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> Tokenizer:
-        """Train on whole documents; equal text in equal order gives an equal tokenizer.
+        """Train on whole documents. Equal texts in equal order give equal tokenizers.
 
-        texts: streamed, all of each; what is kept in memory are counts of distinct words.
-        vocab_size: with the special tokens. Fewer come out when the text has too few pairs.
+        texts: streamed; only counts of distinct words stay in memory.
+        vocab_size: including special tokens. The result is smaller if the text has too few pairs.
         Raises UsageError below 265 tokens: 256 bytes and 9 special tokens.
         """
         require_vocab_size(vocab_size)
         import rustbpe
 
-        # It reports its progress to the root logger's handlers.
+        # rustbpe logs its progress to the root logger's handlers.
         logging.getLogger("rustbpe").setLevel(logging.WARNING)
         trainer = rustbpe.Tokenizer()
         trainer.train_from_iterator(
@@ -114,11 +114,11 @@ class Tokenizer:
     def load(cls, folder: Path) -> Tokenizer:
         """Read a tokenizer that yoked or nanochat saved. Raises DataError.
 
-        nanochat's pickle is read by an unpickler that admits plain data alone, so a file that
-        would run code is refused.
+        The unpickler for nanochat's pickle accepts plain data only, and refuses a file that would
+        run code.
         """
-        ours, theirs = folder / JSON_NAME, folder / PICKLE_NAME
-        for path, read in ((ours, _read_json), (theirs, _read_pickle)):
+        own, pickled = folder / JSON_NAME, folder / PICKLE_NAME
+        for path, read in ((own, _read_json), (pickled, _read_pickle)):
             try:
                 content = path.read_bytes()
             except FileNotFoundError:
@@ -126,7 +126,7 @@ class Tokenizer:
             except OSError as error:
                 raise _unreadable(path, str(error)) from error
             ranks, pattern, specials, requested = read(path, content)
-            _require_sound(path, ranks, pattern, specials)
+            _require_valid(path, ranks, pattern, specials)
             try:
                 return cls(ranks, pattern, specials, requested_vocab_size=requested)
             except ValueError as error:
@@ -138,7 +138,7 @@ class Tokenizer:
         )
 
     def save(self, folder: Path) -> None:
-        """Write our text form and nanochat's pickle into `folder`, each whole or not at all."""
+        """Write the JSON and nanochat's pickle into `folder`, each file atomically."""
         private_folder(folder)
         by_rank = sorted(self._ranks, key=self._ranks.__getitem__)
         form = {
@@ -150,18 +150,18 @@ class Tokenizer:
             "special_tokens": self._specials,
             "tokens_base64": [base64.b64encode(token).decode("ascii") for token in by_rank],
         }
-        write_atomically(folder / PICKLE_NAME, pickle.dumps(self._encoding, protocol=4))
-        write_atomically(folder / JSON_NAME, json.dumps(form, indent=0).encode())
+        write_bytes(folder / PICKLE_NAME, pickle.dumps(self._encoding, protocol=4))
+        write_bytes(folder / JSON_NAME, json.dumps(form, indent=0).encode())
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of ordinary text: `<|bos|>` written in it is text too."""
-        parts = _digestible(text)
+        """Token ids of ordinary text. A `<|bos|>` in it is encoded as text."""
+        parts = _split_long_whitespace(text)
         if len(parts) == 1:
             return self._encoding.encode_ordinary(text)
         return [token for part in parts for token in self._encoding.encode_ordinary(part)]
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        """`encode` of each text, by `threads` threads."""
+        """Encode each text, with `threads` threads."""
         if threads <= 1 or len(texts) < 2:
             return [self.encode(text) for text in texts]
         from concurrent.futures import ThreadPoolExecutor
@@ -171,19 +171,19 @@ class Tokenizer:
             return list(pool.map(self.encode, texts))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids; bytes that are no UTF-8 become U+FFFD. Special tokens show."""
+        """Text of token ids, special tokens included. Invalid UTF-8 becomes U+FFFD."""
         return self._encoding.decode(list(ids))
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
-        """Bytes of token ids, which may begin or end inside a character."""
+        """Bytes of token ids; they may begin or end inside a character."""
         return self._encoding.decode_bytes(list(ids))
 
     def special_id(self, token: str) -> int:
-        """Id of a special token. Raises KeyError when the tokenizer has none of that name."""
+        """Id of a special token. Raises KeyError."""
         return self._specials[token]
 
     def token_bytes(self) -> NDArray[np.int32]:
-        """Bytes of text that each token stands for, int32, (vocab_size,); 0 for special ones."""
+        """Length of each token's text in bytes, int32, (vocab_size,); 0 for special tokens."""
         import numpy as np
 
         sizes = np.zeros(self.vocab_size, dtype=np.int32)
@@ -193,7 +193,7 @@ class Tokenizer:
 
 
 def require_vocab_size(vocab_size: int) -> None:
-    """Raise UsageError when a vocabulary cannot hold the bytes and the special tokens."""
+    """Raise UsageError if the vocabulary is too small for the bytes and special tokens."""
     if vocab_size < MIN_VOCAB_SIZE:
         raise UsageError(
             f"a vocabulary of {vocab_size:,} tokens cannot hold 256 bytes "
@@ -203,7 +203,7 @@ def require_vocab_size(vocab_size: int) -> None:
 
 
 def _sections(text: str) -> Iterator[str]:
-    """A document for training, if it is long in sections that end with a line where one ends."""
+    """Cut a long training document into sections, at the end of a line if there is one."""
     start = 0
     while len(text) - start > _TRAINING_SECTION_CHARACTERS:
         limit = start + _TRAINING_SECTION_CHARACTERS
@@ -213,8 +213,8 @@ def _sections(text: str) -> Iterator[str]:
     yield text[start:] if start else text
 
 
-def _digestible(text: str) -> list[str]:
-    """`text` in parts that tiktoken's regular expression can split; nearly always itself."""
+def _split_long_whitespace(text: str) -> list[str]:
+    """Cut a text after each run of white space that tiktoken could not split; most have none."""
     if len(text) < _MAX_WHITESPACE_RUN or _LONG_WHITESPACE.search(text) is None:
         return [text]
     parts: list[str] = []
@@ -226,7 +226,7 @@ def _digestible(text: str) -> list[str]:
 
 
 def _fingerprint(ranks: Mapping[bytes, int], pattern: str, specials: Mapping[str, int]) -> str:
-    """sha256 over what decides how text becomes ids."""
+    """sha256 of all that encoding depends on."""
     digest = hashlib.sha256()
     for field in _fields(ranks, pattern, specials):
         digest.update(len(field).to_bytes(8, "little"))
@@ -245,7 +245,7 @@ def _fields(
         yield token_id.to_bytes(8, "little") + name.encode()
 
 
-# What a file gave: merges, pattern, special tokens, vocabulary that was asked for.
+# The content of a file: merges, pattern, special tokens, requested vocabulary size.
 _Content = tuple[Any, Any, Any, int | None]
 
 
@@ -279,7 +279,7 @@ def _read_json(path: Path, content: bytes) -> _Content:
 
 
 class _PickledEncoding:
-    """Takes the place of tiktoken.Encoding in a pickle: keeps the state, runs nothing."""
+    """Replaces tiktoken.Encoding while unpickling: it keeps the state and runs no code."""
 
     state: object = None
 
@@ -287,7 +287,7 @@ class _PickledEncoding:
         self.state = state
 
 
-# The one in Python: that in C takes as much memory as a number in the file says.
+# Python's unpickler: the one in C allocates as much memory as a number in the file says.
 class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("tiktoken.core", "Encoding"):
@@ -298,7 +298,7 @@ class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001
 def _read_pickle(path: Path, content: bytes) -> _Content:
     try:
         found = _PlainUnpickler(io.BytesIO(content)).load()
-    # A damaged pickle can raise nearly anything; nothing of ours runs inside.
+    # A damaged pickle can raise nearly any exception, and only pickle's code runs here.
     except Exception as error:
         raise _unreadable(path, f"{type(error).__name__}: {error}") from error
     state = found.state if isinstance(found, _PickledEncoding) else None
@@ -309,8 +309,8 @@ def _read_pickle(path: Path, content: bytes) -> _Content:
     return ranks, pattern, specials, None
 
 
-def _require_sound(path: Path, ranks: Any, pattern: Any, specials: Any) -> None:
-    """Raise a DataError that says what is wrong with a tokenizer's parts, if anything is."""
+def _require_valid(path: Path, ranks: Any, pattern: Any, specials: Any) -> None:
+    """Raise DataError, with the reason, if a tokenizer's parts are invalid."""
     if not (isinstance(ranks, dict) and isinstance(specials, dict) and isinstance(pattern, str)):
         raise _unreadable(path, "merges, pattern or special tokens are missing")
     if not all(isinstance(token, bytes) for token in ranks) or not all(

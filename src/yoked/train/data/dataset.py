@@ -1,4 +1,4 @@
-"""Prepared data: packed rows with their tokenizer, in a folder named by what they are made of."""
+"""Prepared data: packed rows and their tokenizer, in a folder named by a hash of its inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from yoked.train.data.rows import RowFile
 DATASET_NAME = "dataset.json"
 TOKENIZER_NAME = "tokenizer"
 STAGING_PREFIX = ".staging-"
-# Counts up whenever the same inputs give other files.
+# Incremented when the same inputs give other files.
 FORMAT = 1
 
 
@@ -28,8 +28,8 @@ FORMAT = 1
 class SplitStats:
     """Counts of one split. Tokens are those of the text, without `<|bos|>`.
 
-    text_bytes: UTF-8 text read. tokens_kept + tokens_dropped: its tokens.
-    bos_tokens: `<|bos|>` in the rows; rows hold tokens_kept + bos_tokens.
+    text_bytes: of the text in UTF-8. tokens_kept + tokens_dropped: all tokens of the text.
+    bos_tokens: `<|bos|>` in the rows, which have tokens_kept + bos_tokens tokens.
     sha256: of the row file.
     """
 
@@ -44,13 +44,13 @@ class SplitStats:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What `dataset.json` holds.
+    """The content of `dataset.json`.
 
-    source: the name or path that was asked for. fingerprint: sha256 of everything that decides
-    the rows: corpus, tokenizer, max_seq_len, packing, format.
-    requested_vocab_size: None for a tokenizer that was given and does not say.
+    source: the name or path that the user gave. fingerprint: sha256 of all that the rows depend
+    on: corpus, tokenizer, max_seq_len, packing, format.
+    requested_vocab_size: None for a given tokenizer that does not record it.
     unigram_entropy_nats: of the training targets: the loss of the best guess without context.
-    notes: sentences for people about what was decided or lost.
+    notes: sentences for people about held-out text and dropped tokens.
     """
 
     name: str
@@ -69,12 +69,12 @@ class DatasetInfo:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data, with the format's number."""
+        """Plain data, with the format's number."""
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
     def from_json(cls, form: dict[str, Any]) -> DatasetInfo:
-        """The reverse of `to_json`. Raises ValueError or TypeError for anything else."""
+        """The inverse of `to_json`. Raises ValueError or TypeError."""
         require(form, _INFO)
         content = {key: value for key, value in form.items() if key != "format"}
         content["train"] = SplitStats(**content["train"])
@@ -136,7 +136,7 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of everything that decides the rows."""
+        """sha256 of all that the rows depend on."""
         return self.info.fingerprint
 
     @property
@@ -156,7 +156,7 @@ class Dataset:
 
     @property
     def unigram_entropy_nats(self) -> float:
-        """Entropy of the training targets, in nats a token."""
+        """Entropy of the training targets in nats a token."""
         return self.info.unigram_entropy_nats
 
     @property
@@ -165,7 +165,7 @@ class Dataset:
         return self.folder / TOKENIZER_NAME
 
     def require_seq_len(self, max_seq_len: int) -> None:
-        """Raise DataError unless rows have exactly the length that is asked for."""
+        """Raise DataError unless rows have this length."""
         if max_seq_len == self.max_seq_len:
             return
         relation = "longer" if max_seq_len > self.max_seq_len else "shorter"
@@ -176,13 +176,13 @@ class Dataset:
         )
 
     def recorded_sha256(self, rows: RowFile) -> str:
-        """What the sha256 of one of its two row files was when it was written."""
+        """sha256 of one of the two row files, from when it was written."""
         return self.info.train.sha256 if rows is self.train else self.info.val.sha256
 
     def damaged(self, rows: RowFile, why: str = "") -> DataError:
-        """An error for one of its two row files, with how to have it again.
+        """The error for one of the two row files, with the commands that make it again.
 
-        why: for what is not a matter of its sha256.
+        why: if the reason is not its sha256.
         """
         why = why or f"is damaged: its sha256 is not the one in {DATASET_NAME}"
         return DataError(
@@ -193,7 +193,7 @@ class Dataset:
 
 
 def load_dataset(folder: Path) -> Dataset:
-    """Open prepared data. Raises DataError when it is missing, incomplete or of another format."""
+    """Open prepared data. Raises DataError if it is missing, damaged or of another format."""
     path = folder / DATASET_NAME
     try:
         form = json.loads(path.read_bytes())
@@ -232,7 +232,7 @@ def _shape(rows: int, row_tokens: int, vocab_size: int) -> str:
 
 
 def _prepare_again(folder: Path, info: DatasetInfo) -> tuple[str, str, str]:
-    # Its tokenizer may be nowhere else.
+    # The tokenizer may exist nowhere else.
     damaged = folder.with_name(f"{folder.name}-damaged")
     return (
         shlex.join(["mv", str(folder), str(damaged)]),
@@ -242,7 +242,7 @@ def _prepare_again(folder: Path, info: DatasetInfo) -> tuple[str, str, str]:
 
 
 def _prepare(info: DatasetInfo, max_seq_len: int, tokenizer: Path) -> str:
-    """The command that packs the same text with the same tokenizer in the same way."""
+    """The command that packs the same text with the same tokenizer and method."""
     words = ["yoked", "data", "prepare", info.source, "--max-seq-len", str(max_seq_len)]
     return shlex.join([*words, "--packing", info.packing, "--tokenizer", str(tokenizer)])
 
@@ -251,7 +251,7 @@ def _prepare(info: DatasetInfo, max_seq_len: int, tokenizer: Path) -> str:
 class DatasetEntry:
     """One line of `yoked data list`.
 
-    name: what `--data` takes.
+    name: the value for `--data`.
     state: `embedded` (comes with the package), `available` (can be downloaded), `downloaded`,
     `prepared`, `unfinished` (a preparation that was interrupted and will go on), or `damaged`.
     """
@@ -264,7 +264,7 @@ class DatasetEntry:
 
 
 def list_datasets(cache: Path | None = None) -> list[DatasetEntry]:
-    """What can be trained on, and what is prepared already."""
+    """The data sets that yoked knows, and all prepared data."""
     root = cache or cache_root()
     entries = [
         DatasetEntry(EMBEDDED, "embedded", None, 0, "speeches of US presidents, 1790 to now"),

@@ -1,4 +1,4 @@
-"""One maker at a time: N ranks and two terminals may ask for the same data at once."""
+"""Locks between processes: ranks and terminals may prepare the same data at the same time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from yoked.train.data.progress import ProgressSink
 
 _POLL_S = 0.2
 TELL_EVERY_S = 1.0
-# A maker shows that it lives at least once a part, which takes seconds.
+# A holder reports progress at least once a shard, which takes seconds.
 SILENCE_LIMIT_S = 1800.0
 
 
 class Heartbeat:
-    """Forwards progress, and touches a file at most once a second to show that it goes on."""
+    """Forwards progress, and touches a file at most once a second as a sign of life."""
 
     def __init__(self, path: Path, sink: ProgressSink) -> None:
         self._path, self._sink, self._last_s = path, sink, 0.0
 
     def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
-        """Forward, and touch."""
+        """Forward a report, and touch the file if that is due."""
         now_s = time.monotonic()
         if now_s - self._last_s >= TELL_EVERY_S:
             self._last_s = now_s
@@ -36,11 +36,11 @@ class Heartbeat:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, progress: ProgressSink) -> Iterator[Heartbeat]:
-    """Hold the lock at `path`; gives the sink that shows the others that work goes on.
+def file_lock(path: Path, progress: ProgressSink) -> Iterator[Heartbeat]:
+    """Hold the lock at `path`; yields the sink to which the holder reports its progress.
 
-    The system drops the lock of a process that dies. A holder that lives but has shown nothing
-    for half an hour is named in a DataError, for it may be stopped.
+    The system releases the lock of a process that dies. A holder that lives but has reported
+    nothing for half an hour may be stopped: the others raise a DataError that names it.
     """
     from filelock import FileLock, Timeout
 
@@ -66,7 +66,7 @@ def exclusive(path: Path, progress: ProgressSink) -> Iterator[Heartbeat]:
 
 
 def _tell(owner: Path, waited_s: int, progress: ProgressSink) -> None:
-    """Say who is waited for, or give up on one that shows nothing."""
+    """Report which process is waited for; raise DataError if it has stopped working."""
     holder, silent_s = "another process", 0.0
     with contextlib.suppress(OSError):
         holder = f"process {owner.read_text()}"

@@ -1,13 +1,13 @@
 """Packing documents into rows of equal length. Pure: token arrays in, rows out.
 
-Two ways. `pieces` cuts each document into pieces that fit a row, each with its own `<|bos|>`,
-and keeps nearly every token. `bestfit` is nanochat's way with whole documents: what does not fit
-is cropped and its remainder thrown away. Both fill a row from a buffer of at least 1,000
-documents or pieces, refilled in batches of at most 128: the largest that fits, the earliest on
-ties; if none fits, the shortest, the earliest on ties, is cropped to fill the row. There is no
-padding. The same input gives the same rows, bit for bit.
+There are two methods. `pieces` cuts each document into pieces that fit a row, each with its own
+`<|bos|>`, and keeps nearly every token. `bestfit` is nanochat's method with whole documents: a
+document that does not fit is cropped, and the rest of it is dropped. Both fill a row from a buffer
+of at least 1,000 documents or pieces, which is refilled in batches of at most 128. They take the
+largest that fits; if none fits, they crop the shortest. On ties they take the earliest. There is
+no padding. The same input gives the same rows, bit for bit.
 
-Tokens are counted without `<|bos|>`: how often that is written is the packer's choice.
+Token counts leave out `<|bos|>`, because the packer decides how often that is written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH_DOCUMENTS = 128
 
 @dataclass
 class PackStats:
-    """What became of the tokens; counts up while rows are made.
+    """Counts of tokens, updated while rows are made.
 
     tokens_kept + tokens_dropped is the text tokens of all documents;
     tokens_kept + bos_tokens is the tokens of all rows.
@@ -50,9 +50,10 @@ class PackStats:
 
 
 class _Shelf:
-    """Buffered documents by length; each length is a queue, so ties go to the earliest.
+    """Buffered documents by length. Each length has a queue, so ties go to the earliest.
 
-    A list with removals keeps its order, so "first index" and "earliest put" are the same.
+    nanochat has a list and takes the first index. That is the earliest too: a list keeps its order
+    when entries are removed.
     """
 
     def __init__(self) -> None:
@@ -95,7 +96,7 @@ def pack_bestfit(
     stats: PackStats,
     dtype: DTypeLike = np.int64,
 ) -> Iterator[NDArray[Any]]:
-    """nanochat's packing at one rank, until the data ends.
+    """Pack as nanochat does on one rank, until the data ends.
 
     batches: documents in the batches in which the buffer is refilled.
     Yields rows of shape (row_tokens,), each beginning with `<|bos|>`. The last row, if it is not
@@ -112,9 +113,9 @@ def pack_pieces(
     stats: PackStats,
     dtype: DTypeLike = np.int64,
 ) -> Iterator[NDArray[Any]]:
-    """Cut documents into pieces of at most `row_tokens` with `<|bos|>`, and pack those.
+    """Cut documents into pieces of at most `row_tokens`, `<|bos|>` included, and pack those.
 
-    What is left of a piece that was cropped is a piece again, so only the last row is lost.
+    The rest of a cropped piece is a piece again, so only the last row is dropped.
     Yields rows of shape (row_tokens,), each beginning with `<|bos|>`.
     """
     pieces = _pieces(documents, row_tokens - 1)
@@ -170,7 +171,7 @@ def _pack(
 
 
 def _refill(shelf: _Shelf, batches: Iterator[Sequence[Tokens]]) -> bool:
-    """Put the next batch on the shelf; False when there is none."""
+    """Put the next batch on the shelf; returns False if there is none."""
     batch = next(batches, None)
     if batch is None:
         return False

@@ -1,9 +1,9 @@
-"""From a corpus to packed rows, ahead of training and once.
+"""Prepares a corpus: tokenises it and packs it into rows, once, ahead of training.
 
-The result lies in `<cache>/data/<name>-<hash of inputs>/`; the same inputs find it there. Work
-goes on in a staging folder beside it: tokenised parts are kept as they are finished, so that a
-preparation that was killed goes on from them, and its result is the same, byte for byte. The
-staging folder's result is renamed when it is whole, so a folder with the final name is complete.
+The result is in `<cache>/data/<name>-<hash of inputs>/`; the same inputs find it there. A staging
+folder beside it keeps the tokenised shards that are complete. A preparation that was killed resumes
+from them, and its result is the same, byte for byte. The result gets its final name last, so a
+folder of that name is complete.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from yoked.core.fs import sync_folder, write_json
 from yoked.errors import DataError, UsageError
 from yoked.paths import cache_root, private_folder
 from yoked.train.data.corpus import SPLITS, Corpus, Split, open_corpus
@@ -35,8 +36,8 @@ from yoked.train.data.dataset import (
     SplitStats,
     load_dataset,
 )
-from yoked.train.data.files import require_space, sync_folder, write_json, writing_to
-from yoked.train.data.locks import exclusive
+from yoked.train.data.files import require_space, writing_to
+from yoked.train.data.locks import file_lock
 from yoked.train.data.pack import (
     BATCH_DOCUMENTS,
     Packing,
@@ -44,21 +45,21 @@ from yoked.train.data.pack import (
     pack_bestfit,
     pack_pieces,
 )
-from yoked.train.data.parts import (
-    PART_BYTES,
-    PartFolder,
-    SplitPart,
-    Tokenised,
+from yoked.train.data.progress import NullProgress, ProgressSink
+from yoked.train.data.readers import text_bytes
+from yoked.train.data.rows import RowFile, RowWriter, token_dtype
+from yoked.train.data.token_shards import (
+    SHARD_TEXT_BYTES,
+    SplitShard,
+    TokenisedDocument,
+    TokenShardFolder,
     estimate_token_bytes,
     tokenise,
 )
-from yoked.train.data.progress import ProgressSink, Silent
-from yoked.train.data.readers import text_bytes
-from yoked.train.data.rows import RowFile, RowWriter, token_dtype
 from yoked.train.tokenizer import JSON_NAME, Tokenizer, require_vocab_size
 
 DEFAULT_VOCAB_SIZE = 32_768
-# More text than this changes a vocabulary of this size hardly, and costs minutes.
+# More text hardly changes a vocabulary of the default size, and costs minutes.
 TOKENIZER_TEXT_CHARACTERS = 2_000_000_000
 _PROGRESS_EVERY = 1 << 20
 
@@ -73,24 +74,23 @@ def prepare(
     cache: Path | None = None,
     progress: ProgressSink | None = None,
     threads: int = 1,
-    part_bytes: int = PART_BYTES,
+    shard_bytes: int = SHARD_TEXT_BYTES,
 ) -> Dataset:
-    """Make, or find, the rows of a corpus. Safe to call from several processes at once.
+    """Find or make the rows of a corpus. Several processes may call it at once.
 
-    source: `sotu`, `climbmix`, or the path of a folder or file of .parquet, .jsonl or .txt; or what
-    was prepared already, by its name in `yoked data list`, which is taken as it is.
-    vocab_size: of the tokenizer that is trained on the corpus where `tokenizer` gives none; more
-    than the text's pairs allow is not reached, and the dataset's notes say so.
+    source: `sotu`, `climbmix`, or the path of a folder or file of .parquet, .jsonl or .txt; or the
+    name of prepared data in `yoked data list`.
+    vocab_size: of the tokenizer that is trained on the corpus if `tokenizer` is None. A text with
+    too few pairs gives a smaller one; the dataset's notes say so.
     tokenizer: folder of a tokenizer that yoked or nanochat saved.
-    cache: instead of the usual folder. threads: for tokenising.
-    part_bytes: text that is tokenised again when a preparation is killed; of no consequence to
-    the result.
-    Raises DataError, and UsageError for numbers that cannot be meant.
+    cache: None: the default folder. threads: for tokenising.
+    shard_bytes: text in a shard, which is what a kill costs; the result does not depend on it.
+    Raises DataError, and UsageError for numbers out of range.
     """
     _check_numbers(max_seq_len, vocab_size if tokenizer is None else None, packing)
-    root, sink = cache or cache_root(), progress or Silent()
+    root, sink = cache or cache_root(), progress or NullProgress()
     if os.sep not in source and (root / "data" / source / DATASET_NAME).is_file():
-        return _as_it_is(root / "data" / source, max_seq_len)
+        return _load_prepared(root / "data" / source, max_seq_len)
     corpus = open_corpus(source, cache=root)
     corpus_fingerprint = corpus.fingerprint(cache=root, progress=sink)
     if tokenizer is None:
@@ -101,19 +101,19 @@ def prepare(
     label = f"{_plain(corpus.name)}-{inputs.fingerprint[:12]}"
     folder = root / "data" / label
     if not (folder / DATASET_NAME).exists():
-        with exclusive(root / "locks" / f"{label}.lock", sink) as beating:
-            # Another process may have made it while this one waited.
+        with file_lock(root / "locks" / f"{label}.lock", sink) as beating:
+            # Another process may have made it while this one waited for the lock.
             if not (folder / DATASET_NAME).exists():
-                work = _Preparation(source, corpus, chosen, inputs, folder, threads, part_bytes)
+                work = _Preparation(source, corpus, chosen, inputs, folder, threads, shard_bytes)
                 work.run(root, beating)
     found = load_dataset(folder)
-    # A kill right after the result got its name leaves what it was made from.
+    # A kill right after the rename leaves the staging folder.
     shutil.rmtree(_staging(folder), ignore_errors=True)
     return found
 
 
-def _as_it_is(folder: Path, max_seq_len: int) -> Dataset:
-    """What another host prepared, perhaps, which has the text."""
+def _load_prepared(folder: Path, max_seq_len: int) -> Dataset:
+    """Load data by its name. Its text may be on another host, which sent the prepared rows."""
     found = load_dataset(folder)
     if found.info.max_seq_len != max_seq_len:
         raise DataError(
@@ -137,18 +137,18 @@ def _check_numbers(max_seq_len: int, vocab_size: int | None, packing: str) -> No
 
 
 def _plain(name: str) -> str:
-    """A name as part of a folder's name."""
+    """The name with only characters that a folder's name may have."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "data"
 
 
 def _staging(folder: Path) -> Path:
-    """Where the dataset of a folder is made."""
+    """The folder in which a dataset is made."""
     return folder.with_name(f"{STAGING_PREFIX}{folder.name}")
 
 
 @dataclass(frozen=True)
 class _Inputs:
-    """Everything that decides the rows."""
+    """All that the rows depend on."""
 
     corpus_fingerprint: str
     tokenizer_fingerprint: str
@@ -157,25 +157,25 @@ class _Inputs:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 over all of them and the format."""
-        parts = [
+        """sha256 of all inputs and of the format's number."""
+        inputs = [
             FORMAT,
             self.corpus_fingerprint,
             self.tokenizer_fingerprint,
             self.max_seq_len,
             self.packing,
         ]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
 
 
 def _trained_tokenizer(
     corpus: Corpus, corpus_fingerprint: str, vocab_size: int, cache: Path, progress: ProgressSink
 ) -> Tokenizer:
-    """The tokenizer of a corpus: from the cache, or trained and put there."""
+    """The tokenizer of a corpus: from the cache, or trained and saved there."""
     label = f"{_plain(corpus.name)}-{corpus_fingerprint[:12]}-{vocab_size}"
     folder = cache / "tokenizers" / label
     if not (folder / JSON_NAME).exists():
-        with exclusive(cache / "locks" / f"tokenizer-{label}.lock", progress) as beating:
+        with file_lock(cache / "locks" / f"tokenizer-{label}.lock", progress) as beating:
             if not (folder / JSON_NAME).exists():
                 texts = _training_texts(corpus, beating)
                 trained = Tokenizer.train(texts, vocab_size)
@@ -185,7 +185,7 @@ def _trained_tokenizer(
 
 
 def _training_texts(corpus: Corpus, progress: ProgressSink) -> Iterator[str]:
-    """Whole training documents, up to the limit."""
+    """Training documents until they exceed TOKENIZER_TEXT_CHARACTERS."""
     total = min(sum(map(text_bytes, corpus.files)), TOKENIZER_TEXT_CHARACTERS)
     done = told = 0
     for text in corpus.documents("train"):
@@ -199,7 +199,7 @@ def _training_texts(corpus: Corpus, progress: ProgressSink) -> Iterator[str]:
 
 
 class _Preparation:
-    """One making of a dataset, under its lock."""
+    """The making of one dataset; the caller holds its lock."""
 
     def __init__(
         self,
@@ -209,30 +209,31 @@ class _Preparation:
         inputs: _Inputs,
         folder: Path,
         threads: int,
-        part_bytes: int,
+        shard_bytes: int,
     ) -> None:
         self._source, self._corpus, self._tokenizer = source, corpus, tokenizer
         self._inputs, self._folder = inputs, folder
-        self._threads, self._part_bytes = threads, part_bytes
+        self._threads, self._shard_bytes = threads, shard_bytes
         self._staging = _staging(folder)
         self._dtype = token_dtype(tokenizer.vocab_size)
 
     def run(self, cache: Path, progress: ProgressSink) -> None:
-        """Make the folder, going on from what an earlier attempt left."""
+        """Make the dataset's folder, from the shards of an earlier attempt if there are any."""
         text_size = sum(map(text_bytes, self._corpus.files))
         with writing_to(self._staging):
-            parts = PartFolder(self._staging / "parts", self._dtype)
-        # Parts and rows lie side by side for a while. Half of the estimate is hardly too much.
-        left_bytes = max(0, text_size - parts.text_bytes)
+            shards = TokenShardFolder(self._staging / "parts", self._dtype)
+        # Shards and rows are on the disk together for a while: twice this estimate, which is an
+        # upper bound. Half of that refuses hardly any disk that is large enough.
+        left_bytes = max(0, text_size - shards.text_bytes)
         require_space(self._staging, estimate_token_bytes(left_bytes, self._dtype))
         tokenise(
             self._corpus,
             self._tokenizer,
-            parts,
+            shards,
             threads=self._threads,
             total_bytes=text_size,
             progress=progress,
-            part_bytes=self._part_bytes,
+            shard_bytes=self._shard_bytes,
         )
         if self._corpus.fingerprint(cache=cache) != self._inputs.corpus_fingerprint:
             raise DataError(
@@ -240,22 +241,20 @@ class _Preparation:
                 fix="wait until the files are written, then run the same command again",
             )
         result = self._staging / "result"
-        with writing_to(self._staging, self._row_bytes(parts)):
+        tokens = sum(shards.total(split).tokens for split in SPLITS)
+        with writing_to(self._staging, tokens * self._dtype.itemsize):
             shutil.rmtree(result, ignore_errors=True)
             private_folder(result)
-            self._fill(result, parts, progress)
+            self._fill(result, shards, progress)
             result.rename(self._folder)
             sync_folder(self._folder.parent)
 
-    def _row_bytes(self, parts: PartFolder) -> int:
-        return sum(parts.total(split).tokens for split in SPLITS) * self._dtype.itemsize
-
-    def _fill(self, result: Path, parts: PartFolder, progress: ProgressSink) -> None:
-        """Write everything that a prepared dataset consists of."""
+    def _fill(self, result: Path, shards: TokenShardFolder, progress: ProgressSink) -> None:
+        """Write the dataset's files: tokenizer, rows, dataset.json."""
         self._tokenizer.save(result / TOKENIZER_NAME)
         counts = np.zeros(self._tokenizer.vocab_size, dtype=np.int64)
         stats = {
-            split: self._write_rows(result, parts, split, counts, progress) for split in SPLITS
+            split: self._write_rows(result, shards, split, counts, progress) for split in SPLITS
         }
         info = DatasetInfo(
             name=self._corpus.name,
@@ -279,18 +278,18 @@ class _Preparation:
     def _write_rows(
         self,
         result: Path,
-        parts: PartFolder,
+        shards: TokenShardFolder,
         split: Split,
         counts: NDArray[np.int64],
         progress: ProgressSink,
     ) -> SplitStats:
-        """Pack one split; training targets are added to `counts`, (vocab_size,)."""
+        """Pack one split into its row file. counts: (vocab_size,), to which targets are added."""
         row_tokens, vocab_size = self._inputs.max_seq_len + 1, self._tokenizer.vocab_size
-        total, packed = parts.total(split), PackStats()
+        total, packed = shards.total(split), PackStats()
         path = result / f"{split}.rows"
         targets: list[NDArray[Any]] = []
         with RowWriter(path, row_tokens=row_tokens, vocab_size=vocab_size) as writer:
-            for row in self._packed(parts, split, packed):
+            for row in self._packed(shards, split, packed):
                 writer.write(row)
                 if split == "train":
                     targets.append(row[1:])
@@ -301,7 +300,7 @@ class _Preparation:
         _count(targets, counts)
         progress.update(f"packing {split}", total.tokens, total.tokens, "tokens")
         if packed.rows == 0:
-            raise self._too_little(split, parts)
+            raise self._too_little(split, shards)
         return SplitStats(
             documents=total.documents,
             text_bytes=total.text_bytes,
@@ -312,23 +311,25 @@ class _Preparation:
             sha256=RowFile(path).sha256(),
         )
 
-    def _packed(self, parts: PartFolder, split: Split, stats: PackStats) -> Iterator[NDArray[Any]]:
+    def _packed(
+        self, shards: TokenShardFolder, split: Split, stats: PackStats
+    ) -> Iterator[NDArray[Any]]:
         row_tokens, bos_id = self._inputs.max_seq_len + 1, self._tokenizer.bos_id
         if self._inputs.packing == "pieces":
-            documents = (tokens for tokens, _ in parts.documents(split))
+            documents = (tokens for tokens, _ in shards.documents(split))
             return pack_pieces(
                 documents, row_tokens=row_tokens, bos_id=bos_id, stats=stats, dtype=self._dtype
             )
-        batches = nanochat_batches(parts.documents(split))
+        batches = nanochat_batches(shards.documents(split))
         return pack_bestfit(
             batches, row_tokens=row_tokens, bos_id=bos_id, stats=stats, dtype=self._dtype
         )
 
-    def _too_little(self, split: Split, parts: PartFolder) -> DataError:
+    def _too_little(self, split: Split, shards: TokenShardFolder) -> DataError:
         kind = "training" if split == "train" else "held-out"
-        total = parts.total(split)
-        # Rows of this length would be filled in both splits; a power of two looks less odd.
-        fits = min(self._longest_row(parts.total(each)) for each in SPLITS)
+        total = shards.total(split)
+        # The longest row that both splits fill, rounded down to a power of two.
+        fits = min(self._longest_row(shards.total(each)) for each in SPLITS)
         shorter = (f"--max-seq-len {1 << (fits.bit_length() - 1)}",) if fits else ()
         return DataError(
             f"{self._corpus.root}: the {kind} text has {total.tokens:,} tokens in "
@@ -337,8 +338,8 @@ class _Preparation:
             fix=(*shorter, "give it more text"),
         )
 
-    def _longest_row(self, total: SplitPart) -> int:
-        """The largest T at which a split still gives a row of T+1."""
+    def _longest_row(self, total: SplitShard) -> int:
+        """The largest T for which a split fills a row of T+1 tokens."""
         bos_tokens = 1 if self._inputs.packing == "pieces" else total.documents
         return max(0, total.tokens + bos_tokens - 1)
 
@@ -359,8 +360,8 @@ class _Preparation:
             )
 
 
-def nanochat_batches(documents: Iterator[Tokenised]) -> Iterator[list[NDArray[Any]]]:
-    """Documents in the batches in which nanochat refills its buffer: by 128 in a row group."""
+def nanochat_batches(documents: Iterator[TokenisedDocument]) -> Iterator[list[NDArray[Any]]]:
+    """Documents in the batches with which nanochat refills its buffer: 128 of a row group."""
     for _, members in groupby(documents, key=lambda document: document[1]):
         tokens = (document[0] for document in members)
         while batch := list(islice(tokens, BATCH_DOCUMENTS)):
@@ -368,14 +369,14 @@ def nanochat_batches(documents: Iterator[Tokenised]) -> Iterator[list[NDArray[An
 
 
 def _count(targets: list[NDArray[Any]], counts: NDArray[np.int64]) -> None:
-    """Add the tokens in `targets` to `counts`, and forget them."""
+    """Add the tokens in `targets` to `counts`, and empty `targets`."""
     if targets:
         counts += np.bincount(np.concatenate(targets), minlength=len(counts))
         targets.clear()
 
 
 def entropy_nats(counts: NDArray[np.int64]) -> float:
-    """Entropy of a distribution given by counts, in nats."""
+    """Entropy in nats of the distribution that the counts give."""
     present = counts[counts > 0].astype(np.float64)
     if not present.size:
         return 0.0

@@ -1,4 +1,4 @@
-"""How long work tells what it is doing; the command line renders it."""
+"""Progress reports of long work; the command line draws them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Protocol
 
 
 class ProgressSink(Protocol):
-    """Takes progress. Called often: it must return at once and never raise."""
+    """Receives progress. Called often: `update` must return at once and never raise."""
 
     def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
-        """Say that `done` of `total` units of a stage are done.
+        """Report that `done` of `total` units of a stage are done.
 
-        stage: a few words, such as `tokenising train`; a new word begins a new stage.
-        total: None while it is not known.
+        stage: a few words, such as `tokenising train`; other words begin a new stage.
+        total: None if it is not known.
         unit: `bytes`, `documents`, `tokens`, `rows`, `characters` or `s`.
         """
 
 
-class Silent:
-    """A sink that drops everything."""
+class NullProgress:
+    """A sink that ignores all reports."""
 
     def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
         """Do nothing."""

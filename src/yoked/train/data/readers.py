@@ -1,7 +1,7 @@
-"""Documents out of files: .parquet (column `text`), .jsonl (key `text`), .txt (one each).
+"""Documents from files: .parquet (column `text`), .jsonl (key `text`), .txt (one each).
 
-Every reader streams and can begin again at a position that it gave out earlier, so that work
-which was interrupted does not read everything a second time.
+Each reader streams, and can start at a position that it returned earlier: interrupted work does not
+read everything again.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from yoked.errors import DataError
 
 SUFFIXES = (".parquet", ".jsonl", ".txt")
 
-# A .txt file is one document, up to this size: a longer one comes in sections that end with a
-# line, so that it need not fit into memory.
+# A .txt file up to this size is one document. A longer one is read in sections that end with a
+# line, so it need not fit into memory.
 SECTION_BYTES = 8 << 20
 _PARQUET_BATCH_ROWS = 128
-# A lone surrogate, which JSON can spell, is no character and has no UTF-8.
+# JSON can spell a lone surrogate. It is no character and has no UTF-8.
 _REPLACE_SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
 
 
-class Position(NamedTuple):
-    """A place in a corpus from which reading can begin.
+class ReadPosition(NamedTuple):
+    """A place in a corpus where reading can start.
 
-    file: index of the file. offset: row group of a parquet file, else a byte.
-    line: lines before it, for messages.
+    file: index of the file. offset: row group in a parquet file, else bytes.
+    line: number of lines before it, for messages.
     """
 
     file: int = 0
@@ -40,25 +40,25 @@ class Position(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A text and where it is from.
+    """A text and its place.
 
-    group: changes where nanochat's loader begins a new batch: at every parquet row group.
-    start: where reading can begin with this document; None inside a row group.
+    group: file and row group; nanochat's loader begins a new batch at every row group.
+    start: position from which reading starts with this document; None inside a row group.
     """
 
     text: str
     group: tuple[int, int]
-    start: Position | None
+    start: ReadPosition | None
 
 
-START = Position()
+START = ReadPosition()
 
 
-def read_documents(files: Sequence[Path], start: Position = START) -> Iterator[Document]:
-    """Documents of the files, one file after the other, from `start` on. Raises DataError."""
+def read_documents(files: Sequence[Path], start: ReadPosition = START) -> Iterator[Document]:
+    """Documents of the files in order, from `start` on. Raises DataError."""
     for index in range(start.file, len(files)):
         path = files[index]
-        here = start if index == start.file else Position(index)
+        here = start if index == start.file else ReadPosition(index)
         read = _READERS[path.suffix.lower()]
         try:
             yield from read(path, here)
@@ -67,7 +67,7 @@ def read_documents(files: Sequence[Path], start: Position = START) -> Iterator[D
 
 
 def text_bytes(path: Path) -> int:
-    """About how many bytes of text a file holds, without reading it. Raises DataError."""
+    """Estimated bytes of text in a file, without reading it. Raises DataError."""
     try:
         if path.suffix.lower() == ".parquet":
             return _parquet_text_bytes(path)
@@ -77,16 +77,16 @@ def text_bytes(path: Path) -> int:
 
 
 def unreadable(path: Path, error: OSError) -> DataError:
-    """What the operating system says against reading a file, with what to do about it."""
+    """The DataError for a file that cannot be read, with a fix."""
     fix = "check that the file is there and whole"
     if error.errno in (errno.EACCES, errno.EPERM):
         fix = f"chmod u+r {path}"
-    # pyarrow puts a paragraph where others have the reason alone.
+    # pyarrow's text is a paragraph; strerror is the reason alone.
     why = os.strerror(error.errno) if error.errno is not None else str(error)
     return DataError(f"{path} cannot be read: {why}", fix=fix)
 
 
-def _read_txt(path: Path, start: Position) -> Iterator[Document]:
+def _read_txt(path: Path, start: ReadPosition) -> Iterator[Document]:
     with path.open("rb") as file:
         file.seek(start.offset)
         offset, rest = start.offset, b""
@@ -102,7 +102,7 @@ def _read_txt(path: Path, start: Position) -> Iterator[Document]:
 
 
 def _split_section(data: bytes) -> tuple[bytes, bytes]:
-    """A section that ends with a line, word or at least a character, and what follows it."""
+    """Split after a line, a word, or at least a character; returns (section, rest)."""
     if len(data) <= SECTION_BYTES:
         return data, b""
     for mark in (b"\n", b" "):
@@ -117,7 +117,7 @@ def _split_section(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _decode(path: Path, data: bytes, offset: int, line: int | None = None) -> str:
-    """UTF-8 text without a byte order mark; `offset` is that of `data` in the file."""
+    """UTF-8 text without a byte order mark. offset: position of `data` in the file."""
     if offset == 0:
         data = data.removeprefix(codecs.BOM_UTF8)
     try:
@@ -132,7 +132,7 @@ def _decode(path: Path, data: bytes, offset: int, line: int | None = None) -> st
         ) from error
 
 
-def _read_jsonl(path: Path, start: Position) -> Iterator[Document]:
+def _read_jsonl(path: Path, start: ReadPosition) -> Iterator[Document]:
     with path.open("rb") as file:
         file.seek(start.offset)
         offset, line = start.offset, start.line
@@ -140,7 +140,7 @@ def _read_jsonl(path: Path, start: Position) -> Iterator[Document]:
             line += 1
             text = _decode(path, content, offset, line)
             if text.strip():
-                position = Position(start.file, offset, line - 1)
+                position = ReadPosition(start.file, offset, line - 1)
                 yield Document(_text_of(path, line, text), (start.file, 0), position)
             offset += len(content)
 
@@ -178,10 +178,10 @@ def _what_instead(value: object) -> str:
     return f"its keys are {', '.join(value)}" if value else "an object without keys"
 
 
-def _read_parquet(path: Path, start: Position) -> Iterator[Document]:
+def _read_parquet(path: Path, start: ReadPosition) -> Iterator[Document]:
     with _open_parquet(path) as file:
         for group in range(start.offset, file.num_row_groups):
-            position: Position | None = Position(start.file, group)
+            position: ReadPosition | None = ReadPosition(start.file, group)
             for batch in file.iter_batches(
                 batch_size=_PARQUET_BATCH_ROWS, row_groups=[group], columns=["text"]
             ):
@@ -200,7 +200,7 @@ def _parquet_text_bytes(path: Path) -> int:
 
 @contextlib.contextmanager
 def _open_parquet(path: Path) -> Iterator[Any]:
-    """A parquet file with a text column; what is wrong with it becomes a DataError."""
+    """Open a parquet file that has a text column. Raises DataError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -213,12 +213,13 @@ def _open_parquet(path: Path) -> Iterator[Any]:
             f"{path}: the column `text` holds bytes that are not UTF-8 ({error.reason})",
             fix="convert the documents to UTF-8",
         ) from error
-    # Damage shows as any of these, a page that does not decompress as a plain OSError.
+    # pyarrow reports damage by many exceptions; a page that does not decompress is an OSError.
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DataError(
-            f"{path} is not a whole parquet file: {_first_line(error)}",
+            f"{path} is not a whole parquet file: "
+            f"{(str(error) or type(error).__name__).splitlines()[0]}",
             fix="it was probably cut off while it was copied or downloaded: fetch it again",
         ) from error
 
@@ -240,10 +241,6 @@ def _require_text_column(path: Path, schema: Any) -> None:
             f"{path}: the column `text` holds {kind}, not strings",
             fix="store the documents as strings",
         )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 _READERS = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".txt": _read_txt}

@@ -1,11 +1,11 @@
-"""Rows of tokens in a file that is mapped into memory, and the order in which they are seen.
+"""Rows of tokens in a memory-mapped file, and the order in which training reads them.
 
-A row file is a header of 64 bytes and the rows, little-endian: uint16 where the vocabulary
-allows, else uint32. It is written once, front to back, and never changed.
+A row file is a header of 64 bytes and the rows, little-endian: uint16 if the vocabulary allows,
+else uint32. It is written once, front to back, and never changed.
 
-The order of training is a stream without end: epoch after epoch, each a permutation of all rows
-that is computed from seed and epoch, place by place. So row i of the stream is the same on every
-machine, for any number of ranks, and after any restart, and nothing has to be stored for it.
+Training reads an endless stream: epoch after epoch, each a permutation of all rows. The permutation
+is a function of seed, epoch and place. So row i of the stream is the same on every machine, for any
+number of ranks and after any restart, and no state has to be stored for it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from yoked.core.fs import sha256_of
 from yoked.errors import DataError
-from yoked.train.data.files import sha256_of
 
 _MAGIC = b"YOKEROWS"
 _VERSION = 1
@@ -42,7 +42,7 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 class Stamp(NamedTuple):
-    """Whether a file is still the same, as far as the file system says."""
+    """Identity and time stamps of a file: while they are equal, the file has not changed."""
 
     device: int
     inode: int
@@ -52,16 +52,16 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, file: IO[bytes]) -> Stamp:
-        """That of an open file, whatever has its name by now."""
+        """Stamp of an open file; its name may belong to another file by now."""
         found = os.fstat(file.fileno())
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 class RowFile:
-    """Packed rows, read only. Opening maps the file and reads the header alone.
+    """Packed rows, read only. Opening reads the header and maps the file.
 
-    num_rows: rows in the file. row_tokens: tokens in a row, T+1. opened: the file that is mapped.
-    Raises DataError when the file is missing, no row file, or not whole.
+    row_tokens: tokens in a row, T+1. opened: stamp of the mapped file.
+    Raises DataError if the file is missing, not a row file, or truncated.
     """
 
     def __init__(self, path: Path) -> None:
@@ -100,7 +100,7 @@ class RowFile:
     def rows(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows by number, int64, (len(indices), T+1). Raises IndexError outside 0 to num_rows.
 
-        Raises DataError for a token outside the vocabulary, which the model has no weights for.
+        Raises DataError for a token outside the vocabulary: the model has no weights for it.
         """
         numbers = np.asarray(indices, dtype=np.int64)
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.num_rows):
@@ -113,7 +113,7 @@ class RowFile:
         return found.astype(np.int64)
 
     def sha256(self) -> str:
-        """sha256 of the whole file, which reads all of it."""
+        """sha256 of the file; reads all of it."""
         return sha256_of(self.path)
 
 
@@ -125,9 +125,9 @@ def _damaged(path: Path, why: str) -> DataError:
 
 
 class RowWriter:
-    """Writes a row file under a temporary name; it gets its own on a `close` without error.
+    """Writes a row file under a temporary name; `close` gives it its final name.
 
-    Use as a context manager: an exception inside removes what was written.
+    As a context manager, it removes the file if the block raises.
     """
 
     def __init__(self, path: Path, *, row_tokens: int, vocab_size: int) -> None:
@@ -151,7 +151,7 @@ class RowWriter:
         self.num_rows += 1
 
     def close(self) -> None:
-        """Write the header, make the file durable, give it its name."""
+        """Write the header, fsync the file, and rename it."""
         row_tokens, vocab_size = self._shape
         header = _HEADER.pack(
             _MAGIC, _VERSION, self._dtype.itemsize, row_tokens, self.num_rows, vocab_size
@@ -177,7 +177,7 @@ class RowWriter:
                 self.close()
         finally:
             if self._temporary.exists():
-                # Closing flushes, which on a full disk fails once more.
+                # Closing flushes; on a full disk that fails again, and the first error counts.
                 with contextlib.suppress(OSError):
                     self._file.close()
                 self._temporary.unlink()
@@ -191,9 +191,9 @@ class SampleStream:
     """The endless stream of training rows: epoch after epoch, reshuffled by seed.
 
     Place i of the stream belongs to epoch i // num_rows; within an epoch every row comes once.
-    The permutation is a Feistel network of 8 rounds over the next power of four, walked until it
-    lands on a row; keys are BLAKE2b of seed and epoch. No generator of numpy or torch is in it,
-    so that it is the same with every version and on every platform.
+    The permutation is a Feistel network of 8 rounds over the next power of four, repeated until it
+    gives a row (cycle walking); its keys are BLAKE2b of seed and epoch. It uses no random generator
+    of numpy or torch: their numbers differ between versions.
     """
 
     def __init__(self, rows: RowFile, seed: int) -> None:
@@ -203,7 +203,7 @@ class SampleStream:
         self.num_rows = rows.num_rows
 
     def row_number(self, place: int) -> int:
-        """Number of the row at a place of the stream."""
+        """The row at a place of the stream, by its number in the file."""
         return int(self.row_numbers(place, place + 1)[0])
 
     def row_numbers(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -237,11 +237,11 @@ def _round_keys(seed: int, epoch: int) -> tuple[int, ...]:
 def permute(places: NDArray[np.uint64], size: int, keys: Sequence[int]) -> NDArray[np.uint64]:
     """Image of each place under the permutation of 0 to size - 1 that the keys select.
 
-    Time and memory depend on the number of places alone: on average fewer than four walks.
+    Time and memory grow with the number of places, not with size: fewer than four walks on average.
     """
     half_bits = max(_MIN_HALF_BITS, ((size - 1).bit_length() + 1) // 2)
     result = _feistel(places, half_bits, keys)
-    # Values past the end are encrypted again; the cycle they are on leads back to a row.
+    # A value past the end is encrypted again; its cycle leads back to a row.
     while len(outside := np.flatnonzero(result >= size)):
         result[outside] = _feistel(result[outside], half_bits, keys)
     return result
@@ -257,7 +257,7 @@ def _feistel(values: NDArray[np.uint64], half_bits: int, keys: Sequence[int]) ->
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele, Lea, Flood 2014), whose high bits are the best."""
+    """The finaliser of splitmix64 (Steele, Lea, Flood 2014); its high bits are the most random."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))

@@ -1,6 +1,6 @@
 """A program for tests: prepares data, and kills itself where it is told to.
 
-python preparing.py CORPUS CACHE PACKING PART_BYTES [STAGE COUNT | limit BYTES]
+python preparing.py CORPUS CACHE PACKING SHARD_BYTES [STAGE COUNT | limit BYTES]
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Killer:
 
 
 def main() -> int:
-    corpus, cache, packing, part_bytes, *how = sys.argv[1:]
+    corpus, cache, packing, shard_bytes, *how = sys.argv[1:]
     assert packing in ("pieces", "bestfit")
     sink = None
     if how and how[0] == "limit":
@@ -45,7 +45,7 @@ def main() -> int:
             packing=packing,
             cache=Path(cache),
             progress=sink,
-            part_bytes=int(part_bytes),
+            shard_bytes=int(shard_bytes),
         )
     except DataError as error:
         print(error)

@@ -128,13 +128,13 @@ def test_reading_can_begin_wherever_a_document_says_so(
         texts = ["one two\n" * 40, "three four\n" * 30] if kind == "txt" else ["short\ntext\n"]
         write_txt(tmp_path, texts)
     corpus = open_corpus(tmp_path)
-    everything = list(corpus.located())
+    everything = list(corpus.split_documents())
     starts = [place for place, (_, document) in enumerate(everything) if document.start]
 
     for place in starts:
         start = everything[place][1].start
         assert start is not None
-        assert list(corpus.located(start)) == everything[place:]
+        assert list(corpus.split_documents(start)) == everything[place:]
     assert len(starts) >= {"parquet": 4, "shards": 8, "jsonl": 200, "txt": 10, "tail": 1}[kind]
 
 
@@ -259,7 +259,7 @@ def test_a_file_that_changed_just_now_is_hashed_again(tmp_path: Path) -> None:
 def fail_with(source: Path | str) -> DataError:
     """The error that opening and reading `source` ends in."""
     with pytest.raises(DataError) as caught:
-        for _ in open_corpus(source).located():
+        for _ in open_corpus(source).split_documents():
             pass
     assert caught.value.fix, "an error says what to do"
     return caught.value

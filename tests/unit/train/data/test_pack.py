@@ -201,7 +201,7 @@ def test_bestfit_gives_the_rows_of_nanochats_own_loader(tmp_path: Path) -> None:
     corpus = open_corpus(tmp_path / "shards")
     numbers = (
         (np.array(document.text.split(), dtype=np.int64), document.group)
-        for split, document in corpus.located()
+        for split, document in corpus.split_documents()
         if split == "train"
     )
 

@@ -15,7 +15,7 @@ import pytest
 from yoked.errors import DataError, UsageError
 from yoked.train.data import files, locks
 from yoked.train.data.dataset import Dataset, load_dataset
-from yoked.train.data.locks import exclusive
+from yoked.train.data.locks import file_lock
 from yoked.train.data.pack import Packing, PackStats, pack_bestfit, pack_pieces
 from yoked.train.data.prepare import entropy_nats, prepare
 from yoked.train.data.verify import Verification
@@ -75,7 +75,7 @@ def run_preparing(source: Path, cache: Path, *arguments: str) -> subprocess.Comp
 def test_the_rows_are_those_of_packing_the_documents_in_memory(
     corpus: Path, cache: Path, packing: Packing
 ) -> None:
-    found = small(corpus, cache, packing, part_bytes=2_000)
+    found = small(corpus, cache, packing, shard_bytes=2_000)
 
     tokenizer = Tokenizer.load(found.tokenizer_folder)
     for texts, rows in ((documents(360)[:300], found.train), (documents(360)[300:], found.val)):
@@ -171,9 +171,9 @@ def test_threads_and_parts_do_not_show_in_the_result(
     corpus: Path, cache: Path, tmp_path: Path
 ) -> None:
     plain = small(corpus, cache)
-    parted = small(corpus, tmp_path / "other", threads=3, part_bytes=1)
+    sharded = small(corpus, tmp_path / "other", threads=3, shard_bytes=1)
 
-    assert contents(plain.folder) == contents(parted.folder)
+    assert contents(plain.folder) == contents(sharded.folder)
 
 
 def test_success_leaves_no_staging_behind(corpus: Path, cache: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_vocabulary_that_the_text_cannot_give_is_noted(corpus: Path, cache: Pa
 def test_progress_names_the_stages_and_reaches_its_totals(
     corpus: Path, cache: Path, recorder: Recorder
 ) -> None:
-    small(corpus, cache, progress=recorder, part_bytes=2_000)
+    small(corpus, cache, progress=recorder, shard_bytes=2_000)
 
     assert recorder.stages() == ["hashing files", "tokenising", "packing train", "packing val"]
     for stage in recorder.stages():
@@ -246,7 +246,7 @@ def test_what_was_tokenised_before_the_kill_is_not_tokenised_again(
     # The fourth is killed while it is made.
     assert len(parts) == 3
 
-    small(corpus, cache, progress=recorder, part_bytes=2_000)
+    small(corpus, cache, progress=recorder, shard_bytes=2_000)
 
     first_done = next(done for stage, done, *_ in recorder.updates if stage == "tokenising")
     assert first_done > 3 * 2_000
@@ -269,7 +269,7 @@ def test_a_damaged_part_is_made_again(
             content[:-2] + bytes([content[-2] ^ 1]) + content[-1:] if content else b"x"
         )
 
-    found = small(corpus, cache, part_bytes=2_000)
+    found = small(corpus, cache, shard_bytes=2_000)
 
     assert contents(found.folder) == contents(small(corpus, tmp_path / "other").folder)
 
@@ -298,7 +298,7 @@ def test_who_waits_is_told_for_whom(
     release = threading.Event()
 
     def hold() -> None:
-        with exclusive(cache / "x.lock", recorder):
+        with file_lock(cache / "x.lock", recorder):
             held.set()
             release.wait(timeout=30)
 
@@ -312,7 +312,7 @@ def test_who_waits_is_told_for_whom(
             recorder.update(stage, done, total, unit)
             release.set()
 
-    with exclusive(cache / "x.lock", Releasing()):
+    with file_lock(cache / "x.lock", Releasing()):
         pass
     holder.join(timeout=30)
 
@@ -326,9 +326,9 @@ def test_a_holder_that_shows_nothing_for_long_is_named(
     monkeypatch.setattr(locks, "SILENCE_LIMIT_S", -1.0)
 
     with (
-        exclusive(cache / "x.lock", recorder),
+        file_lock(cache / "x.lock", recorder),
         pytest.raises(DataError, match="is preparing the same data, but has done nothing"),
-        exclusive(cache / "x.lock", recorder),
+        file_lock(cache / "x.lock", recorder),
     ):
         pass
 

@@ -1,4 +1,4 @@
-"""sha256 of a corpus's files, remembered so that 100 GB is read for it once."""
+"""sha256 of a corpus's files, cached: 100 GB are read for them only once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from yoked.core.fs import read_json, sha256_of, write_json
 from yoked.errors import DataError
 from yoked.paths import private_folder
-from yoked.train.data.files import read_json, sha256_of, write_json
 from yoked.train.data.progress import ProgressSink
 from yoked.train.data.readers import unreadable
 
-# A file's time stamps are trusted once they are this old: a second change within the resolution
-# of the file system's clock would leave them as they are.
+# Time stamps are trusted when they are this old. Before, a second change within the resolution of
+# the file system's clock would not show in them.
 SETTLED_NS = 2 * 10**9
 _SAVE_EVERY_BYTES = 1 << 30
 
@@ -24,11 +24,11 @@ _SAVE_EVERY_BYTES = 1 << 30
 _Stamp = tuple[int, int, int]
 
 
-def file_hashes(
+def sha256_of_files(
     root: Path, files: Sequence[Path], cache: Path, progress: ProgressSink
 ) -> list[str]:
-    """sha256 of each file, from the cache where its size and times are as they were."""
-    memory = hashes_file(root, cache)
+    """sha256 of each file; from the cache if its size and time stamps have not changed."""
+    memory = digest_cache_path(root, cache)
     known = read_json(memory) or {}
     stamps = [_stamp(path) for path in files]
     total, done, unsaved = sum(stamp[0] for stamp in stamps), 0, 0
@@ -43,24 +43,20 @@ def file_hashes(
             if time.time_ns() - max(stamp[1:]) > SETTLED_NS:
                 known[key] = [*stamp, hashes[-1]]
                 unsaved += stamp[0] or 1
-            done = _tell(progress, done + stamp[0], total)
+            done += stamp[0]
+            progress.update("hashing files", done, total, "bytes")
         if unsaved >= _SAVE_EVERY_BYTES:
-            save_hashes(memory, known)
+            save_digests(memory, known)
             unsaved = 0
     if unsaved:
-        save_hashes(memory, known)
+        save_digests(memory, known)
     return hashes
 
 
-def hashes_file(root: Path, cache: Path) -> Path:
-    """Where the hashes of a folder's files are remembered."""
+def digest_cache_path(root: Path, cache: Path) -> Path:
+    """The JSON file that caches the digests of a folder's files."""
     name = hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogateescape")).hexdigest()
     return cache / "hashes" / f"{name[:16]}.json"
-
-
-def _tell(progress: ProgressSink, done: int, total: int) -> int:
-    progress.update("hashing files", done, total, "bytes")
-    return done
 
 
 def _stamp(path: Path) -> _Stamp:
@@ -83,9 +79,9 @@ def _hash(path: Path, stamp: _Stamp) -> str:
     return digest
 
 
-def save_hashes(memory: Path, known: dict[str, Any]) -> None:
-    """Write them, where that is possible."""
-    # It only saves time: a cache that others prepared may well be read-only.
+def save_digests(memory: Path, known: dict[str, Any]) -> None:
+    """Write the cache, if it can be written."""
+    # It only saves time, and the cache folder may be somebody else's and read-only.
     with contextlib.suppress(OSError):
         private_folder(memory.parent)
         write_json(memory, known)

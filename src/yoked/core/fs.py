@@ -1,0 +1,132 @@
+"""Atomic writes and hashes of files. Standard library alone, Python 3.9: hosts can run it bare."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+_CHUNK_BYTES = 1 << 20
+
+
+def write_bytes(path: Path, content: bytes, *, mode: int = 0o666, durable: bool = True) -> None:
+    """Replace a file in one rename: a reader sees all of the content, or what was there before.
+
+    mode: permissions of the new file; the umask takes away from them. A link at `path` is replaced.
+    durable: fsync the file and its folder, so that it survives a loss of power.
+    """
+    # The random part keeps two writers apart, also threads and processes with the same number.
+    # O_EXCL: a link that somebody else put there is not followed.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            if durable:
+                os.fsync(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """`write_bytes` of JSON that people can read."""
+    write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None if the file is missing, damaged or holds something else."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class HashingWriter:
+    """Creates a file and writes it front to back: hashed on the way, fsynced on close.
+
+    A file that exists is an error, and a link is not followed.
+    error: the first OSError, because a library in between (torch's zip writer) may replace it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size_bytes = 0
+        self.error: OSError | None = None
+        self._sha256 = hashlib.sha256()
+        # Unbuffered: a buffer would write at close, when nobody can be told of a full disk.
+        self._file = path.open("xb", buffering=0)
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append all of `data`; returns its bytes. Raises OSError."""
+        view = rest = memoryview(data).cast("B")
+        try:
+            while rest:
+                written = self._file.write(rest)
+                assert written is not None, "a blocking file wrote nothing"
+                rest = rest[written:]
+        except OSError as error:
+            self.error = self.error or error
+            raise
+        self._sha256.update(view)
+        self.size_bytes += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Nothing is buffered; writers such as zipfile's call it."""
+
+    @property
+    def sha256(self) -> str:
+        """Digest of what was written so far, in hexadecimal."""
+        return self._sha256.hexdigest()
+
+    def __enter__(self) -> HashingWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            if kind is None:
+                os.fsync(self._file.fileno())
+        finally:
+            self._file.close()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems cannot sync a folder: fsync(2).
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sha256_of(path: Path) -> str:
+    """sha256 of a file's content in hexadecimal, read in chunks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space on the disk of a folder, which need not exist yet."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
