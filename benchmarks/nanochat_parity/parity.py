@@ -269,11 +269,11 @@ class Parity:
             f"{steps} steps on the same rows, {dtype}", mine, printed[:steps], limit
         )
         state = torch.load(base / self._tag() / f"optim_{STEPS:06d}_rank0.pt")
-        shapes = {name: tuple(p.shape) for name, p in parts.layout.parameters.items()}
+        shapes = {name: tuple(p.shape) for name, p in parts.buffers.parameters.items()}
         theirs = from_nanochat(state, shapes)["adamw"]
         differ = [
             name
-            for name, moment in parts.optimizer.first.items()
+            for name, moment in parts.optimizer.exp_avg.items()
             if theirs[name]["exp_avg"].dtype != moment.dtype
         ]
         self.note(

@@ -45,30 +45,30 @@ def in_float64(session: Session) -> Session:
 
 def whole_gradient(parts: Assembled, step: int) -> dict[str, np.ndarray]:
     """The gradient of a step by parameter name, summed over all ranks; collective."""
-    trainer, layout = parts.trainer, parts.layout
+    trainer, buffers = parts.trainer, parts.buffers
     trainer.gradients(step)
     trainer.sync.await_all()
-    for stack in trainer.optimizer.owned:
-        trainer.sync.collect(stack)
+    for bucket in trainer.optimizer.owned:
+        trainer.sync.collect(bucket)
         # Unchanged, but the others wait for it.
-        trainer.sync.share(stack, trainer.sync.before_update(stack))
+        trainer.sync.share(bucket, trainer.sync.before_update(bucket))
     rows = trainer.sync.finish()
     trainer.settle()
     if trainer.head_parts is not None:
-        trainer.head_parts.complete(layout.head_grad)
+        trainer.head_parts.complete(buffers.head_grad)
     # Only a matrix's owner has its sum.
-    summed = layout.matrix_grads.clone()
-    for stack in layout.stacks:
-        trainer.comm.broadcast(stack.view(summed), stack.owner, "a gradient").wait()
+    summed = buffers.matrix_grads.clone()
+    for bucket in buffers.buckets:
+        trainer.comm.broadcast(bucket.view(summed), bucket.owner, "a gradient").wait()
     gradient = {}
-    for stack in layout.stacks:
-        gradient.update(zip(stack.names, stack.view(summed), strict=True))
-    for name, parameter in layout.parameters.items():
+    for bucket in buffers.buckets:
+        gradient.update(zip(bucket.names, bucket.view(summed), strict=True))
+    for name, parameter in buffers.parameters.items():
         if name in rows.tables:
             gradient[name] = torch.zeros_like(parameter.data, dtype=rows.flat.dtype)
             gradient[name][rows.rows] = rows.tables[name]
         elif name not in gradient:
-            gradient[name] = layout.gradient(name)
+            gradient[name] = buffers.gradient(name)
     return {name: g.double().numpy().copy() for name, g in gradient.items()}
 
 
@@ -80,7 +80,7 @@ def main(job: dict) -> None:
     if job["dtype"] == "float64":
         session = in_float64(session)
     parts = assemble(session)
-    same_start(parts.layout, parts.optimizer, session.comm, print)
+    same_start(parts.buffers, parts.optimizer, session.comm, print)
     out = Path(job["out"])
     first = whole_gradient(parts, 0)
     losses = []
@@ -91,10 +91,10 @@ def main(job: dict) -> None:
         losses.append(float(nats) / session.horizon.total_batch_size)
     parts.trainer.settle()
     check_weights(parts.model, session.comm, job["steps"])
-    weights = {name: p.detach().clone() for name, p in parts.layout.parameters.items()}
+    weights = {name: p.detach().clone() for name, p in parts.buffers.parameters.items()}
     if job["weights"] is not None:
         for name, tensor in torch.load(job["weights"], weights_only=True).items():
-            parts.layout.parameters[name].data.copy_(tensor)
+            parts.buffers.parameters[name].data.copy_(tensor)
     later = whole_gradient(parts, job["steps"])
     if place.rank == 0:
         torch.save(weights, out / "weights.pt")

@@ -26,7 +26,7 @@ def flip_a_bit(trainer: Trainer, step: int) -> StepStats:
     if RANK == 1 and step == 2:
         # Later than the new matrices that are still on their way.
         trainer.settle()
-        bits = trainer.layout.parameters[FLIPPED].data.view(-1).view(torch.int32)
+        bits = trainer.buffers.parameters[FLIPPED].data.view(-1).view(torch.int32)
         bits[17] ^= 1
     return stats
 
@@ -49,7 +49,7 @@ def note_bits(trainer: Trainer, step: int) -> StepStats:
     if step == 19:
         with torch.no_grad():
             hidden = trainer.model(torch.arange(64)[None])
-        weights = sum(checksum(p) for p in trainer.layout.parameters.values())
+        weights = sum(checksum(p) for p in trainer.buffers.parameters.values())
         Path(os.environ["NOTES"], f"bits.{RANK}").write_text(f"{checksum(hidden)} {weights}")
     return stats
 

@@ -22,8 +22,8 @@ from yoked.timeline.division import GRAIN_IDS
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
 from yoked.train.head import Chunk, Head, HeadResult, token_nats
 from yoked.train.headparts import HeadParts
-from yoked.train.optim.layout import HEAD
 from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.param_buffers import HEAD
 from yoked.train.precision import wide, widen
 
 WHAT = "the divided lm_head"
@@ -59,11 +59,11 @@ class DividedHead:
     def __init__(
         self, comm: Communicator, optimizer: MuonAdamW, head: Head, work: Sequence[float]
     ) -> None:
-        self.comm, self._layout = comm, optimizer.layout
+        self.comm, self._buffers = comm, optimizer.buffers
         # One for each chunk of a step: the blocks of all of them are kept.
         self._heads = [head]
         self._work = work
-        self.parts = HeadParts(comm, optimizer, divide(len(self._layout.head_grad), work))
+        self.parts = HeadParts(comm, optimizer, divide(len(self._buffers.head_grad), work))
         self._leaving: list[Work] = []
         self._targets: Sequence[Tensor] = ()
         # By rank, its tokens among all T.
@@ -75,7 +75,7 @@ class DividedHead:
         """That this rank's part is more work than its own tokens; below zero: less."""
         tokens = [len(targets) for targets in self._targets]
         rows: int = self.parts.mine.stop - self.parts.mine.start
-        part = rows / len(self._layout.head_grad)
+        part = rows / len(self._buffers.head_grad)
         return round(sum(tokens) * part) - tokens[self.comm.rank]
 
     def share(self, work: Sequence[float]) -> None:
@@ -92,8 +92,8 @@ class DividedHead:
         for pending in self._leaving:
             pending.wait()
         self._leaving, self._targets = [], targets_by_rank
-        self.parts.move(divide(len(self._layout.head_grad), self._work))
-        rank, width = self.comm.rank, self._layout.head_grad.size(1)
+        self.parts.move(divide(len(self._buffers.head_grad), self._work))
+        rank, width = self.comm.rank, self._buffers.head_grad.size(1)
         tokens = [len(targets) for targets in targets_by_rank]
         self._places = [slice(part.start, part.stop) for part in ranges_of(tokens)]
         hidden = torch.empty(sum(tokens), width, dtype=dtype)
@@ -111,7 +111,7 @@ class DividedHead:
 
     def loss(self, hidden_nC: Tensor, grad_scale: float) -> HeadResult:
         """Nats of this rank's tokens, and the gradient of their hidden states; that of the weight's
-        part is added to the layout's. grad_scale: as for `Head.loss`.
+        part is added to the buffers'. grad_scale: as for `Head.loss`.
         """
         self.parts.changes()
         rank, tokens = self.comm.rank, [len(targets) for targets in self._targets]
@@ -123,7 +123,7 @@ class DividedHead:
         for place, chunk in chunks:
             chunk.partition_sum, chunk.target_logit = sums_2T[:, place]
         gradient_TC = self._gradients(chunks, sum(tokens), hidden_nC, grad_scale)
-        weight_grad = self._layout.head_grad[self.parts.mine]
+        weight_grad = self._buffers.head_grad[self.parts.mine]
         for _, chunk in chunks:
             chunk.weight_gradient(grad_scale, weight_grad)
         own = self._places[rank]
@@ -135,7 +135,7 @@ class DividedHead:
         """Each chunk of all ranks' tokens after its logits, this rank's first; slices are of T."""
         if self.parts.mine.start == self.parts.mine.stop:
             return
-        weight = self._layout.parameters[HEAD].detach()[self.parts.mine].to(hidden_nC.dtype)
+        weight = self._buffers.parameters[HEAD].detach()[self.parts.mine].to(hidden_nC.dtype)
         rank, number = self.comm.rank, 0
         for owner in [rank, *self._in_turn()]:
             hidden = hidden_nC if owner == rank else self._arrived(self._arriving.hidden, owner)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
-from yoked.train.optim.layout import HEAD
 from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.param_buffers import HEAD
 
 WHAT = "the lm_head's rows of another rank"
 
@@ -20,9 +20,9 @@ class HeadParts:
 
     def __init__(self, comm: Communicator, optimizer: MuonAdamW, parts: Sequence[slice]) -> None:
         """parts: by rank, in order, together all rows."""
-        self._comm, self._optimizer, self._layout = comm, optimizer, optimizer.layout
+        self._comm, self._optimizer, self._buffers = comm, optimizer, optimizer.buffers
         self.parts = list(parts)
-        self._layout.head_rows = self.mine
+        self._buffers.head_rows = self.mine
         self._is_whole = True
 
     @property
@@ -45,7 +45,7 @@ class HeadParts:
         moments: AdamW's, too.
         """
         if not self._is_whole:
-            self.complete(self._layout.parameters[HEAD].data)
+            self.complete(self._buffers.parameters[HEAD].data)
             self._is_whole = True
         for whole in self._optimizer.head_moments if moments else ():
             self.complete(whole)
@@ -63,7 +63,7 @@ class HeadParts:
         """Take over other parts: what changes its rank travels, weight and moments. Collective."""
         if list(parts) == self.parts:
             return
-        weight = self._layout.parameters[HEAD].data
+        weight = self._buffers.parameters[HEAD].data
         pending: list[Work] = []
         for source, before in enumerate(self.parts):
             for to, after in enumerate(parts):
@@ -79,4 +79,4 @@ class HeadParts:
         for each in pending:
             each.wait()
         self.parts = list(parts)
-        self._layout.head_rows = self.mine
+        self._buffers.head_rows = self.mine

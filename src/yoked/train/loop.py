@@ -151,9 +151,9 @@ class Loop:
         comm = self.comm
         run_on_all_ranks(comm, self._load)
         self.first_step = run_on_rank0(comm, lambda: self.first_step, read_whole)
-        same_start(self.parts.layout, self.parts.optimizer, comm, self.console.print)
-        updates = comm.all_gather_json(self.parts.optimizer.updates, read_whole)
-        self.parts.optimizer.updates = updates[0]
+        same_start(self.parts.buffers, self.parts.optimizer, comm, self.console.print)
+        updates = comm.all_gather_json(self.parts.optimizer.num_updates, read_whole)
+        self.parts.optimizer.num_updates = updates[0]
         self._share_muon_state()
         run_on_all_ranks(comm, self._open_folder)
         self._print_start()
@@ -178,19 +178,19 @@ class Loop:
         if not run_on_rank0(self.comm, lambda: read is not None, read_flag):
             return
         optimizer = self.parts.optimizer
-        for stack in self.parts.layout.stacks:
+        for bucket in self.parts.buffers.buckets:
             for key, mine in (
-                ("momentum_buffer", optimizer.momentum.get(stack)),
-                ("second_momentum_buffer", optimizer.second_moment.get(stack)),
+                ("momentum_buffer", optimizer.momentum.get(bucket)),
+                ("second_momentum_buffer", optimizer.second_moment.get(bucket)),
             ):
-                like = stack.view(self.parts.layout.matrices)
+                like = bucket.view(self.parts.buffers.matrices)
                 buffer = (
                     torch.empty_like(like)
                     if key == "momentum_buffer"
-                    else optimizer.empty_second_moment(stack)
+                    else optimizer.empty_second_moment(bucket)
                 )
                 if read is not None:
-                    buffer.copy_(torch.stack([read[name][key] for name in stack.names]))
+                    buffer.copy_(torch.stack([read[name][key] for name in bucket.names]))
                 self.comm.broadcast(buffer, 0, "the optimizer's state").wait()
                 if mine is not None:
                     mine.copy_(buffer)

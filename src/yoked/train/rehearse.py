@@ -31,8 +31,8 @@ from yoked.train.head import Head
 from yoked.train.matmul import Library, multiply
 from yoked.train.model import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
-from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.resolve import ResolvedConfig, common_device_type, resolve
 from yoked.train.session import Place
@@ -181,7 +181,7 @@ class Rehearsal:
         self.model.init_weights(config.seed)
         self.model.to(device)
         groups = build_groups(self.model, LearningRates(), batch_lr_scale=1, muon_weight_decay=0)
-        self.layout = Layout(self.model, groups, [1.0])
+        self.buffers = ParamBuffers(self.model, groups, [1.0])
 
     def compute_by(self, compute: ComputeChoices) -> None:
         """From now on in this dtype and in this way."""
@@ -197,7 +197,7 @@ class Rehearsal:
     def new_optimizer(self) -> MuonAdamW:
         """One at its first step, for the dtype that is computed in."""
         return MuonAdamW(
-            self.layout,
+            self.buffers,
             Schedule(_STEPS),
             0,
             library=self.compute.layers.forward,
@@ -265,7 +265,7 @@ class Rehearsal:
 
         def adamw() -> None:
             optimizer.step_adamw(0, tables)
-            self.layout.zero_gradients()
+            self.buffers.zero_gradients()
             self.head_weight = self._cast_head()
 
         # First, on the gradients that the micro-batches left.
@@ -286,7 +286,7 @@ class Rehearsal:
                     self.head_weight,
                     batch[:, 1:].flatten(),
                     grad_scale=1.0 / batch[:, 1:].numel(),
-                    weight_grad_VC=self.layout.head_grad,
+                    weight_grad_VC=self.buffers.head_grad,
                 )
             )
         )
@@ -302,7 +302,7 @@ class Rehearsal:
 
     def _tables(self, batch: Tensor) -> RowGradients:
         vocab = self.model.config.padded_vocab_size
-        return RowGradients.for_ids(batch[:, :-1], self.layout.table_widths, vocab)
+        return RowGradients.for_ids(batch[:, :-1], self.buffers.table_widths, vocab)
 
     def _cast_head(self) -> Tensor:
         return self.model.lm_head.weight.detach().to(self.model.compute_dtype)

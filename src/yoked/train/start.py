@@ -23,8 +23,8 @@ from yoked.train.data.rows import SampleStream
 from yoked.train.head import Head
 from yoked.train.model import GPT, ModelConfig, ParameterCounts, count_parameters
 from yoked.train.optim.groups import LearningRates, build_groups
-from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule, batch_lr_scale, scaled_weight_decay
 from yoked.train.resolve import REFERENCE_DEPTH
 from yoked.train.result import RunResult, RunStats, host_table
@@ -182,7 +182,7 @@ class Assembled:
     """The live parts of a run on this rank."""
 
     model: GPT
-    layout: Layout
+    buffers: ParamBuffers
     optimizer: MuonAdamW
     head: Head
     trainer: Trainer
@@ -210,10 +210,10 @@ def assemble(session: Session) -> Assembled:
         batch_lr_scale=batch_lr_scale(session.horizon.total_batch_size),
         muon_weight_decay=_muon_weight_decay(session),
     )
-    layout = Layout(model, groups, session.shares)
+    buffers = ParamBuffers(model, groups, session.shares)
     apply_choices(model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks)
     optimizer = MuonAdamW(
-        layout,
+        buffers,
         Schedule(
             session.horizon.num_iterations,
             config.warmup_steps,
@@ -227,7 +227,7 @@ def assemble(session: Session) -> Assembled:
     head = Head(session.model_config.vocab_size, compute.head)
     trainer = Trainer(
         model,
-        layout,
+        buffers,
         optimizer,
         head,
         session.comm,
@@ -241,7 +241,7 @@ def assemble(session: Session) -> Assembled:
     token_bytes = Tokenizer.load(session.data.tokenizer_folder).token_bytes()
     return Assembled(
         model,
-        layout,
+        buffers,
         optimizer,
         head,
         trainer,
@@ -359,7 +359,7 @@ def _check_same_run(loaded: LoadedCheckpoint, session: Session) -> None:
 
 
 def _take_over(loaded: LoadedCheckpoint, parts: Assembled, *, optimizer: bool) -> None:
-    lacking = [name for name in parts.layout.parameters if name not in loaded.model_state]
+    lacking = [name for name in parts.buffers.parameters if name not in loaded.model_state]
     if lacking:
         raise CheckpointError(
             f"the checkpoint of step {loaded.step} lacks {', '.join(lacking)}: it is of an older "
@@ -367,7 +367,7 @@ def _take_over(loaded: LoadedCheckpoint, parts: Assembled, *, optimizer: bool) -
             fix="take one of a version that has them",
         )
     with torch.no_grad():
-        for name, parameter in parts.layout.parameters.items():
+        for name, parameter in parts.buffers.parameters.items():
             parameter.copy_(loaded.model_state[name])
     if not optimizer:
         return

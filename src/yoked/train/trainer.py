@@ -23,8 +23,8 @@ from yoked.train.comm.communicator import Communicator
 from yoked.train.divided import DividedHead
 from yoked.train.head import Head
 from yoked.train.model import GPT
-from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.sync.payload import PAYLOADS, Payload
 from yoked.train.sync.sync import Moment, Sync
 from yoked.train.tables import RowGradients
@@ -78,7 +78,7 @@ class Trainer:
     def __init__(
         self,
         model: GPT,
-        layout: Layout,
+        buffers: ParamBuffers,
         optimizer: MuonAdamW,
         head: Head,
         comm: Communicator,
@@ -91,11 +91,11 @@ class Trainer:
         divided: bool = False,
     ) -> None:
         """divided: the lm_head is, by its vocabulary (`yoked.train.divided`)."""
-        self.model, self.layout, self.optimizer, self.head = model, layout, optimizer, head
+        self.model, self.buffers, self.optimizer, self.head = model, buffers, optimizer, head
         self.comm, self.stream = comm, stream
         self.rows_per_step, self.device_batch_size = rows_per_step, device_batch_size
         self.ranges = split_by_weight(rows_per_step, shares)
-        self.sync = Sync(comm, layout, payload, sums_head=not divided)
+        self.sync = Sync(comm, buffers, payload, sums_head=not divided)
         shape = model.config
         tokens = device_batch_size * shape.sequence_len
         # A rank alone has no message to hide.
@@ -135,13 +135,13 @@ class Trainer:
         sync = self.sync
         rows_s = clock.computed_s
         sync.await_all()
-        for stack in self.optimizer.owned:
-            sync.collect(stack)
-            before = sync.before_update(stack)
-            self.optimizer.step_stack(step, stack)
-            sync.share(stack, before)
+        for bucket in self.optimizer.owned:
+            sync.collect(bucket)
+            before = sync.before_update(bucket)
+            self.optimizer.step_bucket(step, bucket)
+            sync.share(bucket, before)
         rows = sync.finish()
-        drop_noise(self.layout.scalar_grads)
+        drop_noise(self.buffers.scalar_grads)
         self.optimizer.step_adamw(step, rows)
         # On a GPU the numbers below would otherwise be of the queue, not of the work.
         synchronize(self.model.device)
@@ -170,7 +170,7 @@ class Trainer:
 
     def gradients(self, step: int) -> float:
         """Compute this rank's gradients of a step and hand them to the sync; returns its nats."""
-        self.layout.zero_gradients()
+        self.buffers.zero_gradients()
         first = step * self.rows_per_step
         batch = torch.from_numpy(self.stream.batch(first, first + self.rows_per_step))
         batch = batch.to(self.model.device)
@@ -211,7 +211,7 @@ class Trainer:
                     weight_VC,
                     rows[:, 1:].flatten(),
                     grad_scale=scale,
-                    weight_grad_VC=self.layout.head_grad,
+                    weight_grad_VC=self.buffers.head_grad,
                     on_piece=self.sync.head_piece_ready,
                 )
             assert loss.hidden_grad is not None

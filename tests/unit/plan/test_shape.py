@@ -14,7 +14,7 @@ from yoked.plan.shape import (
     muon_flops,
 )
 from yoked.train import model
-from yoked.train.optim.layout import update_cost
+from yoked.train.optim.param_buffers import muon_flops as matrix_muon_flops
 
 
 @settings(max_examples=30, deadline=None)
@@ -51,7 +51,7 @@ def test_sizes_from_the_shape_are_those_of_the_model(
 
 def test_muon_costs_what_its_owners_are_chosen_by(anchor: Shape) -> None:
     shapes = 4 * ([(256, 256)] * 4 + [(1024, 256), (256, 1024)])
-    assert muon_flops(anchor) == sum(update_cost(shape) for shape in shapes)
+    assert muon_flops(anchor) == sum(matrix_muon_flops(shape) for shape in shapes)
 
 
 def test_bytes_of_the_anchors_come_out(anchor: Shape) -> None:

@@ -13,8 +13,8 @@ from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.comm.step_clock import StepClock
 from yoked.train.model import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
-from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.sync.agreement import (
     check_weights,
@@ -72,7 +72,7 @@ def make_model() -> GPT:
 def make_optimizer(speeds: tuple[float, ...] = (1.0,), rank: int = 0) -> MuonAdamW:
     model = make_model()
     groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
-    return MuonAdamW(Layout(model, groups, speeds), Schedule(10), rank)
+    return MuonAdamW(ParamBuffers(model, groups, speeds), Schedule(10), rank)
 
 
 def same(sums: Tensor) -> Tensor:
@@ -142,27 +142,27 @@ def test_a_checksum_does_not_depend_on_strides():
 def start_of(optimizer: MuonAdamW) -> list[Tensor]:
     """What the first rank has that all ranks must have."""
     return [
-        *(parameter.detach() for parameter in optimizer.layout.parameters.values()),
-        *optimizer.first.values(),
-        *optimizer.second.values(),
+        *(parameter.detach() for parameter in optimizer.buffers.parameters.values()),
+        *optimizer.exp_avg.values(),
+        *optimizer.exp_avg_sq.values(),
     ]
 
 
 def test_every_rank_starts_with_the_weights_and_adamw_state_of_the_first():
     sender, receiver = make_optimizer(), make_optimizer()
     with torch.no_grad():
-        for number, parameter in enumerate(sender.layout.parameters.values()):
+        for number, parameter in enumerate(sender.buffers.parameters.values()):
             parameter.fill_(number)
         for number, name in enumerate(sender.adamw_names):
             sender.first[name].fill_(-number)
             sender.second[name].fill_(number + 0.5)
     said: list[str] = []
 
-    same_start(receiver.layout, receiver, RankZero(start_of(sender)), said.append)
+    same_start(receiver.buffers, receiver, RankZero(start_of(sender)), said.append)
 
     for ours, theirs in zip(start_of(receiver), start_of(sender), strict=True):
         assert torch.equal(ours, theirs)
-    assert receiver.layout.matrices.ne(0).any()
+    assert receiver.buffers.matrices.ne(0).any()
     assert len(said) == 1
     assert re.fullmatch(r"sending \S+ kB of weights and optimizer state to all ranks", said[0])
 
@@ -171,21 +171,21 @@ def test_what_all_ranks_hold_alike_does_not_travel():
     sender, receiver = make_optimizer(), make_optimizer()
     comm, said = RankZero(start_of(sender)), []
 
-    same_start(receiver.layout, receiver, comm, said.append)
+    same_start(receiver.buffers, receiver, comm, said.append)
 
     assert (comm.sent_bytes, said) == (0, [])
 
 
 def test_what_only_some_rank_holds_otherwise_travels_alone():
     sender, receiver = make_optimizer(), make_optimizer()
-    head = sender.layout.parameters["lm_head.weight"]
+    head = sender.buffers.parameters["lm_head.weight"]
     with torch.no_grad():
         head.view(-1)[3] += 1e-6
     comm, said = RankZero(start_of(sender)), []
 
-    same_start(receiver.layout, receiver, comm, said.append)
+    same_start(receiver.buffers, receiver, comm, said.append)
 
-    assert torch.equal(receiver.layout.parameters["lm_head.weight"], head)
+    assert torch.equal(receiver.buffers.parameters["lm_head.weight"], head)
     assert comm.sent_bytes == head.nbytes
     assert len(said) == 1
 
@@ -193,7 +193,7 @@ def test_what_only_some_rank_holds_otherwise_travels_alone():
 def test_one_rank_alone_sends_nothing_at_its_start():
     optimizer = make_optimizer()
 
-    same_start(optimizer.layout, optimizer, Communicator(), pytest.fail)
+    same_start(optimizer.buffers, optimizer, Communicator(), pytest.fail)
 
 
 @settings(deadline=None)
@@ -221,18 +221,21 @@ def test_the_whole_state_of_one_rank_is_its_own():
 
 def test_the_whole_state_has_the_matrices_of_other_owners_as_they_send_them():
     optimizer = make_optimizer((1.0, 1.0))
-    stacks = optimizer.layout.stacks
+    buckets = optimizer.buffers.buckets
     sent = []
-    for stack in stacks:
-        shape = (len(stack.names), *stack.shape)
-        sent += [torch.full(shape, 3.0), torch.full_like(optimizer.empty_second_moment(stack), 4.0)]
+    for bucket in buckets:
+        shape = (len(bucket.names), *bucket.shape)
+        sent += [
+            torch.full(shape, 3.0),
+            torch.full_like(optimizer.empty_second_moment(bucket), 4.0),
+        ]
 
     state = whole_state(optimizer, RankZero(sent))
 
-    assert set(state["muon"]) == set(optimizer.layout.owners)
-    for stack in stacks:
-        for name in stack.names:
+    assert set(state["muon"]) == set(optimizer.buffers.owners)
+    for bucket in buckets:
+        for name in bucket.names:
             entry = state["muon"][name]
-            assert entry["momentum_buffer"].shape == stack.shape
+            assert entry["momentum_buffer"].shape == bucket.shape
             assert entry["momentum_buffer"].eq(3).all()
             assert entry["second_momentum_buffer"].eq(4).all()

@@ -10,9 +10,9 @@ from yoked.errors import CheckpointError
 from yoked.train.model import GPT, ModelConfig
 from yoked.train.optim.adamw import adamw_update, coefficients
 from yoked.train.optim.groups import LearningRates, build_groups
-from yoked.train.optim.layout import Layout
 from yoked.train.optim.muon import MuonStep, muon_update
 from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.tables import RowGradients
 
@@ -37,18 +37,18 @@ def make_optimizer(rank: int = 0, speeds: tuple[float, ...] = (1.0,)) -> MuonAda
     model = GPT(CONFIG)
     model.init_weights()
     groups = build_groups(model, LearningRates(), batch_lr_scale=0.5, muon_weight_decay=0.1)
-    return MuonAdamW(Layout(model, groups, speeds), Schedule(STEPS), rank)
+    return MuonAdamW(ParamBuffers(model, groups, speeds), Schedule(STEPS), rank)
 
 
 def fill_gradients(optimizer: MuonAdamW, step: int) -> RowGradients:
     """Random gradients that depend on the step and the parameter's name alone."""
-    layout = optimizer.layout
+    buffers = optimizer.buffers
     generator = torch.Generator().manual_seed(step)
-    for name in sorted(layout.parameters):
-        if name not in layout.table_widths:
-            gradient = layout.gradient(name)
+    for name in sorted(buffers.parameters):
+        if name not in buffers.table_widths:
+            gradient = buffers.gradient(name)
             gradient.copy_(torch.randn(gradient.shape, generator=generator))
-    rows = RowGradients(torch.tensor([3, 9, 40]), layout.table_widths, CONFIG.padded_vocab_size)
+    rows = RowGradients(torch.tensor([3, 9, 40]), buffers.table_widths, CONFIG.padded_vocab_size)
     rows.flat.copy_(torch.randn(rows.flat.shape, generator=generator))
     return rows
 
@@ -61,7 +61,7 @@ def take_steps(optimizer: MuonAdamW, steps: range) -> None:
 
 
 def weights(optimizer: MuonAdamW) -> dict[str, Tensor]:
-    return {name: p.detach().clone() for name, p in optimizer.layout.parameters.items()}
+    return {name: p.detach().clone() for name, p in optimizer.buffers.parameters.items()}
 
 
 def whole_state(*optimizers: MuonAdamW) -> dict:
@@ -74,7 +74,7 @@ def test_each_parameter_is_updated_by_its_own_rule_and_rates():
     expected = weights(optimizer)
     first = {name: torch.zeros_like(p) for name, p in expected.items()}
     second = {name: torch.zeros_like(p) for name, p in expected.items()}
-    for name in optimizer.layout.owners:
+    for name in optimizer.buffers.owners:
         rows, columns = expected[name].shape
         second[name] = torch.zeros((1, rows, 1) if rows >= columns else (1, 1, columns))
 
@@ -83,14 +83,14 @@ def test_each_parameter_is_updated_by_its_own_rule_and_rates():
         warm_up = (step + 1) / 40
         for name, (lr, betas, decay) in ADAMW.items():
             table = tables.tables.get(name)
-            gradient = optimizer.layout.gradient(name) if table is None else table
+            gradient = optimizer.buffers.gradient(name) if table is None else table
             slot = None if table is None else tables.slot
             scalars = coefficients(step + 1, lr * warm_up, betas, decay)
             adamw_update(expected[name], gradient, first[name], second[name], scalars, slot)
-        for name in optimizer.layout.owners:
+        for name in optimizer.buffers.owners:
             muon_update(
                 expected[name][None],
-                optimizer.layout.gradient(name)[None],
+                optimizer.buffers.gradient(name)[None],
                 first[name][None],
                 second[name],
                 MuonStep(
@@ -102,28 +102,28 @@ def test_each_parameter_is_updated_by_its_own_rule_and_rates():
         optimizer.step_muon(step)
         optimizer.step_adamw(step, tables)
 
-    assert set(expected) == {*ADAMW, *optimizer.layout.owners}
+    assert set(expected) == {*ADAMW, *optimizer.buffers.owners}
     for name, value in weights(optimizer).items():
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
 def test_parameters_stay_views_of_the_buffers_after_a_step():
     optimizer = make_optimizer()
-    layout = optimizer.layout
+    buffers = optimizer.buffers
 
     take_steps(optimizer, range(2))
 
-    for stack in layout.stacks:
-        for index, name in enumerate(stack.names):
-            ours, flat = layout.parameters[name], stack.view(layout.matrices)[index]
+    for bucket in buffers.buckets:
+        for index, name in enumerate(bucket.names):
+            ours, flat = buffers.parameters[name], bucket.view(buffers.matrices)[index]
             assert ours.data_ptr() == flat.data_ptr()
             assert (
-                layout.gradient(name).data_ptr()
-                == stack.view(layout.matrix_grads)[index].data_ptr()
+                buffers.gradient(name).data_ptr()
+                == bucket.view(buffers.matrix_grads)[index].data_ptr()
             )
-    start = layout.scalar_grads.data_ptr()
-    size = layout.scalar_grads.nbytes
-    assert all(start <= layout.gradient(n).data_ptr() < start + size for n in layout.scalar_names)
+    start = buffers.scalar_grads.data_ptr()
+    size = buffers.scalar_grads.nbytes
+    assert all(start <= buffers.gradient(n).data_ptr() < start + size for n in buffers.scalar_names)
 
 
 def test_two_owners_compute_together_what_one_computes_alone():
@@ -136,7 +136,7 @@ def test_two_owners_compute_together_what_one_computes_alone():
     expected = weights(alone)
     owned = [set(one.muon_state()) for one in ranks]
     assert owned[0].isdisjoint(owned[1])
-    assert owned[0] | owned[1] == set(alone.layout.owners)
+    assert owned[0] | owned[1] == set(alone.buffers.owners)
     for rank, names in enumerate(owned):
         ours = weights(ranks[rank])
         for name in [*names, *ADAMW]:
@@ -149,8 +149,8 @@ def test_a_matrix_of_another_owner_is_left_alone():
 
     take_steps(optimizer, range(1))
 
-    for name, owner in optimizer.layout.owners.items():
-        assert torch.equal(before[name], optimizer.layout.parameters[name]) == (owner != 1)
+    for name, owner in optimizer.buffers.owners.items():
+        assert torch.equal(before[name], optimizer.buffers.parameters[name]) == (owner != 1)
 
 
 def test_a_saved_state_goes_on_bit_for_bit():
@@ -160,7 +160,7 @@ def test_a_saved_state_goes_on_bit_for_bit():
     take_steps(unbroken, range(3, 6))
     resumed = make_optimizer()
     with torch.no_grad():
-        for name, parameter in resumed.layout.parameters.items():
+        for name, parameter in resumed.buffers.parameters.items():
             parameter.copy_(kept[name])
 
     resumed.load(state)

@@ -75,13 +75,13 @@ def test_every_parameter_takes_part_in_the_step() -> None:
     config = ModelConfig.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
     compute = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
     parts = rehearsed(config, compute)
-    before = {name: each.clone() for name, each in parts.layout.parameters.items()}
+    before = {name: each.clone() for name, each in parts.buffers.parameters.items()}
 
     parts.cost("here", 2)
 
     # New projections are zero, so that what is behind them has no gradient in the first step.
     unchanged = [
-        name for name, each in parts.layout.parameters.items() if torch.equal(each, before[name])
+        name for name, each in parts.buffers.parameters.items() if torch.equal(each, before[name])
     ]
     assert not any(name.startswith(("lm_head", "transformer.wte")) for name in unchanged)
     assert any("c_proj" in name for name in before.keys() - set(unchanged))
@@ -101,7 +101,7 @@ def test_a_second_dtype_is_rehearsed_as_if_it_were_the_first() -> None:
 
     fresh = rehearsed(config, float32)
     dtypes = [
-        {name: each.dtype for name, each in parts.layout.parameters.items()}
+        {name: each.dtype for name, each in parts.buffers.parameters.items()}
         for parts in (parts, fresh)
     ]
     assert dtypes[0] == dtypes[1]

@@ -12,8 +12,8 @@ from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.head import Head
 from yoked.train.model import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
-from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.trainer import Trainer, evaluate_bpb
 
@@ -68,11 +68,11 @@ def make_trainer(
 ) -> Trainer:
     model = make_model(dtype)
     groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
-    layout = Layout(model, groups, shares)
+    buffers = ParamBuffers(model, groups, shares)
     return Trainer(
         model,
-        layout,
-        MuonAdamW(layout, Schedule(100), rank),
+        buffers,
+        MuonAdamW(buffers, Schedule(100), rank),
         Head(CONFIG.vocab_size),
         OneOf(rank, len(shares)),
         FakeStream(),
@@ -87,12 +87,12 @@ def dense_gradients(trainer: Trainer, step: int) -> tuple[float, dict[str, Tenso
     nats = trainer.gradients(step)
     rows = trainer.sync.finish()
     gradients = {}
-    for name, parameter in trainer.layout.parameters.items():
+    for name, parameter in trainer.buffers.parameters.items():
         if name in rows.tables:
             gradients[name] = torch.zeros(parameter.shape)
             gradients[name][rows.rows] = rows.tables[name]
         else:
-            gradients[name] = trainer.layout.gradient(name).clone()
+            gradients[name] = trainer.buffers.gradient(name).clone()
     return nats, gradients
 
 

@@ -25,7 +25,7 @@ class BalanceController:
         self._trainer, self._folder, self._comm = trainer, folder, session.comm
         self._row_tokens = session.resolved.max_seq_len
         self._names = rank_names([host["name"] for host in session.hosts])
-        self._owners = set(trainer.layout.owners.values())
+        self._owners = set(trainer.buffers.owners.values())
         self._said_idle: set[int] = set()
         rows = tuple(len(part) for part in trainer.ranges)
         self._head_part = row_head_part(session.model_config) if trainer.divided else None

@@ -1,4 +1,4 @@
-"""MuonAdamW: one optimizer of two rules over the flat buffers of a `Layout`."""
+"""MuonAdamW: one optimizer of two rules over the flat buffers of a `ParamBuffers`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from yoked.errors import CheckpointError
 from yoked.train.matmul import Library
 from yoked.train.optim.adamw import adamw_update, coefficients
-from yoked.train.optim.layout import HEAD, Layout, Stack
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
+from yoked.train.optim.param_buffers import HEAD, Bucket, ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.tables import RowGradients
 
@@ -22,7 +22,7 @@ OptimizerState = dict[str, dict[str, dict[str, Any]]]
 class MuonAdamW:
     """AdamW for tables, lm_head and scalars on every rank; Muon for the matrices that it owns.
 
-    Of the lm_head AdamW updates the layout's `head_rows`.
+    Of the lm_head AdamW updates the buffers' `head_rows`.
 
     After `step_muon`, a rank's own matrices are new and the others' are not: they come from their
     owners (`yoked.train.sync`).
@@ -30,61 +30,63 @@ class MuonAdamW:
 
     def __init__(
         self,
-        layout: Layout,
+        buffers: ParamBuffers,
         schedule: Schedule,
         rank: int,
         *,
         library: Library = "default",
         low_precision: bool = False,
     ) -> None:
-        self.layout, self.schedule, self.rank = layout, schedule, rank
+        self.buffers, self.schedule, self.rank = buffers, schedule, rank
         self.library, self.low_precision = library, low_precision
-        self.updates = 0
-        self.first = {n: torch.zeros_like(layout.parameters[n].data) for n in self.adamw_names}
-        self.second = {n: torch.zeros_like(layout.parameters[n].data) for n in self.adamw_names}
-        self.owned = [stack for stack in layout.stacks if stack.owner == rank]
-        self.momentum = {
-            stack: torch.zeros_like(stack.view(layout.matrices)) for stack in self.owned
+        self.num_updates = 0
+        self.exp_avg = {n: torch.zeros_like(buffers.parameters[n].data) for n in self.adamw_names}
+        self.exp_avg_sq = {
+            n: torch.zeros_like(buffers.parameters[n].data) for n in self.adamw_names
         }
-        self.second_moment = {stack: self.empty_second_moment(stack) for stack in self.owned}
+        self.owned = [bucket for bucket in buffers.buckets if bucket.owner == rank]
+        self.momentum = {
+            bucket: torch.zeros_like(bucket.view(buffers.matrices)) for bucket in self.owned
+        }
+        self.second_moment = {bucket: self.empty_second_moment(bucket) for bucket in self.owned}
 
     @property
     def adamw_names(self) -> list[str]:
         """Parameters that AdamW updates, on every rank."""
-        return [name for group in self.layout.groups.adamw for name in group.names]
+        return [name for group in self.buffers.groups.adamw for name in group.names]
 
     def step_adamw(self, step: int, rows: RowGradients) -> None:
         """Update all but the matrices; `rows` has the tables' gradients. step counts from 0."""
-        self.updates += 1
+        self.num_updates += 1
         for name, scalars in self._adamw_scalars(step):
             table = rows.tables.get(name)
             if name == HEAD:
                 self._update_head(scalars)
             elif table is None:
-                self._update(name, self.layout.gradient(name), scalars, None)
+                self._update(name, self.buffers.gradient(name), scalars, None)
             else:
                 self._update(name, table, scalars, rows.slot)
 
     def _adamw_scalars(self, step: int) -> Iterator[tuple[str, Tensor]]:
         lr_factor = self.schedule.learning_rate(step)
-        for group in self.layout.groups.adamw:
+        for group in self.buffers.groups.adamw:
             lr = group.lr * lr_factor
-            scalars = coefficients(self.updates, lr, group.betas, group.weight_decay)
+            scalars = coefficients(self.num_updates, lr, group.betas, group.weight_decay)
             for name in group.names:
                 yield name, scalars
 
     @torch.no_grad()
     def _update(self, name: str, gradient: Tensor, scalars: Tensor, slot: Tensor | None) -> None:
-        parameter = self.layout.parameters[name].data
-        adamw_update(parameter, gradient, self.first[name], self.second[name], scalars, slot)
+        parameter = self.buffers.parameters[name].data
+        adamw_update(parameter, gradient, self.exp_avg[name], self.exp_avg_sq[name], scalars, slot)
 
     @torch.no_grad()
     def _update_head(self, scalars: Tensor) -> None:
-        rows = self.layout.head_rows
+        rows = self.buffers.head_rows
         first, second = self.head_moments
         adamw_update(
-            self.layout.parameters[HEAD].data[rows],
-            self.layout.head_grad[rows],
+            self.buffers.parameters[HEAD].data[rows],
+            self.buffers.head_grad[rows],
             first[rows],
             second[rows],
             scalars,
@@ -93,23 +95,23 @@ class MuonAdamW:
     @property
     def head_moments(self) -> tuple[Tensor, Tensor]:
         """AdamW's of the lm_head, (V, C) each."""
-        return self.first[HEAD], self.second[HEAD]
+        return self.exp_avg[HEAD], self.exp_avg_sq[HEAD]
 
     def step_muon(self, step: int) -> None:
         """Update this rank's own matrices."""
-        for stack in self.owned:
-            self.step_stack(step, stack)
+        for bucket in self.owned:
+            self.step_bucket(step, bucket)
 
     @torch.no_grad()
-    def step_stack(self, step: int, stack: Stack) -> None:
+    def step_bucket(self, step: int, bucket: Bucket) -> None:
         """Update one stack of this rank's own."""
         lr_factor = self.schedule.learning_rate(step)
-        group = next(g for g in self.layout.groups.muon if g.shape == stack.shape)
+        group = next(g for g in self.buffers.groups.muon if g.shape == bucket.shape)
         muon_update(
-            stack.view(self.layout.matrices),
-            stack.view(self.layout.matrix_grads),
-            self.momentum[stack],
-            self.second_moment[stack],
+            bucket.view(self.buffers.matrices),
+            bucket.view(self.buffers.matrix_grads),
+            self.momentum[bucket],
+            self.second_moment[bucket],
             MuonStep(
                 lr=group.lr * lr_factor,
                 momentum=self.schedule.muon_momentum(step),
@@ -123,9 +125,9 @@ class MuonAdamW:
         """AdamW's state by parameter name; every rank has it whole."""
         return {
             name: {
-                "step": self.updates,
-                "exp_avg": self.first[name],
-                "exp_avg_sq": self.second[name],
+                "step": self.num_updates,
+                "exp_avg": self.exp_avg[name],
+                "exp_avg_sq": self.exp_avg_sq[name],
             }
             for name in self.adamw_names
         }
@@ -134,11 +136,11 @@ class MuonAdamW:
         """Muon's state by matrix name, of this rank's matrices."""
         return {
             name: {
-                "momentum_buffer": self.momentum[stack][index],
-                "second_momentum_buffer": self.second_moment[stack][index],
+                "momentum_buffer": self.momentum[bucket][index],
+                "second_momentum_buffer": self.second_moment[bucket][index],
             }
-            for stack in self.owned
-            for index, name in enumerate(stack.names)
+            for bucket in self.owned
+            for index, name in enumerate(bucket.names)
         }
 
     def load(self, state: OptimizerState) -> None:
@@ -146,9 +148,9 @@ class MuonAdamW:
         try:
             for name in self.adamw_names:
                 entry = state["adamw"][name]
-                self.first[name].copy_(entry["exp_avg"])
-                self.second[name].copy_(entry["exp_avg_sq"])
-                self.updates = int(entry["step"])
+                self.exp_avg[name].copy_(entry["exp_avg"])
+                self.exp_avg_sq[name].copy_(entry["exp_avg_sq"])
+                self.num_updates = int(entry["step"])
             for name, mine in self.muon_state().items():
                 for key, tensor in mine.items():
                     tensor.copy_(state["muon"][name][key])
@@ -158,8 +160,8 @@ class MuonAdamW:
                 fix="start from the weights alone with --from FOLDER",
             ) from error
 
-    def empty_second_moment(self, stack: Stack) -> Tensor:
+    def empty_second_moment(self, bucket: Bucket) -> Tensor:
         """Zeros (K, R, 1) or (K, 1, C), as NorMuon reduces a matrix of this shape."""
-        rows, columns = stack.shape
+        rows, columns = bucket.shape
         reduced = (rows, 1) if reduced_dimension(rows, columns) == -1 else (1, columns)
-        return self.layout.matrices.new_zeros(len(stack.names), *reduced)
+        return self.buffers.matrices.new_zeros(len(bucket.names), *reduced)

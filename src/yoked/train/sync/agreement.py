@@ -13,8 +13,8 @@ from yoked.errors import DivergedError
 from yoked.train.comm.communicator import Communicator
 from yoked.train.model import GPT
 from yoked.train.optim.groups import group_settings
-from yoked.train.optim.layout import Layout, Stack
 from yoked.train.optim.optimizer import MuonAdamW, OptimizerState
+from yoked.train.optim.param_buffers import Bucket, ParamBuffers
 from yoked.units import format_bytes
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -63,7 +63,7 @@ def fingerprint(tensor: Tensor) -> Tensor:
 
 
 def same_start(
-    layout: Layout, optimizer: MuonAdamW, comm: Communicator, say: Callable[[str], object]
+    buffers: ParamBuffers, optimizer: MuonAdamW, comm: Communicator, say: Callable[[str], object]
 ) -> None:
     """Every rank takes over rank 0's weights and AdamW state. Collective, once a start.
 
@@ -74,9 +74,9 @@ def same_start(
     if not comm.active:
         return
     tensors = [
-        *(parameter.data for parameter in layout.parameters.values()),
-        *optimizer.first.values(),
-        *optimizer.second.values(),
+        *(parameter.data for parameter in buffers.parameters.values()),
+        *optimizer.exp_avg.values(),
+        *optimizer.exp_avg_sq.values(),
     ]
     if comm.device_group is None:
         tensors = _unlike(tensors, comm)
@@ -99,13 +99,13 @@ def _unlike(tensors: Sequence[Tensor], comm: Communicator) -> list[Tensor]:
 
 def whole_state(optimizer: MuonAdamW, comm: Communicator) -> OptimizerState:
     """The optimizer's state with the matrices of all owners, on every rank. Collective."""
-    layout = optimizer.layout
+    buffers = optimizer.buffers
     muon: dict[str, dict[str, Tensor]] = {}
-    for stack in layout.stacks:
-        momentum, second = _stack_state(optimizer, stack)
+    for bucket in buffers.buckets:
+        momentum, second = _bucket_state(optimizer, bucket)
         for tensor in (momentum, second):
-            comm.broadcast(tensor, stack.owner, "the optimizer's state").wait()
-        for index, name in enumerate(stack.names):
+            comm.broadcast(tensor, bucket.owner, "the optimizer's state").wait()
+        for index, name in enumerate(bucket.names):
             muon[name] = {
                 "momentum_buffer": momentum[index],
                 "second_momentum_buffer": second[index],
@@ -113,13 +113,13 @@ def whole_state(optimizer: MuonAdamW, comm: Communicator) -> OptimizerState:
     return {
         "adamw": optimizer.adamw_state(),
         "muon": muon,
-        "settings": group_settings(layout.groups),
+        "settings": group_settings(buffers.groups),
     }
 
 
-def _stack_state(optimizer: MuonAdamW, stack: Stack) -> tuple[Tensor, Tensor]:
+def _bucket_state(optimizer: MuonAdamW, bucket: Bucket) -> tuple[Tensor, Tensor]:
     """The owner's own tensors; elsewhere room for them."""
-    if stack in optimizer.momentum:
-        return optimizer.momentum[stack], optimizer.second_moment[stack]
-    momentum = torch.empty_like(stack.view(optimizer.layout.matrices))
-    return momentum, optimizer.empty_second_moment(stack)
+    if bucket in optimizer.momentum:
+        return optimizer.momentum[bucket], optimizer.second_moment[bucket]
+    momentum = torch.empty_like(bucket.view(optimizer.buffers.matrices))
+    return momentum, optimizer.empty_second_moment(bucket)

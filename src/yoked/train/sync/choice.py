@@ -205,7 +205,7 @@ def _work(
 
 
 def _muon_flops(config: ModelConfig) -> float:
-    """Of a step. Five steps of three products with the small side; see `layout.update_cost`."""
+    """Of a step: five steps of three products with the small side."""
     return 5 * 6 * count_parameters(config).transformer_matrices * config.n_embd
 
 

@@ -19,57 +19,57 @@ import torch
 from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
-from yoked.train.optim.layout import Layout, Stack
+from yoked.train.optim.param_buffers import Bucket, ParamBuffers
 from yoked.train.sync.codecs import Codec, encoded
 
 
 class Matrices:
     """Carries one model's matrices step by step. codec: None sends float32 as it is."""
 
-    def __init__(self, comm: Communicator, layout: Layout, codec: Codec | None) -> None:
-        self.comm, self.layout, self.codec = comm, layout, codec
-        self._stacks = {name: stack for stack in layout.stacks for name in stack.names}
+    def __init__(self, comm: Communicator, buffers: ParamBuffers, codec: Codec | None) -> None:
+        self.comm, self.buffers, self.codec = comm, buffers, codec
+        self._buckets = {name: bucket for bucket in buffers.buckets for name in bucket.names}
         self._tags = {
-            name: Tag(MessageKind.GRADIENT, number) for number, name in enumerate(self._stacks)
+            name: Tag(MessageKind.GRADIENT, number) for number, name in enumerate(self._buckets)
         }
         lossy = codec is not None and comm.active
         # What this rank has yet to make good: of gradients that it sends, of updates that it owns.
-        self._lost = torch.zeros_like(layout.matrices, device="cpu") if lossy else None
+        self._lost = torch.zeros_like(buffers.matrices, device="cpu") if lossy else None
         self._incoming: dict[str, list[tuple[Tensor, Work]]] = {}
         self._leaving: list[Work] = []
         self._sharing: list[Work] = []
-        self._updates: list[tuple[Stack, Tensor, Work]] = []
+        self._updates: list[tuple[Bucket, Tensor, Work]] = []
 
     @property
     def names(self) -> list[str]:
         """The matrices in the order in which every rank sends them: the last layer's first."""
-        return list(reversed([n for n in self.layout.parameters if n in self._stacks]))
+        return list(reversed([n for n in self.buffers.parameters if n in self._buckets]))
 
     def expect(self) -> None:
         """Post the receives of this rank's own matrices, so that they flow while it computes."""
-        for name, stack in self._stacks.items():
-            if stack.owner == self.comm.rank:
+        for name, bucket in self._buckets.items():
+            if bucket.owner == self.comm.rank:
                 self._incoming[name] = [self._receive(name, source) for source in self.comm.peers]
 
     def _receive(self, name: str, source: int) -> tuple[Tensor, Work]:
-        buffer = self._room(self.layout.gradient(name))
+        buffer = self._room(self.buffers.gradient(name))
         about = f"the gradient of {name}"
         return buffer, self.comm.irecv(buffer, source, self._tags[name], about)
 
     def ready(self, name: str) -> None:
         """This rank's gradient of a matrix is complete: send it to its owner."""
-        owner = self._stacks[name].owner
+        owner = self._buckets[name].owner
         if owner == self.comm.rank:
             return
-        gradient = self.layout.gradient(name).view(-1)
+        gradient = self.buffers.gradient(name).view(-1)
         payload = gradient if self.codec is None else self._encode(gradient, self._part(name))
         about = f"the gradient of {name}"
         self._leaving.append(self.comm.isend(payload, owner, self._tags[name], about))
 
-    def collect(self, stack: Stack) -> None:
+    def collect(self, bucket: Bucket) -> None:
         """Add what the others sent to the gradients of a stack of this rank's, in their order."""
-        for name in stack.names:
-            gradient = self.layout.gradient(name).view(-1)
+        for name in bucket.names:
+            gradient = self.buffers.gradient(name).view(-1)
             for buffer, pending in self._incoming.pop(name, ()):
                 pending.wait()
                 if self.codec is None:
@@ -87,31 +87,31 @@ class Matrices:
         They may change from now on, so the last ones have left.
         """
         _wait_all(self._sharing)
-        for number, stack in enumerate(self.layout.stacks):
-            if stack.owner != self.comm.rank:
-                matrices = stack.view(self.layout.matrices).view(-1)
+        for number, bucket in enumerate(self.buffers.buckets):
+            if bucket.owner != self.comm.rank:
+                matrices = bucket.view(self.buffers.matrices).view(-1)
                 buffer = matrices if self.codec is None else self._room(matrices)
                 tag = Tag(MessageKind.PARAMETER, number)
-                pending = self.comm.irecv(buffer, stack.owner, tag, "new matrices")
-                self._updates.append((stack, buffer, pending))
+                pending = self.comm.irecv(buffer, bucket.owner, tag, "new matrices")
+                self._updates.append((bucket, buffer, pending))
 
-    def before_update(self, stack: Stack) -> Tensor | None:
+    def before_update(self, bucket: Bucket) -> Tensor | None:
         """What `share` needs of a stack as it was."""
         lossless = self.codec is None or not self.comm.active
-        return None if lossless else stack.view(self.layout.matrices).clone()
+        return None if lossless else bucket.view(self.buffers.matrices).clone()
 
-    def share(self, stack: Stack, before: Tensor | None) -> None:
+    def share(self, bucket: Bucket, before: Tensor | None) -> None:
         """Send a stack that this rank has updated to all others."""
-        matrices = stack.view(self.layout.matrices).view(-1)
+        matrices = bucket.view(self.buffers.matrices).view(-1)
         payload = matrices
         if before is not None:
             before = before.view(-1)
             assert self._lost is not None
-            lost = self._lost[stack.offset : stack.offset + stack.numel]
+            lost = self._lost[bucket.offset : bucket.offset + bucket.numel]
             payload = self._encode(matrices - before, lost)
             matrices.copy_(before)
             self._decode(payload, matrices, add=True)
-        tag = Tag(MessageKind.PARAMETER, self.layout.stacks.index(stack))
+        tag = Tag(MessageKind.PARAMETER, self.buffers.buckets.index(bucket))
         for rank in self.comm.peers:
             self._sharing.append(self.comm.isend(payload, rank, tag, "new matrices"))
 
@@ -121,10 +121,10 @@ class Matrices:
     def await_updates(self) -> None:
         """Wait until this rank has everybody's new matrices."""
         updates, self._updates = self._updates, []
-        for stack, buffer, pending in updates:
+        for bucket, buffer, pending in updates:
             pending.wait()
             if self.codec is not None:
-                self._decode(buffer, stack.view(self.layout.matrices).view(-1), add=True)
+                self._decode(buffer, bucket.view(self.buffers.matrices).view(-1), add=True)
 
     def settle(self) -> None:
         """The same, and until its own have left: all may change."""
@@ -141,9 +141,9 @@ class Matrices:
     def _part(self, name: str) -> Tensor:
         """What is still lost of a matrix."""
         assert self._lost is not None
-        stack = self._stacks[name]
-        size = stack.shape[0] * stack.shape[1]
-        start = stack.offset + stack.names.index(name) * size
+        bucket = self._buckets[name]
+        size = bucket.shape[0] * bucket.shape[1]
+        start = bucket.offset + bucket.names.index(name) * size
         return self._lost[start : start + size]
 
     def _encode(self, values: Tensor, lost: Tensor) -> Tensor:
@@ -169,9 +169,9 @@ def _wait_all(pendings: list[Work]) -> None:
 class MatricesByCollectives(Matrices):
     """The same in float32 by reduce and broadcast: NCCL pairs messages by their order."""
 
-    def __init__(self, comm: Communicator, layout: Layout) -> None:
-        super().__init__(comm, layout, None)
-        self._reducing: dict[Stack, Work] = {}
+    def __init__(self, comm: Communicator, buffers: ParamBuffers) -> None:
+        super().__init__(comm, buffers, None)
+        self._reducing: dict[Bucket, Work] = {}
 
     def expect(self) -> None:
         """Nothing: a reduction starts on all ranks alike."""
@@ -181,26 +181,26 @@ class MatricesByCollectives(Matrices):
 
     def expect_updates(self) -> None:
         """All gradients of this rank are complete: reduce them."""
-        for stack in self.layout.stacks:
-            gradients = stack.view(self.layout.matrix_grads)
-            self._reducing[stack] = self.comm.reduce(gradients, stack.owner, "matrix gradients")
+        for bucket in self.buffers.buckets:
+            gradients = bucket.view(self.buffers.matrix_grads)
+            self._reducing[bucket] = self.comm.reduce(gradients, bucket.owner, "matrix gradients")
 
-    def collect(self, stack: Stack) -> None:
+    def collect(self, bucket: Bucket) -> None:
         """Wait for the sum of a stack of this rank's."""
-        self._reducing.pop(stack).wait()
+        self._reducing.pop(bucket).wait()
 
     def sent(self) -> None:
         """Wait until this rank's gradients have left: then they may change."""
-        _wait_all([self._reducing.pop(stack) for stack in list(self._reducing)])
+        _wait_all([self._reducing.pop(bucket) for bucket in list(self._reducing)])
 
-    def share(self, stack: Stack, before: Tensor | None) -> None:
+    def share(self, bucket: Bucket, before: Tensor | None) -> None:
         """Nothing until all owners are done."""
 
     def start_sharing(self) -> None:
         """All owners have updated their own: send them, in one order."""
-        for stack in self.layout.stacks:
-            matrices = stack.view(self.layout.matrices)
-            self._sharing.append(self.comm.broadcast(matrices, stack.owner, "new matrices"))
+        for bucket in self.buffers.buckets:
+            matrices = bucket.view(self.buffers.matrices)
+            self._sharing.append(self.comm.broadcast(matrices, bucket.owner, "new matrices"))
 
     def await_updates(self) -> None:
         """Wait until this rank has everybody's new matrices, which come as its own go."""

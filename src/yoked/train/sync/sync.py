@@ -21,7 +21,7 @@ from torch import Tensor
 from yoked.errors import UsageError
 from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.head import piece_edges
-from yoked.train.optim.layout import Layout, Stack
+from yoked.train.optim.param_buffers import Bucket, ParamBuffers
 from yoked.train.sync.dense import dense_sum
 from yoked.train.sync.matrices import Matrices, MatricesByCollectives
 from yoked.train.sync.payload import PAYLOADS, Payload
@@ -50,7 +50,7 @@ class Sync:
     def __init__(
         self,
         comm: Communicator,
-        layout: Layout,
+        buffers: ParamBuffers,
         payload: Payload = PAYLOADS["exact"],
         *,
         sums_head: bool = True,
@@ -58,18 +58,18 @@ class Sync:
         """sums_head: whether the lm_head's gradient is summed; vocab-parallel, each rank has its
         part of the sum already.
         """
-        self.comm, self.layout, self.payload = comm, layout, payload
-        self.matrices = _matrices(comm, layout, payload)
-        width = layout.head_grad.size(1)
-        edges = piece_edges(layout.head_grad.size(0)) if sums_head else []
+        self.comm, self.buffers, self.payload = comm, buffers, payload
+        self.matrices = _matrices(comm, buffers, payload)
+        width = buffers.head_grad.size(1)
+        edges = piece_edges(buffers.head_grad.size(0)) if sums_head else []
         pieces = [slice(a * width, b * width) for a, b in edges]
-        self.head = dense_sum(comm, layout.head_grad.view(-1), pieces, payload.dense)
+        self.head = dense_sum(comm, buffers.head_grad.view(-1), pieces, payload.dense)
         self.rows = RowSum(
             comm,
-            layout.table_widths,
-            layout.model.config.padded_vocab_size,
+            buffers.table_widths,
+            buffers.model.config.padded_vocab_size,
             payload.rows,
-            layout.head_grad.device,
+            buffers.head_grad.device,
         )
         self._scalars: Work | None = None
         self._arrival: Work | None = None
@@ -80,7 +80,7 @@ class Sync:
 
     def _watch_matrices(self) -> None:
         for name in self.matrices.names:
-            parameter = self.layout.parameters[name]
+            parameter = self.buffers.parameters[name]
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 lambda _, name=name: self._made(name)
             )
@@ -145,7 +145,7 @@ class Sync:
         self.reach(Moment.LAST_BACKWARD)
         for name in list(self._unsent):
             self._made(name)
-        self._scalars = self.comm.all_reduce(self.layout.scalar_grads, "scalar gradients")
+        self._scalars = self.comm.all_reduce(self.buffers.scalar_grads, "scalar gradients")
         self.reach(Moment.DONE)
         self.matrices.expect_updates()
 
@@ -155,19 +155,19 @@ class Sync:
             self._arrival.wait()
             self._arrival = None
 
-    def collect(self, stack: Stack) -> None:
+    def collect(self, bucket: Bucket) -> None:
         """Until the gradients of a stack of this rank's are summed."""
         if self.comm.active:
-            self.matrices.collect(stack)
+            self.matrices.collect(bucket)
 
-    def before_update(self, stack: Stack) -> Tensor | None:
+    def before_update(self, bucket: Bucket) -> Tensor | None:
         """What `share` needs of a stack as it was."""
-        return self.matrices.before_update(stack)
+        return self.matrices.before_update(bucket)
 
-    def share(self, stack: Stack, before: Tensor | None) -> None:
+    def share(self, bucket: Bucket, before: Tensor | None) -> None:
         """This rank's stack is new: send it while the rest of the optimizer works."""
         if self.comm.active:
-            self.matrices.share(stack, before)
+            self.matrices.share(bucket, before)
 
     def finish(self) -> RowGradients:
         """All stacks are shared: wait for every other gradient.
@@ -184,12 +184,12 @@ class Sync:
         return self.rows.sum()
 
 
-def _matrices(comm: Communicator, layout: Layout, payload: Payload) -> Matrices:
+def _matrices(comm: Communicator, buffers: ParamBuffers, payload: Payload) -> Matrices:
     if comm.device_group is None:
-        return Matrices(comm, layout, payload.dense)
+        return Matrices(comm, buffers, payload.dense)
     if not payload.exact:
         raise UsageError(
             f"--sync {payload.name} is for Gloo; every rank here has a GPU, and uses NCCL",
             fix="--sync exact",
         )
-    return MatricesByCollectives(comm, layout)
+    return MatricesByCollectives(comm, buffers)

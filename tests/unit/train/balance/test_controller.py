@@ -27,7 +27,7 @@ class Followed:
         )
         self.rows, self.lm_head = [4, 4], [4.0, 4.0]
         trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)])
-        trainer.layout = SimpleNamespace(owners={"a matrix": 0})
+        trainer.buffers = SimpleNamespace(owners={"a matrix": 0})
         trainer.divided = SimpleNamespace() if divided else None
         trainer.assign = self.assign
         self.said: list[str] = []

@@ -25,18 +25,18 @@ def summed_gradients(trainer: Trainer) -> dict[str, Tensor]:
     """The gradients of step 0 that this rank would apply: all but the matrices of others."""
     trainer.gradients(0)
     trainer.sync.await_all()
-    for stack in trainer.optimizer.owned:
-        trainer.sync.collect(stack)
-        trainer.sync.share(stack, trainer.sync.before_update(stack))
+    for bucket in trainer.optimizer.owned:
+        trainer.sync.collect(bucket)
+        trainer.sync.share(bucket, trainer.sync.before_update(bucket))
     rows = trainer.sync.finish()
     trainer.settle()
     found: dict[str, Tensor] = {}
-    for name, parameter in trainer.layout.parameters.items():
+    for name, parameter in trainer.buffers.parameters.items():
         if name in rows.tables:
             found[name] = torch.zeros(parameter.shape)
             found[name][rows.rows] = rows.tables[name]
-        elif trainer.layout.owners.get(name, trainer.comm.rank) == trainer.comm.rank:
-            found[name] = trainer.layout.gradient(name).clone()
+        elif trainer.buffers.owners.get(name, trainer.comm.rank) == trainer.comm.rank:
+            found[name] = trainer.buffers.gradient(name).clone()
     return found
 
 
@@ -107,7 +107,7 @@ def weights_after(comm: Communicator, shares: list[float], payload: str, steps: 
     for step in range(steps):
         trainer.step(step)
     trainer.settle()
-    return [checksum(parameter) for parameter in trainer.layout.parameters.values()]
+    return [checksum(parameter) for parameter in trainer.buffers.parameters.values()]
 
 
 @pytest.mark.parametrize("payload", list(PAYLOADS))
@@ -126,10 +126,10 @@ def test_weights_stay_equal_on_all_ranks_and_repeat_to_the_bit(on_ranks, payload
 def test_error_feedback_brings_in_later_what_rounding_lost(on_ranks, alone, payload):
     def sums(comm: Communicator) -> tuple[Tensor, Tensor]:
         trainer = TINY.trainer(comm, [1.0, 1.0], payload)
-        total = torch.zeros_like(trainer.layout.head_grad)
+        total = torch.zeros_like(trainer.buffers.head_grad)
         for _ in range(20):
             total += summed_gradients(trainer)["lm_head.weight"]
-        return total / 20, trainer.layout.head_grad
+        return total / 20, trainer.buffers.head_grad
 
     (mean, last), _ = on_ranks(2, sums)
 
@@ -149,7 +149,7 @@ def test_a_rank_of_two_sends_as_much_as_in_a_ring(on_ranks, payload, bits):
 
     dense = sum(
         parameter.numel()
-        for n, parameter in TINY.trainer(Communicator(), [1.0]).layout.parameters.items()
+        for n, parameter in TINY.trainer(Communicator(), [1.0]).buffers.parameters.items()
         if n == "lm_head.weight" or n.startswith("transformer.h.")
     )
     rows = 48 * 3 * 32 * (4 if payload == "exact" else 2)
@@ -164,7 +164,7 @@ def test_matrices_by_collectives_learn_the_same(on_ranks):
         for step in range(3):
             trainer.step(step)
         trainer.settle()
-        return [parameter.detach() for parameter in trainer.layout.parameters.values()]
+        return [parameter.detach() for parameter in trainer.buffers.parameters.values()]
 
     plain, collective = (
         on_ranks(2, lambda comm, way=way: weights(comm, way))[0] for way in (False, True)

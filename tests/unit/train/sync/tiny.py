@@ -13,8 +13,8 @@ from yoked.train.comm.communicator import Communicator
 from yoked.train.head import Head
 from yoked.train.model import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
-from yoked.train.optim.layout import HEAD, Layout
 from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.optim.param_buffers import HEAD, ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.sync.agreement import checksum
 from yoked.train.sync.payload import PAYLOADS
@@ -69,11 +69,11 @@ class Tiny:
                 parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
         model.finish()
         groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
-        layout = Layout(model, groups, shares)
+        buffers = ParamBuffers(model, groups, shares)
         return Trainer(
             model,
-            layout,
-            MuonAdamW(layout, Schedule(100), comm.rank),
+            buffers,
+            MuonAdamW(buffers, Schedule(100), comm.rank),
             Head(VOCAB),
             comm,
             self,
@@ -88,13 +88,13 @@ class Tiny:
 def one_step(trainer: Trainer) -> tuple[dict[str, Tensor], StepStats]:
     """All dense gradients that this rank applies, of the lm_head its part, and its figures."""
     stats = trainer.step(0)
-    layout = trainer.layout
-    head = torch.zeros_like(layout.head_grad)
-    head[layout.head_rows] = layout.head_grad[layout.head_rows]
+    buffers = trainer.buffers
+    head = torch.zeros_like(buffers.head_grad)
+    head[buffers.head_rows] = buffers.head_grad[buffers.head_rows]
     found = {HEAD: head}
-    for stack in trainer.optimizer.owned:
-        for name in stack.names:
-            found[name] = layout.gradient(name).clone()
+    for bucket in trainer.optimizer.owned:
+        for name in bucket.names:
+            found[name] = buffers.gradient(name).clone()
     trainer.settle()
     return found, stats
 
@@ -111,6 +111,6 @@ def summed(by_rank: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
 def held_by(trainer: Trainer) -> tuple[list[int], list[Tensor]]:
     """Checksums of all that a checkpoint of this rank's has, and the weights; collective."""
     trainer.settle(moments=True)
-    weights = [parameter.detach().clone() for parameter in trainer.layout.parameters.values()]
-    held = [*weights, *trainer.optimizer.first.values(), *trainer.optimizer.second.values()]
+    weights = [parameter.detach().clone() for parameter in trainer.buffers.parameters.values()]
+    held = [*weights, *trainer.optimizer.exp_avg.values(), *trainer.optimizer.exp_avg_sq.values()]
     return [checksum(tensor) for tensor in held], weights

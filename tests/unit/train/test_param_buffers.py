@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from yoked.timeline.ownership import ADAMW_FLOPS
 from yoked.train.model import GPT, ModelConfig
 from yoked.train.optim.groups import Groups, LearningRates, MuonGroup, build_groups
-from yoked.train.optim.layout import Layout, assign_owners, update_cost
+from yoked.train.optim.param_buffers import ParamBuffers, assign_owners, muon_flops
 
 CONFIG = ModelConfig(
     sequence_len=8, vocab_size=64, n_layer=3, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
@@ -27,17 +27,17 @@ def make_groups(*counts: int) -> Groups:
     )
 
 
-def make_layout(speeds: list[float]) -> Layout:
+def make_buffers(speeds: list[float]) -> ParamBuffers:
     model = GPT(CONFIG)
     model.init_weights()
     groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
-    return Layout(model, groups, speeds)
+    return ParamBuffers(model, groups, speeds)
 
 
 def costs_by_rank(groups: Groups, owners: dict[str, int], ranks: int) -> list[int]:
     shape_of = {name: group.shape for group in groups.muon for name in group.names}
     return [
-        sum(update_cost(shape_of[name]) for name, owner in owners.items() if owner == rank)
+        sum(muon_flops(shape_of[name]) for name, owner in owners.items() if owner == rank)
         for rank in range(ranks)
     ]
 
@@ -69,7 +69,7 @@ def test_no_rank_could_hand_its_smallest_matrix_to_one_that_is_done_earlier(spee
     times = [cost / speed for cost, speed in zip(costs, speeds, strict=True)]
     busiest = max(range(len(speeds)), key=times.__getitem__)
     shape_of = {name: group.shape for group in groups.muon for name in group.names}
-    theirs = [update_cost(shape_of[name]) for name, rank in owners.items() if rank == busiest]
+    theirs = [muon_flops(shape_of[name]) for name, rank in owners.items() if rank == busiest]
     for cost, speed in zip(costs, speeds, strict=True):
         assert not theirs or (cost + min(theirs)) / speed >= times[busiest] * (1 - 1e-9)
 
@@ -96,7 +96,7 @@ def test_a_slow_rank_owns_less_where_all_have_much_to_update_besides():
 
 
 def test_a_cost_does_not_depend_on_the_matrix_lying_or_standing():
-    assert update_cost((64, 256)) == update_cost((256, 64)) > update_cost((64, 64))
+    assert muon_flops((64, 256)) == muon_flops((256, 64)) > muon_flops((64, 64))
 
 
 @pytest.mark.parametrize("speeds", [[1.0], [1.0, 1.0], [3.0, 0.0, 1.0]])
@@ -104,31 +104,31 @@ def test_the_layout_leaves_the_weights_as_they_were(speeds):
     plain = GPT(CONFIG)
     plain.init_weights()
 
-    layout = make_layout(speeds)
+    buffers = make_buffers(speeds)
 
-    state = layout.model.state_dict()
+    state = buffers.model.state_dict()
     assert all(torch.equal(state[name], value) for name, value in plain.state_dict().items())
 
 
 @pytest.mark.parametrize("speeds", [[1.0], [1.0, 1.0], [3.0, 0.0, 1.0]])
 def test_stacks_fill_the_buffer_owner_by_owner(speeds):
-    layout = make_layout(speeds)
+    buffers = make_buffers(speeds)
 
     end = 0
-    for stack in layout.stacks:
-        assert stack.offset == end
-        end += stack.numel
-        for index, name in enumerate(stack.names):
-            assert layout.owners[name] == stack.owner
-            assert torch.equal(stack.view(layout.matrices)[index], layout.parameters[name])
-    assert end == layout.matrices.numel() == layout.matrix_grads.numel()
-    owners = [stack.owner for stack in layout.stacks]
+    for bucket in buffers.buckets:
+        assert bucket.offset == end
+        end += bucket.numel
+        for index, name in enumerate(bucket.names):
+            assert buffers.owners[name] == bucket.owner
+            assert torch.equal(bucket.view(buffers.matrices)[index], buffers.parameters[name])
+    assert end == buffers.matrices.numel() == buffers.matrix_grads.numel()
+    owners = [bucket.owner for bucket in buffers.buckets]
     assert owners == sorted(owners)
 
 
 def test_a_backward_pass_fills_the_flat_buffers():
-    layout = make_layout([1.0, 1.0])
-    model = layout.model
+    buffers = make_buffers([1.0, 1.0])
+    model = buffers.model
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05)
@@ -137,34 +137,34 @@ def test_a_backward_pass_fills_the_flat_buffers():
     for _ in range(2):
         model.logits(model(ids)).square().sum().backward()
 
-    twice = {n: g.clone() for n in layout.owners if (g := layout.gradient(n)) is not None}
-    layout.zero_gradients()
-    assert all(layout.gradient(name).eq(0).all() for name in layout.scalar_names)
+    twice = {n: g.clone() for n in buffers.owners if (g := buffers.gradient(n)) is not None}
+    buffers.zero_gradients()
+    assert all(buffers.gradient(name).eq(0).all() for name in buffers.scalar_names)
     model.logits(model(ids)).square().sum().backward()
-    for stack in layout.stacks:
-        for index, name in enumerate(stack.names):
-            part = stack.view(layout.matrix_grads)[index]
-            assert torch.equal(part, layout.gradient(name))
+    for bucket in buffers.buckets:
+        for index, name in enumerate(bucket.names):
+            part = bucket.view(buffers.matrix_grads)[index]
+            assert torch.equal(part, buffers.gradient(name))
             torch.testing.assert_close(2 * part, twice[name])
             assert part.ne(0).any(), name
-    flat = torch.cat([layout.gradient(name).flatten() for name in layout.scalar_names])
-    assert torch.equal(flat, layout.scalar_grads)
-    assert layout.scalar_grads.ne(0).any()
+    flat = torch.cat([buffers.gradient(name).flatten() for name in buffers.scalar_names])
+    assert torch.equal(flat, buffers.scalar_grads)
+    assert buffers.scalar_grads.ne(0).any()
 
 
 def test_scalars_are_all_that_is_neither_table_nor_head_nor_matrix():
-    layout = make_layout([1.0])
+    buffers = make_buffers([1.0])
 
-    assert set(layout.scalar_names) == {
+    assert set(buffers.scalar_names) == {
         "resid_lambdas",
         "x0_lambdas",
         "smear_gate.weight",
         "smear_lambda",
         "backout_lambda",
     }
-    assert layout.table_widths == {
+    assert buffers.table_widths == {
         "transformer.wte.weight": 32,
         "value_embeds.0.weight": 32,
         "value_embeds.2.weight": 32,
     }
-    assert layout.gradient("lm_head.weight") is layout.head_grad
+    assert buffers.gradient("lm_head.weight") is buffers.head_grad

@@ -23,7 +23,7 @@ HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True)
-class Stack:
+class Bucket:
     """K matrices of one shape with one owner, consecutive in the flat buffer."""
 
     owner: int
@@ -41,7 +41,7 @@ class Stack:
         return flat[self.offset : self.offset + self.numel].view(len(self.names), *self.shape)
 
 
-def update_cost(shape: tuple[int, int]) -> int:
+def muon_flops(shape: tuple[int, int]) -> int:
     """FLOPs of one orthogonalisation: per Polar Express step two products with the small side."""
     small, large = sorted(shape)
     return 5 * (4 * small * small * large + 2 * small**3)
@@ -57,7 +57,7 @@ def assign_owners(
     """
     speeds = owner_speeds(speeds)
     names = [
-        (-update_cost(group.shape), name, group.shape)
+        (-muon_flops(group.shape), name, group.shape)
         for group in groups.muon
         for name in group.names
     ]
@@ -65,13 +65,13 @@ def assign_owners(
     owners: dict[str, int] = {}
     able = [rank for rank, speed in enumerate(speeds) if speed > 0]
     for _, name, shape in sorted(names):
-        owner = min(able, key=lambda rank: (busy[rank] + update_cost(shape)) / speeds[rank])
-        busy[owner] += update_cost(shape)
+        owner = min(able, key=lambda rank: (busy[rank] + muon_flops(shape)) / speeds[rank])
+        busy[owner] += muon_flops(shape)
         owners[name] = owner
     return owners
 
 
-class Layout:
+class ParamBuffers:
     """The flat buffers of one model; after construction its parameters are views of them."""
 
     def __init__(self, model: GPT, groups: Groups, speeds: Sequence[float]) -> None:
@@ -80,9 +80,9 @@ class Layout:
         self.parameters = dict(model.named_parameters())
         numbers = sum(self.parameters[name].numel() for each in groups.adamw for name in each.names)
         self.owners = assign_owners(groups, speeds, numbers)
-        self.stacks = self._stack()
+        self.buckets = self._bucket()
         device = model.device
-        total = sum(stack.numel for stack in self.stacks)
+        total = sum(bucket.numel for bucket in self.buckets)
         self.matrices = torch.empty(total, device=device)
         self.matrix_grads = torch.zeros(total, device=device)
         self.head_grad = torch.zeros_like(self.parameters[HEAD].data)
@@ -100,21 +100,21 @@ class Layout:
     def _is_scalar(self, name: str) -> bool:
         return name != HEAD and name not in dict(self.model.tables())
 
-    def _stack(self) -> list[Stack]:
-        stacks: list[Stack] = []
+    def _bucket(self) -> list[Bucket]:
+        buckets: list[Bucket] = []
         offset = 0
         for owner in sorted(set(self.owners.values())):
             for group in self.groups.muon:
                 names = tuple(name for name in group.names if self.owners[name] == owner)
                 if names:
-                    stacks.append(Stack(owner, names, group.shape, offset))
-                    offset += stacks[-1].numel
-        return stacks
+                    buckets.append(Bucket(owner, names, group.shape, offset))
+                    offset += buckets[-1].numel
+        return buckets
 
     def _attach_matrices(self) -> None:
-        for stack in self.stacks:
-            values, grads = stack.view(self.matrices), stack.view(self.matrix_grads)
-            for index, name in enumerate(stack.names):
+        for bucket in self.buckets:
+            values, grads = bucket.view(self.matrices), bucket.view(self.matrix_grads)
+            for index, name in enumerate(bucket.names):
                 parameter = self.parameters[name]
                 values[index].copy_(parameter.data)
                 parameter.data = values[index]
