@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import Any
 
 # (flag, value) of OLD -> how NEW spells both.
-RENAMED: dict[tuple[str, str], tuple[str, str]] = {}
+RENAMED: dict[tuple[str, str], tuple[str, str]] = {
+    ("lm-head", "whole"): ("lm-head", "replicated"),
+    ("lm-head", "divided"): ("lm-head", "vocab-parallel"),
+}
 LIMIT_S = 600
 # Lines of a case that differs.
 SHOWN = 8

@@ -32,11 +32,11 @@ def bench(lab: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("lm_head", ["whole", "divided"])
+@pytest.mark.parametrize("lm_head", ["replicated", "vocab-parallel"])
 def test_ranks_and_shares_change_neither_gradients_nor_losses(
     bench: ModuleType, lab: Any, dtype: str, lm_head: str
 ) -> None:
-    small = {"max_seq_len": 16, "total_batch_size": 64} if lm_head == "divided" else {}
+    small = {"max_seq_len": 16, "total_batch_size": 64} if lm_head == "vocab-parallel" else {}
     config = parse(lab.flags(num_iterations=500, lm_head=lm_head, **small))
 
     found = bench.measure(config, lab.root / "curves", dtype, 30, bench.CASES)
@@ -44,7 +44,7 @@ def test_ranks_and_shares_change_neither_gradients_nor_losses(
     assert len(found) == len(bench.CASES)
     for number, shares in enumerate(bench.CASES.values()):
         case = json.loads((lab.root / "curves" / dtype / str(number) / "losses.json").read_text())
-        assert case["lm_head"] == (lm_head if ":" in shares else "whole")
+        assert case["lm_head"] == (lm_head if ":" in shares else "replicated")
     assert {name: bench.passes(dtype, figures) for name, figures in found.items()} == dict.fromkeys(
         found, True
     )

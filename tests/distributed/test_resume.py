@@ -39,10 +39,10 @@ def test_a_lm_head_that_ranks_do_not_have_whole_is_saved_whole_and_goes_on_on_an
 ) -> None:
     flags = lab.flags(max_seq_len=16, total_batch_size=64)
     alone = lab.train("alone", *flags).end()
-    apart = lab.train("apart", *flags, "--shares=3:1", "--lm-head=divided", ranks=2).end()
+    apart = lab.train("apart", *flags, "--shares=3:1", "--lm-head=vocab-parallel", ranks=2).end()
     assert (alone.status, apart.status) == (0, 0), apart.stderr
     kept = {choice["name"]: choice["value"] for choice in apart.json["choices"]}
-    assert kept["lm_head"] == "divided"
+    assert kept["lm_head"] == "vocab-parallel"
 
     first = lab.curve("apart").losses
     again = lab.train("apart", "--resume-from-step=4", ranks=2).end()

@@ -31,7 +31,7 @@ CANARY = "/tmp/canary"
 FIXED = (
     *("--depth=2", "--max-seq-len=64", "--vocab-size=512", "--total-batch-size=512"),
     *("--device-batch-size=2", "--eval-every=-1", "--dtype=float32", "--attention=sdpa"),
-    *("--threads=1", "--sync=exact", "--lm-head=whole", "--shares=1:1", "--balance=off"),
+    *("--threads=1", "--sync=exact", "--lm-head=replicated", "--shares=1:1", "--balance=off"),
     *("--save-every=20", "--matmul=mkl"),
 )
 

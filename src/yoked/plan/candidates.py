@@ -18,11 +18,11 @@ from yoked.plan.shape import (
     muon_flops,
 )
 from yoked.timeline.assignment import assign_rows, water_fill
-from yoked.timeline.deferral import Parts, deferred_backwards, part_rows
-from yoked.timeline.division import is_divided
 from yoked.timeline.ownership import owner_fractions
+from yoked.timeline.schedule import MicroBatchSchedule, max_deferred_backwards, schedule_rows
 from yoked.timeline.simulator import simulate_step
 from yoked.timeline.token_stats import expected_unique_tokens
+from yoked.timeline.vocab_parallel import is_vocab_parallel
 from yoked.timeline.work import (
     DENSE_BYTES,
     GLOO_CPU_S_PER_BYTE,
@@ -54,7 +54,7 @@ class Candidate:
     tokens_per_step: int
     forecast: StepForecast
     memory_bytes: dict[str, float]
-    lm_head: str = "whole"
+    lm_head: str = "replicated"
 
     @property
     def tokens_per_second(self) -> float:
@@ -80,19 +80,19 @@ def build_candidate(
     ranks = [cost for cost in costs for _ in range(cost.ranks)]
     times = [partial(step_time_s, cost, device_batch_size) for cost in ranks]
     shares = assign_rows(rows_per_step, times)
-    divided = _divides(shape, ranks, rows_per_step, device_batch_size)
+    vocab_parallel = _is_vocab_parallel(shape, ranks, rows_per_step, device_batch_size)
     speeds = [cost.rows_per_s for cost in ranks]
     fractions = owner_fractions(speeds, muon_flops(shape), count_parameters(shape).adamw)
     # A rank alone has no message to hide.
     deferred = _deferred(shape, device_batch_size) if len(ranks) > 1 else 1
-    parts = [part_rows(rows, device_batch_size, deferred) for rows in shares]
+    parts = [schedule_rows(rows, device_batch_size, deferred) for rows in shares]
     works = [
         _work(shape, *each, device_batch_size, sync)
         for each in zip(ranks, parts, fractions, strict=True)
     ]
-    if divided:
-        works = divided_works(shape, works, ranks, shares, device_batch_size)
-    lm_head = "divided" if divided else "whole"
+    if vocab_parallel:
+        works = vocab_parallel_works(shape, works, ranks, shares, device_batch_size)
+    lm_head = "vocab-parallel" if vocab_parallel else "replicated"
     by_host = dict.fromkeys((cost.host for cost in costs), 0)
     for cost, rows in zip(ranks, shares, strict=True):
         by_host[cost.host] += rows
@@ -105,15 +105,17 @@ def build_candidate(
         ranks={cost.host: cost.ranks for cost in costs},
         tokens_per_step=rows_per_step * shape.sequence_len,
         forecast=simulate_step(works, step_traffic(shape, sync, costs[0].dtype, lm_head), network),
-        memory_bytes=_memory(shape, works, ranks, parts, device_batch_size, sync, divided),
+        memory_bytes=_memory(shape, works, ranks, parts, device_batch_size, sync, vocab_parallel),
         lm_head=lm_head,
     )
 
 
-def _divides(shape: Shape, ranks: Sequence[RankCost], rows: int, device_batch_size: int) -> bool:
-    """Whether the lm_head is divided in steps of so many rows, as `--lm-head auto` has it."""
+def _is_vocab_parallel(
+    shape: Shape, ranks: Sequence[RankCost], rows: int, device_batch_size: int
+) -> bool:
+    """Whether the lm_head is, in steps of so many rows, as `--lm-head auto` has it."""
     able = len(ranks) > 1 and all(rank.device == "cpu" for rank in ranks)
-    return able and is_divided(
+    return able and is_vocab_parallel(
         rows * shape.sequence_len,
         shape.padded_vocab_size,
         math.ceil(rows / device_batch_size),
@@ -126,14 +128,14 @@ def step_time_s(cost: RankCost, device_batch_size: int, rows: int) -> float:
     return cost.adamw_s + cost.rows_time_s(rows, device_batch_size)
 
 
-def divided_works(
+def vocab_parallel_works(
     shape: Shape,
     works: Sequence[RankWork],
     ranks: Sequence[RankCost],
     rows: Sequence[int],
     device_batch_size: int,
 ) -> list[RankWork]:
-    """The ranks' work with the lm_head divided between them; no micro-batch is early."""
+    """The ranks' work with a vocab-parallel lm_head; no micro-batch is early."""
     found: list[RankWork] = []
     head = head_part(head_flops_per_token(shape), flops_per_token(shape))
     extra = water_fill(
@@ -164,10 +166,10 @@ def _memory(
     shape: Shape,
     works: Sequence[RankWork],
     ranks: Sequence[RankCost],
-    parts: Sequence[Parts],
+    parts: Sequence[MicroBatchSchedule],
     device_batch_size: int,
     sync: str,
-    divided: bool,
+    vocab_parallel: bool,
 ) -> dict[str, float]:
     """Bytes by host, all its ranks."""
     many = len(ranks) > 1
@@ -182,7 +184,7 @@ def _memory(
             owned_fraction=work.owned_fraction,
             lossy=many and sync != EXACT,
             payload_bytes=DENSE_BYTES[sync] if many else 0.0,
-            logits=rows * shape.sequence_len * shape.padded_vocab_size if divided else None,
+            logits=rows * shape.sequence_len * shape.padded_vocab_size if vocab_parallel else None,
         )
         found[cost.host] = found.get(cost.host, 0.0) + need.total
     return found
@@ -192,7 +194,7 @@ def step_traffic(shape: Shape, sync: str, dtype: str, lm_head: str) -> StepTraff
     """What a step of this model exchanges. dtype: of hidden states."""
     counts = count_parameters(shape)
     return StepTraffic(
-        head_numbers=counts.lm_head if lm_head == "whole" else 0.0,
+        head_numbers=counts.lm_head if lm_head == "replicated" else 0.0,
         matrix_numbers=counts.transformer_matrices,
         embedding_row_numbers=shape.embedding_row_numbers,
         layers=min(shape.depth, MAX_LAYER_GROUPS),
@@ -206,7 +208,7 @@ def step_traffic(shape: Shape, sync: str, dtype: str, lm_head: str) -> StepTraff
 def _work(
     shape: Shape,
     cost: RankCost,
-    parts: Parts,
+    parts: MicroBatchSchedule,
     owned_fraction: float,
     device_batch_size: int,
     sync: str,
@@ -245,4 +247,4 @@ def _work(
 
 def _deferred(shape: Shape, device_batch_size: int) -> int:
     tokens = device_batch_size * shape.sequence_len
-    return deferred_backwards(tokens, shape.n_embd, shape.depth)
+    return max_deferred_backwards(tokens, shape.n_embd, shape.depth)

@@ -116,9 +116,9 @@ def _communication(chosen: Candidate) -> str:
 
 def _lm_head_reason(chosen: Candidate) -> list[str]:
     """Where its gradient is not summed, why."""
-    if chosen.lm_head == "divided":
+    if chosen.lm_head == "vocab-parallel":
         why = "the hidden states of so few tokens weigh less than its gradient"
-        return [f"the lm_head is divided by its vocabulary: {why}"]
+        return [f"the lm_head is vocab-parallel: {why}"]
     return []
 
 

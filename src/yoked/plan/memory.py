@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from yoked.plan.shape import Shape, count_parameters
-from yoked.timeline.deferral import activation_numbers
+from yoked.timeline.schedule import activation_numbers
 from yoked.timeline.token_stats import expected_unique_tokens
 
 # A process that has imported torch, chosen its products and holds its work buffers. With it the

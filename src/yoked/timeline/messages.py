@@ -117,10 +117,10 @@ class StepMessages:
         rest = iter(in_order)
         early, *deferred = has_rows
         self.early = next(rest) if early else None
-        chunks = traffic.head_chunks if traffic.lm_head == "whole" else 0
+        chunks = traffic.head_chunks if traffic.lm_head == "replicated" else 0
         self.head = list(islice(rest, chunks))
         # Hidden states, sums, gradients of the hidden states.
-        self.divided = list(islice(rest, 3 if traffic.lm_head == "divided" else 0))
+        self.vocab_parallel = list(islice(rest, 3 if traffic.lm_head == "vocab-parallel" else 0))
         self.deferred = [next(rest) if there else None for there in deferred]
         self.layers = list(islice(rest, traffic.layers))
         self.rows = next(rest)
@@ -165,7 +165,7 @@ def step_messages(classes: RankClasses, traffic: StepTraffic) -> StepMessages:
 
 def _head_messages(classes: RankClasses, traffic: StepTraffic) -> list[Message]:
     """The chunks of the lm_head's gradient, or what is exchanged in its place."""
-    if traffic.lm_head == "divided":
+    if traffic.lm_head == "vocab-parallel":
         own = [traffic.token_bytes * work.tokens for work in classes.works]
         hidden = _all_gather(classes, own)
         every = sum(count * each for count, each in zip(classes.counts, own, strict=True))

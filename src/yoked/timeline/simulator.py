@@ -123,7 +123,11 @@ class _RankTimeline:
         yield _Event(send=messages.rows)
 
     def _head(self, messages: StepMessages) -> Iterator[_Event]:
-        return self._divided_head(messages) if messages.divided else self._replicated_head(messages)
+        return (
+            self._vocab_parallel_head(messages)
+            if messages.vocab_parallel
+            else self._replicated_head(messages)
+        )
 
     def _replicated_head(self, messages: StepMessages) -> Iterator[_Event]:
         head_s = self.work.head_s
@@ -133,8 +137,8 @@ class _RankTimeline:
         for message in messages.head:
             yield _Event(chunk_s / len(messages.head), send=message)
 
-    def _divided_head(self, messages: StepMessages) -> Iterator[_Event]:
-        hidden, sums, gradient = messages.divided
+    def _vocab_parallel_head(self, messages: StepMessages) -> Iterator[_Event]:
+        hidden, sums, gradient = messages.vocab_parallel
         logits_s = self.work.head_s * HEAD_BEFORE_FIRST_CHUNK
         own_s = logits_s * self.work.tokens / self.tokens
         yield _Event(send=hidden)

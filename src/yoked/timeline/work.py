@@ -49,7 +49,7 @@ class RankWork:
     """One rank's step. early_s: the first micro-batches, whole; deferred_forward_s: the deferred
     ones' way through layers and head; forward_s, head_s, backward_s: the last one, 0 without rows;
     deferred_backward_s: the deferred ones' backward passes in two parts, before its own
-    (`yoked.timeline.deferral`).
+    (`yoked.timeline.schedule`).
 
     muon_s: of the matrices that it owns, the part owned_fraction of all. adamw_s: of all else.
     early_rows, deferred_rows, table_rows: rows of the tables that the tokens of the first, the
@@ -57,8 +57,8 @@ class RankWork:
     dtype and back.
     cpu_s_per_byte: what a byte sent or received costs its cores, divided by its threads.
 
-    Where the lm_head is divided, head_s is of this rank's part for all tokens, and ahead_s has
-    none of it; tokens: of this rank's rows.
+    Where the lm_head is vocab-parallel, head_s is of this rank's part for all tokens, and
+    deferred_forward_s has none of it; tokens: of this rank's rows.
     """
 
     host: str
@@ -94,9 +94,8 @@ class StepTraffic:
     """What one step exchanges. embedding_row_numbers: numbers of one row in all tables together.
 
     layers: groups in which the matrices' gradients leave; head_chunks, buckets: messages that the
-    lm_head's gradient and the new matrices are parted into. lm_head: whole or
-    divided (`yoked.timeline.division`); then nothing of it is summed, and token_bytes are those of
-    a token's hidden state.
+    lm_head's gradient and the new matrices are parted into. lm_head: replicated, or
+    vocab-parallel; then nothing of it is summed, and token_bytes are those of a hidden state.
     """
 
     head_numbers: float
@@ -107,7 +106,7 @@ class StepTraffic:
     row_bytes: float = 4.0
     head_chunks: int = 8
     buckets: int = 4
-    lm_head: str = "whole"
+    lm_head: str = "replicated"
     token_bytes: float = 0.0
 
 

@@ -29,7 +29,7 @@ Attention = Literal["auto", "sdpa", "blocked"]
 Compile = Literal["auto", "on", "off"]
 Balance = Literal["auto", "on", "off"]
 Sync = Literal["auto", "exact", "bf16", "int8", "int4"]
-LmHead = Literal["auto", "whole", "divided"]
+LmHead = Literal["auto", "replicated", "vocab-parallel"]
 
 # The groups of flags in --help, in their order.
 MODEL = "Model"
@@ -190,8 +190,7 @@ class TrainConfig:
         LmHead,
         _flag(
             "Every rank has the whole lm_head and its gradient is summed, or each rank computes a "
-            "part of its vocabulary and hidden states travel; auto: divided where a step has few "
-            "tokens.",
+            "part of its vocabulary and hidden states travel, as auto has it in steps of few tokens.",
             RANKS,
         ),
     ] = "auto"

@@ -35,6 +35,7 @@ from yoked.train.config import LmHead, TrainConfig
 from yoked.train.data.dataset import Dataset
 from yoked.train.data.prepare import prepare
 from yoked.train.data.progress import NullProgress, ProgressSink
+from yoked.train.lm_head.choice import HeadAsked, choose_lm_head
 from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
 from yoked.train.resolve import (
     REFERENCE_DEPTH,
@@ -47,7 +48,6 @@ from yoked.train.resolve import (
 )
 from yoked.train.speeds import measure_speeds
 from yoked.train.sync.choice import RankPlace, choose_sync
-from yoked.train.sync.headchoice import HeadAsked, choose_lm_head
 from yoked.train.threads import read_cores
 
 # Long enough for a rank that compiles or saves; what passes it is a fault, and is named.

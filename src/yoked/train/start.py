@@ -236,7 +236,7 @@ def assemble(session: Session) -> Assembled:
         device_batch_size=session.resolved.device_batch_size,
         shares=session.shares,
         payload=PAYLOADS[session.sync.value],
-        divided=session.lm_head.value == "divided",
+        vocab_parallel=session.lm_head.value == "vocab-parallel",
     )
     token_bytes = Tokenizer.load(session.data.tokenizer_folder).token_bytes()
     return Assembled(

@@ -17,11 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from yoked.timeline.assignment import ranges_of, split_by_weight
-from yoked.timeline.deferral import Parts, deferred_backwards, part_batches
+from yoked.timeline.schedule import (
+    MicroBatchSchedule,
+    max_deferred_backwards,
+    schedule_micro_batches,
+)
 from yoked.train.choose import synchronize
 from yoked.train.comm.communicator import Communicator
-from yoked.train.divided import DividedHead
 from yoked.train.head import Head
+from yoked.train.lm_head.vocab_parallel import VocabParallelHead
 from yoked.train.model import GPT
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
@@ -88,20 +92,22 @@ class Trainer:
         device_batch_size: int,
         shares: list[float],
         payload: Payload = PAYLOADS["exact"],
-        divided: bool = False,
+        vocab_parallel: bool = False,
     ) -> None:
-        """divided: the lm_head is, by its vocabulary (`yoked.train.divided`)."""
+        """vocab_parallel: each rank computes a part of the lm_head's vocabulary."""
         self.model, self.buffers, self.optimizer, self.head = model, buffers, optimizer, head
         self.comm, self.stream = comm, stream
         self.rows_per_step, self.device_batch_size = rows_per_step, device_batch_size
         self.ranges = split_by_weight(rows_per_step, shares)
-        self.sync = Sync(comm, buffers, payload, sums_head=not divided)
+        self.sync = Sync(comm, buffers, payload, sums_head=not vocab_parallel)
         shape = model.config
         tokens = device_batch_size * shape.sequence_len
         # A rank alone has no message to hide.
-        deferred = deferred_backwards(tokens, shape.n_embd, shape.n_layer)
+        deferred = max_deferred_backwards(tokens, shape.n_embd, shape.n_layer)
         self._deferred = deferred if comm.active else 1
-        self.divided = DividedHead(comm, optimizer, head, self.rows) if divided else None
+        self.vocab_parallel = (
+            VocabParallelHead(comm, optimizer, head, self.rows) if vocab_parallel else None
+        )
         model.before_layers = self.sync.await_matrices
 
     @property
@@ -121,8 +127,8 @@ class Trainer:
         """
         assert sum(rows) == self.rows_per_step, rows
         self.ranges = ranges_of(rows)
-        if self.divided is not None:
-            self.divided.share(lm_head)
+        if self.vocab_parallel is not None:
+            self.vocab_parallel.share(lm_head)
 
     def step(self, step: int) -> StepStats:
         """Take step `step` (counted from 0) on rows [step * B, (step + 1) * B).
@@ -154,7 +160,7 @@ class Trainer:
             wait_s=clock.blocked_s["ranks"],
             bytes_sent=self.comm.bytes_sent - sent_before,
             fixed_s=compute_s - rows_s,
-            extra_tokens=0 if self.divided is None else self.divided.extra_tokens,
+            extra_tokens=0 if self.vocab_parallel is None else self.vocab_parallel.extra_tokens,
             # A GPU has only been told to.
             head_s=clock.phase_s["lm_head"] if self.model.device.type == "cpu" else 0.0,
         )
@@ -165,8 +171,8 @@ class Trainer:
         moments: AdamW's of the lm_head, too. Collective.
         """
         self.sync.settle()
-        if self.divided is not None:
-            self.divided.parts.settle(moments=moments)
+        if self.vocab_parallel is not None:
+            self.vocab_parallel.parts.settle(moments=moments)
 
     def gradients(self, step: int) -> float:
         """Compute this rank's gradients of a step and hand them to the sync; returns its nats."""
@@ -181,12 +187,14 @@ class Trainer:
         inputs = [[rows[:, :-1] for rows in each] for each in by_rank]
         tables = self.sync.begin(inputs, self._deferred)
         scale = 1.0 / (self.rows_per_step * self.model.config.sequence_len)
-        if self.divided is None:
+        if self.vocab_parallel is None:
             nats = self._by_whole_head(by_rank, tables, scale)
         else:
             targets = [batch[part.start : part.stop, 1:].flatten() for part in self.ranges]
-            self.divided.begin(targets, self.model.compute_dtype)
-            nats = self._by_divided_head(self.divided, inputs[self.comm.rank], tables, scale)
+            self.vocab_parallel.begin(targets, self.model.compute_dtype)
+            nats = self._by_vocab_parallel_head(
+                self.vocab_parallel, inputs[self.comm.rank], tables, scale
+            )
         self.sync.rest_ready()
         return nats
 
@@ -196,7 +204,7 @@ class Trainer:
         """Each micro-batch through layers and head, and back; the last few after the last head."""
         micro_batches = by_rank[self.comm.rank]
         weight_VC = self.model.lm_head.weight.detach().to(self.model.compute_dtype)
-        parts = part_batches(len(micro_batches), self._deferred)
+        parts = schedule_micro_batches(len(micro_batches), self._deferred)
         waiting: deque[_Deferred] = deque()
         nats = 0.0
         for number, (rows, table) in enumerate(zip(micro_batches, tables, strict=True)):
@@ -222,9 +230,9 @@ class Trainer:
         self._backward_deferred(waiting, parts)
         return nats
 
-    def _by_divided_head(
+    def _by_vocab_parallel_head(
         self,
-        divided: DividedHead,
+        vocab_parallel: VocabParallelHead,
         inputs: Sequence[Tensor],
         tables: Sequence[RowGradients],
         scale: float,
@@ -234,7 +242,7 @@ class Trainer:
         hidden = [self.model(rows, table) for rows, table in zip(inputs, tables, strict=True)]
         nothing = torch.empty(0, self.model.config.n_embd, dtype=self.model.compute_dtype)
         with self.comm.clock.phase("lm_head"):
-            loss = divided.loss(
+            loss = vocab_parallel.loss(
                 torch.cat([nothing, *(each.detach().flatten(0, 1) for each in hidden)]), scale
             )
         assert loss.hidden_grad is not None
@@ -243,10 +251,10 @@ class Trainer:
             _Deferred(each, gradient.view_as(each))
             for each, gradient in zip(hidden, gradients, strict=True)
         )
-        self._backward_deferred(waiting, part_batches(len(hidden), self._deferred))
+        self._backward_deferred(waiting, schedule_micro_batches(len(hidden), self._deferred))
         return float(loss.nats)
 
-    def _backward_deferred(self, waiting: deque[_Deferred], parts: Parts) -> None:
+    def _backward_deferred(self, waiting: deque[_Deferred], parts: MicroBatchSchedule) -> None:
         """The micro-batches that are left."""
         while waiting:
             if len(waiting) <= parts.last + sum(parts.deferred):

@@ -132,7 +132,7 @@ def test_in_small_steps_the_lm_head_is_reckoned_as_divided(fleet: Fleet, anchor:
     )
     megabytes = [each.forecast.sent_bytes / 1e6 for each in (small, large)]
     # Of 2,048 tokens and width 256: hidden states and their gradients 2.1 MB, not 33.6.
-    assert [each.lm_head for each in (small, large)] == ["divided", "whole"]
+    assert [each.lm_head for each in (small, large)] == ["vocab-parallel", "replicated"]
     assert 16 < megabytes[0] < 22
     assert megabytes[1] > 46
 

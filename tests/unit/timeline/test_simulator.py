@@ -133,7 +133,7 @@ def test_rows_of_deferred_micro_batches_leave_before_the_last_backward_pass() ->
 
 def test_a_divided_lm_head_exchanges_hidden_states_behind_its_own_products() -> None:
     # 10 tokens on each rank, 10 bytes a hidden state: a second each way, and sums that take 1.6.
-    traffic = replace(NOTHING, lm_head="divided", token_bytes=10.0)
+    traffic = replace(NOTHING, lm_head="vocab-parallel", token_bytes=10.0)
     works = [
         rank(host, forward_s=1, head_s=6, backward_s=2, owned_fraction=0.5, tokens=10)
         for host in "ab"
@@ -146,7 +146,7 @@ def test_a_divided_lm_head_exchanges_hidden_states_behind_its_own_products() -> 
 
 
 def test_a_rank_without_tokens_works_on_its_part_of_a_divided_lm_head() -> None:
-    traffic = replace(NOTHING, lm_head="divided", token_bytes=1.0)
+    traffic = replace(NOTHING, lm_head="vocab-parallel", token_bytes=1.0)
     works = [
         rank("a", forward_s=1, head_s=3, owned_fraction=0.5, tokens=20),
         rank("b", head_s=6, owned_fraction=0.5, tokens=0),

@@ -10,7 +10,7 @@ from yoked import __version__
 from yoked.errors import YokedError
 from yoked.launch.requirements import requirements_digest, train_requirements
 from yoked.records.examination import Need
-from yoked.timeline.deferral import deferred_backwards, part_rows
+from yoked.timeline.schedule import max_deferred_backwards, schedule_rows
 
 if TYPE_CHECKING:
     from yoked.plan.shape import ParameterCounts, Shape
@@ -92,9 +92,9 @@ def _shape(config: TrainConfig, device_type: str) -> tuple[Shape, int, int]:
 def _waiting_rows(shape: Shape, resolved: ResolvedConfig) -> int:
     """Rows whose backward passes are deferred, at most: one rank may have all of a step."""
     rows, given = resolved.device_batch_size, resolved.config.total_batch_size
-    deferred = deferred_backwards(rows * shape.sequence_len, shape.n_embd, shape.depth)
+    deferred = max_deferred_backwards(rows * shape.sequence_len, shape.n_embd, shape.depth)
     step_rows = rows * deferred if given is None else given // shape.sequence_len
-    return sum(part_rows(step_rows, rows, deferred).deferred)
+    return sum(schedule_rows(step_rows, rows, deferred).deferred)
 
 
 def _environment() -> str | None:

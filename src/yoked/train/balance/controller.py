@@ -11,9 +11,9 @@ from yoked.train.balance.balancer import Assignment, Reassignment, RowBalancer
 from yoked.train.balance.speed_estimator import RankStep, SpeedEstimator
 from yoked.train.balance.text import describe_change, rank_names
 from yoked.train.comm.communicator import Work
+from yoked.train.lm_head.choice import row_head_part
 from yoked.train.runfolder import RunFolder
 from yoked.train.session import Session
-from yoked.train.sync.headchoice import row_head_part
 from yoked.train.trainer import StepStats, Trainer
 from yoked.units import format_duration
 
@@ -28,7 +28,7 @@ class BalanceController:
         self._owners = set(trainer.buffers.owners.values())
         self._said_idle: set[int] = set()
         rows = tuple(len(part) for part in trainer.ranges)
-        self._head_part = row_head_part(session.model_config) if trainer.divided else None
+        self._head_part = row_head_part(session.model_config) if trainer.vocab_parallel else None
         self._speeds = SpeedEstimator(session.shares)
         self._balancer = RowBalancer(Assignment(rows, rows), self._head_part)
         self._decision: tuple[Tensor, Work] | None = None

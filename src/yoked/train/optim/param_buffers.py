@@ -86,7 +86,7 @@ class ParamBuffers:
         self.matrices = torch.empty(total, device=device)
         self.matrix_grads = torch.zeros(total, device=device)
         self.head_grad = torch.zeros_like(self.parameters[HEAD].data)
-        # Of the lm_head, what this rank has gradients of and updates (`yoked.train.divided`).
+        # Rows of the lm_head that this rank updates: all, or its part of the vocabulary.
         self.head_rows = slice(0, len(self.head_grad))
         self.scalar_names = [
             name for group in groups.adamw for name in group.names if self._is_scalar(name)

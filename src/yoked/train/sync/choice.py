@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from yoked.ranks.exchange import read_list, read_number
-from yoked.timeline.deferral import Parts, deferred_backwards, part_rows
 from yoked.timeline.messages import ring_bytes
 from yoked.timeline.ownership import owner_fractions
+from yoked.timeline.schedule import MicroBatchSchedule, max_deferred_backwards, schedule_rows
 from yoked.timeline.simulator import simulate_step
 from yoked.timeline.token_stats import expected_unique_tokens
 from yoked.timeline.work import (
@@ -32,8 +32,8 @@ from yoked.timeline.work import (
 )
 from yoked.train.choose import Choice
 from yoked.train.comm.communicator import Communicator
+from yoked.train.lm_head.choice import row_head_part
 from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
-from yoked.train.sync.headchoice import row_head_part
 from yoked.units import format_bytes_per_s, format_duration
 
 # In this order: what loses least comes first. int4 is for those who ask for it.
@@ -128,11 +128,11 @@ def judge(
     )
     step_s: dict[str, float] = {}
     tokens = device_batch_size * config.sequence_len
-    deferred = deferred_backwards(tokens, config.n_embd, config.n_layer)
-    parts = [part_rows(rank.rows, device_batch_size, deferred) for rank in ranks]
+    deferred = max_deferred_backwards(tokens, config.n_embd, config.n_layer)
+    parts = [schedule_rows(rank.rows, device_batch_size, deferred) for rank in ranks]
     for name in CANDIDATES:
         works = [
-            _work(*each, name, config, lm_head.value == "divided")
+            _work(*each, name, config, lm_head.value == "vocab-parallel")
             for each in zip(ranks, parts, owned, strict=True)
         ]
         traffic = _traffic(name, config, counts, lm_head.value)
@@ -156,7 +156,7 @@ def _row_s(rank: RankPlace, config: ModelConfig) -> float:
 
 def _traffic(name: str, config: ModelConfig, counts: ParameterCounts, lm_head: str) -> StepTraffic:
     return StepTraffic(
-        head_numbers=counts.lm_head if lm_head == "whole" else 0.0,
+        head_numbers=counts.lm_head if lm_head == "replicated" else 0.0,
         matrix_numbers=counts.transformer_matrices,
         embedding_row_numbers=(counts.wte + counts.value_embeds) / config.padded_vocab_size,
         layers=config.n_layer,
@@ -169,19 +169,19 @@ def _traffic(name: str, config: ModelConfig, counts: ParameterCounts, lm_head: s
 
 def _work(
     rank: RankPlace,
-    parts: Parts,
+    parts: MicroBatchSchedule,
     owned: float,
     name: str,
     config: ModelConfig,
-    divided: bool,
+    vocab_parallel: bool,
 ) -> RankWork:
     counts = count_parameters(config)
     row_s, head_part = _row_s(rank, config), row_head_part(config)
     backward_part = (1 - head_part) * 2 / 3
     last_s, (first, second) = parts.last * row_s, parts.deferred
-    # A divided lm_head comes at once for all rows, between the forward and the backward passes.
-    ahead_part = backward_part / 2 if divided else 1 - backward_part
-    head_rows = rank.rows if divided else parts.last
+    # Vocab-parallel, it comes at once for all rows, between forward and backward passes.
+    ahead_part = backward_part / 2 if vocab_parallel else 1 - backward_part
+    head_rows = rank.rows if vocab_parallel else parts.last
     lossy = name != "exact"
     return RankWork(
         host=rank.host,

@@ -1,7 +1,7 @@
 """The embedding tables' gradients: the rows that a step touches, summed over ranks.
 
 In four messages: of the micro-batches whose backward passes wait for nothing, two of those that are
-deferred behind the lm_head (`yoked.timeline.deferral`), and of the last one. Each leaves when it is
+deferred behind the lm_head (`yoked.timeline.schedule`), and of the last one. Each leaves when it is
 complete, and only the last has to be waited for. Every rank knows the rows of all others from the
 sample stream, so no indices are sent.
 
@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from yoked.timeline.deferral import part_batches
+from yoked.timeline.schedule import schedule_micro_batches
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag
 from yoked.train.comm.ragged_gather import RaggedGather
 from yoked.train.tables import RowGradients
@@ -62,7 +62,7 @@ class RowSum:
     def begin(self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: int) -> list[RowGradients]:
         """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
 
-        deferred: at most so many of a rank's are (`deferred_backwards`). Returns where the
+        deferred: at most so many of a rank's are (`max_deferred_backwards`). Returns where the
         gradients of each of this rank's micro-batches go.
         """
         messages = [list(ids_by_rank)]
@@ -123,6 +123,6 @@ class RowSum:
 
 def _by_message(batches: Sequence[Tensor], deferred: int) -> list[Sequence[Tensor]]:
     """A rank's micro-batches by the message that their rows go with."""
-    early, (first, second), last = part_batches(len(batches), deferred)
+    early, (first, second), last = schedule_micro_batches(len(batches), deferred)
     edges = accumulate((early, first, second, last), initial=0)
     return [batches[begin:end] for begin, end in pairwise(edges)]

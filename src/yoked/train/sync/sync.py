@@ -5,7 +5,7 @@ the ranks' (each already divided by the step's tokens). It leaves while it is be
 lm_head's piece by piece, each layer's matrices as soon as backward is through with them
 (`matrices`), rows of the embedding tables in parts (`rows`). The new matrices are waited for
 only when the next forward pass comes to the layers. What hides behind what, where a step has
-several micro-batches, is drawn in `yoked.timeline.deferral`.
+several micro-batches, is drawn in `yoked.timeline.schedule`.
 
     forward | lm_head        | layers backward | Muon (own)      | AdamW        | forward
     rows ->   head pieces ->   rows, matrices -> own matrices ->    (arriving)
@@ -90,7 +90,7 @@ class Sync:
     def begin(self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: int) -> list[RowGradients]:
         """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
 
-        deferred: at most so many of a rank's are (`deferred_backwards`). Returns where the
+        deferred: at most so many of a rank's are (`max_deferred_backwards`). Returns where the
         gradients of each of this rank's micro-batches go.
         """
         self._reached, self._pieces_sent = Moment.BEGUN, 0

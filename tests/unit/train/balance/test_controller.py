@@ -17,7 +17,9 @@ from yoked.train.trainer import StepStats
 class Followed:
     """What live balance did on one rank in 40 steps of 8 rows of 10 tokens."""
 
-    def __init__(self, comm: Any, path: Path, row_s: Sequence[float], *, divided: bool) -> None:
+    def __init__(
+        self, comm: Any, path: Path, row_s: Sequence[float], *, vocab_parallel: bool
+    ) -> None:
         session: Any = SimpleNamespace(
             hosts=[{"name": "desk"}, {"name": "laptop"}],
             shares=[1.0, 1.0],
@@ -28,7 +30,7 @@ class Followed:
         self.rows, self.lm_head = [4, 4], [4.0, 4.0]
         trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)])
         trainer.buffers = SimpleNamespace(owners={"a matrix": 0})
-        trainer.divided = SimpleNamespace() if divided else None
+        trainer.vocab_parallel = SimpleNamespace() if vocab_parallel else None
         trainer.assign = self.assign
         self.said: list[str] = []
         folder = RunFolder(path)
@@ -65,8 +67,10 @@ class Followed:
 def follow(on_ranks: Callable[..., list[Any]], tmp_path: Path) -> Callable[..., list[Followed]]:
     """Two ranks, a desk and a laptop, each with four rows at first."""
 
-    def followed(row_s: Sequence[float], *, divided: bool = False) -> list[Followed]:
-        return on_ranks(2, lambda comm: Followed(comm, tmp_path, row_s, divided=divided))
+    def followed(row_s: Sequence[float], *, vocab_parallel: bool = False) -> list[Followed]:
+        return on_ranks(
+            2, lambda comm: Followed(comm, tmp_path, row_s, vocab_parallel=vocab_parallel)
+        )
 
     return followed
 
@@ -97,7 +101,7 @@ def test_all_ranks_obey_from_the_same_step_on(follow: Callable[..., list[Followe
 def test_a_vocab_parallel_lm_head_is_assigned_with_the_rows(
     follow: Callable[..., list[Followed]], tmp_path: Path
 ) -> None:
-    desk, laptop = follow((1.0, 1.15), divided=True)
+    desk, laptop = follow((1.0, 1.15), vocab_parallel=True)
 
     first, *_ = journal.read(tmp_path / "events.jsonl")
     assert desk.lm_head == laptop.lm_head

@@ -10,14 +10,16 @@ D4 = ModelConfig.from_depth(
     4, aspect_ratio=64, head_dim=64, sequence_len=512, vocab_size=32768, window_pattern="L"
 )
 GBIT = 118e6
-WHOLE, DIVIDED = (Choice("lm_head", value, "") for value in ("whole", "divided"))
+REPLICATED, VOCAB_PARALLEL = (
+    Choice("lm_head", value, "") for value in ("replicated", "vocab-parallel")
+)
 
 
 def verdict(
     rate: float, rows: int = 16, hosts: tuple[str, ...] = ("i9", "laptop"), threads: int = 1
 ) -> Choice:
     ranks = [RankPlace(host, rows, 1e11, threads) for host in hosts]
-    return judge(rate, 2e-4, ranks, D4, 2, lm_head=WHOLE)
+    return judge(rate, 2e-4, ranks, D4, 2, lm_head=REPLICATED)
 
 
 def test_exact_sync_is_kept_where_the_wire_hides_behind_the_computation():
@@ -53,23 +55,24 @@ def test_sending_slows_a_host_with_many_threads_less():
 def test_a_host_without_rows_is_no_obstacle():
     ranks = [RankPlace("i9", 4, 1e11, 1), RankPlace("old", 0, 1e9, 1)]
 
-    assert judge(GBIT, 2e-4, ranks, D4, 2, lm_head=WHOLE).value in ("exact", "bf16", "int8")
+    assert judge(GBIT, 2e-4, ranks, D4, 2, lm_head=REPLICATED).value in ("exact", "bf16", "int8")
 
 
 def test_the_wire_is_measured_and_all_ranks_choose_alike(on_ranks):
     ranks = [RankPlace("i9", 4, 1e11, 1), RankPlace("laptop", 4, 1e11, 1)]
 
-    choices = on_ranks(2, lambda comm: choose_sync(comm, ranks, D4, 2, lm_head=WHOLE))
+    choices = on_ranks(2, lambda comm: choose_sync(comm, ranks, D4, 2, lm_head=REPLICATED))
     measured = on_ranks(2, measure_network)
 
     assert choices[0] == choices[1]
     assert all(rate > 0 and latency_s > 0 for rate, latency_s in measured)
 
 
-def test_what_a_divided_lm_head_does_not_send_leaves_room_for_exact_sync():
+def test_what_a_vocab_parallel_lm_head_does_not_send_leaves_room_for_exact_sync():
     ranks = [RankPlace(host, 2, 3e11, 1) for host in ("i9", "laptop")]
-    whole, divided = (
-        judge(GBIT, 2e-4, ranks, D4, 2, lm_head=each).measured for each in (WHOLE, DIVIDED)
+    whole, vocab_parallel = (
+        judge(GBIT, 2e-4, ranks, D4, 2, lm_head=each).measured
+        for each in (REPLICATED, VOCAB_PARALLEL)
     )
 
-    assert divided["exact_step_s"] < 0.9 * whole["exact_step_s"]
+    assert vocab_parallel["exact_step_s"] < 0.9 * whole["exact_step_s"]

@@ -48,10 +48,10 @@ class Tiny:
         *,
         batch: int = 2,
         dtype: torch.dtype = torch.float32,
-        divided: bool = False,
+        vocab_parallel: bool = False,
     ) -> Trainer:
-        """One rank's, with weights that are alike on all; batch: rows of a micro-batch; divided:
-        the lm_head is.
+        """One rank's, with weights that are alike on all; batch: rows of a micro-batch;
+        vocab_parallel: the lm_head is.
         """
         config = ModelConfig(
             sequence_len=self.sequence_len,
@@ -81,7 +81,7 @@ class Tiny:
             device_batch_size=batch,
             shares=shares,
             payload=PAYLOADS[payload],
-            divided=divided,
+            vocab_parallel=vocab_parallel,
         )
 
 

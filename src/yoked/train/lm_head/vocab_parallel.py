@@ -1,7 +1,6 @@
-"""The lm_head by parts of its vocabulary: each rank's part, for the tokens of all ranks.
+"""Each rank computes a part of the lm_head's vocabulary, for the tokens of all ranks.
 
-When it is done so, and what for, says `yoked.timeline.division`. Parts are as large as what ranks
-compute, and move so.
+`yoked.timeline.vocab_parallel` says when this is worth it. Parts follow what ranks compute.
 
 Traffic of a rank with n of a step's T tokens, in numbers: hidden states n * C to each other rank,
 the gradient of theirs (T - n) * C, and 2 T sums to each.
@@ -18,25 +17,25 @@ import torch
 from torch import Tensor
 
 from yoked.timeline.assignment import ranges_of, split_by_weight
-from yoked.timeline.division import GRAIN_IDS
+from yoked.timeline.vocab_parallel import VOCAB_GRANULARITY
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
 from yoked.train.head import Chunk, Head, HeadResult, token_nats
-from yoked.train.headparts import HeadParts
+from yoked.train.lm_head.partition import VocabPartition
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import HEAD
 from yoked.train.precision import wide, widen
 
-WHAT = "the divided lm_head"
+WHAT = "the vocab-parallel lm_head"
 HIDDEN, SUMS, GRADIENT = (Tag(MessageKind.VOCAB_PARALLEL, index) for index in range(3))
 # Tokens that go through a part at once.
 CHUNK_TOKENS = 1024
 
 
-def divide(vocab: int, work: Sequence[float]) -> list[slice]:
+def partition_vocab(vocab: int, work: Sequence[float]) -> list[slice]:
     """Each rank's rows of the weight, in proportion to its work; vocab: V."""
-    assert vocab % GRAIN_IDS == 0, vocab
-    groups = split_by_weight(vocab // GRAIN_IDS, work)
-    return [slice(GRAIN_IDS * each.start, GRAIN_IDS * each.stop) for each in groups]
+    assert vocab % VOCAB_GRANULARITY == 0, vocab
+    groups = split_by_weight(vocab // VOCAB_GRANULARITY, work)
+    return [slice(VOCAB_GRANULARITY * each.start, VOCAB_GRANULARITY * each.stop) for each in groups]
 
 
 @dataclass
@@ -50,7 +49,7 @@ class _Arrivals:
     gradient: dict[int, tuple[Tensor, Work]] = field(default_factory=dict)
 
 
-class DividedHead:
+class VocabParallelHead:
     """This rank's part, and the exchange with the others; collective in all that it does.
 
     work: relative parts of the vocabulary, by rank, as the run starts.
@@ -63,7 +62,9 @@ class DividedHead:
         # One for each chunk of a step: the blocks of all of them are kept.
         self._heads = [head]
         self._work = work
-        self.parts = HeadParts(comm, optimizer, divide(len(self._buffers.head_grad), work))
+        self.parts = VocabPartition(
+            comm, optimizer, partition_vocab(len(self._buffers.head_grad), work)
+        )
         self._leaving: list[Work] = []
         self._targets: Sequence[Tensor] = ()
         # By rank, its tokens among all T.
@@ -92,7 +93,7 @@ class DividedHead:
         for pending in self._leaving:
             pending.wait()
         self._leaving, self._targets = [], targets_by_rank
-        self.parts.move(divide(len(self._buffers.head_grad), self._work))
+        self.parts.move(partition_vocab(len(self._buffers.head_grad), self._work))
         rank, width = self.comm.rank, self._buffers.head_grad.size(1)
         tokens = [len(targets) for targets in targets_by_rank]
         self._places = [slice(part.start, part.stop) for part in ranges_of(tokens)]

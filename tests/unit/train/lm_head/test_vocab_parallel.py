@@ -1,4 +1,4 @@
-"""The lm_head divided by its vocabulary: the same gradient, nats and weights as one process's."""
+"""A vocab-parallel lm_head: the same gradient, nats and weights as one process's."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.train.sync.tiny import Tiny, held_by, one_step, summed
 from torch import Tensor
 
-from yoked.timeline.division import GRAIN_IDS, is_divided
+from yoked.timeline.vocab_parallel import VOCAB_GRANULARITY, is_vocab_parallel
 from yoked.train.comm.communicator import Communicator
-from yoked.train.divided import divide
+from yoked.train.lm_head.vocab_parallel import partition_vocab
 from yoked.train.trainer import StepStats
 
 TINY = Tiny(sequence_len=8, n_layer=2, rows=6)
@@ -24,12 +24,12 @@ TOKENS = TINY.rows * TINY.sequence_len
     work=st.lists(st.integers(0, 5000), min_size=1, max_size=8).filter(any),
 )
 def test_parts_are_consecutive_and_as_large_as_the_work(groups, work):
-    parts = divide(groups * GRAIN_IDS, work)
+    parts = partition_vocab(groups * VOCAB_GRANULARITY, work)
 
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
-    assert parts[-1].stop == groups * GRAIN_IDS
+    assert parts[-1].stop == groups * VOCAB_GRANULARITY
     for part, mine in zip(parts, work, strict=True):
-        share = (part.stop - part.start) / GRAIN_IDS
+        share = (part.stop - part.start) / VOCAB_GRANULARITY
         assert abs(share - groups * mine / sum(work)) < 1
         assert mine or part.start == part.stop
 
@@ -44,10 +44,10 @@ def test_parts_are_consecutive_and_as_large_as_the_work(groups, work):
         (4096, 32_768, 8, 4, False),
     ],
 )
-def test_it_is_divided_where_a_step_has_few_tokens(
+def test_it_is_vocab_parallel_where_a_step_has_few_tokens(
     tokens, vocab, micro_batches, deferred, expected
 ):
-    assert is_divided(tokens, vocab, micro_batches, deferred) is expected
+    assert is_vocab_parallel(tokens, vocab, micro_batches, deferred) is expected
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_any_parts_give_the_single_process_gradient(on_ranks, alone, shares, bat
     lm_head = data.draw(parts.filter(any))
 
     def act(comm: Communicator) -> tuple[dict[str, Tensor], StepStats]:
-        trainer = TINY.trainer(comm, [float(s) for s in shares], batch=batch, divided=True)
+        trainer = TINY.trainer(comm, [float(s) for s in shares], batch=batch, vocab_parallel=True)
         trainer.assign(trainer.rows, lm_head)
         return one_step(trainer)
 
@@ -87,7 +87,7 @@ def after(
 ) -> tuple[list[int], list[Tensor]]:
     """Checksums of all that a checkpoint has after some steps, and the weights."""
     moves = how.pop("moves", {})
-    trainer = TINY.trainer(comm, shares, divided=True, **how)
+    trainer = TINY.trainer(comm, shares, vocab_parallel=True, **how)
     for step in range(steps):
         if step in moves:
             trainer.assign(*moves[step])
@@ -133,26 +133,26 @@ def test_parts_that_move_take_weight_and_moments_along(on_ranks):
 
 
 def test_nothing_of_the_head_travels_but_what_belongs_to_tokens(on_ranks):
-    def sent(comm: Communicator, divided: bool) -> int:
-        trainer = TINY.trainer(comm, [1.0, 1.0], divided=divided)
+    def sent(comm: Communicator, vocab_parallel: bool) -> int:
+        trainer = TINY.trainer(comm, [1.0, 1.0], vocab_parallel=vocab_parallel)
         trainer.step(0)
         before = comm.bytes_sent
         trainer.settle()
         return before
 
-    whole, divided = (
+    whole, vocab_parallel = (
         np.array(on_ranks(2, lambda comm, way=way: sent(comm, way))) for way in (False, True)
     )
 
     head = 64 * 32 * 4
     # Hidden states of its own tokens, gradients of the other's, and two sums of each.
     tokens = TOKENS * 32 * 4 + 2 * TOKENS * 4
-    assert (whole - divided == head - tokens).all()
+    assert (whole - vocab_parallel == head - tokens).all()
 
 
 def test_a_larger_part_is_work_for_others(on_ranks):
     def act(comm: Communicator) -> int:
-        trainer = TINY.trainer(comm, [1.0, 1.0], divided=True)
+        trainer = TINY.trainer(comm, [1.0, 1.0], vocab_parallel=True)
         trainer.assign(trainer.rows, [4.5, 1.5])
         extra = trainer.step(0).extra_tokens
         trainer.settle()

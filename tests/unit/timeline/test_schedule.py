@@ -4,14 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yoked.timeline.deferral import MOST_BYTES, activation_numbers, deferred_backwards, part_rows
+from yoked.timeline.schedule import (
+    MOST_BYTES,
+    activation_numbers,
+    max_deferred_backwards,
+    schedule_rows,
+)
 
 
 @given(rows=st.integers(0, 300), batch=st.integers(1, 16), deferred=st.integers(1, 8))
 def test_every_row_is_in_one_part_and_only_whole_micro_batches_wait(
     rows: int, batch: int, deferred: int
 ) -> None:
-    parts = part_rows(rows, batch, deferred)
+    parts = schedule_rows(rows, batch, deferred)
 
     first, second = parts.deferred
     assert parts.early + first + second + parts.last == rows
@@ -24,9 +29,9 @@ def test_every_row_is_in_one_part_and_only_whole_micro_batches_wait(
 
 
 def test_a_rank_with_few_micro_batches_defers_all() -> None:
-    assert part_rows(7, 2, 8) == (0, (4, 2), 1)
-    assert part_rows(16, 2, 8) == (0, (10, 4), 2)
-    assert part_rows(2, 2, 8) == (0, (0, 0), 2)
+    assert schedule_rows(7, 2, 8) == (0, (4, 2), 1)
+    assert schedule_rows(16, 2, 8) == (0, (10, 4), 2)
+    assert schedule_rows(2, 2, 8) == (0, (0, 0), 2)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +39,7 @@ def test_a_rank_with_few_micro_batches_defers_all() -> None:
     [(1024, 256, 4, 8), (1024, 512, 8, 2), (32_768, 1280, 20, 1)],
 )
 def test_deferred_activations_fit(tokens: int, n_embd: int, n_layer: int, expected: int) -> None:
-    found = deferred_backwards(tokens, n_embd, n_layer)
+    found = max_deferred_backwards(tokens, n_embd, n_layer)
 
     assert found == expected
     assert found == 1 or found * 4 * activation_numbers(tokens, n_embd, n_layer) <= MOST_BYTES

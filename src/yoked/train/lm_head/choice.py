@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from yoked.errors import UsageError
-from yoked.timeline.deferral import deferred_backwards
-from yoked.timeline.division import LEAST_IDS_PER_TOKEN, MOST_TOKENS
+from yoked.timeline.schedule import max_deferred_backwards
+from yoked.timeline.vocab_parallel import LEAST_IDS_PER_TOKEN, MOST_TOKENS
 from yoked.timeline.work import head_part
 from yoked.train.choose import Choice
 from yoked.train.model import ModelConfig, count_parameters, flops_per_token
@@ -26,7 +26,7 @@ class HeadAsked:
     on_cpus: bool
 
     @property
-    def why_not_divided(self) -> str | None:
+    def why_not_vocab_parallel(self) -> str | None:
         """None: it can be."""
         if self.ranks == 1:
             return "there is one rank"
@@ -36,7 +36,7 @@ class HeadAsked:
         if self.tokens > most:
             return f"{self.tokens:,} tokens would weigh as much as its gradient"
         batch_tokens = self.device_batch_size * self.config.sequence_len
-        kept = deferred_backwards(batch_tokens, self.config.n_embd, self.config.n_layer)
+        kept = max_deferred_backwards(batch_tokens, self.config.n_embd, self.config.n_layer)
         if self.tokens > kept * batch_tokens:
             return f"the activations of {self.tokens:,} tokens would have to be kept at once"
         return None
@@ -49,13 +49,15 @@ def row_head_part(config: ModelConfig) -> float:
 
 def choose_lm_head(asked: str, about: HeadAsked) -> Choice:
     """Raises UsageError where something was asked for that cannot be."""
-    if asked == "divided" and about.why_not_divided is not None:
+    if asked == "vocab-parallel" and about.why_not_vocab_parallel is not None:
         raise UsageError(
-            f"--lm-head {asked}: {about.why_not_divided}",
+            f"--lm-head {asked}: {about.why_not_vocab_parallel}",
             fix="leave --lm-head out: auto does so where it can be done",
         )
     if asked != "auto":
         return Choice("lm_head", asked, "as asked for with --lm-head")
-    if about.why_not_divided is None:
-        return Choice("lm_head", "divided", f"{about.tokens:,} tokens weigh less than its gradient")
-    return Choice("lm_head", "whole", about.why_not_divided)
+    if about.why_not_vocab_parallel is None:
+        return Choice(
+            "lm_head", "vocab-parallel", f"{about.tokens:,} tokens weigh less than its gradient"
+        )
+    return Choice("lm_head", "replicated", about.why_not_vocab_parallel)

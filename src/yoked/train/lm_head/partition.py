@@ -13,7 +13,7 @@ from yoked.train.optim.param_buffers import HEAD
 WHAT = "the lm_head's rows of another rank"
 
 
-class HeadParts:
+class VocabPartition:
     """The rows of each rank. It has their weight and AdamW's moments as they are now, of the others
     as they were: whoever reads them whole calls `settle` first.
     """

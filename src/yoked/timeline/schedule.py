@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 # Numbers that the backward pass keeps for a token of a layer, in widths of the model: norms,
 # queries, keys and values before and after rotation, attention's output, the MLP's 4 + 4.
-KEPT_WIDTHS = 22
+ACTIVATIONS_PER_TOKEN = 22
 # Activations that may be held back. All ranks must come to the same number, so it does not depend
 # on what a host has, nor on its dtype.
 MOST_BYTES = 1_000_000_000
@@ -28,16 +28,16 @@ _FLOAT32_BYTES = 4
 
 def activation_numbers(tokens: int, n_embd: int, n_layer: int) -> int:
     """Numbers that a micro-batch of so many tokens keeps for its backward pass."""
-    return tokens * n_embd * n_layer * KEPT_WIDTHS
+    return tokens * n_embd * n_layer * ACTIVATIONS_PER_TOKEN
 
 
-def deferred_backwards(tokens: int, n_embd: int, n_layer: int) -> int:
+def max_deferred_backwards(tokens: int, n_embd: int, n_layer: int) -> int:
     """At most so many, the last one's among them; 1: none waits. tokens: of a micro-batch."""
     kept_bytes = _FLOAT32_BYTES * activation_numbers(tokens, n_embd, n_layer)
     return max(1, min(MOST_DEFERRED, MOST_BYTES // kept_bytes))
 
 
-class Parts(NamedTuple):
+class MicroBatchSchedule(NamedTuple):
     """Micro-batches of a rank in a step, or their rows, by the message with their table rows.
 
     early: done before the deferred ones begin; deferred: those whose backward passes come first,
@@ -54,22 +54,22 @@ class Parts(NamedTuple):
         return self.early + sum(self.deferred) + self.last
 
 
-def part_batches(count: int, deferred: int) -> Parts:
-    """So many micro-batches by message. deferred: as `deferred_backwards` says."""
+def schedule_micro_batches(count: int, deferred: int) -> MicroBatchSchedule:
+    """So many micro-batches by message. deferred: as `max_deferred_backwards` says."""
     last = min(count, 1)
     waiting = min(count, deferred) - last
     # The lm_head has the wire at first: rows of the first two thirds come in time behind it.
     first = -(-2 * waiting // 3)
-    return Parts(count - last - waiting, (first, waiting - first), last)
+    return MicroBatchSchedule(count - last - waiting, (first, waiting - first), last)
 
 
-def part_rows(rows: int, device_batch_size: int, deferred: int) -> Parts:
+def schedule_rows(rows: int, device_batch_size: int, deferred: int) -> MicroBatchSchedule:
     """The same in rows: only the last micro-batch may have fewer than device_batch_size."""
     count = -(-rows // device_batch_size)
-    parts = part_batches(count, deferred)
+    parts = schedule_micro_batches(count, deferred)
     last = rows - (count - parts.last) * device_batch_size
     first, second = parts.deferred
-    return Parts(
+    return MicroBatchSchedule(
         parts.early * device_batch_size,
         (first * device_batch_size, second * device_batch_size),
         last,

@@ -6,8 +6,8 @@ import pytest
 
 from yoked.errors import UsageError
 from yoked.train.choose import Choice
+from yoked.train.lm_head.choice import HeadAsked, choose_lm_head
 from yoked.train.model import ModelConfig
-from yoked.train.sync.headchoice import HeadAsked, choose_lm_head
 
 D4 = ModelConfig.from_depth(
     4, aspect_ratio=64, head_dim=64, sequence_len=512, vocab_size=32768, window_pattern="L"
@@ -25,17 +25,17 @@ def choose(
     return choose_lm_head(asked, HeadAsked(config, tokens, 2, ranks, on_cpus=on_cpus))
 
 
-def test_it_is_divided_in_small_steps_between_cpus():
-    divided = [choose(), choose("divided"), choose(tokens=4096), choose(ranks=4)]
+def test_it_is_vocab_parallel_in_small_steps_between_cpus():
+    vocab_parallel = [choose(), choose("vocab-parallel"), choose(tokens=4096), choose(ranks=4)]
 
-    assert {choice.value for choice in divided} == {"divided"}
+    assert {choice.value for choice in vocab_parallel} == {"vocab-parallel"}
 
 
 @pytest.mark.parametrize(
-    "given", [{"asked": "whole"}, {"tokens": 16_384}, {"ranks": 1}, {"on_cpus": False}]
+    "given", [{"asked": "replicated"}, {"tokens": 16_384}, {"ranks": 1}, {"on_cpus": False}]
 )
 def test_otherwise_every_rank_has_the_whole(given):
-    assert choose(**given).value == "whole"
+    assert choose(**given).value == "replicated"
 
 
 def test_the_reason_is_the_one_that_counts():
@@ -49,9 +49,9 @@ def test_the_reason_is_the_one_that_counts():
 @pytest.mark.parametrize(
     ("asked", "given", "why"),
     [
-        ("divided", {"tokens": 16_384}, "16,384 tokens would weigh as much"),
-        ("divided", {"ranks": 1}, "one rank"),
-        ("divided", {"on_cpus": False}, "not all ranks compute on a CPU"),
+        ("vocab-parallel", {"tokens": 16_384}, "16,384 tokens would weigh as much"),
+        ("vocab-parallel", {"ranks": 1}, "one rank"),
+        ("vocab-parallel", {"on_cpus": False}, "not all ranks compute on a CPU"),
     ],
 )
 def test_what_cannot_be_is_refused(asked, given, why):
