@@ -104,13 +104,13 @@ def open_session(config: TrainConfig) -> Session:
 
 def train(parts: Assembled, steps: range) -> list[float]:
     """Take steps; the loss of each one's last micro-batch, which is what nanochat reports."""
-    head = RecordingHead(parts.trainer.head)
-    parts.trainer.head = head
+    head = RecordingHead(parts.trainer.lm_head.head)
+    parts.trainer.lm_head.head = head
     last_losses = []
     for step in steps:
         parts.trainer.step(step)
         last_losses.append(head.losses[-1])
-    parts.trainer.head = head.inner
+    parts.trainer.lm_head.head = head.inner
     return last_losses
 
 

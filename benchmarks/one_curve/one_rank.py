@@ -23,6 +23,7 @@ from rich.console import Console
 from yoked.console import StageProgress
 from yoked.train import choose
 from yoked.train.config import TrainConfig
+from yoked.train.lm_head.vocab_parallel import VocabParallelHead
 from yoked.train.matmul import Products
 from yoked.train.session import Place, Session, build_session, join_ranks
 from yoked.train.start import Assembled, assemble
@@ -46,16 +47,16 @@ def in_float64(session: Session) -> Session:
 def whole_gradient(parts: Assembled, step: int) -> dict[str, np.ndarray]:
     """The gradient of a step by parameter name, summed over all ranks; collective."""
     trainer, buffers = parts.trainer, parts.buffers
-    trainer.gradients(step)
-    trainer.sync.await_all()
-    for bucket in trainer.optimizer.owned:
-        trainer.sync.collect(bucket)
-        # Unchanged, but the others wait for it.
-        trainer.sync.share(bucket, trainer.sync.before_update(bucket))
-    rows = trainer.sync.finish()
-    trainer.settle()
-    if trainer.head_parts is not None:
-        trainer.head_parts.complete(buffers.head_grad)
+    optimizer, tables = trainer.optimizer, []
+    # Nothing is updated, but the others wait for what this rank owns.
+    optimizer.step_bucket = lambda step, bucket: None
+    optimizer.step_adamw = lambda step, rows: tables.append(rows)
+    trainer.step(step)
+    del optimizer.step_bucket, optimizer.step_adamw
+    (rows,) = tables
+    trainer.drain()
+    if isinstance(trainer.lm_head, VocabParallelHead):
+        trainer.lm_head.partition.complete(buffers.head_grad)
     # Only a matrix's owner has its sum.
     summed = buffers.matrix_grads.clone()
     for bucket in buffers.buckets:
@@ -89,7 +90,7 @@ def main(job: dict) -> None:
         nats = torch.tensor([stats.nats], dtype=torch.float64)
         session.comm.all_reduce(nats, "the loss").wait()
         losses.append(float(nats) / session.horizon.total_batch_size)
-    parts.trainer.settle()
+    parts.trainer.drain()
     check_weights(parts.model, session.comm, job["steps"])
     weights = {name: p.detach().clone() for name, p in parts.buffers.parameters.items()}
     if job["weights"] is not None:

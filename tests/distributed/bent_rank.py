@@ -25,7 +25,7 @@ def flip_a_bit(trainer: Trainer, step: int) -> StepStats:
     stats = take_step(trainer, step)
     if RANK == 1 and step == 2:
         # Later than the new matrices that are still on their way.
-        trainer.settle()
+        trainer.drain()
         bits = trainer.buffers.parameters[FLIPPED].data.view(-1).view(torch.int32)
         bits[17] ^= 1
     return stats

@@ -1,4 +1,4 @@
-"""How many micro-batches of a step have their backward passes after the last one's lm_head.
+"""In which order a rank's micro-batches of a step go forward and back, and what leaves when.
 
 The lm_head's gradient is most of what crosses the wire, and complete only when the head has seen
 the step's last micro-batch. If then only that one's backward pass is left, a slow wire keeps all
@@ -14,6 +14,7 @@ same order.
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 # Numbers that the backward pass keeps for a token of a layer, in widths of the model: norms,
@@ -38,10 +39,10 @@ def max_deferred_backwards(tokens: int, n_embd: int, n_layer: int) -> int:
 
 
 class MicroBatchSchedule(NamedTuple):
-    """Micro-batches of a rank in a step, or their rows, by the message with their table rows.
+    """Micro-batches of a rank in a step, or their rows.
 
-    early: done before the deferred ones begin; deferred: those whose backward passes come first,
-    and the rest of them; last: the last micro-batch.
+    early: forward, head and backward before the next one begins; deferred: backward behind the last
+    head, in two parts; last: the last micro-batch, or 0.
     """
 
     early: int
@@ -53,9 +54,15 @@ class MicroBatchSchedule(NamedTuple):
         """All of the rank's."""
         return self.early + sum(self.deferred) + self.last
 
+    @property
+    def row_buckets(self) -> list[range]:
+        """Micro-batches whose embedding rows leave in one message, once all have gone back."""
+        edges = accumulate((self.early, *self.deferred, self.last), initial=0)
+        return [range(start, stop) for start, stop in pairwise(edges)]
+
 
 def schedule_micro_batches(count: int, deferred: int) -> MicroBatchSchedule:
-    """So many micro-batches by message. deferred: as `max_deferred_backwards` says."""
+    """Of so many micro-batches. deferred: as `max_deferred_backwards` says."""
     last = min(count, 1)
     waiting = min(count, deferred) - last
     # The lm_head has the wire at first: rows of the first two thirds come in time behind it.
@@ -66,11 +73,10 @@ def schedule_micro_batches(count: int, deferred: int) -> MicroBatchSchedule:
 def schedule_rows(rows: int, device_batch_size: int, deferred: int) -> MicroBatchSchedule:
     """The same in rows: only the last micro-batch may have fewer than device_batch_size."""
     count = -(-rows // device_batch_size)
-    parts = schedule_micro_batches(count, deferred)
-    last = rows - (count - parts.last) * device_batch_size
-    first, second = parts.deferred
+    schedule = schedule_micro_batches(count, deferred)
+    first, second = schedule.deferred
     return MicroBatchSchedule(
-        parts.early * device_batch_size,
+        schedule.early * device_batch_size,
         (first * device_batch_size, second * device_batch_size),
-        last,
+        rows - (count - schedule.last) * device_batch_size,
     )

@@ -190,7 +190,7 @@ class TrainConfig:
         LmHead,
         _flag(
             "Every rank has the whole lm_head and its gradient is summed, or each rank computes a "
-            "part of its vocabulary and hidden states travel, as auto has it in steps of few tokens.",
+            "part of its vocabulary and hidden states travel: auto, in steps of few tokens.",
             RANKS,
         ),
     ] = "auto"

@@ -257,10 +257,8 @@ class Loop:
         started = time.perf_counter()
         stats = self.parts.trainer.step(step)
         dt_s = time.perf_counter() - started
-        control_group = (self.verification.problem is not None, self.stop_asked)
-        vector = torch.tensor(
-            [*dataclasses.astuple(stats), *map(float, control_group)], dtype=torch.float64
-        )
+        flags = (self.verification.problem is not None, self.stop_asked)
+        vector = torch.tensor([*stats.to_vector(), *map(float, flags)], dtype=torch.float64)
         gathered, pending = self.comm.all_gather(vector, "a step's figures")
         self._flush(progress)
         self._late = (step, gathered, pending, dt_s)
@@ -274,7 +272,7 @@ class Loop:
             return
         (step, gathered, pending, dt_s), self._late = self._late, None
         pending.wait()
-        by_rank = [StepStats.from_figures(row) for row in gathered.tolist()]
+        by_rank = [StepStats.from_vector(row[:-2]) for row in gathered.tolist()]
         if gathered[:, -2].any():
             run_on_all_ranks(self.comm, self.verification.require_sound)
         self._require_finite(step, by_rank)
@@ -321,7 +319,7 @@ class Loop:
             # leave out for good; nor may it hold what a loss that is not finite has left.
             self._flush(progress)
         if checks or evaluates or saves:
-            self.parts.trainer.settle()
+            self.parts.trainer.drain()
         if checks:
             check_weights(self.parts.model, self.comm, done)
         if evaluates:
@@ -356,7 +354,7 @@ class Loop:
         """Save after `done` steps; collective, because matrices' state lies with their owners."""
         if not background and done == self.first_step and self.origin.resumes:
             return
-        self.parts.trainer.settle(moments=True)
+        self.parts.trainer.drain(moments=True)
         self._require_finite_weights(done)
         state = whole_state(self.parts.optimizer, self.comm)
         if background:

@@ -265,7 +265,7 @@ class Rehearsal:
 
         def adamw() -> None:
             optimizer.step_adamw(0, tables)
-            self.buffers.zero_gradients()
+            self.buffers.zero_grad()
             self.head_weight = self._cast_head()
 
         # First, on the gradients that the micro-batches left.

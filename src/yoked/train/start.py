@@ -227,7 +227,6 @@ def assemble(session: Session) -> Assembled:
     head = Head(session.model_config.vocab_size, compute.head)
     trainer = Trainer(
         model,
-        buffers,
         optimizer,
         head,
         session.comm,

@@ -1,6 +1,6 @@
 """One training step, and evaluation: what every rank computes, exactly once a row.
 
-Shape legend: B rows of a step, R this rank's rows, b rows of a micro-batch, T tokens a row.
+Shape legend: B rows of a step, b rows of a micro-batch, T tokens a row, C n_embd.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol
+from dataclasses import astuple, dataclass, fields
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,21 +17,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from yoked.timeline.assignment import ranges_of, split_by_weight
-from yoked.timeline.schedule import (
-    MicroBatchSchedule,
-    max_deferred_backwards,
-    schedule_micro_batches,
-)
+from yoked.timeline.schedule import max_deferred_backwards
 from yoked.train.choose import synchronize
 from yoked.train.comm.communicator import Communicator
 from yoked.train.head import Head
+from yoked.train.lm_head.protocol import LmHead
+from yoked.train.lm_head.replicated import ReplicatedHead
 from yoked.train.lm_head.vocab_parallel import VocabParallelHead
 from yoked.train.model import GPT
 from yoked.train.optim.optimizer import MuonAdamW
-from yoked.train.optim.param_buffers import ParamBuffers
+from yoked.train.step_batch import MicroBatch, StepBatch
+from yoked.train.sync.exact import ExactSync
 from yoked.train.sync.payload import PAYLOADS, Payload
-from yoked.train.sync.sync import Moment, Sync
-from yoked.train.tables import RowGradients
+from yoked.train.sync.strategy import SyncStrategy
 
 Rows = NDArray[np.int64]
 # Gradients of the scalars are 1e-5 and more as soon as the layers do something.
@@ -64,14 +62,24 @@ class StepStats:
     extra_tokens: int = 0
     head_s: float = 0.0
 
+    def to_vector(self) -> list[float]:
+        """All fields' numbers, in their order."""
+        return [float(figure) for figure in astuple(self)]
+
     @classmethod
-    def from_figures(cls, figures: Sequence[float]) -> StepStats:
-        """From its fields' numbers, in their order; what follows them is left out."""
-        values: dict[str, Any] = {
-            each.name: int(figure) if each.type == "int" else figure
-            for each, figure in zip(fields(cls), figures, strict=False)
-        }
-        return cls(**values)
+    def from_vector(cls, figures: Sequence[float]) -> StepStats:
+        """What `to_vector` was given."""
+        kinds = {"int": int, "float": float}
+        named = zip(fields(cls), figures, strict=True)
+        return cls(**{each.name: kinds[str(each.type)](figure) for each, figure in named})
+
+
+class Pending(NamedTuple):
+    """A micro-batch that has been through the lm_head and not gone back yet; both (b, T, C)."""
+
+    micro_batch: MicroBatch
+    hidden: Tensor
+    hidden_grad: Tensor
 
 
 class Trainer:
@@ -82,7 +90,6 @@ class Trainer:
     def __init__(
         self,
         model: GPT,
-        buffers: ParamBuffers,
         optimizer: MuonAdamW,
         head: Head,
         comm: Communicator,
@@ -95,30 +102,29 @@ class Trainer:
         vocab_parallel: bool = False,
     ) -> None:
         """vocab_parallel: each rank computes a part of the lm_head's vocabulary."""
-        self.model, self.buffers, self.optimizer, self.head = model, buffers, optimizer, head
+        self.model, self.optimizer, self.buffers = model, optimizer, optimizer.buffers
         self.comm, self.stream = comm, stream
         self.rows_per_step, self.device_batch_size = rows_per_step, device_batch_size
         self.ranges = split_by_weight(rows_per_step, shares)
-        self.sync = Sync(comm, buffers, payload, sums_head=not vocab_parallel)
-        shape = model.config
-        tokens = device_batch_size * shape.sequence_len
+        tokens = device_batch_size * model.config.sequence_len
+        kept = max_deferred_backwards(tokens, model.config.n_embd, model.config.n_layer)
         # A rank alone has no message to hide.
-        deferred = max_deferred_backwards(tokens, shape.n_embd, shape.n_layer)
-        self._deferred = deferred if comm.active else 1
-        self.vocab_parallel = (
-            VocabParallelHead(comm, optimizer, head, self.rows) if vocab_parallel else None
+        self.max_deferred = kept if comm.active else 1
+        self.sync: SyncStrategy = ExactSync(
+            comm, self.buffers, payload, sums_head=not vocab_parallel
         )
-        model.before_layers = self.sync.await_matrices
+        self.lm_head: LmHead
+        if vocab_parallel:
+            self.lm_head = VocabParallelHead(comm, optimizer, head, self.rows)
+        else:
+            self.lm_head = ReplicatedHead(self.buffers, head, self.sync.head_grad_ready)
+        # New matrices are waited for where the first layer reads them.
+        model.before_layers = self.sync.wait_parameters
 
     @property
     def rows(self) -> list[int]:
         """Rows of a step by rank."""
         return [len(part) for part in self.ranges]
-
-    @property
-    def my_rows(self) -> range:
-        """This rank's rows of a step, counted from the step's first."""
-        return self.ranges[self.comm.rank]
 
     def assign(self, rows: Sequence[int], lm_head: Sequence[float]) -> None:
         """From the next step on: rows by rank, and the relative parts of a vocab-parallel lm_head.
@@ -127,8 +133,7 @@ class Trainer:
         """
         assert sum(rows) == self.rows_per_step, rows
         self.ranges = ranges_of(rows)
-        if self.vocab_parallel is not None:
-            self.vocab_parallel.share(lm_head)
+        self.lm_head.assign(lm_head)
 
     def step(self, step: int) -> StepStats:
         """Take step `step` (counted from 0) on rows [step * B, (step + 1) * B).
@@ -137,149 +142,85 @@ class Trainer:
         """
         clock, sent_before = self.comm.clock, self.comm.bytes_sent
         clock.start()
-        nats = self.gradients(step)
-        sync = self.sync
-        rows_s = clock.computed_s
-        sync.await_all()
-        for bucket in self.optimizer.owned:
-            sync.collect(bucket)
-            before = sync.before_update(bucket)
-            self.optimizer.step_bucket(step, bucket)
-            sync.share(bucket, before)
-        rows = sync.finish()
-        drop_noise(self.buffers.scalar_grads)
-        self.optimizer.step_adamw(step, rows)
-        # On a GPU the numbers below would otherwise be of the queue, not of the work.
+        batch = self._batch(step)  # of all ranks: each knows all token ids
+        self.buffers.zero_grad()
+        row_grads = self.sync.begin_step(batch)  # receives are posted before anything is sent
+        self.lm_head.begin_step(batch)
+
+        nats, pending = 0.0, deque[Pending]()  # backward passes that wait behind the last lm_head
+        for group in batch.head_groups(together=self.lm_head.grouped):
+            with clock.phase("forward"):
+                hidden = [
+                    self.lm_head.offer(self.model(each.inputs, row_grads[each.index]))
+                    for each in group.micro_batches
+                ]
+            with clock.phase("lm_head"):  # its backward pass is in its forward pass
+                output = self.lm_head(hidden, group)
+            nats += output.loss_sum
+            pending.extend(map(Pending, group.micro_batches, hidden, output.hidden_grads))
+            self._backward(pending, keep=group.keep_pending)
+        self._backward(pending, keep=0)
+        synchronize(self.model.device)  # others wait for what a GPU has done, not was told to do
+        gradients_s = clock.computed_s
+        self.sync.backward_done()  # scalars and what is left leave
+
+        for bucket in self.sync.reduced_buckets():  # matrices that this rank owns, summed
+            with clock.phase("muon"):
+                self.optimizer.step_bucket(step, bucket)
+            self.sync.publish(bucket)  # travels behind AdamW and the next forward's embeddings
+        summed_rows = self.sync.wait_replicated()  # with the lm_head's and the scalars' gradients
+        zero_rounding_noise(self.buffers.scalar_grads)
+        with clock.phase("adamw"):  # the same bits on every rank
+            self.optimizer.step_adamw(step, summed_rows)
         synchronize(self.model.device)
+
         compute_s = clock.computed_s
+        on_cpu = self.model.device.type == "cpu"  # a GPU's phases are what it was told to do
         return StepStats(
             nats=nats,
-            tokens=len(self.my_rows) * self.model.config.sequence_len,
+            tokens=batch.tokens(batch.rank),
             compute_s=compute_s,
             comm_s=clock.blocked_s["bytes"],
             wait_s=clock.blocked_s["ranks"],
             bytes_sent=self.comm.bytes_sent - sent_before,
-            fixed_s=compute_s - rows_s,
-            extra_tokens=0 if self.vocab_parallel is None else self.vocab_parallel.extra_tokens,
-            # A GPU has only been told to.
-            head_s=clock.phase_s["lm_head"] if self.model.device.type == "cpu" else 0.0,
+            fixed_s=compute_s - gradients_s,
+            extra_tokens=self.lm_head.extra_tokens,
+            head_s=clock.phase_s["lm_head"] if on_cpu else 0.0,
         )
 
-    def settle(self, *, moments: bool = False) -> None:
+    def _batch(self, step: int) -> StepBatch:
+        first = step * self.rows_per_step
+        rows = torch.from_numpy(self.stream.batch(first, first + self.rows_per_step))
+        rows = rows.to(self.model.device)
+        by_rank = [
+            torch.split(rows[part.start : part.stop], self.device_batch_size) if len(part) else ()
+            for part in self.ranges
+        ]
+        return StepBatch(by_rank, self.comm.rank, self.max_deferred)
+
+    def _backward(self, pending: deque[Pending], keep: int) -> None:
+        """Backward through the layers, oldest micro-batch first, until so many are left."""
+        while len(pending) > keep:
+            micro_batch, hidden, grad = pending.popleft()
+            with self.comm.clock.phase("backward"):
+                hidden.backward(grad)  # type: ignore[no-untyped-call]
+            self.sync.micro_batch_done(micro_batch.index)
+
+    def drain(self, *, moments: bool = False) -> None:
         """Until the weights are those of the last step, on all ranks: before they are read.
 
         moments: AdamW's of the lm_head, too. Collective.
         """
-        self.sync.settle()
-        if self.vocab_parallel is not None:
-            self.vocab_parallel.parts.settle(moments=moments)
+        self.sync.drain()
+        self.lm_head.gather(moments=moments)
 
-    def gradients(self, step: int) -> float:
-        """Compute this rank's gradients of a step and hand them to the sync; returns its nats."""
-        self.buffers.zero_gradients()
-        first = step * self.rows_per_step
-        batch = torch.from_numpy(self.stream.batch(first, first + self.rows_per_step))
-        batch = batch.to(self.model.device)
-        by_rank = [
-            torch.split(batch[part.start : part.stop], self.device_batch_size) if len(part) else ()
-            for part in self.ranges
-        ]
-        inputs = [[rows[:, :-1] for rows in each] for each in by_rank]
-        tables = self.sync.begin(inputs, self._deferred)
-        scale = 1.0 / (self.rows_per_step * self.model.config.sequence_len)
-        if self.vocab_parallel is None:
-            nats = self._by_whole_head(by_rank, tables, scale)
-        else:
-            targets = [batch[part.start : part.stop, 1:].flatten() for part in self.ranges]
-            self.vocab_parallel.begin(targets, self.model.compute_dtype)
-            nats = self._by_vocab_parallel_head(
-                self.vocab_parallel, inputs[self.comm.rank], tables, scale
-            )
-        self.sync.rest_ready()
-        return nats
-
-    def _by_whole_head(
-        self, by_rank: Sequence[Sequence[Tensor]], tables: Sequence[RowGradients], scale: float
-    ) -> float:
-        """Each micro-batch through layers and head, and back; the last few after the last head."""
-        micro_batches = by_rank[self.comm.rank]
-        weight_VC = self.model.lm_head.weight.detach().to(self.model.compute_dtype)
-        parts = schedule_micro_batches(len(micro_batches), self._deferred)
-        waiting: deque[_Deferred] = deque()
-        nats = 0.0
-        for number, (rows, table) in enumerate(zip(micro_batches, tables, strict=True)):
-            if number == parts.early:
-                self.sync.reach(Moment.DEFERRING)
-            if number == len(micro_batches) - 1:
-                self.sync.reach(Moment.LAST_HEAD)
-            hidden = self.model(rows[:, :-1], table)
-            with self.comm.clock.phase("lm_head"):
-                loss = self.head.loss(
-                    hidden.detach().flatten(0, 1),
-                    weight_VC,
-                    rows[:, 1:].flatten(),
-                    grad_scale=scale,
-                    weight_grad_VC=self.buffers.head_grad,
-                    on_piece=self.sync.head_piece_ready,
-                )
-            assert loss.hidden_grad is not None
-            nats += float(loss.nats)
-            waiting.append(_Deferred(hidden, loss.hidden_grad.view_as(hidden)))
-            if number < parts.early:
-                self._backward(waiting.pop())
-        self._backward_deferred(waiting, parts)
-        return nats
-
-    def _by_vocab_parallel_head(
-        self,
-        vocab_parallel: VocabParallelHead,
-        inputs: Sequence[Tensor],
-        tables: Sequence[RowGradients],
-        scale: float,
-    ) -> float:
-        """All micro-batches through the layers, all through the head, all back."""
-        self.sync.reach(Moment.LAST_HEAD)
-        hidden = [self.model(rows, table) for rows, table in zip(inputs, tables, strict=True)]
-        nothing = torch.empty(0, self.model.config.n_embd, dtype=self.model.compute_dtype)
-        with self.comm.clock.phase("lm_head"):
-            loss = vocab_parallel.loss(
-                torch.cat([nothing, *(each.detach().flatten(0, 1) for each in hidden)]), scale
-            )
-        assert loss.hidden_grad is not None
-        gradients = torch.split(loss.hidden_grad, [each.shape[:2].numel() for each in hidden])
-        waiting = deque(
-            _Deferred(each, gradient.view_as(each))
-            for each, gradient in zip(hidden, gradients, strict=True)
-        )
-        self._backward_deferred(waiting, schedule_micro_batches(len(hidden), self._deferred))
-        return float(loss.nats)
-
-    def _backward_deferred(self, waiting: deque[_Deferred], parts: MicroBatchSchedule) -> None:
-        """The micro-batches that are left."""
-        while waiting:
-            if len(waiting) <= parts.last + sum(parts.deferred):
-                self.sync.reach(Moment.DEFERRING)
-            if len(waiting) <= parts.last + parts.deferred[1]:
-                self.sync.reach(Moment.MOST_BACKWARD)
-            if len(waiting) <= parts.last:
-                self.sync.reach(Moment.LAST_BACKWARD)
-            self._backward(waiting.popleft())
-
-    def _backward(self, batch: _Deferred) -> None:
-        batch.hidden.backward(batch.gradient)  # type: ignore[no-untyped-call]
+    def close(self) -> None:
+        """Give the model back as it was: another Trainer may train it."""
+        self.sync.close()
+        self.model.before_layers = None
 
 
-class _Deferred(NamedTuple):
-    """A micro-batch that has been through the head, and what it keeps for its backward pass.
-
-    hidden, gradient: (b, T, C).
-    """
-
-    hidden: Tensor
-    gradient: Tensor
-
-
-def drop_noise(scalar_grads: Tensor) -> None:
+def zero_rounding_noise(scalar_grads: Tensor) -> None:
     """Set gradients of scalars to zero, in place, where they are nothing but rounding.
 
     In a new model every layer's output is zero, so the final norm cancels what resid_lambdas,

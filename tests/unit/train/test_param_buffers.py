@@ -138,7 +138,7 @@ def test_a_backward_pass_fills_the_flat_buffers():
         model.logits(model(ids)).square().sum().backward()
 
     twice = {n: g.clone() for n in buffers.owners if (g := buffers.gradient(n)) is not None}
-    buffers.zero_gradients()
+    buffers.zero_grad()
     assert all(buffers.gradient(name).eq(0).all() for name in buffers.scalar_names)
     model.logits(model(ids)).square().sum().backward()
     for bucket in buffers.buckets:

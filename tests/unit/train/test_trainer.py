@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.unit.train.sync.tiny import gradient_step
 from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator, Work
@@ -71,7 +72,6 @@ def make_trainer(
     buffers = ParamBuffers(model, groups, shares)
     return Trainer(
         model,
-        buffers,
         MuonAdamW(buffers, Schedule(100), rank),
         Head(CONFIG.vocab_size),
         OneOf(rank, len(shares)),
@@ -84,8 +84,7 @@ def make_trainer(
 
 def dense_gradients(trainer: Trainer, step: int) -> tuple[float, dict[str, Tensor]]:
     """This rank's nats and its part of the gradient of every parameter."""
-    nats = trainer.gradients(step)
-    rows = trainer.sync.finish()
+    stats, rows = gradient_step(trainer, step)
     gradients = {}
     for name, parameter in trainer.buffers.parameters.items():
         if name in rows.tables:
@@ -93,7 +92,7 @@ def dense_gradients(trainer: Trainer, step: int) -> tuple[float, dict[str, Tenso
             gradients[name][rows.rows] = rows.tables[name]
         else:
             gradients[name] = trainer.buffers.gradient(name).clone()
-    return nats, gradients
+    return stats.nats, gradients
 
 
 def autograd_gradients(step: int) -> tuple[float, dict[str, Tensor]]:
@@ -127,7 +126,7 @@ def test_a_steps_gradient_is_that_of_its_mean_loss(device_batch_size, step):
 @pytest.mark.parametrize("deferred", [2, 3, 8])
 def test_deferred_backward_passes_change_no_bit(deferred):
     trainer, right = make_trainer(device_batch_size=1), make_trainer(device_batch_size=1)
-    trainer._deferred = deferred
+    trainer.max_deferred = deferred
 
     nats, gradients = dense_gradients(trainer, 0)
 
@@ -138,13 +137,14 @@ def test_deferred_backward_passes_change_no_bit(deferred):
 
 def test_deferred_passes_come_after_the_last_head(monkeypatch):
     trainer = make_trainer(device_batch_size=1)
-    trainer._deferred = 3
+    trainer.max_deferred = 3
     order: list[str] = []
-    loss, backward = trainer.head.loss, Tensor.backward
-    monkeypatch.setattr(trainer.head, "loss", lambda *a, **k: (order.append("H"), loss(*a, **k))[1])
+    head = trainer.lm_head.head  # type: ignore[attr-defined]
+    loss, backward = head.loss, Tensor.backward
+    monkeypatch.setattr(head, "loss", lambda *a, **k: (order.append("H"), loss(*a, **k))[1])
     monkeypatch.setattr(Tensor, "backward", lambda *a: (order.append("B"), backward(*a))[1])
 
-    trainer.gradients(0)
+    trainer.step(0)
 
     assert "".join(order) == "HBHBHHHBBB"
 
@@ -175,7 +175,7 @@ def test_a_rank_without_rows_takes_part_and_reports_no_tokens():
 
     stats = trainer.step(0)
 
-    assert (stats.nats, stats.tokens, len(trainer.my_rows)) == (0.0, 0, 0)
+    assert (stats.nats, stats.tokens, trainer.rows[1]) == (0.0, 0, 0)
 
 
 def test_step_s_takes_the_rows_from_s_times_b():

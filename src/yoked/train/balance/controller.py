@@ -28,7 +28,7 @@ class BalanceController:
         self._owners = set(trainer.buffers.owners.values())
         self._said_idle: set[int] = set()
         rows = tuple(len(part) for part in trainer.ranges)
-        self._head_part = row_head_part(session.model_config) if trainer.vocab_parallel else None
+        self._head_part = row_head_part(session.model_config) if trainer.lm_head.grouped else None
         self._speeds = SpeedEstimator(session.shares)
         self._balancer = RowBalancer(Assignment(rows, rows), self._head_part)
         self._decision: tuple[Tensor, Work] | None = None

@@ -19,136 +19,176 @@ from torch import Tensor
 from yoked.timeline.assignment import ranges_of, split_by_weight
 from yoked.timeline.vocab_parallel import VOCAB_GRANULARITY
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
-from yoked.train.head import Chunk, Head, HeadResult, token_nats
+from yoked.train.head import Chunk, Head, token_nats
 from yoked.train.lm_head.partition import VocabPartition
+from yoked.train.lm_head.protocol import HeadOutput
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import HEAD
 from yoked.train.precision import wide, widen
+from yoked.train.step_batch import HeadGroup, StepBatch
 
-WHAT = "the vocab-parallel lm_head"
-HIDDEN, SUMS, GRADIENT = (Tag(MessageKind.VOCAB_PARALLEL, index) for index in range(3))
+NAME = "the vocab-parallel lm_head"
+SUMS, GRADIENT = (Tag(MessageKind.VOCAB_PARALLEL, index) for index in range(2))
 # Tokens that go through a part at once.
 CHUNK_TOKENS = 1024
+
+
+def hidden_tag(micro_batch: int) -> Tag:
+    """Of a micro-batch's hidden states."""
+    return Tag(MessageKind.VOCAB_PARALLEL, 2 + micro_batch)
 
 
 def partition_vocab(vocab: int, work: Sequence[float]) -> list[slice]:
     """Each rank's rows of the weight, in proportion to its work; vocab: V."""
     assert vocab % VOCAB_GRANULARITY == 0, vocab
     groups = split_by_weight(vocab // VOCAB_GRANULARITY, work)
-    return [slice(VOCAB_GRANULARITY * each.start, VOCAB_GRANULARITY * each.stop) for each in groups]
+    return [slice(VOCAB_GRANULARITY * g.start, VOCAB_GRANULARITY * g.stop) for g in groups]
 
 
 @dataclass
 class _Arrivals:
-    """What others send this rank in a step, by rank: hidden states (n, C) of their tokens, sums
-    (2, T) of their parts, and the gradient (n, C) that their parts give this rank's tokens.
+    """What others send this rank in a step, by rank.
+
+    hidden: (n, C) of their tokens, and where each micro-batch's end, with its Work. sums: (2, T) of
+    their parts. gradient: (n, C) that their parts give this rank's tokens.
     """
 
-    hidden: dict[int, tuple[Tensor, Work]] = field(default_factory=dict)
+    hidden: dict[int, tuple[Tensor, list[tuple[int, Work]]]] = field(default_factory=dict)
     sums: dict[int, tuple[Tensor, Work]] = field(default_factory=dict)
     gradient: dict[int, tuple[Tensor, Work]] = field(default_factory=dict)
 
 
 class VocabParallelHead:
-    """This rank's part, and the exchange with the others; collective in all that it does.
+    """This rank's part, and the exchange with the others.
 
     work: relative parts of the vocabulary, by rank, as the run starts.
     """
+
+    grouped = True
 
     def __init__(
         self, comm: Communicator, optimizer: MuonAdamW, head: Head, work: Sequence[float]
     ) -> None:
         self.comm, self._buffers = comm, optimizer.buffers
-        # One for each chunk of a step: the blocks of all of them are kept.
+        # One for each chunk of a step: the logits of all of them are kept.
         self._heads = [head]
         self._work = work
-        self.parts = VocabPartition(
-            comm, optimizer, partition_vocab(len(self._buffers.head_grad), work)
-        )
+        parts = partition_vocab(len(self._buffers.head_grad), work)
+        self.partition = VocabPartition(comm, optimizer, parts)
         self._leaving: list[Work] = []
-        self._targets: Sequence[Tensor] = ()
-        # By rank, its tokens among all T.
-        self._places: list[slice] = []
+        self._sent_micro_batches, self._grad_scale = 0, 0.0
+        self._targets: Sequence[Tensor] = ()  # (n,) of each rank
+        self._places: list[slice] = []  # of each rank's tokens, among all T
         self._arriving = _Arrivals()
 
     @property
     def extra_tokens(self) -> int:
-        """That this rank's part is more work than its own tokens; below zero: less."""
+        """By which this rank's part is more work than its own tokens; below zero: less."""
         tokens = [len(targets) for targets in self._targets]
-        rows: int = self.parts.mine.stop - self.parts.mine.start
-        part = rows / len(self._buffers.head_grad)
+        mine = self.partition.mine
+        part = len(range(mine.start, mine.stop)) / len(self._buffers.head_grad)
         return round(sum(tokens) * part) - tokens[self.comm.rank]
 
-    def share(self, work: Sequence[float]) -> None:
+    def assign(self, work: Sequence[float]) -> None:
         """From the next step on, parts in proportion to `work`, by rank."""
         self._work = work
 
+    def gather(self, *, moments: bool = False) -> None:
+        """Until every rank holds the whole weight as it is now; moments: AdamW's, too."""
+        self.partition.settle(moments=moments)
+
     # --- a step, in this order
 
-    def begin(self, targets_by_rank: Sequence[Tensor], dtype: torch.dtype) -> None:
-        """Take over parts that have moved, and post what will be received.
-
-        targets_by_rank: (n,) int64 of each rank; dtype: of hidden states.
-        """
-        for pending in self._leaving:
-            pending.wait()
-        self._leaving, self._targets = [], targets_by_rank
-        self.parts.move(partition_vocab(len(self._buffers.head_grad), self._work))
-        rank, width = self.comm.rank, self._buffers.head_grad.size(1)
-        tokens = [len(targets) for targets in targets_by_rank]
+    def begin_step(self, batch: StepBatch) -> None:
+        """Take over parts that have moved, and post what will be received."""
+        for work in self._leaving:
+            work.wait()
+        self._leaving, self._sent_micro_batches = [], 0
+        self._grad_scale = batch.grad_scale
+        self.partition.move(partition_vocab(len(self._buffers.head_grad), self._work))
+        rank, workers = self.comm.rank, self.partition.workers
+        width, dtype = self._buffers.head_grad.size(1), self._buffers.model.compute_dtype
+        self._targets = [batch.targets(other) for other in range(self.comm.world_size)]
+        tokens = [len(targets) for targets in self._targets]
         self._places = [slice(part.start, part.stop) for part in ranges_of(tokens)]
         hidden = torch.empty(sum(tokens), width, dtype=dtype)
         self._arriving = found = _Arrivals()
-        for other in self.comm.peers:
-            if rank in self.parts.workers and tokens[other]:
-                place = self._places[other]
-                found.hidden[other] = self._receive(hidden[place], other, HIDDEN)
-            if other in self.parts.workers and (rank in self.parts.workers or tokens[rank]):
+        for peer in self.comm.peers:
+            if rank in workers and tokens[peer]:
+                sizes = [rows[:, 1:].numel() for rows in batch.rows_by_rank[peer]]
+                found.hidden[peer] = self._receive_hidden(hidden[self._places[peer]], peer, sizes)
+            if peer in workers and (rank in workers or tokens[rank]):
                 sums = torch.empty(2, sum(tokens), dtype=wide(dtype))
-                found.sums[other] = self._receive(sums, other, SUMS)
-            if other in self.parts.workers and tokens[rank]:
+                found.sums[peer] = sums, self.comm.irecv(sums, peer, SUMS, NAME)
+            if peer in workers and tokens[rank]:
                 gradient = torch.empty(tokens[rank], width, dtype=dtype)
-                found.gradient[other] = self._receive(gradient, other, GRADIENT)
+                found.gradient[peer] = gradient, self.comm.irecv(gradient, peer, GRADIENT, NAME)
 
-    def loss(self, hidden_nC: Tensor, grad_scale: float) -> HeadResult:
-        """Nats of this rank's tokens, and the gradient of their hidden states; that of the weight's
-        part is added to the buffers'. grad_scale: as for `Head.loss`.
-        """
-        self.parts.changes()
-        rank, tokens = self.comm.rank, [len(targets) for targets in self._targets]
-        if tokens[rank]:
-            for worker in self.parts.workers:
-                self._send(hidden_nC.contiguous(), worker, HIDDEN)
-        chunks = list(self._through_part(hidden_nC))
+    def _receive_hidden(
+        self, hidden_nC: Tensor, peer: int, sizes: Sequence[int]
+    ) -> tuple[Tensor, list[tuple[int, Work]]]:
+        works = [
+            (part.stop, self.comm.irecv(hidden_nC[part.start : part.stop], peer, tag, NAME))
+            for part, tag in zip(ranges_of(sizes), map(hidden_tag, range(len(sizes))), strict=True)
+        ]
+        return hidden_nC, works
+
+    def offer(self, hidden_bTC: Tensor) -> Tensor:
+        """Send a micro-batch's hidden states to all ranks that have a part."""
+        own = hidden_bTC.detach().flatten(0, 1).contiguous()
+        for worker in self.partition.workers:
+            self._send(own, worker, hidden_tag(self._sent_micro_batches))
+        self._sent_micro_batches += 1
+        return hidden_bTC
+
+    def __call__(self, hidden_bTC: Sequence[Tensor], group: HeadGroup) -> HeadOutput:
+        """Loss and gradients of all of this rank's micro-batches; adds its part's gradient."""
+        del group  # all of the step's
+        self.partition.changes()
+        rank, width = self.comm.rank, self._buffers.head_grad.size(1)
+        own = [hidden.detach().flatten(0, 1) for hidden in hidden_bTC]
+        nothing = torch.empty(0, width, dtype=self._buffers.model.compute_dtype)
+        hidden_nC = torch.cat([nothing, *own])
+        all_here = self.comm.barrier_async()  # tells waiting for ranks from waiting for bytes
+        chunks = list(self._through_part(hidden_nC, all_here))
+        all_here.wait()
         sums_2T = self._whole_sums(chunks, hidden_nC.dtype)
         for place, chunk in chunks:
             chunk.partition_sum, chunk.target_logit = sums_2T[:, place]
-        gradient_TC = self._gradients(chunks, sum(tokens), hidden_nC, grad_scale)
-        weight_grad = self._buffers.head_grad[self.parts.mine]
+        gradient_TC = self._gradients(chunks, hidden_nC)
+        weight_grad = self._buffers.head_grad[self.partition.mine]
         for _, chunk in chunks:
-            chunk.weight_gradient(grad_scale, weight_grad)
-        own = self._places[rank]
-        gradient = self._own_gradient(gradient_TC[own])
-        nats = token_nats(sums_2T[0, own], sums_2T[1, own], self._targets[rank])
-        return HeadResult(nats.cpu().double().sum(), nats, gradient.to(hidden_nC.dtype))
+            chunk.weight_gradient(self._grad_scale, weight_grad)
+        place = self._places[rank]
+        gradient_nC = self._own_gradient(gradient_TC[place]).to(hidden_nC.dtype)
+        nats = token_nats(sums_2T[0, place], sums_2T[1, place], self._targets[rank])
+        by_micro_batch = torch.split(gradient_nC, [len(each) for each in own])
+        return HeadOutput(
+            float(nats.cpu().double().sum()),
+            [g.view_as(hidden) for g, hidden in zip(by_micro_batch, hidden_bTC, strict=True)],
+        )
 
-    def _through_part(self, hidden_nC: Tensor) -> Iterator[tuple[slice, Chunk]]:
+    def _through_part(self, hidden_nC: Tensor, all_here: Work) -> Iterator[tuple[slice, Chunk]]:
         """Each chunk of all ranks' tokens after its logits, this rank's first; slices are of T."""
-        if self.parts.mine.start == self.parts.mine.stop:
+        mine, rank = self.partition.mine, self.comm.rank
+        if mine.start == mine.stop:
             return
-        weight = self._buffers.parameters[HEAD].detach()[self.parts.mine].to(hidden_nC.dtype)
-        rank, number = self.comm.rank, 0
-        for owner in [rank, *self._in_turn()]:
-            hidden = hidden_nC if owner == rank else self._arrived(self._arriving.hidden, owner)
-            place = self._places[owner]
+        weight = self._buffers.parameters[HEAD].detach()[mine].to(hidden_nC.dtype)
+        number, peers = 0, self._in_turn()
+        for owner in [rank, *peers]:
+            if peers and owner == peers[-1]:
+                all_here.wait()
+            hidden, works = (hidden_nC, []) if owner == rank else self._arriving.hidden[owner]
+            place, arrived = self._places[owner], len(hidden) if owner == rank else 0
             for start in range(0, len(hidden), CHUNK_TOKENS):
                 rows = slice(start, min(start + CHUNK_TOKENS, len(hidden)))
+                while arrived < rows.stop:  # a chunk may have tokens of several micro-batches
+                    arrived, work = works.pop(0)
+                    work.wait()
                 if number == len(self._heads):
                     self._heads.append(Head(self._heads[0].vocab_size, self._heads[0].products))
                 targets = self._targets[owner][rows].contiguous()
-                chunk = Chunk(
-                    self._heads[number], hidden[rows], weight, targets, self.parts.mine.start
-                )
+                chunk = Chunk(self._heads[number], hidden[rows], weight, targets, mine.start)
                 chunk.forward(wants_grad=True)
                 number += 1
                 yield slice(place.start + rows.start, place.start + rows.stop), chunk
@@ -158,50 +198,42 @@ class VocabParallelHead:
         own = torch.zeros(2, sum(map(len, self._targets)), dtype=wide(dtype))
         for place, chunk in chunks:
             own[0, place], own[1, place] = chunk.partition_sum, chunk.target_logit
-        rank = self.comm.rank
-        if rank in self.parts.workers:
-            for other in self.comm.peers:
-                if other in self.parts.workers or len(self._targets[other]):
-                    self._send(own, other, SUMS)
+        rank, workers = self.comm.rank, self.partition.workers
+        if rank in workers:
+            for peer in self.comm.peers:
+                if peer in workers or len(self._targets[peer]):
+                    self._send(own, peer, SUMS)
         whole = torch.zeros_like(own)
         # In the order of ranks, so that all add alike.
-        for worker in self.parts.workers:
+        for worker in workers:
             if worker == rank:
                 whole += own
             elif worker in self._arriving.sums:
-                whole += self._arrived(self._arriving.sums, worker)
+                whole += _arrived(self._arriving.sums[worker])
         return whole
 
-    def _gradients(
-        self,
-        chunks: Sequence[tuple[slice, Chunk]],
-        tokens: int,
-        like: Tensor,
-        grad_scale: float,
-    ) -> Tensor:
+    def _gradients(self, chunks: Sequence[tuple[slice, Chunk]], like: Tensor) -> Tensor:
         """(T, C): what this part gives the hidden states of all tokens; others' leaves."""
+        tokens = sum(map(len, self._targets))
         found = torch.zeros(tokens, like.size(1), dtype=wide(like.dtype))
         # Others' first: it travels while the weight's gradient is computed.
         for place, chunk in reversed(chunks):
-            found[place] = chunk.hidden_gradient(grad_scale)
+            found[place] = chunk.hidden_gradient(self._grad_scale)
         if chunks:
-            for other in self.comm.peers:
-                if len(self._targets[other]):
-                    part = found[self._places[other]].to(like.dtype)
-                    self._send(part, other, GRADIENT)
+            for peer in self.comm.peers:
+                if len(self._targets[peer]):
+                    self._send(found[self._places[peer]].to(like.dtype), peer, GRADIENT)
         return found
 
     def _own_gradient(self, own_nC: Tensor) -> Tensor:
         """What all parts give this rank's tokens, added in the order of ranks."""
         whole = torch.zeros_like(own_nC)
-        for worker in self.parts.workers:
+        for worker in self.partition.workers:
             if worker == self.comm.rank:
                 whole += own_nC
             elif worker in self._arriving.gradient:
-                whole += widen(self._arrived(self._arriving.gradient, worker))
+                whole += widen(_arrived(self._arriving.gradient[worker]))
         return whole
-
-    # --- messages
 
     def _in_turn(self) -> list[int]:
         """Ranks that have tokens, the next one first: so that not all want one rank's at once."""
@@ -209,14 +241,12 @@ class VocabParallelHead:
         others = [(self.comm.rank + step) % size for step in range(1, size)]
         return [other for other in others if other in self._arriving.hidden]
 
-    def _receive(self, buffer: Tensor, source: int, tag: Tag) -> tuple[Tensor, Work]:
-        return buffer, self.comm.irecv(buffer, source, tag, WHAT)
+    def _send(self, tensor: Tensor, dst: int, tag: Tag) -> None:
+        if dst != self.comm.rank:
+            self._leaving.append(self.comm.isend(tensor, dst, tag, NAME))
 
-    def _arrived(self, arriving: dict[int, tuple[Tensor, Work]], source: int) -> Tensor:
-        tensor, pending = arriving[source]
-        pending.wait()
-        return tensor
 
-    def _send(self, tensor: Tensor, to: int, tag: Tag) -> None:
-        if to != self.comm.rank:
-            self._leaving.append(self.comm.isend(tensor, to, tag, WHAT))
+def _arrived(received: tuple[Tensor, Work]) -> Tensor:
+    tensor, work = received
+    work.wait()
+    return tensor

@@ -126,7 +126,7 @@ class ParamBuffers:
             parameter = self.parameters[name]
             parameter.grad = part.view_as(parameter)
 
-    def zero_gradients(self) -> None:
+    def zero_grad(self) -> None:
         """Forget the last step's gradients; the tables' go with their RowGradients."""
         for buffer in (self.head_grad[self.head_rows], self.matrix_grads, self.scalar_grads):
             buffer.zero_()

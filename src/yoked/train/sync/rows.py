@@ -1,8 +1,7 @@
 """The embedding tables' gradients: the rows that a step touches, summed over ranks.
 
-In four messages: of the micro-batches whose backward passes wait for nothing, two of those that are
-deferred behind the lm_head (`yoked.timeline.schedule`), and of the last one. Each leaves when it is
-complete, and only the last has to be waited for. Every rank knows the rows of all others from the
+Rows leave in four messages (`MicroBatchSchedule.row_buckets`), each when its micro-batches have
+gone back; only the last has to be waited for. Every rank knows the rows of all others from the
 sample stream, so no indices are sent.
 
 Shape legend: U rows of a rank, E sum of the tables' widths.
@@ -12,33 +11,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
-from yoked.timeline.schedule import schedule_micro_batches
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag
 from yoked.train.comm.ragged_gather import RaggedGather
+from yoked.train.step_batch import StepBatch
 from yoked.train.tables import RowGradients
 
-WHAT = "table gradients"
-MESSAGES = 4
+NAME = "table gradients"
 
 
 @dataclass
-class _Part:
+class _RowBucket:
     """One message. rows_by_rank: (U,) int64, sorted; mine: this rank's gradients of its own.
 
-    gathering: None where no rank has anything to send.
+    stop: it is complete with this many micro-batches of this rank's. gather: None where no rank has
+    anything to send.
     """
 
     rows_by_rank: list[Tensor]
     mine: RowGradients
-    gathering: RaggedGather | None
+    stop: int
+    gather: RaggedGather | None
 
 
-class RowSum:
+class EmbeddingGradReducer:
     """Sums the tables' gradients step by step; collective: all ranks call in the same order.
 
     widths: of the tables, by name; dtype: that in which rows travel; None: their own.
@@ -54,75 +53,71 @@ class RowSum:
     ) -> None:
         self.comm, self.widths, self.vocab_size = comm, widths, vocab_size
         self.dtype, self.device = dtype, device
-        # (U,) int64, sorted: rows that some rank looks up in this step.
-        self.used_rows = self._distinct(())
-        self._parts: list[_Part] = []
+        self._used_rows = self._unique(())  # (U,) int64, sorted: that some rank looks up
+        self._buckets: list[_RowBucket] = []
         self._sent = 0
 
-    def begin(self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: int) -> list[RowGradients]:
-        """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
-
-        deferred: at most so many of a rank's are (`max_deferred_backwards`). Returns where the
-        gradients of each of this rank's micro-batches go.
-        """
-        messages = [list(ids_by_rank)]
+    def begin_step(self, batch: StepBatch) -> list[RowGradients]:
+        """Post the receives. Returns where the gradients of each own micro-batch go."""
         if self.comm.active:
-            parted = [_by_message(batches, deferred) for batches in ids_by_rank]
-            messages = [[parts[n] for parts in parted] for n in range(MESSAGES)]
-        self._parts = [
-            self._part(ids, Tag(MessageKind.TABLE_ROWS, n)) for n, ids in enumerate(messages)
-        ]
+            ranks = range(self.comm.world_size)
+            by_rank = [batch.schedule(rank).row_buckets for rank in ranks]
+            buckets = [list(parts) for parts in zip(*by_rank, strict=True)]
+        else:
+            buckets = [[range(len(rows)) for rows in batch.rows_by_rank]]
+        self._buckets = [self._bucket(batch, parts, i) for i, parts in enumerate(buckets)]
         self._sent = 0
-        every = [rows for part in self._parts for rows in part.rows_by_rank]
-        self.used_rows = torch.unique(torch.cat(every))
+        every = [rows for bucket in self._buckets for rows in bucket.rows_by_rank]
+        self._used_rows = torch.unique(torch.cat(every))
         return [
-            part.mine
-            for part, ids in zip(self._parts, messages, strict=True)
-            for _ in ids[self.comm.rank]
+            bucket.mine
+            for bucket, parts in zip(self._buckets, buckets, strict=True)
+            for _ in parts[batch.rank]
         ]
 
-    def _part(self, ids_by_rank: Sequence[Sequence[Tensor]], tag: Tag) -> _Part:
-        rows = [self._distinct(batches) for batches in ids_by_rank]
-        mine = RowGradients(rows[self.comm.rank], self.widths, self.vocab_size)
+    def _bucket(self, batch: StepBatch, parts: Sequence[range], index: int) -> _RowBucket:
+        """parts: of the micro-batches of each rank, those of this bucket."""
+        rows = [
+            self._unique([own[i][:, :-1] for i in part])
+            for own, part in zip(batch.rows_by_rank, parts, strict=True)
+        ]
+        mine = RowGradients(rows[batch.rank], self.widths, self.vocab_size)
         numels = [len(each) * sum(self.widths.values()) for each in rows]
-        dtype = self.dtype or mine.flat.dtype
-        gathering = RaggedGather(self.comm, numels, dtype, tag, WHAT) if any(numels) else None
-        return _Part(rows, mine, gathering)
+        tag, dtype = Tag(MessageKind.TABLE_ROWS, index), self.dtype or mine.flat.dtype
+        gather = RaggedGather(self.comm, numels, dtype, tag, NAME) if any(numels) else None
+        return _RowBucket(rows, mine, parts[batch.rank].stop, gather)
 
-    def _distinct(self, batches: Sequence[Tensor]) -> Tensor:
-        if not batches:
+    def _unique(self, inputs: Sequence[Tensor]) -> Tensor:
+        if not inputs:
             return torch.empty(0, dtype=torch.int64, device=self.device)
-        found: Tensor = torch.unique(torch.cat([ids.flatten() for ids in batches]))
+        found: Tensor = torch.unique(torch.cat([ids.flatten() for ids in inputs]))
         return found
 
-    def send(self) -> None:
-        """The next of the messages is complete on this rank."""
-        part = self._parts[self._sent]
-        self._sent += 1
-        if part.gathering is not None:
-            part.gathering.send(part.mine.flat)
+    def send(self, done: int, limit: int | None = None) -> None:
+        """Send what is complete once `done` of this rank's micro-batches have gone back.
 
-    def alone(self) -> RowGradients:
-        """The gradients of a rank without others."""
-        (part,) = self._parts
-        return part.mine
+        limit: of the buckets only so many. NCCL pairs collectives by their order, so all ranks
+        send each bucket between the same others.
+        """
+        for bucket in self._buckets[self._sent : limit]:
+            if bucket.stop > done:
+                return
+            self._sent += 1
+            if bucket.gather is not None:
+                bucket.gather.send(bucket.mine.flat)
 
-    def sum(self) -> RowGradients:
-        """Wait, and return the sum over ranks, the same bytes on all of them."""
-        total = RowGradients(self.used_rows, self.widths, self.vocab_size)
-        for part in self._parts:
-            if part.gathering is None:
+    def wait(self) -> RowGradients:
+        """The sum over ranks, the same bytes on all of them."""
+        if not self.comm.active:
+            (bucket,) = self._buckets
+            return bucket.mine
+        total = RowGradients(self._used_rows, self.widths, self.vocab_size)
+        for bucket in self._buckets:
+            if bucket.gather is None:
                 continue
             # In the order of ranks, so that all ranks round alike.
-            for rows, flat in zip(part.rows_by_rank, part.gathering.wait(), strict=True):
+            for rows, flat in zip(bucket.rows_by_rank, bucket.gather.wait(), strict=True):
                 if len(rows):
                     total.add_rows(rows, flat.to(total.flat))
-        self._parts = []
+        self._buckets = []
         return total
-
-
-def _by_message(batches: Sequence[Tensor], deferred: int) -> list[Sequence[Tensor]]:
-    """A rank's micro-batches by the message that their rows go with."""
-    early, (first, second), last = schedule_micro_batches(len(batches), deferred)
-    edges = accumulate((early, first, second, last), initial=0)
-    return [batches[begin:end] for begin, end in pairwise(edges)]

@@ -30,7 +30,7 @@ class Followed:
         self.rows, self.lm_head = [4, 4], [4.0, 4.0]
         trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)])
         trainer.buffers = SimpleNamespace(owners={"a matrix": 0})
-        trainer.vocab_parallel = SimpleNamespace() if vocab_parallel else None
+        trainer.lm_head = SimpleNamespace(grouped=vocab_parallel)
         trainer.assign = self.assign
         self.said: list[str] = []
         folder = RunFolder(path)

@@ -137,7 +137,7 @@ def test_nothing_of_the_head_travels_but_what_belongs_to_tokens(on_ranks):
         trainer = TINY.trainer(comm, [1.0, 1.0], vocab_parallel=vocab_parallel)
         trainer.step(0)
         before = comm.bytes_sent
-        trainer.settle()
+        trainer.drain()
         return before
 
     whole, vocab_parallel = (
@@ -155,7 +155,7 @@ def test_a_larger_part_is_work_for_others(on_ranks):
         trainer = TINY.trainer(comm, [1.0, 1.0], vocab_parallel=True)
         trainer.assign(trainer.rows, [4.5, 1.5])
         extra = trainer.step(0).extra_tokens
-        trainer.settle()
+        trainer.drain()
         return extra
 
     assert on_ranks(2, act) == [12, -12]

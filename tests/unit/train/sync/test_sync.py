@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.train.sync.tiny import Tiny
+from tests.unit.train.sync.tiny import Tiny, gradient_step
 from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator
@@ -23,13 +23,8 @@ SHARES = st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any)
 
 def summed_gradients(trainer: Trainer) -> dict[str, Tensor]:
     """The gradients of step 0 that this rank would apply: all but the matrices of others."""
-    trainer.gradients(0)
-    trainer.sync.await_all()
-    for bucket in trainer.optimizer.owned:
-        trainer.sync.collect(bucket)
-        trainer.sync.share(bucket, trainer.sync.before_update(bucket))
-    rows = trainer.sync.finish()
-    trainer.settle()
+    _, rows = gradient_step(trainer, 0)
+    trainer.drain()
     found: dict[str, Tensor] = {}
     for name, parameter in trainer.buffers.parameters.items():
         if name in rows.tables:
@@ -49,7 +44,7 @@ def joined(on_ranks):
     ) -> dict[str, Tensor]:
         def gradients(comm: Communicator) -> dict[str, Tensor]:
             trainer = TINY.trainer(comm, shares, payload, batch=batch)
-            trainer._deferred = deferred
+            trainer.max_deferred = deferred
             return summed_gradients(trainer)
 
         total: dict[str, Tensor] = {}
@@ -106,7 +101,7 @@ def weights_after(comm: Communicator, shares: list[float], payload: str, steps: 
     trainer = TINY.trainer(comm, shares, payload)
     for step in range(steps):
         trainer.step(step)
-    trainer.settle()
+    trainer.drain()
     return [checksum(parameter) for parameter in trainer.buffers.parameters.values()]
 
 
@@ -144,7 +139,7 @@ def test_a_rank_of_two_sends_as_much_as_in_a_ring(on_ranks, payload, bits):
     def sent(comm: Communicator) -> int:
         trainer = TINY.trainer(comm, [1.0, 1.0], payload)
         trainer.step(0)
-        trainer.settle()
+        trainer.drain()
         return comm.bytes_sent
 
     dense = sum(
@@ -163,7 +158,7 @@ def test_matrices_by_collectives_learn_the_same(on_ranks):
         trainer = TINY.trainer(comm, [1.0, 1.0])
         for step in range(3):
             trainer.step(step)
-        trainer.settle()
+        trainer.drain()
         return [parameter.detach() for parameter in trainer.buffers.parameters.values()]
 
     plain, collective = (

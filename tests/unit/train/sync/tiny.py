@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from yoked.train.optim.param_buffers import HEAD, ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.sync.agreement import checksum
 from yoked.train.sync.payload import PAYLOADS
+from yoked.train.tables import RowGradients
 from yoked.train.trainer import StepStats, Trainer
 
 VOCAB = 60
@@ -72,7 +74,6 @@ class Tiny:
         buffers = ParamBuffers(model, groups, shares)
         return Trainer(
             model,
-            buffers,
             MuonAdamW(buffers, Schedule(100), comm.rank),
             Head(VOCAB),
             comm,
@@ -85,6 +86,17 @@ class Tiny:
         )
 
 
+def gradient_step(trainer: Trainer, step: int) -> tuple[StepStats, RowGradients]:
+    """A step in which the optimizer changes nothing: its figures, and the tables' summed rows."""
+    optimizer, tables = trainer.optimizer, list[RowGradients]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimizer, "step_bucket", lambda step, bucket: None)
+        patch.setattr(optimizer, "step_adamw", lambda step, rows: tables.append(rows))
+        stats = trainer.step(step)
+    (rows,) = tables
+    return stats, rows
+
+
 def one_step(trainer: Trainer) -> tuple[dict[str, Tensor], StepStats]:
     """All dense gradients that this rank applies, of the lm_head its part, and its figures."""
     stats = trainer.step(0)
@@ -95,7 +107,7 @@ def one_step(trainer: Trainer) -> tuple[dict[str, Tensor], StepStats]:
     for bucket in trainer.optimizer.owned:
         for name in bucket.names:
             found[name] = buffers.gradient(name).clone()
-    trainer.settle()
+    trainer.drain()
     return found, stats
 
 
@@ -110,7 +122,7 @@ def summed(by_rank: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 def held_by(trainer: Trainer) -> tuple[list[int], list[Tensor]]:
     """Checksums of all that a checkpoint of this rank's has, and the weights; collective."""
-    trainer.settle(moments=True)
+    trainer.drain(moments=True)
     weights = [parameter.detach().clone() for parameter in trainer.buffers.parameters.values()]
     held = [*weights, *trainer.optimizer.exp_avg.values(), *trainer.optimizer.exp_avg_sq.values()]
     return [checksum(tensor) for tensor in held], weights

@@ -1,0 +1,91 @@
+"""The rows of one step: whose they are, and in which order this rank computes its own.
+
+Shape legend: B rows of a step, b rows of a micro-batch, T tokens a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from yoked.timeline.schedule import MicroBatchSchedule, schedule_micro_batches
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """index: among this rank's of the step; rows: (b, T + 1) token ids; last: of the step."""
+
+    index: int
+    rows: Tensor
+    last: bool
+
+    @property
+    def inputs(self) -> Tensor:
+        """(b, T)."""
+        return self.rows[:, :-1]
+
+    @property
+    def targets(self) -> Tensor:
+        """(b * T,)."""
+        return self.rows[:, 1:].flatten()
+
+
+@dataclass(frozen=True)
+class HeadGroup:
+    """Micro-batches that go through the lm_head together.
+
+    keep_pending: backward passes that may still wait once it has been through the head.
+    """
+
+    micro_batches: Sequence[MicroBatch]
+    keep_pending: int
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """The rows of a step, of all ranks: every rank reads all of them, and computes its own.
+
+    rows_by_rank: (b, T + 1) micro-batches, by rank. max_deferred: backward passes that may wait
+    behind the last head.
+    """
+
+    rows_by_rank: Sequence[Sequence[Tensor]]
+    rank: int
+    max_deferred: int
+
+    @property
+    def micro_batches(self) -> list[MicroBatch]:
+        """This rank's, in order."""
+        own = self.rows_by_rank[self.rank]
+        return [MicroBatch(i, rows, i == len(own) - 1) for i, rows in enumerate(own)]
+
+    def schedule(self, rank: int) -> MicroBatchSchedule:
+        """A rank's."""
+        return schedule_micro_batches(len(self.rows_by_rank[rank]), self.max_deferred)
+
+    def targets(self, rank: int) -> Tensor:
+        """(n,) int64 of all of a rank's tokens."""
+        found = [rows[:, 1:].flatten() for rows in self.rows_by_rank[rank]]
+        return torch.cat(found) if found else torch.empty(0, dtype=torch.int64)
+
+    def tokens(self, rank: int) -> int:
+        """Of a rank's rows."""
+        return sum(rows[:, 1:].numel() for rows in self.rows_by_rank[rank])
+
+    @property
+    def grad_scale(self) -> float:
+        """Of each token's loss in the step's mean."""
+        return 1.0 / sum(self.tokens(rank) for rank in range(len(self.rows_by_rank)))
+
+    def head_groups(self, *, together: bool) -> Iterator[HeadGroup]:
+        """This rank's micro-batches as they go through the lm_head: one by one, or all at once."""
+        micro_batches = self.micro_batches
+        if together:
+            yield HeadGroup(micro_batches, len(micro_batches))
+            return
+        early = self.schedule(self.rank).early
+        for each in micro_batches:
+            yield HeadGroup([each], max(0, each.index - early + 1))

@@ -1,0 +1,182 @@
+"""Every step's gradient is the sum over ranks, as one process would have it.
+
+What is learned does not depend on how many ranks took part: the gradient of a step is the sum of
+the ranks' (each already divided by the step's tokens). It leaves while it is being made: the
+lm_head's chunk by chunk, each layer's matrices as soon as backward is through with them
+(`matrices`), rows of the embedding tables in buckets (`rows`). The new matrices are waited for
+only when the next forward pass comes to the layers. What hides behind what, where a step has
+several micro-batches, is drawn in `yoked.timeline.schedule`.
+
+    forward | lm_head        | layers backward | Muon (own)      | AdamW        | forward
+    rows ->   head chunks ->   rows, matrices -> own matrices ->    (arriving)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from yoked.errors import UsageError
+from yoked.train.comm.communicator import Communicator, Work
+from yoked.train.head import piece_edges
+from yoked.train.optim.param_buffers import Bucket, ParamBuffers
+from yoked.train.step_batch import StepBatch
+from yoked.train.sync.dense import dense_sum
+from yoked.train.sync.matrices import Matrices, MatricesByCollectives
+from yoked.train.sync.payload import PAYLOADS, Payload
+from yoked.train.sync.rows import EmbeddingGradReducer
+from yoked.train.tables import RowGradients
+
+
+class ExactSync:
+    """Sums gradients step by step; collective: all ranks call in the same order.
+
+    sums_head: whether the lm_head's gradient is summed; vocab-parallel, each rank has its part of
+    the sum already.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        buffers: ParamBuffers,
+        payload: Payload = PAYLOADS["exact"],
+        *,
+        sums_head: bool = True,
+    ) -> None:
+        self.comm, self.buffers = comm, buffers
+        self.matrices = _matrices(comm, buffers, payload)
+        width = buffers.head_grad.size(1)
+        edges = piece_edges(buffers.head_grad.size(0)) if sums_head else []
+        chunks = [slice(a * width, b * width) for a, b in edges]
+        self.head = dense_sum(comm, buffers.head_grad.view(-1), chunks, payload.dense)
+        self.rows = EmbeddingGradReducer(
+            comm,
+            buffers.table_widths,
+            buffers.model.config.padded_vocab_size,
+            payload.rows,
+            buffers.head_grad.device,
+        )
+        self._scalars: Work | None = None
+        self._all_done: Work | None = None
+        self._micro_batches = self._done = self._chunks_sent = 0
+        self._unsent = dict.fromkeys(self.matrices.names)
+        self._before: Tensor | None = None
+        self._hooks = [
+            buffers.parameters[name].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda _, name=name: self._grad_accumulated(name)
+            )
+            for name in (self.matrices.names if comm.active else ())
+        ]
+
+    def close(self) -> None:
+        """Remove the hooks from the model."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    # --- a step, in this order
+
+    def begin_step(self, batch: StepBatch) -> list[RowGradients]:
+        """Post the receives. Returns where the tables' gradients of each micro-batch go."""
+        self._micro_batches = len(batch.micro_batches)
+        self._done = self._chunks_sent = 0
+        self._unsent = dict.fromkeys(self.matrices.names)
+        row_grads = self.rows.begin_step(batch)
+        if self.comm.active:
+            self.matrices.expect()
+            self.head.expect()
+            self._send_rows()
+        return row_grads
+
+    def head_grad_ready(self, chunk: int) -> None:
+        """A chunk of this rank's lm_head gradient is complete: send it while backward goes on."""
+        if not self.comm.active:
+            return
+        self.head.ready(chunk)
+        self._chunks_sent = chunk + 1
+        self._send_rows()
+
+    def micro_batch_done(self, index: int) -> None:
+        """A micro-batch has gone back: the table rows that are complete with it leave."""
+        self._done = index + 1
+        if self.comm.active:
+            self._send_rows()
+
+    def _send_rows(self) -> None:
+        """All but the last bucket; behind the lm_head's gradient all but the first wait for it."""
+        head_sent = self._chunks_sent == len(self.head.pieces)
+        self.rows.send(self._done, limit=-1 if head_sent else 1)
+
+    def _grad_accumulated(self, name: str) -> None:
+        """Backward is through with a matrix; in the last micro-batch its gradient is complete."""
+        if self._done >= self._micro_batches - 1 and name in self._unsent:
+            del self._unsent[name]
+            self.matrices.ready(name)
+
+    def backward_done(self) -> None:
+        """All gradients of this rank are complete: what has not left yet leaves."""
+        if not self.comm.active:
+            return
+        self.wait_parameters()  # a rank without rows had no forward pass that waited
+        self._all_done = self.comm.barrier_async()
+        for chunk in range(self._chunks_sent, len(self.head.pieces)):
+            self.head_grad_ready(chunk)
+        for name in list(self._unsent):
+            self._grad_accumulated(name)
+        self._scalars = self.comm.all_reduce(self.buffers.scalar_grads, "scalar gradients")
+        self.rows.send(self._done)
+        self.matrices.expect_updates()
+
+    def reduced_buckets(self) -> Iterator[Bucket]:
+        """This rank's buckets of matrices, each once its gradients are summed."""
+        if self._all_done is not None:
+            self._all_done.wait()  # tells waiting for the slowest rank from waiting for bytes
+            self._all_done = None
+        for bucket in self.buffers.buckets:
+            if bucket.owner != self.comm.rank:
+                continue
+            if self.comm.active:
+                self.matrices.collect(bucket)
+            self._before = self.matrices.before_update(bucket)
+            yield bucket
+
+    def publish(self, bucket: Bucket) -> None:
+        """This rank's bucket is updated: send it while the rest of the optimizer works."""
+        if self.comm.active:
+            self.matrices.share(bucket, self._before)
+
+    def wait_replicated(self) -> RowGradients:
+        """Wait for the lm_head's, the scalars' and the tables' gradients; returns the last.
+
+        The same bytes on all ranks.
+        """
+        if not self.comm.active:
+            return self.rows.wait()
+        assert self._scalars is not None, "backward_done() comes first"
+        self.head.finish()
+        self.matrices.sent()
+        self._scalars.wait()
+        self.matrices.start_sharing()
+        return self.rows.wait()
+
+    def wait_parameters(self) -> None:
+        """Until this rank's matrices are those of the last step, on all ranks the same bytes."""
+        if self.comm.active:
+            self.matrices.await_updates()
+
+    def drain(self) -> None:
+        """The same, and until nothing of the last step is in flight: parameters may change."""
+        if self.comm.active:
+            self.matrices.settle()
+
+
+def _matrices(comm: Communicator, buffers: ParamBuffers, payload: Payload) -> Matrices:
+    if comm.device_group is None:
+        return Matrices(comm, buffers, payload.dense)
+    if not payload.exact:
+        raise UsageError(
+            f"--sync {payload.name} is for Gloo; every rank here has a GPU, and uses NCCL",
+            fix="--sync exact",
+        )
+    return MatricesByCollectives(comm, buffers)
