@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from yoked.ranks.exchange import gather_json, read_list, read_number
 from yoked.train import choose, kernels
-from yoked.train.head import Head
-from yoked.train.matmul import Products, onednn_available
+from yoked.train.model.cross_entropy import Head
+from yoked.train.model.linear import Products, onednn_available
 from yoked.train.sync.threads import batch_network_threads
 
 TOKENS, WIDTH, VOCABULARY = 1024, 256, 32_768

@@ -16,8 +16,8 @@ from yoked.train.choose import apply_choices
 from yoked.train.config import TrainConfig
 from yoked.train.data.progress import Silent
 from yoked.train.data.rows import RowFile, SampleStream
-from yoked.train.head import Head, HeadResult
-from yoked.train.model import GPT
+from yoked.train.model.cross_entropy import Head, HeadResult
+from yoked.train.model.gpt import GPT
 from yoked.train.sample import generate
 from yoked.train.session import Place, Session, build_session
 from yoked.train.start import Assembled, Origin, assemble, load_origin

@@ -23,7 +23,7 @@ from rich.console import Console
 from yoked.console import StageProgress
 from yoked.train import choose
 from yoked.train.config import TrainConfig
-from yoked.train.matmul import Products
+from yoked.train.model.linear import Products
 from yoked.train.session import Place, Session, build_session, join_ranks
 from yoked.train.start import Assembled, assemble
 from yoked.train.sync.agreement import check_weights, same_start

@@ -12,7 +12,7 @@ from yoked.errors import DataError
 from yoked.train import choose, kernels, loop
 from yoked.train.__main__ import main
 from yoked.train.choose import Choice, ProductTimes
-from yoked.train.matmul import Products
+from yoked.train.model.linear import Products
 from yoked.train.sync.agreement import checksum
 from yoked.train.trainer import StepStats, Trainer
 

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from yoked.errors import DeviceError
 from yoked.train import kernels
-from yoked.train.attention import ATTENTION_PATHS, BLOCKED_MAX_TOKENS, AttentionPath, attend
-from yoked.train.head import block_columns
-from yoked.train.matmul import (
+from yoked.train.model.attention import ATTENTION_PATHS, BLOCKED_MAX_TOKENS, AttentionPath, attend
+from yoked.train.model.cross_entropy import block_columns
+from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.linear import (
     LIBRARIES,
     Library,
     Products,
@@ -31,8 +32,7 @@ from yoked.train.matmul import (
     multiply_add,
     onednn_available,
 )
-from yoked.train.model import GPT, ModelConfig
-from yoked.train.precision import wide
+from yoked.train.model.precision import wide
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SAMPLE_FLOPS = 5.4e8

@@ -15,11 +15,11 @@ import torch
 from yoked.agent.processors import cpu_model
 from yoked.ranks.exchange import read_number, read_table_of
 from yoked.train import choose
-from yoked.train.attention import AttentionPath
 from yoked.train.choose import Choice
 from yoked.train.config import TrainConfig
-from yoked.train.matmul import Products
-from yoked.train.model import ModelConfig
+from yoked.train.model.attention import AttentionPath
+from yoked.train.model.gpt import ModelConfig
+from yoked.train.model.linear import Products
 from yoked.train.sync.together import on_every
 from yoked.train.sync.wire import Wire
 from yoked.train.threads import plan_threads, read_cores

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from yoked.timeline.division import GRAIN_IDS
-from yoked.train.head import Chunk, Head, HeadResult, token_nats
 from yoked.train.headparts import HeadParts
+from yoked.train.model.cross_entropy import Chunk, Head, HeadResult, token_nats
+from yoked.train.model.precision import wide, widen
 from yoked.train.optim.layout import HEAD
 from yoked.train.optim.optimizer import MuonAdamW
-from yoked.train.precision import wide, widen
 from yoked.train.shares import consecutive, split_rows
 from yoked.train.sync.sync import SyncTimes
 from yoked.train.sync.wire import DIVIDED_TAG, Pending, Wire

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from yoked.timeline.evening import Evening, Handover
 from yoked.timeline.fastest import turn
-from yoked.train.head import HeadResult
+from yoked.train.model.cross_entropy import HeadResult
 from yoked.train.sync.sync import SyncTimes
 from yoked.train.sync.wire import HANDOVER_TAG, Pending, Wire
 

@@ -27,16 +27,16 @@ from yoked.records.measurement import Compute, ModelShape, StepCost
 from yoked.train import choose, kernels
 from yoked.train.compute import ComputeChoices, measured_compute, settle_threads
 from yoked.train.config import TrainConfig
-from yoked.train.head import Head
-from yoked.train.matmul import Library, multiply
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.cross_entropy import Head
+from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.linear import Library, multiply
+from yoked.train.model.row_grads import RowGradients
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.schedule import Schedule
 from yoked.train.resolve import ResolvedConfig, common_device_type, resolve
 from yoked.train.session import Place
-from yoked.train.tables import RowGradients
 
 # A dtype is not tried where one micro-batch would take longer in it.
 MOST_BATCH_S = 4.0

@@ -32,7 +32,7 @@ from yoked.train.config import LmHead, TrainConfig
 from yoked.train.data.dataset import Dataset
 from yoked.train.data.prepare import prepare
 from yoked.train.data.progress import ProgressSink, Silent
-from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
+from yoked.train.model.gpt import ModelConfig, ParameterCounts, count_parameters, flops_per_token
 from yoked.train.resolve import (
     REFERENCE_DEPTH,
     Horizon,

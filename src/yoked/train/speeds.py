@@ -15,9 +15,9 @@ from torch import Tensor
 
 from yoked.ranks.exchange import read_nothing, read_number
 from yoked.train.choose import DTYPES, SAMPLE_TOKENS
-from yoked.train.head import block_columns
-from yoked.train.matmul import Library, multiply
-from yoked.train.model import ModelConfig
+from yoked.train.model.cross_entropy import block_columns
+from yoked.train.model.gpt import ModelConfig
+from yoked.train.model.linear import Library, multiply
 from yoked.train.sync.wire import Wire
 
 MEASURE_S = 0.3

@@ -20,8 +20,8 @@ from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
 from yoked.train.choose import DTYPES, apply_choices
 from yoked.train.config import TrainConfig
 from yoked.train.data.rows import SampleStream
-from yoked.train.head import Head
-from yoked.train.model import GPT, ModelConfig, ParameterCounts, count_parameters
+from yoked.train.model.cross_entropy import Head
+from yoked.train.model.gpt import GPT, ModelConfig, ParameterCounts, count_parameters
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
@@ -422,7 +422,7 @@ def plan_result(session: Session) -> RunResult:
 
 
 def _model_facts(session: Session) -> dict[str, Any]:
-    from yoked.train.model import flops_per_token
+    from yoked.train.model.gpt import flops_per_token
 
     return {
         **dataclasses.asdict(session.model_config),

@@ -24,9 +24,10 @@ from yoked.timeline.fastest import OneHead, deferred_by_rank
 from yoked.train.choose import synchronize
 from yoked.train.divided import DividedHead
 from yoked.train.handover import Handovers
-from yoked.train.head import Head, HeadResult
 from yoked.train.headparts import HeadParts
-from yoked.train.model import GPT
+from yoked.train.model.cross_entropy import Head, HeadResult
+from yoked.train.model.gpt import GPT
+from yoked.train.model.row_grads import RowGradients
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.shares import split_rows
@@ -34,7 +35,6 @@ from yoked.train.sync.headchoice import row_head_part
 from yoked.train.sync.payload import PAYLOADS, Payload
 from yoked.train.sync.sync import Moment, Sync
 from yoked.train.sync.wire import Wire
-from yoked.train.tables import RowGradients
 
 Rows = NDArray[np.int64]
 # Gradients of the scalars are 1e-5 and more as soon as the layers do something.

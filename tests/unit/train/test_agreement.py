@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from yoked.errors import DivergedError
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW

@@ -28,7 +28,7 @@ from yoked.train.balance import (
 from yoked.train.choose import Choice
 from yoked.train.config import TrainConfig
 from yoked.train.livebalance import LiveBalance, describe_change, idle_note, rank_names
-from yoked.train.model import ModelConfig
+from yoked.train.model.gpt import ModelConfig
 from yoked.train.runfolder import RunFolder
 from yoked.train.shares import Shares, settle_shares, split_rows
 from yoked.train.sync.headchoice import HeadAsked

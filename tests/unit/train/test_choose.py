@@ -21,8 +21,8 @@ from yoked.train.choose import (
     measure_dtypes,
     pick_device,
 )
-from yoked.train.matmul import Products, onednn_available
-from yoked.train.model import GPT, ModelConfig, count_parameters
+from yoked.train.model.gpt import GPT, ModelConfig, count_parameters
+from yoked.train.model.linear import Products, onednn_available
 
 CPU, CUDA, MPS = (torch.device(kind) for kind in ("cpu", "cuda", "mps"))
 TINY = ModelConfig(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from yoked.train.matmul import onednn_available
+from yoked.train.model.linear import onednn_available
 from yoked.train.optim.muon import MuonStep, muon_update, orthogonalise, reduced_dimension
 
 SHAPES = [(24, 8), (8, 24), (12, 12), (2, 12), (1, 5)]

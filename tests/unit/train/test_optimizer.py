@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from yoked.errors import CheckpointError
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.row_grads import RowGradients
 from yoked.train.optim.adamw import adamw_update, coefficients
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.muon import MuonStep, muon_update
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.schedule import Schedule
-from yoked.train.tables import RowGradients
 
 CONFIG = ModelConfig(
     sequence_len=8, vocab_size=64, n_layer=2, n_head=2, n_kv_head=2, n_embd=48, window_pattern="L"

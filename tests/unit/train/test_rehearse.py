@@ -12,11 +12,11 @@ import torch
 from yoked.errors import UsageError
 from yoked.records.measurement import Compute, ModelShape, StepCost
 from yoked.train import rehearse
-from yoked.train.attention import AttentionPath
 from yoked.train.compute import ComputeChoices
 from yoked.train.config import TrainConfig
-from yoked.train.matmul import Products
-from yoked.train.model import ModelConfig
+from yoked.train.model.attention import AttentionPath
+from yoked.train.model.gpt import ModelConfig
+from yoked.train.model.linear import Products
 
 SMALL = [
     *("--depth=1", "--max-seq-len=64", "--vocab-size=512", "--head-dim=32", "--threads=1"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from yoked.train import speeds
-from yoked.train.model import ModelConfig
+from yoked.train.model.gpt import ModelConfig
 from yoked.train.sync.wire import Wire
 
 TINY = ModelConfig.from_depth(

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from yoked.train.head import Head
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.cross_entropy import Head
+from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW

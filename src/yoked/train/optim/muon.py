@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from yoked.train.matmul import Library, multiply
-from yoked.train.precision import widen
+from yoked.train.model.linear import Library, multiply
+from yoked.train.model.precision import widen
 
 POLAR_EXPRESS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from yoked.errors import CheckpointError
 from yoked.train import kernels
-from yoked.train.matmul import Library
+from yoked.train.model.linear import Library
+from yoked.train.model.row_grads import RowGradients
 from yoked.train.optim.adamw import SKIPPED, adamw_update, coefficients
 from yoked.train.optim.layout import HEAD, Layout, Stack
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
 from yoked.train.optim.schedule import Schedule
-from yoked.train.tables import RowGradients
 
 OptimizerState = dict[str, dict[str, dict[str, Any]]]
 

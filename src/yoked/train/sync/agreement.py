@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from yoked.errors import DivergedError
-from yoked.train.model import GPT
+from yoked.train.model.gpt import GPT
 from yoked.train.optim.groups import group_settings
 from yoked.train.optim.layout import Layout, Stack
 from yoked.train.optim.optimizer import MuonAdamW, OptimizerState

@@ -32,7 +32,7 @@ from yoked.timeline.work import (
     Traffic,
 )
 from yoked.train.choose import Choice
-from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
+from yoked.train.model.gpt import ModelConfig, ParameterCounts, count_parameters, flops_per_token
 from yoked.train.sync.headchoice import one_head, row_head_part
 from yoked.train.sync.wire import Wire
 from yoked.units import format_bytes_per_s, format_duration

@@ -11,7 +11,7 @@ from yoked.timeline.division import is_divided
 from yoked.timeline.evening import head_part
 from yoked.timeline.fastest import OneHead, fastest_has_it
 from yoked.train.choose import Choice
-from yoked.train.model import ModelConfig, count_parameters, flops_per_token
+from yoked.train.model.gpt import ModelConfig, count_parameters, flops_per_token
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from yoked.timeline.deferral import part_batches
+from yoked.train.model.row_grads import RowGradients
 from yoked.train.sync.gathering import Gathering
 from yoked.train.sync.wire import ROWS_TAG, Wire
-from yoked.train.tables import RowGradients
 
 WHAT = "table gradients"
 MESSAGES = 4

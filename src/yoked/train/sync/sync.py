@@ -22,14 +22,14 @@ from enum import IntEnum
 from torch import Tensor
 
 from yoked.errors import UsageError
-from yoked.train.head import piece_edges
+from yoked.train.model.cross_entropy import piece_edges
+from yoked.train.model.row_grads import RowGradients
 from yoked.train.optim.layout import Layout, Stack
 from yoked.train.sync.dense import dense_sum
 from yoked.train.sync.matrices import Matrices, MatricesByCollectives
 from yoked.train.sync.payload import PAYLOADS, Payload
 from yoked.train.sync.rows import RowSum
 from yoked.train.sync.wire import Pending, Wire
-from yoked.train.tables import RowGradients
 
 
 class Moment(IntEnum):

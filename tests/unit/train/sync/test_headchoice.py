@@ -4,7 +4,7 @@ import pytest
 
 from yoked.errors import UsageError
 from yoked.train.choose import Choice
-from yoked.train.model import ModelConfig
+from yoked.train.model.gpt import ModelConfig
 from yoked.train.sync.headchoice import HeadAsked, choose_lm_head, one_head
 
 D4 = ModelConfig.from_depth(

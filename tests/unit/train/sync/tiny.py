@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from yoked.train.head import Head
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.cross_entropy import Head
+from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import HEAD, Layout
 from yoked.train.optim.optimizer import MuonAdamW

@@ -2,7 +2,7 @@
 
 Linear weights are kept in float32 and cast to the activations' dtype where they are used;
 token and value embeddings are kept in the compute dtype. The lm_head is applied by
-`yoked.train.head`, which never holds the logits of all tokens at once.
+`yoked.train.model.cross_entropy`, which never holds the logits of all tokens at once.
 
 Shape legend: B batch rows, T tokens a row, C = n_embd, H heads, D head_dim, V vocabulary.
 """
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from yoked.train.attention import AttentionPath, attend
-from yoked.train.fused import mix, norm, relu_square, rotate_norm
-from yoked.train.matmul import Products, linear
-from yoked.train.tables import RowGradients, lookup
+from yoked.train.model.attention import AttentionPath, attend
+from yoked.train.model.elementwise import mix, norm, relu_square, rotate_norm
+from yoked.train.model.linear import Products, linear
+from yoked.train.model.row_grads import RowGradients, lookup
 
 ROTARY_BASE = 100_000
 SOFTCAP = 15.0

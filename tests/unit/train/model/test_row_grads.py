@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yoked.train.tables import RowGradients, lookup, split_tables
+from yoked.train.model.row_grads import RowGradients, lookup, split_tables
 
 VOCAB = 40
 IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=60)

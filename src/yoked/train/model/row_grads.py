@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from yoked.train.precision import widen
+from yoked.train.model.precision import widen
 
 
 class RowGradients:

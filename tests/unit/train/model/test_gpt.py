@@ -9,17 +9,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from yoked.train import kernels
-from yoked.train.fused import norm, rotate
-from yoked.train.head import Head
-from yoked.train.matmul import Products, onednn_available
-from yoked.train.model import (
+from yoked.train.model.cross_entropy import Head
+from yoked.train.model.elementwise import norm, rotate
+from yoked.train.model.gpt import (
     GPT,
     ModelConfig,
     count_parameters,
     flops_per_token,
     rotary_tables,
 )
-from yoked.train.tables import RowGradients
+from yoked.train.model.linear import Products, onednn_available
+from yoked.train.model.row_grads import RowGradients
 
 TINY = ModelConfig(
     sequence_len=40, vocab_size=70, n_layer=3, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"

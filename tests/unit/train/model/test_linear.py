@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from yoked.train.matmul import (
+from yoked.train.model.linear import (
     LIBRARIES,
     Products,
     linear,

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from yoked.train import head as head_module
-from yoked.train.head import PIECE_COLUMNS, Head, block_columns, piece_edges
-from yoked.train.matmul import Products, onednn_available
+from yoked.train.model import cross_entropy
+from yoked.train.model.cross_entropy import PIECE_COLUMNS, Head, block_columns, piece_edges
+from yoked.train.model.linear import Products, onednn_available
 
 WIDTH = 8
 
@@ -57,7 +57,7 @@ def test_loss_and_gradients_are_those_of_plain_cross_entropy(tokens, vocab, padd
 
 
 def test_in_float64_the_result_is_exact_to_the_last_digits(monkeypatch):
-    monkeypatch.setattr(head_module, "PIECE_COLUMNS", 32)
+    monkeypatch.setattr(cross_entropy, "PIECE_COLUMNS", 32)
     hidden, weight, targets = (
         t.double() if t.is_floating_point() else t for t in draw(20, 90, 100)
     )
@@ -73,8 +73,8 @@ def test_in_float64_the_result_is_exact_to_the_last_digits(monkeypatch):
 
 @pytest.mark.parametrize(("chunk", "block"), [(7, 64), (512, 10), (3, 13), (40, 100), (1, 1)])
 def test_no_chunk_or_block_size_changes_the_result(passes, monkeypatch, chunk, block):
-    monkeypatch.setattr(head_module, "CHUNK_TOKENS", chunk)
-    monkeypatch.setattr(head_module, "PIECE_COLUMNS", block)
+    monkeypatch.setattr(cross_entropy, "CHUNK_TOKENS", chunk)
+    monkeypatch.setattr(cross_entropy, "PIECE_COLUMNS", block)
     hidden, weight, targets = draw(40, 90, 100)
 
     check_against_reference(hidden, weight, targets, 90, Head(90))
@@ -85,9 +85,9 @@ def test_no_chunk_or_block_size_changes_the_result(passes, monkeypatch, chunk, b
 def test_each_piece_of_the_gradient_is_told_of_when_nothing_more_is_added_to_it(
     passes, monkeypatch, vocab, columns
 ):
-    monkeypatch.setattr(head_module, "CHUNK_TOKENS", 7)
-    monkeypatch.setattr(head_module, "PIECE_COLUMNS", 32)
-    monkeypatch.setattr(head_module, "THREAD_COLUMNS", columns)
+    monkeypatch.setattr(cross_entropy, "CHUNK_TOKENS", 7)
+    monkeypatch.setattr(cross_entropy, "PIECE_COLUMNS", 32)
+    monkeypatch.setattr(cross_entropy, "THREAD_COLUMNS", columns)
     hidden, weight, targets = draw(20, 80, vocab)
     total = torch.zeros(weight.shape)
     told: list[tuple[int, Tensor]] = []
@@ -117,14 +117,14 @@ def test_a_block_grows_with_the_threads_and_divides_a_piece(monkeypatch, threads
     "products", [Products.all("onednn"), Products("default", "onednn", "default")]
 )
 def test_no_library_changes_the_result(passes, monkeypatch, products):
-    monkeypatch.setattr(head_module, "PIECE_COLUMNS", 32)
+    monkeypatch.setattr(cross_entropy, "PIECE_COLUMNS", 32)
     hidden, weight, targets = draw(20, 90, 100)
 
     check_against_reference(hidden, weight, targets, 90, Head(90, products))
 
 
 def test_padding_of_the_vocabulary_has_neither_probability_nor_gradient(passes, monkeypatch):
-    monkeypatch.setattr(head_module, "PIECE_COLUMNS", 32)
+    monkeypatch.setattr(cross_entropy, "PIECE_COLUMNS", 32)
     hidden, weight, targets = draw(20, 50, 128)
     weight_grad = torch.zeros(weight.shape)
     other = weight.clone()
@@ -202,7 +202,7 @@ def test_a_number_that_is_none_is_not_hidden(passes):
 
 
 def test_bfloat16_is_near_the_exact_result(passes, monkeypatch):
-    monkeypatch.setattr(head_module, "PIECE_COLUMNS", 32)
+    monkeypatch.setattr(cross_entropy, "PIECE_COLUMNS", 32)
     hidden, weight, targets = (
         t.bfloat16() if t.is_floating_point() else t for t in draw(30, 90, 100)
     )

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from yoked.train import kernels
-from yoked.train.matmul import Products, multiply, multiply_add
-from yoked.train.model import SOFTCAP
-from yoked.train.precision import wide, widen
+from yoked.train.model.gpt import SOFTCAP
+from yoked.train.model.linear import Products, multiply, multiply_add
+from yoked.train.model.precision import wide, widen
 
 IGNORED = -1
 CHUNK_TOKENS = 1024
