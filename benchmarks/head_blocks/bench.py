@@ -28,7 +28,7 @@ import nanochat_side as side  # noqa: E402
 
 from yoked.train import choose  # noqa: E402
 from yoked.train.model import cross_entropy  # noqa: E402
-from yoked.train.model.linear import Products, onednn_available  # noqa: E402
+from yoked.train.model.linear import MatmulBackends, onednn_available  # noqa: E402
 
 WIDTHS = (256, 512, 1024, 2048)
 TOKENS, VOCAB = 1024, 32_768
@@ -49,7 +49,7 @@ def measure(case: tuple[str, int, str, str], tokens: int, until: float) -> dict[
     weight = (torch.randn(VOCAB, channels) * 0.02).to(dtype)
     targets = torch.randint(0, VOCAB, (tokens,))
     total = torch.zeros(VOCAB, channels)
-    heads = {width: cross_entropy.Head(VOCAB, Products.all(library)) for width in WIDTHS}
+    heads = {width: cross_entropy.Head(VOCAB, MatmulBackends.all(library)) for width in WIDTHS}
     taken: dict[int, list[float]] = {width: [] for width in WIDTHS}
     while time.time() < until or not taken[WIDTHS[-1]][1:]:
         for width in WIDTHS:

@@ -19,7 +19,7 @@ from yoked.train.choose import Choice
 from yoked.train.config import TrainConfig
 from yoked.train.model.attention import AttentionPath
 from yoked.train.model.gpt import ModelConfig
-from yoked.train.model.linear import Products
+from yoked.train.model.linear import MatmulBackends
 from yoked.train.sync.together import on_every
 from yoked.train.sync.wire import Wire
 from yoked.train.threads import plan_threads, read_cores
@@ -35,8 +35,8 @@ class ComputeChoices:
     """How this rank computes. choices: everything that was chosen, for people and run.json."""
 
     dtype: str
-    layers: Products
-    head: Products
+    layers: MatmulBackends
+    head: MatmulBackends
     attention: AttentionPath
     compile_blocks: bool
     threads: int
@@ -95,7 +95,7 @@ def choose_compute(
         if measured is not None:
             return measured_compute(config, model_config, device, dtype, measured, threads)
         assert earlier is not None
-        layers, head = Products(**earlier["layers"]), Products(**earlier["head"])
+        layers, head = MatmulBackends(**earlier["layers"]), MatmulBackends(**earlier["head"])
         path: AttentionPath = earlier["attention"]
         return _computing(
             (layers, head, Choice("matmul", choose.products_name(layers, head), RECORDED)),
@@ -141,7 +141,7 @@ def measured_compute(
 
 
 def _computing(
-    products: tuple[Products, Products, Choice],
+    products: tuple[MatmulBackends, MatmulBackends, Choice],
     attention: tuple[AttentionPath, Choice],
     dtype: Choice,
     threads: tuple[int, Choice],

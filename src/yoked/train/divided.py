@@ -147,7 +147,7 @@ class DividedHead:
             for start in range(0, len(hidden), CHUNK_TOKENS):
                 rows = slice(start, min(start + CHUNK_TOKENS, len(hidden)))
                 if number == len(self._heads):
-                    self._heads.append(Head(self._heads[0].vocab_size, self._heads[0].products))
+                    self._heads.append(Head(self._heads[0].vocab_size, self._heads[0].backends))
                 targets = self._targets[owner][rows].contiguous()
                 chunk = Chunk(
                     self._heads[number], hidden[rows], weight, targets, self.parts.mine.start

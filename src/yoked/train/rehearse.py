@@ -29,7 +29,7 @@ from yoked.train.compute import ComputeChoices, measured_compute, settle_threads
 from yoked.train.config import TrainConfig
 from yoked.train.model.cross_entropy import Head
 from yoked.train.model.gpt import GPT, ModelConfig
-from yoked.train.model.linear import Library, multiply
+from yoked.train.model.linear import MatmulBackend, mm_nt
 from yoked.train.model.row_grads import RowGradients
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
@@ -200,8 +200,8 @@ class Rehearsal:
             self.layout,
             Schedule(_STEPS),
             0,
-            library=self.compute.layers.forward,
-            low_precision=self.compute.dtype == "bfloat16",
+            backend=self.compute.layers.forward,
+            in_bfloat16=self.compute.dtype == "bfloat16",
         )
 
     def cost(self, host: str, device_batch_size: int, known: Known | None = None) -> StepCost:
@@ -364,7 +364,7 @@ def flops_per_s(device: torch.device, dtype: str) -> float:
     while True:
         a, b = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
         took_s = min(
-            choose.best_time_s(functools.partial(multiply, a, b, library), device)
+            choose.best_time_s(functools.partial(mm_nt, a, b, library), device)
             for library in _libraries(device, kind)
         )
         if took_s >= PRODUCT_S or size >= LARGEST_PRODUCT:
@@ -372,7 +372,7 @@ def flops_per_s(device: torch.device, dtype: str) -> float:
         size *= 2
 
 
-def _libraries(device: torch.device, dtype: torch.dtype) -> tuple[Library, ...]:
+def _libraries(device: torch.device, dtype: torch.dtype) -> tuple[MatmulBackend, ...]:
     return choose.libraries_for(device, dtype, "auto")
 
 

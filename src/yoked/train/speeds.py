@@ -17,7 +17,7 @@ from yoked.ranks.exchange import read_nothing, read_number
 from yoked.train.choose import DTYPES, SAMPLE_TOKENS
 from yoked.train.model.cross_entropy import block_columns
 from yoked.train.model.gpt import ModelConfig
-from yoked.train.model.linear import Library, multiply
+from yoked.train.model.linear import MatmulBackend, mm_nt
 from yoked.train.sync.wire import Wire
 
 MEASURE_S = 0.3
@@ -31,7 +31,7 @@ def measure_speeds(
     config: ModelConfig,
     device: torch.device,
     dtype: str,
-    libraries: tuple[Library, Library],
+    libraries: tuple[MatmulBackend, MatmulBackend],
     wire: Wire,
 ) -> list[float]:
     """FLOP a second in the model's products, by rank. Collective; takes MEASURE_S, up to
@@ -75,7 +75,7 @@ def _operands(
     return a, torch.randn(outputs, inputs, device=device).to(dtype)
 
 
-def _multiply(rounds: list[tuple[Tensor, Tensor, Library]]) -> None:
+def _multiply(rounds: list[tuple[Tensor, Tensor, MatmulBackend]]) -> None:
     for a, b, library in rounds:
         # A number of each product: on a GPU this waits until it is there.
-        float(multiply(a, b, library)[0, 0])
+        float(mm_nt(a, b, library)[0, 0])

@@ -221,8 +221,8 @@ def assemble(session: Session) -> Assembled:
             config.final_lr_frac,
         ),
         session.place.rank,
-        library=compute.layers.forward,
-        low_precision=compute.dtype == "bfloat16",
+        backend=compute.layers.forward,
+        in_bfloat16=compute.dtype == "bfloat16",
     )
     head = Head(session.model_config.vocab_size, compute.head)
     trainer = Trainer(

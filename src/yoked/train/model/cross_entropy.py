@@ -22,7 +22,7 @@ from torch import Tensor
 
 from yoked.train import kernels
 from yoked.train.model.gpt import SOFTCAP
-from yoked.train.model.linear import Products, multiply, multiply_add
+from yoked.train.model.linear import MatmulBackends, addmm_nt_, mm_nt
 from yoked.train.model.precision import wide, widen
 
 IGNORED = -1
@@ -52,9 +52,9 @@ class HeadResult:
 class Head:
     """The loss of hidden states under one lm_head; keeps its work buffers between calls."""
 
-    def __init__(self, vocab_size: int, products: Products | None = None) -> None:
+    def __init__(self, vocab_size: int, backends: MatmulBackends | None = None) -> None:
         self.vocab_size = vocab_size
-        self.products = products or Products()
+        self.backends = backends or MatmulBackends()
         self._blocks: Tensor | None = None
 
     def loss(
@@ -164,21 +164,21 @@ class Chunk:
 
     def forward(self, wants_grad: bool) -> None:
         """Logits block by block, and what is summed over them."""
-        products = self.head.products
+        backends = self.head.backends
         rows = self.hidden.size(0)
         blocks = self.head.blocks(rows, self.columns, self.weight) if wants_grad else []
         for number, first in enumerate(range(0, self.weight.size(0), self.columns)):
             weight = self.weight[first : first + self.columns]
             first_id = self.first_id + first
             valid = min(self.head.vocab_size - first_id, weight.size(0))
-            if wants_grad and products.forward == "default":
+            if wants_grad and backends.forward == "default":
                 logits = torch.mm(self.hidden, weight.t(), out=blocks[number])
             else:
-                logits = multiply(self.hidden, weight, products.forward)
+                logits = mm_nt(self.hidden, weight, backends.forward)
             gradient = blocks[number] if wants_grad else None
             self._softcap(logits, gradient, first_id, max(valid, 0))
             if gradient is not None:
-                multiply_add(self._hidden_grad, gradient, weight.t(), products.grad_input)
+                addmm_nt_(self._hidden_grad, gradient, weight.t(), backends.grad_input)
         self._gradient_blocks = blocks
 
     def _softcap(self, logits: Tensor, gradient: Tensor | None, first: int, valid: int) -> None:
@@ -222,8 +222,8 @@ class Chunk:
         weight_grad_VC.index_add_(0, target, widen(self.hidden) * slope[:, None], alpha=-1)
         for number, gradient in enumerate(self._gradient_blocks):
             rows = slice(number * self.columns, number * self.columns + gradient.size(1))
-            multiply_add(
-                weight_grad_VC[rows], gradient.t(), scaled.t(), self.head.products.grad_weight
+            addmm_nt_(
+                weight_grad_VC[rows], gradient.t(), scaled.t(), self.head.backends.grad_weight
             )
             ends_piece = rows.stop % PIECE_COLUMNS == 0 or rows.stop == len(weight_grad_VC)
             if on_piece is not None and ends_piece:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from yoked.train.model.attention import AttentionPath, attend
 from yoked.train.model.elementwise import mix, norm, relu_square, rotate_norm
-from yoked.train.model.linear import Products, linear
+from yoked.train.model.linear import MatmulBackends, linear
 from yoked.train.model.row_grads import RowGradients, lookup
 
 ROTARY_BASE = 100_000
@@ -148,10 +148,10 @@ class Linear(nn.Module):
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
-        self.products = Products()
+        self.backends = MatmulBackends()
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight.to(x.dtype), self.products)
+        return linear(x, self.weight.to(x.dtype), self.backends)
 
 
 class Attention(nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from yoked.errors import CheckpointError
 from yoked.train import kernels
-from yoked.train.model.linear import Library
+from yoked.train.model.linear import MatmulBackend
 from yoked.train.model.row_grads import RowGradients
 from yoked.train.optim.adamw import SKIPPED, adamw_update, coefficients
 from yoked.train.optim.layout import HEAD, Layout, Stack
@@ -35,11 +35,11 @@ class MuonAdamW:
         schedule: Schedule,
         rank: int,
         *,
-        library: Library = "default",
-        low_precision: bool = False,
+        backend: MatmulBackend = "default",
+        in_bfloat16: bool = False,
     ) -> None:
         self.layout, self.schedule, self.rank = layout, schedule, rank
-        self.library, self.low_precision = library, low_precision
+        self.backend, self.in_bfloat16 = backend, in_bfloat16
         self.updates, self._began = 0, False
         self.first = {n: torch.zeros_like(layout.parameters[n].data) for n in self.adamw_names}
         self.second = {n: torch.zeros_like(layout.parameters[n].data) for n in self.adamw_names}
@@ -132,8 +132,8 @@ class MuonAdamW:
                 lr=group.lr * lr_factor,
                 momentum=self.schedule.muon_momentum(step),
                 weight_decay=group.weight_decay * self.schedule.weight_decay(step),
-                library=self.library,
-                low_precision=self.low_precision,
+                backend=self.backend,
+                in_bfloat16=self.in_bfloat16,
             ),
         )
 

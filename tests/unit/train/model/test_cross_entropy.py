@@ -9,7 +9,7 @@ from torch import Tensor
 
 from yoked.train.model import cross_entropy
 from yoked.train.model.cross_entropy import PIECE_COLUMNS, Head, block_columns, piece_edges
-from yoked.train.model.linear import Products, onednn_available
+from yoked.train.model.linear import MatmulBackends, onednn_available
 
 WIDTH = 8
 
@@ -114,13 +114,13 @@ def test_a_block_grows_with_the_threads_and_divides_a_piece(monkeypatch, threads
 
 @pytest.mark.skipif(not onednn_available(), reason="this PyTorch has no oneDNN")
 @pytest.mark.parametrize(
-    "products", [Products.all("onednn"), Products("default", "onednn", "default")]
+    "backends", [MatmulBackends.all("onednn"), MatmulBackends("default", "onednn", "default")]
 )
-def test_no_library_changes_the_result(passes, monkeypatch, products):
+def test_no_library_changes_the_result(passes, monkeypatch, backends):
     monkeypatch.setattr(cross_entropy, "PIECE_COLUMNS", 32)
     hidden, weight, targets = draw(20, 90, 100)
 
-    check_against_reference(hidden, weight, targets, 90, Head(90, products))
+    check_against_reference(hidden, weight, targets, 90, Head(90, backends))
 
 
 def test_padding_of_the_vocabulary_has_neither_probability_nor_gradient(passes, monkeypatch):

@@ -18,7 +18,7 @@ from yoked.train.model.gpt import (
     flops_per_token,
     rotary_tables,
 )
-from yoked.train.model.linear import Products, onednn_available
+from yoked.train.model.linear import MatmulBackends, onednn_available
 from yoked.train.model.row_grads import RowGradients
 
 TINY = ModelConfig(
@@ -364,7 +364,7 @@ def test_no_library_changes_the_logits():
 
     for module in model.modules():
         if hasattr(module, "products"):
-            module.products = Products.all("onednn")  # type: ignore[assignment]
+            module.backends = MatmulBackends.all("onednn")  # type: ignore[assignment]
 
     torch.testing.assert_close(model(ids), expected, rtol=1e-4, atol=1e-5)
 
