@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from yoked.ranks.exchange import gather_json, read_list, read_number
 from yoked.train import choose, kernels
-from yoked.train.model.cross_entropy import Head
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.linear import MatmulBackends, onednn_available
 from yoked.train.sync.threads import batch_network_threads
 
@@ -29,7 +29,7 @@ class Rank:
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        self.head = Head(
+        self.head = FusedLinearCrossEntropy(
             VOCABULARY, MatmulBackends.all("onednn" if onednn_available() else "default")
         )
         self.hidden = torch.randn(TOKENS, WIDTH)

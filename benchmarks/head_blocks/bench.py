@@ -49,7 +49,10 @@ def measure(case: tuple[str, int, str, str], tokens: int, until: float) -> dict[
     weight = (torch.randn(VOCAB, channels) * 0.02).to(dtype)
     targets = torch.randint(0, VOCAB, (tokens,))
     total = torch.zeros(VOCAB, channels)
-    heads = {width: cross_entropy.Head(VOCAB, MatmulBackends.all(library)) for width in WIDTHS}
+    heads = {
+        width: cross_entropy.FusedLinearCrossEntropy(VOCAB, MatmulBackends.all(library))
+        for width in WIDTHS
+    }
     taken: dict[int, list[float]] = {width: [] for width in WIDTHS}
     while time.time() < until or not taken[WIDTHS[-1]][1:]:
         for width in WIDTHS:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from yoked.timeline.division import GRAIN_IDS
 from yoked.train.headparts import HeadParts
-from yoked.train.model.cross_entropy import Chunk, Head, HeadResult, token_nats
+from yoked.train.model.cross_entropy import Chunk, FusedLinearCrossEntropy, LossAndGrads, token_nats
 from yoked.train.model.precision import wide, widen
 from yoked.train.optim.layout import HEAD
 from yoked.train.optim.optimizer import MuonAdamW
@@ -58,7 +58,9 @@ class DividedHead:
     tokens: of a step, by rank, as the run starts.
     """
 
-    def __init__(self, wire: Wire, optimizer: MuonAdamW, head: Head, tokens: Sequence[int]) -> None:
+    def __init__(
+        self, wire: Wire, optimizer: MuonAdamW, head: FusedLinearCrossEntropy, tokens: Sequence[int]
+    ) -> None:
         self.wire, self._layout = wire, optimizer.layout
         # One for each chunk of a step: the blocks of all of them are kept.
         self._heads = [head]
@@ -113,9 +115,9 @@ class DividedHead:
                 gradient = torch.empty(tokens[rank], width, dtype=dtype)
                 found.gradient[other] = self._receive(gradient, other, GRADIENT_TAG)
 
-    def loss(self, hidden_nC: Tensor, grad_scale: float) -> HeadResult:
+    def loss(self, hidden_nC: Tensor, grad_scale: float) -> LossAndGrads:
         """Nats of this rank's tokens, and the gradient of their hidden states; that of the weight's
-        part is added to the layout's. grad_scale: as for `Head.loss`.
+        part is added to the layout's. grad_scale: as for `FusedLinearCrossEntropy.loss`.
         """
         self.parts.changes()
         rank, tokens = self.wire.rank, [len(targets) for targets in self._targets]
@@ -125,7 +127,7 @@ class DividedHead:
         chunks = list(self._through_part(hidden_nC))
         sums_2T = self._whole_sums(chunks, hidden_nC.dtype)
         for place, chunk in chunks:
-            chunk.partition_sum, chunk.target_logit = sums_2T[:, place]
+            chunk.exp_sum, chunk.target_logit = sums_2T[:, place]
         gradient_TC = self._gradients(chunks, sum(tokens), hidden_nC, grad_scale)
         weight_grad = self._layout.head_grad[self.parts.mine]
         for _, chunk in chunks:
@@ -133,7 +135,7 @@ class DividedHead:
         own = self._places[rank]
         gradient = self._own_gradient(gradient_TC[own])
         nats = token_nats(sums_2T[0, own], sums_2T[1, own], self._targets[rank])
-        return HeadResult(nats.cpu().double().sum(), nats, gradient.to(hidden_nC.dtype))
+        return LossAndGrads(nats.cpu().double().sum(), nats, gradient.to(hidden_nC.dtype))
 
     def _through_part(self, hidden_nC: Tensor) -> Iterator[tuple[slice, Chunk]]:
         """Each chunk of all ranks' tokens after its logits, this rank's first; slices are of T."""
@@ -147,7 +149,9 @@ class DividedHead:
             for start in range(0, len(hidden), CHUNK_TOKENS):
                 rows = slice(start, min(start + CHUNK_TOKENS, len(hidden)))
                 if number == len(self._heads):
-                    self._heads.append(Head(self._heads[0].vocab_size, self._heads[0].backends))
+                    self._heads.append(
+                        FusedLinearCrossEntropy(self._heads[0].vocab_size, self._heads[0].backends)
+                    )
                 targets = self._targets[owner][rows].contiguous()
                 chunk = Chunk(
                     self._heads[number], hidden[rows], weight, targets, self.parts.mine.start
@@ -160,7 +164,7 @@ class DividedHead:
         """(2, T): partition sums and target logits of the whole vocabulary, on all ranks alike."""
         own = torch.zeros(2, sum(map(len, self._targets)), dtype=wide(dtype))
         for place, chunk in chunks:
-            own[0, place], own[1, place] = chunk.partition_sum, chunk.target_logit
+            own[0, place], own[1, place] = chunk.exp_sum, chunk.target_logit
         rank = self.wire.rank
         if rank in self.parts.workers:
             for other in self.wire.others:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from yoked.timeline.evening import Evening, Handover
 from yoked.timeline.fastest import turn
-from yoked.train.model.cross_entropy import HeadResult
+from yoked.train.model.cross_entropy import LossAndGrads
 from yoked.train.sync.sync import SyncTimes
 from yoked.train.sync.wire import HANDOVER_TAG, Pending, Wire
 
@@ -179,7 +179,7 @@ class Handovers:
             part.arriving = [self.wire.receive(part.arrived, source, tag, WHAT)]
             self._taken.append(part)
 
-    def ahead(self, number: int) -> Iterator[tuple[Tensor, Tensor, Callable[[HeadResult], None]]]:
+    def ahead(self, number: int) -> Iterator[tuple[Tensor, Tensor, Callable[[LossAndGrads], None]]]:
         """What goes through the lm_head here before this rank's own micro-batch, or after the last
         one, because it is waited for: hidden states, targets, and where the result goes.
         """
@@ -207,7 +207,7 @@ class Handovers:
         targets = [part.targets for part in taken]
         return torch.cat([hidden_NC, *hidden]), torch.cat([targets_N, *targets])
 
-    def leave(self, number: int, loss: HeadResult, tokens: int) -> tuple[float, Tensor]:
+    def leave(self, number: int, loss: LossAndGrads, tokens: int) -> tuple[float, Tensor]:
         """A micro-batch of so many tokens has been through the head: send back what is others'.
 
         Returns its nats and the gradient of its hidden states, (N, C), which lack what was handed
@@ -222,12 +222,12 @@ class Handovers:
         if len(own) < tokens:
             gradient = own.new_empty(tokens, own.size(1))
             gradient[: len(own)] = own
-            return float(loss.nats), gradient
+            return float(loss.loss_sum), gradient
         if start == tokens:
-            return float(loss.nats), own
+            return float(loss.loss_sum), own
         return float(loss.token_nats[:tokens].cpu().double().sum()), own
 
-    def _answer(self, part: _Part, start: int, loss: HeadResult) -> None:
+    def _answer(self, part: _Part, start: int, loss: LossAndGrads) -> None:
         """Send back what begins at a token of a result."""
         assert loss.hidden_grad is not None
         rows = slice(start, start + part.handover.tokens)

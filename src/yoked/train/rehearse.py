@@ -27,7 +27,7 @@ from yoked.records.measurement import Compute, ModelShape, StepCost
 from yoked.train import choose, kernels
 from yoked.train.compute import ComputeChoices, measured_compute, settle_threads
 from yoked.train.config import TrainConfig
-from yoked.train.model.cross_entropy import Head
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.model.linear import MatmulBackend, mm_nt
 from yoked.train.model.row_grads import RowGradients
@@ -170,7 +170,7 @@ class Rehearsal:
     """
 
     compute: ComputeChoices
-    head: Head
+    head: FusedLinearCrossEntropy
     head_weight: Tensor
 
     def __init__(
@@ -191,7 +191,7 @@ class Rehearsal:
         choose.apply_choices(
             self.model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks
         )
-        self.head = Head(self.model.config.vocab_size, compute.head)
+        self.head = FusedLinearCrossEntropy(self.model.config.vocab_size, compute.head)
         self.head_weight = self._cast_head()
 
     def new_optimizer(self) -> MuonAdamW:

@@ -20,7 +20,7 @@ from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
 from yoked.train.choose import DTYPES, apply_choices
 from yoked.train.config import TrainConfig
 from yoked.train.data.rows import SampleStream
-from yoked.train.model.cross_entropy import Head
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT, ModelConfig, ParameterCounts, count_parameters
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
@@ -184,7 +184,7 @@ class Assembled:
     model: GPT
     layout: Layout
     optimizer: MuonAdamW
-    head: Head
+    head: FusedLinearCrossEntropy
     trainer: Trainer
     token_bytes: Tensor
     counts: ParameterCounts
@@ -224,7 +224,7 @@ def assemble(session: Session) -> Assembled:
         backend=compute.layers.forward,
         in_bfloat16=compute.dtype == "bfloat16",
     )
-    head = Head(session.model_config.vocab_size, compute.head)
+    head = FusedLinearCrossEntropy(session.model_config.vocab_size, compute.head)
     trainer = Trainer(
         model,
         layout,

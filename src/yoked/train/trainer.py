@@ -25,7 +25,7 @@ from yoked.train.choose import synchronize
 from yoked.train.divided import DividedHead
 from yoked.train.handover import Handovers
 from yoked.train.headparts import HeadParts
-from yoked.train.model.cross_entropy import Head, HeadResult
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy, LossAndGrads
 from yoked.train.model.gpt import GPT
 from yoked.train.model.row_grads import RowGradients
 from yoked.train.optim.layout import Layout
@@ -87,7 +87,7 @@ class Trainer:
         model: GPT,
         layout: Layout,
         optimizer: MuonAdamW,
-        head: Head,
+        head: FusedLinearCrossEntropy,
         wire: Wire,
         stream: Stream,
         *,
@@ -301,7 +301,7 @@ class Trainer:
             loss = lm_head(
                 head_hidden,
                 targets_N=head_targets,
-                on_piece=self.sync.head_piece_ready if self._sums_head else None,
+                on_grad_chunk=self.sync.head_piece_ready if self._sums_head else None,
                 at_once=len(head_targets) > len(targets),
             )
             own_nats, gradient = self.handovers.leave(number, loss, len(targets))
@@ -312,8 +312,8 @@ class Trainer:
         help_others(len(micro_batches))
         return nats + self._backward_deferred(waiting, parts)
 
-    def _through_head(self, hidden_NC: Tensor, **about: Any) -> HeadResult:
-        """As `Head.loss`, by the clock."""
+    def _through_head(self, hidden_NC: Tensor, **about: Any) -> LossAndGrads:
+        """As `FusedLinearCrossEntropy.loss`, by the clock."""
         # A GPU has only been told to. Where others wait for the result it is waited for anyway.
         known = self.model.device.type == "cpu" or self.handovers.head_rank is not None
         if known:
@@ -364,7 +364,7 @@ class Trainer:
             for number, (each, gradient) in enumerate(zip(hidden, gradients, strict=True))
         )
         parts = self._parts(len(hidden))
-        return float(loss.nats) + self._backward_deferred(waiting, parts)
+        return float(loss.loss_sum) + self._backward_deferred(waiting, parts)
 
     def _backward_deferred(self, waiting: deque[_Deferred], parts: Parts) -> float:
         """The micro-batches that are left; returns the nats that are known only now."""
@@ -411,7 +411,7 @@ def drop_noise(scalar_grads: Tensor) -> None:
 @torch.no_grad()
 def evaluate_bpb(
     model: GPT,
-    head: Head,
+    head: FusedLinearCrossEntropy,
     rows_of: Callable[[Rows], Rows],
     num_rows: int,
     token_bytes: Tensor,

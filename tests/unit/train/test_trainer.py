@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from yoked.train.model.cross_entropy import Head
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
@@ -74,7 +74,7 @@ def make_trainer(
         model,
         layout,
         MuonAdamW(layout, Schedule(100), rank),
-        Head(CONFIG.vocab_size),
+        FusedLinearCrossEntropy(CONFIG.vocab_size),
         OneOf(rank, len(shares)),
         FakeStream(),
         rows_per_step=ROWS,
@@ -215,7 +215,13 @@ def evaluate(
     token_bytes: Tensor, *, batch: int = 3, rows: int = 7, wire: Wire | None = None
 ) -> float:
     return evaluate_bpb(
-        make_model(), Head(60), rows_of, rows, token_bytes, wire or OneOf(0, 1), batch
+        make_model(),
+        FusedLinearCrossEntropy(60),
+        rows_of,
+        rows,
+        token_bytes,
+        wire or OneOf(0, 1),
+        batch,
     )
 
 
@@ -264,6 +270,6 @@ def test_no_bytes_at_all_are_no_number():
 def test_evaluation_leaves_no_gradient():
     model = make_model()
 
-    evaluate_bpb(model, Head(60), rows_of, 2, torch.ones(60), OneOf(0, 1), 2)
+    evaluate_bpb(model, FusedLinearCrossEntropy(60), rows_of, 2, torch.ones(60), OneOf(0, 1), 2)
 
     assert all(parameter.grad is None for parameter in model.parameters())

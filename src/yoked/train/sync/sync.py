@@ -22,7 +22,7 @@ from enum import IntEnum
 from torch import Tensor
 
 from yoked.errors import UsageError
-from yoked.train.model.cross_entropy import piece_edges
+from yoked.train.model.cross_entropy import grad_chunk_edges
 from yoked.train.model.row_grads import RowGradients
 from yoked.train.optim.layout import Layout, Stack
 from yoked.train.sync.dense import dense_sum
@@ -101,7 +101,7 @@ class Sync:
         Between two steps. What a lossy payload has lost of it so far stays lost.
         """
         width = self.layout.head_grad.size(1)
-        edges = piece_edges(self.layout.head_grad.size(0)) if sums else []
+        edges = grad_chunk_edges(self.layout.head_grad.size(0)) if sums else []
         pieces = [slice(a * width, b * width) for a, b in edges]
         flat = self.layout.head_grad.view(-1)
         self.head = dense_sum(self.wire, flat, pieces, self.payload.dense)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from yoked.train import kernels
-from yoked.train.model.cross_entropy import Head
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.elementwise import norm, rotate
 from yoked.train.model.gpt import (
     GPT,
@@ -409,12 +409,12 @@ def test_the_head_gives_the_loss_of_the_models_logits():
     targets = ids.roll(-1, 1).flatten()
     hidden = model(ids)
 
-    loss = Head(TINY.vocab_size).loss(
+    loss = FusedLinearCrossEntropy(TINY.vocab_size).loss(
         hidden.detach().flatten(0, 1), model.lm_head.weight.detach(), targets
     )
 
     expected = F.cross_entropy(model.logits(hidden).flatten(0, 1), targets, reduction="sum")
-    torch.testing.assert_close(loss.nats.float(), expected.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(loss.loss_sum.float(), expected.detach(), rtol=1e-5, atol=1e-5)
 
 
 def test_shorter_rows_than_the_models_are_a_prefix():

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from yoked.train.model.cross_entropy import Head
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import HEAD, Layout
@@ -75,7 +75,7 @@ class Tiny:
             model,
             layout,
             MuonAdamW(layout, Schedule(100), wire.rank),
-            Head(VOCAB),
+            FusedLinearCrossEntropy(VOCAB),
             wire,
             self,
             rows_per_step=self.rows,
