@@ -30,7 +30,7 @@ from yoked.train.config import TrainConfig
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.model.linear import MatmulBackend, mm_nt
-from yoked.train.model.row_grads import RowGradients
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
@@ -275,7 +275,7 @@ class Rehearsal:
         )
         return _typical(lambda: self._timed(adamw), float, OPTIMIZER_LIMIT_S), muon_s
 
-    def _run(self, batch: Tensor, tables: RowGradients) -> MicroBatch:
+    def _run(self, batch: Tensor, tables: RowGrads) -> MicroBatch:
         """One micro-batch, as the trainer has it. batch: (b, T + 1)."""
         results: list[Any] = []
         forward_s = self._timed(lambda: results.append(self.model(batch[:, :-1], tables)))
@@ -301,9 +301,9 @@ class Rehearsal:
         choose.synchronize(self.device)
         return time.perf_counter() - began_s
 
-    def _tables(self, batch: Tensor) -> RowGradients:
+    def _tables(self, batch: Tensor) -> RowGrads:
         vocab = self.model.config.padded_vocab_size
-        return RowGradients.for_ids(batch[:, :-1], self.layout.table_widths, vocab)
+        return RowGrads.for_ids(batch[:, :-1], self.layout.table_widths, vocab)
 
     def _cast_head(self) -> Tensor:
         return self.model.lm_head.weight.detach().to(self.model.compute_dtype)

@@ -27,7 +27,7 @@ from yoked.train.handover import Handovers
 from yoked.train.headparts import HeadParts
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy, LossAndGrads
 from yoked.train.model.gpt import GPT
-from yoked.train.model.row_grads import RowGradients
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.layout import Layout
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.shares import split_rows
@@ -213,7 +213,7 @@ class Trainer:
             self.optimizer.step_stack(step, stack)
             sync.share(stack, before)
         rows = sync.finish()
-        drop_noise(self.layout.scalar_grads)
+        zero_rounding_noise(self.layout.scalar_grads)
         self.optimizer.step_adamw(step, rows)
         # On a GPU the numbers below would otherwise be of the queue, not of the work.
         synchronize(self.model.device)
@@ -264,7 +264,7 @@ class Trainer:
         return nats
 
     def _by_whole_head(
-        self, by_rank: Sequence[Sequence[Tensor]], tables: Sequence[RowGradients], scale: float
+        self, by_rank: Sequence[Sequence[Tensor]], tables: Sequence[RowGrads], scale: float
     ) -> float:
         """Each micro-batch through layers and head, and back; the last few after the last head.
 
@@ -347,7 +347,7 @@ class Trainer:
         self,
         divided: DividedHead,
         inputs: Sequence[Tensor],
-        tables: Sequence[RowGradients],
+        tables: Sequence[RowGrads],
         scale: float,
     ) -> float:
         """All micro-batches through the layers, all through the head, all back."""
@@ -397,7 +397,7 @@ class _Deferred(NamedTuple):
     gradient: Tensor
 
 
-def drop_noise(scalar_grads: Tensor) -> None:
+def zero_rounding_noise(scalar_grads: Tensor) -> None:
     """Set gradients of scalars to zero, in place, where they are nothing but rounding.
 
     In a new model every layer's output is zero, so the final norm cancels what resid_lambdas,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from yoked.errors import CheckpointError
 from yoked.train.model.gpt import GPT, ModelConfig
-from yoked.train.model.row_grads import RowGradients
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.layout import Layout
@@ -40,7 +40,7 @@ def make_optimizer(rank: int = 0, speeds: tuple[float, ...] = (1.0,)) -> MuonAda
     return MuonAdamW(Layout(model, groups, speeds), Schedule(STEPS), rank)
 
 
-def fill_gradients(optimizer: MuonAdamW, step: int) -> RowGradients:
+def fill_gradients(optimizer: MuonAdamW, step: int) -> RowGrads:
     """Random gradients that depend on the step and the parameter's name alone."""
     layout = optimizer.layout
     generator = torch.Generator().manual_seed(step)
@@ -48,7 +48,7 @@ def fill_gradients(optimizer: MuonAdamW, step: int) -> RowGradients:
         if name not in layout.table_widths:
             gradient = layout.gradient(name)
             gradient.copy_(torch.randn(gradient.shape, generator=generator))
-    rows = RowGradients(torch.tensor([3, 9, 40]), layout.table_widths, CONFIG.padded_vocab_size)
+    rows = RowGrads(torch.tensor([3, 9, 40]), layout.table_widths, CONFIG.padded_vocab_size)
     rows.flat.copy_(torch.randn(rows.flat.shape, generator=generator))
     return rows
 
@@ -85,7 +85,7 @@ def test_each_parameter_is_updated_by_its_own_rule_and_rates():
         for name, (lr, betas, decay) in ADAMW.items():
             table = tables.tables.get(name)
             gradient = optimizer.layout.gradient(name) if table is None else table
-            slot = None if table is None else tables.slot
+            slot = None if table is None else tables.row_index
             scalars = coefficients(step + 1, lr * warm_up, betas, decay)
             adamw_update(expected[name], gradient, first[name], second[name], scalars, slot)
         for name in optimizer.layout.owners:

@@ -127,7 +127,7 @@ class Layout:
             parameter.grad = part.view_as(parameter)
 
     def zero_gradients(self) -> None:
-        """Forget the last step's gradients; the tables' go with their RowGradients."""
+        """Forget the last step's gradients; the tables' go with their RowGrads."""
         for buffer in (self.head_grad[self.head_rows], self.matrix_grads, self.scalar_grads):
             buffer.zero_()
 

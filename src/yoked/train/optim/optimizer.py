@@ -11,7 +11,7 @@ from torch import Tensor
 from yoked.errors import CheckpointError
 from yoked.train import kernels
 from yoked.train.model.linear import MatmulBackend
-from yoked.train.model.row_grads import RowGradients
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import SKIPPED, adamw_update, coefficients
 from yoked.train.optim.layout import HEAD, Layout, Stack
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
@@ -71,9 +71,13 @@ class MuonAdamW:
                 if name in self.layout.table_widths:
                     self._update(name, nothing, scalars, slot)
 
-    def step_adamw(self, step: int, rows: RowGradients) -> None:
+    def step_adamw(self, step: int, rows: RowGrads) -> None:
         """Update all else but the matrices; `rows` has the tables' gradients."""
-        slot = rows.slot.clone().masked_fill_(rows.slot < 0, SKIPPED) if self._began else rows.slot
+        slot = (
+            rows.row_index.clone().masked_fill_(rows.row_index < 0, SKIPPED)
+            if self._began
+            else rows.row_index
+        )
         for name, scalars in self._adamw_scalars(step):
             table = rows.tables.get(name)
             if name == HEAD:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from yoked.timeline.deferral import part_batches
-from yoked.train.model.row_grads import RowGradients
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.sync.gathering import Gathering
 from yoked.train.sync.wire import ROWS_TAG, Wire
 
@@ -34,7 +34,7 @@ class _Part:
     """
 
     rows_by_rank: list[Tensor]
-    mine: RowGradients
+    mine: RowGrads
     gathering: Gathering | None
 
 
@@ -61,7 +61,7 @@ class RowSum:
 
     def begin(
         self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: Sequence[int]
-    ) -> list[RowGradients]:
+    ) -> list[RowGrads]:
         """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
 
         deferred: by rank, how many of them are (`deferred_backwards`). Returns where the gradients
@@ -86,7 +86,7 @@ class RowSum:
 
     def _part(self, ids_by_rank: Sequence[Sequence[Tensor]], tag: int) -> _Part:
         rows = [self._distinct(batches) for batches in ids_by_rank]
-        mine = RowGradients(rows[self.wire.rank], self.widths, self.vocab_size)
+        mine = RowGrads(rows[self.wire.rank], self.widths, self.vocab_size)
         numels = [len(each) * sum(self.widths.values()) for each in rows]
         dtype = self.dtype or mine.flat.dtype
         gathering = Gathering(self.wire, numels, dtype, tag, WHAT) if any(numels) else None
@@ -105,14 +105,14 @@ class RowSum:
         if part.gathering is not None:
             part.gathering.send(part.mine.flat)
 
-    def alone(self) -> RowGradients:
+    def alone(self) -> RowGrads:
         """The gradients of a rank without others."""
         (part,) = self._parts
         return part.mine
 
-    def sum(self) -> RowGradients:
+    def sum(self) -> RowGrads:
         """Wait, and return the sum over ranks, the same bytes on all of them."""
-        total = RowGradients(self.used_rows, self.widths, self.vocab_size)
+        total = RowGrads(self.used_rows, self.widths, self.vocab_size)
         for part in self._parts:
             if part.gathering is None:
                 continue

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from yoked.errors import UsageError
 from yoked.train.model.cross_entropy import grad_chunk_edges
-from yoked.train.model.row_grads import RowGradients
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.layout import Layout, Stack
 from yoked.train.sync.dense import dense_sum
 from yoked.train.sync.matrices import Matrices, MatricesByCollectives
@@ -110,7 +110,7 @@ class Sync:
 
     def begin(
         self, ids_by_rank: Sequence[Sequence[Tensor]], deferred: Sequence[int]
-    ) -> list[RowGradients]:
+    ) -> list[RowGrads]:
         """Start a step; ids_by_rank: the input ids, any shape, of each rank's micro-batches.
 
         deferred: by rank, how many of them are (`deferred_backwards`). Returns where the gradients
@@ -198,7 +198,7 @@ class Sync:
         if self.wire.active:
             self.matrices.share(stack, before)
 
-    def finish(self) -> RowGradients:
+    def finish(self) -> RowGrads:
         """All stacks are shared: wait for every other gradient.
 
         Returns the summed row gradients, the same bytes on all ranks.

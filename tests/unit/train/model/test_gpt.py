@@ -19,7 +19,7 @@ from yoked.train.model.gpt import (
     rotary_tables,
 )
 from yoked.train.model.linear import MatmulBackends, onednn_available
-from yoked.train.model.row_grads import RowGradients
+from yoked.train.model.row_grads import RowGrads
 
 TINY = ModelConfig(
     sequence_len=40, vocab_size=70, n_layer=3, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
@@ -393,7 +393,7 @@ def test_row_gradients_are_the_dense_gradients_of_the_tables():
     model(ids).square().mul(torch.arange(32.0)).sum().backward()
     dense = {name: table.weight.grad.clone() for name, table in model.tables()}  # type: ignore[union-attr]
     model.zero_grad(set_to_none=True)
-    rows = RowGradients.for_ids(ids, dict.fromkeys(dense, 32), TINY.padded_vocab_size)
+    rows = RowGrads.for_ids(ids, dict.fromkeys(dense, 32), TINY.padded_vocab_size)
 
     model(ids, rows).square().mul(torch.arange(32.0)).sum().backward()
 
