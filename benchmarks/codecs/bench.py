@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from yoked.train import kernels
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.sync.codecs import CODECS
 
 HERE = Path(__file__).resolve().parent

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from yoked.ranks.exchange import gather_json, read_list, read_number
 from yoked.train import choose, kernels
-from yoked.train.head import Head
-from yoked.train.matmul import Products, onednn_available
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
+from yoked.train.model.linear import MatmulBackends, onednn_available
 
 TOKENS, WIDTH, VOCABULARY = 1024, 256, 32_768
 MESSAGES, NUMBERS = 3, 2_000_000
@@ -28,7 +28,9 @@ class Rank:
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        self.head = Head(VOCABULARY, Products.all("onednn" if onednn_available() else "default"))
+        self.head = FusedLinearCrossEntropy(
+            VOCABULARY, MatmulBackends.all("onednn" if onednn_available() else "default")
+        )
         self.hidden = torch.randn(TOKENS, WIDTH)
         self.weight = 0.01 * torch.randn(VOCABULARY, WIDTH)
         self.targets = torch.randint(0, VOCABULARY, (TOKENS,))

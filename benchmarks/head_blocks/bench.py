@@ -26,8 +26,9 @@ sys.path.insert(0, str(HERE.parent))
 
 import nanochat_side as side  # noqa: E402
 
-from yoked.train import choose, head  # noqa: E402
-from yoked.train.matmul import Products, onednn_available  # noqa: E402
+from yoked.train import choose  # noqa: E402
+from yoked.train.model import cross_entropy  # noqa: E402
+from yoked.train.model.linear import MatmulBackends, onednn_available  # noqa: E402
 
 WIDTHS = (256, 512, 1024, 2048)
 TOKENS, VOCAB = 1024, 32_768
@@ -48,12 +49,15 @@ def measure(case: tuple[str, int, str, str], tokens: int, until: float) -> dict[
     weight = (torch.randn(VOCAB, channels) * 0.02).to(dtype)
     targets = torch.randint(0, VOCAB, (tokens,))
     total = torch.zeros(VOCAB, channels)
-    heads = {width: head.Head(VOCAB, Products.all(library)) for width in WIDTHS}
+    heads = {
+        width: cross_entropy.FusedLinearCrossEntropy(VOCAB, MatmulBackends.all(library))
+        for width in WIDTHS
+    }
     taken: dict[int, list[float]] = {width: [] for width in WIDTHS}
     while time.time() < until or not taken[WIDTHS[-1]][1:]:
         for width in WIDTHS:
             # In every dtype, whatever yoked would choose.
-            head.block_columns = lambda *_, width=width: width
+            cross_entropy.block_columns = lambda *_, width=width: width
             started = time.perf_counter()
             heads[width].loss(hidden, weight, targets, grad_scale=1e-4, weight_grad_VC=total)
             taken[width].append(time.perf_counter() - started)

@@ -31,7 +31,7 @@ import nanochat_side as side  # noqa: E402
 import yoked_side as ours  # noqa: E402
 
 from yoked.train.data.prepare import prepare  # noqa: E402
-from yoked.train.model import GPT, count_parameters, flops_per_token  # noqa: E402
+from yoked.train.model.gpt import GPT, count_parameters, flops_per_token  # noqa: E402
 from yoked.train.nanochat_format import from_nanochat  # noqa: E402
 from yoked.train.sample import load_for_sampling  # noqa: E402
 from yoked.train.session import Session  # noqa: E402

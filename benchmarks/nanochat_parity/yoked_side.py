@@ -16,8 +16,8 @@ from yoked.train.choose import apply_choices
 from yoked.train.config import TrainConfig
 from yoked.train.data.progress import NullProgress
 from yoked.train.data.rows import RowFile, SampleStream
-from yoked.train.head import Head, HeadResult
-from yoked.train.model import GPT
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy, LossAndGrads
+from yoked.train.model.gpt import GPT
 from yoked.train.sample import generate
 from yoked.train.session import Place, Session, build_session
 from yoked.train.start import Assembled, Origin, assemble, load_origin
@@ -85,15 +85,15 @@ class Continued:
 
 
 @dataclass
-class RecordingHead(Head):
+class RecordingHead(FusedLinearCrossEntropy):
     """A head that keeps the mean loss of every micro-batch."""
 
-    inner: Head
+    inner: FusedLinearCrossEntropy
     losses: list[float] = field(default_factory=list)
 
-    def loss(self, hidden_NC: Tensor, *args: Any, **kwargs: Any) -> HeadResult:
+    def loss(self, hidden_NC: Tensor, *args: Any, **kwargs: Any) -> LossAndGrads:
         result = self.inner.loss(hidden_NC, *args, **kwargs)
-        self.losses.append(float(result.nats) / hidden_NC.size(0))
+        self.losses.append(float(result.loss_sum) / hidden_NC.size(0))
         return result
 
 

@@ -24,7 +24,7 @@ from yoked.console import StageProgress
 from yoked.train import choose
 from yoked.train.config import TrainConfig
 from yoked.train.lm_head.vocab_parallel import VocabParallelHead
-from yoked.train.matmul import Products
+from yoked.train.model.linear import MatmulBackends
 from yoked.train.session import Place, Session, build_session, join_ranks
 from yoked.train.start import Assembled, assemble
 from yoked.train.sync.agreement import check_weights, same_start
@@ -37,8 +37,8 @@ def in_float64(session: Session) -> Session:
     compute = dataclasses.replace(
         session.compute,
         dtype="float64",
-        layers=Products(),
-        head=Products(),
+        layers=MatmulBackends(),
+        head=MatmulBackends(),
         attention="sdpa",
     )
     return dataclasses.replace(session, compute=compute)

@@ -12,7 +12,7 @@ from yoked.errors import DataError
 from yoked.train import choose, kernels, loop
 from yoked.train.__main__ import main
 from yoked.train.choose import Choice, ProductTimes
-from yoked.train.matmul import Products
+from yoked.train.model.linear import MatmulBackends
 from yoked.train.sync.agreement import checksum
 from yoked.train.trainer import StepStats, Trainer
 
@@ -58,8 +58,8 @@ def be_unlike() -> None:
     """The first rank multiplies with MKL and has compiled passes; the second neither."""
     library = ("default", "onednn")[RANK]
 
-    def products(times: ProductTimes, asked: str) -> tuple[Products, Products, Choice]:
-        mine = Products.all(library)  # type: ignore[arg-type]
+    def products(times: ProductTimes, asked: str) -> tuple[MatmulBackends, MatmulBackends, Choice]:
+        mine = MatmulBackends.all(library)  # type: ignore[arg-type]
         return mine, mine, Choice("matmul", str(mine), "bent")
 
     choose.choose_products = products

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from yoked.train.__main__ import main
-from yoked.train.model import GPT
+from yoked.train.model.gpt import GPT
 
 RANK = int(os.environ["RANK"])
 ROW_S = [float(part) for part in os.environ["ROW_S"].split(":")]

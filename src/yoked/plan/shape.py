@@ -1,6 +1,6 @@
 """What a model costs, from its shape alone: parameters by group, FLOPs, rows of its tables.
 
-The model is `yoked.train.model`'s; here nothing imports torch, so that a plan takes no time.
+The model is `yoked.train.model.gpt`'s; here nothing imports torch, so that a plan takes no time.
 Tests hold both to the same numbers.
 """
 

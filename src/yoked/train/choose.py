@@ -21,18 +21,18 @@ from torch import Tensor
 
 from yoked.errors import DeviceError
 from yoked.train import kernels
-from yoked.train.attention import ATTENTION_PATHS, BLOCKED_MAX_TOKENS, AttentionPath, attend
-from yoked.train.head import block_columns
-from yoked.train.matmul import (
-    LIBRARIES,
-    Library,
-    Products,
-    multiply,
-    multiply_add,
+from yoked.train.model.attention import ATTENTION_PATHS, BLOCKED_MAX_TOKENS, AttentionPath, attend
+from yoked.train.model.cross_entropy import block_columns
+from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.linear import (
+    MATMUL_BACKENDS,
+    MatmulBackend,
+    MatmulBackends,
+    addmm_nt_,
+    mm_nt,
     onednn_available,
 )
-from yoked.train.model import GPT, ModelConfig
-from yoked.train.precision import wide
+from yoked.train.model.precision import wide
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SAMPLE_FLOPS = 5.4e8
@@ -70,23 +70,23 @@ class ProductTimes:
     by_kind: (place, kind) to seconds by library; place is "layers" or "head".
     """
 
-    by_kind: dict[tuple[str, str], dict[Library, float]]
+    by_kind: dict[tuple[str, str], dict[MatmulBackend, float]]
 
-    def products(self, place: str) -> Products:
+    def products(self, place: str) -> MatmulBackends:
         """The fastest library for each kind of product of a place."""
-        return Products(*(_fastest(self.by_kind[place, kind]) for kind in KINDS))
+        return MatmulBackends(*(_fastest(self.by_kind[place, kind]) for kind in KINDS))
 
     @property
     def best_s(self) -> float:
         """With the fastest library for each."""
         return sum(min(times.values()) for times in self.by_kind.values())
 
-    def total_s(self, library: Library) -> float:
+    def total_s(self, library: MatmulBackend) -> float:
         """With one library for all that it was measured for."""
         return sum(times[library] for times in self.by_kind.values() if library in times)
 
 
-def _fastest(times: dict[Library, float]) -> Library:
+def _fastest(times: dict[MatmulBackend, float]) -> MatmulBackend:
     # The default unless another is clearly faster: equal hosts should choose alike.
     best = min(times, key=lambda library: times[library])
     return best if times[best] < 0.97 * times.get("default", math.inf) else "default"
@@ -191,23 +191,26 @@ def _shapes(
 
 
 def _as_trained(
-    place: str, kind: str, a: Tensor, b: Tensor, library: Library
+    place: str, kind: str, a: Tensor, b: Tensor, library: MatmulBackend
 ) -> Callable[[], object]:
     """A product in the way that training makes it, ready to be timed.
 
     The head adds its gradients to a wide sum, which costs one library more than the other.
     """
     if place != "head" or kind == "forward":
-        return lambda: multiply(a, b, library)
+        return lambda: mm_nt(a, b, library)
     total = torch.zeros(a.size(0), b.size(0), dtype=wide(a.dtype), device=a.device)
-    return lambda: multiply_add(total, a, b, library)
+    return lambda: addmm_nt_(total, a, b, library)
 
 
 def measure_products(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype, libraries: Sequence[Library]
+    config: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    libraries: Sequence[MatmulBackend],
 ) -> ProductTimes:
     """Time the three products of each of the model's shapes with each library."""
-    by_kind: dict[tuple[str, str], dict[Library, float]] = {}
+    by_kind: dict[tuple[str, str], dict[MatmulBackend, float]] = {}
     merged: dict[tuple[str, int, int], float] = {}
     for place, inputs, outputs, count in _shapes(config, device, dtype):
         merged[place, inputs, outputs] = merged.get((place, inputs, outputs), 0.0) + count
@@ -229,7 +232,9 @@ def measure_products(
     return ProductTimes(by_kind)
 
 
-def libraries_for(device: torch.device, dtype: torch.dtype, asked: str) -> tuple[Library, ...]:
+def libraries_for(
+    device: torch.device, dtype: torch.dtype, asked: str
+) -> tuple[MatmulBackend, ...]:
     """The libraries to compare; asked is auto, mkl or onednn (`--matmul`)."""
     if device.type != "cpu":
         return ("default",)
@@ -238,7 +243,7 @@ def libraries_for(device: torch.device, dtype: torch.dtype, asked: str) -> tuple
     # In bfloat16 PyTorch's own product is oneDNN's already.
     if asked == "mkl" or dtype != torch.float32 or not onednn_available():
         return ("default",)
-    return ("onednn",) if asked == "onednn" else LIBRARIES
+    return ("onednn",) if asked == "onednn" else MATMUL_BACKENDS
 
 
 @dataclass(frozen=True)
@@ -287,7 +292,7 @@ def _times_slower(config: ModelConfig, device: torch.device, dtype: torch.dtype)
     x = torch.randn(SMALL_TOKENS, config.n_embd, device=device)
     weight = torch.randn(config.n_embd, config.n_embd, device=device)
     pairs = {"plain": (x, weight), "other": (x.to(dtype), weight.to(dtype))}
-    runs = {name: functools.partial(multiply, *pair, "default") for name, pair in pairs.items()}
+    runs = {name: functools.partial(mm_nt, *pair, "default") for name, pair in pairs.items()}
     times = best_times_s(runs, device, own_clock(device))
     return times["other"] / times["plain"]
 
@@ -310,15 +315,17 @@ def choose_dtype(by_rank: Sequence[dict[str, float]], asked: str) -> Choice:
     return Choice("dtype", "float32", f"bfloat16 is {ratio:.2g}x {where}", measured)
 
 
-def products_name(layers: Products, head: Products) -> str:
+def products_name(layers: MatmulBackends, head: MatmulBackends) -> str:
     """The libraries of a model, for people."""
     return str(layers) if layers == head else f"layers {layers}, head {head}"
 
 
-def choose_products(times: ProductTimes, asked: str) -> tuple[Products, Products, Choice]:
+def choose_products(
+    times: ProductTimes, asked: str
+) -> tuple[MatmulBackends, MatmulBackends, Choice]:
     """Libraries for the layers and for the head, from this rank's own times."""
     if asked != "auto":
-        forced = Products.all("onednn" if asked == "onednn" else "default")
+        forced = MatmulBackends.all("onednn" if asked == "onednn" else "default")
         return forced, forced, Choice("matmul", str(forced), "asked for with --matmul")
     layers, head = times.products("layers"), times.products("head")
     value = products_name(layers, head)
@@ -401,7 +408,7 @@ def _choose_inductor(asked: str) -> Choice:
 
 
 def apply_choices(
-    model: GPT, layers: Products, attention: AttentionPath, *, compile_blocks: bool
+    model: GPT, layers: MatmulBackends, attention: AttentionPath, *, compile_blocks: bool
 ) -> None:
     """Set what was chosen on the model's layers."""
     for block in model.blocks:
@@ -414,7 +421,7 @@ def apply_choices(
             block.mlp.c_fc,
             block.mlp.c_proj,
         ):
-            matrix.products = layers
+            matrix.backends = layers
         if compile_blocks:
             # One graph for all layers of a kind; the whole model would be compiled layer by layer.
             block.compile(dynamic=False)

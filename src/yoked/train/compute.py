@@ -15,13 +15,13 @@ import torch
 from yoked.agent.processors import cpu_model
 from yoked.ranks.exchange import read_number, read_table_of
 from yoked.train import choose
-from yoked.train.attention import AttentionPath
 from yoked.train.choose import Choice
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import run_on_all_ranks
 from yoked.train.config import TrainConfig
-from yoked.train.matmul import Products
-from yoked.train.model import ModelConfig
+from yoked.train.model.attention import AttentionPath
+from yoked.train.model.gpt import ModelConfig
+from yoked.train.model.linear import MatmulBackends
 from yoked.train.threads import plan_threads, read_cores
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class ComputeChoices:
     """How this rank computes. choices: everything that was chosen, for people and run.json."""
 
     dtype: str
-    layers: Products
-    head: Products
+    layers: MatmulBackends
+    head: MatmulBackends
     attention: AttentionPath
     compile_blocks: bool
     threads: int
@@ -95,7 +95,7 @@ def choose_compute(
         if measured is not None:
             return measured_compute(config, model_config, device, dtype, measured, threads)
         assert earlier is not None
-        layers, head = Products(**earlier["layers"]), Products(**earlier["head"])
+        layers, head = MatmulBackends(**earlier["layers"]), MatmulBackends(**earlier["head"])
         path: AttentionPath = earlier["attention"]
         return _computing(
             (layers, head, Choice("matmul", choose.products_name(layers, head), RECORDED)),
@@ -141,7 +141,7 @@ def measured_compute(
 
 
 def _computing(
-    products: tuple[Products, Products, Choice],
+    backends: tuple[MatmulBackends, MatmulBackends, Choice],
     attention: tuple[AttentionPath, Choice],
     dtype: Choice,
     threads: tuple[int, Choice],
@@ -149,12 +149,12 @@ def _computing(
 ) -> ComputeChoices:
     return ComputeChoices(
         dtype=dtype.value,
-        layers=products[0],
-        head=products[1],
+        layers=backends[0],
+        head=backends[1],
         attention=attention[0],
         compile_blocks=compiled.value == "blocks",
         threads=threads[0],
-        choices=(dtype, products[2], threads[1], attention[1], compiled),
+        choices=(dtype, backends[2], threads[1], attention[1], compiled),
     )
 
 

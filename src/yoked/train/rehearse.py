@@ -27,16 +27,16 @@ from yoked.records.measurement import Compute, ModelShape, StepCost
 from yoked.train import choose, kernels
 from yoked.train.compute import ComputeChoices, measured_compute, settle_threads
 from yoked.train.config import TrainConfig
-from yoked.train.head import Head
-from yoked.train.matmul import Library, multiply
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
+from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.linear import MatmulBackend, mm_nt
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.resolve import ResolvedConfig, common_device_type, resolve
 from yoked.train.session import Place
-from yoked.train.tables import RowGradients
 
 # A dtype is not tried where one micro-batch would take longer in it.
 MOST_BATCH_S = 4.0
@@ -170,7 +170,7 @@ class Rehearsal:
     """
 
     compute: ComputeChoices
-    head: Head
+    head: FusedLinearCrossEntropy
     head_weight: Tensor
 
     def __init__(
@@ -191,7 +191,7 @@ class Rehearsal:
         choose.apply_choices(
             self.model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks
         )
-        self.head = Head(self.model.config.vocab_size, compute.head)
+        self.head = FusedLinearCrossEntropy(self.model.config.vocab_size, compute.head)
         self.head_weight = self._cast_head()
 
     def new_optimizer(self) -> MuonAdamW:
@@ -200,8 +200,8 @@ class Rehearsal:
             self.buffers,
             Schedule(_STEPS),
             0,
-            library=self.compute.layers.forward,
-            low_precision=self.compute.dtype == "bfloat16",
+            backend=self.compute.layers.forward,
+            in_bfloat16=self.compute.dtype == "bfloat16",
         )
 
     def cost(self, host: str, device_batch_size: int, known: Known | None = None) -> StepCost:
@@ -274,7 +274,7 @@ class Rehearsal:
         )
         return _typical(lambda: self._timed(adamw), float, OPTIMIZER_LIMIT_S), muon_s
 
-    def _run(self, batch: Tensor, tables: RowGradients) -> MicroBatch:
+    def _run(self, batch: Tensor, tables: RowGrads) -> MicroBatch:
         """One micro-batch, as the trainer has it. batch: (b, T + 1)."""
         results: list[Any] = []
         forward_s = self._timed(lambda: results.append(self.model(batch[:, :-1], tables)))
@@ -300,9 +300,9 @@ class Rehearsal:
         choose.synchronize(self.device)
         return time.perf_counter() - began_s
 
-    def _tables(self, batch: Tensor) -> RowGradients:
+    def _tables(self, batch: Tensor) -> RowGrads:
         vocab = self.model.config.padded_vocab_size
-        return RowGradients.for_ids(batch[:, :-1], self.buffers.table_widths, vocab)
+        return RowGrads.for_ids(batch[:, :-1], self.buffers.table_widths, vocab)
 
     def _cast_head(self) -> Tensor:
         return self.model.lm_head.weight.detach().to(self.model.compute_dtype)
@@ -363,15 +363,15 @@ def flops_per_s(device: torch.device, dtype: str) -> float:
     while True:
         a, b = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
         took_s = min(
-            choose.best_time_s(functools.partial(multiply, a, b, library), device)
-            for library in _libraries(device, kind)
+            choose.best_time_s(functools.partial(mm_nt, a, b, backend), device)
+            for backend in _libraries(device, kind)
         )
         if took_s >= PRODUCT_S or size >= LARGEST_PRODUCT:
             return 2.0 * size**3 / took_s
         size *= 2
 
 
-def _libraries(device: torch.device, dtype: torch.dtype) -> tuple[Library, ...]:
+def _libraries(device: torch.device, dtype: torch.dtype) -> tuple[MatmulBackend, ...]:
     return choose.libraries_for(device, dtype, "auto")
 
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from yoked.errors import CheckpointError, UsageError
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
-from yoked.train.fused import norm
-from yoked.train.model import (
+from yoked.train.model.elementwise import norm
+from yoked.train.model.gpt import (
     GPT,
     SMEAR_CHANNELS,
     Attention,

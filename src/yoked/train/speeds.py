@@ -16,9 +16,9 @@ from torch import Tensor
 from yoked.ranks.exchange import read_nothing, read_number
 from yoked.train.choose import DTYPES, SAMPLE_TOKENS
 from yoked.train.comm.communicator import Communicator
-from yoked.train.head import block_columns
-from yoked.train.matmul import Library, multiply
-from yoked.train.model import ModelConfig
+from yoked.train.model.cross_entropy import block_columns
+from yoked.train.model.gpt import ModelConfig
+from yoked.train.model.linear import MatmulBackend, mm_nt
 
 MEASURE_S = 0.3
 # A quota is given out ten times a second, as a burst: one more or less is a third of MEASURE_S.
@@ -31,7 +31,7 @@ def measure_speeds(
     config: ModelConfig,
     device: torch.device,
     dtype: str,
-    libraries: tuple[Library, Library],
+    libraries: tuple[MatmulBackend, MatmulBackend],
     comm: Communicator,
 ) -> list[float]:
     """FLOP a second in the model's products, by rank. Collective; takes MEASURE_S, up to
@@ -42,8 +42,8 @@ def measure_speeds(
     columns = block_columns(device, DTYPES[dtype])
     width, block = config.n_embd, min(columns, config.padded_vocab_size)
     rounds = [
-        (*_operands(inputs, outputs, device, DTYPES[dtype]), library)
-        for inputs, outputs, library in (
+        (*_operands(inputs, outputs, device, DTYPES[dtype]), backend)
+        for inputs, outputs, backend in (
             (width, 4 * width, libraries[0]),
             (width, block, libraries[1]),
         )
@@ -75,7 +75,7 @@ def _operands(
     return a, torch.randn(outputs, inputs, device=device).to(dtype)
 
 
-def _multiply(rounds: list[tuple[Tensor, Tensor, Library]]) -> None:
-    for a, b, library in rounds:
+def _multiply(rounds: list[tuple[Tensor, Tensor, MatmulBackend]]) -> None:
+    for a, b, backend in rounds:
         # A number of each product: on a GPU this waits until it is there.
-        float(multiply(a, b, library)[0, 0])
+        float(mm_nt(a, b, backend)[0, 0])

@@ -20,8 +20,8 @@ from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
 from yoked.train.choose import DTYPES, apply_choices
 from yoked.train.config import TrainConfig
 from yoked.train.data.rows import SampleStream
-from yoked.train.head import Head
-from yoked.train.model import GPT, ModelConfig, ParameterCounts, count_parameters
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
+from yoked.train.model.gpt import GPT, ModelConfig, ParameterCounts, count_parameters
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
@@ -184,7 +184,7 @@ class Assembled:
     model: GPT
     buffers: ParamBuffers
     optimizer: MuonAdamW
-    head: Head
+    head: FusedLinearCrossEntropy
     trainer: Trainer
     token_bytes: Tensor
     counts: ParameterCounts
@@ -221,10 +221,10 @@ def assemble(session: Session) -> Assembled:
             config.final_lr_frac,
         ),
         session.place.rank,
-        library=compute.layers.forward,
-        low_precision=compute.dtype == "bfloat16",
+        backend=compute.layers.forward,
+        in_bfloat16=compute.dtype == "bfloat16",
     )
-    head = Head(session.model_config.vocab_size, compute.head)
+    head = FusedLinearCrossEntropy(session.model_config.vocab_size, compute.head)
     trainer = Trainer(
         model,
         optimizer,
@@ -420,7 +420,7 @@ def plan_result(session: Session) -> RunResult:
 
 
 def _model_facts(session: Session) -> dict[str, Any]:
-    from yoked.train.model import flops_per_token
+    from yoked.train.model.gpt import flops_per_token
 
     return {
         **dataclasses.asdict(session.model_config),

@@ -20,11 +20,11 @@ from yoked.timeline.assignment import ranges_of, split_by_weight
 from yoked.timeline.schedule import max_deferred_backwards
 from yoked.train.choose import synchronize
 from yoked.train.comm.communicator import Communicator
-from yoked.train.head import Head
 from yoked.train.lm_head.protocol import LmHead
 from yoked.train.lm_head.replicated import ReplicatedHead
 from yoked.train.lm_head.vocab_parallel import VocabParallelHead
-from yoked.train.model import GPT
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
+from yoked.train.model.gpt import GPT
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.step_batch import MicroBatch, StepBatch
 from yoked.train.sync.exact import ExactSync
@@ -91,7 +91,7 @@ class Trainer:
         self,
         model: GPT,
         optimizer: MuonAdamW,
-        head: Head,
+        head: FusedLinearCrossEntropy,
         comm: Communicator,
         stream: Stream,
         *,
@@ -234,7 +234,7 @@ def zero_rounding_noise(scalar_grads: Tensor) -> None:
 @torch.no_grad()
 def evaluate_bpb(
     model: GPT,
-    head: Head,
+    head: FusedLinearCrossEntropy,
     rows_of: Callable[[Rows], Rows],
     num_rows: int,
     token_bytes: Tensor,

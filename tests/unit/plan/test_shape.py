@@ -13,7 +13,7 @@ from yoked.plan.shape import (
     flops_per_token,
     muon_flops,
 )
-from yoked.train import model
+from yoked.train.model import gpt
 from yoked.train.optim.param_buffers import muon_flops as matrix_muon_flops
 
 
@@ -36,17 +36,17 @@ def test_sizes_from_the_shape_are_those_of_the_model(
         sequence_len=tokens,
         window_pattern=pattern,
     )
-    trained = model.ModelConfig.from_depth(
+    trained = gpt.ModelConfig.from_depth(
         depth,
         head_dim=head_dim,
         sequence_len=tokens,
         vocab_size=vocab,
         window_pattern=pattern,
     )
-    counts = model.count_parameters(trained)
+    counts = gpt.count_parameters(trained)
     assert dataclasses.asdict(count_parameters(ours)) == dataclasses.asdict(counts)
     assert count_parameters(ours).total == counts.total
-    assert flops_per_token(ours) == model.flops_per_token(trained)
+    assert flops_per_token(ours) == gpt.flops_per_token(trained)
 
 
 def test_muon_costs_what_its_owners_are_chosen_by(anchor: Shape) -> None:

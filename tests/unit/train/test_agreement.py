@@ -11,7 +11,7 @@ from torch import Tensor
 from yoked.errors import DivergedError
 from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.comm.step_clock import StepClock
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers

@@ -21,8 +21,8 @@ from yoked.train.choose import (
     measure_dtypes,
     pick_device,
 )
-from yoked.train.matmul import Products, onednn_available
-from yoked.train.model import GPT, ModelConfig, count_parameters
+from yoked.train.model.gpt import GPT, ModelConfig, count_parameters
+from yoked.train.model.linear import MatmulBackends, onednn_available
 
 CPU, CUDA, MPS = (torch.device(kind) for kind in ("cpu", "cuda", "mps"))
 TINY = ModelConfig(
@@ -96,8 +96,8 @@ def test_each_kind_of_product_has_its_fastest_library():
 
     layers, head, choice = choose_products(times, "auto")
 
-    assert layers == Products("default", "onednn", "onednn")
-    assert head == Products()
+    assert layers == MatmulBackends("default", "onednn", "onednn")
+    assert head == MatmulBackends()
     assert choice.value == "layers default/onednn/onednn, head default"
     assert choice.reason == ("oneDNN 1.06x PyTorch's default, the best of each product 1.64x")
     assert choice.measured == {
@@ -112,7 +112,7 @@ def test_a_library_that_is_hardly_faster_is_not_chosen():
         make_times(default=(1.0,) * 6, onednn=(0.98,) * 6), "auto"
     )
 
-    assert layers == head == Products()
+    assert layers == head == MatmulBackends()
     assert choice.value == "default"
 
 
@@ -123,7 +123,7 @@ def test_a_library_that_was_asked_for_is_used_for_everything(asked, library):
 
     layers, head, choice = choose_products(times, asked)
 
-    assert layers == head == Products.all(library)
+    assert layers == head == MatmulBackends.all(library)
     assert str(choice) == f"matmul: {library} (asked for with --matmul)"
 
 
@@ -238,8 +238,8 @@ def test_both_dtypes_are_measured_for_each_kind_and_place(asked, monkeypatch):
         )
     for times in choice.times.values():
         layers, head, _ = choose_products(times, asked)
-        assert isinstance(layers, Products)
-        assert isinstance(head, Products)
+        assert isinstance(layers, MatmulBackends)
+        assert isinstance(head, MatmulBackends)
 
 
 def test_a_dtype_that_is_hopeless_here_is_estimated_from_one_small_product(monkeypatch):
@@ -395,13 +395,13 @@ def test_without_any_gpu_auto_is_the_cpu(monkeypatch):
 def test_choices_reach_every_layer():
     model = GPT(TINY)
 
-    apply_choices(model, Products.all("onednn"), "blocked", compile_blocks=False)
+    apply_choices(model, MatmulBackends.all("onednn"), "blocked", compile_blocks=False)
 
     for block in model.blocks:
         assert block.attn.path == "blocked"
         matrices = [m for n, m in block.named_modules() if n.split(".")[-1].startswith("c_")]
         assert len(matrices) == 6
-        assert all(matrix.products == Products.all("onednn") for matrix in matrices)
+        assert all(matrix.backends == MatmulBackends.all("onednn") for matrix in matrices)
 
 
 def test_yoked_toml_says_where_a_host_computes_and_a_flag_says_more(monkeypatch):

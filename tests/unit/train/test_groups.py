@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.nanochat_format import ADAMW_GROUPS, MUON
 from yoked.train.optim.groups import (
     AdamWGroup,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from yoked.train.matmul import onednn_available
-from yoked.train.optim.muon import MuonStep, muon_update, orthogonalise, reduced_dimension
+from yoked.train.model.linear import onednn_available
+from yoked.train.optim.muon import MuonStep, muon_update, orthogonalize, reduced_dimension
 
 SHAPES = [(24, 8), (8, 24), (12, 12), (2, 12), (1, 5)]
 STEP = MuonStep(lr=0.02, momentum=0.9, weight_decay=0.28)
@@ -88,10 +88,10 @@ def test_in_float64_the_update_is_that_of_the_formulas_to_the_last_digits(shape)
         torch.testing.assert_close(stack[number], single.p, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("library", ["default", "onednn"])
+@pytest.mark.parametrize("backend", ["default", "onednn"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_update_is_that_of_the_formulas(shape, library):
-    if library == "onednn" and not onednn_available():
+def test_the_update_is_that_of_the_formulas(shape, backend):
+    if backend == "onednn" and not onednn_available():
         pytest.skip("this PyTorch has no oneDNN")
     stack = draw(3, *shape, seed=9)
     singles = [Reference(matrix) for matrix in stack]
@@ -99,7 +99,7 @@ def test_the_update_is_that_of_the_formulas(shape, library):
 
     for number in range(4):
         gradients = draw(3, *shape, seed=number) * 10.0 ** (number - 2)
-        step = MuonStep(0.02, 0.85 + 0.03 * number, 0.28, library)
+        step = MuonStep(0.02, 0.85 + 0.03 * number, 0.28, backend)
         muon_update(stack, gradients, buffer, second, step)
         for single, gradient in zip(singles, gradients, strict=True):
             single.step(gradient, step)
@@ -113,7 +113,7 @@ def test_the_update_is_that_of_the_formulas(shape, library):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_orthogonalised_matrix_has_singular_values_near_one(shape):
-    X = orthogonalise(draw(1, *shape))[0]
+    X = orthogonalize(draw(1, *shape))[0]
 
     small = min(shape)
     torch.testing.assert_close(X.norm(), torch.tensor(math.sqrt(small)))
@@ -126,33 +126,33 @@ def test_rows_of_unlike_length_count_alike():
     G = draw(1, 8, 24)
     scaled = G * torch.logspace(-3, 3, 8)[None, :, None]
 
-    torch.testing.assert_close(orthogonalise(scaled), orthogonalise(G), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(orthogonalize(scaled), orthogonalize(G), rtol=1e-3, atol=1e-4)
 
 
 def test_the_length_of_a_gradient_does_not_matter():
     G = draw(1, 12, 12)
 
-    torch.testing.assert_close(orthogonalise(1e3 * G), orthogonalise(G), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(orthogonalize(1e3 * G), orthogonalize(G), rtol=1e-3, atol=1e-3)
 
 
 def test_each_matrix_of_a_stack_is_treated_by_itself():
     G = draw(3, 12, 12)
     G[1] *= 1e4
 
-    whole = orthogonalise(G)
+    whole = orthogonalize(G)
 
     for number in range(3):
         torch.testing.assert_close(
-            whole[number], orthogonalise(G[number : number + 1])[0], rtol=1e-4, atol=1e-5
+            whole[number], orthogonalize(G[number : number + 1])[0], rtol=1e-4, atol=1e-5
         )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("low_precision", [False, True])
-def test_a_gradient_of_zero_leaves_only_weight_decay(shape, low_precision):
+@pytest.mark.parametrize("in_bfloat16", [False, True])
+def test_a_gradient_of_zero_leaves_only_weight_decay(shape, in_bfloat16):
     parameters = draw(2, *shape)
     expected = parameters * (1 - 0.02 * math.sqrt(max(1, shape[0] / shape[1])) * 0.28)
-    step = MuonStep(0.02, 0.85, 0.28, low_precision=low_precision)
+    step = MuonStep(0.02, 0.85, 0.28, in_bfloat16=in_bfloat16)
 
     muon_update(parameters, torch.zeros(2, *shape), *moments((2, *shape)), step)
 
@@ -185,7 +185,7 @@ def test_gradients_are_left_alone():
 def test_bfloat16_orthogonalises_nearly_the_same(shape):
     G = draw(2, *shape)
 
-    narrow, exact = orthogonalise(G, low_precision=True), orthogonalise(G)
+    narrow, exact = orthogonalize(G, in_bfloat16=True), orthogonalize(G)
 
     assert narrow.dtype == torch.float32
     assert (narrow - exact).norm() < 0.05 * exact.norm()

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from yoked.errors import CheckpointError
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.muon import MuonStep, muon_update
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
-from yoked.train.tables import RowGradients
 
 CONFIG = ModelConfig(
     sequence_len=8, vocab_size=64, n_layer=2, n_head=2, n_kv_head=2, n_embd=48, window_pattern="L"
@@ -40,7 +40,7 @@ def make_optimizer(rank: int = 0, speeds: tuple[float, ...] = (1.0,)) -> MuonAda
     return MuonAdamW(ParamBuffers(model, groups, speeds), Schedule(STEPS), rank)
 
 
-def fill_gradients(optimizer: MuonAdamW, step: int) -> RowGradients:
+def fill_gradients(optimizer: MuonAdamW, step: int) -> RowGrads:
     """Random gradients that depend on the step and the parameter's name alone."""
     buffers = optimizer.buffers
     generator = torch.Generator().manual_seed(step)
@@ -48,7 +48,7 @@ def fill_gradients(optimizer: MuonAdamW, step: int) -> RowGradients:
         if name not in buffers.table_widths:
             gradient = buffers.gradient(name)
             gradient.copy_(torch.randn(gradient.shape, generator=generator))
-    rows = RowGradients(torch.tensor([3, 9, 40]), buffers.table_widths, CONFIG.padded_vocab_size)
+    rows = RowGrads(torch.tensor([3, 9, 40]), buffers.table_widths, CONFIG.padded_vocab_size)
     rows.flat.copy_(torch.randn(rows.flat.shape, generator=generator))
     return rows
 
@@ -84,9 +84,9 @@ def test_each_parameter_is_updated_by_its_own_rule_and_rates():
         for name, (lr, betas, decay) in ADAMW.items():
             table = tables.tables.get(name)
             gradient = optimizer.buffers.gradient(name) if table is None else table
-            slot = None if table is None else tables.slot
+            row_index = None if table is None else tables.row_index
             scalars = coefficients(step + 1, lr * warm_up, betas, decay)
-            adamw_update(expected[name], gradient, first[name], second[name], scalars, slot)
+            adamw_update(expected[name], gradient, first[name], second[name], scalars, row_index)
         for name in optimizer.buffers.owners:
             muon_update(
                 expected[name][None],

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yoked.timeline.ownership import ADAMW_FLOPS
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.optim.groups import Groups, LearningRates, MuonGroup, build_groups
 from yoked.train.optim.param_buffers import ParamBuffers, assign_owners, muon_flops
 

@@ -12,11 +12,11 @@ import torch
 from yoked.errors import UsageError
 from yoked.records.measurement import Compute, ModelShape, StepCost
 from yoked.train import rehearse
-from yoked.train.attention import AttentionPath
 from yoked.train.compute import ComputeChoices
 from yoked.train.config import TrainConfig
-from yoked.train.matmul import Products
-from yoked.train.model import ModelConfig
+from yoked.train.model.attention import AttentionPath
+from yoked.train.model.gpt import ModelConfig
+from yoked.train.model.linear import MatmulBackends
 
 SMALL = [
     *("--depth=1", "--max-seq-len=64", "--vocab-size=512", "--head-dim=32", "--threads=1"),
@@ -73,7 +73,7 @@ def test_the_module_prints_one_object_with_the_records_fields(
 @pytest.mark.usefixtures("brief")
 def test_every_parameter_takes_part_in_the_step() -> None:
     config = ModelConfig.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
-    compute = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
+    compute = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
     parts = rehearsed(config, compute)
     before = {name: each.clone() for name, each in parts.buffers.parameters.items()}
 
@@ -90,9 +90,9 @@ def test_every_parameter_takes_part_in_the_step() -> None:
 @pytest.mark.usefixtures("brief")
 def test_a_second_dtype_is_rehearsed_as_if_it_were_the_first() -> None:
     config = ModelConfig.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
-    float32 = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
+    float32 = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
     parts = rehearsed(
-        config, ComputeChoices("bfloat16", Products(), Products(), PATH, False, 1, ())
+        config, ComputeChoices("bfloat16", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
     )
     first = parts.cost("here", 2)
 
@@ -117,7 +117,7 @@ def test_a_second_dtype_is_rehearsed_as_if_it_were_the_first() -> None:
 @pytest.mark.usefixtures("brief")
 def test_where_a_row_takes_seconds_one_is_enough() -> None:
     config = ModelConfig.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
-    compute = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
+    compute = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
     parts = rehearsed(config, compute)
 
     cost = parts.cost("here", 4, rehearse.Known(0.0, rehearse.SLOW_ROW_S))
@@ -127,7 +127,7 @@ def test_where_a_row_takes_seconds_one_is_enough() -> None:
 
 def test_tokens_are_drawn_as_words_are_some_often_most_seldom() -> None:
     config = ModelConfig.from_depth(1, head_dim=32, sequence_len=512, vocab_size=32_768)
-    compute = ComputeChoices("float32", Products(), Products(), PATH, False, 1, ())
+    compute = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
     parts = rehearsed(config, compute)
 
     ids = parts.tokens(2)[:, :-1]

@@ -8,7 +8,7 @@ import torch
 from yoked.errors import CheckpointError, UsageError
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.checkpoint_files import find_model_folder
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
 from yoked.train.sample import (
     CachedDecoder,

@@ -7,7 +7,7 @@ import torch
 
 from yoked.train import speeds
 from yoked.train.comm.communicator import Communicator
-from yoked.train.model import ModelConfig
+from yoked.train.model.gpt import ModelConfig
 
 TINY = ModelConfig.from_depth(
     1, aspect_ratio=64, head_dim=64, sequence_len=32, vocab_size=300, window_pattern="L"

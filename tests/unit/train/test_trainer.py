@@ -10,8 +10,8 @@ from tests.unit.train.sync.tiny import gradient_step
 from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator, Work
-from yoked.train.head import Head
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
+from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
@@ -73,7 +73,7 @@ def make_trainer(
     return Trainer(
         model,
         MuonAdamW(buffers, Schedule(100), rank),
-        Head(CONFIG.vocab_size),
+        FusedLinearCrossEntropy(CONFIG.vocab_size),
         OneOf(rank, len(shares)),
         FakeStream(),
         rows_per_step=ROWS,
@@ -214,7 +214,13 @@ def evaluate(
     token_bytes: Tensor, *, batch: int = 3, rows: int = 7, comm: Communicator | None = None
 ) -> float:
     return evaluate_bpb(
-        make_model(), Head(60), rows_of, rows, token_bytes, comm or OneOf(0, 1), batch
+        make_model(),
+        FusedLinearCrossEntropy(60),
+        rows_of,
+        rows,
+        token_bytes,
+        comm or OneOf(0, 1),
+        batch,
     )
 
 
@@ -263,6 +269,6 @@ def test_no_bytes_at_all_are_no_number():
 def test_evaluation_leaves_no_gradient():
     model = make_model()
 
-    evaluate_bpb(model, Head(60), rows_of, 2, torch.ones(60), OneOf(0, 1), 2)
+    evaluate_bpb(model, FusedLinearCrossEntropy(60), rows_of, 2, torch.ones(60), OneOf(0, 1), 2)
 
     assert all(parameter.grad is None for parameter in model.parameters())

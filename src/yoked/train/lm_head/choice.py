@@ -9,7 +9,7 @@ from yoked.timeline.schedule import max_deferred_backwards
 from yoked.timeline.vocab_parallel import LEAST_IDS_PER_TOKEN, MOST_TOKENS
 from yoked.timeline.work import head_part
 from yoked.train.choose import Choice
-from yoked.train.model import ModelConfig, count_parameters, flops_per_token
+from yoked.train.model.gpt import ModelConfig, count_parameters, flops_per_token
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from yoked.train.head import Head
 from yoked.train.lm_head.protocol import HeadOutput
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.optim.param_buffers import HEAD, ParamBuffers
 from yoked.train.step_batch import HeadGroup, StepBatch
 
@@ -19,7 +19,10 @@ class ReplicatedHead:
     extra_tokens = 0
 
     def __init__(
-        self, buffers: ParamBuffers, head: Head, grad_ready: Callable[[int], None]
+        self,
+        buffers: ParamBuffers,
+        head: FusedLinearCrossEntropy,
+        grad_ready: Callable[[int], None],
     ) -> None:
         self._buffers, self.head, self._grad_ready = buffers, head, grad_ready
         self._weight_VC: Tensor
@@ -45,10 +48,10 @@ class ReplicatedHead:
             micro_batch.targets,
             grad_scale=self._grad_scale,
             weight_grad_VC=self._buffers.head_grad,
-            on_piece=self._grad_ready if micro_batch.last else None,
+            on_grad_chunk=self._grad_ready if micro_batch.last else None,
         )
         assert result.hidden_grad is not None
-        return HeadOutput(float(result.nats), [result.hidden_grad.view_as(hidden)])
+        return HeadOutput(float(result.loss_sum), [result.hidden_grad.view_as(hidden)])
 
     def gather(self, *, moments: bool = False) -> None:
         """Every rank has it."""

@@ -19,12 +19,12 @@ from torch import Tensor
 from yoked.timeline.assignment import ranges_of, split_by_weight
 from yoked.timeline.vocab_parallel import VOCAB_GRANULARITY
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
-from yoked.train.head import Chunk, Head, token_nats
 from yoked.train.lm_head.partition import VocabPartition
 from yoked.train.lm_head.protocol import HeadOutput
+from yoked.train.model.cross_entropy import Chunk, FusedLinearCrossEntropy, token_nats
+from yoked.train.model.precision import wide, widen
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import HEAD
-from yoked.train.precision import wide, widen
 from yoked.train.step_batch import HeadGroup, StepBatch
 
 NAME = "the vocab-parallel lm_head"
@@ -67,7 +67,11 @@ class VocabParallelHead:
     grouped = True
 
     def __init__(
-        self, comm: Communicator, optimizer: MuonAdamW, head: Head, work: Sequence[float]
+        self,
+        comm: Communicator,
+        optimizer: MuonAdamW,
+        head: FusedLinearCrossEntropy,
+        work: Sequence[float],
     ) -> None:
         self.comm, self._buffers = comm, optimizer.buffers
         # One for each chunk of a step: the logits of all of them are kept.
@@ -154,7 +158,7 @@ class VocabParallelHead:
         all_here.wait()
         sums_2T = self._whole_sums(chunks, hidden_nC.dtype)
         for place, chunk in chunks:
-            chunk.partition_sum, chunk.target_logit = sums_2T[:, place]
+            chunk.exp_sum, chunk.target_logit = sums_2T[:, place]
         gradient_TC = self._gradients(chunks, hidden_nC)
         weight_grad = self._buffers.head_grad[self.partition.mine]
         for _, chunk in chunks:
@@ -186,7 +190,9 @@ class VocabParallelHead:
                     arrived, work = works.pop(0)
                     work.wait()
                 if number == len(self._heads):
-                    self._heads.append(Head(self._heads[0].vocab_size, self._heads[0].products))
+                    self._heads.append(
+                        FusedLinearCrossEntropy(self._heads[0].vocab_size, self._heads[0].backends)
+                    )
                 targets = self._targets[owner][rows].contiguous()
                 chunk = Chunk(self._heads[number], hidden[rows], weight, targets, mine.start)
                 chunk.forward(wants_grad=True)
@@ -197,7 +203,7 @@ class VocabParallelHead:
         """(2, T): partition sums and target logits of the whole vocabulary, on all ranks alike."""
         own = torch.zeros(2, sum(map(len, self._targets)), dtype=wide(dtype))
         for place, chunk in chunks:
-            own[0, place], own[1, place] = chunk.partition_sum, chunk.target_logit
+            own[0, place], own[1, place] = chunk.exp_sum, chunk.target_logit
         rank, workers = self.comm.rank, self.partition.workers
         if rank in workers:
             for peer in self.comm.peers:

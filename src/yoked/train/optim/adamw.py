@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from yoked.train import kernels
-from yoked.train.precision import widen
+from yoked.train.model.precision import widen
 
 EPS = 1e-10
 ROWS_AT_ONCE = 2048

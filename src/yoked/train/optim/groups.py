@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from yoked.train.model import GPT
+from yoked.train.model.gpt import GPT
 
 REFERENCE_WIDTH = 768
 

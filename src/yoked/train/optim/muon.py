@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from yoked.train.matmul import Library, multiply
-from yoked.train.precision import widen
+from yoked.train.model.linear import MatmulBackend, mm_nt
+from yoked.train.model.precision import widen
 
 POLAR_EXPRESS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
@@ -44,59 +44,59 @@ class MuonStep:
     lr: float
     momentum: float
     weight_decay: float
-    library: Library = "default"
-    low_precision: bool = False
+    backend: MatmulBackend = "default"
+    in_bfloat16: bool = False
     """Orthogonalise in bfloat16, as a run that computes in bfloat16 does."""
 
 
-def _product(left: Tensor, right: Tensor, library: Library) -> Tensor:
+def _product(left: Tensor, right: Tensor, backend: MatmulBackend) -> Tensor:
     """left (.., R, C) times the transpose of right (.., S, C): (.., R, S)."""
     if left.dim() == MATRIX:
-        return multiply(left, right, library)
+        return mm_nt(left, right, backend)
     return left @ right.mT
 
 
 def _plus_product(
-    added: Tensor, factor: float, left: Tensor, right: Tensor, scale: float, library: Library
+    added: Tensor, factor: float, left: Tensor, right: Tensor, scale: float, backend: MatmulBackend
 ) -> Tensor:
     """factor * added + scale * `_product`; in bfloat16 rounded once, at the end."""
-    if library != "default":
-        return _product(left, right, library).mul_(scale).add_(added, alpha=factor)
+    if backend != "default":
+        return _product(left, right, backend).mul_(scale).add_(added, alpha=factor)
     fused = torch.addmm if left.dim() == MATRIX else torch.baddbmm
     return fused(added, left, right.mT, beta=factor, alpha=scale)
 
 
-def _symmetric_product(left: Tensor, right: Tensor, library: Library) -> Tensor:
+def _symmetric_product(left: Tensor, right: Tensor, backend: MatmulBackend) -> Tensor:
     """`_product` of what is known to be symmetric: three of its four quarters are computed."""
     size = left.size(-2)
     smallest = SMALLEST_SPLIT_BF16 if left.dtype == torch.bfloat16 else SMALLEST_SPLIT
     if size < smallest or left.dim() != MATRIX:
-        return _product(left, right, library)
+        return _product(left, right, backend)
     half = size // 2
     out = left.new_empty(size, size)
-    out[:half] = multiply(left[:half], right, library)
-    out[half:, half:] = multiply(left[half:], right[half:], library)
+    out[:half] = mm_nt(left[:half], right, backend)
+    out[half:, half:] = mm_nt(left[half:], right[half:], backend)
     out[half:, :half] = out[:half, half:].t()
     return out
 
 
-def _without_identity(A: Tensor, b: float, c: float, library: Library) -> Tensor:
+def _without_identity(A: Tensor, b: float, c: float, backend: MatmulBackend) -> Tensor:
     """bA + cA^2 for symmetric A (.., R, R)."""
     if A.dtype == torch.bfloat16:
         # Rounding once is worth more than the quarter that symmetry saves.
-        return _plus_product(A, b, A, A, c, library)
-    return _symmetric_product(A, A, library).mul_(c).add_(A, alpha=b)
+        return _plus_product(A, b, A, A, c, backend)
+    return _symmetric_product(A, A, backend).mul_(c).add_(A, alpha=b)
 
 
-def _polar_express(X: Tensor, library: Library) -> Tensor:
+def _polar_express(X: Tensor, backend: MatmulBackend) -> Tensor:
     """Five times X <- aX + (bA + cA^2) X with A = X X^T; X (.., R, C), R <= C."""
     for a, b, c in POLAR_EXPRESS:
-        B = _without_identity(_symmetric_product(X, X, library), b, c, library)
-        X = _plus_product(X, a, B, X.mT, 1.0, library)
+        B = _without_identity(_symmetric_product(X, X, backend), b, c, backend)
+        X = _plus_product(X, a, B, X.mT, 1.0, backend)
     return X
 
 
-def _polar_express_wide(X: Tensor, library: Library) -> Tensor:
+def _polar_express_gram(X: Tensor, backend: MatmulBackend) -> Tensor:
     """The same through R x R matrices alone, for R much less than C.
 
     All steps multiply X from the left by polynomials Q of A, which commute: so their product P
@@ -104,30 +104,32 @@ def _polar_express_wide(X: Tensor, library: Library) -> Tensor:
     after two steps, which have raised them, X is formed and A computed anew: float32 is then as
     near to the exact result as by the plain way (2e-5 on spectra over four decades).
     """
-    A = _symmetric_product(X, X, library)
+    A = _symmetric_product(X, X, backend)
     P: Tensor | None = None
     last = len(POLAR_EXPRESS) - 1
     for number, (a, b, c) in enumerate(POLAR_EXPRESS):
-        Q = _without_identity(A, b, c, library)
+        Q = _without_identity(A, b, c, backend)
         Q.diagonal(dim1=-2, dim2=-1).add_(a)
         # All are symmetric, so `_product`, which transposes, multiplies them as they are.
-        P = Q if P is None else _symmetric_product(Q, P, library)
+        P = Q if P is None else _symmetric_product(Q, P, backend)
         if number == RENEWED_AFTER:
-            X, P = _product(P, X.mT, library), None
-            A = _symmetric_product(X, X, library)
+            X, P = _product(P, X.mT, backend), None
+            A = _symmetric_product(X, X, backend)
         elif number < last:
-            A = _symmetric_product(_product(Q, A, library), Q, library)
+            A = _symmetric_product(_product(Q, A, backend), Q, backend)
     assert P is not None
-    return _product(P, X.mT, library)
+    return _product(P, X.mT, backend)
 
 
-def orthogonalise(G: Tensor, library: Library = "default", low_precision: bool = False) -> Tensor:
+def orthogonalize(
+    G: Tensor, backend: MatmulBackend = "default", in_bfloat16: bool = False
+) -> Tensor:
     """An orthogonal matrix near each of G (.., R, C), scaled to the Frobenius norm sqrt(min(R, C)).
 
     Rows are first scaled to the RMS row norm, which evens out the spectrum.
     """
     rows, columns = G.shape[-2:]
-    X = G.bfloat16() if low_precision else G
+    X = G.bfloat16() if in_bfloat16 else G
     row_norm = widen(X).norm(dim=-1, keepdim=True)
     rms_row_norm = row_norm.square().mean(dim=-2, keepdim=True).sqrt()
     X = X * (rms_row_norm / row_norm.clamp_min(NORM_FLOOR)).to(X.dtype)
@@ -136,7 +138,7 @@ def orthogonalise(G: Tensor, library: Library = "default", low_precision: bool =
     X = X.mT.contiguous() if rows > columns else X
     # In bfloat16 the short cut would lose digits that the plain way keeps.
     wide = X.size(-1) >= 2 * X.size(-2) and X.dtype != torch.bfloat16
-    X = _polar_express_wide(X, library) if wide else _polar_express(X, library)
+    X = _polar_express_gram(X, backend) if wide else _polar_express(X, backend)
     X = (X.mT.contiguous() if rows > columns else X).to(G.dtype)
     scale: Tensor = min(rows, columns) ** 0.5 / X.norm(dim=(-2, -1), keepdim=True).clamp_min(
         NORM_FLOOR
@@ -149,7 +151,7 @@ def reduced_dimension(rows: int, columns: int) -> int:
     return -1 if rows >= columns else -2
 
 
-def _normalise(G: Tensor, second_moment: Tensor) -> Tensor:
+def _normalize(G: Tensor, second_moment: Tensor) -> Tensor:
     """Divide by the running root mean square of each row (or column), keeping the norm."""
     dim = reduced_dimension(G.size(-2), G.size(-1))
     mean_square = G.square().mean(dim=dim, keepdim=True)
@@ -192,8 +194,8 @@ def _update(
     rows, columns = parameters.shape[-2:]
     momentum_buffer.lerp_(gradients, 1 - step.momentum)
     G = torch.lerp(gradients, momentum_buffer, step.momentum)
-    G = orthogonalise(G, step.library, step.low_precision)
-    G = _normalise(G, second_moment)
+    G = orthogonalize(G, step.backend, step.in_bfloat16)
+    G = _normalize(G, second_moment)
     lr = _in_float32(step.lr * max(1.0, rows / columns) ** 0.5)
     # Cautious decay: only where the update and the weight point the same way.
     decay = (G * parameters >= 0).to(parameters.dtype).mul_(parameters)

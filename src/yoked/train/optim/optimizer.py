@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from yoked.errors import CheckpointError
-from yoked.train.matmul import Library
+from yoked.train.model.linear import MatmulBackend
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
 from yoked.train.optim.param_buffers import HEAD, Bucket, ParamBuffers
 from yoked.train.optim.schedule import Schedule
-from yoked.train.tables import RowGradients
 
 OptimizerState = dict[str, dict[str, dict[str, Any]]]
 
@@ -34,11 +34,11 @@ class MuonAdamW:
         schedule: Schedule,
         rank: int,
         *,
-        library: Library = "default",
-        low_precision: bool = False,
+        backend: MatmulBackend = "default",
+        in_bfloat16: bool = False,
     ) -> None:
         self.buffers, self.schedule, self.rank = buffers, schedule, rank
-        self.library, self.low_precision = library, low_precision
+        self.backend, self.in_bfloat16 = backend, in_bfloat16
         self.num_updates = 0
         self.exp_avg = {n: torch.zeros_like(buffers.parameters[n].data) for n in self.adamw_names}
         self.exp_avg_sq = {
@@ -55,7 +55,7 @@ class MuonAdamW:
         """Parameters that AdamW updates, on every rank."""
         return [name for group in self.buffers.groups.adamw for name in group.names]
 
-    def step_adamw(self, step: int, rows: RowGradients) -> None:
+    def step_adamw(self, step: int, rows: RowGrads) -> None:
         """Update all but the matrices; `rows` has the tables' gradients. step counts from 0."""
         self.num_updates += 1
         for name, scalars in self._adamw_scalars(step):
@@ -65,7 +65,7 @@ class MuonAdamW:
             elif table is None:
                 self._update(name, self.buffers.gradient(name), scalars, None)
             else:
-                self._update(name, table, scalars, rows.slot)
+                self._update(name, table, scalars, rows.row_index)
 
     def _adamw_scalars(self, step: int) -> Iterator[tuple[str, Tensor]]:
         lr_factor = self.schedule.learning_rate(step)
@@ -76,9 +76,13 @@ class MuonAdamW:
                 yield name, scalars
 
     @torch.no_grad()
-    def _update(self, name: str, gradient: Tensor, scalars: Tensor, slot: Tensor | None) -> None:
+    def _update(
+        self, name: str, gradient: Tensor, scalars: Tensor, row_index: Tensor | None
+    ) -> None:
         parameter = self.buffers.parameters[name].data
-        adamw_update(parameter, gradient, self.exp_avg[name], self.exp_avg_sq[name], scalars, slot)
+        adamw_update(
+            parameter, gradient, self.exp_avg[name], self.exp_avg_sq[name], scalars, row_index
+        )
 
     @torch.no_grad()
     def _update_head(self, scalars: Tensor) -> None:
@@ -116,8 +120,8 @@ class MuonAdamW:
                 lr=group.lr * lr_factor,
                 momentum=self.schedule.muon_momentum(step),
                 weight_decay=group.weight_decay * self.schedule.weight_decay(step),
-                library=self.library,
-                low_precision=self.low_precision,
+                backend=self.backend,
+                in_bfloat16=self.in_bfloat16,
             ),
         )
 

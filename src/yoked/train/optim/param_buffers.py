@@ -4,7 +4,7 @@ Matrices (Muon's) have one owner among the ranks: its update contains matrix pro
 unlike CPUs round differently, so one rank computes it and all take over the same bytes. They
 lie in one flat buffer ordered by owner, then by shape, so that an owner's part is one message
 and the matrices of one shape are one stack. The lm_head and the scalars have buffers of their
-own; embedding tables have row gradients instead (`yoked.train.tables`).
+own; embedding tables have row gradients instead (`yoked.train.model.row_grads`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from yoked.timeline.ownership import ADAMW_FLOPS, owner_speeds
-from yoked.train.model import GPT
+from yoked.train.model.gpt import GPT
 from yoked.train.optim.groups import Groups
 
 HEAD = "lm_head.weight"
@@ -127,7 +127,7 @@ class ParamBuffers:
             parameter.grad = part.view_as(parameter)
 
     def zero_grad(self) -> None:
-        """Forget the last step's gradients; the tables' go with their RowGradients."""
+        """Forget the last step's gradients; the tables' go with their RowGrads."""
         for buffer in (self.head_grad[self.head_rows], self.matrix_grads, self.scalar_grads):
             buffer.zero_()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from yoked.errors import DivergedError
 from yoked.train.comm.communicator import Communicator
-from yoked.train.model import GPT
+from yoked.train.model.gpt import GPT
 from yoked.train.optim.groups import group_settings
 from yoked.train.optim.optimizer import MuonAdamW, OptimizerState
 from yoked.train.optim.param_buffers import Bucket, ParamBuffers

@@ -33,7 +33,7 @@ from yoked.timeline.work import (
 from yoked.train.choose import Choice
 from yoked.train.comm.communicator import Communicator
 from yoked.train.lm_head.choice import row_head_part
-from yoked.train.model import ModelConfig, ParameterCounts, count_parameters, flops_per_token
+from yoked.train.model.gpt import ModelConfig, ParameterCounts, count_parameters, flops_per_token
 from yoked.units import format_bytes_per_s, format_duration
 
 # In this order: what loses least comes first. int4 is for those who ask for it.

@@ -19,14 +19,14 @@ from torch import Tensor
 
 from yoked.errors import UsageError
 from yoked.train.comm.communicator import Communicator, Work
-from yoked.train.head import piece_edges
+from yoked.train.model.cross_entropy import grad_chunk_edges
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.param_buffers import Bucket, ParamBuffers
 from yoked.train.step_batch import StepBatch
 from yoked.train.sync.dense import dense_sum
 from yoked.train.sync.matrices import Matrices, MatricesByCollectives
 from yoked.train.sync.payload import PAYLOADS, Payload
 from yoked.train.sync.rows import EmbeddingGradReducer
-from yoked.train.tables import RowGradients
 
 
 class ExactSync:
@@ -47,7 +47,7 @@ class ExactSync:
         self.comm, self.buffers = comm, buffers
         self.matrices = _matrices(comm, buffers, payload)
         width = buffers.head_grad.size(1)
-        edges = piece_edges(buffers.head_grad.size(0)) if sums_head else []
+        edges = grad_chunk_edges(buffers.head_grad.size(0)) if sums_head else []
         chunks = [slice(a * width, b * width) for a, b in edges]
         self.head = dense_sum(comm, buffers.head_grad.view(-1), chunks, payload.dense)
         self.rows = EmbeddingGradReducer(
@@ -77,7 +77,7 @@ class ExactSync:
 
     # --- a step, in this order
 
-    def begin_step(self, batch: StepBatch) -> list[RowGradients]:
+    def begin_step(self, batch: StepBatch) -> list[RowGrads]:
         """Post the receives. Returns where the tables' gradients of each micro-batch go."""
         self._micro_batches = len(batch.micro_batches)
         self._done = self._chunks_sent = 0
@@ -146,7 +146,7 @@ class ExactSync:
         if self.comm.active:
             self.matrices.share(bucket, self._before)
 
-    def wait_replicated(self) -> RowGradients:
+    def wait_replicated(self) -> RowGrads:
         """Wait for the lm_head's, the scalars' and the tables' gradients; returns the last.
 
         The same bytes on all ranks.

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag
 from yoked.train.comm.ragged_gather import RaggedGather
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.step_batch import StepBatch
-from yoked.train.tables import RowGradients
 
 NAME = "table gradients"
 
@@ -32,7 +32,7 @@ class _RowBucket:
     """
 
     rows_by_rank: list[Tensor]
-    mine: RowGradients
+    mine: RowGrads
     stop: int
     gather: RaggedGather | None
 
@@ -57,7 +57,7 @@ class EmbeddingGradReducer:
         self._buckets: list[_RowBucket] = []
         self._sent = 0
 
-    def begin_step(self, batch: StepBatch) -> list[RowGradients]:
+    def begin_step(self, batch: StepBatch) -> list[RowGrads]:
         """Post the receives. Returns where the gradients of each own micro-batch go."""
         if self.comm.active:
             ranks = range(self.comm.world_size)
@@ -81,7 +81,7 @@ class EmbeddingGradReducer:
             self._unique([own[i][:, :-1] for i in part])
             for own, part in zip(batch.rows_by_rank, parts, strict=True)
         ]
-        mine = RowGradients(rows[batch.rank], self.widths, self.vocab_size)
+        mine = RowGrads(rows[batch.rank], self.widths, self.vocab_size)
         numels = [len(each) * sum(self.widths.values()) for each in rows]
         tag, dtype = Tag(MessageKind.TABLE_ROWS, index), self.dtype or mine.flat.dtype
         gather = RaggedGather(self.comm, numels, dtype, tag, NAME) if any(numels) else None
@@ -106,12 +106,12 @@ class EmbeddingGradReducer:
             if bucket.gather is not None:
                 bucket.gather.send(bucket.mine.flat)
 
-    def wait(self) -> RowGradients:
+    def wait(self) -> RowGrads:
         """The sum over ranks, the same bytes on all of them."""
         if not self.comm.active:
             (bucket,) = self._buckets
             return bucket.mine
-        total = RowGradients(self._used_rows, self.widths, self.vocab_size)
+        total = RowGrads(self._used_rows, self.widths, self.vocab_size)
         for bucket in self._buckets:
             if bucket.gather is None:
                 continue

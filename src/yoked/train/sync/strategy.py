@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.param_buffers import Bucket
 from yoked.train.step_batch import StepBatch
-from yoked.train.tables import RowGradients
 
 
 class SyncStrategy(Protocol):
@@ -17,7 +17,7 @@ class SyncStrategy(Protocol):
     `reduced_buckets` may yield another step's gradients, or this rank's own.
     """
 
-    def begin_step(self, batch: StepBatch) -> list[RowGradients]:
+    def begin_step(self, batch: StepBatch) -> list[RowGrads]:
         """Post the receives. Returns where the tables' gradients of each micro-batch go."""
 
     def head_grad_ready(self, chunk: int) -> None:
@@ -35,7 +35,7 @@ class SyncStrategy(Protocol):
     def publish(self, bucket: Bucket) -> None:
         """This rank's bucket is updated: send the new matrices to all ranks."""
 
-    def wait_replicated(self) -> RowGradients:
+    def wait_replicated(self) -> RowGrads:
         """Wait for what every rank updates: lm_head, scalars, and the tables' rows (returned)."""
 
     def wait_parameters(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from yoked import journal
 from yoked.train.balance.controller import BalanceController
-from yoked.train.model import ModelConfig
+from yoked.train.model.gpt import ModelConfig
 from yoked.train.runfolder import RunFolder
 from yoked.train.trainer import StepStats
 

@@ -7,7 +7,7 @@ import pytest
 from yoked.errors import UsageError
 from yoked.train.choose import Choice
 from yoked.train.lm_head.choice import HeadAsked, choose_lm_head
-from yoked.train.model import ModelConfig
+from yoked.train.model.gpt import ModelConfig
 
 D4 = ModelConfig.from_depth(
     4, aspect_ratio=64, head_dim=64, sequence_len=512, vocab_size=32768, window_pattern="L"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from yoked.train.choose import Choice
-from yoked.train.model import ModelConfig
+from yoked.train.model.gpt import ModelConfig
 from yoked.train.sync.choice import RankPlace, choose_sync, judge, measure_network
 
 D4 = ModelConfig.from_depth(

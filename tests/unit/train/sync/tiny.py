@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator
-from yoked.train.head import Head
-from yoked.train.model import GPT, ModelConfig
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
+from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import HEAD, ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.sync.agreement import checksum
 from yoked.train.sync.payload import PAYLOADS
-from yoked.train.tables import RowGradients
 from yoked.train.trainer import StepStats, Trainer
 
 VOCAB = 60
@@ -75,7 +75,7 @@ class Tiny:
         return Trainer(
             model,
             MuonAdamW(buffers, Schedule(100), comm.rank),
-            Head(VOCAB),
+            FusedLinearCrossEntropy(VOCAB),
             comm,
             self,
             rows_per_step=self.rows,
@@ -86,9 +86,9 @@ class Tiny:
         )
 
 
-def gradient_step(trainer: Trainer, step: int) -> tuple[StepStats, RowGradients]:
+def gradient_step(trainer: Trainer, step: int) -> tuple[StepStats, RowGrads]:
     """A step in which the optimizer changes nothing: its figures, and the tables' summed rows."""
-    optimizer, tables = trainer.optimizer, list[RowGradients]()
+    optimizer, tables = trainer.optimizer, list[RowGrads]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimizer, "step_bucket", lambda step, bucket: None)
         patch.setattr(optimizer, "step_adamw", lambda step, rows: tables.append(rows))

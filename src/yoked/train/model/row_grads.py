@@ -16,34 +16,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from yoked.train.precision import widen
+from yoked.train.model.precision import widen
 
 
-class RowGradients:
+class RowGrads:
     """Row gradients of all tables for one step: `rows` (U,) int64 sorted, and per table (U, C)."""
 
     def __init__(self, rows: Tensor, widths: dict[str, int], vocab_size: int) -> None:
         self.rows = rows
         self.widths = widths
-        self.slot = torch.full((vocab_size,), -1, dtype=torch.int32, device=rows.device)
-        self.slot[rows] = torch.arange(len(rows), dtype=torch.int32, device=rows.device)
+        self.row_index = torch.full((vocab_size,), -1, dtype=torch.int32, device=rows.device)
+        self.row_index[rows] = torch.arange(len(rows), dtype=torch.int32, device=rows.device)
         # One allocation, so that all tables travel in one message.
         self.flat = torch.zeros(len(rows) * sum(widths.values()), device=rows.device)
         self.tables = split_tables(self.flat, len(rows), widths)
 
     @classmethod
-    def for_ids(cls, ids: Tensor, widths: dict[str, int], vocab_size: int) -> RowGradients:
+    def for_ids(cls, ids: Tensor, widths: dict[str, int], vocab_size: int) -> RowGrads:
         """Zero gradients for the rows that occur in ids (any shape, int64)."""
         return cls(torch.unique(ids), widths, vocab_size)
 
     def add(self, table: str, ids: Tensor, gradient: Tensor) -> None:
         """Add gradient (..., C) of the looked-up ids (...)."""
-        slots = self.slot[ids.reshape(-1)]
+        slots = self.row_index[ids.reshape(-1)]
         self.tables[table].index_add_(0, slots, widen(gradient.reshape(len(slots), -1)))
 
     def add_rows(self, rows: Tensor, flat: Tensor) -> None:
         """Add another rank's gradients: rows (u,) distinct, flat laid out as our own."""
-        slots = self.slot[rows]
+        slots = self.row_index[rows]
         for table, part in split_tables(flat, len(rows), self.widths).items():
             self.tables[table].index_add_(0, slots, part)
 
@@ -58,25 +58,23 @@ def split_tables(flat: Tensor, count: int, widths: dict[str, int]) -> dict[str, 
     }
 
 
-class _Lookup(torch.autograd.Function):
+class _Embedding(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, weight: Tensor, ids: Tensor, table: str, gradients: RowGradients
-    ) -> Tensor:
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, table: str, row_grads: RowGrads) -> Tensor:
         ctx.save_for_backward(ids)
-        ctx.table, ctx.gradients = table, gradients
+        ctx.table, ctx.row_grads = table, row_grads
         return F.embedding(ids, weight)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[None, None, None, None]:
         (ids,) = ctx.saved_tensors
-        ctx.gradients.add(ctx.table, ids, upstream[0])
+        ctx.row_grads.add(ctx.table, ids, upstream[0])
         return None, None, None, None
 
 
-def lookup(weight: Tensor, ids: Tensor, table: str, gradients: RowGradients | None) -> Tensor:
-    """Rows of a table; their gradient goes to `gradients`, or to autograd where that is None."""
-    if gradients is None or not torch.is_grad_enabled():
+def embedding(ids: Tensor, weight: Tensor, table: str, row_grads: RowGrads | None) -> Tensor:
+    """Rows of a table; their gradient goes to `row_grads`, or to autograd where that is None."""
+    if row_grads is None or not torch.is_grad_enabled():
         return F.embedding(ids, weight)
-    out: Tensor = _Lookup.apply(weight, ids, table, gradients)  # type: ignore[no-untyped-call]
+    out: Tensor = _Embedding.apply(ids, weight, table, row_grads)  # type: ignore[no-untyped-call]
     return out

@@ -6,13 +6,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yoked.train.tables import RowGradients, lookup, split_tables
+from yoked.train.model.row_grads import RowGrads, embedding, split_tables
 
 VOCAB = 40
 IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=60)
 
 
-def dense(gradients: RowGradients, table: str) -> torch.Tensor:
+def dense(gradients: RowGrads, table: str) -> torch.Tensor:
     whole = torch.zeros(VOCAB, gradients.widths[table])
     whole[gradients.rows] = gradients.tables[table]
     return whole
@@ -27,13 +27,13 @@ def seeded(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_row_gradients_equal_the_dense_gradient_of_autograd(ids, micro_batches):
     widths = {"a": 3, "b": 5}
     all_ids = torch.tensor(ids)
-    gradients = RowGradients.for_ids(all_ids, widths, VOCAB)
+    gradients = RowGrads.for_ids(all_ids, widths, VOCAB)
     for name, width in widths.items():
         ours = seeded(VOCAB, width).requires_grad_()
         reference = ours.detach().clone().requires_grad_()
         for part in all_ids.chunk(micro_batches):
             upstream = seeded(len(part), width, seed=1)
-            out = lookup(ours, part[None], name, gradients)
+            out = embedding(part[None], ours, name, gradients)
             out.backward(upstream[None])
             F.embedding(part, reference).backward(upstream)
 
@@ -49,10 +49,10 @@ def test_row_gradients_equal_the_dense_gradient_of_autograd(ids, micro_batches):
 def test_rows_of_several_ranks_add_up_to_the_dense_sum(parts):
     widths = {"a": 2, "b": 3}
     union = sorted({row for part in parts for row in part})
-    total = RowGradients(torch.tensor(union, dtype=torch.int64), widths, VOCAB)
+    total = RowGrads(torch.tensor(union, dtype=torch.int64), widths, VOCAB)
     expected = {name: torch.zeros(VOCAB, width) for name, width in widths.items()}
     for seed, part in enumerate(parts):
-        rank = RowGradients.for_ids(torch.tensor(part, dtype=torch.int64), widths, VOCAB)
+        rank = RowGrads.for_ids(torch.tensor(part, dtype=torch.int64), widths, VOCAB)
         rank.flat.copy_(seeded(rank.flat.numel(), seed=seed))
         total.add_rows(rank.rows, rank.flat)
         for name in widths:
@@ -63,20 +63,20 @@ def test_rows_of_several_ranks_add_up_to_the_dense_sum(parts):
 
 
 def test_a_rank_without_tokens_has_row_gradients_without_rows():
-    gradients = RowGradients.for_ids(torch.empty(0, 16, dtype=torch.int64), {"a": 3, "b": 5}, VOCAB)
+    gradients = RowGrads.for_ids(torch.empty(0, 16, dtype=torch.int64), {"a": 3, "b": 5}, VOCAB)
 
     assert {name: table.shape for name, table in gradients.tables.items()} == {
         "a": (0, 3),
         "b": (0, 5),
     }
-    assert gradients.slot.eq(-1).all()
+    assert gradients.row_index.eq(-1).all()
 
 
 def test_slots_say_where_a_row_is_and_minus_one_elsewhere():
-    gradients = RowGradients.for_ids(torch.tensor([[7, 3], [3, 9]]), {"a": 1}, 12)
+    gradients = RowGrads.for_ids(torch.tensor([[7, 3], [3, 9]]), {"a": 1}, 12)
 
     assert gradients.rows.tolist() == [3, 7, 9]
-    assert gradients.slot.tolist() == [-1, -1, -1, 0, -1, -1, -1, 1, -1, 2, -1, -1]
+    assert gradients.row_index.tolist() == [-1, -1, -1, 0, -1, -1, -1, 1, -1, 2, -1, -1]
 
 
 def test_all_tables_lie_in_one_buffer():
@@ -93,9 +93,9 @@ def test_all_tables_lie_in_one_buffer():
 def test_gradients_of_a_bfloat16_table_are_summed_in_float32():
     ids = torch.zeros(300, dtype=torch.int64)
     table = torch.zeros(4, 1, dtype=torch.bfloat16, requires_grad=True)
-    gradients = RowGradients.for_ids(ids, {"a": 1}, 4)
+    gradients = RowGrads.for_ids(ids, {"a": 1}, 4)
 
-    lookup(table, ids, "a", gradients).backward(torch.ones(300, 1, dtype=torch.bfloat16))
+    embedding(ids, table, "a", gradients).backward(torch.ones(300, 1, dtype=torch.bfloat16))
 
     # In bfloat16 the sum would stop growing at 256.
     assert gradients.tables["a"].tolist() == [[300.0]]
@@ -104,7 +104,7 @@ def test_gradients_of_a_bfloat16_table_are_summed_in_float32():
 def test_without_row_gradients_autograd_has_the_gradient():
     table = seeded(4, 2).requires_grad_()
 
-    lookup(table, torch.tensor([1, 1]), "a", None).sum().backward()
+    embedding(torch.tensor([1, 1]), table, "a", None).sum().backward()
 
     assert table.grad is not None
     assert table.grad.tolist() == [[0, 0], [2, 2], [0, 0], [0, 0]]
@@ -112,8 +112,8 @@ def test_without_row_gradients_autograd_has_the_gradient():
 
 def test_a_token_outside_the_announced_rows_is_an_error():
     table = seeded(4, 2).requires_grad_()
-    gradients = RowGradients.for_ids(torch.tensor([1]), {"a": 2}, 4)
-    out = lookup(table, torch.tensor([2]), "a", gradients)
+    gradients = RowGrads.for_ids(torch.tensor([1]), {"a": 2}, 4)
+    out = embedding(torch.tensor([2]), table, "a", gradients)
 
     with pytest.raises(IndexError):
         out.sum().backward()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from yoked.train.attention import ATTENTION_PATHS, attend
+from yoked.train.model.attention import ATTENTION_PATHS, attend
 
 
 def draw(tokens: int, heads: int = 2, kv_heads: int | None = None, batch: int = 2) -> list[Tensor]:

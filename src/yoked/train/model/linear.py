@@ -16,23 +16,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Library = Literal["default", "onednn"]
-LIBRARIES: tuple[Library, ...] = get_args(Library)
+MatmulBackend = Literal["default", "onednn"]
+MATMUL_BACKENDS: tuple[MatmulBackend, ...] = get_args(MatmulBackend)
 _onednn_linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
 @dataclass(frozen=True)
-class Products:
+class MatmulBackends:
     """The library for each of a linear layer's three products."""
 
-    forward: Library = "default"
-    grad_input: Library = "default"
-    grad_weight: Library = "default"
+    forward: MatmulBackend = "default"
+    grad_input: MatmulBackend = "default"
+    grad_weight: MatmulBackend = "default"
 
     @classmethod
-    def all(cls, library: Library) -> Products:
+    def all(cls, backend: MatmulBackend) -> MatmulBackends:
         """One library for all three."""
-        return cls(library, library, library)
+        return cls(backend, backend, backend)
 
     def __str__(self) -> str:
         names = (self.forward, self.grad_input, self.grad_weight)
@@ -45,29 +45,29 @@ def onednn_available() -> bool:
     return here and _onednn_linear is not None
 
 
-def multiply(a: Tensor, b: Tensor, library: Library) -> Tensor:
+def mm_nt(a: Tensor, b: Tensor, backend: MatmulBackend) -> Tensor:
     """a (N, I) times the transpose of b (O, I); strides are free, transposed views included."""
-    if library == "onednn":
+    if backend == "onednn":
         product: Tensor = _onednn_linear(a, b, None, "none", [], "")
         return product
     return torch.mm(a, b.t())
 
 
-def multiply_add(out: Tensor, a: Tensor, b: Tensor, library: Library) -> None:
+def addmm_nt_(out: Tensor, a: Tensor, b: Tensor, backend: MatmulBackend) -> None:
     """out (N, O) += a (N, I) times the transpose of b (O, I), in place; out may be wider."""
-    if library == "default" and out.dtype == a.dtype:
+    if backend == "default" and out.dtype == a.dtype:
         out.addmm_(a, b.t())
     else:
-        out += multiply(a, b, library)
+        out += mm_nt(a, b, backend)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, products: Products) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, backends: MatmulBackends) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.products = products
+        ctx.backends = backends
         flat = x.reshape(-1, x.size(-1))
-        return multiply(flat, weight, products.forward).view(*x.shape[:-1], weight.size(0))
+        return mm_nt(flat, weight, backends.forward).view(*x.shape[:-1], weight.size(0))
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -75,16 +75,16 @@ class _Linear(torch.autograd.Function):
         dy = upstream[0].reshape(-1, weight.size(0))
         dx = dweight = None
         if ctx.needs_input_grad[0]:
-            dx = multiply(dy, weight.t(), ctx.products.grad_input).view(x.shape)
+            dx = mm_nt(dy, weight.t(), ctx.backends.grad_input).view(x.shape)
         if ctx.needs_input_grad[1]:
             flat = x.reshape(-1, x.size(-1))
-            dweight = multiply(dy.t(), flat.t(), ctx.products.grad_weight)
+            dweight = mm_nt(dy.t(), flat.t(), ctx.backends.grad_weight)
         return dx, dweight, None
 
 
-def linear(x: Tensor, weight: Tensor, products: Products) -> Tensor:
+def linear(x: Tensor, weight: Tensor, backends: MatmulBackends) -> Tensor:
     """x (..., I) through weight (O, I), with the libraries that were chosen for this host."""
-    if products == Products() or x.device.type != "cpu":
+    if backends == MatmulBackends() or x.device.type != "cpu":
         return F.linear(x, weight)
-    out: Tensor = _Linear.apply(x, weight, products)  # type: ignore[no-untyped-call]
+    out: Tensor = _Linear.apply(x, weight, backends)  # type: ignore[no-untyped-call]
     return out

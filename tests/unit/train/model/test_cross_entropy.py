@@ -7,9 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from yoked.train import head as head_module
-from yoked.train.head import PIECE_COLUMNS, Head, block_columns, piece_edges
-from yoked.train.matmul import Products, onednn_available
+from yoked.train.model import cross_entropy
+from yoked.train.model.cross_entropy import (
+    GRAD_CHUNK_COLUMNS,
+    FusedLinearCrossEntropy,
+    block_columns,
+    grad_chunk_edges,
+)
+from yoked.train.model.linear import MatmulBackends, onednn_available
 
 WIDTH = 8
 
@@ -29,7 +34,12 @@ def reference(hidden: Tensor, weight: Tensor, targets: Tensor, vocab: int) -> Te
 
 
 def check_against_reference(
-    hidden: Tensor, weight: Tensor, targets: Tensor, vocab: int, head: Head, scale: float = 0.25
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    vocab: int,
+    head: FusedLinearCrossEntropy,
+    scale: float = 0.25,
 ) -> None:
     x, w = (t.double().requires_grad_() for t in (hidden, weight))
     expected = reference(x, w, targets, vocab)
@@ -40,8 +50,8 @@ def check_against_reference(
 
     close = {"rtol": 2e-5, "atol": 1e-5}
     torch.testing.assert_close(result.token_nats.double(), expected.detach(), **close)
-    torch.testing.assert_close(result.nats, expected.detach().sum(), **close)
-    assert result.nats.dtype == torch.float64
+    torch.testing.assert_close(result.loss_sum, expected.detach().sum(), **close)
+    assert result.loss_sum.dtype == torch.float64
     assert result.hidden_grad is not None
     torch.testing.assert_close(result.hidden_grad.double(), x.grad, **close)
     # Gradients are added to what is there: micro-batches accumulate.
@@ -53,11 +63,11 @@ def check_against_reference(
 def test_loss_and_gradients_are_those_of_plain_cross_entropy(tokens, vocab, padding):
     hidden, weight, targets = draw(tokens, vocab, vocab + padding)
 
-    check_against_reference(hidden, weight, targets, vocab, Head(vocab))
+    check_against_reference(hidden, weight, targets, vocab, FusedLinearCrossEntropy(vocab))
 
 
 def test_in_float64_the_result_is_exact_to_the_last_digits(monkeypatch):
-    monkeypatch.setattr(head_module, "PIECE_COLUMNS", 32)
+    monkeypatch.setattr(cross_entropy, "GRAD_CHUNK_COLUMNS", 32)
     hidden, weight, targets = (
         t.double() if t.is_floating_point() else t for t in draw(20, 90, 100)
     )
@@ -65,7 +75,9 @@ def test_in_float64_the_result_is_exact_to_the_last_digits(monkeypatch):
     reference(x, w, targets, 90).sum().backward()
     weight_grad = torch.zeros_like(weight)
 
-    result = Head(90).loss(hidden, weight, targets, grad_scale=1.0, weight_grad_VC=weight_grad)
+    result = FusedLinearCrossEntropy(90).loss(
+        hidden, weight, targets, grad_scale=1.0, weight_grad_VC=weight_grad
+    )
 
     torch.testing.assert_close(result.hidden_grad, x.grad, rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(weight_grad, w.grad, rtol=1e-11, atol=1e-12)
@@ -73,65 +85,73 @@ def test_in_float64_the_result_is_exact_to_the_last_digits(monkeypatch):
 
 @pytest.mark.parametrize(("chunk", "block"), [(7, 64), (512, 10), (3, 13), (40, 100), (1, 1)])
 def test_no_chunk_or_block_size_changes_the_result(passes, monkeypatch, chunk, block):
-    monkeypatch.setattr(head_module, "CHUNK_TOKENS", chunk)
-    monkeypatch.setattr(head_module, "PIECE_COLUMNS", block)
+    monkeypatch.setattr(cross_entropy, "CHUNK_TOKENS", chunk)
+    monkeypatch.setattr(cross_entropy, "GRAD_CHUNK_COLUMNS", block)
     hidden, weight, targets = draw(40, 90, 100)
 
-    check_against_reference(hidden, weight, targets, 90, Head(90))
+    check_against_reference(hidden, weight, targets, 90, FusedLinearCrossEntropy(90))
 
 
 @pytest.mark.parametrize("vocab", [90, 96, 100])
 @pytest.mark.parametrize("columns", [8, 32])
-def test_each_piece_of_the_gradient_is_told_of_when_nothing_more_is_added_to_it(
+def test_each_chunk_of_the_gradient_is_told_of_when_nothing_more_is_added_to_it(
     passes, monkeypatch, vocab, columns
 ):
-    monkeypatch.setattr(head_module, "CHUNK_TOKENS", 7)
-    monkeypatch.setattr(head_module, "PIECE_COLUMNS", 32)
-    monkeypatch.setattr(head_module, "THREAD_COLUMNS", columns)
+    monkeypatch.setattr(cross_entropy, "CHUNK_TOKENS", 7)
+    monkeypatch.setattr(cross_entropy, "GRAD_CHUNK_COLUMNS", 32)
+    monkeypatch.setattr(cross_entropy, "THREAD_COLUMNS", columns)
     hidden, weight, targets = draw(20, 80, vocab)
     total = torch.zeros(weight.shape)
     told: list[tuple[int, Tensor]] = []
 
     def keep(number: int) -> None:
-        first, last = piece_edges(vocab)[number]
+        first, last = grad_chunk_edges(vocab)[number]
         told.append((number, total[first:last].clone()))
 
-    Head(80).loss(hidden, weight, targets, grad_scale=1.0, weight_grad_VC=total, on_piece=keep)
+    FusedLinearCrossEntropy(80).loss(
+        hidden, weight, targets, grad_scale=1.0, weight_grad_VC=total, on_grad_chunk=keep
+    )
 
-    assert [number for number, _ in told] == list(range(len(piece_edges(vocab))))
-    assert torch.equal(torch.cat([piece for _, piece in told]), total)
+    assert [number for number, _ in told] == list(range(len(grad_chunk_edges(vocab))))
+    assert torch.equal(torch.cat([chunk for _, chunk in told]), total)
 
 
 @pytest.mark.parametrize(("threads", "columns"), [(1, 512), (2, 1024), (3, 1024), (64, 2048)])
-def test_a_block_grows_with_the_threads_and_divides_a_piece(monkeypatch, threads, columns):
+def test_a_block_grows_with_the_threads_and_divides_a_chunk_of_the_gradient(
+    monkeypatch, threads, columns
+):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
 
     assert block_columns(torch.device("cpu"), torch.float32) == columns
-    assert block_columns(torch.device("cpu"), torch.bfloat16) == PIECE_COLUMNS
-    assert block_columns(torch.device("cuda"), torch.float32) == PIECE_COLUMNS
-    assert PIECE_COLUMNS % columns == 0
+    assert block_columns(torch.device("cpu"), torch.bfloat16) == GRAD_CHUNK_COLUMNS
+    assert block_columns(torch.device("cuda"), torch.float32) == GRAD_CHUNK_COLUMNS
+    assert GRAD_CHUNK_COLUMNS % columns == 0
 
 
 @pytest.mark.skipif(not onednn_available(), reason="this PyTorch has no oneDNN")
 @pytest.mark.parametrize(
-    "products", [Products.all("onednn"), Products("default", "onednn", "default")]
+    "backends", [MatmulBackends.all("onednn"), MatmulBackends("default", "onednn", "default")]
 )
-def test_no_library_changes_the_result(passes, monkeypatch, products):
-    monkeypatch.setattr(head_module, "PIECE_COLUMNS", 32)
+def test_no_library_changes_the_result(passes, monkeypatch, backends):
+    monkeypatch.setattr(cross_entropy, "GRAD_CHUNK_COLUMNS", 32)
     hidden, weight, targets = draw(20, 90, 100)
 
-    check_against_reference(hidden, weight, targets, 90, Head(90, products))
+    check_against_reference(hidden, weight, targets, 90, FusedLinearCrossEntropy(90, backends))
 
 
 def test_padding_of_the_vocabulary_has_neither_probability_nor_gradient(passes, monkeypatch):
-    monkeypatch.setattr(head_module, "PIECE_COLUMNS", 32)
+    monkeypatch.setattr(cross_entropy, "GRAD_CHUNK_COLUMNS", 32)
     hidden, weight, targets = draw(20, 50, 128)
     weight_grad = torch.zeros(weight.shape)
     other = weight.clone()
     other[50:] = 1e3
 
-    first = Head(50).loss(hidden, weight, targets, grad_scale=1.0, weight_grad_VC=weight_grad)
-    second = Head(50).loss(hidden, other, targets, grad_scale=1.0, weight_grad_VC=weight_grad)
+    first = FusedLinearCrossEntropy(50).loss(
+        hidden, weight, targets, grad_scale=1.0, weight_grad_VC=weight_grad
+    )
+    second = FusedLinearCrossEntropy(50).loss(
+        hidden, other, targets, grad_scale=1.0, weight_grad_VC=weight_grad
+    )
 
     assert weight_grad[50:].eq(0).all()
     assert torch.equal(first.token_nats, second.token_nats)
@@ -146,15 +166,17 @@ def test_ignored_targets_contribute_nothing(passes):
     kept = targets != -1
     grads = [torch.zeros(weight.shape) for _ in range(2)]
 
-    whole = Head(50).loss(hidden, weight, targets, grad_scale=1.0, weight_grad_VC=grads[0])
-    part = Head(50).loss(
+    whole = FusedLinearCrossEntropy(50).loss(
+        hidden, weight, targets, grad_scale=1.0, weight_grad_VC=grads[0]
+    )
+    part = FusedLinearCrossEntropy(50).loss(
         hidden[kept], weight, targets[kept], grad_scale=1.0, weight_grad_VC=grads[1]
     )
 
     assert whole.token_nats[~kept].eq(0).all()
     assert whole.hidden_grad is not None
     assert whole.hidden_grad[~kept].eq(0).all()
-    torch.testing.assert_close(whole.nats, part.nats)
+    torch.testing.assert_close(whole.loss_sum, part.loss_sum)
     torch.testing.assert_close(grads[0], grads[1])
 
 
@@ -162,11 +184,11 @@ def test_only_ignored_targets_give_zero_loss_and_zero_gradient(passes):
     hidden, weight, _ = draw(5, 50, 64)
     weight_grad = torch.zeros(weight.shape)
 
-    result = Head(50).loss(
+    result = FusedLinearCrossEntropy(50).loss(
         hidden, weight, torch.full((5,), -1), grad_scale=1.0, weight_grad_VC=weight_grad
     )
 
-    assert result.nats == 0
+    assert result.loss_sum == 0
     assert weight_grad.eq(0).all()
 
 
@@ -179,7 +201,7 @@ def test_extreme_logits_stay_finite(passes, dtype, sign):
     weight[1] = -weight[0]
     weight_grad = torch.zeros(weight.shape)
 
-    result = Head(60).loss(
+    result = FusedLinearCrossEntropy(60).loss(
         hidden, weight, torch.tensor([0, 1, -1]), grad_scale=1.0, weight_grad_VC=weight_grad
     )
 
@@ -195,14 +217,14 @@ def test_a_number_that_is_none_is_not_hidden(passes):
     hidden[2, 0] = torch.nan
     targets[:] = 5
 
-    result = Head(50).loss(hidden, weight, targets)
+    result = FusedLinearCrossEntropy(50).loss(hidden, weight, targets)
 
     assert result.token_nats.isnan().tolist() == [False, False, True, False]
-    assert result.nats.isnan()
+    assert result.loss_sum.isnan()
 
 
 def test_bfloat16_is_near_the_exact_result(passes, monkeypatch):
-    monkeypatch.setattr(head_module, "PIECE_COLUMNS", 32)
+    monkeypatch.setattr(cross_entropy, "GRAD_CHUNK_COLUMNS", 32)
     hidden, weight, targets = (
         t.bfloat16() if t.is_floating_point() else t for t in draw(30, 90, 100)
     )
@@ -211,11 +233,13 @@ def test_bfloat16_is_near_the_exact_result(passes, monkeypatch):
     expected.sum().backward()
     weight_grad = torch.zeros(weight.shape)
 
-    result = Head(90).loss(hidden, weight, targets, grad_scale=1.0, weight_grad_VC=weight_grad)
+    result = FusedLinearCrossEntropy(90).loss(
+        hidden, weight, targets, grad_scale=1.0, weight_grad_VC=weight_grad
+    )
 
     assert result.hidden_grad is not None
     assert result.hidden_grad.dtype == torch.bfloat16
-    torch.testing.assert_close(result.nats, expected.detach().sum(), rtol=5e-3, atol=0)
+    torch.testing.assert_close(result.loss_sum, expected.detach().sum(), rtol=5e-3, atol=0)
     for ours, right in ((result.hidden_grad, x.grad), (weight_grad, w.grad)):
         assert right is not None
         assert (ours.double() - right).norm() < 0.01 * right.norm()
@@ -223,7 +247,7 @@ def test_bfloat16_is_near_the_exact_result(passes, monkeypatch):
 
 def test_evaluation_gives_the_loss_of_training_without_gradients(passes):
     hidden, weight, targets = draw(20, 50, 64)
-    head = Head(50)
+    head = FusedLinearCrossEntropy(50)
 
     evaluated = head.loss(hidden, weight, targets)
     trained = head.loss(
@@ -235,7 +259,7 @@ def test_evaluation_gives_the_loss_of_training_without_gradients(passes):
 
 
 def test_work_buffers_that_were_used_before_leave_no_trace(passes):
-    head = Head(50)
+    head = FusedLinearCrossEntropy(50)
     sizes = [(30, torch.float32), (10, torch.float32), (10, torch.bfloat16), (35, torch.float32)]
     for tokens, dtype in sizes:
         hidden, weight, targets = draw(tokens, 50, 64)
@@ -243,7 +267,9 @@ def test_work_buffers_that_were_used_before_leave_no_trace(passes):
         grads = [torch.zeros(weight.shape) for _ in range(2)]
 
         used = head.loss(hidden, weight, targets, grad_scale=1.0, weight_grad_VC=grads[0])
-        fresh = Head(50).loss(hidden, weight, targets, grad_scale=1.0, weight_grad_VC=grads[1])
+        fresh = FusedLinearCrossEntropy(50).loss(
+            hidden, weight, targets, grad_scale=1.0, weight_grad_VC=grads[1]
+        )
 
         assert torch.equal(used.token_nats, fresh.token_nats)
         assert torch.equal(grads[0], grads[1])
@@ -253,4 +279,4 @@ def test_a_scale_without_room_for_the_gradient_is_a_mistake():
     hidden, weight, targets = draw(2, 50, 64)
 
     with pytest.raises(AssertionError, match="go together"):
-        Head(50).loss(hidden, weight, targets, grad_scale=1.0)
+        FusedLinearCrossEntropy(50).loss(hidden, weight, targets, grad_scale=1.0)

@@ -4,23 +4,23 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from yoked.train.matmul import (
-    LIBRARIES,
-    Products,
+from yoked.train.model.linear import (
+    MATMUL_BACKENDS,
+    MatmulBackends,
+    addmm_nt_,
     linear,
-    multiply,
-    multiply_add,
+    mm_nt,
     onednn_available,
 )
 
-LIBRARY = [
+BACKEND = [
     pytest.param(
-        library,
+        backend,
         marks=pytest.mark.skipif(
-            library == "onednn" and not onednn_available(), reason="this PyTorch has no oneDNN"
+            backend == "onednn" and not onednn_available(), reason="this PyTorch has no oneDNN"
         ),
     )
-    for library in LIBRARIES
+    for backend in MATMUL_BACKENDS
 ]
 needs_onednn = pytest.mark.skipif(not onednn_available(), reason="this PyTorch has no oneDNN")
 
@@ -34,29 +34,29 @@ def seeded(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("library", LIBRARY)
+@pytest.mark.parametrize("backend", BACKEND)
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
-def test_products_are_right_whatever_the_strides(library, transposed):
+def test_products_are_right_whatever_the_strides(backend, transposed):
     a, b = seeded(7, 5), seeded(3, 5, seed=1)
     if transposed[0]:
         a = a.t().contiguous().t()
     if transposed[1]:
         b = b.t().contiguous().t()
 
-    product = multiply(a, b, library)
+    product = mm_nt(a, b, backend)
 
     torch.testing.assert_close(product.double(), a.double() @ b.double().t(), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("library", LIBRARY)
+@pytest.mark.parametrize("backend", BACKEND)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_product_is_added_to_a_part_of_a_wider_number_format(library, dtype):
-    if library == "onednn" and dtype == torch.bfloat16:
+def test_a_product_is_added_to_a_part_of_a_wider_number_format(backend, dtype):
+    if backend == "onednn" and dtype == torch.bfloat16:
         needs_bfloat16_in_onednn()
     whole = torch.ones(9, 3)
     a, b = seeded(4, 6).to(dtype), seeded(3, 6, seed=1).to(dtype)
 
-    multiply_add(whole[2:6], a, b, library)
+    addmm_nt_(whole[2:6], a, b, backend)
 
     assert whole.dtype == torch.float32
     assert whole[:2].eq(1).all()
@@ -73,8 +73,8 @@ def test_a_layer_has_the_gradients_of_a_plain_one_with_any_library():
     upstream = seeded(2, 9, 3, seed=2)
     expected = torch.autograd.grad(F.linear(x, weight), (x, weight), upstream)
 
-    for products in (Products.all("onednn"), Products("default", "onednn", "default")):
-        y = linear(x, weight, products)
+    for backends in (MatmulBackends.all("onednn"), MatmulBackends("default", "onednn", "default")):
+        y = linear(x, weight, backends)
         gradients = torch.autograd.grad(y, (x, weight), upstream)
 
         torch.testing.assert_close(y, F.linear(x, weight))
@@ -85,7 +85,7 @@ def test_a_layer_has_the_gradients_of_a_plain_one_with_any_library():
 def test_no_gradient_is_computed_for_an_input_that_needs_none():
     x, weight = seeded(4, 5), seeded(3, 5, seed=1).requires_grad_()
 
-    linear(x, weight, Products.all("onednn")).sum().backward()
+    linear(x, weight, MatmulBackends.all("onednn")).sum().backward()
 
     assert x.grad is None
     assert weight.grad is not None
@@ -97,7 +97,7 @@ def test_a_view_that_is_not_contiguous_goes_through_a_layer():
     x = seeded(5, 9).t().requires_grad_()
     weight = seeded(3, 5, seed=1).requires_grad_()
 
-    y = linear(x, weight, Products.all("onednn"))
+    y = linear(x, weight, MatmulBackends.all("onednn"))
     y.t().contiguous().sum().backward()
 
     torch.testing.assert_close(y, x @ weight.t())
@@ -105,6 +105,6 @@ def test_a_view_that_is_not_contiguous_goes_through_a_layer():
 
 
 def test_libraries_are_named_once_when_they_are_alike():
-    assert str(Products()) == "default"
-    assert str(Products.all("onednn")) == "onednn"
-    assert str(Products("default", "onednn", "default")) == "default/onednn/default"
+    assert str(MatmulBackends()) == "default"
+    assert str(MatmulBackends.all("onednn")) == "onednn"
+    assert str(MatmulBackends("default", "onednn", "default")) == "default/onednn/default"

@@ -9,17 +9,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from yoked.train import kernels
-from yoked.train.fused import norm, rotate
-from yoked.train.head import Head
-from yoked.train.matmul import Products, onednn_available
-from yoked.train.model import (
+from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
+from yoked.train.model.elementwise import norm, rotate
+from yoked.train.model.gpt import (
     GPT,
     ModelConfig,
     count_parameters,
     flops_per_token,
     rotary_tables,
 )
-from yoked.train.tables import RowGradients
+from yoked.train.model.linear import MatmulBackends, onednn_available
+from yoked.train.model.row_grads import RowGrads
 
 TINY = ModelConfig(
     sequence_len=40, vocab_size=70, n_layer=3, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
@@ -364,7 +364,7 @@ def test_no_library_changes_the_logits():
 
     for module in model.modules():
         if hasattr(module, "products"):
-            module.products = Products.all("onednn")  # type: ignore[assignment]
+            module.backends = MatmulBackends.all("onednn")  # type: ignore[assignment]
 
     torch.testing.assert_close(model(ids), expected, rtol=1e-4, atol=1e-5)
 
@@ -393,7 +393,7 @@ def test_row_gradients_are_the_dense_gradients_of_the_tables():
     model(ids).square().mul(torch.arange(32.0)).sum().backward()
     dense = {name: table.weight.grad.clone() for name, table in model.tables()}  # type: ignore[union-attr]
     model.zero_grad(set_to_none=True)
-    rows = RowGradients.for_ids(ids, dict.fromkeys(dense, 32), TINY.padded_vocab_size)
+    rows = RowGrads.for_ids(ids, dict.fromkeys(dense, 32), TINY.padded_vocab_size)
 
     model(ids, rows).square().mul(torch.arange(32.0)).sum().backward()
 
@@ -409,12 +409,12 @@ def test_the_head_gives_the_loss_of_the_models_logits():
     targets = ids.roll(-1, 1).flatten()
     hidden = model(ids)
 
-    loss = Head(TINY.vocab_size).loss(
+    loss = FusedLinearCrossEntropy(TINY.vocab_size).loss(
         hidden.detach().flatten(0, 1), model.lm_head.weight.detach(), targets
     )
 
     expected = F.cross_entropy(model.logits(hidden).flatten(0, 1), targets, reduction="sum")
-    torch.testing.assert_close(loss.nats.float(), expected.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(loss.loss_sum.float(), expected.detach(), rtol=1e-5, atol=1e-5)
 
 
 def test_shorter_rows_than_the_models_are_a_prefix():

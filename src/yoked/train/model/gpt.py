@@ -2,7 +2,7 @@
 
 Linear weights are kept in float32 and cast to the activations' dtype where they are used;
 token and value embeddings are kept in the compute dtype. The lm_head is applied by
-`yoked.train.head`, which never holds the logits of all tokens at once.
+`yoked.train.model.cross_entropy`, which never holds the logits of all tokens at once.
 
 Shape legend: B batch rows, T tokens a row, C = n_embd, H heads, D head_dim, V vocabulary.
 """
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from yoked.train.attention import AttentionPath, attend
-from yoked.train.fused import mix, norm, relu_square, rotate_norm
-from yoked.train.matmul import Products, linear
-from yoked.train.tables import RowGradients, lookup
+from yoked.train.model.attention import AttentionPath, attend
+from yoked.train.model.elementwise import mix, norm, relu_square, rotate_norm
+from yoked.train.model.linear import MatmulBackends, linear
+from yoked.train.model.row_grads import RowGrads, embedding
 
 ROTARY_BASE = 100_000
 SOFTCAP = 15.0
@@ -148,10 +148,10 @@ class Linear(nn.Module):
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
-        self.products = Products()
+        self.backends = MatmulBackends()
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight.to(x.dtype), self.products)
+        return linear(x, self.weight.to(x.dtype), self.backends)
 
 
 class Attention(nn.Module):
@@ -323,25 +323,25 @@ class GPT(nn.Module):
         cos, sin = rotary_tables(length, self.config.head_dim, self.device)
         self.cos, self.sin = cos.to(self.compute_dtype), sin.to(self.compute_dtype)
 
-    def embed(self, ids_BT: Tensor, gradients: RowGradients | None = None) -> Tensor:
+    def embed(self, ids_BT: Tensor, row_grads: RowGrads | None = None) -> Tensor:
         """Token embeddings, normed, each with a learnt part of the one before it added."""
         wte = self.transformer["wte"].weight
         assert isinstance(wte, Tensor)
-        looked_up = lookup(wte, ids_BT, "transformer.wte.weight", gradients)
-        x = norm(looked_up.to(self.compute_dtype))
+        rows = embedding(ids_BT, wte, "transformer.wte.weight", row_grads)
+        x = norm(rows.to(self.compute_dtype))
         gate = torch.sigmoid(self.smear_gate(x[:, 1:, :SMEAR_CHANNELS]))
         smeared = x[:, 1:] + self.smear_lambda.to(x.dtype) * gate * x[:, :-1]
         return torch.cat((x[:, :1], smeared), dim=1)
 
-    def forward(self, ids_BT: Tensor, gradients: RowGradients | None = None) -> Tensor:
+    def forward(self, ids_BT: Tensor, row_grads: RowGrads | None = None) -> Tensor:
         """Normed hidden states (B, T, C), ready for the lm_head.
 
-        gradients: where the tables' row gradients of the backward pass go; None: to `.grad`.
+        row_grads: where the tables' row gradients of the backward pass go; None: to `.grad`.
         """
         tokens, longest = ids_BT.size(1), self.cos.size(0)
         assert tokens <= longest, f"{tokens} tokens, rotary tables for {longest}"
         cos, sin = self.cos[:tokens], self.sin[:tokens]
-        x0 = x = self.embed(ids_BT, gradients)
+        x0 = x = self.embed(ids_BT, row_grads)
         kept = x
         if self.before_layers is not None:
             self.before_layers()
@@ -350,7 +350,7 @@ class GPT(nn.Module):
             ve = None
             if block.attn.ve_gate is not None:
                 name = f"value_embeds.{layer}.weight"
-                ve = lookup(self.get_parameter(name), ids_BT, name, gradients).to(x.dtype)
+                ve = embedding(ids_BT, self.get_parameter(name), name, row_grads).to(x.dtype)
             x = block(x, ve, cos, sin)
             if layer == self.config.n_layer // 2:
                 kept = x

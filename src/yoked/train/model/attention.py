@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from yoked.train.precision import widen
+from yoked.train.model.precision import widen
 
 AttentionPath = Literal["sdpa", "blocked"]
 ATTENTION_PATHS: tuple[AttentionPath, ...] = get_args(AttentionPath)

@@ -1,0 +1,1 @@
+"""The GPT and what its forward and backward passes are made of; importers name the module."""
