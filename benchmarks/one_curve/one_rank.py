@@ -27,7 +27,7 @@ from yoked.train.lm_head.vocab_parallel import VocabParallelHead
 from yoked.train.model.linear import MatmulBackends
 from yoked.train.session import Place, Session, build_session, join_ranks
 from yoked.train.start import Assembled, assemble
-from yoked.train.sync.agreement import check_weights, same_start
+from yoked.train.state import all_gather_rows
 
 
 def in_float64(session: Session) -> Session:
@@ -56,7 +56,7 @@ def whole_gradient(parts: Assembled, step: int) -> dict[str, np.ndarray]:
     (rows,) = tables
     trainer.drain()
     if isinstance(trainer.lm_head, VocabParallelHead):
-        trainer.lm_head.partition.complete(buffers.head_grad)
+        all_gather_rows(trainer.comm, buffers.head_grad, trainer.lm_head.placement)
     # Only a matrix's owner has its sum.
     summed = buffers.matrix_grads.clone()
     for bucket in buffers.buckets:
@@ -81,7 +81,7 @@ def main(job: dict) -> None:
     if job["dtype"] == "float64":
         session = in_float64(session)
     parts = assemble(session)
-    same_start(parts.buffers, parts.optimizer, session.comm, print)
+    parts.trainer.state.broadcast(print, None, has_owned=False)
     out = Path(job["out"])
     first = whole_gradient(parts, 0)
     losses = []
@@ -90,8 +90,8 @@ def main(job: dict) -> None:
         nats = torch.tensor([stats.nats], dtype=torch.float64)
         session.comm.all_reduce(nats, "the loss").wait()
         losses.append(float(nats) / session.horizon.total_batch_size)
-    parts.trainer.drain()
-    check_weights(parts.model, session.comm, job["steps"])
+    parts.trainer.gather_weights()
+    parts.trainer.state.require_equal(list(parts.buffers.parameters), job["steps"])
     weights = {name: p.detach().clone() for name, p in parts.buffers.parameters.items()}
     if job["weights"] is not None:
         for name, tensor in torch.load(job["weights"], weights_only=True).items():

@@ -13,7 +13,7 @@ from yoked.train import choose, kernels, loop
 from yoked.train.__main__ import main
 from yoked.train.choose import Choice, ProductTimes
 from yoked.train.model.linear import MatmulBackends
-from yoked.train.sync.agreement import checksum
+from yoked.train.state import checksum
 from yoked.train.trainer import StepStats, Trainer
 
 RANK = int(os.environ["RANK"])

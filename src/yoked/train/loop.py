@@ -33,7 +33,6 @@ from yoked.train.comm.control import run_on_all_ranks, run_on_rank0, run_on_rank
 from yoked.train.config import TrainConfig
 from yoked.train.data.verify import Verification
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer, holds_tokenizer
-from yoked.train.optim.optimizer import OptimizerState
 from yoked.train.progress import TrainProgress
 from yoked.train.result import RunResult, RunStats, State, host_table
 from yoked.train.runfolder import RunFolder, write_json, writing
@@ -46,7 +45,6 @@ from yoked.train.session import (
     require_enough_rows,
 )
 from yoked.train.start import Assembled, Origin, assemble, find_origin, load_origin, plan_result
-from yoked.train.sync.agreement import check_weights, same_start, whole_state
 from yoked.train.trainer import StepStats, evaluate_bpb
 
 CHECK_EVERY_STEPS = 100
@@ -151,10 +149,12 @@ class Loop:
         comm = self.comm
         run_on_all_ranks(comm, self._load)
         self.first_step = run_on_rank0(comm, lambda: self.first_step, read_whole)
-        same_start(self.parts.buffers, self.parts.optimizer, comm, self.console.print)
+        owned = self.parts.muon_from_checkpoint
+        has_owned = run_on_rank0(comm, lambda: owned is not None, read_flag)
+        self.parts.trainer.state.broadcast(self.console.print, owned, has_owned=has_owned)
+        self.parts.muon_from_checkpoint = None
         updates = comm.all_gather_json(self.parts.optimizer.num_updates, read_whole)
         self.parts.optimizer.num_updates = updates[0]
-        self._share_muon_state()
         run_on_all_ranks(comm, self._open_folder)
         self._print_start()
 
@@ -171,30 +171,6 @@ class Loop:
             self.training_time_s = float(state.get("total_training_time") or 0.0)
             self.min_val_bpb = float(state.get("min_val_bpb") or math.inf)
             self.val_bpb = loaded.meta.get("val_bpb")
-
-    def _share_muon_state(self) -> None:
-        """Give each owner the Muon state that rank 0 has read."""
-        read = self.parts.muon_from_checkpoint
-        if not run_on_rank0(self.comm, lambda: read is not None, read_flag):
-            return
-        optimizer = self.parts.optimizer
-        for bucket in self.parts.buffers.buckets:
-            for key, mine in (
-                ("momentum_buffer", optimizer.momentum.get(bucket)),
-                ("second_momentum_buffer", optimizer.second_moment.get(bucket)),
-            ):
-                like = bucket.view(self.parts.buffers.matrices)
-                buffer = (
-                    torch.empty_like(like)
-                    if key == "momentum_buffer"
-                    else optimizer.empty_second_moment(bucket)
-                )
-                if read is not None:
-                    buffer.copy_(torch.stack([read[name][key] for name in bucket.names]))
-                self.comm.broadcast(buffer, 0, "the optimizer's state").wait()
-                if mine is not None:
-                    mine.copy_(buffer)
-        self.parts.muon_from_checkpoint = None
 
     def _open_folder(self) -> None:
         if not self.is_first:
@@ -318,11 +294,11 @@ class Loop:
             # A checkpoint must not be newer than the lines of its steps, which a kill would
             # leave out for good; nor may it hold what a loss that is not finite has left.
             self._flush(progress)
-        if checks or evaluates or saves:
-            self.parts.trainer.drain()
         if checks:
-            check_weights(self.parts.model, self.comm, done)
+            self.parts.trainer.drain()
+            self.parts.trainer.state.require_equal(list(self.parts.buffers.parameters), done)
         if evaluates:
+            self.parts.trainer.gather_weights()
             self._evaluate(done, progress)
         if saves:
             self._save(done, background=True)
@@ -354,14 +330,14 @@ class Loop:
         """Save after `done` steps; collective, because matrices' state lies with their owners."""
         if not background and done == self.first_step and self.origin.resumes:
             return
-        self.parts.trainer.drain(moments=True)
-        self._require_finite_weights(done)
-        state = whole_state(self.parts.optimizer, self.comm)
+        self.parts.trainer.drain()
+        whole = self.parts.trainer.state.gather()
+        run_on_all_ranks(self.comm, lambda: self._require_finite_weights(done))
         if background:
-            self._write(done, state, background=True)
+            self._write(done, whole, background=True)
         else:
             # No rank ends before the last checkpoint is complete: its end would end rank 0.
-            run_on_all_ranks(self.comm, lambda: self._write(done, state, background=False))
+            run_on_all_ranks(self.comm, lambda: self._write(done, whole, background=False))
 
     def _require_finite_weights(self, done: int) -> None:
         """A finite loss can be followed by weights that are not; they must not be saved."""
@@ -373,8 +349,9 @@ class Loop:
                     f"{name} is not finite after step {done}, so it was not saved", fix=LOWER_RATE
                 )
 
-    def _write(self, done: int, state: OptimizerState, *, background: bool) -> None:
-        if not self.is_first:
+    def _write(self, done: int, whole: dict[str, Tensor] | None, *, background: bool) -> None:
+        """whole: all tensors, on rank 0."""
+        if whole is None:
             return
         try:
             # The failure of an earlier save is not this one's.
@@ -385,7 +362,7 @@ class Loop:
             self.store.save(
                 done,
                 self.parts.model.state_dict(),
-                state,
+                self.parts.optimizer.state_dict(whole),
                 self._meta(done),
                 extra={
                     "data": self.session.data.fingerprint,

@@ -188,7 +188,8 @@ class Assembled:
     trainer: Trainer
     token_bytes: Tensor
     counts: ParameterCounts
-    muon_from_checkpoint: dict[str, dict[str, Tensor]] | None = None
+    # On rank 0, what a checkpoint has of all owners.
+    muon_from_checkpoint: dict[str, Tensor] | None = None
 
 
 def assemble(session: Session) -> Assembled:
@@ -375,10 +376,7 @@ def _take_over(loaded: LoadedCheckpoint, parts: Assembled, *, optimizer: bool) -
             f"the checkpoint of step {loaded.step} has no optimizer state",
             fix="start a new run from its weights with --from FOLDER",
         )
-    parts.optimizer.load(loaded.optim_state)
-    parts.muon_from_checkpoint = {
-        name: dict(entry) for name, entry in loaded.optim_state["muon"].items()
-    }
+    parts.muon_from_checkpoint = parts.optimizer.load(loaded.optim_state)
 
 
 def plan_result(session: Session) -> RunResult:

@@ -26,6 +26,7 @@ from yoked.train.lm_head.vocab_parallel import VocabParallelHead
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT
 from yoked.train.optim.optimizer import MuonAdamW
+from yoked.train.state import TrainState
 from yoked.train.step_batch import MicroBatch, StepBatch
 from yoked.train.sync.exact import ExactSync
 from yoked.train.sync.payload import PAYLOADS, Payload
@@ -110,12 +111,14 @@ class Trainer:
         kept = max_deferred_backwards(tokens, model.config.n_embd, model.config.n_layer)
         # A rank alone has no message to hide.
         self.max_deferred = kept if comm.active else 1
+        self.state = TrainState(comm, model.device)
+        optimizer.register(self.state)
         self.sync: SyncStrategy = ExactSync(
             comm, self.buffers, payload, sums_head=not vocab_parallel
         )
         self.lm_head: LmHead
         if vocab_parallel:
-            self.lm_head = VocabParallelHead(comm, optimizer, head, self.rows)
+            self.lm_head = VocabParallelHead(self.state, self.buffers, head, self.rows)
         else:
             self.lm_head = ReplicatedHead(self.buffers, head, self.sync.head_grad_ready)
         # New matrices are waited for where the first layer reads them.
@@ -206,13 +209,14 @@ class Trainer:
                 hidden.backward(grad)  # type: ignore[no-untyped-call]
             self.sync.micro_batch_done(micro_batch.index)
 
-    def drain(self, *, moments: bool = False) -> None:
-        """Until the weights are those of the last step, on all ranks: before they are read.
-
-        moments: AdamW's of the lm_head, too. Collective.
-        """
+    def drain(self) -> None:
+        """Until nothing of the last step is in flight, and parameters are as placed. Collective."""
         self.sync.drain()
-        self.lm_head.gather(moments=moments)
+
+    def gather_weights(self) -> None:
+        """Until all ranks hold all weights as they are now. Collective."""
+        self.drain()
+        self.lm_head.gather()
 
     def close(self) -> None:
         """Give the model back as it was: another Trainer may train it."""

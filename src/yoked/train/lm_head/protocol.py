@@ -35,8 +35,8 @@ class LmHead(Protocol):
     def __call__(self, hidden_bTC: Sequence[Tensor], group: HeadGroup) -> HeadOutput:
         """Loss and gradients of a group; adds the weight's gradient to the buffers'."""
 
-    def gather(self, *, moments: bool = False) -> None:
-        """Until every rank holds the whole weight as it is now; moments: AdamW's, too."""
+    def gather(self) -> None:
+        """Until every rank holds the whole weight as it is now."""
 
     def assign(self, work: Sequence[float]) -> None:
         """From the next step on, relative parts by rank, where ranks have parts."""

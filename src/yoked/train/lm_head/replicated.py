@@ -53,7 +53,7 @@ class ReplicatedHead:
         assert result.hidden_grad is not None
         return HeadOutput(float(result.loss_sum), [result.hidden_grad.view_as(hidden)])
 
-    def gather(self, *, moments: bool = False) -> None:
+    def gather(self) -> None:
         """Every rank has it."""
 
     def assign(self, work: Sequence[float]) -> None:

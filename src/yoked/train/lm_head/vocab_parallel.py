@@ -18,16 +18,17 @@ from torch import Tensor
 
 from yoked.timeline.assignment import ranges_of, split_by_weight
 from yoked.timeline.vocab_parallel import VOCAB_GRANULARITY
-from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
-from yoked.train.lm_head.partition import VocabPartition
+from yoked.train.comm.communicator import MessageKind, Tag, Work
 from yoked.train.lm_head.protocol import HeadOutput
 from yoked.train.model.cross_entropy import Chunk, FusedLinearCrossEntropy, token_nats
 from yoked.train.model.precision import wide, widen
-from yoked.train.optim.optimizer import MuonAdamW
-from yoked.train.optim.param_buffers import HEAD
+from yoked.train.optim.param_buffers import HEAD, ParamBuffers
+from yoked.train.state import RowSharded, TrainState
 from yoked.train.step_batch import HeadGroup, StepBatch
 
 NAME = "the vocab-parallel lm_head"
+# What each rank has of its part alone.
+SHARDED = (HEAD, f"exp_avg/{HEAD}", f"exp_avg_sq/{HEAD}")
 SUMS, GRADIENT = (Tag(MessageKind.VOCAB_PARALLEL, index) for index in range(2))
 # Tokens that go through a part at once.
 CHUNK_TOKENS = 1024
@@ -38,11 +39,13 @@ def hidden_tag(micro_batch: int) -> Tag:
     return Tag(MessageKind.VOCAB_PARALLEL, 2 + micro_batch)
 
 
-def partition_vocab(vocab: int, work: Sequence[float]) -> list[slice]:
+def partition_vocab(vocab: int, work: Sequence[float]) -> RowSharded:
     """Each rank's rows of the weight, in proportion to its work; vocab: V."""
     assert vocab % VOCAB_GRANULARITY == 0, vocab
     groups = split_by_weight(vocab // VOCAB_GRANULARITY, work)
-    return [slice(VOCAB_GRANULARITY * g.start, VOCAB_GRANULARITY * g.stop) for g in groups]
+    return RowSharded(
+        tuple(slice(VOCAB_GRANULARITY * g.start, VOCAB_GRANULARITY * g.stop) for g in groups)
+    )
 
 
 @dataclass
@@ -68,17 +71,17 @@ class VocabParallelHead:
 
     def __init__(
         self,
-        comm: Communicator,
-        optimizer: MuonAdamW,
+        state: TrainState,
+        buffers: ParamBuffers,
         head: FusedLinearCrossEntropy,
         work: Sequence[float],
     ) -> None:
-        self.comm, self._buffers = comm, optimizer.buffers
+        self.comm, self._state, self._buffers = state.comm, state, buffers
         # One for each chunk of a step: the logits of all of them are kept.
         self._heads = [head]
         self._work = work
-        parts = partition_vocab(len(self._buffers.head_grad), work)
-        self.partition = VocabPartition(comm, optimizer, parts)
+        self._is_whole = True  # whether this rank has all rows of the weight as they are now
+        self._partition(work)
         self._leaving: list[Work] = []
         self._sent_micro_batches, self._grad_scale = 0, 0.0
         self._targets: Sequence[Tensor] = ()  # (n,) of each rank
@@ -89,7 +92,7 @@ class VocabParallelHead:
     def extra_tokens(self) -> int:
         """By which this rank's part is more work than its own tokens; below zero: less."""
         tokens = [len(targets) for targets in self._targets]
-        mine = self.partition.mine
+        mine = self._mine
         part = len(range(mine.start, mine.stop)) / len(self._buffers.head_grad)
         return round(sum(tokens) * part) - tokens[self.comm.rank]
 
@@ -97,9 +100,20 @@ class VocabParallelHead:
         """From the next step on, parts in proportion to `work`, by rank."""
         self._work = work
 
-    def gather(self, *, moments: bool = False) -> None:
-        """Until every rank holds the whole weight as it is now; moments: AdamW's, too."""
-        self.partition.settle(moments=moments)
+    def gather(self) -> None:
+        """Until every rank holds the whole weight as it is now."""
+        if not self._is_whole:
+            self._state.all_gather(HEAD)
+            self._is_whole = True
+
+    def _partition(self, work: Sequence[float]) -> None:
+        self.placement = partition_vocab(len(self._buffers.head_grad), work)
+        self._state.redistribute(SHARDED, self.placement)
+        self._buffers.head_rows = self._mine
+
+    @property
+    def _mine(self) -> slice:
+        return self.placement.bounds[self.comm.rank]
 
     # --- a step, in this order
 
@@ -109,8 +123,8 @@ class VocabParallelHead:
             work.wait()
         self._leaving, self._sent_micro_batches = [], 0
         self._grad_scale = batch.grad_scale
-        self.partition.move(partition_vocab(len(self._buffers.head_grad), self._work))
-        rank, workers = self.comm.rank, self.partition.workers
+        self._partition(self._work)
+        rank, workers = self.comm.rank, self.placement.ranks
         width, dtype = self._buffers.head_grad.size(1), self._buffers.model.compute_dtype
         self._targets = [batch.targets(other) for other in range(self.comm.world_size)]
         tokens = [len(targets) for targets in self._targets]
@@ -140,7 +154,7 @@ class VocabParallelHead:
     def offer(self, hidden_bTC: Tensor) -> Tensor:
         """Send a micro-batch's hidden states to all ranks that have a part."""
         own = hidden_bTC.detach().flatten(0, 1).contiguous()
-        for worker in self.partition.workers:
+        for worker in self.placement.ranks:
             self._send(own, worker, hidden_tag(self._sent_micro_batches))
         self._sent_micro_batches += 1
         return hidden_bTC
@@ -148,7 +162,7 @@ class VocabParallelHead:
     def __call__(self, hidden_bTC: Sequence[Tensor], group: HeadGroup) -> HeadOutput:
         """Loss and gradients of all of this rank's micro-batches; adds its part's gradient."""
         del group  # all of the step's
-        self.partition.changes()
+        self._is_whole = False  # each rank gets new values of its part
         rank, width = self.comm.rank, self._buffers.head_grad.size(1)
         own = [hidden.detach().flatten(0, 1) for hidden in hidden_bTC]
         nothing = torch.empty(0, width, dtype=self._buffers.model.compute_dtype)
@@ -160,7 +174,7 @@ class VocabParallelHead:
         for place, chunk in chunks:
             chunk.exp_sum, chunk.target_logit = sums_2T[:, place]
         gradient_TC = self._gradients(chunks, hidden_nC)
-        weight_grad = self._buffers.head_grad[self.partition.mine]
+        weight_grad = self._buffers.head_grad[self._mine]
         for _, chunk in chunks:
             chunk.weight_gradient(self._grad_scale, weight_grad)
         place = self._places[rank]
@@ -174,7 +188,7 @@ class VocabParallelHead:
 
     def _through_part(self, hidden_nC: Tensor, all_here: Work) -> Iterator[tuple[slice, Chunk]]:
         """Each chunk of all ranks' tokens after its logits, this rank's first; slices are of T."""
-        mine, rank = self.partition.mine, self.comm.rank
+        mine, rank = self._mine, self.comm.rank
         if mine.start == mine.stop:
             return
         weight = self._buffers.parameters[HEAD].detach()[mine].to(hidden_nC.dtype)
@@ -204,7 +218,7 @@ class VocabParallelHead:
         own = torch.zeros(2, sum(map(len, self._targets)), dtype=wide(dtype))
         for place, chunk in chunks:
             own[0, place], own[1, place] = chunk.exp_sum, chunk.target_logit
-        rank, workers = self.comm.rank, self.partition.workers
+        rank, workers = self.comm.rank, self.placement.ranks
         if rank in workers:
             for peer in self.comm.peers:
                 if peer in workers or len(self._targets[peer]):
@@ -234,7 +248,7 @@ class VocabParallelHead:
     def _own_gradient(self, own_nC: Tensor) -> Tensor:
         """What all parts give this rank's tokens, added in the order of ranks."""
         whole = torch.zeros_like(own_nC)
-        for worker in self.partition.workers:
+        for worker in self.placement.ranks:
             if worker == self.comm.rank:
                 whole += own_nC
             elif worker in self._arriving.gradient:

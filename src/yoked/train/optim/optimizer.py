@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,9 +12,11 @@ from yoked.errors import CheckpointError
 from yoked.train.model.linear import MatmulBackend
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
+from yoked.train.optim.groups import group_settings
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
 from yoked.train.optim.param_buffers import HEAD, Bucket, ParamBuffers
 from yoked.train.optim.schedule import Schedule
+from yoked.train.state import Owned, Replicated, TrainState
 
 OptimizerState = dict[str, dict[str, dict[str, Any]]]
 
@@ -87,19 +89,13 @@ class MuonAdamW:
     @torch.no_grad()
     def _update_head(self, scalars: Tensor) -> None:
         rows = self.buffers.head_rows
-        first, second = self.head_moments
         adamw_update(
             self.buffers.parameters[HEAD].data[rows],
             self.buffers.head_grad[rows],
-            first[rows],
-            second[rows],
+            self.exp_avg[HEAD][rows],
+            self.exp_avg_sq[HEAD][rows],
             scalars,
         )
-
-    @property
-    def head_moments(self) -> tuple[Tensor, Tensor]:
-        """AdamW's of the lm_head, (V, C) each."""
-        return self.exp_avg[HEAD], self.exp_avg_sq[HEAD]
 
     def step_muon(self, step: int) -> None:
         """Update this rank's own matrices."""
@@ -125,44 +121,70 @@ class MuonAdamW:
             ),
         )
 
-    def adamw_state(self) -> dict[str, dict[str, Any]]:
-        """AdamW's state by parameter name; every rank has it whole."""
-        return {
+    def register(self, state: TrainState) -> None:
+        """All that it updates: parameters, AdamW's moments, and Muon's of the owners."""
+        for name, parameter in self.buffers.parameters.items():
+            state.register(name, parameter.data, Replicated())
+        for name in self.adamw_names:
+            state.register(f"exp_avg/{name}", self.exp_avg[name], Replicated())
+            state.register(f"exp_avg_sq/{name}", self.exp_avg_sq[name], Replicated())
+        for number, bucket in enumerate(self.buffers.buckets):
+            owned, like = Owned(bucket.owner), bucket.view(self.buffers.matrices)
+            state.register(f"momentum/{number}", self.momentum.get(bucket), owned, like)
+            second, like = self.second_moment.get(bucket), self.empty_second_moment(bucket)
+            state.register(f"second_momentum/{number}", second, owned, like)
+
+    def state_dict(self, whole: Mapping[str, Tensor]) -> OptimizerState:
+        """By parameter name, as it is saved. whole: all tensors of `register`."""
+        adamw = {
             name: {
                 "step": self.num_updates,
-                "exp_avg": self.exp_avg[name],
-                "exp_avg_sq": self.exp_avg_sq[name],
+                "exp_avg": whole[f"exp_avg/{name}"],
+                "exp_avg_sq": whole[f"exp_avg_sq/{name}"],
             }
             for name in self.adamw_names
         }
-
-    def muon_state(self) -> dict[str, dict[str, Tensor]]:
-        """Muon's state by matrix name, of this rank's matrices."""
-        return {
+        muon = {
             name: {
-                "momentum_buffer": self.momentum[bucket][index],
-                "second_momentum_buffer": self.second_moment[bucket][index],
+                "momentum_buffer": whole[f"momentum/{number}"][index],
+                "second_momentum_buffer": whole[f"second_momentum/{number}"][index],
             }
-            for bucket in self.owned
+            for number, bucket in enumerate(self.buffers.buckets)
             for index, name in enumerate(bucket.names)
         }
+        return {"adamw": adamw, "muon": muon, "settings": group_settings(self.buffers.groups)}
 
-    def load(self, state: OptimizerState) -> None:
-        """Take over a whole state (of all ranks), as saved at any number of ranks."""
+    def load(self, state: OptimizerState) -> dict[str, Tensor]:
+        """Take over a whole state, as saved at any number of ranks. Raises CheckpointError.
+
+        Returns Muon's state of all owners, named as in `register`: the others' is to be sent there.
+        """
+        muon: dict[str, Tensor] = {}
         try:
             for name in self.adamw_names:
                 entry = state["adamw"][name]
                 self.exp_avg[name].copy_(entry["exp_avg"])
                 self.exp_avg_sq[name].copy_(entry["exp_avg_sq"])
                 self.num_updates = int(entry["step"])
-            for name, mine in self.muon_state().items():
-                for key, tensor in mine.items():
-                    tensor.copy_(state["muon"][name][key])
+            for number, bucket in enumerate(self.buffers.buckets):
+                entries = [state["muon"][name] for name in bucket.names]
+                for name, key, like, mine in (
+                    ("momentum", "momentum_buffer", bucket.view(self.buffers.matrices),
+                     self.momentum),
+                    ("second_momentum", "second_momentum_buffer", self.empty_second_moment(bucket),
+                     self.second_moment),
+                ):  # fmt: skip
+                    # Expanded, a tensor of another shape is an error.
+                    read = torch.stack([each[key] for each in entries]).expand_as(like)
+                    muon[f"{name}/{number}"] = read
+                    if bucket in mine:
+                        mine[bucket].copy_(read)
         except (KeyError, RuntimeError) as error:
             raise CheckpointError(
                 f"the optimizer state does not fit the model: {error}",
                 fix="start from the weights alone with --from FOLDER",
             ) from error
+        return muon
 
     def empty_second_moment(self, bucket: Bucket) -> Tensor:
         """Zeros (K, R, 1) or (K, 1, C), as NorMuon reduces a matrix of this shape."""

@@ -24,7 +24,7 @@ TOKENS = TINY.rows * TINY.sequence_len
     work=st.lists(st.integers(0, 5000), min_size=1, max_size=8).filter(any),
 )
 def test_parts_are_consecutive_and_as_large_as_the_work(groups, work):
-    parts = partition_vocab(groups * VOCAB_GRANULARITY, work)
+    parts = partition_vocab(groups * VOCAB_GRANULARITY, work).bounds
 
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
     assert parts[-1].stop == groups * VOCAB_GRANULARITY

@@ -12,7 +12,7 @@ from tests.unit.train.sync.tiny import Tiny, gradient_step
 from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator
-from yoked.train.sync.agreement import checksum
+from yoked.train.state import checksum
 from yoked.train.sync.payload import PAYLOADS
 from yoked.train.trainer import Trainer
 

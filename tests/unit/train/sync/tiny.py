@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator
+from yoked.train.lm_head.vocab_parallel import SHARDED
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.model.row_grads import RowGrads
@@ -18,7 +19,7 @@ from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import HEAD, ParamBuffers
 from yoked.train.optim.schedule import Schedule
-from yoked.train.sync.agreement import checksum
+from yoked.train.state import checksum
 from yoked.train.sync.payload import PAYLOADS
 from yoked.train.trainer import StepStats, Trainer
 
@@ -122,7 +123,9 @@ def summed(by_rank: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 def held_by(trainer: Trainer) -> tuple[list[int], list[Tensor]]:
     """Checksums of all that a checkpoint of this rank's has, and the weights; collective."""
-    trainer.drain(moments=True)
+    trainer.gather_weights()
+    for name in SHARDED:
+        trainer.state.all_gather(name)
     weights = [parameter.detach().clone() for parameter in trainer.buffers.parameters.values()]
     held = [*weights, *trainer.optimizer.exp_avg.values(), *trainer.optimizer.exp_avg_sq.values()]
     return [checksum(tensor) for tensor in held], weights
