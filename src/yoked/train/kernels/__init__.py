@@ -1,11 +1,13 @@
 """Fused elementwise passes in C, compiled at first use; without a compiler, plain PyTorch.
 
-Where the CPU trains, an elementwise chain over tensors larger than the cache costs as many
-trips to memory as it has steps. A handful of such chains is written as single passes in
-`elementwise.c` and `codecs.c`, which a C compiler turns into a shared library in a second or
-two (against 17 s for one block with torch.compile). The library is kept under the cache
-folder, addressed by the hash of its sources, the compiler and the CPU's features, so ranks and
-hosts of one CPU type share it. Matrix products stay with the libraries that PyTorch brings.
+On a CPU an elementwise chain over tensors larger than the cache reads and writes memory once a
+step of the chain. `elementwise.c` and `codecs.c` have the chains of a training step as single
+passes. A C compiler builds them in a second or two (torch.compile takes 17 s for one block). The
+library is kept under the cache folder, named by the hash of its sources, the compiler and the
+CPU's features, so ranks and hosts of one CPU type share it.
+
+Shape legend: R rows, W width of a row, B batch rows, T tokens a row, H heads, D head_dim; n
+numbers of a flat tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -84,20 +86,17 @@ def kernels() -> Kernels:
 @functools.cache
 def _load() -> Kernels:
     candidates = (os.environ.get("CC", ""), "cc", "gcc", "clang")
-    compiler = next((command for command in candidates if _found(command)), None)
+    # $CC may have arguments after the program.
+    found = (command for command in candidates if shutil.which((command.split() or [""])[0]))
+    compiler = next(found, None)
     if compiler is None:
         return Kernels(None, "no C compiler (cc, gcc or clang) on this host")
     try:
         path, fresh = _build(compiler)
-        library = ctypes.CDLL(str(path))
+        library = _declared(ctypes.CDLL(str(path)))
     except (OSError, subprocess.SubprocessError) as error:
         return Kernels(None, f"{compiler} could not build them: {_last_line(error)}")
     return Kernels(library, f"{'compiled now' if fresh else 'compiled before'} with {compiler}")
-
-
-def _found(command: str) -> bool:
-    words = command.split()
-    return bool(words) and shutil.which(words[0]) is not None
 
 
 def _last_line(error: Exception) -> str:
@@ -157,7 +156,41 @@ def _architecture_flags() -> list[str]:
     return ["-mcpu=native" if platform.machine() == "arm64" else "-march=native"]
 
 
+# C functions by name: number of tensors, and types of the numbers (i int64, f float). Each is
+#     void yoked_NAME(tensor addresses..., int64 start, int64 stop, numbers...)
+# and works on rows [start, stop) of its tensors; {} is the dtype, or the codec.
+_FUNCTIONS = {
+    "softcap_block_{}": (5, "iii"),
+    "adamw_{}_rows": (6, "i"),
+    "relu_square_{}": (2, ""),
+    "relu_square_backward_{}": (3, ""),
+    "rms_norm_{}": (2, "if"),
+    "rms_norm_backward_{}": (3, "if"),
+    "rotate_norm_{}": (5, "ff"),
+    "rotate_norm_backward_{}": (6, "ff"),
+    "mix_{}": (3, "ff"),
+    "mix_backward_{}": (6, "iff"),
+    "encode_{}": (3, "i"),
+    "decode_{}": (2, "ii"),
+}
 _SUFFIX = {torch.float32: "f32", torch.bfloat16: "bf16"}
+_CODECS = ("fp32", "bf16", "int8", "int4")
+_TYPES = {"i": ctypes.c_int64, "f": ctypes.c_float}
+# Numbers that are worth a thread: for fewer, waking it costs more than it saves.
+GRAIN = 65_536
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    """Set the argument types of the library's functions; ctypes then converts and checks."""
+    for name, (tensors, numbers) in _FUNCTIONS.items():
+        of_codecs = name in ("encode_{}", "decode_{}")
+        for variant in _CODECS if of_codecs else _SUFFIX.values():
+            function = getattr(library, "yoked_" + name.format(variant))
+            span = [ctypes.c_int64] * 2
+            types = [_TYPES[letter] for letter in numbers]
+            function.argtypes = [*[ctypes.c_void_p] * tensors, *span, *types]
+            function.restype = None
+    return library
 
 
 def usable(*tensors: Tensor) -> bool:
@@ -167,31 +200,32 @@ def usable(*tensors: Tensor) -> bool:
     )
 
 
-def _function(name: str, dtype: torch.dtype) -> ctypes._NamedFuncPointer:
-    library = kernels().library
-    assert library is not None, "call usable() first"
-    return library[name.format(_SUFFIX[dtype])]
-
-
-def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
-
-
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="yoked-kernel")
 
 
-def _parallel(rows: int, run: Callable[[int, int], None], grain: int) -> None:
-    """Call run(start, stop) over [0, rows), on as many threads as PyTorch may use."""
+def _run(
+    name: str, tensors: Sequence[Tensor | None], rows: int, *numbers: float, grain: int
+) -> None:
+    """Call a C function over rows [0, R), on as many threads as PyTorch may use.
+
+    name: as in _FUNCTIONS, {} for the first tensor's dtype. grain: rows that are worth a thread.
+    """
+    library, first = kernels().library, tensors[0]
+    assert library is not None, "ask usable() first"
+    assert first is not None, name
+    function = getattr(library, "yoked_" + name.format(_SUFFIX.get(first.dtype)))
+    addresses = [None if t is None else t.data_ptr() for t in tensors]
+
+    def call(start: int, stop: int) -> None:
+        function(*addresses, start, stop, *numbers)
+
     threads = min(torch.get_num_threads(), max(1, rows // max(grain, 1)))
-    if threads <= 1:
-        run(0, rows)
-        return
     edges = [rows * i // threads for i in range(threads + 1)]
-    # ctypes releases the interpreter's lock during the call, so threads do run side by side.
-    futures = [_pool(threads).submit(run, a, b) for a, b in pairwise(edges[1:])]
-    run(edges[0], edges[1])
+    # ctypes releases the interpreter's lock during a call, so threads do run side by side.
+    futures = [_pool(threads).submit(call, a, b) for a, b in pairwise(edges[1:])]
+    call(edges[0], edges[1])
     for future in futures:
         future.result()
 
@@ -212,22 +246,9 @@ def softcap_block(
     writes exp(15t)(1 - t^2) into gradient (R, W), which may be the logits themselves.
     """
     rows, width = logits.shape
-    function = _function("yoked_softcap_block_{}", logits.dtype)
-
-    def run(start: int, stop: int) -> None:
-        function(
-            _pointer(logits[start:]),
-            _pointer(None if gradient is None else gradient[start:]),
-            _pointer(row_sum[start:]),
-            _pointer(target_logit[start:]),
-            _pointer(targets[start:]),
-            ctypes.c_int64(first_column),
-            ctypes.c_int64(stop - start),
-            ctypes.c_int64(width),
-            ctypes.c_int64(valid_columns),
-        )
-
-    _parallel(rows, run, grain=16)
+    tensors = (logits, gradient, row_sum, target_logit, targets)
+    # grain: an exponential costs more than what the other passes do with a number.
+    _run("softcap_block_{}", tensors, rows, width, first_column, valid_columns, grain=16)
 
 
 def adamw_rows(
@@ -246,98 +267,38 @@ def adamw_rows(
     lr / (1 - beta1^t).
     """
     rows, width = parameter.shape
-    function = _function("yoked_adamw_{}_rows", parameter.dtype)
-
-    def run(start: int, stop: int) -> None:
-        function(
-            _pointer(parameter),
-            _pointer(gradient),
-            _pointer(first),
-            _pointer(second),
-            _pointer(slot),
-            ctypes.c_int64(start),
-            ctypes.c_int64(stop),
-            ctypes.c_int64(width),
-            _pointer(coefficients),
-        )
-
-    _parallel(rows, run, grain=65_536 // width)
+    tensors = (parameter, gradient, first, second, slot, coefficients)
+    _run("adamw_{}_rows", tensors, rows, width, grain=GRAIN // width)
 
 
 def relu_square(x: Tensor) -> Tensor:
-    """relu(x)^2 in one pass; x contiguous."""
+    """relu(x)^2; x contiguous."""
     y = torch.empty_like(x)
-    function = _function("yoked_relu_square_{}", x.dtype)
-    flat_x, flat_y = x.view(-1), y.view(-1)
-
-    def run(start: int, stop: int) -> None:
-        function(_pointer(flat_x[start:]), _pointer(flat_y[start:]), ctypes.c_int64(stop - start))
-
-    _parallel(x.numel(), run, grain=65_536)
+    _run("relu_square_{}", (x, y), x.numel(), grain=GRAIN)
     return y
 
 
 def relu_square_backward(x: Tensor, dy: Tensor) -> Tensor:
-    """2 relu(x) dy in one pass; x and dy contiguous and of one dtype."""
+    """2 relu(x) dy; x and dy contiguous and of one dtype."""
     dx = torch.empty_like(x)
-    function = _function("yoked_relu_square_backward_{}", x.dtype)
-    flat_x, flat_dy, flat_dx = x.view(-1), dy.view(-1), dx.view(-1)
-
-    def run(start: int, stop: int) -> None:
-        function(
-            _pointer(flat_x[start:]),
-            _pointer(flat_dy[start:]),
-            _pointer(flat_dx[start:]),
-            ctypes.c_int64(stop - start),
-        )
-
-    _parallel(x.numel(), run, grain=65_536)
+    _run("relu_square_backward_{}", (x, dy, dx), x.numel(), grain=GRAIN)
     return dx
 
 
 def rms_norm(x: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps) over the last dimension; x contiguous."""
     y, width = torch.empty_like(x), x.size(-1)
-    function = _function("yoked_rms_norm_{}", x.dtype)
-    rows_x, rows_y = x.view(-1, width), y.view(-1, width)
-
-    def run(start: int, stop: int) -> None:
-        function(
-            _pointer(rows_x[start:]),
-            _pointer(rows_y[start:]),
-            ctypes.c_int64(stop - start),
-            ctypes.c_int64(width),
-            ctypes.c_float(eps),
-        )
-
-    _parallel(len(rows_x), run, grain=65_536 // width)
+    rows = x.numel() // width
+    _run("rms_norm_{}", (x, y), rows, width, eps, grain=GRAIN // width)
     return y
 
 
 def rms_norm_backward(x: Tensor, dy: Tensor, eps: float) -> Tensor:
     """The gradient of rms_norm's input; x and dy contiguous and of one dtype."""
     dx, width = torch.empty_like(x), x.size(-1)
-    function = _function("yoked_rms_norm_backward_{}", x.dtype)
-    rows_x, rows_dy, rows_dx = (t.view(-1, width) for t in (x, dy, dx))
-
-    def run(start: int, stop: int) -> None:
-        function(
-            _pointer(rows_x[start:]),
-            _pointer(rows_dy[start:]),
-            _pointer(rows_dx[start:]),
-            ctypes.c_int64(stop - start),
-            ctypes.c_int64(width),
-            ctypes.c_float(eps),
-        )
-
-    _parallel(len(rows_x), run, grain=65_536 // width)
+    rows = x.numel() // width
+    _run("rms_norm_backward_{}", (x, dy, dx), rows, width, eps, grain=GRAIN // width)
     return dx
-
-
-def _rotation_shape(x: Tensor, y: Tensor) -> ctypes.Array[ctypes.c_int64]:
-    _, tokens, heads, head_dim = x.shape
-    sizes = (tokens, heads, head_dim // 2, x.stride(1), y.stride(0), y.stride(1), y.stride(2))
-    return (ctypes.c_int64 * len(sizes))(*sizes)
 
 
 def rotate_norm(x: Tensor, cos: Tensor, sin: Tensor, eps: float, scale: float) -> Tensor:
@@ -348,23 +309,8 @@ def rotate_norm(x: Tensor, cos: Tensor, sin: Tensor, eps: float, scale: float) -
     """
     B, T, H, D = x.shape
     y = torch.empty(B, H, T, D, dtype=x.dtype).transpose(1, 2)
-    function = _function("yoked_rotate_norm_{}", x.dtype)
-    shape = _rotation_shape(x, y)
-
-    def run(start: int, stop: int) -> None:
-        function(
-            _pointer(x),
-            _pointer(cos),
-            _pointer(sin),
-            _pointer(y),
-            shape,
-            ctypes.c_int64(start),
-            ctypes.c_int64(stop),
-            ctypes.c_float(eps),
-            ctypes.c_float(scale),
-        )
-
-    _parallel(B * T, run, grain=65_536 // (H * D))
+    tensors = (x, cos, sin, y, _rotation_shape(x, y))
+    _run("rotate_norm_{}", tensors, B * T, eps, scale, grain=GRAIN // (H * D))
     return y
 
 
@@ -372,45 +318,23 @@ def rotate_norm_backward(
     x: Tensor, cos: Tensor, sin: Tensor, dy: Tensor, eps: float, scale: float
 ) -> Tensor:
     """The gradient of rotate_norm's input, contiguous; dy (B, T, H, D) with contiguous D."""
+    B, T, H, D = x.shape
     dx = torch.empty(x.shape, dtype=x.dtype)
-    function = _function("yoked_rotate_norm_backward_{}", x.dtype)
-    shape = _rotation_shape(x, dy)
-
-    def run(start: int, stop: int) -> None:
-        function(
-            _pointer(x),
-            _pointer(cos),
-            _pointer(sin),
-            _pointer(dy),
-            _pointer(dx),
-            shape,
-            ctypes.c_int64(start),
-            ctypes.c_int64(stop),
-            ctypes.c_float(eps),
-            ctypes.c_float(scale),
-        )
-
-    _parallel(x.size(0) * x.size(1), run, grain=65_536 // (x.size(2) * x.size(3)))
+    tensors = (x, cos, sin, dy, dx, _rotation_shape(x, dy))
+    _run("rotate_norm_backward_{}", tensors, B * T, eps, scale, grain=GRAIN // (H * D))
     return dx
 
 
+def _rotation_shape(x: Tensor, y: Tensor) -> Tensor:
+    """(7,) int64: T, H, D/2, x's stride of a token, y's of a batch row, a token and a head."""
+    _, T, H, D = x.shape
+    return torch.tensor([T, H, D // 2, x.stride(1), *y.stride()[:3]], dtype=torch.int64)
+
+
 def mix(x: Tensor, z: Tensor, a: float, b: float) -> Tensor:
-    """a x + b z in one pass; x and z contiguous, of one shape and dtype."""
+    """a x + b z; x and z contiguous, of one shape and dtype."""
     y = torch.empty_like(x)
-    function = _function("yoked_mix_{}", x.dtype)
-    flat_x, flat_z, flat_y = x.view(-1), z.view(-1), y.view(-1)
-
-    def run(start: int, stop: int) -> None:
-        function(
-            _pointer(flat_x[start:]),
-            _pointer(flat_z[start:]),
-            _pointer(flat_y[start:]),
-            ctypes.c_int64(stop - start),
-            ctypes.c_float(a),
-            ctypes.c_float(b),
-        )
-
-    _parallel(x.numel(), run, grain=65_536)
+    _run("mix_{}", (x, z, y), x.numel(), a, b, grain=GRAIN)
     return y
 
 
@@ -419,21 +343,10 @@ def mix_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of mix: a dy, b dy, and (2,) fp64 those of a and b."""
     dx, dz, width = torch.empty_like(x), torch.empty_like(z), x.size(-1)
-    rows = [t.view(-1, width) for t in (x, z, dy, dx, dz)]
     # One pair of sums a row, so that the totals do not depend on the number of threads.
-    sums = torch.empty(len(rows[0]), 2)
-    function = _function("yoked_mix_backward_{}", x.dtype)
-
-    def run(start: int, stop: int) -> None:
-        function(
-            *(_pointer(t[start:]) for t in (*rows, sums)),
-            ctypes.c_int64(stop - start),
-            ctypes.c_int64(width),
-            ctypes.c_float(a),
-            ctypes.c_float(b),
-        )
-
-    _parallel(len(sums), run, grain=65_536 // width)
+    sums = torch.empty(x.numel() // width, 2)
+    tensors = (x, z, dy, dx, dz, sums)
+    _run("mix_backward_{}", tensors, len(sums), width, a, b, grain=GRAIN // width)
     return dx, dz, sums.double().sum(dim=0)
 
 
@@ -443,35 +356,11 @@ def encode(codec: str, block: int, values: Tensor, out: Tensor, lost: Tensor | N
     values, lost: (n,) fp32; out: uint8, as many as the codec says. block: numbers of one scale.
     All contiguous and in host memory.
     """
-    library = kernels().library
-    assert library is not None, "ask whether kernels() are available first"
-    function = library[f"yoked_encode_{codec}"]
-    count = values.numel()
-
-    def run(start: int, stop: int) -> None:
-        function(
-            _pointer(values),
-            _pointer(lost),
-            _pointer(out),
-            *(ctypes.c_int64(number) for number in (count, start, stop)),
-        )
-
-    _parallel(-(-count // block), run, grain=65_536 // block)
+    count, tensors = values.numel(), (values, lost, out)
+    _run(f"encode_{codec}", tensors, -(-count // block), count, grain=GRAIN // block)
 
 
 def decode(codec: str, block: int, encoded: Tensor, out: Tensor, add: bool) -> None:
     """The way back: bytes to out (n,) fp32, overwritten or added to."""
-    library = kernels().library
-    assert library is not None, "ask whether kernels() are available first"
-    function = library[f"yoked_decode_{codec}"]
-    count = out.numel()
-
-    def run(start: int, stop: int) -> None:
-        function(
-            _pointer(encoded),
-            _pointer(out),
-            *(ctypes.c_int64(number) for number in (count, start, stop)),
-            ctypes.c_int(add),
-        )
-
-    _parallel(-(-count // block), run, grain=65_536 // block)
+    count, tensors = out.numel(), (encoded, out)
+    _run(f"decode_{codec}", tensors, -(-count // block), count, add, grain=GRAIN // block)

@@ -47,8 +47,8 @@ INLINE uint16_t to_bf16(float x) {
 
 /* --- float32 as it is */
 
-void yoked_encode_fp32(const float *values, float *lost, uint8_t *out, int64_t count,
-                       int64_t first, int64_t last) {
+void yoked_encode_fp32(const float *values, float *lost, uint8_t *out, int64_t first,
+                       int64_t last, int64_t count) {
     (void)count;
     if (!lost) {
         memcpy(out + 4 * first, values + first, 4 * (size_t)(last - first));
@@ -61,8 +61,8 @@ void yoked_encode_fp32(const float *values, float *lost, uint8_t *out, int64_t c
     }
 }
 
-void yoked_decode_fp32(const uint8_t *in, float *out, int64_t count, int64_t first, int64_t last,
-                       int add) {
+void yoked_decode_fp32(const uint8_t *in, float *out, int64_t first, int64_t last, int64_t count,
+                       int64_t add) {
     (void)count;
     if (!add) {
         memcpy(out + first, in + 4 * first, 4 * (size_t)(last - first));
@@ -74,8 +74,8 @@ void yoked_decode_fp32(const uint8_t *in, float *out, int64_t count, int64_t fir
 
 /* --- bf16 */
 
-void yoked_encode_bf16(const float *values, float *lost, uint8_t *out, int64_t count,
-                       int64_t first, int64_t last) {
+void yoked_encode_bf16(const float *values, float *lost, uint8_t *out, int64_t first,
+                       int64_t last, int64_t count) {
     (void)count;
     u16_anywhere *to = (u16_anywhere *)out;
     if (!lost) {
@@ -91,8 +91,8 @@ void yoked_encode_bf16(const float *values, float *lost, uint8_t *out, int64_t c
     }
 }
 
-void yoked_decode_bf16(const uint8_t *in, float *out, int64_t count, int64_t first, int64_t last,
-                       int add) {
+void yoked_decode_bf16(const uint8_t *in, float *out, int64_t first, int64_t last, int64_t count,
+                       int64_t add) {
     (void)count;
     const u16_anywhere *from = (const u16_anywhere *)in;
     if (add) {
@@ -154,8 +154,8 @@ INLINE void encode_int8_block(const float *values, float *lost, uint8_t *scale_o
     }
 }
 
-void yoked_encode_int8(const float *values, float *lost, uint8_t *out, int64_t count,
-                       int64_t first, int64_t last) {
+void yoked_encode_int8(const float *values, float *lost, uint8_t *out, int64_t first,
+                       int64_t last, int64_t count) {
     const int64_t blocks = (count + INT8_BLOCK - 1) / INT8_BLOCK;
     for (int64_t block = first; block < last; block++) {
         const int64_t at = block * INT8_BLOCK;
@@ -168,8 +168,8 @@ void yoked_encode_int8(const float *values, float *lost, uint8_t *out, int64_t c
     }
 }
 
-void yoked_decode_int8(const uint8_t *in, float *out, int64_t count, int64_t first, int64_t last,
-                       int add) {
+void yoked_decode_int8(const uint8_t *in, float *out, int64_t first, int64_t last, int64_t count,
+                       int64_t add) {
     const int64_t blocks = (count + INT8_BLOCK - 1) / INT8_BLOCK;
     for (int64_t block = first; block < last; block++) {
         const int64_t at = block * INT8_BLOCK;
@@ -213,8 +213,8 @@ INLINE void encode_int4_block(const float *values, float *lost, u16_anywhere *sc
     }
 }
 
-void yoked_encode_int4(const float *values, float *lost, uint8_t *out, int64_t count,
-                       int64_t first, int64_t last) {
+void yoked_encode_int4(const float *values, float *lost, uint8_t *out, int64_t first,
+                       int64_t last, int64_t count) {
     const int64_t blocks = (count + INT4_BLOCK - 1) / INT4_BLOCK;
     u16_anywhere *scales = (u16_anywhere *)out;
     for (int64_t block = first; block < last; block++) {
@@ -244,8 +244,8 @@ INLINE void decode_int4_block(const uint8_t *in, float scale, float *out, int ad
     }
 }
 
-void yoked_decode_int4(const uint8_t *in, float *out, int64_t count, int64_t first, int64_t last,
-                       int add) {
+void yoked_decode_int4(const uint8_t *in, float *out, int64_t first, int64_t last, int64_t count,
+                       int64_t add) {
     const int64_t blocks = (count + INT4_BLOCK - 1) / INT4_BLOCK;
     const u16_anywhere *scales = (const u16_anywhere *)in;
     for (int64_t block = first; block < last; block++) {
@@ -261,7 +261,7 @@ void yoked_decode_int4(const uint8_t *in, float *out, int64_t count, int64_t fir
         }
         float tail[INT4_BLOCK] = {0};
         if (add) memcpy(tail, out + at, 4 * (size_t)n);
-        decode_int4_block(from, scale, tail, add);
+        decode_int4_block(from, scale, tail, add != 0);
         memcpy(out + at, tail, 4 * (size_t)n);
     }
 }

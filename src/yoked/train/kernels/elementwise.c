@@ -3,6 +3,9 @@
  * Compiled once per host type by yoked.train.kernels with -ffp-contract=off: the optimizer's
  * arithmetic is IEEE add, multiply, divide and square root in a fixed order, so that unlike
  * CPUs compute the same bits. Fused multiply-add appears only where it is written.
+ *
+ * Every function takes the addresses of whole tensors, then the rows [start, stop) that it is to
+ * work on (elements, where there are no rows), then numbers: as `_FUNCTIONS` in __init__.py says.
  */
 #include <math.h>
 #include <stdint.h>
@@ -118,9 +121,9 @@ static inline bf16 size_bf16(bf16 x) { return x & 0x7fffu; }
     SOFTCAP_PIECE(NAME##_small, TYPE, LOAD, STORE, tanh_small)                                  \
     SOFTCAP_PIECE(NAME##_any, TYPE, LOAD, STORE, tanh_any)                                      \
     void NAME(const TYPE *logits, TYPE *gradient, float *row_sum, float *target_logit,          \
-              const int64_t *target, int64_t first_column, int64_t rows, int64_t columns,       \
-              int64_t valid_columns) {                                                          \
-        for (int64_t r = 0; r < rows; r++) {                                                    \
+              const int64_t *target, int64_t start, int64_t stop, int64_t columns,              \
+              int64_t first_column, int64_t valid_columns) {                                    \
+        for (int64_t r = start; r < stop; r++) {                                                \
             const TYPE *in = logits + r * columns;                                              \
             TYPE *out = gradient ? gradient + r * columns : 0;                                  \
             float sum = 0.0f;                                                                   \
@@ -169,8 +172,8 @@ SOFTCAP_BLOCK(yoked_softcap_block_bf16, bf16, bf16, size_bf16, from_bf16, to_bf1
     /* Rows [start, stop) of a table; slot[row] is the row's place in `gradient`, or -1 for a   \
      * gradient of zero. */                                                                     \
     void yoked_##NAME##_rows(TYPE *p, const float *gradient, TYPE *first, TYPE *second,         \
-                             const int32_t *slot, int64_t start, int64_t stop, int64_t width,   \
-                             const float *c) {                                                  \
+                             const int32_t *slot, const float *c, int64_t start, int64_t stop,  \
+                             int64_t width) {                                                   \
         for (int64_t row = start; row < stop; row++) {                                          \
             const int64_t at = row * width;                                                     \
             const float *g = slot ? (slot[row] < 0 ? 0 : gradient + slot[row] * width)          \
@@ -188,16 +191,16 @@ ADAMW(adamw_bf16, bf16, from_bf16, to_bf16)
 
 /* relu(x)^2 and its gradient, one pass each; NaN stays NaN, as in PyTorch. */
 #define RELU_SQUARE(NAME, TYPE, LOAD, STORE)                                                    \
-    void yoked_relu_square_##NAME(const TYPE *x, TYPE *y, int64_t count) {                      \
-        _Pragma("omp simd") for (int64_t i = 0; i < count; i++) {                               \
+    void yoked_relu_square_##NAME(const TYPE *x, TYPE *y, int64_t start, int64_t stop) {        \
+        _Pragma("omp simd") for (int64_t i = start; i < stop; i++) {                            \
             float a = LOAD(x[i]);                                                               \
             a = a < 0.0f ? 0.0f : a;                                                            \
             y[i] = STORE(a * a);                                                                \
         }                                                                                       \
     }                                                                                           \
     void yoked_relu_square_backward_##NAME(const TYPE *x, const TYPE *dy, TYPE *dx,             \
-                                           int64_t count) {                                     \
-        _Pragma("omp simd") for (int64_t i = 0; i < count; i++) {                               \
+                                           int64_t start, int64_t stop) {                       \
+        _Pragma("omp simd") for (int64_t i = start; i < stop; i++) {                            \
             float a = LOAD(x[i]);                                                               \
             a = a < 0.0f ? 0.0f : a;                                                            \
             dx[i] = STORE(2.0f * a * LOAD(dy[i]));                                              \
@@ -210,8 +213,11 @@ RELU_SQUARE(bf16, bf16, from_bf16, to_bf16)
 /* RMS norm of rows: y = x / sqrt(mean(x^2) + eps). With s = 1 / sqrt(mean(x^2) + eps), its
  * gradient is s * (dy - x * s^2 * mean(dy * x)). Sums are float32 in either type. */
 #define RMS_NORM(NAME, TYPE, LOAD, STORE)                                                       \
-    void yoked_rms_norm_##NAME(const TYPE *x, TYPE *y, int64_t rows, int64_t width, float eps) {\
-        for (int64_t r = 0; r < rows; r++, x += width, y += width) {                            \
+    void yoked_rms_norm_##NAME(const TYPE *x, TYPE *y, int64_t start, int64_t stop,             \
+                               int64_t width, float eps) {                                      \
+        x += start * width;                                                                     \
+        y += start * width;                                                                     \
+        for (int64_t r = start; r < stop; r++, x += width, y += width) {                        \
             float squares = 0.0f;                                                               \
             _Pragma("omp simd reduction(+ : squares)") for (int64_t c = 0; c < width; c++)      \
                 squares += LOAD(x[c]) * LOAD(x[c]);                                             \
@@ -220,9 +226,12 @@ RELU_SQUARE(bf16, bf16, from_bf16, to_bf16)
                 y[c] = STORE(LOAD(x[c]) * s);                                                   \
         }                                                                                       \
     }                                                                                           \
-    void yoked_rms_norm_backward_##NAME(const TYPE *x, const TYPE *dy, TYPE *dx, int64_t rows,  \
-                                        int64_t width, float eps) {                             \
-        for (int64_t r = 0; r < rows; r++, x += width, dy += width, dx += width) {              \
+    void yoked_rms_norm_backward_##NAME(const TYPE *x, const TYPE *dy, TYPE *dx, int64_t start, \
+                                        int64_t stop, int64_t width, float eps) {               \
+        x += start * width;                                                                     \
+        dy += start * width;                                                                    \
+        dx += start * width;                                                                    \
+        for (int64_t r = start; r < stop; r++, x += width, dy += width, dx += width) {          \
             float squares = 0.0f, dot = 0.0f;                                                   \
             _Pragma("omp simd reduction(+ : squares, dot)") for (int64_t c = 0; c < width;      \
                                                                  c++) {                         \
@@ -312,16 +321,21 @@ ROTATE_NORM(bf16, bf16, from_bf16, to_bf16)
 /* y = a x + b z, and what its gradient needs: dx = a dy, dz = b dy, and for each row the sums
  * dy.x and dy.z, of which da and db are the totals. */
 #define MIX(NAME, TYPE, LOAD, STORE)                                                            \
-    void yoked_mix_##NAME(const TYPE *x, const TYPE *z, TYPE *y, int64_t count, float a,        \
-                          float b) {                                                            \
-        _Pragma("omp simd") for (int64_t i = 0; i < count; i++)                                 \
+    void yoked_mix_##NAME(const TYPE *x, const TYPE *z, TYPE *y, int64_t start, int64_t stop,   \
+                          float a, float b) {                                                   \
+        _Pragma("omp simd") for (int64_t i = start; i < stop; i++)                              \
             y[i] = STORE(a * LOAD(x[i]) + b * LOAD(z[i]));                                      \
     }                                                                                           \
     void yoked_mix_backward_##NAME(const TYPE *x, const TYPE *z, const TYPE *dy, TYPE *dx,      \
-                                   TYPE *dz, float *sums, int64_t rows, int64_t width, float a, \
-                                   float b) {                                                   \
-        for (int64_t r = 0; r < rows; r++, x += width, z += width, dy += width, dx += width,    \
-                     dz += width) {                                                             \
+                                   TYPE *dz, float *sums, int64_t start, int64_t stop,          \
+                                   int64_t width, float a, float b) {                           \
+        x += start * width;                                                                     \
+        z += start * width;                                                                     \
+        dy += start * width;                                                                    \
+        dx += start * width;                                                                    \
+        dz += start * width;                                                                    \
+        for (int64_t r = start; r < stop; r++, x += width, z += width, dy += width,             \
+                     dx += width, dz += width) {                                                \
             float with_x = 0.0f, with_z = 0.0f;                                                 \
             _Pragma("omp simd reduction(+ : with_x, with_z)") for (int64_t c = 0; c < width;    \
                                                                    c++) {                       \

@@ -1,12 +1,14 @@
-"""Causal attention over a window, on two paths.
+"""Causal attention over a sliding window, by one of two implementations.
 
-`sdpa` is PyTorch's scaled_dot_product_attention. `blocked` computes, for each block of
-queries, only the keys that the mask lets it see, as batched products; on a CPU it takes about
-0.6 of the time of PyTorch's CPU kernel at 512 tokens. It keeps the probabilities, half of T^2 a
-head, so it is for rows of moderate length. Scores and their gradients are float32; what is
-multiplied with them is rounded to the inputs' dtype, as FlashAttention does (Dao et al. 2022).
+`sdpa` is PyTorch's scaled_dot_product_attention. `blocked` takes blocks of queries, and for each
+only the keys that the mask lets it see, as batched matrix products: at 512 tokens a CPU needs
+about 0.6 of the time of PyTorch's kernel, which computes masked scores too. `blocked` keeps the
+probabilities for the backward pass, T^2 / 2 numbers a head, so it is for short rows. Scores and
+their gradients are computed in float32 and rounded to the inputs' dtype before they are
+multiplied again, as in FlashAttention (Dao et al. 2022).
 
-Shape legend: B batch rows, T tokens a row, H heads, D head_dim, N = B*H.
+Shape legend: B batch rows, T tokens a row, H heads, D head_dim, N = B*H, Q queries of a block,
+K keys that a block sees.
 """
 
 from __future__ import annotations
@@ -24,19 +26,20 @@ from yoked.train.model.precision import widen
 AttentionPath = Literal["sdpa", "blocked"]
 ATTENTION_PATHS: tuple[AttentionPath, ...] = get_args(AttentionPath)
 QUERY_BLOCK = 64
-BLOCKED_MAX_TOKENS = 1024
+BLOCKED_MAX_TOKENS = 1024  # 0.5 M probabilities a head and row; `auto` does not try more
 
 
 def attend(
     q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, window: int, path: AttentionPath = "sdpa"
 ) -> Tensor:
-    """Causal attention over at most `window` tokens back; returns (B, T, H, D)."""
+    """Each token attends to itself and at most `window` tokens before it; returns (B, T, H, D)."""
     if path == "blocked" and q_BTHD.shape == k_BTHD.shape:
         return _attend_blocked(q_BTHD, k_BTHD, v_BTHD, window)
-    q, k, v = (x.transpose(1, 2) for x in (q_BTHD, k_BTHD, v_BTHD))
+    q, k, v = (x.transpose(1, 2) for x in (q_BTHD, k_BTHD, v_BTHD))  # (B, H, T, D)
     tokens = q.size(2)
     grouped = q.size(1) != k.size(1)
     if window >= tokens:
+        # Without a mask tensor PyTorch may take its flash kernel.
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
     else:
         mask = _visible(0, tokens, 0, window, q.device)
@@ -45,15 +48,16 @@ def attend(
 
 
 def _visible(start: int, stop: int, first_key: int, window: int, device: torch.device) -> Tensor:
-    """Which keys [first_key, stop) each query [start, stop) sees: (queries, keys) bool."""
-    query = torch.arange(start, stop, device=device)[:, None]
-    key = torch.arange(first_key, stop, device=device)[None, :]
+    """Whether query [start, stop) sees key [first_key, stop): (Q, K) bool."""
+    query = torch.arange(start, stop, device=device)[:, None]  # (Q, 1)
+    key = torch.arange(first_key, stop, device=device)[None, :]  # (1, K)
     return (key <= query) & (query - key <= window)
 
 
 @functools.lru_cache(maxsize=256)
 def _bias(queries: int, keys: int, window: int, device: torch.device) -> Tensor:
-    """0 where a query sees a key, else -inf; depends on distances alone, so blocks share it."""
+    """0 where a query sees a key, else -inf: (Q, K) float32."""
+    # It depends on distances alone: blocks of one size share it, in all layers and micro-batches.
     visible = _visible(keys - queries, keys, 0, window, device)
     return torch.zeros(visible.shape, device=device).masked_fill_(~visible, -math.inf)
 
@@ -72,10 +76,11 @@ class _Blocked(torch.autograd.Function):
         tokens, scale = q.size(1), q.size(2) ** -0.5
         wide_q, wide_k = widen(q), widen(k)
         y = torch.empty_like(q)
-        kept: list[Tensor] = []
+        kept: list[Tensor] = []  # probabilities (N, Q, K) of each block
         for start in range(0, tokens, QUERY_BLOCK):
             stop, first = min(start + QUERY_BLOCK, tokens), max(0, start - window)
             bias = _bias(stop - start, stop - first, window, q.device)
+            # The bias is added by the product itself: one pass over the scores (N, Q, K) less.
             scores = torch.baddbmm(
                 bias.to(wide_q.dtype),
                 wide_q[:, start:stop],
@@ -95,16 +100,19 @@ class _Blocked(torch.autograd.Function):
         dy = upstream[0]
         tokens, scale = q.size(1), q.size(2) ** -0.5
         wide_dy, wide_v = widen(dy), widen(v)
-        dq = torch.empty_like(q)
+        dq = torch.empty_like(q)  # each query is in one block
+        # Each key is in several blocks: its gradient is a sum, in float32.
         dk, dv = torch.zeros_like(wide_v), torch.zeros_like(wide_v)
         # sum_j dP_ij P_ij = dy_i . y_i (Dao et al. 2022), so the row sums need no T x T pass.
-        row_dot = (wide_dy * y).sum(-1, keepdim=True)
+        row_dot = (wide_dy * y).sum(-1, keepdim=True)  # (N, T, 1)
         for block, start in enumerate(range(0, tokens, QUERY_BLOCK)):
             stop, first = min(start + QUERY_BLOCK, tokens), max(0, start - ctx.window)
             probabilities, seen = kept[block], slice(first, stop)
             dv[:, seen] += torch.bmm(probabilities.transpose(1, 2), dy[:, start:stop])
+            # Softmax backward: dS = P * (dP - row_dot), (N, Q, K).
             dscores = torch.bmm(wide_dy[:, start:stop], wide_v[:, seen].transpose(1, 2))
             dscores = dscores.sub_(row_dot[:, start:stop]).mul_(probabilities).to(q.dtype)
             dq[:, start:stop] = torch.bmm(dscores, k[:, seen])
             dk[:, seen] += torch.bmm(dscores.transpose(1, 2), q[:, start:stop])
+        # The scale of the scores, once a row of D numbers instead of once a score.
         return dq.mul_(scale), dk.mul_(scale).to(q.dtype), dv.to(q.dtype), None

@@ -1,14 +1,14 @@
-"""lm_head, softcap and cross-entropy in one pass that never holds all logits.
+"""lm_head, softcap and cross-entropy with their gradients, without all the logits in memory.
 
-The logits of a chunk of rows are made block by block over the vocabulary. While a block is in
-the cache it becomes u = exp(15 t)(1 - t^2), t = tanh(logit / 15), and its row sums of exp(15 t)
-are added to Z. Because the softcap bounds the exponent, no running maximum is needed, and
-because 1/Z is one number a row, the gradient of the hidden states can be summed before Z is
-known: dx = (u W) / Z. The weight's gradient follows when Z is known, u^T (x / Z). What the
-target contributes is one row each. So three matrix products and one elementwise pass do all.
+A chunk of tokens takes the vocabulary block by block. While a block of logits is in the cache it
+becomes u = exp(15 t)(1 - t^2), t = tanh(logit / 15), and its row sums of exp(15 t) are added to Z.
+The softcap bounds the exponent, so no running maximum is needed. 1/Z is one factor a row, so the
+gradient of the hidden states can be summed before Z is known, dx = (u W) / Z, and the weight's
+follows once it is, dW = u^T (x / Z). A token's target adds one row to each. Three matrix products
+and one elementwise pass do all.
 
-Shape legend: N tokens of a micro-batch, R tokens of a chunk, C n_embd, V padded vocabulary,
-W columns of a block.
+Shape legend: N tokens of a micro-batch, R tokens of a chunk, C n_embd, V padded vocabulary (or the
+part of it that a rank has), W columns of a block.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from yoked.train.model.gpt import SOFTCAP
 from yoked.train.model.linear import MatmulBackends, addmm_nt_, mm_nt
 from yoked.train.model.precision import wide, widen
 
-IGNORED = -1
+IGNORED = -1  # a target that does not count
 CHUNK_TOKENS = 1024
-DEVICE_CHUNK_TOKENS = 4096
-# What is sent at once of the weight's gradient; the same on all ranks, however they compute.
+DEVICE_CHUNK_TOKENS = 4096  # a GPU needs more rows to fill it
+# Rows of the weight's gradient that are sent at once. All ranks must agree, whatever their blocks.
 GRAD_CHUNK_COLUMNS = 2048
-# Computed at once by a thread in float32: 2 MB of logits. Of more the caches keep less until they
-# are used (`benchmarks/head_blocks`).
+# A thread's share of a block in float32: 2 MB of logits. With more, the caches lose them before
+# they are used (`benchmarks/head_blocks`).
 THREAD_COLUMNS = 512
 
 
 @dataclass(frozen=True)
 class LossAndGrads:
-    """loss_sum: summed cross-entropy of the counted tokens, 0-D fp64 in host memory.
+    """Of one micro-batch; the weight's gradient is added where the caller said.
 
-    hidden_grad: (N, C) in the hidden states' dtype, or None in evaluation.
+    loss_sum: cross-entropy of all counted tokens, in nats, 0-D fp64 in host memory.
     token_nats: (N,) fp32, zero where the target is ignored.
+    hidden_grad: (N, C) in the hidden states' dtype; None in evaluation.
     """
 
     loss_sum: Tensor
@@ -49,12 +50,12 @@ class LossAndGrads:
 
 
 class FusedLinearCrossEntropy:
-    """The loss of hidden states under one lm_head; keeps its work buffers between calls."""
+    """The loss of hidden states under one lm_head; keeps its buffer of logits between calls."""
 
     def __init__(self, vocab_size: int, backends: MatmulBackends | None = None) -> None:
         self.vocab_size = vocab_size
         self.backends = backends or MatmulBackends()
-        self._logit_blocks: Tensor | None = None
+        self._logits: Tensor | None = None
 
     def loss(
         self,
@@ -69,9 +70,9 @@ class FusedLinearCrossEntropy:
         """Cross-entropy of softcapped logits; with grad_scale, its gradients too.
 
         hidden_NC, weight_VC: one dtype. targets_N: int64, -1 where a token does not count.
-        grad_scale: the factor of every token's loss in the objective (1 / tokens of the step);
-        weight_grad_VC: (V, C) fp32, to which the weight's gradient is added. on_piece: called
-        with the number of each of its pieces (`grad_chunk_edges`) when nothing more is added to it.
+        grad_scale: a token's weight in the objective, 1 / tokens of the step.
+        weight_grad_VC: fp32; the weight's gradient is added to it.
+        on_grad_chunk: called with the number of a chunk of it (`grad_chunk_edges`) that is final.
         """
         wants_grad = grad_scale is not None
         assert wants_grad == (weight_grad_VC is not None), "grad_scale and weight_grad go together"
@@ -85,32 +86,30 @@ class FusedLinearCrossEntropy:
             part.forward(wants_grad)
             token_nats[rows] = part.token_nats()
             if grad_scale is not None and weight_grad_VC is not None and hidden_grad is not None:
-                last = rows.stop == tokens
                 hidden_grad[rows] = part.hidden_gradient(grad_scale).to(hidden_NC.dtype)
+                last = rows.stop == tokens  # after it nothing more is added
                 part.weight_gradient(grad_scale, weight_grad_VC, on_grad_chunk if last else None)
-        # In host memory: Metal has no float64.
+        # Summed in host memory: Metal has no float64.
         return LossAndGrads(token_nats.cpu().double().sum(), token_nats, hidden_grad)
 
     def logit_blocks(self, rows: int, columns: int, like: Tensor) -> list[Tensor]:
-        """Views (R, W) of one buffer, one for each block of the padded vocabulary."""
+        """Views (R, W) of one buffer (R * V,), a block of the vocabulary each; like: the weight."""
         vocab = like.size(0)
         needed = rows * vocab
-        kept = self._logit_blocks
+        kept = self._logits
         alike = kept is not None and (kept.dtype, kept.device) == (like.dtype, like.device)
         if not alike or kept is None or kept.numel() < needed:
-            self._logit_blocks = kept = torch.empty(needed, dtype=like.dtype, device=like.device)
+            self._logits = kept = torch.empty(needed, dtype=like.dtype, device=like.device)
         return [kept[rows * a : rows * b].view(rows, b - a) for a, b in _edges(vocab, columns)]
 
 
 def block_columns(device: torch.device, dtype: torch.dtype) -> int:
-    """Columns that are computed at once; a chunk of the gradient has a whole number of blocks.
-
-    The more threads share a block's rows, the more columns it has: a thread's part stays as large.
-    In bfloat16, half as large itself, the products gain more by width than the caches do without.
-    """
+    """Columns W of a block. A chunk of the weight's gradient has a whole number of blocks."""
+    # bfloat16 is half as large, and its products gain more by width than the caches lose.
     if device.type != "cpu" or dtype == torch.bfloat16:
         return GRAD_CHUNK_COLUMNS
-    # The largest power of two that is not above the number of threads.
+    # Threads share a block's rows: with more of them a block may be wider. The largest power of
+    # two up to their number, so that blocks divide GRAD_CHUNK_COLUMNS.
     threads: int = 1 << (torch.get_num_threads().bit_length() - 1)
     return min(GRAD_CHUNK_COLUMNS, THREAD_COLUMNS * threads)
 
@@ -125,16 +124,16 @@ def _edges(vocab: int, columns: int) -> list[tuple[int, int]]:
 
 
 def token_nats(exp_sum_R: Tensor, target_logit_R: Tensor, targets_R: Tensor) -> Tensor:
-    """(R,) in the dtype of sums, which are those of the whole vocabulary."""
+    """(R,) log(Z) - softcapped logit of the target; exp_sum_R: Z of the whole vocabulary."""
     nats = exp_sum_R.log() - SOFTCAP * torch.tanh(target_logit_R / SOFTCAP)
     return torch.where(targets_R == IGNORED, 0.0, nats)
 
 
 class Chunk:
-    """One chunk of tokens on its way through the head, or through a part of its vocabulary.
+    """One chunk of tokens against the lm_head, or against the rows of it that a rank has.
 
-    weight_VC: the rows of the weight from `first_id` on. exp_sum, target_logit: (R,), after
-    `forward` of this part; of a part they are to be those of the whole vocabulary before
+    weight_VC: those rows, from `first_id` on. exp_sum, target_logit: (R,), of these rows after
+    `forward`. With a part of the vocabulary the caller replaces both by those of the whole before
     `token_nats` and the gradients.
     """
 
@@ -152,52 +151,56 @@ class Chunk:
         fp32 = {"dtype": wide(hidden_RC.dtype), "device": hidden_RC.device}
         self.exp_sum = torch.zeros(rows, **fp32)  # type: ignore[call-overload]
         self.target_logit = torch.zeros(rows, **fp32)  # type: ignore[call-overload]
+        # (R, C): u W, not yet divided by Z.
         self._hidden_grad = torch.zeros(rows, hidden_RC.size(1), **fp32)  # type: ignore[call-overload]
         self.columns = block_columns(weight_VC.device, weight_VC.dtype)
-        self._gradient_blocks: list[Tensor] = []
+        self._u_blocks: list[Tensor] = []
 
     def forward(self, wants_grad: bool) -> None:
-        """Logits block by block, and what is summed over them."""
+        """Make the logits block by block; sum exp_sum, target_logit and u W over the blocks."""
         backends = self.head.backends
         rows = self.hidden.size(0)
+        # Evaluation needs no block twice, so it keeps none.
         blocks = self.head.logit_blocks(rows, self.columns, self.weight) if wants_grad else []
         for number, first in enumerate(range(0, self.weight.size(0), self.columns)):
-            weight = self.weight[first : first + self.columns]
+            weight_WC = self.weight[first : first + self.columns]
             first_id = self.first_id + first
-            valid = min(self.head.vocab_size - first_id, weight.size(0))
+            # Columns of the padding count in no sum.
+            valid = min(self.head.vocab_size - first_id, weight_WC.size(0))
             if wants_grad and backends.forward == "default":
-                logits = torch.mm(self.hidden, weight.t(), out=blocks[number])
+                logits_RW = torch.mm(self.hidden, weight_WC.t(), out=blocks[number])
             else:
-                logits = mm_nt(self.hidden, weight, backends.forward)
-            gradient = blocks[number] if wants_grad else None
-            self._softcap(logits, gradient, first_id, max(valid, 0))
-            if gradient is not None:
-                addmm_nt_(self._hidden_grad, gradient, weight.t(), backends.grad_input)
-        self._gradient_blocks = blocks
+                logits_RW = mm_nt(self.hidden, weight_WC, backends.forward)
+            u_RW = blocks[number] if wants_grad else None
+            self._softcap(logits_RW, u_RW, first_id, max(valid, 0))
+            if u_RW is not None:
+                addmm_nt_(self._hidden_grad, u_RW, weight_WC.t(), backends.grad_input)
+        self._u_blocks = blocks
 
-    def _softcap(self, logits: Tensor, gradient: Tensor | None, first: int, valid: int) -> None:
-        if kernels.usable(logits):
+    def _softcap(self, logits_RW: Tensor, u_RW: Tensor | None, first_id: int, valid: int) -> None:
+        """Add a block to the sums; write its u, which may be where the logits are."""
+        if kernels.usable(logits_RW):
             kernels.softcap_block(
-                logits, gradient, self.exp_sum, self.target_logit, self.targets, first, valid
+                logits_RW, u_RW, self.exp_sum, self.target_logit, self.targets, first_id, valid
             )
             return
-        here = (self.targets >= first) & (self.targets < first + valid)
-        column = torch.where(here, self.targets - first, 0)
-        mine = widen(logits.gather(1, column[:, None]).squeeze(1))
+        here = (self.targets >= first_id) & (self.targets < first_id + valid)
+        column = torch.where(here, self.targets - first_id, 0)
+        mine = widen(logits_RW.gather(1, column[:, None]).squeeze(1))  # (R,)
         self.target_logit = torch.where(here, mine, self.target_logit)
-        t = torch.tanh(widen(logits[:, :valid]) / SOFTCAP)
+        t = torch.tanh(widen(logits_RW[:, :valid]) / SOFTCAP)
         e = torch.exp(SOFTCAP * t)
         self.exp_sum += e.sum(dim=1)
-        if gradient is not None:
-            gradient[:, :valid] = e * (1 - t * t)
-            gradient[:, valid:] = 0
+        if u_RW is not None:
+            u_RW[:, :valid] = e * (1 - t * t)
+            u_RW[:, valid:] = 0
 
     def token_nats(self) -> Tensor:
         """(R,) fp32."""
         return token_nats(self.exp_sum, self.target_logit, self.targets)
 
     def hidden_gradient(self, grad_scale: float) -> Tensor:
-        """(R, C), of this part of the vocabulary, in the dtype of sums."""
+        """(R, C) fp32: the hidden states' gradient from these rows of the weight."""
         gradient: Tensor = self._hidden_grad * self._per_row(grad_scale)
         target, slope = self._target_slope(grad_scale)
         gradient -= slope[:, None] * widen(self.weight[target])
@@ -209,31 +212,28 @@ class Chunk:
         weight_grad_VC: Tensor,
         on_grad_chunk: Callable[[int], None] | None = None,
     ) -> None:
-        """Add the gradient of this part of the weight."""
+        """Add the gradient of these rows of the weight."""
         target, slope = self._target_slope(grad_scale)
-        scaled = (widen(self.hidden) * self._per_row(grad_scale)).to(self.hidden.dtype)
-        # Targets lie anywhere: they come before the blocks, so that each is complete in its turn.
+        scaled_RC = (widen(self.hidden) * self._per_row(grad_scale)).to(self.hidden.dtype)
+        # Targets may be in any row. They come first, so that each block's rows are final in turn.
         weight_grad_VC.index_add_(0, target, widen(self.hidden) * slope[:, None], alpha=-1)
-        for number, gradient in enumerate(self._gradient_blocks):
-            rows = slice(number * self.columns, number * self.columns + gradient.size(1))
-            addmm_nt_(
-                weight_grad_VC[rows], gradient.t(), scaled.t(), self.head.backends.grad_weight
-            )
-            ends_grad_chunk = rows.stop % GRAD_CHUNK_COLUMNS == 0 or rows.stop == len(
-                weight_grad_VC
-            )
-            if on_grad_chunk is not None and ends_grad_chunk:
+        for number, u_RW in enumerate(self._u_blocks):
+            rows = slice(number * self.columns, number * self.columns + u_RW.size(1))
+            addmm_nt_(weight_grad_VC[rows], u_RW.t(), scaled_RC.t(), self.head.backends.grad_weight)
+            ends_chunk = rows.stop % GRAD_CHUNK_COLUMNS == 0 or rows.stop == len(weight_grad_VC)
+            if on_grad_chunk is not None and ends_chunk:
                 on_grad_chunk(rows.start // GRAD_CHUNK_COLUMNS)
 
     def _per_row(self, grad_scale: float) -> Tensor:
-        """(R, 1): the factor of what a token's exponentials give."""
+        """(R, 1): grad_scale / Z, the factor of a token's u; 0 where the target is ignored."""
         counted = self.targets != IGNORED
         factor: Tensor = torch.where(counted, grad_scale, 0.0) / self.exp_sum
         return factor[:, None]
 
     def _target_slope(self, grad_scale: float) -> tuple[Tensor, Tensor]:
-        """(R,) each: the target's row here, and its factor; 0 where it is in another part."""
+        """(R,) each: the target's row here, and its factor; 0 where another rank has the row."""
         target = self.targets - self.first_id
         here = (target >= 0) & (target < self.weight.size(0)) & (self.targets != IGNORED)
+        # The softcap's derivative at the target: d 15 tanh(x / 15) / dx.
         slope = 1 - torch.tanh(self.target_logit / SOFTCAP).square()
         return torch.where(here, target, 0), torch.where(here, grad_scale, 0.0) * slope

@@ -1,10 +1,11 @@
 """The GPT: nanochat's architecture (July 2026), in plain PyTorch.
 
-Linear weights are kept in float32 and cast to the activations' dtype where they are used;
-token and value embeddings are kept in the compute dtype. The lm_head is applied by
-`yoked.train.model.cross_entropy`, which never holds the logits of all tokens at once.
+Linear weights are float32 and are cast to the activations' dtype where they are used; token and
+value embeddings are in the compute dtype. `forward` ends before the lm_head, which
+`yoked.train.model.cross_entropy` applies together with the loss.
 
-Shape legend: B batch rows, T tokens a row, C = n_embd, H heads, D head_dim, V vocabulary.
+Shape legend: B batch rows, T tokens a row, C n_embd, H heads, D head_dim, V vocabulary,
+K kv_width (n_kv_head * D), I and O features of a linear layer.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ from yoked.train.model.elementwise import mix, norm, relu_square, rotate_norm
 from yoked.train.model.linear import MatmulBackends, linear
 from yoked.train.model.row_grads import RowGrads, embedding
 
+# nanochat's numbers. kernels/elementwise.c has SOFTCAP too.
 ROTARY_BASE = 100_000
 SOFTCAP = 15.0
-SMEAR_CHANNELS = 24
-VE_GATE_CHANNELS = 12
-QK_SCALE = 1.2
+SMEAR_CHANNELS = 24  # channels that the smear gate reads
+VE_GATE_CHANNELS = 12  # channels that a value embedding's gate reads
+QK_SCALE = 1.2  # of normed queries and keys: sharper attention
 VOCAB_MULTIPLE = 64
 SHORT_WINDOW_TILE = 128
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What fixes the shapes of a model; the keys are those of nanochat's meta files."""
+    """The shapes of a model; the fields are the keys of nanochat's meta files."""
 
     sequence_len: int
     vocab_size: int
@@ -53,7 +55,7 @@ class ModelConfig:
         vocab_size: int = 32_768,
         window_pattern: str = "SSSL",
     ) -> ModelConfig:
-        """The width that a depth implies: depth * aspect_ratio, rounded up to whole heads."""
+        """The width is depth * aspect_ratio, rounded up to whole heads."""
         n_head = math.ceil(depth * aspect_ratio / head_dim)
         return cls(
             sequence_len=sequence_len,
@@ -74,20 +76,20 @@ class ModelConfig:
         return math.ceil(self.vocab_size / VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
     def has_value_embedding(self, layer: int) -> bool:
-        """Every second layer, counted so that the last one has it."""
+        """True for every second layer, counted back from the last."""
         return layer % 2 == (self.n_layer - 1) % 2
 
     def window(self, layer: int) -> int:
-        """How many tokens back the layer attends to (its own not counted); a full layer: all."""
+        """Number of earlier tokens that the layer attends to; sequence_len in a full layer."""
         letter = self.window_pattern.upper()[layer % len(self.window_pattern)]
         if letter == "L" or layer == self.n_layer - 1:
-            return self.sequence_len
+            return self.sequence_len  # the last layer is full, whatever the pattern
         return math.ceil(self.sequence_len / 4 / SHORT_WINDOW_TILE) * SHORT_WINDOW_TILE
 
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters by group; their sum is the size that a model's name should say."""
+    """Numbers of parameters by optimizer group."""
 
     wte: int
     value_embeds: int
@@ -103,27 +105,31 @@ class ParameterCounts:
 
     @property
     def scaling(self) -> int:
-        """The parameters that the training horizon is computed from."""
+        """The parameters from which the number of training tokens is computed."""
         return self.transformer_matrices + self.lm_head
 
 
 def count_parameters(config: ModelConfig) -> ParameterCounts:
-    """Parameter counts from the shapes alone, without building the model."""
+    """From the shapes alone: no model is built."""
     width, layers, vocab = config.n_embd, config.n_layer, config.padded_vocab_size
     kv_width = config.n_kv_head * config.head_dim
     with_ve = sum(config.has_value_embedding(layer) for layer in range(layers))
+    # c_q and c_proj (C, C), c_k and c_v (K, C), the MLP's two (4C, C).
     per_layer = 2 * width * width + 2 * width * kv_width + 8 * width * width
     return ParameterCounts(
         wte=vocab * width,
         value_embeds=with_ve * vocab * kv_width,
         lm_head=vocab * width,
         transformer_matrices=layers * per_layer + with_ve * VE_GATE_CHANNELS * config.n_kv_head,
-        scalars=2 * layers + SMEAR_CHANNELS + 2,
+        scalars=2 * layers + SMEAR_CHANNELS + 2,  # resid, x0; smear_gate; smear, backout
     )
 
 
 def flops_per_token(config: ModelConfig) -> float:
-    """Forward and backward FLOPs a token: 6 a matmul parameter, 12*H*D*window a layer (PaLM)."""
+    """Forward and backward FLOPs a token: 6 a matmul parameter, 12*H*D*window a layer.
+
+    Source: appendix B of PaLM (Chowdhery et al. 2022).
+    """
     counts = count_parameters(config)
     matmul_parameters = counts.transformer_matrices + counts.lm_head + SMEAR_CHANNELS
     attention = sum(
@@ -134,20 +140,20 @@ def flops_per_token(config: ModelConfig) -> float:
 
 
 def rotary_tables(length: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin, each (length, 1, head_dim / 2) float32."""
-    channel = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
+    """cos and sin, each (length, 1, D/2) float32."""
+    channel = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)  # (D/2,)
     inverse_frequency = 1.0 / (ROTARY_BASE ** (channel / head_dim))
     position = torch.arange(length, dtype=torch.float32, device=device)
-    angle = torch.outer(position, inverse_frequency)[:, None, :]
+    angle = torch.outer(position, inverse_frequency)[:, None, :]  # 1: the same for all heads
     return angle.cos(), angle.sin()
 
 
 class Linear(nn.Module):
-    """A linear layer without bias whose weight is cast to the activations' dtype."""
+    """A linear layer (..., I) -> (..., O) without bias; its weight is cast to x's dtype."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))  # drawn by GPT
         self.backends = MatmulBackends()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -178,7 +184,7 @@ class Attention(nn.Module):
         )
 
     def project(
-        self, x_BTC: Tensor, ve_BTC: Tensor | None, cos: Tensor, sin: Tensor
+        self, x_BTC: Tensor, ve_BTK: Tensor | None, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys (rotated, normed, scaled) and values, each (B, T, heads, D)."""
         B, T, _ = x_BTC.shape
@@ -186,15 +192,16 @@ class Attention(nn.Module):
         k = self.c_k(x_BTC).view(B, T, self.n_kv_head, self.head_dim)
         v = self.c_v(x_BTC).view(B, T, self.n_kv_head, self.head_dim)
         if self.ve_gate is not None:
-            assert ve_BTC is not None
+            assert ve_BTK is not None
+            # One gate a token and KV head, between 0 and 3.
             gate = 3 * torch.sigmoid(self.ve_gate(x_BTC[..., :VE_GATE_CHANNELS]))
-            v = v + gate[..., None] * ve_BTC.view_as(v)
+            v = v + gate[..., None] * ve_BTK.view_as(v)
         return rotate_norm(q, cos, sin, QK_SCALE), rotate_norm(k, cos, sin, QK_SCALE), v
 
-    def forward(self, x_BTC: Tensor, ve_BTC: Tensor | None, cos: Tensor, sin: Tensor) -> Tensor:
-        q, k, v = self.project(x_BTC, ve_BTC, cos, sin)
+    def forward(self, x_BTC: Tensor, ve_BTK: Tensor | None, cos: Tensor, sin: Tensor) -> Tensor:
+        q, k, v = self.project(x_BTC, ve_BTK, cos, sin)
         y = attend(q, k, v, self.window, self.path)
-        out: Tensor = self.c_proj(y.reshape(x_BTC.shape))
+        out: Tensor = self.c_proj(y.reshape(x_BTC.shape))  # (B, T, H, D) -> (B, T, C)
         return out
 
 
@@ -207,26 +214,27 @@ class MLP(nn.Module):
         self.c_proj = Linear(4 * config.n_embd, config.n_embd)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        out: Tensor = self.c_proj(relu_square(self.c_fc(x_BTC)))
+        out: Tensor = self.c_proj(relu_square(self.c_fc(x_BTC)))  # hidden (B, T, 4C)
         return out
 
 
 class Block(nn.Module):
-    """One layer: attention and MLP, each on the normed stream and added to it."""
+    """One layer: attention, then MLP, each on the normed residual stream and added to it."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.attn = Attention(config, layer)
         self.mlp = MLP(config)
 
-    def forward(self, x_BTC: Tensor, ve_BTC: Tensor | None, cos: Tensor, sin: Tensor) -> Tensor:
-        x_BTC = x_BTC + self.attn(norm(x_BTC), ve_BTC, cos, sin)
+    def forward(self, x_BTC: Tensor, ve_BTK: Tensor | None, cos: Tensor, sin: Tensor) -> Tensor:
+        x_BTC = x_BTC + self.attn(norm(x_BTC), ve_BTK, cos, sin)
         out: Tensor = x_BTC + self.mlp(norm(x_BTC))
         return out
 
 
 def _table(vocab: int, width: int) -> nn.Embedding:
-    """A table whose weights are drawn or read later; nn.Embedding would draw them here already."""
+    """An embedding whose weights are drawn or loaded later."""
+    # Without _weight nn.Embedding draws them here, which takes seconds.
     return nn.Embedding(vocab, width, _weight=torch.empty(vocab, width))
 
 
@@ -243,7 +251,8 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.compute_dtype = compute_dtype
-        # Called before the layers' weights are read: another rank's may be on their way.
+        # Called before the layers' weights are read: matrices that other ranks update may still
+        # be arriving.
         self.before_layers: Callable[[], None] | None = None
         width, vocab = config.n_embd, config.padded_vocab_size
         kv_width = config.n_kv_head * config.head_dim
@@ -280,14 +289,14 @@ class GPT(nn.Module):
         return self.lm_head.weight.device
 
     def tables(self) -> Iterator[tuple[str, nn.Embedding]]:
-        """The embedding tables with their parameter names: most of a small model."""
+        """The embedding tables with their parameter names."""
         yield "transformer.wte.weight", self.transformer["wte"]  # type: ignore[misc]
         for key, table in self.value_embeds.items():
             yield f"value_embeds.{key}.weight", table  # type: ignore[misc]
 
     @torch.no_grad()
     def init_weights(self, seed: int = 42) -> None:
-        """Draw the weights in nanochat's order, so that one seed gives one model in both."""
+        """Draw the weights. The order is nanochat's: a seed gives the same model in both."""
         torch.manual_seed(seed)
         bound = math.sqrt(3.0 / self.config.n_embd)
         wte = self.transformer["wte"].weight
@@ -297,7 +306,7 @@ class GPT(nn.Module):
         for block in self.blocks:
             for matrix in (block.attn.c_q, block.attn.c_k, block.attn.c_v):
                 nn.init.uniform_(matrix.weight, -bound, bound)
-            nn.init.zeros_(block.attn.c_proj.weight)
+            nn.init.zeros_(block.attn.c_proj.weight)  # a new layer adds nothing to the stream
             nn.init.uniform_(block.mlp.c_fc.weight, -bound * 0.4, bound * 0.4)
             nn.init.zeros_(block.mlp.c_proj.weight)
         last = max(self.config.n_layer - 1, 1)
@@ -315,7 +324,8 @@ class GPT(nn.Module):
         self.finish()
 
     def finish(self) -> None:
-        """Cast the tables to their storage dtype and compute the rotary tables."""
+        """Cast the embedding tables for the compute dtype, and compute cos and sin in it."""
+        # A table's AdamW moments have its dtype, and float16's range is too small for them.
         storage = torch.float32 if self.compute_dtype == torch.float16 else self.compute_dtype
         for _, table in self.tables():
             table.to(storage)
@@ -324,25 +334,25 @@ class GPT(nn.Module):
         self.cos, self.sin = cos.to(self.compute_dtype), sin.to(self.compute_dtype)
 
     def embed(self, ids_BT: Tensor, row_grads: RowGrads | None = None) -> Tensor:
-        """Token embeddings, normed, each with a learnt part of the one before it added."""
+        """Token embeddings (B, T, C), normed, with a gated part of the previous token's added."""
         wte = self.transformer["wte"].weight
         assert isinstance(wte, Tensor)
         rows = embedding(ids_BT, wte, "transformer.wte.weight", row_grads)
         x = norm(rows.to(self.compute_dtype))
-        gate = torch.sigmoid(self.smear_gate(x[:, 1:, :SMEAR_CHANNELS]))
+        gate = torch.sigmoid(self.smear_gate(x[:, 1:, :SMEAR_CHANNELS]))  # (B, T - 1, 1)
         smeared = x[:, 1:] + self.smear_lambda.to(x.dtype) * gate * x[:, :-1]
         return torch.cat((x[:, :1], smeared), dim=1)
 
     def forward(self, ids_BT: Tensor, row_grads: RowGrads | None = None) -> Tensor:
-        """Normed hidden states (B, T, C), ready for the lm_head.
+        """Normed hidden states (B, T, C), the lm_head's input.
 
-        row_grads: where the tables' row gradients of the backward pass go; None: to `.grad`.
+        row_grads: where the backward pass adds the tables' gradients; None: to `.grad`.
         """
         tokens, longest = ids_BT.size(1), self.cos.size(0)
         assert tokens <= longest, f"{tokens} tokens, rotary tables for {longest}"
-        cos, sin = self.cos[:tokens], self.sin[:tokens]
+        cos, sin = self.cos[:tokens], self.sin[:tokens]  # (T, 1, D/2)
         x0 = x = self.embed(ids_BT, row_grads)
-        kept = x
+        kept = x  # the stream after the middle layer, of which a part is subtracted at the end
         if self.before_layers is not None:
             self.before_layers()
         for layer, block in enumerate(self.blocks):
@@ -350,6 +360,7 @@ class GPT(nn.Module):
             ve = None
             if block.attn.ve_gate is not None:
                 name = f"value_embeds.{layer}.weight"
+                # ve: (B, T, K). The table may be wider than the compute dtype, see `finish`.
                 ve = embedding(ids_BT, self.get_parameter(name), name, row_grads).to(x.dtype)
             x = block(x, ve, cos, sin)
             if layer == self.config.n_layer // 2:
@@ -357,6 +368,6 @@ class GPT(nn.Module):
         return norm(x - self.backout_lambda.to(x.dtype) * kept)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Softcapped float32 logits (..., V) for hidden states (..., C)."""
+        """Softcapped float32 logits (..., V) of hidden states (..., C), for sampling."""
         raw: Tensor = self.lm_head(hidden)[..., : self.config.vocab_size].float()
         return SOFTCAP * torch.tanh(raw / SOFTCAP)

@@ -1,7 +1,7 @@
-"""The number format of sums: float32, whatever narrower one a tensor has; float64 stays.
+"""The dtype of sums: float32 where a tensor is narrower; float64 stays.
 
-Runs compute in float32 or bfloat16. In float64 the same code serves as the yardstick with
-which tests tell rounding from mistakes.
+Runs compute in float32 or bfloat16. Tests run the same code in float64, as the exact result that
+tells a rounding error from a mistake.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def widen(x: Tensor) -> Tensor:
-    """The tensor in `wide` of its dtype; itself where it is that already."""
+    """The tensor in `wide` of its dtype: not copied where it has that already."""
     return x.to(wide(x.dtype))

@@ -1,11 +1,12 @@
-"""Gradients of embedding tables, kept as the rows that a step touches.
+"""Gradients of embedding tables, only for the rows that a step uses.
 
-Most parameters of a small model sit in its tables (token and value embeddings), and a step of
-a few thousand tokens touches a few hundred of their rows. A dense gradient would be filled,
-carried over the wire and read whole for those few. All tables are read with the same ids, so
-one list of rows serves all.
+Most parameters of a small model are in its tables (token and value embeddings), and a step of a
+few thousand tokens uses a few hundred of their rows. A dense gradient would be zeroed, sent and
+read in full for those few rows. All tables are indexed by the same ids, so one list of rows
+serves them all.
 
-Shape legend: U distinct rows of a step, E sum of the tables' widths.
+Shape legend: U unique rows of a step, C width of a table, E sum of the tables' widths,
+V padded vocabulary.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from yoked.train.model.precision import widen
 
 
 class RowGrads:
-    """Row gradients of all tables for one step: `rows` (U,) int64 sorted, and per table (U, C)."""
+    """Gradients of one step: `rows` (U,) int64, sorted, and per table (U, C) in `tables`.
+
+    row_index (V,) int32: where a vocabulary row's gradient is; -1: the step does not use it.
+    """
 
     def __init__(self, rows: Tensor, widths: dict[str, int], vocab_size: int) -> None:
         self.rows = rows
         self.widths = widths
         self.row_index = torch.full((vocab_size,), -1, dtype=torch.int32, device=rows.device)
         self.row_index[rows] = torch.arange(len(rows), dtype=torch.int32, device=rows.device)
-        # One allocation, so that all tables travel in one message.
+        # (U * E,): one allocation, so that all tables travel in one message.
         self.flat = torch.zeros(len(rows) * sum(widths.values()), device=rows.device)
         self.tables = split_tables(self.flat, len(rows), widths)
 
@@ -36,22 +40,23 @@ class RowGrads:
         """Zero gradients for the rows that occur in ids (any shape, int64)."""
         return cls(torch.unique(ids), widths, vocab_size)
 
-    def add(self, table: str, ids: Tensor, gradient: Tensor) -> None:
-        """Add gradient (..., C) of the looked-up ids (...)."""
-        slots = self.row_index[ids.reshape(-1)]
-        self.tables[table].index_add_(0, slots, widen(gradient.reshape(len(slots), -1)))
+    def add(self, table: str, ids: Tensor, grad: Tensor) -> None:
+        """Add the gradient (..., C) of an embedding's output for ids (...)."""
+        index = self.row_index[ids.reshape(-1)]
+        # In float32: a frequent token's row sums hundreds of terms.
+        self.tables[table].index_add_(0, index, widen(grad.reshape(len(index), -1)))
 
     def add_rows(self, rows: Tensor, flat: Tensor) -> None:
-        """Add another rank's gradients: rows (u,) distinct, flat laid out as our own."""
-        slots = self.row_index[rows]
+        """Add another rank's gradients: rows (u,) unique, flat (u * E,) laid out as `flat`."""
+        index = self.row_index[rows]
         for table, part in split_tables(flat, len(rows), self.widths).items():
-            self.tables[table].index_add_(0, slots, part)
+            self.tables[table].index_add_(0, index, part)
 
 
 def split_tables(flat: Tensor, count: int, widths: dict[str, int]) -> dict[str, Tensor]:
-    """Views (count, C) of a flat buffer, one for each table."""
+    """Views (count, C) of a flat buffer (count * E,), one a table."""
     parts = torch.split(flat, [count * width for width in widths.values()])
-    # Both sizes are given: a rank without tokens has a count of 0.
+    # Both sizes: view(count, -1) is refused for the count of 0 of a rank without tokens.
     return {
         name: part.view(count, width)
         for (name, width), part in zip(widths.items(), parts, strict=True)
@@ -59,11 +64,15 @@ def split_tables(flat: Tensor, count: int, widths: dict[str, int]) -> dict[str, 
 
 
 class _Embedding(torch.autograd.Function):
+    """F.embedding whose gradient goes to RowGrads rather than to a dense `.grad`."""
+
     @staticmethod
-    def forward(ctx: Any, ids: Tensor, weight: Tensor, table: str, row_grads: RowGrads) -> Tensor:
+    def forward(
+        ctx: Any, ids: Tensor, weight_VC: Tensor, table: str, row_grads: RowGrads
+    ) -> Tensor:
         ctx.save_for_backward(ids)
         ctx.table, ctx.row_grads = table, row_grads
-        return F.embedding(ids, weight)
+        return F.embedding(ids, weight_VC)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[None, None, None, None]:
@@ -72,9 +81,9 @@ class _Embedding(torch.autograd.Function):
         return None, None, None, None
 
 
-def embedding(ids: Tensor, weight: Tensor, table: str, row_grads: RowGrads | None) -> Tensor:
-    """Rows of a table; their gradient goes to `row_grads`, or to autograd where that is None."""
+def embedding(ids: Tensor, weight_VC: Tensor, table: str, row_grads: RowGrads | None) -> Tensor:
+    """Rows (..., C) of a table; their gradient goes to row_grads; None: to the weight's `.grad`."""
     if row_grads is None or not torch.is_grad_enabled():
-        return F.embedding(ids, weight)
-    out: Tensor = _Embedding.apply(ids, weight, table, row_grads)  # type: ignore[no-untyped-call]
-    return out
+        return F.embedding(ids, weight_VC)
+    rows: Tensor = _Embedding.apply(ids, weight_VC, table, row_grads)  # type: ignore[no-untyped-call]
+    return rows

@@ -3,8 +3,8 @@
 Sources: Muon (Jordan et al. 2024), Polar Express (arXiv 2505.16932), NorMuon (arXiv
 2510.05491), MuonEq (arXiv 2603.28254), Muon+ (arXiv 2602.21545).
 
-On a CPU matrix after matrix is updated: what lies between the products stays in the cache, and
-products of batches are slower there. Elsewhere a stack of matrices is updated at once.
+A CPU updates one matrix at a time: what lies between the products stays in the cache, and
+batched products are slower there. A GPU updates a stack of matrices at once.
 
 Shape legend: K matrices of one shape (R, C); (.., R, C) is one of them or the stack.
 """
@@ -20,6 +20,7 @@ from torch import Tensor
 from yoked.train.model.linear import MatmulBackend, mm_nt
 from yoked.train.model.precision import widen
 
+# (a, b, c) of each step: X <- aX + (bA + cA^2) X.
 POLAR_EXPRESS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
     (4.042929935166739, -2.808917465908714, 0.5000178451051316),
@@ -27,30 +28,31 @@ POLAR_EXPRESS = (
     (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
     (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
 )
-BETA2 = 0.9
+BETA2 = 0.9  # NorMuon's; no bias correction
+# In the first step c_proj is zero, and with it most gradients: no division by their norm.
 NORM_FLOOR = 1e-6
 SECOND_MOMENT_FLOOR = 1e-10
-# Steps are counted from 0.
+# The Polar Express step, counted from 0, after which X X^T is computed anew.
 RENEWED_AFTER = 1
-# Rows from which three quarters of a symmetric product are computed sooner than all of it.
+# Rows from which three quarters of a symmetric product take less time than all of it.
 SMALLEST_SPLIT, SMALLEST_SPLIT_BF16 = 128, 512
 MATRIX = 2
 
 
 @dataclass(frozen=True)
 class MuonStep:
-    """What one update takes, all matrices of a run alike but for their shape."""
+    """Settings of one update, the same for all matrices of a run."""
 
     lr: float
     momentum: float
     weight_decay: float
     backend: MatmulBackend = "default"
+    # Orthogonalize in bfloat16, as nanochat does in a run that computes in it.
     in_bfloat16: bool = False
-    """Orthogonalise in bfloat16, as a run that computes in bfloat16 does."""
 
 
 def _product(left: Tensor, right: Tensor, backend: MatmulBackend) -> Tensor:
-    """left (.., R, C) times the transpose of right (.., S, C): (.., R, S)."""
+    """left (.., R, C) @ right.mT of right (.., S, C): (.., R, S)."""
     if left.dim() == MATRIX:
         return mm_nt(left, right, backend)
     return left @ right.mT
@@ -59,15 +61,16 @@ def _product(left: Tensor, right: Tensor, backend: MatmulBackend) -> Tensor:
 def _plus_product(
     added: Tensor, factor: float, left: Tensor, right: Tensor, scale: float, backend: MatmulBackend
 ) -> Tensor:
-    """factor * added + scale * `_product`; in bfloat16 rounded once, at the end."""
+    """factor * added + scale * `_product`."""
     if backend != "default":
+        # oneDNN's operator cannot accumulate.
         return _product(left, right, backend).mul_(scale).add_(added, alpha=factor)
     fused = torch.addmm if left.dim() == MATRIX else torch.baddbmm
     return fused(added, left, right.mT, beta=factor, alpha=scale)
 
 
 def _symmetric_product(left: Tensor, right: Tensor, backend: MatmulBackend) -> Tensor:
-    """`_product` of what is known to be symmetric: three of its four quarters are computed."""
+    """`_product` whose result is symmetric, (.., R, R): three of its four quarters are computed."""
     size = left.size(-2)
     smallest = SMALLEST_SPLIT_BF16 if left.dtype == torch.bfloat16 else SMALLEST_SPLIT
     if size < smallest or left.dim() != MATRIX:
@@ -76,20 +79,20 @@ def _symmetric_product(left: Tensor, right: Tensor, backend: MatmulBackend) -> T
     out = left.new_empty(size, size)
     out[:half] = mm_nt(left[:half], right, backend)
     out[half:, half:] = mm_nt(left[half:], right[half:], backend)
-    out[half:, :half] = out[:half, half:].t()
+    out[half:, :half] = out[:half, half:].t()  # the lower left is the upper right
     return out
 
 
 def _without_identity(A: Tensor, b: float, c: float, backend: MatmulBackend) -> Tensor:
     """bA + cA^2 for symmetric A (.., R, R)."""
     if A.dtype == torch.bfloat16:
-        # Rounding once is worth more than the quarter that symmetry saves.
+        # One fused product rounds once: worth more than the quarter that symmetry saves.
         return _plus_product(A, b, A, A, c, backend)
     return _symmetric_product(A, A, backend).mul_(c).add_(A, alpha=b)
 
 
 def _polar_express(X: Tensor, backend: MatmulBackend) -> Tensor:
-    """Five times X <- aX + (bA + cA^2) X with A = X X^T; X (.., R, C), R <= C."""
+    """Five steps X <- aX + (bA + cA^2) X with A = X X^T; X (.., R, C), R <= C."""
     for a, b, c in POLAR_EXPRESS:
         B = _without_identity(_symmetric_product(X, X, backend), b, c, backend)
         X = _plus_product(X, a, B, X.mT, 1.0, backend)
@@ -97,20 +100,21 @@ def _polar_express(X: Tensor, backend: MatmulBackend) -> Tensor:
 
 
 def _polar_express_gram(X: Tensor, backend: MatmulBackend) -> Tensor:
-    """The same through R x R matrices alone, for R much less than C.
+    """The same five steps on the Gram matrix X X^T, (.., R, R); cheaper for R much less than C.
 
-    All steps multiply X from the left by polynomials Q of A, which commute: so their product P
-    is kept instead of X, and A becomes Q A Q. Rounding of A hides its smallest eigenvalues, so
-    after two steps, which have raised them, X is formed and A computed anew: float32 is then as
-    near to the exact result as by the plain way (2e-5 on spectra over four decades).
+    Each step multiplies X from the left by a polynomial Q of A. These commute, so P, the product
+    of the Qs, is kept instead of X, and A becomes Q A Q.
     """
+    # Rounding of A hides its smallest eigenvalues. The first two steps raise them; X is formed
+    # then, and A computed anew: float32 is as near to the exact result as `_polar_express` is
+    # (2e-5 on spectra over four decades).
     A = _symmetric_product(X, X, backend)
     P: Tensor | None = None
     last = len(POLAR_EXPRESS) - 1
     for number, (a, b, c) in enumerate(POLAR_EXPRESS):
         Q = _without_identity(A, b, c, backend)
-        Q.diagonal(dim1=-2, dim2=-1).add_(a)
-        # All are symmetric, so `_product`, which transposes, multiplies them as they are.
+        Q.diagonal(dim1=-2, dim2=-1).add_(a)  # Q = aI + bA + cA^2
+        # `_product` transposes its right side; these are symmetric.
         P = Q if P is None else _symmetric_product(Q, P, backend)
         if number == RENEWED_AFTER:
             X, P = _product(P, X.mT, backend), None
@@ -124,19 +128,18 @@ def _polar_express_gram(X: Tensor, backend: MatmulBackend) -> Tensor:
 def orthogonalize(
     G: Tensor, backend: MatmulBackend = "default", in_bfloat16: bool = False
 ) -> Tensor:
-    """An orthogonal matrix near each of G (.., R, C), scaled to the Frobenius norm sqrt(min(R, C)).
-
-    Rows are first scaled to the RMS row norm, which evens out the spectrum.
-    """
+    """The orthogonal matrix near each G (.., R, C), with Frobenius norm sqrt(min(R, C))."""
     rows, columns = G.shape[-2:]
     X = G.bfloat16() if in_bfloat16 else G
-    row_norm = widen(X).norm(dim=-1, keepdim=True)
+    # MuonEq: scale each row to the RMS row norm, which narrows the spectrum.
+    row_norm = widen(X).norm(dim=-1, keepdim=True)  # (.., R, 1)
     rms_row_norm = row_norm.square().mean(dim=-2, keepdim=True).sqrt()
     X = X * (rms_row_norm / row_norm.clamp_min(NORM_FLOOR)).to(X.dtype)
+    # Polar Express is for singular values up to 1; 1% is the margin for rounding.
     X = X / (X.norm(dim=(-2, -1), keepdim=True) * 1.01 + NORM_FLOOR)
-    # X^T X for tall matrices is X X^T of their transposes: the smaller of the two products.
+    # A tall matrix is transposed: X X^T is then the smaller of its two Gram matrices.
     X = X.mT.contiguous() if rows > columns else X
-    # In bfloat16 the short cut would lose digits that the plain way keeps.
+    # In bfloat16 the powers of A would lose digits that the steps on X keep.
     wide = X.size(-1) >= 2 * X.size(-2) and X.dtype != torch.bfloat16
     X = _polar_express_gram(X, backend) if wide else _polar_express(X, backend)
     X = (X.mT.contiguous() if rows > columns else X).to(G.dtype)
@@ -147,18 +150,19 @@ def orthogonalize(
 
 
 def reduced_dimension(rows: int, columns: int) -> int:
-    """The dimension over which NorMuon averages squares: the last of tall and square matrices."""
+    """The dimension over which NorMuon averages squares: C of tall and square matrices, else R."""
     return -1 if rows >= columns else -2
 
 
 def _normalize(G: Tensor, second_moment: Tensor) -> Tensor:
-    """Divide by the running root mean square of each row (or column), keeping the norm."""
+    """NorMuon: divide each row (or column) by its running RMS, and keep the Frobenius norm."""
     dim = reduced_dimension(G.size(-2), G.size(-1))
-    mean_square = G.square().mean(dim=dim, keepdim=True)
+    mean_square = G.square().mean(dim=dim, keepdim=True)  # as second_moment
     count = G.size(dim)
     norm = (mean_square.sum(dim=(-2, -1), keepdim=True) * count).sqrt()
     second_moment.lerp_(mean_square, 1 - BETA2)
     inverse = second_moment.clamp_min(SECOND_MOMENT_FLOOR).rsqrt()
+    # The new norm follows from the means, without another pass over G.
     scaled_square = mean_square * count * inverse.square()
     new_norm = scaled_square.sum(dim=(-2, -1), keepdim=True).sqrt()
     return G * (inverse * (norm / new_norm.clamp_min(SECOND_MOMENT_FLOOR)))
@@ -172,10 +176,10 @@ def muon_update(
     second_moment: Tensor,
     step: MuonStep,
 ) -> None:
-    """One step in place on K stacked matrices (K, R, C) fp32; gradients are left alone.
+    """One step in place on K stacked matrices (K, R, C) fp32; gradients keep their values.
 
     momentum_buffer (K, R, C); second_moment (K, R, 1) where R >= C, else (K, 1, C).
-    Holds matrix products, so unlike CPUs differ in its last bits: one rank computes it.
+    Only a matrix's owner calls this: products round differently on unlike CPUs.
     """
     if parameters.device.type != "cpu":
         _update(parameters, gradients, momentum_buffer, second_moment, step)
@@ -193,15 +197,16 @@ def _update(
 ) -> None:
     rows, columns = parameters.shape[-2:]
     momentum_buffer.lerp_(gradients, 1 - step.momentum)
+    # Nesterov's momentum. Out of place: gradients keep their values.
     G = torch.lerp(gradients, momentum_buffer, step.momentum)
     G = orthogonalize(G, step.backend, step.in_bfloat16)
     G = _normalize(G, second_moment)
     lr = _in_float32(step.lr * max(1.0, rows / columns) ** 0.5)
-    # Cautious decay: only where the update and the weight point the same way.
+    # Cautious weight decay: only where the update and the weight have the same sign.
     decay = (G * parameters >= 0).to(parameters.dtype).mul_(parameters)
     parameters.sub_(G.mul_(lr).add_(decay, alpha=_in_float32(lr * step.weight_decay)))
 
 
 def _in_float32(x: float) -> float:
-    """The number, or infinity where float32 ends: PyTorch would refuse it as a factor."""
+    """x, or infinity beyond float32's range: PyTorch raises for such a factor of a tensor."""
     return x if abs(x) <= torch.finfo(torch.float32).max else math.copysign(math.inf, x)
