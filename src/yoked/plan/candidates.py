@@ -1,4 +1,4 @@
-"""One way to train, and what it would give: who computes how many rows, and in what they sync."""
+"""One way to train: rows by host, sync, dtype and lm_head strategy, and the predicted step."""
 
 from __future__ import annotations
 
@@ -35,15 +35,17 @@ from yoked.timeline.work import (
 )
 
 EXACT = "exact"
-# Gradients leave layer by layer; deeper models in so many groups, which is fine enough.
+# Gradients are sent layer by layer; for deeper models this many groups are accurate enough.
 MAX_LAYER_GROUPS = 8
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to train. rows: of a step, by host; accumulation: micro-batches of the rank that has
-    most; memory_bytes: by host, all its ranks; handovers: between ranks, of lm_head work; lm_head:
-    as `--lm-head` has it, and head_host: who alone has it.
+    """One way to train, and its predicted step.
+
+    rows: of a step, by host. accumulation: micro-batches of the rank with most of them.
+    memory_bytes: by host, all its ranks. lm_head: a value of `--lm-head`; head_host: the only host
+    with an lm_head, if it is fastest. handovers: lm_head work that ranks do for each other.
     """
 
     sync: str
@@ -61,12 +63,12 @@ class Candidate:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the whole fleet."""
+        """Tokens per second of the whole fleet."""
         return self.tokens_per_step / self.forecast.step_s
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Who takes part."""
+        """Hosts that take part."""
         return tuple(self.rows)
 
 
@@ -79,7 +81,7 @@ def build_candidate(
     rows_per_step: int,
     device_batch_size: int,
 ) -> Candidate:
-    """Share out the rows by speed and predict the step. costs: one of each host, of one dtype."""
+    """Assign rows by speed and simulate the step. costs: one for each host, of one dtype."""
     ranks = [cost for cost in costs for _ in range(cost.ranks)]
     shares = assign_rows(rows_per_step, ranks, device_batch_size)
     divided = _divides(shape, ranks, rows_per_step, device_batch_size)
@@ -134,7 +136,7 @@ def build_candidate(
 
 
 def _divides(shape: Shape, ranks: Sequence[RankCost], rows: int, device_batch_size: int) -> bool:
-    """Whether the lm_head is divided in steps of so many rows, as `--lm-head auto` has it."""
+    """Whether `--lm-head auto` divides the lm_head by vocabulary in steps of so many rows."""
     able = len(ranks) > 1 and all(rank.device == "cpu" for rank in ranks)
     return able and is_divided(
         rows * shape.sequence_len,
@@ -147,7 +149,7 @@ def _divides(shape: Shape, ranks: Sequence[RankCost], rows: int, device_batch_si
 def _one_head(
     shape: Shape, ranks: Sequence[RankCost], rows: int, device_batch_size: int
 ) -> OneHead | None:
-    """Who alone has the lm_head, as `--lm-head auto` has it."""
+    """The rank to which `--lm-head auto` gives all of the lm_head; None: every rank has it."""
     if len({rank.host for rank in ranks}) == 1 or all(rank.device == "cuda" for rank in ranks):
         return None
     speeds = [rank.rows_per_s for rank in ranks]
@@ -162,7 +164,7 @@ def _one_head(
 def _evening(
     shape: Shape, ranks: Sequence[RankCost], device_batch_size: int, *, divided: bool
 ) -> Evening | None:
-    """Of what rows leave uneven; None on one host, and between GPUs on NCCL."""
+    """How lm_head work is handed over; None on a single host, and on NCCL."""
     hosts = {rank.host for rank in ranks}
     if len(hosts) == 1 or all(rank.device == "cuda" for rank in ranks):
         return None
@@ -179,7 +181,7 @@ def divided_works(
     handovers: Sequence[Handover],
     device_batch_size: int,
 ) -> list[RankWork]:
-    """The ranks' work with the lm_head divided between them; no micro-batch is early."""
+    """The ranks' work with an lm_head divided by vocabulary. No micro-batch is early."""
     found: list[RankWork] = []
     extra = extra_tokens(handovers, len(ranks))
     for work, cost, count, more in zip(works, ranks, rows, extra, strict=True):
@@ -193,7 +195,7 @@ def divided_works(
                 work,
                 deferred_forward_s=deferred_s * cost.forward_s / cost.row_s,
                 head_s=own * rows_s * cost.head_s / cost.row_s,
-                # All but the tables' idle rows is nearly the lm_head's.
+                # Without the idle embedding rows AdamW is nearly all lm_head.
                 adamw_s=part * work.adamw_s,
             )
         )
@@ -207,7 +209,7 @@ def evened_works(
     rows: Sequence[int],
     ranks: Sequence[RankCost],
 ) -> list[RankWork]:
-    """The ranks' work with what is handed over, at the place in the step where it is done."""
+    """Add handed-over work to the ranks' work, at its place in the step."""
     found = list(works)
     for each in handovers:
         for rank, batch, sign in (
@@ -232,7 +234,7 @@ def _memory(
     sync: str,
     divided: bool,
 ) -> dict[str, float]:
-    """Bytes by host, all its ranks."""
+    """Memory by host, in bytes, all its ranks."""
     many = len(ranks) > 1
     found: dict[str, float] = {}
     for work, cost, part in zip(works, ranks, parts, strict=True):
@@ -254,19 +256,19 @@ def _memory(
 def assign_rows(
     rows: int, ranks: Sequence[RankCost], device_batch_size: int, one: OneHead | None = None
 ) -> list[int]:
-    """Whole rows by rank such that the slowest is done as early as can be; some may have none.
+    """Assign whole rows to ranks such that the slowest rank finishes as early as possible.
 
-    Each row goes to the rank that would be done with it first. Earlier ranks win ties. one: the
-    rank that alone has the lm_head.
+    Each row goes to the rank that would finish it first; ties go to the lower rank. A rank may get
+    no rows. one: the rank that has all of the lm_head.
     """
     shares = [0] * len(ranks)
 
     def done_s(rank: int) -> float:
-        cost, own = ranks[rank], shares[rank] + 1
-        alone_s = cost.adamw_s + cost.rows_time_s(own, device_batch_size)
+        cost, own_rows = ranks[rank], shares[rank] + 1
+        compute_s = cost.adamw_s + cost.rows_time_s(own_rows, device_batch_size)
         if one is None:
-            return alone_s
-        return alone_s + ((rows if rank == one.rank else 0) - own) * cost.head_s
+            return compute_s
+        return compute_s + ((rows if rank == one.rank else 0) - own_rows) * cost.head_s
 
     queue = [(done_s(rank), rank) for rank in range(len(ranks))]
     heapq.heapify(queue)
@@ -278,7 +280,7 @@ def assign_rows(
 
 
 def step_traffic(shape: Shape, sync: str, dtype: str, lm_head: str) -> StepTraffic:
-    """What a step of this model exchanges. dtype: of hidden states."""
+    """The communication of one step. dtype: of hidden states."""
     counts = count_parameters(shape)
     return StepTraffic(
         head_numbers=counts.lm_head if lm_head == "whole" else 0.0,
@@ -302,35 +304,35 @@ def _work(
 ) -> RankWork:
     early, deferred, last = parts
     first_s, second_s = (cost.rows_time_s(each, device_batch_size) for each in deferred)
-    backward_part = cost.backward_s / cost.row_s
+    backward_fraction = cost.backward_s / cost.row_s
     passes_s = last * cost.row_s + (cost.overhead_s if last else 0.0)
     stretch = passes_s / (last * cost.row_s) if last else 0.0
     counts = count_parameters(shape)
-    # The compiled pass alone can leave rows out.
-    idle = counts.tables / counts.adamw if cost.device == "cpu" else 0.0
+    # Only the compiled kernels (CPU) can update the unused embedding rows apart.
+    idle_fraction = counts.tables / counts.adamw if cost.device == "cpu" else 0.0
 
-    def touched(rows: int) -> float:
+    def embedding_rows(rows: int) -> float:
         return expected_unique_tokens(rows * shape.sequence_len, shape.vocab_size)
 
     codec = codec_cost(DENSE_BYTES[sync], cost.copy_bytes_per_s, lossy=sync != EXACT)
     return RankWork(
         host=cost.host,
         early_s=cost.rows_time_s(early, device_batch_size),
-        deferred_forward_s=(1 - backward_part) * (first_s + second_s),
-        deferred_backward_s=(backward_part * first_s, backward_part * second_s),
+        deferred_forward_s=(1 - backward_fraction) * (first_s + second_s),
+        deferred_backward_s=(backward_fraction * first_s, backward_fraction * second_s),
         forward_s=last * cost.forward_s * stretch,
         head_s=last * cost.head_s * stretch,
         backward_s=last * cost.backward_s * stretch,
         muon_s=owned_fraction * cost.muon_s,
-        adamw_s=(1 - idle) * cost.adamw_s,
-        idle_rows_s=idle * cost.adamw_s,
+        adamw_s=(1 - idle_fraction) * cost.adamw_s,
+        idle_rows_s=idle_fraction * cost.adamw_s,
         owned_fraction=owned_fraction,
-        table_rows=touched(last),
-        early_rows=touched(early),
-        deferred_rows=(touched(deferred[0]), touched(deferred[1])),
+        table_rows=embedding_rows(last),
+        early_rows=embedding_rows(early),
+        deferred_rows=(embedding_rows(deferred[0]), embedding_rows(deferred[1])),
         encode_s=codec.encode_s,
         decode_s=codec.decode_s,
-        # NCCL moves bytes without the cores that compute.
+        # NCCL sends without the cores that compute.
         cpu_s_per_byte=0.0 if cost.device == "cuda" else GLOO_CPU_S_PER_BYTE / cost.threads,
         tokens=float(parts.total * shape.sequence_len),
     )
