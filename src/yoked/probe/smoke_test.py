@@ -54,9 +54,9 @@ def main(argv: list[str]) -> int:
     tell(has=versions())
     if how == "versions":
         return 0
-    _unpack(SOURCES)
+    _install_modules(SOURCES)
     specs: queue.Queue[Spec] = queue.Queue()
-    threading.Thread(target=_hear, args=(descriptor, specs), daemon=True).start()
+    threading.Thread(target=_read_specs, args=(descriptor, specs), daemon=True).start()
     try:
         began_s = time.perf_counter()
         world, has = load_all() if how == "train" else load_communication()
@@ -99,7 +99,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _hear(descriptor: int, specs: queue.Queue[Spec]) -> None:
+def _read_specs(descriptor: int, specs: queue.Queue[Spec]) -> None:
     """Pass on lines from the descriptor; exit at its end, since the doctor has gone."""
     with open(descriptor, "rb") as source:
         for line in source:
@@ -147,7 +147,7 @@ def connect(spec: Spec) -> None:
     group = ProcessGroupGloo(PrefixStore("world", store), spec["rank"], spec["world"], patience)
     tell(doing="waiting for all in a barrier")
     group.barrier().wait()  # type: ignore[attr-defined]
-    _leave_together(spec, store)
+    _exit_together(spec, store)
 
 
 def load_all() -> tuple[World, dict[str, Any]]:
@@ -190,7 +190,7 @@ def reduce_tensors(spec: Spec) -> None:
         dist.all_reduce(tensor)
         expected = spec["world"] * (spec["world"] + 1) / 2
         assert bool((tensor == expected).all()), f"the sum is {tensor[0]:g}, not {expected:g}"
-    _leave_together(spec, store)
+    _exit_together(spec, store)
     dist.destroy_process_group()
 
 
@@ -207,9 +207,9 @@ def _store(spec: Spec, patience: timedelta) -> Any:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         store_port, descriptor = listener.getsockname()[1], listener.detach()
-        tell(port=_admit(spec, store_port))
+        tell(port=_serve_store(spec, store_port))
     else:
-        store_port = _come_in(spec)
+        store_port = _connect_to_rank0(spec)
     return TCPStore(
         "127.0.0.1",
         store_port,
@@ -221,7 +221,7 @@ def _store(spec: Spec, patience: timedelta) -> Any:
     )
 
 
-def _admit(spec: Spec, store_port: int) -> int:
+def _serve_store(spec: Spec, store_port: int) -> int:
     """Serve the store to the other hosts at this host's address; returns the port."""
     import asyncio
 
@@ -235,7 +235,7 @@ def _admit(spec: Spec, store_port: int) -> int:
 
     async def serve() -> None:
         hub = Hub(
-            _with_files(spec, server_context),
+            _with_credential_files(spec, server_context),
             spec["launch_id"],
             spec["world"],
             on_word=lambda *_: None,
@@ -250,7 +250,7 @@ def _admit(spec: Spec, store_port: int) -> int:
     return port
 
 
-def _come_in(spec: Spec) -> int:
+def _connect_to_rank0(spec: Spec) -> int:
     """Connect to rank 0's host; returns the loopback port at which its store is served here."""
     import asyncio
 
@@ -259,12 +259,12 @@ def _come_in(spec: Spec) -> int:
 
     ends: queue.Queue[int | Exception] = queue.Queue()
 
-    async def come() -> None:
+    async def connect_store() -> None:
         peer = await dial(
             spec["address"],
             spec["port"],
             node_name(spec["launch_id"], 0),
-            _with_files(spec, client_context),
+            _with_credential_files(spec, client_context),
             spec["patience_s"],
         )
         server = await serve_store(peer)
@@ -273,7 +273,7 @@ def _come_in(spec: Spec) -> int:
 
     def run() -> None:
         try:
-            asyncio.run(come())
+            asyncio.run(connect_store())
         except Exception as problem:  # noqa: BLE001 - raised in the main thread
             ends.put(problem)
 
@@ -284,7 +284,7 @@ def _come_in(spec: Spec) -> int:
     return end
 
 
-def _with_files(spec: Spec, make: Callable[[Path], Any]) -> Any:
+def _with_credential_files(spec: Spec, make: Callable[[Path], Any]) -> Any:
     """Call make with a folder of the credentials' files, which is removed afterwards."""
     # TemporaryDirectory has mode 0700: nobody else may enter it.
     with tempfile.TemporaryDirectory(prefix="yoked-world-") as folder:
@@ -293,7 +293,7 @@ def _with_files(spec: Spec, make: Callable[[Path], Any]) -> Any:
         return make(Path(folder))
 
 
-def _leave_together(spec: Spec, store: Any) -> None:
+def _exit_together(spec: Spec, store: Any) -> None:
     """Rank 0 waits for all others before it exits, because it serves the store."""
     key = f"through/{spec['rank']}"
     store.set(key, "")
@@ -305,7 +305,7 @@ def _leave_together(spec: Spec, store: Any) -> None:
             store.get(key)
 
 
-def _unpack(sources: Mapping[str, str]) -> None:
+def _install_modules(sources: Mapping[str, str]) -> None:
     """Make yoked's modules importable from their source texts."""
     for name, text in sources.items():
         module = sys.modules[name] = types.ModuleType(name)
