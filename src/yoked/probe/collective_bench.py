@@ -56,7 +56,7 @@ def measure(spec: Mapping[str, Any]) -> int:
         _wait_for_gate(Path(spec["gate"]))
     _wait_for_all_ranks(store, world)
     rehearsed = _rehearse(
-        spec["rehearsal"], tell, lambda mine: _all_gather_text(store, rank, world, mine)
+        spec["rehearsal"], tell, lambda text: _all_gather_text(store, rank, world, text)
     )
     meet(
         lambda: dist.init_process_group(
@@ -84,17 +84,17 @@ def measure(spec: Mapping[str, Any]) -> int:
 
 
 def _rehearse(
-    wanted: Mapping[str, Any] | None, tell: Tell, of_all: Callable[[str], list[str]]
+    rehearsal: Mapping[str, Any] | None, tell: Tell, of_all: Callable[[str], list[str]]
 ) -> dict[str, Any] | None:
     """Measure a training step by the module that the spec names; None: the spec names none.
 
     of_all: an all-gather of texts. A step depends on the devices of all ranks.
     """
-    if wanted is None:
+    if rehearsal is None:
         return None
     tell({"doing": "a training step on every host"})
-    report: dict[str, Any] = importlib.import_module(wanted["module"]).report(
-        wanted["args"], of_all
+    report: dict[str, Any] = importlib.import_module(rehearsal["module"]).report(
+        rehearsal["args"], of_all
     )
     return report
 
@@ -124,9 +124,9 @@ def _wait_for_all_ranks(store: Store, world: int) -> None:
     store.wait(["probe/all"], timedelta(seconds=START_TIMEOUT_S))
 
 
-def _all_gather_text(store: Store, rank: int, world: int, mine: str) -> list[str]:
+def _all_gather_text(store: Store, rank: int, world: int, text: str) -> list[str]:
     """Gather one text of each rank through the store, in order of rank. Collective."""
-    store.set(f"probe/said/{rank}", mine)
+    store.set(f"probe/said/{rank}", text)
     return [bytes(store.get(f"probe/said/{each}")).decode() for each in range(world)]
 
 
@@ -177,7 +177,7 @@ class _CollectiveBench:
         self.device, self.group = _device_and_group(gpus=gpus)
         self.backend = "gloo" if self.group is None else "nccl"
         numbers = element_count(largest_bytes, self.world)
-        self.whole = torch.zeros(numbers, device=self.device)
+        self.full = torch.zeros(numbers, device=self.device)
         self.part = torch.zeros(numbers // self.world, device=self.device)
 
     def time_s(
@@ -185,20 +185,20 @@ class _CollectiveBench:
     ) -> tuple[float, float]:
         """Return (seconds of the fastest repetition, seconds spent), equal on all ranks."""
         numbers = element_count(payload_bytes, self.world)
-        run = self._operation(op, self.whole[:numbers], self.part[: numbers // self.world])
+        run = self._operation(op, self.full[:numbers], self.part[: numbers // self.world])
         first_s = self._time_iterations(run, 1)
         in_a_row = iterations(first_s)
         again = repetitions(first_s, limit_s, left_s - first_s)
         times_s = [self._time_iterations(run, in_a_row) for _ in range(again)]
         return min(times_s, default=first_s), first_s + in_a_row * sum(times_s)
 
-    def _operation(self, op: str, whole: Tensor, part: Tensor) -> Callable[[], object]:
+    def _operation(self, op: str, full: Tensor, part: Tensor) -> Callable[[], object]:
         group = self.group
         if op == "all_reduce":
-            return lambda: dist.all_reduce(whole, group=group)
+            return lambda: dist.all_reduce(full, group=group)
         if op == "all_gather":
-            return lambda: dist.all_gather_single(whole, part, group=group)
-        return lambda: dist.reduce_scatter_single(part, whole, group=group)
+            return lambda: dist.all_gather_single(full, part, group=group)
+        return lambda: dist.reduce_scatter_single(part, full, group=group)
 
     def _time_iterations(self, run: Callable[[], object], times: int) -> float:
         """Mean seconds of several iterations, on the slowest rank. Collective."""
@@ -220,8 +220,8 @@ class _CollectiveBench:
 def _device_and_group(*, gpus: bool) -> tuple[torch.device, dist.ProcessGroup | None]:
     """A GPU and a NCCL group if every rank has a GPU; else the CPU and None, Gloo's group."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    mine = gpus and torch.cuda.is_available() and torch.cuda.device_count() > local_rank
-    if not all(gather_json(mine, read_flag)):
+    has_gpu = gpus and torch.cuda.is_available() and torch.cuda.device_count() > local_rank
+    if not all(gather_json(has_gpu, read_flag)):
         return torch.device("cpu"), None
     torch.cuda.set_device(local_rank)
     timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)

@@ -41,13 +41,13 @@ def summarise(
     rehearsed = [(rank.host, rank.rehearsal) for rank in ranks if rank.rehearsal is not None]
     step_costs = _slowest_rank_costs(
         StepCost(**{**each, "host": host, "model": ModelShape(**each["model"])})
-        for host, told in rehearsed
-        for each in told["step_costs"]
+        for host, report in rehearsed
+        for each in report["step_costs"]
     )
     on_gpus = {cost.host for cost in step_costs if cost.device == "cuda"}
     memory = {
-        host: _gpu_memory_bytes(told, counted[host]) if host in on_gpus else told["memory_bytes"]
-        for host, told in facts.items()
+        host: _gpu_memory_bytes(each, counted[host]) if host in on_gpus else each["memory_bytes"]
+        for host, each in facts.items()
     }
     return Measurement(
         fleet=fleet,
@@ -63,8 +63,8 @@ def summarise(
         compute=tuple(
             _sum_by_device(
                 Compute(**{**each, "host": host})
-                for host, told in rehearsed
-                for each in told["compute"]
+                for host, report in rehearsed
+                for each in report["compute"]
             )
         ),
         step_costs=tuple(step_costs),

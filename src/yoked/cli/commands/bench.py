@@ -131,8 +131,8 @@ def _flag(name: str) -> str:
 
 
 def _ignored_notes(config: TrainConfig) -> list[str]:
-    given = [_flag(name) for name in _IGNORED_FLAGS if name in config.given()]
-    return [f"{flag}: a benchmark neither evaluates nor keeps anything" for flag in given]
+    ignored = [_flag(name) for name in _IGNORED_FLAGS if name in config.given()]
+    return [f"{flag}: a benchmark neither evaluates nor keeps anything" for flag in ignored]
 
 
 def _measure(
@@ -155,9 +155,9 @@ def _measure(
         require_versions(seats)
         names = _RunNames()
         shipped = _ship(_comparable_config(config, steps), seats, output)
-        alone = [_single_host_trial(fleet, seat, shipped, names) for seat in seats]
-        output.note(_measuring_note(alone))
-        first = measure(alone, output)
+        group = [_single_host_trial(fleet, seat, shipped, names) for seat in seats]
+        output.note(_measuring_note(group))
+        first = measure(group, output)
         rows = list(first)
         for group in _single_host_groups(fleet, seats, first, shipped, processes, names):
             output.note(_measuring_note(group))
@@ -275,7 +275,7 @@ def _host_label(seat: Seat) -> str:
 def _single_host_groups(
     fleet: Fleet,
     seats: Sequence[Seat],
-    alone: Sequence[BenchRow],
+    single_host_rows: Sequence[BenchRow],
     config: TrainConfig,
     processes: int | None,
     names: _RunNames,
@@ -287,7 +287,7 @@ def _single_host_groups(
         on_cpu = dataclasses.replace(config, device_type="cpu")
         several = processes or min(MAX_PROCESSES, int(first.facts["usable_cores"]))
         # Its ranks in the fleet are measured already.
-        known = {alone[0].ranks} if alone[0].device == "cpu" else set()
+        known = {single_host_rows[0].ranks} if single_host_rows[0].device == "cpu" else set()
         device = "CPU" if _gpus(first) else ""
         groups += [
             [
@@ -369,12 +369,12 @@ def _time_allreduce(
 
     output.note("measuring all-reduces by themselves")
     largest = next((each for each in PAYLOADS_BYTES if each >= payload_bytes), PAYLOADS_BYTES[-1])
-    wanted = {
+    collectives = {
         "largest_bytes": largest,
         "limit_s": ALL_REDUCE_LIMIT_S,
         "gpus": config.device_type in ("auto", "cuda"),
     }
-    spec = {"rehearsal": None, "collectives": wanted}
+    spec = {"rehearsal": None, "collectives": collectives}
     try:
         result = run_worker(fleet, clients, seats, spec, lambda _: None)
     except YokedError as problem:

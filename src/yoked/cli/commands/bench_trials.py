@@ -78,10 +78,12 @@ class Jobs:
     def record(self, started: Started) -> Record:
         """The present state of a job. Raises YokedError if no host answers."""
         clients = {seat.host.name: seat.client for seat in started.seats}
-        told, failures = ask_all(clients, lambda client: client.call("job_status", run=started.run))
-        if not told:
+        statuses, failures = ask_all(
+            clients, lambda client: client.call("job_status", run=started.run)
+        )
+        if not statuses:
             raise next(iter(failures.values()))
-        return join({host: [status] for host, status in told.items()})[0]
+        return join({host: [status] for host, status in statuses.items()})[0]
 
     def end(self, started: Started) -> None:
         """End a job if it still runs, without a checkpoint."""
@@ -136,13 +138,13 @@ def _counted_steps(
 
 def _start(jobs: Jobs, trial: Trial, folder: Path) -> Started:
     assert trial.config.run is not None
-    own = folder / trial.config.run
-    own.mkdir()
+    job_folder = folder / trial.config.run
+    job_folder.mkdir()
     shipped = dataclasses.replace(trial.config, ranks=None, runs_dir=Path(RUNS), tokenizer=None)
-    (own / CONFIG_NAME).write_text(json.dumps(shipped.to_dict()), encoding="utf-8")
+    (job_folder / CONFIG_NAME).write_text(json.dumps(shipped.to_dict()), encoding="utf-8")
     order = Order(
         run=trial.config.run,
-        program=Program("module", "yoked.train", ("--config-file", CONFIG_NAME), own),
+        program=Program("module", "yoked.train", ("--config-file", CONFIG_NAME), job_folder),
         threads=trial.config.thread_count,
         own_threads=True,
         bootstrap=False,
@@ -175,10 +177,10 @@ class _TrialRun:
         path = f"{self.folder}/work/{RUNS}/{self.started.run}/metrics.jsonl"
         parts = self.client.stream("file_read", path=path, offset=self._offset)
         new = b"".join(part.data for part in parts)
-        whole = new[: new.rfind(b"\n") + 1]
-        self._offset += len(whole)
+        complete = new[: new.rfind(b"\n") + 1]
+        self._offset += len(complete)
         with host_wrote(self.client.host, path):
-            lines = [json.loads(line) for line in whole.splitlines()]
+            lines = [json.loads(line) for line in complete.splitlines()]
             self.steps += [line for line in lines if "dt_s" in line]
 
     def row(self, counted: range) -> BenchRow:
@@ -187,8 +189,8 @@ class _TrialRun:
             return self._read_row(counted)
 
     def _read_row(self, counted: range) -> BenchRow:
-        told = fetch_json(self.client, f"{self.folder}/work/{RUNS}/{self.started.run}/run.json")
-        first: Mapping[str, Any] = next(iter((told or {}).get("hosts") or ()), {})
+        facts = fetch_json(self.client, f"{self.folder}/work/{RUNS}/{self.started.run}/run.json")
+        first: Mapping[str, Any] = next(iter((facts or {}).get("hosts") or ()), {})
         # The sync that `auto` chose.
         sync = None if self.trial.sync is None else str(first.get("sync", self.trial.sync))
         is_auto = self.trial.sync == "auto" and len(self.trial.seats) > 1

@@ -70,10 +70,10 @@ class ModelFlags:
         """Arguments for the trainer's command line."""
         import dataclasses
 
-        given = dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
         return [
             f"--{name.replace('_', '-')}={value}"
-            for name, value in given.items()
+            for name, value in values.items()
             if value is not None
         ]
 
@@ -127,8 +127,8 @@ def command(
             f"--collectives-limit {collectives_limit!r}: no time", fix="--no-collectives"
         )
     model.config()
-    wanted = open_fleet(fleet)
-    probe = _Probe(wanted, model, Parts(links, collectives, compute), output, quick, limit_s)
+    opened = open_fleet(fleet)
+    probe = _Probe(opened, model, Parts(links, collectives, compute), output, quick, limit_s)
     probe.run()
     return report(probe.result, output)
 
@@ -242,9 +242,9 @@ class _Probe:
             links=links,
             skipped_sizes=from_ranks.get("left_out", []),
             choices={
-                seat.host.name: told["choices"]
-                for seat, told in _by_seat(seats, from_ranks.get("rehearsals", []))
-                if told is not None
+                seat.host.name: report["choices"]
+                for seat, report in _by_seat(seats, from_ranks.get("rehearsals", []))
+                if report is not None
             },
             problem=problem,
             saved_to=self._save(measurement),
@@ -255,8 +255,8 @@ class _Probe:
         from yoked.at_once import at_once
         from yoked.fleet.discover import require_distinct
 
-        told = at_once(lambda client: client.call("facts"), clients.values())
-        facts = dict(zip(clients, told, strict=True))
+        answers = at_once(lambda client: client.call("facts"), clients.values())
+        facts = dict(zip(clients, answers, strict=True))
         require_distinct(facts)
         return facts
 
@@ -326,8 +326,8 @@ class _Probe:
         from yoked.probe.summary import RankReport, summarise
 
         ranks = [
-            RankReport(seat.host.name, told)
-            for seat, told in _by_seat(seats, from_ranks.get("rehearsals", []))
+            RankReport(seat.host.name, report)
+            for seat, report in _by_seat(seats, from_ranks.get("rehearsals", []))
         ]
         return summarise(
             fleet=self._fleet.name,

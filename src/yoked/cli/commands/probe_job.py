@@ -45,8 +45,8 @@ def have_spare_time(seats: Sequence[Seat]) -> bool:
     """Whether every host reports half an idle core."""
 
     def spare(seat: Seat) -> bool:
-        told = seat.client.call("health", parts=["processes"])["processes"]
-        return told is not None and told["idle_cores"] >= SPARE_CORES
+        processes = seat.client.call("health", parts=["processes"])["processes"]
+        return processes is not None and processes["idle_cores"] >= SPARE_CORES
 
     return all(at_once(spare, seats))
 

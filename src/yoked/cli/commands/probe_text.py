@@ -151,12 +151,12 @@ def _collective_lines(result: ProbeResult) -> Iterator[str]:
             ],
         )
     if result.skipped_sizes:
-        told = ", ".join(
+        sizes = ", ".join(
             f"{each['op']} of {format_bytes(each['payload_bytes'])} "
             f"(about {format_duration(each['expected_s'])})"
             for each in result.skipped_sizes
         )
-        yield f"left out, too long: {told}; --collectives-limit 2min allows more"
+        yield f"left out, too long: {sizes}; --collectives-limit 2min allows more"
 
 
 def _compute_lines(measurement: Measurement) -> Iterator[str]:
@@ -215,10 +215,10 @@ def _rooflines(measurement: Measurement) -> dict[tuple[str, str], Roofline]:
             if each.host == cost.host and each.device.partition(":")[0] == cost.device
         ]
         measured = {each.dtype for each in measurement.step_costs if each.host == cost.host}
-        mine = next((each for each in on_host if each.dtype == cost.dtype), None)
-        if mine is not None:
+        compute = next((each for each in on_host if each.dtype == cost.dtype), None)
+        if compute is not None:
             others = tuple(each for each in on_host if each.dtype in measured - {cost.dtype})
-            rooflines[cost.host, cost.dtype] = roofline(cost, mine, others)
+            rooflines[cost.host, cost.dtype] = roofline(cost, compute, others)
     return rooflines
 
 
