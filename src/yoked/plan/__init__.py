@@ -1,1 +1,1 @@
-"""What each way of training would give on a fleet, from measurements and the model's shape."""
+"""Predicted speed of each way to train on a fleet, from measurements and the model's shape."""

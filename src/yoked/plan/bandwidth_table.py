@@ -1,4 +1,4 @@
-"""The bandwidth arithmetic to do before anything is launched: 2(N-1)/N * S, at four speeds."""
+"""Time to exchange a step's gradients at four line rates, without overlap: 2(N-1)/N * S."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GOODPUT_FRACTION = 0.949
 
 @dataclass(frozen=True)
 class TransferTime:
-    """One way to exchange gradients. times_s: by LINE_RATES_BIT_PER_S."""
+    """One scheme to exchange gradients. times_s: in the order of LINE_RATES_BIT_PER_S."""
 
     scheme: str
     sent_bytes: float
@@ -24,7 +24,7 @@ class TransferTime:
 
 
 def transfer_times(shape: Shape, ranks: int, tokens_per_rank: float) -> list[TransferTime]:
-    """What each rank sends in a step and how long that takes, nothing hidden."""
+    """Bytes that each rank sends in a step, and their time without overlap, by scheme."""
     counts = count_parameters(shape)
     rows = (
         expected_unique_tokens(round(tokens_per_rank), shape.vocab_size)

@@ -1,4 +1,4 @@
-"""One way to train, and what it would give: who computes how many rows, and in what they sync."""
+"""One way to train: rows by host, sync, dtype and lm_head strategy, and the predicted step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from yoked.timeline.work import (
 )
 
 EXACT = "exact"
-# Gradients leave layer by layer; deeper models in so many groups, which is fine enough.
+# Gradients are sent layer by layer; for deeper models this many groups are accurate enough.
 MAX_LAYER_GROUPS = 8
 
 
@@ -58,12 +58,12 @@ class Candidate:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the whole fleet."""
+        """Tokens per second of the whole fleet."""
         return self.tokens_per_step / self.forecast.step_s
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Who takes part."""
+        """Hosts that take part."""
         return tuple(self.rows)
 
 
@@ -76,7 +76,7 @@ def build_candidate(
     rows_per_step: int,
     device_batch_size: int,
 ) -> Candidate:
-    """Share out the rows by speed and predict the step. costs: one of each host, of one dtype."""
+    """Assign rows by speed and simulate the step. costs: one for each host, of one dtype."""
     ranks = [cost for cost in costs for _ in range(cost.ranks)]
     times = [partial(step_time_s, cost, device_batch_size) for cost in ranks]
     shares = assign_rows(rows_per_step, times)
@@ -171,7 +171,7 @@ def _memory(
     sync: str,
     vocab_parallel: bool,
 ) -> dict[str, float]:
-    """Bytes by host, all its ranks."""
+    """Memory by host, in bytes, all its ranks."""
     many = len(ranks) > 1
     found: dict[str, float] = {}
     for work, cost, part in zip(works, ranks, parts, strict=True):
@@ -191,7 +191,7 @@ def _memory(
 
 
 def step_traffic(shape: Shape, sync: str, dtype: str, lm_head: str) -> StepTraffic:
-    """What a step of this model exchanges. dtype: of hidden states."""
+    """The communication of one step. dtype: of hidden states."""
     counts = count_parameters(shape)
     return StepTraffic(
         head_numbers=counts.lm_head if lm_head == "replicated" else 0.0,
@@ -215,31 +215,31 @@ def _work(
 ) -> RankWork:
     early, deferred, last = parts
     first_s, second_s = (cost.rows_time_s(each, device_batch_size) for each in deferred)
-    backward_part = cost.backward_s / cost.row_s
+    backward_fraction = cost.backward_s / cost.row_s
     passes_s = last * cost.row_s + (cost.overhead_s if last else 0.0)
     stretch = passes_s / (last * cost.row_s) if last else 0.0
 
-    def touched(rows: int) -> float:
+    def embedding_rows(rows: int) -> float:
         return expected_unique_tokens(rows * shape.sequence_len, shape.vocab_size)
 
     codec = codec_cost(DENSE_BYTES[sync], cost.copy_bytes_per_s, lossy=sync != EXACT)
     return RankWork(
         host=cost.host,
         early_s=cost.rows_time_s(early, device_batch_size),
-        deferred_forward_s=(1 - backward_part) * (first_s + second_s),
-        deferred_backward_s=(backward_part * first_s, backward_part * second_s),
+        deferred_forward_s=(1 - backward_fraction) * (first_s + second_s),
+        deferred_backward_s=(backward_fraction * first_s, backward_fraction * second_s),
         forward_s=last * cost.forward_s * stretch,
         head_s=last * cost.head_s * stretch,
         backward_s=last * cost.backward_s * stretch,
         muon_s=owned_fraction * cost.muon_s,
         adamw_s=cost.adamw_s,
         owned_fraction=owned_fraction,
-        table_rows=touched(last),
-        early_rows=touched(early),
-        deferred_rows=(touched(deferred[0]), touched(deferred[1])),
+        table_rows=embedding_rows(last),
+        early_rows=embedding_rows(early),
+        deferred_rows=(embedding_rows(deferred[0]), embedding_rows(deferred[1])),
         encode_s=codec.encode_s,
         decode_s=codec.decode_s,
-        # NCCL moves bytes without the cores that compute.
+        # NCCL sends without the cores that compute.
         cpu_s_per_byte=0.0 if cost.device == "cuda" else GLOO_CPU_S_PER_BYTE / cost.threads,
         tokens=float(parts.total * shape.sequence_len),
     )

@@ -1,4 +1,4 @@
-"""What a rank of each host pays for a row of this model: measured, or scaled from what was."""
+"""The cost of a row and a step on each host: measured, or scaled from another model."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from yoked.plan.shape import (
 )
 from yoked.records.measurement import Measurement, StepCost
 
-# The part of a micro-batch's time that may not grow with its rows: where one row was measured to
-# take as long as several, a row more still costs something.
+# At most this fraction of a micro-batch's time is overhead. If one row was measured to take as long
+# as several, another row still costs something.
 MAX_OVERHEAD_FRACTION = 0.9
-# A copy on the machine that the anchors were measured on; for a host whose own was not.
+# Copy rate of a host on which it was not measured: that of a Zen 5 core.
 COPY_BYTES_PER_S = 15.6e9
 
 
 @dataclass(frozen=True)
 class RankCost:
-    """One rank of a host in one dtype.
+    """Costs of one rank of a host in one dtype.
 
-    forward_s, head_s, backward_s: a row more in a micro-batch; overhead_s: a micro-batch, whatever
-    its rows; adamw_s, muon_s: a step, of all parameters; copy_bytes_per_s: of the host's memory,
-    this rank's part. scaled_from: the model that was measured
-    where it is another one.
+    forward_s, head_s, backward_s: of one more row in a micro-batch; overhead_s: of a micro-batch,
+    independent of its rows. adamw_s, muon_s: of a step, all parameters. copy_bytes_per_s: this
+    rank's part of the host's memory bandwidth. scaled_from: the measured model, if it is another.
     """
 
     host: str
@@ -51,27 +50,27 @@ class RankCost:
 
     @property
     def row_s(self) -> float:
-        """A row more, all passes."""
+        """One more row, all passes."""
         return self.forward_s + self.head_s + self.backward_s
 
     @property
     def rows_per_s(self) -> float:
-        """Of one rank, in micro-batches as measured."""
+        """Rows per second of one rank, in micro-batches of the measured size."""
         return self.measured_rows / self.rows_time_s(self.measured_rows, self.measured_rows)
 
     def amortized_row_s(self, device_batch_size: int) -> float:
-        """A row more, with its part of what a micro-batch costs."""
+        """One row, with its part of the micro-batch's overhead."""
         return self.row_s + self.overhead_s / device_batch_size
 
     def rows_time_s(self, rows: int, device_batch_size: int) -> float:
-        """Forward and backward of that many rows in micro-batches."""
+        """Forward and backward pass of so many rows in micro-batches."""
         return rows * self.row_s + math.ceil(rows / device_batch_size) * self.overhead_s
 
 
 def rank_costs(measurement: Measurement, shape: Shape) -> dict[str, list[RankCost]]:
-    """By dtype, one of each host that was measured in it; in the order of the fleet.
+    """Costs by dtype, one for each host that was measured in it, in the order of the fleet.
 
-    Raises YokedError that names the hosts of which nothing is known.
+    Raises YokedError that names the hosts without a measured step.
     """
     hosts = list(measurement.ranks)
     missing = [host for host in hosts if not any(c.host == host for c in measurement.step_costs)]
@@ -85,13 +84,15 @@ def rank_costs(measurement: Measurement, shape: Shape) -> dict[str, list[RankCos
         for host in hosts:
             known = [c for c in measurement.step_costs if (c.host, c.dtype) == (host, dtype)]
             if known:
-                cost = min(_nearest_model(known, shape), key=_seconds_per_token)
+                cost = min(
+                    _nearest_model(known, shape), key=lambda cost: cost.batch_s / cost.tokens
+                )
                 by_dtype.setdefault(dtype, []).append(_rank_cost(cost, measurement, shape))
     return by_dtype
 
 
 def _nearest_model(known: Iterable[StepCost], shape: Shape) -> list[StepCost]:
-    """The measurements of the model that is most like this one."""
+    """The measurements of the model whose FLOPs are nearest to this one's."""
     wanted = flops_per_token(shape)
     distances = [
         (abs(math.log(flops_per_token(_shape_of(cost, shape)) / wanted)), cost) for cost in known
@@ -104,10 +105,6 @@ def _shape_of(cost: StepCost, like: Shape) -> Shape:
     return Shape.from_record(cost.model, like.window_pattern)
 
 
-def _seconds_per_token(cost: StepCost) -> float:
-    return cost.batch_s / cost.tokens
-
-
 def _rank_cost(cost: StepCost, measurement: Measurement, shape: Shape) -> RankCost:
     probed = _shape_of(cost, shape)
     micro_batch_s = cost.batch_s
@@ -118,10 +115,10 @@ def _rank_cost(cost: StepCost, measurement: Measurement, shape: Shape) -> RankCo
         )
     layers = layer_flops_per_token(shape) / layer_flops_per_token(probed)
     head = head_flops_per_token(shape) / head_flops_per_token(probed)
-    # The parts were measured with what a micro-batch costs whatever its size.
+    # Each measured phase includes a part of the overhead; take it out of what grows with rows.
     overhead_s = min(cost.overhead_s, MAX_OVERHEAD_FRACTION * micro_batch_s)
-    growing = 1 - overhead_s / micro_batch_s
-    per_row = growing * shape.sequence_len / cost.tokens
+    without_overhead = 1 - overhead_s / micro_batch_s
+    per_row = without_overhead * shape.sequence_len / cost.tokens
     parameters = count_parameters(shape).adamw / count_parameters(probed).adamw
     return RankCost(
         host=cost.host,
@@ -142,7 +139,7 @@ def _rank_cost(cost: StepCost, measurement: Measurement, shape: Shape) -> RankCo
 
 
 def _copy_rate(cost: StepCost, measurement: Measurement) -> float:
-    """Of the host's memory, where codecs work whatever computes, a rank's part."""
+    """A rank's part of the host's copy rate. Codecs run in host memory, also beside a GPU."""
     rates = [
         each.copy_bytes_per_s
         for each in measurement.compute
@@ -153,17 +150,17 @@ def _copy_rate(cost: StepCost, measurement: Measurement) -> float:
 
 @dataclass(frozen=True)
 class CodecCost:
-    """Seconds for a number's way into its payload dtype, and back."""
+    """Seconds to encode one number to its payload dtype, and to decode it."""
 
     encode_s: float
     decode_s: float
 
 
 def codec_cost(payload_bytes: float, copy_bytes_per_s: float, *, lossy: bool) -> CodecCost:
-    """What the codec of a payload dtype costs where memory is what holds it.
+    """Cost of a codec that is bound by memory.
 
-    Encoding reads value and residual, writes residual and payload; decoding reads the payload
-    and adds to what it reads and writes.
+    Encoding reads value and residual, and writes residual and payload. Decoding reads the payload,
+    and reads and writes the sum.
     """
     if not lossy:
         return CodecCost(0.0, 0.0)

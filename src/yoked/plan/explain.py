@@ -1,4 +1,4 @@
-"""Why a plan is what it is, in words."""
+"""The reasons for a plan, as sentences."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from yoked.plan.search import MIN_GAIN, MIN_HOST_GAIN, OPT_IN, HostGain, Plan
 from yoked.plan.shape import Shape
 from yoked.units import format_bytes, format_count, format_duration
 
-# A wait or an exposed part below this is not worth a word.
+# Shorter waits are not mentioned. A fraction of the step.
 MIN_WAIT_FRACTION = 0.02
-# What `yoked probe` takes on every device where nothing else is said.
+# Defaults of `yoked probe` that do not depend on the device.
 _PROBE_DEFAULTS = {"--aspect-ratio": 64, "--vocab-size": 32_768}
 
 
 @dataclass(frozen=True)
 class Target:
-    """What the run is to reach, and what an hour of each host costs, in any currency."""
+    """The length of the run, and the price of an hour of each host, in any currency."""
 
     steps: int
     prices_per_hour: dict[str, float]
 
     def time_s(self, candidate: Candidate) -> float:
-        """Of the whole run, without evaluation and checkpoints."""
+        """Time of the whole run, without evaluation and checkpoints."""
         return self.steps * candidate.forecast.step_s
 
     def cost(self, candidate: Candidate) -> float | None:
-        """Of the hosts that take part; None without prices."""
+        """Cost of the hosts that take part; None without prices."""
         if not self.prices_per_hour:
             return None
         hourly = sum(self.prices_per_hour.get(host, 0.0) for host in candidate.hosts)
@@ -36,7 +36,7 @@ class Target:
 
 
 def verdict(plan: Plan) -> str:
-    """What it will bring, in one sentence."""
+    """The predicted speed, in one sentence."""
     chosen, best_single_host = plan.chosen, plan.best_single_host
     rate = f"{format_count(round(chosen.tokens_per_second))} tokens/s"
     if len(plan.single_host) == 1:
@@ -57,7 +57,7 @@ def verdict(plan: Plan) -> str:
 
 
 def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list[str]:
-    """What decides the step, who waits, who is worth having, and what the run takes."""
+    """The step's communication, the choice of sync, each host's gain, and the run's time."""
     lines = [_communication(plan.chosen)] if len(plan.chosen.rows) > 1 else []
     lines += _lm_head_reason(plan.chosen)
     lines += _sync_reasons(plan)
@@ -87,7 +87,7 @@ def _memory_shortage(host: str, need: float, plan: Plan) -> str:
 
 
 def _shape_flags(shape: Shape) -> str:
-    """What tells `yoked probe` of a model: all that depends on the device, and what is unusual."""
+    """Flags that make `yoked probe` measure this model; device-independent defaults are omitted."""
     flags = {
         "--depth": shape.depth,
         "--aspect-ratio": shape.n_embd // shape.depth,
@@ -115,7 +115,7 @@ def _communication(chosen: Candidate) -> str:
 
 
 def _lm_head_reason(chosen: Candidate) -> list[str]:
-    """Where its gradient is not summed, why."""
+    """Why the lm_head's gradient is not summed, if it is not."""
     if chosen.lm_head == "vocab-parallel":
         why = "the hidden states of so few tokens weigh less than its gradient"
         return [f"the lm_head is vocab-parallel: {why}"]
@@ -123,7 +123,7 @@ def _lm_head_reason(chosen: Candidate) -> list[str]:
 
 
 def _sync_reasons(plan: Plan) -> list[str]:
-    """Why not the fastest, or not exact."""
+    """Why the fastest sync, or exact, was not chosen."""
     chosen = plan.chosen
     if len(chosen.rows) == 1:
         return _opt_in_note(plan)
@@ -142,7 +142,7 @@ def _sync_reasons(plan: Plan) -> list[str]:
 
 
 def _opt_in_note(plan: Plan) -> list[str]:
-    """What would be faster, and is never chosen."""
+    """A faster sync that is never chosen by itself."""
     fastest = plan.candidates[0]
     faster = fastest.tokens_per_second > MIN_GAIN * plan.chosen.tokens_per_second
     if fastest.sync not in OPT_IN or not faster:
@@ -153,17 +153,17 @@ def _opt_in_note(plan: Plan) -> list[str]:
 
 
 def _gains_to_report(plan: Plan, added: Collection[str]) -> list[HostGain]:
-    """Gains worth a line: all of a small fleet, and one of many that are alike."""
-    kinds: dict[tuple[float, float, bool], HostGain] = {}
+    """Gains to print: one for each group of identical hosts."""
+    distinct: dict[tuple[float, float, bool], HostGain] = {}
     for gain in plan.host_gains:
-        kinds.setdefault((gain.with_host, gain.without_host, gain.host in added), gain)
-    return list(kinds.values())
+        distinct.setdefault((gain.with_host, gain.without_host, gain.host in added), gain)
+    return list(distinct.values())
 
 
 def _gain_line(gain: HostGain, plan: Plan, added: Collection[str]) -> str:
-    rates_of = (gain.with_host, gain.without_host)
-    alike = sum(1 for each in plan.host_gains if (each.with_host, each.without_host) == rates_of)
-    who = gain.host if alike == 1 else f"each of {alike} hosts like {gain.host}"
+    key = (gain.with_host, gain.without_host)
+    count = sum(1 for each in plan.host_gains if (each.with_host, each.without_host) == key)
+    who = gain.host if count == 1 else f"each of {count} hosts like {gain.host}"
     rates = (
         f"{format_count(round(gain.without_host))} tokens/s without, "
         f"{format_count(round(gain.with_host))} with"

@@ -1,4 +1,4 @@
-"""The part of a measurement that decides a step: ports, latency, and who is there."""
+"""The network between hosts, from a measurement: port rates and latency."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from yoked.errors import YokedError
 from yoked.records.measurement import Collective, Measurement
 from yoked.timeline.work import Network, PortRate
 
-# Of what raw TCP carries, where no collective was measured: Gloo's all_reduce of 8 MB and more
-# reached 99% at 1 Gbit/s and 95% at 100 Mbit/s.
+# Gloo's bus bandwidth over raw TCP's goodput, if no collective was measured: all_reduces of 8 MB
+# and more reached 99% at 1 Gbit/s and 95% at 100 Mbit/s.
 GLOO_LINK_FRACTION = 0.97
-# Below, latency is what counts; above, the rate.
+# Below the first size latency dominates, above the second one the rate.
 SMALL_BYTES, LARGE_BYTES = 64_000, 1_000_000
-# Of a message, beside the wire's own, where no collective was measured: threads of Gloo that wake
-# up on both ends; a step of NCCL's ring, of which small all-reduces among 8 hosts take some dozens.
+# Software latency of a message, if no collective was measured: Gloo's threads wake up at both ends;
+# for NCCL, one step of its ring. A small all-reduce among 8 hosts has some dozens of steps.
 GLOO_LATENCY_S, NCCL_LATENCY_S = 0.5e-3, 20e-6
 
 
 def network_of(measurement: Measurement, hosts: Collection[str]) -> Network:
-    """What these hosts can exchange, each over the slowest of its links to the others.
+    """The network between these hosts. A port has the rate of its slowest link to the others.
 
     Raises YokedError for a pair of hosts whose link was not measured.
     """
@@ -50,14 +50,15 @@ def network_of(measurement: Measurement, hosts: Collection[str]) -> Network:
         ingress[link.to_host] = min(ingress[link.to_host], rate)
     ports = {host: PortRate(egress[host], ingress[host]) for host in hosts}
     on_gpus = all(cost.device == "cuda" for cost in measurement.step_costs if cost.host in hosts)
-    own_s = NCCL_LATENCY_S if on_gpus else GLOO_LATENCY_S
+    software_s = NCCL_LATENCY_S if on_gpus else GLOO_LATENCY_S
     rtt_s = max(link.rtt_s for link in links)
-    return Network(ports, _latency_s(measurement, own_s + rtt_s / 2))
+    return Network(ports, _latency_s(measurement, software_s + rtt_s / 2))
 
 
 def _single_host_network(measurement: Measurement) -> Network:
-    """Between ranks of one host; collectives of the whole fleet say what that takes if it is all
-    of it.
+    """The network between ranks of one host.
+
+    Collectives tell its rate only if this host is the whole fleet: otherwise they used the links.
     """
     if measurement.links:
         return Network({}, GLOO_LATENCY_S)
@@ -66,7 +67,7 @@ def _single_host_network(measurement: Measurement) -> Network:
 
 
 def link_fraction(measurement: Measurement) -> float:
-    """What collectives of large payloads reach of the slowest link, both ways in use."""
+    """Bus bandwidth of large payloads, over the slowest link with both directions in use."""
     rates = _large_bus_bandwidths(measurement)
     if not rates or not measurement.links:
         return GLOO_LINK_FRACTION
@@ -75,7 +76,7 @@ def link_fraction(measurement: Measurement) -> float:
 
 
 def _large_bus_bandwidths(measurement: Measurement) -> list[float]:
-    """Bus bandwidth, bytes/s, of all_reduces whose latency is small beside it."""
+    """Bus bandwidths, bytes/s, of all_reduces so large that latency hardly counts."""
     return [
         each.busbw_bytes_per_s
         for each in _all_reduces(measurement)
@@ -84,8 +85,9 @@ def _large_bus_bandwidths(measurement: Measurement) -> list[float]:
 
 
 def _latency_s(measurement: Measurement, otherwise_s: float) -> float:
-    """From ready to the first byte at another rank: an all_reduce of almost nothing is 2(N-1) such
-    messages, one after the other. otherwise_s: where none was measured.
+    """Latency of a message: a small all_reduce is 2(N-1) messages, one after the other.
+
+    otherwise_s: the result if no small all_reduce was measured.
     """
     small = [
         each.time_s / (2 * (each.ranks - 1))
@@ -96,7 +98,7 @@ def _latency_s(measurement: Measurement, otherwise_s: float) -> float:
 
 
 def _all_reduces(measurement: Measurement) -> list[Collective]:
-    """Those that crossed the network, where there is one."""
+    """The measured all_reduces; in a fleet with links, only those that crossed them."""
     return [
         each
         for each in measurement.collectives

@@ -1,7 +1,7 @@
-"""Look at every way to train on a fleet, and choose one.
+"""Predict every way to train on a fleet, and choose one.
 
-Chosen is the fastest; of those within 3% of it the one that loses least on the way, so exact
-where it can be. A host is left out where the others are faster without it.
+The fastest one is chosen; among those within 3% of it, the one with the least lossy gradients. A
+host is excluded if the others are faster without it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from yoked.plan.shape import Shape
 from yoked.records.measurement import Measurement
 from yoked.timeline.work import DENSE_BYTES, Network
 
-# From what loses nothing on the way to what loses most.
+# From lossless to most lossy.
 SYNCS = tuple(DENSE_BYTES)
-# Shown, and never chosen: what it does to the loss must be looked at.
+# Shown, but never chosen: its effect on the loss must be looked at first.
 OPT_IN = ("int4",)
 MIN_GAIN = 1.03
-# A host must give more than this to be worth its electricity and its chance to fail.
+# A host that gains less is not worth its electricity and its chance to fail.
 MIN_HOST_GAIN = 1.01
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What is to be trained. device_batch_size: None looks for the best up to what was measured;
-    dtype: None compares those that every host was measured in.
+    """The training to plan.
+
+    device_batch_size: None searches up to the measured one. dtype: None compares all in which every
+    host was measured.
     """
 
     shape: Shape
@@ -41,7 +43,7 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class HostGain:
-    """What one host gives to the others that take part: tokens/s with it, and without."""
+    """The value of one host: tokens/s of the fleet with it, and without it."""
 
     host: str
     with_host: float
@@ -49,16 +51,18 @@ class HostGain:
 
     @property
     def gain(self) -> float:
-        """0.2: a fifth more tokens/s with it; below 0 it slows the others down."""
+        """0.2: a fifth more tokens/s with it. Below 0 it slows the others down."""
         return self.with_host / self.without_host - 1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer. candidates: all hosts together, the fastest of each sync and dtype, fastest
-    first; chosen: one of them, or of fewer hosts; single_host: each host by itself; excluded: hosts
-    that chosen leaves out; insufficient_memory: those of them whose memory would not do, with the
-    bytes that they would need; costs: of chosen's dtype, by host.
+    """The candidates, and the chosen one.
+
+    candidates: with all hosts, the fastest of each sync and dtype, fastest first.
+    chosen: one of these, or a candidate with fewer hosts. single_host: each host by itself.
+    excluded: hosts that chosen does not use. insufficient_memory: those of them that have too
+    little memory, with the bytes that they need. costs: in chosen's dtype, by host.
     """
 
     request: PlanRequest
@@ -73,28 +77,28 @@ class Plan:
 
     @property
     def best_single_host(self) -> Candidate:
-        """The fastest host by itself, of those that the model fits."""
+        """The fastest host by itself, among those that have the memory."""
         return _fastest_single_host(self.single_host.values(), self.memory_bytes)
 
     @property
     def speedup(self) -> float:
-        """Of the chosen over the fastest host alone."""
+        """The chosen candidate over the fastest host by itself."""
         return self.chosen.tokens_per_second / self.best_single_host.tokens_per_second
 
     @property
     def efficiency(self) -> float:
-        """Of the chosen over the sum of its hosts, each alone."""
-        parts = [self.single_host[host].tokens_per_second for host in self.chosen.hosts]
-        return self.chosen.tokens_per_second / sum(parts)
+        """The chosen candidate over the sum of its hosts, each by itself."""
+        rates = [self.single_host[host].tokens_per_second for host in self.chosen.hosts]
+        return self.chosen.tokens_per_second / sum(rates)
 
     @property
     def over_memory(self) -> dict[str, float]:
-        """Hosts whose memory the chosen plan does not fit, with the bytes that it needs."""
+        """Hosts that have too little memory for the chosen candidate, with the bytes it needs."""
         return _over_memory(self.chosen, self.memory_bytes)
 
 
 def make_plan(request: PlanRequest, measurement: Measurement) -> Plan:
-    """Predict every candidate and choose. Raises UsageError for what was not measured."""
+    """Predict every candidate and choose one. Raises UsageError for what was not measured."""
     search = _Search(request, measurement)
     all_hosts = tuple(measurement.ranks)
     together = search.candidates(all_hosts)
@@ -118,7 +122,7 @@ def make_plan(request: PlanRequest, measurement: Measurement) -> Plan:
 
 
 class _Search:
-    """One request about one fleet; what was predicted is kept."""
+    """The search for one request on one fleet. It caches the networks between hosts."""
 
     def __init__(self, request: PlanRequest, measurement: Measurement) -> None:
         self.request, self.measurement = request, measurement
@@ -137,7 +141,7 @@ class _Search:
         self.rows = request.tokens_per_step // request.shape.sequence_len
 
     def candidates(self, hosts: Collection[str]) -> list[Candidate]:
-        """The fastest of each sync and dtype that these hosts can train with."""
+        """The fastest candidate of each sync and dtype with these hosts."""
         found = []
         for known in self.costs.values():
             if any(host not in known for host in hosts):
@@ -156,7 +160,7 @@ class _Search:
         return found
 
     def _device_batches(self, costs: Sequence[RankCost]) -> list[int]:
-        """Powers of two up to the micro-batch that was measured, and that itself."""
+        """Powers of two up to the measured micro-batch, and that size itself."""
         if self.request.device_batch_size is not None:
             return [self.request.device_batch_size]
         most = min(cost.measured_rows for cost in costs)
@@ -180,7 +184,7 @@ class _Search:
         return self._networks[hosts]
 
     def _with_hosts(self, like: Candidate, hosts: Collection[str]) -> Candidate:
-        """The same way to train with other hosts."""
+        """The same candidate with other hosts."""
         costs = [self.costs[like.dtype][host] for host in hosts]
         sync = like.sync if like.sync in _available_syncs(costs) else EXACT
         return self._candidate(costs, sync, like.device_batch_size)
@@ -189,7 +193,7 @@ class _Search:
         return _over_memory(candidate, self.measurement.memory_bytes)
 
     def choose(self, candidates: Sequence[Candidate]) -> Candidate:
-        """The fastest that fits; of those near it the one that loses least."""
+        """The fastest that fits; of those near it the least lossy."""
         safe = [each for each in candidates if each.sync not in OPT_IN]
         able = [each for each in safe if not self._over_memory(each)] or safe
         fastest = max(each.tokens_per_second for each in able)
@@ -197,8 +201,9 @@ class _Search:
         return min(near, key=lambda each: (SYNCS.index(each.sync), -each.tokens_per_second))
 
     def exclude_over_memory(self, best: Candidate) -> tuple[Candidate, dict[str, float]]:
-        """Leave out hosts whose memory will not do, with the bytes that they need, while the model
-        fits others: with fewer hosts each may need more.
+        """Exclude hosts with too little memory, and return them with the bytes that they need.
+
+        Repeated, because with fewer hosts each may need more; if no host would be left, all stay.
         """
         insufficient_memory: dict[str, float] = {}
         while small := self._over_memory(best):
@@ -210,7 +215,7 @@ class _Search:
         return best, insufficient_memory
 
     def prune_hosts(self, best: Candidate, single_host: Iterable[Candidate]) -> Candidate:
-        """Leave hosts out, step by step, while that is faster or costs nothing."""
+        """Exclude hosts, one group at a time, while that is faster or costs nothing."""
         while len(best.rows) > 1:
             fewer = max(
                 (self._with_hosts(best, hosts) for hosts in self._smaller_host_sets(best)),
@@ -219,7 +224,7 @@ class _Search:
             if fewer.tokens_per_second * MIN_HOST_GAIN < best.tokens_per_second:
                 break
             best = self.choose(self.candidates(fewer.hosts))
-        # Leaving one out may be no gain where leaving out all but one is.
+        # Excluding one host may gain nothing although a single host is fastest.
         fastest = _fastest_single_host(single_host, self.measurement.memory_bytes)
         if self._over_memory(best) and not self._over_memory(fastest):
             return fastest
@@ -227,48 +232,48 @@ class _Search:
         return best if worth else fastest
 
     def _smaller_host_sets(self, best: Candidate) -> Iterator[tuple[str, ...]]:
-        """Hosts that are left without one, half or all of those that are alike."""
-        for alike in self._group_identical(best.hosts):
-            for count in {1, len(alike) // 2, len(alike)} - {0}:
-                left = tuple(host for host in best.hosts if host not in alike[-count:])
-                if left:
-                    yield left
+        """The remaining hosts without one, half or all of each group of identical hosts."""
+        for group in self._group_identical(best.hosts):
+            for count in {1, len(group) // 2, len(group)} - {0}:
+                rest = tuple(host for host in best.hosts if host not in group[-count:])
+                if rest:
+                    yield rest
 
     def host_gains(
         self, chosen: Candidate, all_hosts: Sequence[str], insufficient_memory: Collection[str]
     ) -> list[HostGain]:
-        """What each host gives to the chosen ones; of those that are too small nothing is said.
+        """The gain of each host; those with too little memory are left out.
 
-        Hosts that are alike are looked at once.
+        Identical hosts are predicted once.
         """
         found: dict[str, HostGain] = {}
         rate = chosen.tokens_per_second
-        for alike in self._group_identical(chosen.hosts) if len(chosen.rows) > 1 else ():
-            others = tuple(host for host in chosen.hosts if host != alike[-1])
+        for group in self._group_identical(chosen.hosts) if len(chosen.rows) > 1 else ():
+            others = tuple(host for host in chosen.hosts if host != group[-1])
             without = self._best_tokens_per_second(others)
-            found |= {host: HostGain(host, rate, without) for host in alike}
+            found |= {host: HostGain(host, rate, without) for host in group}
         left_out = [host for host in all_hosts if host not in (*chosen.rows, *insufficient_memory)]
-        for alike in self._group_identical(left_out):
-            more = self._best_tokens_per_second((*chosen.hosts, alike[0]))
-            found |= {host: HostGain(host, more, rate) for host in alike}
+        for group in self._group_identical(left_out):
+            more = self._best_tokens_per_second((*chosen.hosts, group[0]))
+            found |= {host: HostGain(host, more, rate) for host in group}
         return [found[host] for host in all_hosts if host in found]
 
     def _best_tokens_per_second(self, hosts: tuple[str, ...]) -> float:
         return self.choose(self.candidates(hosts)).tokens_per_second
 
     def _group_identical(self, hosts: Sequence[str]) -> list[list[str]]:
-        """Hosts by what they compute and send to all others: those that are alike together."""
+        """Group hosts that compute and send at the same rates."""
         network = self._network(tuple(self.measurement.ranks))
-        kinds: dict[object, list[str]] = {}
+        groups: dict[object, list[str]] = {}
         for host in hosts:
             costs = [known.get(host) for known in self.costs.values()]
             same = tuple(replace(cost, host="") for cost in costs if cost is not None)
-            kinds.setdefault((same, network.ports.get(host)), []).append(host)
-        return list(kinds.values())
+            groups.setdefault((same, network.ports.get(host)), []).append(host)
+        return list(groups.values())
 
 
 def _available_syncs(costs: Sequence[RankCost]) -> tuple[str, ...]:
-    """A rank alone has nothing to sync; NCCL, between GPUs alone, carries float32."""
+    """A single rank has nothing to sync; NCCL, used if all ranks have GPUs, sends float32."""
     one_rank = sum(cost.ranks for cost in costs) == 1
     return SYNCS[:1] if one_rank or all(cost.device == "cuda" for cost in costs) else SYNCS
 
@@ -276,7 +281,7 @@ def _available_syncs(costs: Sequence[RankCost]) -> tuple[str, ...]:
 def _fastest_single_host(
     single_host: Iterable[Candidate], memory_bytes: dict[str, int]
 ) -> Candidate:
-    """The fastest that fits; where none does, of all."""
+    """The fastest host that has the memory; if none has, the fastest of all."""
     return max(
         single_host, key=lambda each: (not _over_memory(each, memory_bytes), each.tokens_per_second)
     )

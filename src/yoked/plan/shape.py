@@ -1,7 +1,7 @@
-"""What a model costs, from its shape alone: parameters by group, FLOPs, rows of its tables.
+"""A model's costs from its shape: parameters by group, FLOPs, embedding rows.
 
-The model is `yoked.train.model.gpt`'s; here nothing imports torch, so that a plan takes no time.
-Tests hold both to the same numbers.
+The model is that of `yoked.train.model.gpt`. This module does not import torch, so that a plan
+starts at once. Tests compare the numbers of both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POLAR_EXPRESS_STEPS = 5
 
 @dataclass(frozen=True)
 class Shape:
-    """A model. vocab_size: of the tokenizer; window_pattern: as in --window-pattern."""
+    """A model's shape. vocab_size: of the tokenizer; window_pattern: as in --window-pattern."""
 
     depth: int
     n_embd: int
@@ -40,13 +40,13 @@ class Shape:
         sequence_len: int,
         window_pattern: str,
     ) -> Shape:
-        """The width that a depth implies: depth * aspect_ratio, rounded up to whole heads."""
+        """The shape for a depth: width is depth * aspect_ratio, rounded up to whole heads."""
         n_head = math.ceil(depth * aspect_ratio / head_dim)
         return cls(depth, n_head * head_dim, n_head, vocab_size, sequence_len, window_pattern)
 
     @classmethod
     def from_record(cls, record: ModelShape, window_pattern: str) -> Shape:
-        """The shape of a measurement, which does not keep the pattern."""
+        """The shape of a measured model. A measurement does not record the window pattern."""
         return cls(
             record.depth,
             record.n_embd,
@@ -58,21 +58,21 @@ class Shape:
 
     @property
     def padded_vocab_size(self) -> int:
-        """Rows of the tables and of the lm_head."""
+        """Rows of the embedding tables and of the lm_head."""
         return math.ceil(self.vocab_size / VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
     @property
     def value_tables(self) -> int:
-        """Every second layer has a table of value embeddings, the last one too."""
+        """Number of value embedding tables: every second layer has one, also the last layer."""
         return (self.depth + 1) // 2
 
     @property
     def embedding_row_numbers(self) -> int:
-        """Numbers that a token looks up in all tables together."""
+        """Numbers of one embedding row, over all tables."""
         return (1 + self.value_tables) * self.n_embd
 
     def window(self, layer: int) -> int:
-        """How many tokens a layer attends to."""
+        """Number of tokens that a layer attends to."""
         letter = self.window_pattern.upper()[layer % len(self.window_pattern)]
         if letter == "L" or layer == self.depth - 1:
             return self.sequence_len
@@ -82,7 +82,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters by group, named as in the report of a run."""
+    """Number of parameters by group, named as in run.json."""
 
     wte: int
     value_embeds: int
@@ -92,22 +92,22 @@ class ParameterCounts:
 
     @property
     def tables(self) -> int:
-        """What travels as rows."""
+        """All embedding tables; their gradients are sent as rows."""
         return self.wte + self.value_embeds
 
     @property
     def adamw(self) -> int:
-        """What AdamW updates but for the scalars, whole in every step."""
+        """What AdamW updates in every step, without the scalars."""
         return self.lm_head + self.tables
 
     @property
     def dense(self) -> int:
-        """What travels whole: the lm_head and the layers' matrices."""
+        """The lm_head and the layers' matrices; their gradients are dense."""
         return self.lm_head + self.transformer_matrices
 
     @property
     def total(self) -> int:
-        """All of the model."""
+        """All parameters."""
         return self.tables + self.dense + self.scalars
 
 
@@ -125,7 +125,7 @@ def count_parameters(shape: Shape) -> ParameterCounts:
 
 
 def layer_flops_per_token(shape: Shape) -> float:
-    """Forward and backward through the layers: 6 a parameter, 12 * width * window a layer.
+    """FLOPs of the layers, forward and backward: 6 a parameter, 12 * width * window a layer.
 
     Source: PaLM, arXiv 2204.02311, appendix B.
     """
@@ -135,17 +135,17 @@ def layer_flops_per_token(shape: Shape) -> float:
 
 
 def head_flops_per_token(shape: Shape) -> float:
-    """Forward and backward through the lm_head."""
+    """FLOPs of the lm_head, forward and backward."""
     return 6.0 * count_parameters(shape).lm_head
 
 
 def flops_per_token(shape: Shape) -> float:
-    """Forward and backward through the model."""
+    """FLOPs of the model, forward and backward."""
     return layer_flops_per_token(shape) + head_flops_per_token(shape)
 
 
 def muon_flops(shape: Shape) -> float:
-    """One step's orthogonalisations: the products of five Polar Express steps a matrix."""
+    """FLOPs of Muon in one step: five Polar Express iterations for each matrix."""
     width = shape.n_embd
     square = 4 * width**3 + 2 * width**3
     wide = 4 * width * width * (4 * width) + 2 * width**3

@@ -1,6 +1,6 @@
-"""Fleets that nobody has: from stated peaks and rates to a measurement, as if it were probed.
+"""Simulated fleets: stated peaks and rates become a measurement, as if it were probed.
 
-utilisation = 0.4              # the part of its peak that a device reaches in training
+utilisation = 0.4              # the fraction of its peak that a device reaches in training
 rtt_ms = 0.2
 
 [[host]]
@@ -9,7 +9,7 @@ count = 2
 device = "cpu"                 # or cuda
 dtype = "float32"
 tflops = 0.6                   # peak in that dtype
-cores = 8                      # that share the work of sending
+cores = 8                      # share the work of sending
 copy = "40 GB/s"               # memory bandwidth, read plus written
 memory = "16 GB"
 up = "1 Gbit/s"                # payload that it can send
@@ -56,7 +56,7 @@ def _is_size(value: str) -> str:
 
 
 def _require_some(parse: Callable[[str], float], value: str) -> str:
-    # Pydantic adds the place to a ValueError alone.
+    # Pydantic adds the field's path to a ValueError only.
     try:
         amount = parse(value)
     except UsageError as problem:
@@ -88,7 +88,7 @@ class SimulatedHost(BaseModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all `count` hosts."""
+        """Names of all `count` hosts."""
         if self.count == 1:
             return (self.name,)
         return tuple(f"{self.name}-{number + 1}" for number in range(self.count))
@@ -106,12 +106,12 @@ class SimulatedFleet(BaseModel):
 
 
 def presets() -> dict[str, str]:
-    """Names of the built-in fleets with what they are."""
+    """Names and descriptions of the built-in fleets."""
     return {path.stem: _parse(path.read_text(), path.name).description for path in _files()}
 
 
 def load_simulated(named: str) -> SimulatedFleet:
-    """The fleet of a built-in name or of a file. Raises FleetError that says what is wrong."""
+    """Load a built-in fleet by its name, or a file. Raises FleetError."""
     for path in _files():
         if path.stem == named:
             return _parse(path.read_text(encoding="utf-8"), path.name)
@@ -159,9 +159,9 @@ class _Machine:
 
 
 def simulate(fleet: SimulatedFleet, shape: Shape, device_batch_size: int) -> Measurement:
-    """What a probe would measure of this fleet for this model, if its peaks and rates are true.
+    """The measurement that a probe would take of this fleet, if its peaks and rates are true.
 
-    Times have no overhead: they are floors, reached at the fleet's utilisation.
+    Times contain no overhead: they are lower bounds at the fleet's utilisation.
     """
     machines = _machines(fleet.host)
     tokens = device_batch_size * shape.sequence_len
@@ -186,9 +186,9 @@ def simulate(fleet: SimulatedFleet, shape: Shape, device_batch_size: int) -> Mea
 def add_hosts(
     measurement: Measurement, added: Sequence[SimulatedHost], shape: Shape, device_batch_size: int
 ) -> Measurement:
-    """The fleet with hosts that it does not have, at the usual utilisation.
+    """Add stated hosts to a measured fleet, at the default utilisation.
 
-    Each new link carries what the slower of its ends can; a known host's end is its fastest link.
+    A new link is as fast as its slower end; a measured host's end is as fast as its fastest link.
     Raises UsageError for a name that is taken.
     """
     names = [*measurement.ranks, *(name for host in added for name in host.names)]
@@ -223,7 +223,7 @@ def add_hosts(
 
 
 def parse_added(text: str) -> SimulatedHost:
-    """The host of `--add NAME=TFLOPS,MBIT`: its peak, in any dtype, and its rate both ways."""
+    """Parse `--add NAME=TFLOPS,MBIT`: the peak in any dtype, and the rate each way."""
     name, _, figures = text.partition("=")
     tflops, _, mbit = figures.partition(",")
     try:
@@ -242,8 +242,8 @@ def _machines(hosts: Sequence[SimulatedHost]) -> list[_Machine]:
     for spec in hosts:
         up = parse_bit_per_s(spec.up) / 8
         down = parse_bit_per_s(spec.down) / 8 if spec.down else up
-        part = 0.5 if spec.half_duplex else 1.0
-        machines += [_Machine(name, spec, part * up, part * down) for name in spec.names]
+        share = 0.5 if spec.half_duplex else 1.0
+        machines += [_Machine(name, spec, share * up, share * down) for name in spec.names]
     return machines
 
 
@@ -282,7 +282,7 @@ def _step_cost(machine: _Machine, utilisation: float, shape: Shape, tokens: int)
             shape.depth, shape.n_embd, shape.n_head, shape.vocab_size, shape.sequence_len
         ),
         tokens=tokens,
-        # The backward pass has twice the products.
+        # The backward pass has twice the FLOPs.
         forward_s=layers_s / 3,
         head_s=tokens * head_flops_per_token(shape) / compute.flops_per_s,
         backward_s=layers_s * 2 / 3,
@@ -293,7 +293,7 @@ def _step_cost(machine: _Machine, utilisation: float, shape: Shape, tokens: int)
 
 
 def _in_all_dtypes(newcomers: Measurement, measurement: Measurement) -> list[StepCost]:
-    """The stated peak stands for whichever dtype the fleet trains in."""
+    """The newcomers' steps in every measured dtype: the stated peak is for any of them."""
     dtypes = dict.fromkeys(cost.dtype for cost in measurement.step_costs)
     return [
         StepCost(**{**vars(cost), "dtype": dtype})

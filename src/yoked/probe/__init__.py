@@ -1,1 +1,1 @@
-"""Measure a fleet: its links, its collectives, and what its processors make of a model."""
+"""Measure a fleet: its links, its collectives, and a training step on each host."""

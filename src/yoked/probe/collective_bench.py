@@ -1,8 +1,7 @@
-"""What one rank of a probe measures: a training step, then collectives with the other ranks.
+"""One rank of a probe: measure a training step, then collectives with the other ranks.
 
-The step comes first, when all ranks are there, because in training too they compute at the same
-time. Rank 0 writes JSON lines on standard output: what is being done, and at last the result.
-`yoked.probe.worker` starts it.
+All ranks measure the step at the same time, because they also train at the same time. Rank 0 writes
+JSON lines to standard output: progress, and at last the result. `yoked.probe.worker` calls this.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from yoked.ranks.exchange import gather_json, read_flag, read_table
 from yoked.ranks.meeting import meet
 from yoked.units import format_bytes
 
-# Until the last rank is there, and the gate is open: a slow disk takes long to import torch, and
-# links between many hosts take their time.
+# For the last rank to start, and for the gate to open. A slow disk takes long to import torch, and
+# many hosts have many links to measure.
 START_TIMEOUT_S = 180
 _GATE_POLL_S = 0.02
 # A collective that takes longer has lost a rank.
@@ -50,14 +49,14 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def measure(spec: Mapping[str, Any]) -> int:
-    """Measure as one rank; spec as `yoked.probe.worker` has it. Returns the exit status."""
+    """Measure as one rank. spec: that of `yoked.probe.worker`. Returns the exit status."""
     store, rank, world = next(iter(rendezvous("env://")))
     tell = _tell if rank == 0 else _discard
     if rank == 0 and spec["gate"] is not None:
         _wait_for_gate(Path(spec["gate"]))
     _wait_for_all_ranks(store, world)
     rehearsed = _rehearse(
-        spec["rehearsal"], tell, lambda mine: _all_gather_text(store, rank, world, mine)
+        spec["rehearsal"], tell, lambda text: _all_gather_text(store, rank, world, text)
     )
     meet(
         lambda: dist.init_process_group(
@@ -68,8 +67,8 @@ def measure(spec: Mapping[str, Any]) -> int:
             timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S),
         )
     )
-    # The command reads what is in them.
-    by_rank = gather_json(rehearsed, _table_or_none)
+    # The command validates their contents.
+    by_rank = gather_json(rehearsed, lambda value: None if value is None else read_table(value))
     timed: list[TimedCollective] = []
     skipped: list[SkippedSize] = []
     if spec["collectives"] is not None and world > 1:
@@ -85,23 +84,19 @@ def measure(spec: Mapping[str, Any]) -> int:
 
 
 def _rehearse(
-    wanted: Mapping[str, Any] | None, tell: Tell, of_all: Callable[[str], list[str]]
+    rehearsal: Mapping[str, Any] | None, tell: Tell, of_all: Callable[[str], list[str]]
 ) -> dict[str, Any] | None:
-    """What the named module reports, a table; None where none is wanted.
+    """Measure a training step by the module that the spec names; None: the spec names none.
 
-    of_all: the words of all ranks, by rank, for this one's. A step depends on where all compute.
+    of_all: an all-gather of texts. A step depends on the devices of all ranks.
     """
-    if wanted is None:
+    if rehearsal is None:
         return None
     tell({"doing": "a training step on every host"})
-    report: dict[str, Any] = importlib.import_module(wanted["module"]).report(
-        wanted["args"], of_all
+    report: dict[str, Any] = importlib.import_module(rehearsal["module"]).report(
+        rehearsal["args"], of_all
     )
     return report
-
-
-def _table_or_none(value: Any) -> dict[str, Any] | None:
-    return None if value is None else read_table(value)
 
 
 def _tell(message: dict[str, Any]) -> None:
@@ -114,7 +109,7 @@ def _discard(message: dict[str, Any]) -> None:
 
 
 def _wait_for_gate(gate: Path) -> None:
-    """Return when the file is there. Raises TimeoutError when nobody makes it."""
+    """Wait until the file exists. Raises TimeoutError."""
     until_s = time.monotonic() + START_TIMEOUT_S
     while not gate.exists():
         if time.monotonic() > until_s:
@@ -123,15 +118,15 @@ def _wait_for_gate(gate: Path) -> None:
 
 
 def _wait_for_all_ranks(store: Store, world: int) -> None:
-    """Return when all ranks are here: who imported first is not to compute alone."""
+    """Wait for all ranks: the first one must not compute alone."""
     if store.add("probe/here", 1) == world:
         store.set("probe/all", "")
     store.wait(["probe/all"], timedelta(seconds=START_TIMEOUT_S))
 
 
-def _all_gather_text(store: Store, rank: int, world: int, mine: str) -> list[str]:
-    """What each rank says, by rank."""
-    store.set(f"probe/said/{rank}", mine)
+def _all_gather_text(store: Store, rank: int, world: int, text: str) -> list[str]:
+    """Gather one text of each rank through the store, in order of rank. Collective."""
+    store.set(f"probe/said/{rank}", text)
     return [bytes(store.get(f"probe/said/{each}")).decode() for each in range(world)]
 
 
@@ -140,7 +135,8 @@ def measure_collectives(
 ) -> tuple[list[TimedCollective], list[SkippedSize]]:
     """Time each operation at each size that fits its part of limit_s.
 
-    Collective: all ranks call this, and decide alike, because every time is that of the slowest.
+    Collective: all ranks call this. They take the same decisions, because every time is the maximum
+    over ranks.
     """
     payloads = [size for size in PAYLOADS_BYTES if size <= largest_bytes]
     num_sizes = len(OPS) * len(payloads)
@@ -168,44 +164,44 @@ def measure_collectives(
 
 
 def _growth(payloads: list[int], number: int) -> float:
-    """How many times larger the next payload is."""
+    """The next payload over this one."""
     after = payloads[min(number + 1, len(payloads) - 1)]
     return after / payloads[number]
 
 
 class _CollectiveBench:
-    """The tensors of the collectives, and a clock that all ranks share."""
+    """The collectives' tensors, and a timer with the same result on all ranks."""
 
     def __init__(self, largest_bytes: int, *, gpus: bool) -> None:
         self.world = dist.get_world_size()
         self.device, self.group = _device_and_group(gpus=gpus)
         self.backend = "gloo" if self.group is None else "nccl"
         numbers = element_count(largest_bytes, self.world)
-        self.whole = torch.zeros(numbers, device=self.device)
+        self.full = torch.zeros(numbers, device=self.device)
         self.part = torch.zeros(numbers // self.world, device=self.device)
 
     def time_s(
         self, op: str, payload_bytes: int, limit_s: float, left_s: float
     ) -> tuple[float, float]:
-        """(seconds of the fastest repetition, seconds spent), the same on all ranks."""
+        """Return (seconds of the fastest repetition, seconds spent), equal on all ranks."""
         numbers = element_count(payload_bytes, self.world)
-        run = self._operation(op, self.whole[:numbers], self.part[: numbers // self.world])
+        run = self._operation(op, self.full[:numbers], self.part[: numbers // self.world])
         first_s = self._time_iterations(run, 1)
         in_a_row = iterations(first_s)
         again = repetitions(first_s, limit_s, left_s - first_s)
         times_s = [self._time_iterations(run, in_a_row) for _ in range(again)]
         return min(times_s, default=first_s), first_s + in_a_row * sum(times_s)
 
-    def _operation(self, op: str, whole: Tensor, part: Tensor) -> Callable[[], object]:
+    def _operation(self, op: str, full: Tensor, part: Tensor) -> Callable[[], object]:
         group = self.group
         if op == "all_reduce":
-            return lambda: dist.all_reduce(whole, group=group)
+            return lambda: dist.all_reduce(full, group=group)
         if op == "all_gather":
-            return lambda: dist.all_gather_single(whole, part, group=group)
-        return lambda: dist.reduce_scatter_single(part, whole, group=group)
+            return lambda: dist.all_gather_single(full, part, group=group)
+        return lambda: dist.reduce_scatter_single(part, full, group=group)
 
     def _time_iterations(self, run: Callable[[], object], times: int) -> float:
-        """Seconds of one run out of several in a row, on the slowest rank."""
+        """Mean seconds of several iterations, on the slowest rank. Collective."""
         dist.barrier()
         self._synchronize()
         began_s = time.perf_counter()
@@ -222,10 +218,10 @@ class _CollectiveBench:
 
 
 def _device_and_group(*, gpus: bool) -> tuple[torch.device, dist.ProcessGroup | None]:
-    """Where tensors lie, and NCCL's group where every rank has a GPU of its own; else Gloo's."""
+    """A GPU and a NCCL group if every rank has a GPU; else the CPU and None, Gloo's group."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    mine = gpus and torch.cuda.is_available() and torch.cuda.device_count() > local_rank
-    if not all(gather_json(mine, read_flag)):
+    has_gpu = gpus and torch.cuda.is_available() and torch.cuda.device_count() > local_rank
+    if not all(gather_json(has_gpu, read_flag)):
         return torch.device("cpu"), None
     torch.cuda.set_device(local_rank)
     timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)

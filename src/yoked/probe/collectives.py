@@ -1,4 +1,4 @@
-"""Collectives as nccl-tests counts them: which sizes, how often, and what a time means. Pure."""
+"""Collectives as in nccl-tests: sizes, repetitions and bandwidths. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,58 +7,58 @@ from dataclasses import dataclass
 
 from yoked.records.measurement import Collective
 
-# From 1 kB to 256 MB, each four times the one before it but for the step to 1 MB.
+# From 1 kB to 256 MB, each four times the last one, except 1 MB.
 PAYLOADS_BYTES = (
     *(1_000 * 4**power for power in range(5)),
     *(1_000_000 * 4**power for power in range(5)),
 )
 OPS = ("all_reduce", "all_gather", "reduce_scatter")
-# How the time is shared out; all_reduce is what training waits for.
+# Each operation's share of the time. Training waits for all_reduce, so that gets most.
 TIME_WEIGHTS = {"all_reduce": 3.0, "all_gather": 1.0, "reduce_scatter": 1.0}
-# A repetition takes at least so long: what is shorter is done several times in a row.
+# A repetition takes at least so long: shorter operations are iterated.
 REPETITION_S = 0.02
 MAX_ITERATIONS = 20
 MAX_REPETITIONS = 5
-# From here on a first run is as good as any other; what is shorter is never left out.
+# An operation that takes longer needs no warm-up; a shorter one is never skipped.
 LONG_S = 0.2
-# What all repetitions of one size may take, as a part of the operation's time.
+# Repetitions of one size take at most this fraction of the operation's time.
 MAX_SIZE_FRACTION = 0.1
 
 
 def bus_factor(op: str, ranks: int) -> float:
-    """Which part of the payload the busiest wire carries: 2(N-1)/N of it for an all-reduce.
+    """Bus bandwidth over algorithm bandwidth: 2(N-1)/N for an all-reduce, (N-1)/N for the others.
 
-    Source: nccl-tests, doc/PERFORMANCE.md, by which the payload of all_gather and reduce_scatter
-    is the whole, of which each rank has a part.
+    Source: nccl-tests, doc/PERFORMANCE.md. The payload of all_gather and reduce_scatter is that of
+    all ranks together.
     """
     return (2 if op == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
 def element_count(payload_bytes: int, ranks: int) -> int:
-    """float32 numbers of a payload, a multiple of the ranks."""
+    """Number of float32 elements of a payload, rounded to a multiple of the ranks."""
     return max(1, payload_bytes // (4 * ranks)) * ranks
 
 
 def time_budget_s(op: str, left_s: float) -> float:
-    """What an operation may take of the time that is left for it and those after it."""
+    """Time for an operation, out of the time left for it and all later ones."""
     waiting = OPS[OPS.index(op) :]
     return left_s * TIME_WEIGHTS[op] / sum(TIME_WEIGHTS[each] for each in waiting)
 
 
 def is_skipped(expected_s: float, left_s: float) -> bool:
-    """Whether a size would take too long. left_s: what its operation may still take."""
+    """Whether a size would take too long. left_s: time left for its operation."""
     return expected_s > max(left_s, LONG_S)
 
 
 def iterations(first_s: float) -> int:
-    """How often an operation is done in one repetition. first_s: what it took at first."""
+    """Iterations in one repetition. first_s: time of the first run."""
     return max(1, min(MAX_ITERATIONS, round(REPETITION_S / max(first_s, 1e-9))))
 
 
 def repetitions(first_s: float, limit_s: float, left_s: float) -> int:
-    """Repetitions after the first run, which counts itself where it is long.
+    """Repetitions after the first run; none is needed if that one was long.
 
-    limit_s: what the operation may take at all its sizes; left_s: what is left of it.
+    limit_s: time for the operation at all sizes; left_s: what is left of it.
     """
     each_s = first_s * iterations(first_s)
     fitting = int(max(0.0, min(MAX_SIZE_FRACTION * limit_s, left_s)) / max(each_s, 1e-9))
@@ -67,7 +67,7 @@ def repetitions(first_s: float, limit_s: float, left_s: float) -> int:
 
 @dataclass(frozen=True)
 class TimedCollective:
-    """A collective at one size, by rank 0; the seconds are of the slowest rank."""
+    """One collective at one size. time_s: of the slowest rank."""
 
     op: str
     backend: str
@@ -77,7 +77,7 @@ class TimedCollective:
 
 @dataclass(frozen=True)
 class SkippedSize:
-    """A size that would have taken too long. expected_s: by the size before it."""
+    """A size that would take too long. expected_s: extrapolated from the last size."""
 
     op: str
     payload_bytes: int
@@ -87,7 +87,7 @@ class SkippedSize:
 def with_bandwidth(
     timed: Sequence[TimedCollective], ranks: int, link_bytes_per_s: float | None
 ) -> list[Collective]:
-    """Bandwidths of what was timed. link_bytes_per_s: of the slowest link; None: there is none."""
+    """Add bandwidths to times. link_bytes_per_s: of the slowest link; None: there is no link."""
     found = []
     for each in timed:
         algbw = each.payload_bytes / each.time_s

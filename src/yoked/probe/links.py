@@ -1,7 +1,7 @@
-"""Raw TCP between all hosts, in both directions: goodput, round trip and MTU.
+"""Measure raw TCP between all hosts, in both directions: goodput, round trip and MTU.
 
-Pairs are measured in rounds in which no host is in two pairs. A pair sends one way, then the other,
-then both ways at once, over connections of their own from the address of yoked.toml's interface.
+Pairs are measured in rounds; in a round no host is in two pairs. A pair sends one way, then the
+other, then both ways at once. It uses the addresses of the interfaces in yoked.toml.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ANSWER_S = 30.0
 
 @dataclass(frozen=True)
 class LinkEnd:
-    """Where a host is reached: the interface of yoked.toml, and its address of today."""
+    """One end of a link: a host's interface from yoked.toml, and its current address."""
 
     host: str
     interface: str
@@ -41,10 +41,10 @@ class LinkEnd:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one direction is sent to, and which part of that counts.
+    """How long one direction sends, and which part of that counts.
 
-    skip_s: until the bucket of a shaped link is empty and TCP is at its speed. slack_s: two that
-    send at once do not begin at once; so much at the end does not count.
+    skip_s: at the start, until a shaped link's token bucket is empty and TCP is at full speed.
+    slack_s: at the end, when both send at once: the other may have begun and stopped earlier.
     """
 
     send_s: float = 0.7
@@ -52,7 +52,7 @@ class Timing:
     slack_s: float = 0.1
 
     def window(self, *, both: bool) -> dict[str, float]:
-        """What counts, as `dial` has it."""
+        """The part of the time that counts, as arguments of the agent's `dial`."""
         slack_s = self.slack_s if both else 0.0
         return {"skip_s": self.skip_s, "count_s": self.send_s - self.skip_s - slack_s}
 
@@ -62,7 +62,7 @@ QUICK = Timing(send_s=0.4, skip_s=0.1, slack_s=0.1)
 
 @dataclass(frozen=True)
 class LinkMeasurement:
-    """A link with what its record has no room for. interface_mtu_bytes: of the sender."""
+    """A link, and figures that its record does not keep. interface_mtu_bytes: of the sender."""
 
     link: Link
     rtt_median_s: float
@@ -75,9 +75,9 @@ def measure_links(
     timing: Timing,
     progress: Callable[[int, int], None],
 ) -> list[LinkMeasurement]:
-    """Every ordered pair of ends. progress: told the pairs that are done, and how many there are.
+    """Measure every ordered pair of hosts. progress: called with the pairs done, and all pairs.
 
-    Raises HostError with the pair where a connection fails.
+    Raises HostError that names the pair whose connection failed.
     """
     by_name = {end.host: end for end in ends}
     token = secrets.token_hex(16)
@@ -103,7 +103,7 @@ def measure_links(
 
 
 class _Prober:
-    """Measures pairs of hosts whose listeners are open."""
+    """Measures pairs of hosts. Every host listens already."""
 
     def __init__(
         self,
@@ -117,11 +117,11 @@ class _Prober:
         self._token, self._timing = token, timing
 
     def measure(self, pair: tuple[str, str]) -> list[LinkMeasurement]:
-        """Both links between two hosts."""
+        """Measure both links between two hosts."""
         ways = [pair, (pair[1], pair[0])]
         one_way = [self._send(*way, both=False) for way in ways]
         both_ways = at_once(lambda way: self._send(*way, both=True), ways)
-        # A round trip is the same from either end; what is longer, a processor was busy.
+        # Both ends see the same round trip; a longer time means that a processor was busy.
         rtt_s = min(echo_s for answer in one_way for echo_s in answer["echo_s"])
         return [
             self._link_measurement(*way, one, both, rtt_s)

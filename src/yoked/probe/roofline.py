@@ -1,8 +1,8 @@
-"""Whether a host computes a model as fast as it multiplies, or as fast as its memory moves.
+"""The roofline model: is a training step bound by arithmetic, or by memory bandwidth?
 
-The roofline model: a computation that makes fewer FLOPs out of each byte than the machine could
-(its balance) waits for the memory. Source: Williams, Waterman and Patterson 2009,
-doi:10.1145/1498765.1498785. The counts below are of what leaves the caches of a CPU.
+The arithmetic intensity of a computation is its FLOPs per byte moved. If it is below the machine's
+balance (peak FLOP/s over memory bandwidth), the computation waits for memory. Source: Williams,
+Waterman and Patterson 2009, doi:10.1145/1498765.1498785. Bytes are those that leave a CPU's caches.
 
 Legend: T tokens of a micro-batch, C n_embd, L layers, V vocabulary, b bytes of a number.
 """
@@ -16,22 +16,22 @@ from yoked.records.measurement import Compute, ModelShape, StepCost
 
 Side = Literal["arithmetic", "memory"]
 BYTES = {"float32": 4, "bfloat16": 2}
-# Numbers of width C that a token reads or writes in a layer: the forward products 18 (c_q, c_k and
-# c_v 2 each, c_proj 2, the MLP's two 5 each), the backward ones twice that; the rest in passes.
+# Numbers that a token reads or writes in a layer, in units of C: 18 in the forward products (c_q,
+# c_k, c_v and c_proj 2 each, the MLP's two 5 each), twice that in the backward ones, 20 elsewhere.
 _NUMBERS_PER_LAYER = 18 * 3 + 20
-# The head writes a block of logits, and reads it for each of its two gradients.
+# The lm_head writes a block of logits, and reads it for each of its two gradients.
 _LOGIT_PASSES = 3
-# Of a step; less is not worth a line.
+# A smaller fraction of a step is not worth a line.
 _NOTABLE_FRACTION = 0.1
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """What holds one dtype of one host back, for one micro-batch.
+    """The bound of one micro-batch on one host in one dtype.
 
-    intensity: FLOPs that the model makes of each byte; balance: those that the device could.
-    reached: the part of the device's fastest products that the layers and the head come to.
-    optimizer_share: AdamW's part of a step of one such micro-batch; it waits for memory always.
+    side: what binds it. intensity: FLOPs per byte of the model; balance: of the device.
+    reached: speed of layers and lm_head, as a fraction of the device's fastest products.
+    optimizer_share: AdamW's fraction of a step of one micro-batch; AdamW is always memory-bound.
     """
 
     host: str
@@ -45,8 +45,9 @@ class Roofline:
 
 
 def product_flops(shape: ModelShape, tokens: int) -> float:
-    """FLOPs of the products of a micro-batch, forward and backward: 6 a parameter and token, and
-    the attention's, of which the causal mask leaves half.
+    """FLOPs of a micro-batch, forward and backward.
+
+    6 for each parameter and token, and half of the attention's: the causal mask skips the rest.
     """
     matrices = 12 * shape.depth * shape.n_embd**2
     head = shape.vocab_size * shape.n_embd
@@ -55,8 +56,9 @@ def product_flops(shape: ModelShape, tokens: int) -> float:
 
 
 def moved_bytes(shape: ModelShape, tokens: int, dtype: str) -> float:
-    """Bytes that a micro-batch moves: weights twice, their fp32 gradients read and written, what
-    layers hand each other, and the logits.
+    """Bytes that a micro-batch moves through memory.
+
+    Weights are read twice, their fp32 gradients read and written; then activations and logits.
     """
     size = BYTES[dtype]
     dense = 12 * shape.depth * shape.n_embd**2 + shape.vocab_size * shape.n_embd
@@ -67,9 +69,9 @@ def moved_bytes(shape: ModelShape, tokens: int, dtype: str) -> float:
 
 
 def roofline(cost: StepCost, compute: Compute, alternatives: tuple[Compute, ...]) -> Roofline:
-    """The verdict for one dtype of one host. alternatives: its other dtypes.
+    """The bound of one host in one dtype. alternatives: its other dtypes.
 
-    cost is that of one rank, compute that of all ranks that share the device's threads.
+    cost: of one rank. compute: of all ranks that share the device's threads.
     """
     own_fraction = cost.threads / compute.threads
     flops = product_flops(cost.model, cost.tokens)
@@ -97,7 +99,7 @@ def _suggestions(
     alternatives: tuple[Compute, ...],
     optimizer_share: float,
 ) -> list[str]:
-    """What would make this host faster, most first."""
+    """Changes that would make this host faster, the most effective first."""
     suggestions = []
     faster = [each for each in alternatives if each.flops_per_s > 1.1 * compute.flops_per_s]
     if side == "arithmetic":

@@ -1,17 +1,19 @@
-"""One rank of the doctor's last proof: a real world over the chosen interfaces, in seconds.
+"""One rank of the doctor's smoke test: a real process group over the chosen interfaces.
 
     python -c THIS_FILE HOW DESCRIPTOR
 
-It travels as text and stands alone, because nothing of ours is on a host yet. HOW: "versions" says
-what this interpreter has, without loading it; "connect" also starts a world of Gloo; "train"
-imports all of torch and starts a world that reduces tensors, on Gloo or NCCL. Both worlds wait for
-a line of JSON from DESCRIPTOR: rank, world, address and port of rank 0 (0: any), backend,
-env, patience_s, launch_id and credentials (private files, by name). The end of that descriptor ends
-this process at once, whatever it is doing. Ranks meet as those of a run do: the store on loopback,
-and between hosts one connection in mutual TLS.
+This file is sent as text and needs no other module of yoked, because a host has none yet. HOW:
+versions: report the versions of this interpreter's packages, without loading them.
+connect: also form a Gloo process group.
+train: import all of torch, form a process group on Gloo or NCCL, and all-reduce tensors.
 
-Each line on standard output is one JSON object: has (what there is), ready (for a world), doing,
-port (of rank 0), done (seconds that the world took) or failed (why).
+"connect" and "train" wait for one line of JSON from DESCRIPTOR: rank, world, address and port of
+rank 0 (0: any), backend, env, patience_s, launch_id and credentials (private files, by name). The
+process exits when DESCRIPTOR ends, whatever it is doing. Ranks connect as in a run: torch's store
+is on loopback, and hosts have one connection in mutual TLS.
+
+Each line on standard output is a JSON object: has (versions and backends), ready (for the line),
+doing, port (of rank 0), done (seconds that the process group took) or failed (why).
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _BULK_BYTES = 1 << 20
 _SMALL, _LARGE = 256, 262_144
 _NICE = 10
 
-# The modules of the connection between hosts, by name; filled in by who sends this file.
+# Sources of the modules of yoked.channel, by name. The sender of this file fills them in.
 SOURCES: dict[str, str] = {}
 
 Spec = Mapping[str, Any]
@@ -47,14 +49,14 @@ World = Callable[[Spec], None]
 
 
 def main(argv: list[str]) -> int:
-    """Say what is here, then take part in a world; returns the exit status."""
+    """Report versions, then take part in a process group; returns the exit status."""
     how, descriptor = argv[0], int(argv[1])
     tell(has=versions())
     if how == "versions":
         return 0
-    _unpack(SOURCES)
+    _install_modules(SOURCES)
     specs: queue.Queue[Spec] = queue.Queue()
-    threading.Thread(target=_hear, args=(descriptor, specs), daemon=True).start()
+    threading.Thread(target=_read_specs, args=(descriptor, specs), daemon=True).start()
     try:
         began_s = time.perf_counter()
         world, has = load_all() if how == "train" else load_communication()
@@ -66,20 +68,20 @@ def main(argv: list[str]) -> int:
         began_s = time.perf_counter()
         world(spec)
         tell(done=time.perf_counter() - began_s)
-    except Exception as problem:  # noqa: BLE001 - its words are what is asked for
+    except Exception as problem:  # noqa: BLE001 - reported to the doctor
         tell(failed=f"{type(problem).__name__}: {problem}")
         return 1
     return 0
 
 
 def tell(**message: Any) -> None:
-    """One line for the doctor."""
+    """Write one line for the doctor."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
 def versions() -> dict[str, Any]:
-    """What this interpreter has, from metadata: importing torch takes seconds."""
+    """Versions of this interpreter's packages, from metadata: importing torch takes seconds."""
     found = importlib.util.find_spec("torch")
     return {
         "python": sys.executable,
@@ -97,8 +99,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _hear(descriptor: int, specs: queue.Queue[Spec]) -> None:
-    """Pass the line on; at the end of the descriptor nobody waits for us."""
+def _read_specs(descriptor: int, specs: queue.Queue[Spec]) -> None:
+    """Pass on lines from the descriptor; exit at its end, since the doctor has gone."""
     with open(descriptor, "rb") as source:
         for line in source:
             specs.put(json.loads(line))
@@ -106,9 +108,9 @@ def _hear(descriptor: int, specs: queue.Queue[Spec]) -> None:
 
 
 def load_communication() -> tuple[World, dict[str, Any]]:
-    """torch's Gloo alone: its library, without the 2 s of Python around it; and what it has.
+    """Load only torch's C library with Gloo, without the 2 s of Python around it.
 
-    Stands in for the two packages that the library asks for by name, and for no more than that.
+    Two empty packages stand in for those that the library imports by name.
     """
     tell(doing="loading Gloo")
     found = importlib.util.find_spec("torch")
@@ -120,7 +122,7 @@ def load_communication() -> tuple[World, dict[str, Any]]:
         package.__path__ = [os.path.join(folder, *name.split(".")[1:])]  # noqa: PTH118
         sys.modules[name] = package
     sys.modules["torch"].distributed = sys.modules["torch.distributed"]  # type: ignore[attr-defined]
-    # The library takes numpy along where it is, a third of its time, and warns where it is not.
+    # The library loads numpy if it can, which takes a third of the time, and warns otherwise.
     sys.modules["numpy"] = None  # type: ignore[assignment]
     warnings.simplefilter("ignore")
     from torch._C import _c10d_init
@@ -133,7 +135,7 @@ def load_communication() -> tuple[World, dict[str, Any]]:
 
 
 def connect(spec: Spec) -> None:
-    """Meet at the store, exchange a megabyte there, connect to all, and wait for all."""
+    """Exchange a megabyte through the store, form a Gloo process group, and pass a barrier."""
     from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
 
     patience = timedelta(seconds=spec["patience_s"])
@@ -145,12 +147,12 @@ def connect(spec: Spec) -> None:
     group = ProcessGroupGloo(PrefixStore("world", store), spec["rank"], spec["world"], patience)
     tell(doing="waiting for all in a barrier")
     group.barrier().wait()  # type: ignore[attr-defined]
-    _leave_together(spec, store)
+    _exit_together(spec, store)
 
 
 def load_all() -> tuple[World, dict[str, Any]]:
-    """All of torch, as training imports it; and what it has."""
-    # Seconds of work that prove little more: everything else on this host goes first.
+    """Import all of torch, as training does."""
+    # It takes seconds of CPU time: everything else on this host goes first.
     os.nice(_NICE)
     tell(doing="importing torch")
     import torch
@@ -166,7 +168,7 @@ def load_all() -> tuple[World, dict[str, Any]]:
 
 
 def reduce_tensors(spec: Spec) -> None:
-    """Two all-reduces on the backend that training would use, with their sums checked."""
+    """Two all-reduces on the backend that training would use, and a check of their sums."""
     import torch
     import torch.distributed as dist
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
@@ -188,12 +190,12 @@ def reduce_tensors(spec: Spec) -> None:
         dist.all_reduce(tensor)
         expected = spec["world"] * (spec["world"] + 1) / 2
         assert bool((tensor == expected).all()), f"the sum is {tensor[0]:g}, not {expected:g}"
-    _leave_together(spec, store)
+    _exit_together(spec, store)
     dist.destroy_process_group()
 
 
 def _store(spec: Spec, patience: timedelta) -> Any:
-    """The store of rank 0, on this host's loopback. Rank 0 says at which port the others come."""
+    """Open rank 0's store, on this host's loopback. Rank 0 tells the port for the others."""
     from torch._C._distributed_c10d import TCPStore
 
     first = spec["rank"] == 0
@@ -205,9 +207,9 @@ def _store(spec: Spec, patience: timedelta) -> Any:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         store_port, descriptor = listener.getsockname()[1], listener.detach()
-        tell(port=_admit(spec, store_port))
+        tell(port=_serve_store(spec, store_port))
     else:
-        store_port = _come_in(spec)
+        store_port = _connect_to_rank0(spec)
     return TCPStore(
         "127.0.0.1",
         store_port,
@@ -219,8 +221,8 @@ def _store(spec: Spec, patience: timedelta) -> Any:
     )
 
 
-def _admit(spec: Spec, store_port: int) -> int:
-    """Have the others reach the store through this host's address; returns the port there."""
+def _serve_store(spec: Spec, store_port: int) -> int:
+    """Serve the store to the other hosts at this host's address; returns the port."""
     import asyncio
 
     from yoked.channel.hub import Hub
@@ -233,11 +235,11 @@ def _admit(spec: Spec, store_port: int) -> int:
 
     async def serve() -> None:
         hub = Hub(
-            _with_files(spec, server_context),
+            _with_credential_files(spec, server_context),
             spec["launch_id"],
             spec["world"],
             on_word=lambda *_: None,
-            # Whoever dials knows by this word that it was admitted.
+            # The peer waits for this word: it says that the handshake succeeded.
             on_peer=lambda peer: peer.send_word({}),
             on_end=lambda _: None,
             connect=lambda: asyncio.open_connection("127.0.0.1", store_port),
@@ -248,8 +250,8 @@ def _admit(spec: Spec, store_port: int) -> int:
     return port
 
 
-def _come_in(spec: Spec) -> int:
-    """Connect to rank 0's host; returns the port of its store on this host's loopback."""
+def _connect_to_rank0(spec: Spec) -> int:
+    """Connect to rank 0's host; returns the loopback port at which its store is served here."""
     import asyncio
 
     from yoked.channel.dial import dial, port_of, serve_store
@@ -257,12 +259,12 @@ def _come_in(spec: Spec) -> int:
 
     ends: queue.Queue[int | Exception] = queue.Queue()
 
-    async def come() -> None:
+    async def connect_store() -> None:
         peer = await dial(
             spec["address"],
             spec["port"],
             node_name(spec["launch_id"], 0),
-            _with_files(spec, client_context),
+            _with_credential_files(spec, client_context),
             spec["patience_s"],
         )
         server = await serve_store(peer)
@@ -271,8 +273,8 @@ def _come_in(spec: Spec) -> int:
 
     def run() -> None:
         try:
-            asyncio.run(come())
-        except Exception as problem:  # noqa: BLE001 - raised where it is waited for
+            asyncio.run(connect_store())
+        except Exception as problem:  # noqa: BLE001 - raised in the main thread
             ends.put(problem)
 
     threading.Thread(target=run, daemon=True).start()
@@ -282,29 +284,29 @@ def _come_in(spec: Spec) -> int:
     return end
 
 
-def _with_files(spec: Spec, make: Callable[[Path], Any]) -> Any:
-    """What is made of the credentials as files, which are gone again at once."""
-    # A folder that nobody else may enter.
+def _with_credential_files(spec: Spec, make: Callable[[Path], Any]) -> Any:
+    """Call make with a folder of the credentials' files, which is removed afterwards."""
+    # TemporaryDirectory has mode 0700: nobody else may enter it.
     with tempfile.TemporaryDirectory(prefix="yoked-world-") as folder:
         for name, text in spec["credentials"].items():
             Path(folder, name).write_text(text, encoding="utf-8")
         return make(Path(folder))
 
 
-def _leave_together(spec: Spec, store: Any) -> None:
-    """Rank 0 serves the store, and must not go before the others are through."""
+def _exit_together(spec: Spec, store: Any) -> None:
+    """Rank 0 waits for all others before it exits, because it serves the store."""
     key = f"through/{spec['rank']}"
     store.set(key, "")
     if spec["rank"] == 0:
         store.wait([f"through/{rank}" for rank in range(spec["world"])])
     else:
-        # An answer shows that the word has left this process. Rank 0 may be gone before it comes.
+        # The answer shows that the key was sent. Rank 0 may be gone before the answer comes.
         with contextlib.suppress(RuntimeError):
             store.get(key)
 
 
-def _unpack(sources: Mapping[str, str]) -> None:
-    """Make modules of ours importable, out of their text."""
+def _install_modules(sources: Mapping[str, str]) -> None:
+    """Make yoked's modules importable from their source texts."""
     for name, text in sources.items():
         module = sys.modules[name] = types.ModuleType(name)
         module.__path__ = []

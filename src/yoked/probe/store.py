@@ -1,6 +1,6 @@
-"""What was measured of a fleet, kept on the controller: one file a fleet, the newest alone.
+"""The newest measurement of each fleet, in a file on the controller.
 
-A file belongs to hosts with their interfaces: another link is another measurement.
+The file's name contains a hash of the hosts and their interfaces: other links are measured anew.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from yoked.records.measurement_json import measurement_from_json, measurement_to
 
 
 def path_for(fleet: Fleet) -> Path:
-    """The file of a fleet, which need not be there."""
+    """The file of a fleet's measurement; it may not exist."""
     hosts = [[host.name, host.interface, host.device, host.ranks] for host in fleet.hosts]
     digest = hashlib.sha256(json.dumps(hosts).encode()).hexdigest()[:12]
     name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in fleet.name)
@@ -26,7 +26,7 @@ def path_for(fleet: Fleet) -> Path:
 
 
 def save(fleet: Fleet, measurement: Measurement) -> Path:
-    """Keep a measurement instead of the one before it; returns its file. Raises YokedError."""
+    """Save a measurement in place of the last one; returns its file. Raises YokedError."""
     path = path_for(fleet)
     try:
         private_folder(path.parent)
@@ -40,9 +40,9 @@ def save(fleet: Fleet, measurement: Measurement) -> Path:
 
 
 def load_newest(fleet: Fleet) -> Measurement | None:
-    """What was measured last of a fleet as it is now; None: it never was.
+    """The newest measurement of a fleet; None: there is none for its present hosts.
 
-    Raises YokedError for a file that is damaged.
+    Raises YokedError for a damaged file.
     """
     path = path_for(fleet)
     try:

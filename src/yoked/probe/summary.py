@@ -1,4 +1,4 @@
-"""One measurement out of what links, ranks and collectives told. Pure."""
+"""Combine links, the ranks' reports and collectives into one measurement. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from yoked.records.measurement import Compute, Link, Measurement, ModelShape, St
 
 @dataclass(frozen=True)
 class RankReport:
-    """A rank's host, by its name in yoked.toml, and its rehearsal; None: there was none."""
+    """A rank's host, as named in yoked.toml, and its measured step; None: no step was measured."""
 
     host: str
     rehearsal: Mapping[str, Any] | None
@@ -31,19 +31,23 @@ def summarise(
     ranks: Sequence[RankReport],
     timed: Iterable[Mapping[str, Any]],
 ) -> Measurement:
-    """All of a fleet. facts: by host, as its agent tells them; timed: as the worker wrote them;
-    ranks: in their order, or none.
+    """The measurement of a fleet.
+
+    facts: by host, from its agent. timed: collectives, from the worker. ranks: in order of rank;
+    may be empty.
     """
     counted = Counter(rank.host for rank in ranks)
     link_bytes_per_s = min((link.goodput_bytes_per_s for link in links), default=None)
     rehearsed = [(rank.host, rank.rehearsal) for rank in ranks if rank.rehearsal is not None]
     step_costs = _slowest_rank_costs(
-        _step_cost(host, each) for host, told in rehearsed for each in told["step_costs"]
+        StepCost(**{**each, "host": host, "model": ModelShape(**each["model"])})
+        for host, report in rehearsed
+        for each in report["step_costs"]
     )
     on_gpus = {cost.host for cost in step_costs if cost.device == "cuda"}
     memory = {
-        host: _gpu_memory_bytes(told, counted[host]) if host in on_gpus else told["memory_bytes"]
-        for host, told in facts.items()
+        host: _gpu_memory_bytes(each, counted[host]) if host in on_gpus else each["memory_bytes"]
+        for host, each in facts.items()
     }
     return Measurement(
         fleet=fleet,
@@ -59,8 +63,8 @@ def summarise(
         compute=tuple(
             _sum_by_device(
                 Compute(**{**each, "host": host})
-                for host, told in rehearsed
-                for each in told["compute"]
+                for host, report in rehearsed
+                for each in report["compute"]
             )
         ),
         step_costs=tuple(step_costs),
@@ -68,25 +72,21 @@ def summarise(
 
 
 def _gpu_memory_bytes(facts: Mapping[str, Any], ranks: int) -> int | None:
-    """Of the GPUs that so many ranks train on, one each; None where one does not tell."""
+    """Memory of the GPUs of so many ranks, one each; None if a GPU does not report it."""
     amounts = [gpu["memory_bytes"] for gpu in usable_gpus(facts)[:ranks]]
     return sum(amounts) if len(amounts) == ranks and all(amounts) else None
 
 
 def is_complete(measurement: Measurement) -> bool:
-    """Whether it has what a plan needs: all links, and a step of every host."""
+    """Whether a plan can be made: all links, and a step of every host, were measured."""
     hosts = set(measurement.ranks)
     links = {(link.from_host, link.to_host) for link in measurement.links}
     stepped = {cost.host for cost in measurement.step_costs}
     return bool(hosts) and stepped == hosts and len(links) == len(hosts) * (len(hosts) - 1)
 
 
-def _step_cost(host: str, told: Mapping[str, Any]) -> StepCost:
-    return StepCost(**{**told, "host": host, "model": ModelShape(**told["model"])})
-
-
 def _sum_by_device(computes: Iterable[Compute]) -> list[Compute]:
-    """One for each device and dtype: ranks that share a CPU each had a part of it."""
+    """Sum ranks that share a CPU: one Compute for each device and dtype."""
     found: dict[tuple[str, str, str], Compute] = {}
     for each in computes:
         key = each.host, each.device, each.dtype
@@ -105,7 +105,7 @@ def _add(one: Compute, other: Compute) -> Compute:
 
 
 def _slowest_rank_costs(costs: Iterable[StepCost]) -> list[StepCost]:
-    """One for each host, kind of device and dtype: that of the rank the others wait for."""
+    """The cost of the slowest rank, for each host, kind of device and dtype."""
     found: dict[tuple[str, str, str], StepCost] = {}
     for each in costs:
         key = each.host, each.device, each.dtype

@@ -1,13 +1,13 @@
 """One rank of a probe: `python -m yoked.probe.worker SPEC`, started on all hosts as a job.
 
-SPEC is one JSON object: rehearsal {module, args} or null; collectives {largest_bytes, limit_s,
-gpus: whether tensors may lie there} or null; gate: a file on rank 0's host, before which nothing
-is measured, or null. The rehearsal is another part's, which the command names: a module with
-`report(args, of_all)`, where of_all gives the words of all ranks for this one's, and `prepare()`,
-which loads what a report would have to.
+SPEC is one JSON object:
+rehearsal: {module, args}, or null. The module has `prepare()`, which loads its imports, and
+`report(args, of_all)`, which measures a training step; of_all(text) returns the texts of all ranks.
+collectives: {largest_bytes, limit_s, gpus: whether tensors may be on GPUs}, or null.
+gate: a file on rank 0's host; nothing is measured before it exists. Or null.
 
-Until the gate opens, links between the hosts are measured. So torch, which takes seconds, is
-imported in spare time.
+While the gate is closed, the links between the hosts are measured. torch takes seconds to import,
+so it is imported in spare time meanwhile.
 """
 
 from __future__ import annotations

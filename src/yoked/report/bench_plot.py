@@ -1,4 +1,4 @@
-"""The benchmark's table as a picture: speed by row, and where a step's communication goes."""
+"""The benchmark's plot: the speed of each row, and the communication of a step."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _BAR = 0.62
 
 
 def plot_bench(table: BenchTable, path: Path) -> Path:
-    """Draw the table into a .png, .svg or .pdf; returns its path.
+    """Draw the table into a .png, .svg or .pdf file; returns its path.
 
-    Raises YokedError when it cannot be written.
+    Raises YokedError if the file cannot be written.
     """
     with drawing():
         figure = _figure(table)

@@ -1,7 +1,6 @@
-"""The benchmark's table: what training gives on one process, on one host, and on all of them.
+"""The benchmark's table: training speed of one process, of one host, and of all hosts.
 
-Figures come from the journals of runs that took the same steps of the same rows; nothing here
-measures.
+Figures come from the journals of runs that took the same steps on the same rows.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ COLUMNS = ("", "ranks", "tokens/s", "x alone", "all-reduce", "predicted", "expos
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One way to train. hosts: those that took part, ranks: of all of them together.
+    """One run. hosts: those that took part. ranks: on all of them together.
 
-    tokens_per_second: of the median step. bytes_sent_per_step: of the rank that sends most.
-    allreduce_s: what an all-reduce of as many bytes takes while nothing computes, measured;
-    predicted_allreduce_s: those bytes over the slowest wire, by the fleet's probe.
-    exposed_comm_s: for how long a step's slowest rank waits for the wire. loss: nats a token in
-    the last step; None for a run that was cut short. step_s: of the steps that count.
+    tokens_per_second: of the median step. step_s: of the steps that count.
+    allreduce_s: measured time of an all-reduce of as many bytes, without computation beside it.
+    predicted_allreduce_s: those bytes over the slowest link's rate, from the fleet's probe.
+    exposed_comm_s: time in a step for which the slowest rank waits for communication.
+    bytes_sent_per_step: of the rank that sends most.
+    loss: nats a token in the last step; None for a run that was ended early.
     """
 
     name: str
@@ -45,10 +45,10 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class BenchTable:
-    """All rows. single_host: what each host gives by itself, tokens/s, all at the same time.
+    """All rows. single_host: tokens/s of each host by itself, all measured at the same time.
 
-    speedup: of the fastest run on all hosts, over the fastest host alone. efficiency: of the
-    same over the sum of all alone. Both are None for one host.
+    speedup: the fastest run on all hosts over the fastest host alone. efficiency: the same run over
+    the sum of all hosts alone. Both are None for one host.
     """
 
     rows: tuple[BenchRow, ...]
@@ -64,12 +64,12 @@ class BenchTable:
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast as the fastest host alone."""
+        """Speed of the best run over the fastest host alone."""
         return None if self.best is None else self.relative_speed(self.best)
 
     @property
     def efficiency(self) -> float | None:
-        """Part of what all hosts give that trains their own runs."""
+        """Speed of the best run over the sum of all hosts alone."""
         if self.best is None:
             return None
         return self.best.tokens_per_second / sum(self.single_host.values())
@@ -79,7 +79,7 @@ class BenchTable:
         return row.tokens_per_second / max(self.single_host.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """As --json has it."""
+        """The object that `--json` prints. Its keys are promised."""
         rows = [{**asdict(row), "speedup": self.relative_speed(row)} for row in self.rows]
         return {
             "rows": rows,
@@ -89,7 +89,7 @@ class BenchTable:
         }
 
     def verdict(self) -> str:
-        """One line: what the hosts give together; of one host, its fastest row."""
+        """One line: the speed of all hosts together; for one host, of its fastest row."""
         if self.best is None:
             fastest = max(self.rows, key=lambda row: row.tokens_per_second)
             return f"{fastest.name}: {fastest.tokens_per_second:,.0f} tokens/s"
@@ -104,7 +104,7 @@ class BenchTable:
         return [self._cells_of(row) for row in self.rows]
 
     def notes(self) -> list[str]:
-        """What the columns mean, as far as they are filled, for people."""
+        """Explanations of the columns that are not empty."""
         rows = [row for row in self.rows if row.bytes_sent_per_step]
         notes = [
             f"{row.name}: a rank sends {format_bytes(row.bytes_sent_per_step)} a step"
@@ -139,7 +139,7 @@ def _seconds(value_s: float | None) -> str:
 
 
 def to_markdown(table: BenchTable) -> str:
-    """The table as Markdown, its verdict above and its notes below."""
+    """The table as Markdown, with the verdict above and the notes below."""
     lines = [table.verdict(), "", _markdown_row(COLUMNS), _markdown_row(["---"] * len(COLUMNS))]
     lines += [_markdown_row(cells) for cells in table.cells()]
     lines += ["", *(f"- {note}" for note in table.notes())] if table.notes() else []
@@ -153,23 +153,23 @@ def _markdown_row(cells: Sequence[str]) -> str:
 def read_steps(
     row: BenchRow, steps: Sequence[Mapping[str, Any]], counted: range, *, complete: bool
 ) -> BenchRow:
-    """A row with the figures of a run's training lines, metrics.jsonl's, in order.
+    """Fill a row with figures from a run's training lines of metrics.jsonl, in order.
 
-    counted: the steps whose time counts. complete: the run was not cut short, so its last loss is
-    that after the same tokens as the others'.
+    counted: the steps whose time counts. complete: the run was not ended early, so its last loss
+    can be compared: it is after the same tokens as the others'.
     """
-    taken = steps[counted.start : counted.stop]
-    assert taken, (row.name, counted, len(steps))
-    step_s = tuple(float(step["dt_s"]) for step in taken)
+    chosen = steps[counted.start : counted.stop]
+    assert chosen, (row.name, counted, len(steps))
+    step_s = tuple(float(step["dt_s"]) for step in chosen)
     several = row.ranks > 1
     return BenchRow(
         **{
             **asdict(row),
             "hosts": row.hosts,
-            "tokens_per_second": sum(taken[0]["tokens"]) / median(step_s),
+            "tokens_per_second": sum(chosen[0]["tokens"]) / median(step_s),
             "step_s": step_s,
-            "exposed_comm_s": median(max(s["comm_s"]) for s in taken) if several else None,
-            "bytes_sent_per_step": int(median(max(step["bytes_sent"]) for step in taken)),
+            "exposed_comm_s": median(max(s["comm_s"]) for s in chosen) if several else None,
+            "bytes_sent_per_step": int(median(max(step["bytes_sent"]) for step in chosen)),
             "loss": float(steps[-1]["loss"]) if complete else None,
         }
     )
@@ -178,10 +178,10 @@ def read_steps(
 def concurrent_steps(
     step_counts: Sequence[Mapping[str, int]], totals: Mapping[str, int]
 ) -> dict[str, range]:
-    """The steps of each run that it took while all the others trained too, the first left out.
+    """The steps that each run took while all others also trained, without the first.
 
-    step_counts: steps that each run had finished, in order of time. totals: how many each takes.
-    A run counts as training from the end of its first step to its last.
+    step_counts: steps finished by each run, in order of time. totals: all steps of each run.
+    A run counts as training from the end of its first step to the end of its last.
     """
     training = [done for done in step_counts if all(done[name] >= 1 for name in totals)]
     if not training:
@@ -193,10 +193,10 @@ def concurrent_steps(
 
 
 def interpolate_time_s(timed: Sequence[tuple[float, float]], payload_bytes: float) -> float | None:
-    """Seconds of a collective at a payload, from those at others: (bytes, seconds).
+    """Interpolate the time of a collective from measured (bytes, seconds) pairs.
 
-    Between two payloads and beyond the largest it is a straight line, as latency and a rate make
-    it; below the smallest it is that one's. None: fewer than two are known.
+    Linear between two payloads and beyond the largest, because time is latency plus bytes over
+    rate. Below the smallest payload it is that one's time. None: fewer than two pairs.
     """
     points = sorted(timed)
     if len(points) < 2:

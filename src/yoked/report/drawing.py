@@ -1,4 +1,4 @@
-"""The style of all pictures: matplotlib's own defaults, and our settings."""
+"""The style of all plots: matplotlib's defaults with our settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 _STYLE: dict[str, Any] = {
-    # A fixed salt (and no date): the same figures give the same file.
+    # With a fixed salt and no date the same figures give the same file.
     "svg.hashsalt": "yoked",
     "font.size": 10,
     "axes.spines.top": False,
@@ -17,16 +17,16 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def drawing(more: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Draw here, without a display. more: settings beside those of all pictures.
+    """Draw in this context, without a display. more: settings besides those of all plots.
 
-    matplotlib obeys a matplotlibrc in the folder where a person stands, which may be anybody's:
-    with text.usetex in it, it runs latex on text of that file. So it begins from its own defaults.
+    matplotlib reads a matplotlibrc from the working directory, which may be anybody's: with
+    text.usetex it runs latex on text of that file. So the context starts from the defaults.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        # Its stubs know the names of settings, which are data here.
+        # The stubs want literal names of settings; here they are data.
         cast("dict[str, Any]", matplotlib.rcParams).update({**_STYLE, **(more or {})})
         yield

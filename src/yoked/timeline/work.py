@@ -1,22 +1,22 @@
-"""What goes into a step's timeline, and what comes out of it."""
+"""Input and output of the step simulator."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Bytes of a number on the wire by `--sync`: of dense gradients and updates, with the scales of
-# their blocks, and of rows of embedding tables.
+# Bytes of a number on the wire, by `--sync`. Dense gradients and updates include the scales of
+# their blocks.
 DENSE_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 1.0 + 4 / 256, "int4": 0.5 + 2 / 64}
 ROW_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 2.0, "int4": 2.0}
 
-# How much longer a core computes for a byte that it sends or receives meanwhile, Gloo and kernel,
-# caches and switches together: benchmarks/forecast/sending.py, torch 2.13, AMD Zen 5: 0.85 to 1.17
-# ns in two runs, of which the larger counts: better promise too little. Messages alone, with
-# nothing computed beside them, cost 0.5 to 0.7 ns.
+# CPU time that a byte sent or received adds to a computation: Gloo, the kernel, cold caches and
+# context switches. Measured by benchmarks/forecast/sending.py (torch 2.13, AMD Zen 5): 0.85 to 1.17
+# ns in two runs. The larger one is used, so that forecasts promise too little rather than too
+# much. Without a computation beside it a byte costs 0.5 to 0.7 ns.
 GLOO_CPU_S_PER_BYTE = 1.15e-9
 
-# A training step takes longer than its products: attention, elementwise passes, memory. Nearly all
-# of that is the layers'; the lm_head is products.
+# A training step takes longer than its matrix products: attention, elementwise passes, memory.
+# Nearly all of that is in the layers; the lm_head is products.
 STEP_TIME_OVER_MATMULS = 1.3
 
 
@@ -27,7 +27,7 @@ def head_part(head_flops: float, flops: float) -> float:
 
 @dataclass(frozen=True)
 class PortRate:
-    """What a host's connection to the others carries, each way while the other is in use too."""
+    """Rate of a host's network port, each way while the other way is in use too."""
 
     out_bytes_per_s: float
     in_bytes_per_s: float
@@ -35,8 +35,10 @@ class PortRate:
 
 @dataclass(frozen=True)
 class Network:
-    """Ports by host; latency_s: from the moment a message is ready to its first byte at another
-    rank; local_bytes_per_s: between ranks of one host.
+    """The links between ranks. ports: by host.
+
+    latency_s: from the moment when a message is ready to its first byte at another rank.
+    local_bytes_per_s: between ranks of one host.
     """
 
     ports: dict[str, PortRate]
@@ -46,19 +48,22 @@ class Network:
 
 @dataclass(frozen=True)
 class RankWork:
-    """One rank's step. early_s: the first micro-batches, whole; deferred_forward_s: the deferred
-    ones' way through layers and head; forward_s, head_s, backward_s: the last one, 0 without rows;
-    deferred_backward_s: the deferred ones' backward passes in two parts, before its own
-    (`yoked.timeline.schedule`).
+    """The work of one rank in one step.
 
-    muon_s: of the matrices that it owns, the part owned_fraction of all. adamw_s: of all else.
-    early_rows, deferred_rows, table_rows: rows of the tables that the tokens of the first, the
-    deferred, and the last micro-batch touch. encode_s, decode_s: a number's way into its payload
-    dtype and back.
-    cpu_s_per_byte: what a byte sent or received costs its cores, divided by its threads.
+    Micro-batches (`yoked.timeline.schedule`) are early, deferred, or the last one:
+    early_s: forward and backward pass of the early ones.
+    deferred_forward_s: layers and lm_head of the deferred ones, forward.
+    deferred_backward_s: their backward passes, in two parts, which run before the last one's.
+    forward_s, head_s, backward_s: the last one; 0 for a rank without rows.
+    early_rows, deferred_rows, table_rows: rows of the embedding tables that they use.
 
-    Where the lm_head is vocab-parallel, head_s is of this rank's part for all tokens, and
-    deferred_forward_s has none of it; tokens: of this rank's rows.
+    muon_s: Muon of the matrices that this rank owns, owned_fraction of all.
+    adamw_s: AdamW of all other parameters.
+    encode_s, decode_s: one number to its payload dtype and back.
+    cpu_s_per_byte: CPU time of a byte sent or received, divided by the rank's threads.
+
+    tokens: of this rank's rows. Where the lm_head is vocab-parallel, head_s is the time of this
+    rank's part for the tokens of all ranks, and deferred_forward_s has no lm_head.
     """
 
     host: str
@@ -81,7 +86,7 @@ class RankWork:
 
     @property
     def alone_s(self) -> float:
-        """The step without anything to exchange."""
+        """The step without communication."""
         last_s = self.forward_s + self.head_s + self.backward_s
         gradients_s = (
             self.early_s + self.deferred_forward_s + sum(self.deferred_backward_s) + last_s
@@ -91,11 +96,13 @@ class RankWork:
 
 @dataclass(frozen=True)
 class StepTraffic:
-    """What one step exchanges. embedding_row_numbers: numbers of one row in all tables together.
+    """The communication of one step.
 
-    layers: groups in which the matrices' gradients leave; head_chunks, buckets: messages that the
-    lm_head's gradient and the new matrices are parted into. lm_head: replicated, or
-    vocab-parallel; then nothing of it is summed, and token_bytes are those of a hidden state.
+    embedding_row_numbers: numbers of one row, over all embedding tables.
+    layers: messages for the matrices' gradients; head_chunks: for the lm_head's gradient; buckets:
+    for the new matrices.
+    lm_head: replicated has its gradient all-reduced; vocab-parallel exchanges hidden states of
+    token_bytes each.
     """
 
     head_numbers: float
@@ -112,10 +119,10 @@ class StepTraffic:
 
 @dataclass(frozen=True)
 class HostStep:
-    """A host in one step; compute_s + exposed_comm_s + wait_s is the step.
+    """One host's part of a step; compute_s + exposed_comm_s + wait_s is the step's time.
 
-    exposed_comm_s: its slowest rank stood still while bytes travelled. wait_s: while a slower rank
-    computed. sent_bytes: through its port.
+    exposed_comm_s: its slowest rank was idle while bytes were in flight. wait_s: it was idle while
+    a slower rank computed. sent_bytes: through its port.
     """
 
     compute_s: float
@@ -126,7 +133,7 @@ class HostStep:
 
 @dataclass(frozen=True)
 class StepForecast:
-    """A step of the whole fleet. comm_s: while at least one message was on its way."""
+    """A step of the whole fleet. comm_s: time with at least one message in flight."""
 
     step_s: float
     comm_s: float
@@ -134,20 +141,20 @@ class StepForecast:
 
     @property
     def compute_s(self) -> float:
-        """Of the host that computes longest."""
+        """Computation of the host that computes longest."""
         return max(host.compute_s for host in self.hosts.values())
 
     @property
     def exposed_comm_s(self) -> float:
-        """Of the host that stands still longest for bytes."""
+        """Exposed communication of the host that has most of it."""
         return max(host.exposed_comm_s for host in self.hosts.values())
 
     @property
     def hidden_comm_s(self) -> float:
-        """Of comm_s, what went on behind the computation of every host."""
+        """The part of comm_s that overlapped with every host's computation."""
         return max(0.0, self.comm_s - self.exposed_comm_s)
 
     @property
     def sent_bytes(self) -> float:
-        """By the host that sends most."""
+        """Bytes sent by the host that sends most."""
         return max(host.sent_bytes for host in self.hosts.values())

@@ -14,7 +14,7 @@ from tests.unit.probe.made_up import step_cost, two_hosts
 
 from yoked.cli.commands import probe
 from yoked.cli.commands.probe import ModelFlags, ProbeResult, _MeasureOnce
-from yoked.cli.commands.probe_job import AllHeardError, RankListener, have_spare_time
+from yoked.cli.commands.probe_job import RankListener, ResultReceivedError, have_spare_time
 from yoked.cli.commands.probe_text import report
 from yoked.cli.output import Output
 from yoked.errors import FleetError, HostError, UsageError
@@ -170,7 +170,7 @@ def test_rank_0_is_heard_in_whole_lines_whatever_else_it_prints() -> None:
         listener.rank_output("out", piece)
     listener.rank_output("err", '{"result": "a warning"}\n')
     assert listener.result is None
-    with pytest.raises(AllHeardError):
+    with pytest.raises(ResultReceivedError):
         listener.rank_output("out", '{"a": 1}}\n')
 
     assert doing == ["all_reduce"]

@@ -1,4 +1,4 @@
-"""`yoked bench`: what training gives on one process, on one host, on each GPU, on all hosts."""
+"""`yoked bench`: training speed of one process, one host, each GPU, and all hosts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from yoked.report.bench_table import BenchRow, BenchTable
 
 STEPS = 20
-# Processes on one host, unless said: where memory is the limit, four show it.
+# Default for processes on one host: four show whether memory bandwidth is the limit.
 MAX_PROCESSES = 4
-# For all-reduces of all sizes together.
+# Time for all-reduces of all sizes together.
 ALL_REDUCE_LIMIT_S = 10.0
 PLOTS = (".png", ".svg", ".pdf")
-# What a benchmark decides by itself, and its flag to use instead.
+# Flags of `yoked train` that a benchmark refuses, and the flag to use instead.
 _REFUSED = {
     "num_iterations": "--steps",
     "target_flops": "--steps",
@@ -41,7 +41,7 @@ _REFUSED = {
     "start_from": "",
     "dry_run": "",
 }
-# What would cost time and be thrown away.
+# Flags without effect: their results would be thrown away.
 _IGNORED_FLAGS = ("eval_every", "eval_tokens", "save_every", "keep_last", "model_tag", "runs_dir")
 
 
@@ -75,12 +75,12 @@ def command(
     _check(config, steps, processes, markdown, plot)
     strategies = [config.sync, *compare]
     for sync in strategies:
-        # Refuses an unknown one before anything runs.
+        # Refuse an unknown sync before anything runs.
         _with_sync(config, sync)
     from yoked.fleet.file import open_fleet
 
     output = Output(json_mode=config.json_output)
-    for note in (*config.notes, *_notes(config)):
+    for note in (*config.notes, *_ignored_notes(config)):
         output.note(note)
     table = _measure(config, open_fleet(fleet), steps, processes, strategies, output)
     drawn = None if plot is None else _draw(table, plot, output)
@@ -89,7 +89,7 @@ def command(
 
 
 def _draw(table: BenchTable, plot: Path, output: Output) -> str | None:
-    """What was measured is worth more than a picture of it."""
+    """Draw the table. A failure is only a note: the measured table is still printed."""
     try:
         from yoked.report.bench_plot import plot_bench
 
@@ -100,7 +100,7 @@ def _draw(table: BenchTable, plot: Path, output: Output) -> str | None:
 
 
 def _with_sync(config: TrainConfig, sync: str) -> TrainConfig:
-    """The configuration with another strategy. Raises UsageError for one that there is not."""
+    """The configuration with another sync. Raises UsageError for an unknown one."""
     return TrainConfig.from_dict({**config.to_dict(), "sync": sync})
 
 
@@ -130,9 +130,9 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _notes(config: TrainConfig) -> list[str]:
-    given = [_flag(name) for name in _IGNORED_FLAGS if name in config.given()]
-    return [f"{flag}: a benchmark neither evaluates nor keeps anything" for flag in given]
+def _ignored_notes(config: TrainConfig) -> list[str]:
+    ignored = [_flag(name) for name in _IGNORED_FLAGS if name in config.given()]
+    return [f"{flag}: a benchmark neither evaluates nor keeps anything" for flag in ignored]
 
 
 def _measure(
@@ -143,7 +143,7 @@ def _measure(
     strategies: Sequence[str],
     output: Output,
 ) -> BenchTable:
-    """Connect, measure group after group, and put the rows together."""
+    """Connect, measure one group after the other, and collect the rows."""
     from yoked.cli.commands.bench_trials import measure
     from yoked.cli.commands.fleet_job import connected, require_versions
     from yoked.fleet.discover import find_addresses
@@ -155,9 +155,9 @@ def _measure(
         require_versions(seats)
         names = _RunNames()
         shipped = _ship(_comparable_config(config, steps), seats, output)
-        alone = [_single_host_trial(fleet, seat, shipped, names) for seat in seats]
-        output.note(_measuring_note(alone))
-        first = measure(alone, output)
+        group = [_single_host_trial(fleet, seat, shipped, names) for seat in seats]
+        output.note(_measuring_note(group))
+        first = measure(group, output)
         rows = list(first)
         for group in _single_host_groups(fleet, seats, first, shipped, processes, names):
             output.note(_measuring_note(group))
@@ -175,7 +175,7 @@ def _measure(
 
 
 class _RunNames:
-    """Names of runs: of this benchmark, one after the other."""
+    """Numbered names for the runs of this benchmark."""
 
     def __init__(self) -> None:
         self._stem = f"bench-{stamp(datetime.now().astimezone())}"
@@ -192,7 +192,7 @@ def _measuring_note(trials: Sequence[Trial]) -> str:
 
 
 def _comparable_config(config: TrainConfig, steps: int) -> TrainConfig:
-    """The configuration with all that would fit itself to a device: rows must be comparable."""
+    """Fix all settings that would otherwise fit the device, so that rows are comparable."""
     from yoked.train.resolve import SMALL_DEVICE_BATCH_TOKENS, resolve
 
     device = config.device_type if config.device_type != "auto" else "cpu"
@@ -217,19 +217,19 @@ def _comparable_config(config: TrainConfig, steps: int) -> TrainConfig:
 
 
 def _ship(config: TrainConfig, seats: list[Seat], output: Output) -> TrainConfig:
-    """Data and kernels on every host; the configuration that names them there."""
+    """Send data and kernels to every host; returns the configuration that names them there."""
     from yoked.at_once import at_once
     from yoked.cli.commands.train_fleet import ship_data
     from yoked.launch.datapush import push_kernels
 
     label = ship_data(config, seats, output)
     at_once(lambda seat: push_kernels(seat.client), seats, leave=True)
-    # Shares are of all ranks together.
+    # Shares are by rank of the whole fleet, so a single host cannot use them.
     return dataclasses.replace(config, data=label, tokenizer=None, shares=None)
 
 
 def _single_host_trial(fleet: Fleet, seat: Seat, config: TrainConfig, names: _RunNames) -> Trial:
-    """A host with the ranks that it has in the fleet."""
+    """A trial of one host with as many ranks as in the fleet."""
     on_gpu = bool(_gpus(seat)) and config.device_type != "cpu"
     name = _row_name(seat, seat.ranks, "GPU" if on_gpu else "")
     return _trial_on_host(fleet, seat, seat.ranks, config, names, name=name)
@@ -255,7 +255,7 @@ def _trial_on_host(
     from yoked.launch.start import take_seats
 
     one = dataclasses.replace(fleet, hosts=(seat.host,))
-    # By itself it talks to itself over its loopback device.
+    # The ranks of a single host use its loopback interface.
     seats = take_seats(one, {seat.host.name: seat.client}, ranks, dict)
     return Trial(
         name=name,
@@ -275,19 +275,19 @@ def _host_label(seat: Seat) -> str:
 def _single_host_groups(
     fleet: Fleet,
     seats: Sequence[Seat],
-    alone: Sequence[BenchRow],
+    single_host_rows: Sequence[BenchRow],
     config: TrainConfig,
     processes: int | None,
     names: _RunNames,
 ) -> list[list[Trial]]:
-    """What else one host can do: processes on the first one's cores, and each GPU by itself."""
+    """Further trials on one host: processes on the first host's cores, and each GPU."""
     groups: list[list[Trial]] = []
     first = seats[0]
     if config.device_type in ("auto", "cpu"):
         on_cpu = dataclasses.replace(config, device_type="cpu")
         several = processes or min(MAX_PROCESSES, int(first.facts["usable_cores"]))
-        # What it does alone in the fleet is measured already.
-        known = {alone[0].ranks} if alone[0].device == "cpu" else set()
+        # Its ranks in the fleet are measured already.
+        known = {single_host_rows[0].ranks} if single_host_rows[0].device == "cpu" else set()
         device = "CPU" if _gpus(first) else ""
         groups += [
             [
@@ -305,7 +305,7 @@ def _single_host_groups(
 def _gpu_groups(
     fleet: Fleet, seats: Sequence[Seat], config: TrainConfig, names: _RunNames
 ) -> list[list[Trial]]:
-    """Each GPU by itself, on all hosts at once; a host's only one is its row alone already."""
+    """Each GPU by itself, on all hosts at once. A host's only GPU is measured already."""
     on_gpu = dataclasses.replace(config, device_type="cuda")
 
     def on(seat: Seat, number: int) -> Trial:
@@ -340,13 +340,14 @@ def _all_hosts_trial(
 
 
 def _bus_factor(seats: Sequence[Seat]) -> float:
-    """What a rank sends of a payload in an all-reduce over all ranks: 2(N-1)/N of it."""
-    ranks = sum(seat.ranks for seat in seats)
-    return 2 * (ranks - 1) / ranks
+    """Bytes that a rank sends in an all-reduce, over the payload."""
+    from yoked.probe.collectives import bus_factor
+
+    return bus_factor("all_reduce", sum(seat.ranks for seat in seats))
 
 
 def _payload_bytes(rows: Sequence[BenchRow], seats: Sequence[Seat]) -> float:
-    """The largest all-reduce that sends as much as a step on all hosts does."""
+    """Payload of an all-reduce that sends as many bytes as the largest step on all hosts."""
     together = [row.bytes_sent_per_step for row in rows if len(row.hosts) > 1]
     return max(together) / _bus_factor(seats)
 
@@ -359,25 +360,25 @@ def _time_allreduce(
     config: TrainConfig,
     output: Output,
 ) -> list[tuple[float, float]]:
-    """(bytes, seconds) of all-reduces over the fleet's ranks while nothing computes.
+    """Measure all-reduces over the fleet's ranks, without computation; (bytes, seconds) of each.
 
-    Sizes up to payload_bytes, and the next larger one unless it would take too long.
+    Sizes go up to payload_bytes, and to the next larger one if it does not take too long.
     """
     from yoked.cli.commands.probe_job import run_worker
     from yoked.probe.collectives import PAYLOADS_BYTES
 
     output.note("measuring all-reduces by themselves")
     largest = next((each for each in PAYLOADS_BYTES if each >= payload_bytes), PAYLOADS_BYTES[-1])
-    wanted = {
+    collectives = {
         "largest_bytes": largest,
         "limit_s": ALL_REDUCE_LIMIT_S,
         "gpus": config.device_type in ("auto", "cuda"),
     }
-    spec = {"rehearsal": None, "collectives": wanted}
+    spec = {"rehearsal": None, "collectives": collectives}
     try:
         result = run_worker(fleet, clients, seats, spec, lambda _: None)
     except YokedError as problem:
-        # What took long is measured already.
+        # The rows, which took long, are measured already and must not be lost.
         output.note(f"no all-reduce by itself: {problem}")
         return []
     timed = [each for each in result["collectives"] if each["op"] == "all_reduce"]
@@ -390,7 +391,7 @@ def _with_allreduce(
     link_bytes_per_s: float | None,
     seats: Sequence[Seat],
 ) -> list[BenchRow]:
-    """Rows of all hosts with what an all-reduce of their bytes takes, and should take."""
+    """Add measured and predicted all-reduce times to the rows of all hosts."""
     from yoked.report.bench_table import interpolate_time_s
 
     def complete(row: BenchRow) -> BenchRow:
@@ -405,7 +406,7 @@ def _with_allreduce(
 
 
 def _slowest_link_bytes_per_s(fleet: Fleet, output: Output) -> float | None:
-    """The slowest wire between the fleet's hosts while both directions are in use."""
+    """Rate of the slowest link of the fleet with both directions in use; None: unknown."""
     from yoked.probe.store import load_newest
 
     try:

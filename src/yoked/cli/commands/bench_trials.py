@@ -1,4 +1,4 @@
-"""The runs of `yoked bench`: started together, followed step by step, and gone when measured."""
+"""The runs of `yoked bench`: started together, followed step by step, removed when measured."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from yoked.remote.client import AgentClient, host_wrote
 from yoked.report.bench_table import BenchRow, concurrent_steps, read_steps
 from yoked.train.config import TrainConfig
 
-# Below this no median says anything, however long a slow host takes.
+# A median of fewer steps says nothing, however long a slow host takes.
 MIN_STEPS = 4
-# Below the job's own folder, so that the run goes with it.
+# In the job's folder, so that the run is removed with it.
 RUNS = "runs"
-# Asking costs the hosts a millisecond that is not the training's.
+# Each poll takes a millisecond from the hosts' training.
 _POLL_S = 0.5
 
 
@@ -47,18 +47,18 @@ class Trial:
 
     @property
     def ranks(self) -> int:
-        """Ranks of all its hosts."""
+        """Ranks on all hosts."""
         return sum(seat.ranks for seat in self.seats)
 
     @property
     def steps(self) -> int:
-        """How many it takes."""
+        """Steps of the run."""
         assert self.config.num_iterations is not None
         return self.config.num_iterations
 
 
 class Jobs:
-    """Jobs on the hosts of a fleet that end with the `with` statement, whatever happens."""
+    """Jobs on a fleet's hosts. All end with the `with` statement, whatever happens."""
 
     def __init__(self) -> None:
         self._started: list[Started] = []
@@ -70,28 +70,30 @@ class Jobs:
         at_once(self._remove, self._started)
 
     def start(self, order: Order, seats: Sequence[Seat]) -> Started:
-        """Start a job. Raises JobError or HostError, and then nothing is left of it."""
+        """Start a job. Raises JobError or HostError; nothing is left of the job then."""
         started = start_job(order, list(seats), _say_nothing)
         self._started.append(started)
         return started
 
     def record(self, started: Started) -> Record:
-        """How a job is now, as its hosts tell. Raises YokedError when none of them answers."""
+        """The present state of a job. Raises YokedError if no host answers."""
         clients = {seat.host.name: seat.client for seat in started.seats}
-        told, failures = ask_all(clients, lambda client: client.call("job_status", run=started.run))
-        if not told:
+        statuses, failures = ask_all(
+            clients, lambda client: client.call("job_status", run=started.run)
+        )
+        if not statuses:
             raise next(iter(failures.values()))
-        return join({host: [status] for host, status in told.items()})[0]
+        return join({host: [status] for host, status in statuses.items()})[0]
 
     def end(self, started: Started) -> None:
-        """End a job that still runs; without a checkpoint, which nobody wants."""
+        """End a job if it still runs, without a checkpoint."""
         clients = {seat.host.name: seat.client for seat in started.seats}
         record = self.record(started)
         if record.active:
             stop_run(clients, record, wait_s=0, say=_say_nothing)
 
     def _remove(self, started: Started) -> None:
-        # What a lost host has left, `yoked clean` finds.
+        # `yoked clean` removes what is left on a lost host.
         with contextlib.suppress(YokedError):
             self.end(started)
         for seat in started.seats:
@@ -104,10 +106,10 @@ def _say_nothing(line: str) -> None:
 
 
 def measure(trials: Sequence[Trial], output: Output) -> list[BenchRow]:
-    """Run trials, all at the same time, and read their rows.
+    """Run all trials at the same time, and read their rows.
 
-    The others are ended when the first has done its steps and they have done a few.
-    Raises JobError for one that failed, and then none is left.
+    When the first has done its steps, the others are ended as soon as they have done a few. Raises
+    JobError if a trial fails; all are ended then.
     """
     with Jobs() as jobs, tempfile.TemporaryDirectory(prefix="yoked-bench-") as folder:
         started = at_once(lambda trial: _start(jobs, trial, Path(folder)), trials)
@@ -120,7 +122,7 @@ def measure(trials: Sequence[Trial], output: Output) -> list[BenchRow]:
 def _counted_steps(
     runs: Sequence[_TrialRun], step_counts: Sequence[Mapping[str, int]], output: Output
 ) -> list[range]:
-    """The steps of each run whose time counts: those beside the others', if they are enough."""
+    """The steps of each run whose time counts: those concurrent with all others, if enough."""
     if len(runs) == 1:
         return [range(1, len(runs[0].steps))]
     beside = concurrent_steps(step_counts, {run.trial.name: run.trial.steps for run in runs})
@@ -136,13 +138,13 @@ def _counted_steps(
 
 def _start(jobs: Jobs, trial: Trial, folder: Path) -> Started:
     assert trial.config.run is not None
-    own = folder / trial.config.run
-    own.mkdir()
+    job_folder = folder / trial.config.run
+    job_folder.mkdir()
     shipped = dataclasses.replace(trial.config, ranks=None, runs_dir=Path(RUNS), tokenizer=None)
-    (own / CONFIG_NAME).write_text(json.dumps(shipped.to_dict()), encoding="utf-8")
+    (job_folder / CONFIG_NAME).write_text(json.dumps(shipped.to_dict()), encoding="utf-8")
     order = Order(
         run=trial.config.run,
-        program=Program("module", "yoked.train", ("--config-file", CONFIG_NAME), own),
+        program=Program("module", "yoked.train", ("--config-file", CONFIG_NAME), job_folder),
         threads=trial.config.thread_count,
         own_threads=True,
         bootstrap=False,
@@ -152,7 +154,7 @@ def _start(jobs: Jobs, trial: Trial, folder: Path) -> Started:
 
 
 class _TrialRun:
-    """A trial that is under way: its training lines as they come."""
+    """A trial that runs, and its training lines so far."""
 
     def __init__(self, trial: Trial, started: Started) -> None:
         self.trial, self.started = trial, started
@@ -162,34 +164,34 @@ class _TrialRun:
 
     @property
     def client(self) -> AgentClient:
-        """Of rank 0's host."""
+        """The client of rank 0's host."""
         return self.started.seats[0].client
 
     @property
     def folder(self) -> str:
-        """The job's, on rank 0's host."""
+        """The job's folder on rank 0's host."""
         return f"{self.started.seats[0].job_root}/{self.started.run}"
 
     def poll(self) -> None:
-        """Take in the training lines that were written since."""
+        """Read the training lines that were written since the last poll."""
         path = f"{self.folder}/work/{RUNS}/{self.started.run}/metrics.jsonl"
         parts = self.client.stream("file_read", path=path, offset=self._offset)
         new = b"".join(part.data for part in parts)
-        whole = new[: new.rfind(b"\n") + 1]
-        self._offset += len(whole)
+        complete = new[: new.rfind(b"\n") + 1]
+        self._offset += len(complete)
         with host_wrote(self.client.host, path):
-            lines = [json.loads(line) for line in whole.splitlines()]
+            lines = [json.loads(line) for line in complete.splitlines()]
             self.steps += [line for line in lines if "dt_s" in line]
 
     def row(self, counted: range) -> BenchRow:
-        """What was measured. counted: the steps whose time counts."""
+        """The row of this trial. counted: the steps whose time counts."""
         with host_wrote(self.client.host, f"what {self.started.run} measured"):
             return self._read_row(counted)
 
     def _read_row(self, counted: range) -> BenchRow:
-        told = fetch_json(self.client, f"{self.folder}/work/{RUNS}/{self.started.run}/run.json")
-        first: Mapping[str, Any] = next(iter((told or {}).get("hosts") or ()), {})
-        # What `auto` came to.
+        facts = fetch_json(self.client, f"{self.folder}/work/{RUNS}/{self.started.run}/run.json")
+        first: Mapping[str, Any] = next(iter((facts or {}).get("hosts") or ()), {})
+        # The sync that `auto` chose.
         sync = None if self.trial.sync is None else str(first.get("sync", self.trial.sync))
         is_auto = self.trial.sync == "auto" and len(self.trial.seats) > 1
         row = BenchRow(
@@ -206,15 +208,15 @@ class _TrialRun:
 
 
 def _follow(runs: Sequence[_TrialRun], jobs: Jobs, output: Output) -> list[dict[str, int]]:
-    """Wait for the runs; how many steps each had finished, from look to look.
+    """Wait for all runs; returns the steps that each had finished, at each poll.
 
-    Raises JobError for one that failed.
+    Raises JobError if a run failed.
     """
     step_counts: list[dict[str, int]] = []
     progress = StageProgress(output.console)
     try:
         while not all(run.ended for run in runs):
-            # Over first: what it wrote before its end must not be missed.
+            # Ask for the end before reading lines: none that was written before it is missed.
             for run, ended in _ended(runs, jobs):
                 run.ended = ended
             at_once(lambda run: run.poll(), runs)
@@ -238,7 +240,7 @@ def _ended(runs: Sequence[_TrialRun], jobs: Jobs) -> Iterator[tuple[_TrialRun, b
 
 
 def _raise_failure(run: _TrialRun, end: JobEnd) -> None:
-    """Raise JobError: what the job's hosts say of its end, before it is removed."""
+    """Raise JobError with the reason that the job's hosts give, before it is removed."""
     failure = end.record.failure or {}
     raise JobError(
         "\n".join([f"{run.trial.name}: {end.verdict}", *end.evidence]),
@@ -247,7 +249,7 @@ def _raise_failure(run: _TrialRun, end: JobEnd) -> None:
 
 
 def _end_slow_runs(runs: Sequence[_TrialRun], jobs: Jobs) -> None:
-    """When one has done its steps, nothing that the others still do is at the same time."""
+    """End the other runs when one is done: their further steps would not be concurrent."""
     if not any(len(run.steps) >= run.trial.steps for run in runs):
         return
     for run in runs:

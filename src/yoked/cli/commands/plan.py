@@ -1,4 +1,4 @@
-"""`yoked plan`: what each way of training would give here, before any time is spent on it."""
+"""`yoked plan`: the predicted speed of each way to train on a fleet."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MODEL = Group("Model and run, as in `yoked train`", sort_key=1)
 LARGER_BATCH_FACTOR = 4
-# When the fleet reaches less of its hosts' sum, say what a larger batch would give.
+# Below this efficiency the plan also says what a larger batch would gain.
 GOOD_EFFICIENCY = 0.85
 
 
@@ -36,7 +36,7 @@ def _model(help_text: str) -> Parameter:
 
 @dataclass(frozen=True)
 class PlanFlags:
-    """The run that is planned, by the flags of `yoked train`."""
+    """The run to plan, by the flags of `yoked train`."""
 
     depth: Annotated[int | None, _model("Layers of the model; width follows.")] = None
     aspect_ratio: Annotated[int, _model("Width is depth times this.")] = 64
@@ -56,13 +56,13 @@ class PlanFlags:
     ] = None
 
     def config(self) -> TrainConfig:
-        """As training has it. Raises UsageError for what cannot be meant."""
+        """The trainer's configuration. Raises UsageError for invalid values."""
         from yoked.train.config import TrainConfig
 
         return TrainConfig(**dataclasses.asdict(self))
 
     def to_args(self) -> list[str]:
-        """What was given, as a command line of `yoked train` has it."""
+        """The given flags, as arguments of `yoked train`."""
         return [
             f"--{field.name.replace('_', '-')} {getattr(self, field.name)}"
             for field in dataclasses.fields(self)
@@ -137,7 +137,7 @@ def command(
         plan_payload(plan, measurement, target, names, simulated=simulate is not None),
         verdict=verdict(plan),
         evidence=plan_lines(plan, measurement, target, names, larger, simulated=simulate),
-        # A host that nobody has cannot be trained on.
+        # Simulated hosts cannot train.
         next_commands=[] if simulate or added else _next_commands(plan, flags, fleet),
     )
     return 1 if plan.over_memory else 0
@@ -145,7 +145,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Run:
-    """The run as it would be, resolved for the fleet's devices."""
+    """The run, resolved for the fleet's devices."""
 
     shape: Shape
     resolved: ResolvedConfig
@@ -260,7 +260,7 @@ def _target(run: _Run, prices: tuple[str, ...], measurement: Measurement) -> Tar
 
 
 def _larger_batch_plan(plan: Plan, measurement: Measurement) -> Plan | None:
-    """The plan for larger steps, where the network keeps the fleet from what its hosts could."""
+    """The plan for larger steps, if the network slows this one down; else None."""
     from yoked.plan.search import make_plan
 
     if len(plan.single_host) == 1 or (plan.efficiency >= GOOD_EFFICIENCY and not plan.excluded):

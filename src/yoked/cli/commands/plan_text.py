@@ -1,4 +1,4 @@
-"""What `yoked plan` says: plain data for programs, lines for people. Nothing is done here."""
+"""The output of `yoked plan`: JSON for programs, lines for people."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plan_payload(
     *,
     simulated: bool,
 ) -> dict[str, Any]:
-    """What `yoked plan --json` promises."""
+    """The object that `yoked plan --json` prints. Its keys are promised."""
     counts = count_parameters(plan.request.shape)
     return {
         "fleet": measurement.fleet,
@@ -103,7 +103,7 @@ def _candidate(candidate: Candidate, target: Target) -> dict[str, Any]:
 
 
 def _transfer_times(plan: Plan) -> list[TransferTime]:
-    """For the ranks of the whole fleet; a host alone shows what a second one would mean."""
+    """The bandwidth table of the whole fleet; for a single rank, of two."""
     ranks = max(2, sum(plan.candidates[0].ranks.values()))
     return transfer_times(plan.request.shape, ranks, plan.request.tokens_per_step / ranks)
 
@@ -117,7 +117,7 @@ def plan_lines(
     *,
     simulated: str | None,
 ) -> list[str]:
-    """The evidence: where the figures are from, candidates, reasons, bandwidth arithmetic."""
+    """The evidence: the source of the figures, reasons, candidates, bandwidth table."""
     lines = [_source(measurement, simulated), *explanation(plan, target, added)]
     if larger is not None and larger.speedup > MIN_GAIN * plan.speedup:
         lines.append(
@@ -125,7 +125,7 @@ def plan_lines(
             f"{larger.speedup:.2f} times the fastest alone (--sync {larger.chosen.sync}): "
             "fewer, larger steps, so another run"
         )
-    lines += ["", *_candidate_table(plan), "", *_arithmetic_table(plan)]
+    lines += ["", *_candidate_table(plan), "", *_bandwidth_lines(plan)]
     return lines
 
 
@@ -167,7 +167,7 @@ def _shares(candidate: Candidate) -> str:
     return ":".join(rows[:_MOST_SHARES]) + more
 
 
-def _arithmetic_table(plan: Plan) -> list[str]:
+def _bandwidth_lines(plan: Plan) -> list[str]:
     ranks = max(2, sum(plan.candidates[0].ranks.values()))
     rates = [format_bit_per_s(rate) for rate in LINE_RATES_BIT_PER_S]
     rows = [

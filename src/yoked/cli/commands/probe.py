@@ -1,4 +1,4 @@
-"""`yoked probe`: what the fleet's links, collectives and processors give."""
+"""`yoked probe`: measure the fleet's links, collectives and processors."""
 
 from __future__ import annotations
 
@@ -55,32 +55,32 @@ class ModelFlags:
     device_type: Annotated[str, _model("Where to compute: auto, cpu, cuda or mps.")] = "auto"
 
     def config(self) -> TrainConfig:
-        """As training has it. Raises UsageError for what cannot be meant."""
+        """The trainer's configuration. Raises UsageError for invalid values."""
         import dataclasses
 
         from yoked.train.config import TrainConfig
         from yoked.train.resolve import resolve
 
         config = TrainConfig(**dataclasses.asdict(self))
-        # Only what no device could compute is refused before the hosts are asked.
+        # The hosts' devices are not known yet: refuse only what no device can compute.
         resolve(config, "cpu" if self.device_type == "auto" else self.device_type)
         return config
 
     def to_args(self) -> list[str]:
-        """As a command line of the trainer has it."""
+        """Arguments for the trainer's command line."""
         import dataclasses
 
-        given = dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
         return [
             f"--{name.replace('_', '-')}={value}"
-            for name, value in given.items()
+            for name, value in values.items()
             if value is not None
         ]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Which parts of the probe are wanted."""
+    """The parts of the probe to run."""
 
     links: bool
     collectives: bool
@@ -127,18 +127,18 @@ def command(
             f"--collectives-limit {collectives_limit!r}: no time", fix="--no-collectives"
         )
     model.config()
-    wanted = open_fleet(fleet)
-    probe = _Probe(wanted, model, Parts(links, collectives, compute), output, quick, limit_s)
+    opened = open_fleet(fleet)
+    probe = _Probe(opened, model, Parts(links, collectives, compute), output, quick, limit_s)
     probe.run()
     return report(probe.result, output)
 
 
 @dataclass
 class ProbeResult:
-    """What a probe came to. problem: why a part of it is missing; saved_to: the file, if it is
-    complete.
+    """The result of a probe.
 
-    skipped_sizes: sizes of collectives that would have taken too long.
+    skipped_sizes: sizes of collectives that would have taken too long. problem: why a part is
+    missing. saved_to: the measurement's file; None: it is incomplete and was not saved.
     """
 
     fleet: Fleet
@@ -152,7 +152,7 @@ class ProbeResult:
 
 
 class StatusLine:
-    """One line on a terminal that says what is being done; nothing elsewhere."""
+    """One line of progress on a terminal; nothing elsewhere."""
 
     def __init__(self, output: Output) -> None:
         self._console = output.console
@@ -161,14 +161,14 @@ class StatusLine:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self._began_s
 
     def show(self, doing: str) -> None:
-        """Say what is being done now."""
+        """Show the current action."""
         if self._console.is_terminal:
             self._drawn = True
-            # \x1b[K clears what a longer line before this one left.
+            # \x1b[K clears the rest of a longer line before this one.
             line = f"{self.elapsed_s:3.0f} s  {one_line(doing)}"[: self._console.width - 1]
             self._console.file.write(f"\r{line}\x1b[K")
             self._console.file.flush()
@@ -184,7 +184,7 @@ class StatusLine:
 
 
 class _Probe:
-    """One probe of a fleet, from connecting to keeping."""
+    """One probe of a fleet, from connecting to saving."""
 
     result: ProbeResult
 
@@ -204,7 +204,7 @@ class _Probe:
         self._progress = StatusLine(output)
 
     def run(self) -> None:
-        """Measure what is wanted; what a host lacks is told in `result`, and the rest is there."""
+        """Measure the requested parts. If hosts cannot do one, result.problem says why."""
         from yoked.cli.commands.fleet_job import connected
         from yoked.remote.client import host_wrote
 
@@ -220,9 +220,9 @@ class _Probe:
                     seats, from_ranks = self._job(clients, addresses, links)
                 except YokedError as caught:
                     problem = caught
-            # At the latest now, if there was no job to wait for; raises what it raised before.
+            # Measured here if no job did it; a failure in the job is raised again.
             links()
-        # It is what the ranks said; without a job there is nothing of theirs in it.
+        # Values in it come from the ranks: an invalid one is that host's error.
         first = next((seat.host.name for seat in seats), self._fleet.hosts[0].name)
         with host_wrote(first, "what the probe measured"):
             self.result = self._probe_result(facts, links.measured, seats, from_ranks, problem)
@@ -242,9 +242,9 @@ class _Probe:
             links=links,
             skipped_sizes=from_ranks.get("left_out", []),
             choices={
-                seat.host.name: told["choices"]
-                for seat, told in _by_seat(seats, from_ranks.get("rehearsals", []))
-                if told is not None
+                seat.host.name: report["choices"]
+                for seat, report in _by_seat(seats, from_ranks.get("rehearsals", []))
+                if report is not None
             },
             problem=problem,
             saved_to=self._save(measurement),
@@ -255,13 +255,13 @@ class _Probe:
         from yoked.at_once import at_once
         from yoked.fleet.discover import require_distinct
 
-        told = at_once(lambda client: client.call("facts"), clients.values())
-        facts = dict(zip(clients, told, strict=True))
+        answers = at_once(lambda client: client.call("facts"), clients.values())
+        facts = dict(zip(clients, answers, strict=True))
         require_distinct(facts)
         return facts
 
     def _addresses(self, clients: Mapping[str, AgentClient]) -> Mapping[str, tuple[str, str]]:
-        """(interface, address) of each host, over which each has reached each."""
+        """(interface, address) of each host, at which all others have reached it."""
         from yoked.fleet.discover import find_addresses
 
         if not self._many:
@@ -289,7 +289,7 @@ class _Probe:
         addresses: Mapping[str, tuple[str, str]],
         links: Callable[[], None],
     ) -> tuple[Sequence[Seat], Mapping[str, Any]]:
-        """links: measures them, while the hosts load torch if they can do both."""
+        """Run the ranks' part. links: called while hosts load torch, if they have spare time."""
         from yoked.cli.commands.probe_job import (
             REHEARSAL,
             have_spare_time,
@@ -326,8 +326,8 @@ class _Probe:
         from yoked.probe.summary import RankReport, summarise
 
         ranks = [
-            RankReport(seat.host.name, told)
-            for seat, told in _by_seat(seats, from_ranks.get("rehearsals", []))
+            RankReport(seat.host.name, report)
+            for seat, report in _by_seat(seats, from_ranks.get("rehearsals", []))
         ]
         return summarise(
             fleet=self._fleet.name,
@@ -340,7 +340,7 @@ class _Probe:
         )
 
     def _save(self, measurement: Measurement) -> Path | None:
-        """Keep what is whole: `yoked plan` would miss the rest."""
+        """Save a complete measurement: `yoked plan` cannot use any other."""
         from yoked.probe.store import save
         from yoked.probe.summary import is_complete
 
@@ -348,7 +348,7 @@ class _Probe:
 
 
 class _MeasureOnce:
-    """Measures links once, however often it is called; a failure is raised every time."""
+    """Measures links on the first call; every call raises the failure of that one."""
 
     def __init__(self, measure: Callable[[], list[LinkMeasurement]]) -> None:
         self._measure = measure
@@ -370,19 +370,19 @@ class _MeasureOnce:
 def _link_ends(
     clients: Mapping[str, AgentClient], addresses: Mapping[str, tuple[str, str]]
 ) -> list[Any]:
-    """Where each host is reached, with the MTU of its interface."""
+    """The address of each host, with the MTU of its interface."""
     from yoked.at_once import at_once
     from yoked.probe.links import LinkEnd
 
     def link_end(name: str) -> LinkEnd:
         interface, address = addresses[name]
-        found = {each["name"]: each["mtu_bytes"] for each in clients[name].call("interfaces")}
-        return LinkEnd(name, interface, address, found.get(interface))
+        mtus = {each["name"]: each["mtu_bytes"] for each in clients[name].call("interfaces")}
+        return LinkEnd(name, interface, address, mtus.get(interface))
 
     return at_once(link_end, addresses)
 
 
 def _by_seat(seats: Sequence[Seat], by_rank: Sequence[Any]) -> list[tuple[Seat, Any]]:
-    """What each rank told, with its seat: ranks are counted from host to host."""
+    """Each rank's report with its seat; ranks are numbered host by host."""
     filled = [seat for seat in seats for _ in range(seat.ranks)]
     return list(zip(filled, by_rank, strict=True)) if by_rank else []

@@ -1,4 +1,4 @@
-"""The part of a probe that needs torch: one job on all hosts, gone from them when it is over."""
+"""The part of a probe that needs torch: one job on all hosts, removed when it ends."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def seats_of(
     clients: Mapping[str, AgentClient],
     addresses: Mapping[str, tuple[str, str]],
 ) -> list[Seat]:
-    """The hosts as they would train. Raises HostError that names what a host lacks."""
+    """The hosts with their ranks, as in training. Raises HostError that names what a host lacks."""
     seats = take_seats(fleet, clients, None, lambda: addresses)
     require_versions(seats)
     return seats
 
 
 def have_spare_time(seats: Sequence[Seat]) -> bool:
-    """Whether every host has half a core that nobody uses, and says so."""
+    """Whether every host reports half an idle core."""
 
     def spare(seat: Seat) -> bool:
-        told = seat.client.call("health", parts=["processes"])["processes"]
-        return told is not None and told["idle_cores"] >= SPARE_CORES
+        processes = seat.client.call("health", parts=["processes"])["processes"]
+        return processes is not None and processes["idle_cores"] >= SPARE_CORES
 
     return all(at_once(spare, seats))
 
@@ -59,11 +59,11 @@ def run_worker(
     doing: Callable[[str], None],
     meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Run the worker on all hosts; its result. doing: told what it is at.
+    """Run the worker on all hosts; returns its result. doing: called with each progress message.
 
-    meanwhile: done while the hosts load torch, in spare time; only then do they begin, and what it
-    raises ends the job. Ctrl-C ends it everywhere. Raises JobError when it failed, and then its
-    logs stay.
+    meanwhile: called while the hosts load torch in spare time; the worker measures only after it
+    returns, and an exception of it ends the job. Ctrl-C ends the job on all hosts. Raises JobError
+    if the job failed; its logs then stay on the hosts.
     """
     name = f"probe-{stamp(datetime.now().astimezone())}-{secrets.token_hex(2)}"
     at_once(lambda seat: push_kernels(seat.client), seats, leave=True)
@@ -80,7 +80,7 @@ def run_worker(
     def approve() -> None:
         if meanwhile is not None:
             meanwhile()
-            # In the job's folder, with which it goes.
+            # The gate is in the job's folder, and is removed with it.
             made = first.client.call("run", argv=["touch", gate])
             if made["exit_status"] != 0:
                 raise JobError(
@@ -92,7 +92,7 @@ def run_worker(
     keep_logs = False
     try:
         start_job(order, list(seats), lambda _: None, approve=approve)
-        with contextlib.suppress(AllHeardError):
+        with contextlib.suppress(ResultReceivedError):
             end = follow_job(clients, name, listener, partial(reconnect, fleet))
             if end.detached:
                 raise KeyboardInterrupt
@@ -109,7 +109,7 @@ def run_worker(
 
 
 def _clear(run: str, seats: Sequence[Seat]) -> None:
-    """Leave nothing of a job on its hosts; one that no longer answers ends it by itself."""
+    """Remove a job from its hosts; a host that does not answer ends it by itself."""
 
     def clear(seat: Seat) -> None:
         with contextlib.suppress(YokedError):
@@ -119,12 +119,12 @@ def _clear(run: str, seats: Sequence[Seat]) -> None:
     at_once(clear, seats)
 
 
-class AllHeardError(Exception):
-    """Rank 0 has told what all have measured; nobody waits for the job to take its leave."""
+class ResultReceivedError(Exception):
+    """Rank 0 has sent the result; waiting for the end of the job would only take time."""
 
 
 class RankListener:
-    """Hears rank 0's lines. result: the last of them, with which it has heard enough."""
+    """Reads rank 0's lines. result: from the last of them, which ends the reading."""
 
     def __init__(self, doing: Callable[[str], None]) -> None:
         self.result: dict[str, Any] | None = None
@@ -132,25 +132,25 @@ class RankListener:
         self._unfinished = ""
 
     def note(self, line: str) -> None:
-        """Words about the job: a host that is out of reach."""
+        """Show a message about the job, such as an unreachable host."""
         self._doing(line)
 
     def rank_output(self, stream: str, text: str) -> None:
-        """A piece of rank 0's output; what libraries say on stderr is in the logs if it fails."""
+        """Take a piece of rank 0's output. stderr is ignored; it is in the logs of a failed job."""
         if stream != "out":
             return
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         for line in lines:
-            self._hear(line)
+            self._parse_line(line)
 
-    def _hear(self, line: str) -> None:
+    def _parse_line(self, line: str) -> None:
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):
-            # A library's own words.
+            # A library printed this line.
             return
         if isinstance(message, dict) and "doing" in message:
             self._doing(str(message["doing"]))
         elif isinstance(message, dict) and isinstance(message.get("result"), dict):
             self.result = message["result"]
-            raise AllHeardError
+            raise ResultReceivedError

@@ -1,9 +1,9 @@
-"""What `yoked probe` says: tables for people, one object for programs. Nothing is measured here."""
+"""The output of `yoked probe`: tables for people, one JSON object for programs."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from yoked.cli.commands.lab_text import counted, table
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from yoked.cli.commands.probe import ProbeResult
     from yoked.cli.output import Output
     from yoked.probe.links import LinkMeasurement
-    from yoked.records.measurement import Compute, Measurement, StepCost
+    from yoked.records.measurement import Measurement, StepCost
 
 _LINKS = ("from", "to", "interface", "goodput", "both ways", "round trip", "median", "MTU")
 _COLLECTIVES = ("collective", "size", "time", "algorithm", "bus", "of the wire")
@@ -23,7 +23,7 @@ _STEPS = ("host", "dtype", "tokens", "forward", "head", "backward", "AdamW", "Mu
 
 
 def report(result: ProbeResult, output: Output) -> int:
-    """Say what was found; returns the exit status."""
+    """Print the result; returns the exit status."""
     output.result(
         payload(result),
         verdict=_verdict(result),
@@ -34,7 +34,7 @@ def report(result: ProbeResult, output: Output) -> int:
 
 
 def payload(result: ProbeResult) -> dict[str, Any]:
-    """As --json has it."""
+    """The object that `--json` prints."""
     measurement = result.measurement
     return {
         "ok": result.problem is None,
@@ -151,12 +151,12 @@ def _collective_lines(result: ProbeResult) -> Iterator[str]:
             ],
         )
     if result.skipped_sizes:
-        told = ", ".join(
+        sizes = ", ".join(
             f"{each['op']} of {format_bytes(each['payload_bytes'])} "
             f"(about {format_duration(each['expected_s'])})"
             for each in result.skipped_sizes
         )
-        yield f"left out, too long: {told}; --collectives-limit 2min allows more"
+        yield f"left out, too long: {sizes}; --collectives-limit 2min allows more"
 
 
 def _compute_lines(measurement: Measurement) -> Iterator[str]:
@@ -206,24 +206,20 @@ def _roofline_text(verdict: Roofline) -> str:
 
 
 def _rooflines(measurement: Measurement) -> dict[tuple[str, str], Roofline]:
-    """The verdict for each host and dtype that took a step."""
+    """The roofline of each host and dtype in which a step was measured."""
     rooflines = {}
     for cost in measurement.step_costs:
-        own = [
+        on_host = [
             each
             for each in measurement.compute
             if each.host == cost.host and each.device.partition(":")[0] == cost.device
         ]
-        stepped = {each.dtype for each in measurement.step_costs if each.host == cost.host}
-        mine = next((each for each in own if each.dtype == cost.dtype), None)
-        if mine is not None:
-            others = _others(own, stepped - {cost.dtype})
-            rooflines[cost.host, cost.dtype] = roofline(cost, mine, others)
+        measured = {each.dtype for each in measurement.step_costs if each.host == cost.host}
+        compute = next((each for each in on_host if each.dtype == cost.dtype), None)
+        if compute is not None:
+            others = tuple(each for each in on_host if each.dtype in measured - {cost.dtype})
+            rooflines[cost.host, cost.dtype] = roofline(cost, compute, others)
     return rooflines
-
-
-def _others(own: Sequence[Compute], dtypes: set[str]) -> tuple[Compute, ...]:
-    return tuple(each for each in own if each.dtype in dtypes)
 
 
 def _closing_lines(result: ProbeResult) -> Iterator[str]:
@@ -248,7 +244,7 @@ def _next(result: ProbeResult) -> list[str]:
 
 
 def _flops(flops_per_s: float) -> str:
-    """A speed, such as `268 GFLOP/s`."""
+    """A speed as text, such as `268 GFLOP/s`."""
     for scale, unit in ((1e12, "TFLOP/s"), (1e9, "GFLOP/s")):
         if flops_per_s >= scale:
             return f"{flops_per_s / scale:.3g} {unit}"
