@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from yoked.costmodel.messages import ring_bytes
+from yoked.costmodel.token_stats import expected_unique_tokens
+from yoked.costmodel.work import DENSE_BYTES, ROW_BYTES
 from yoked.plan.shape import Shape, count_parameters
-from yoked.timeline.messages import ring_bytes
-from yoked.timeline.token_stats import expected_unique_tokens
-from yoked.timeline.work import DENSE_BYTES, ROW_BYTES
 
 LINE_RATES_BIT_PER_S = (1e9, 2.5e9, 10e9, 400e9)
 # Ethernet, IP and TCP headers leave 94.9% of the line at an MTU of 1,500.

@@ -8,22 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from yoked.plan.costs import RankCost, codec_cost
-from yoked.plan.memory import rank_memory
-from yoked.plan.shape import (
-    Shape,
-    count_parameters,
-    flops_per_token,
-    head_flops_per_token,
-    muon_flops,
-)
-from yoked.timeline.assignment import assign_rows, water_fill
-from yoked.timeline.ownership import owner_fractions
-from yoked.timeline.schedule import MicroBatchSchedule, max_deferred_backwards, schedule_rows
-from yoked.timeline.simulator import simulate_step
-from yoked.timeline.token_stats import expected_unique_tokens
-from yoked.timeline.vocab_parallel import is_vocab_parallel
-from yoked.timeline.work import (
+from yoked.costmodel.assignment import assign_rows, water_fill
+from yoked.costmodel.matrix_owners import owner_fractions
+from yoked.costmodel.schedule import MicroBatchSchedule, max_deferred_backwards, schedule_rows
+from yoked.costmodel.simulator import simulate_step
+from yoked.costmodel.token_stats import expected_unique_tokens
+from yoked.costmodel.vocab_parallel import is_vocab_parallel
+from yoked.costmodel.work import (
     DENSE_BYTES,
     GLOO_CPU_S_PER_BYTE,
     ROW_BYTES,
@@ -32,6 +23,15 @@ from yoked.timeline.work import (
     StepForecast,
     StepTraffic,
     head_part,
+)
+from yoked.plan.costs import RankCost, codec_cost
+from yoked.plan.memory import rank_memory
+from yoked.plan.shape import (
+    Shape,
+    count_parameters,
+    flops_per_token,
+    head_flops_per_token,
+    muon_flops,
 )
 
 EXACT = "exact"

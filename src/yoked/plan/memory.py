@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from yoked.costmodel.schedule import activation_numbers
+from yoked.costmodel.token_stats import expected_unique_tokens
 from yoked.plan.shape import Shape, count_parameters
-from yoked.timeline.schedule import activation_numbers
-from yoked.timeline.token_stats import expected_unique_tokens
 
 # A process that has imported torch, chosen its libraries and allocated its work buffers. The
 # total is within 4% of the peaks measured at depth 4 with 2 and 8 rows (1.02 and 1.38 GB).

@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection
 from itertools import permutations
 
+from yoked.costmodel.work import Network, PortRate
 from yoked.errors import YokedError
 from yoked.records.measurement import Collective, Measurement
-from yoked.timeline.work import Network, PortRate
 
 # Gloo's bus bandwidth over raw TCP's goodput, if no collective was measured: all_reduces of 8 MB
 # and more reached 99% at 1 Gbit/s and 95% at 100 Mbit/s.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from yoked.costmodel.work import DENSE_BYTES, Network
 from yoked.errors import UsageError, YokedError
 from yoked.plan.candidates import EXACT, Candidate, build_candidate
 from yoked.plan.costs import RankCost, rank_costs
@@ -16,7 +17,6 @@ from yoked.plan.memory import USABLE_FRACTION
 from yoked.plan.network import network_of
 from yoked.plan.shape import Shape
 from yoked.records.measurement import Measurement
-from yoked.timeline.work import DENSE_BYTES, Network
 
 # From lossless to most lossy.
 SYNCS = tuple(DENSE_BYTES)

@@ -15,10 +15,10 @@ from typing import Any, get_args
 import torch
 import torch.distributed as dist
 
+from yoked.costmodel.assignment import split_by_weight
 from yoked.errors import DataError, UsageError
 from yoked.ranks.exchange import read_list, read_table, read_text, read_whole
 from yoked.ranks.meeting import meet, tell_if_unproved
-from yoked.timeline.assignment import split_by_weight
 from yoked.train import choose, kernels
 from yoked.train.balance.initial import InitialShares, initial_shares
 from yoked.train.choose import Choice

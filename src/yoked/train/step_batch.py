@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from yoked.timeline.schedule import MicroBatchSchedule, schedule_micro_batches
+from yoked.costmodel.schedule import MicroBatchSchedule, schedule_micro_batches
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from yoked.timeline.assignment import ranges_of, split_by_weight
-from yoked.timeline.schedule import max_deferred_backwards
+from yoked.costmodel.assignment import ranges_of, split_by_weight
+from yoked.costmodel.schedule import max_deferred_backwards
 from yoked.train.choose import synchronize
 from yoked.train.comm.communicator import Communicator
 from yoked.train.lm_head.protocol import LmHead

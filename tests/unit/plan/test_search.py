@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from yoked.costmodel.assignment import assign_rows
+from yoked.costmodel.simulator import simulate_step
+from yoked.costmodel.work import GLOO_CPU_S_PER_BYTE, Network, PortRate, RankWork, StepTraffic
 from yoked.errors import UsageError, YokedError
 from yoked.plan.candidates import step_time_s
 from yoked.plan.costs import RankCost
@@ -17,9 +20,6 @@ from yoked.plan.network import network_of
 from yoked.plan.search import SYNCS, PlanRequest, make_plan
 from yoked.plan.shape import Shape
 from yoked.records.measurement import Collective, Measurement
-from yoked.timeline.assignment import assign_rows
-from yoked.timeline.simulator import simulate_step
-from yoked.timeline.work import GLOO_CPU_S_PER_BYTE, Network, PortRate, RankWork, StepTraffic
 from yoked.units import format_bytes, format_count
 
 Fleet = Callable[..., Measurement]

@@ -65,6 +65,6 @@ def test_bytes_of_the_anchors_come_out(anchor: Shape) -> None:
 
 def test_the_seeds_760m_model_comes_out_as_in_the_seeds() -> None:
     # 760M parameters in bf16 over two ranks: "about 14 s/step on 1GbE" at 85% of the line.
-    from yoked.timeline.messages import ring_bytes
+    from yoked.costmodel.messages import ring_bytes
 
     assert 8 * ring_bytes(2 * 760e6, 2) / (0.85 * 1e9) == pytest.approx(14.3, abs=0.1)

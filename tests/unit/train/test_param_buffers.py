@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yoked.timeline.ownership import ADAMW_FLOPS
+from yoked.costmodel.matrix_owners import ADAMW_FLOPS
 from yoked.train.model.gpt import GPT, ModelConfig
 from yoked.train.optim.groups import Groups, LearningRates, MuonGroup, build_groups
 from yoked.train.optim.param_buffers import ParamBuffers, assign_owners, muon_flops

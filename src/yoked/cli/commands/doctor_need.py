@@ -7,10 +7,10 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from yoked import __version__
+from yoked.costmodel.schedule import max_deferred_backwards, schedule_rows
 from yoked.errors import YokedError
 from yoked.launch.requirements import requirements_digest, train_requirements
 from yoked.records.examination import Need
-from yoked.timeline.schedule import max_deferred_backwards, schedule_rows
 
 if TYPE_CHECKING:
     from yoked.plan.shape import ParameterCounts, Shape

@@ -1,6 +1,6 @@
 """Whether another assignment of rows, and of the lm_head's parts, is worth a change.
 
-Which one is best, `yoked.timeline.assignment` says. Here is the hysteresis: rows move only where a
+Which one is best, `yoked.costmodel.assignment` says. Here is the hysteresis: rows move only where a
 step gets shorter by more than 3%, and shorter even if the figures are wrong by two standard errors.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from yoked.timeline.assignment import LinearCost, assign_rows, water_fill
+from yoked.costmodel.assignment import LinearCost, assign_rows, water_fill
 
 Why = Literal["measured", "slower", "faster"]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from yoked.timeline.assignment import LinearCost
+from yoked.costmodel.assignment import LinearCost
 
 # The first steps compile, allocate and fill caches.
 WARM_UP_STEPS = 2

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from yoked.costmodel.schedule import max_deferred_backwards
+from yoked.costmodel.vocab_parallel import LEAST_IDS_PER_TOKEN, MOST_TOKENS
+from yoked.costmodel.work import head_part
 from yoked.errors import UsageError
-from yoked.timeline.schedule import max_deferred_backwards
-from yoked.timeline.vocab_parallel import LEAST_IDS_PER_TOKEN, MOST_TOKENS
-from yoked.timeline.work import head_part
 from yoked.train.choose import Choice
 from yoked.train.model.gpt import ModelConfig, count_parameters, flops_per_token
 

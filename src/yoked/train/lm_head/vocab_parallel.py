@@ -1,6 +1,6 @@
 """Each rank computes a part of the lm_head's vocabulary, for the tokens of all ranks.
 
-`yoked.timeline.vocab_parallel` says when this is worth it. Parts follow what ranks compute.
+`yoked.costmodel.vocab_parallel` says when this is worth it. Parts follow what ranks compute.
 
 Traffic of a rank with n of a step's T tokens, in numbers: hidden states n * C to each other rank,
 the gradient of theirs (T - n) * C, and 2 T sums to each.
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from yoked.timeline.assignment import ranges_of, split_by_weight
-from yoked.timeline.vocab_parallel import VOCAB_GRANULARITY
+from yoked.costmodel.assignment import ranges_of, split_by_weight
+from yoked.costmodel.vocab_parallel import VOCAB_GRANULARITY
 from yoked.train.comm.communicator import MessageKind, Tag, Work
 from yoked.train.lm_head.protocol import HeadOutput
 from yoked.train.model.cross_entropy import Chunk, FusedLinearCrossEntropy, token_nats

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from yoked.timeline.ownership import ADAMW_FLOPS, owner_speeds
+from yoked.costmodel.matrix_owners import ADAMW_FLOPS, owner_speeds
 from yoked.train.model.gpt import GPT
 from yoked.train.optim.groups import Groups
 

@@ -1,6 +1,6 @@
 """`--sync auto`: the network is measured, and exact sync kept unless it would cost too much.
 
-What a step would take in each payload dtype is foreseen by `yoked.timeline`, as `yoked plan` does,
+What a step would take in each payload dtype is foreseen by `yoked.costmodel`, as `yoked plan` does,
 from what was measured here a moment ago: the wire with all ranks on it, and the speed of every
 rank in the model's own products.
 """
@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
-from yoked.ranks.exchange import read_list, read_number
-from yoked.timeline.messages import ring_bytes
-from yoked.timeline.ownership import owner_fractions
-from yoked.timeline.schedule import MicroBatchSchedule, max_deferred_backwards, schedule_rows
-from yoked.timeline.simulator import simulate_step
-from yoked.timeline.token_stats import expected_unique_tokens
-from yoked.timeline.work import (
+from yoked.costmodel.matrix_owners import owner_fractions
+from yoked.costmodel.messages import ring_bytes
+from yoked.costmodel.schedule import MicroBatchSchedule, max_deferred_backwards, schedule_rows
+from yoked.costmodel.simulator import simulate_step
+from yoked.costmodel.token_stats import expected_unique_tokens
+from yoked.costmodel.work import (
     DENSE_BYTES,
     GLOO_CPU_S_PER_BYTE,
     ROW_BYTES,
@@ -30,6 +29,7 @@ from yoked.timeline.work import (
     RankWork,
     StepTraffic,
 )
+from yoked.ranks.exchange import read_list, read_number
 from yoked.train.choose import Choice
 from yoked.train.comm.communicator import Communicator
 from yoked.train.lm_head.choice import row_head_part

@@ -5,7 +5,7 @@ the ranks' (each already divided by the step's tokens). It leaves while it is be
 lm_head's chunk by chunk, each layer's matrices as soon as backward is through with them
 (`matrices`), rows of the embedding tables in buckets (`rows`). The new matrices are waited for
 only when the next forward pass comes to the layers. What hides behind what, where a step has
-several micro-batches, is drawn in `yoked.timeline.schedule`.
+several micro-batches, is drawn in `yoked.costmodel.schedule`.
 
     forward | lm_head        | layers backward | Muon (own)      | AdamW        | forward
     rows ->   head chunks ->   rows, matrices -> own matrices ->    (arriving)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from yoked.timeline.assignment import LinearCost, assign_rows
+from yoked.costmodel.assignment import LinearCost, assign_rows
 from yoked.train.balance.balancer import Assignment, Reassignment, RowBalancer
 from yoked.train.balance.speed_estimator import RankStep, SpeedEstimator
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.train.sync.tiny import Tiny, held_by, one_step, summed
 from torch import Tensor
 
-from yoked.timeline.vocab_parallel import VOCAB_GRANULARITY, is_vocab_parallel
+from yoked.costmodel.vocab_parallel import VOCAB_GRANULARITY, is_vocab_parallel
 from yoked.train.comm.communicator import Communicator
 from yoked.train.lm_head.vocab_parallel import partition_vocab
 from yoked.train.trainer import StepStats

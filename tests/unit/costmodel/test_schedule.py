@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yoked.timeline.schedule import (
+from yoked.costmodel.schedule import (
     MOST_BYTES,
     activation_numbers,
     max_deferred_backwards,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yoked.timeline.ownership import ADAMW_FLOPS, owner_fractions, owner_speeds
+from yoked.costmodel.matrix_owners import ADAMW_FLOPS, owner_fractions, owner_speeds
 
 SPEEDS = st.lists(st.sampled_from([0.0]) | st.floats(0.05, 20), min_size=1, max_size=6).filter(any)
 

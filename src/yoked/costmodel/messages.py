@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from yoked.timeline.work import DENSE_BYTES, Network, RankWork, StepTraffic
+from yoked.costmodel.work import DENSE_BYTES, Network, RankWork, StepTraffic
 
 # One float32 sum of a token, over a part of the vocabulary.
 SUM_BYTES = 4.0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yoked.timeline.token_stats import expected_unique_tokens
+from yoked.costmodel.token_stats import expected_unique_tokens
 
 
 @pytest.mark.parametrize(("tokens", "different"), [(512, 254), (1024, 460), (4096, 1355)])

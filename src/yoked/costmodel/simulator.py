@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from yoked.timeline.messages import Message, RankClasses, StepMessages, step_messages
-from yoked.timeline.work import HostStep, Network, RankWork, StepForecast, StepTraffic
+from yoked.costmodel.messages import Message, RankClasses, StepMessages, step_messages
+from yoked.costmodel.work import HostStep, Network, RankWork, StepForecast, StepTraffic
 
 # A rank computes at least at this fraction of its speed, however fast messages arrive.
 MIN_SPEED = 0.1

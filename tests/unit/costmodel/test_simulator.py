@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yoked.timeline.messages import ring_bytes
-from yoked.timeline.simulator import simulate_step
-from yoked.timeline.work import Network, PortRate, RankWork, StepTraffic
+from yoked.costmodel.messages import ring_bytes
+from yoked.costmodel.simulator import simulate_step
+from yoked.costmodel.work import Network, PortRate, RankWork, StepTraffic
 
 NOTHING = StepTraffic(
     head_numbers=0, matrix_numbers=0, embedding_row_numbers=0, layers=1, head_chunks=1, buckets=1

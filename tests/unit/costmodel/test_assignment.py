@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yoked.timeline.assignment import LinearCost, assign_rows, split_by_weight, water_fill
+from yoked.costmodel.assignment import LinearCost, assign_rows, split_by_weight, water_fill
 
 WEIGHTS = st.lists(st.floats(0, 1e6), min_size=1, max_size=9).filter(lambda w: sum(w) > 0)
 

@@ -50,7 +50,7 @@ class Network:
 class RankWork:
     """The work of one rank in one step.
 
-    Micro-batches (`yoked.timeline.schedule`) are early, deferred, or the last one:
+    Micro-batches (`yoked.costmodel.schedule`) are early, deferred, or the last one:
     early_s: forward and backward pass of the early ones.
     deferred_forward_s: layers and lm_head of the deferred ones, forward.
     deferred_backward_s: their backward passes, in two parts, which run before the last one's.
