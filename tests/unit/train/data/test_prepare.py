@@ -167,7 +167,7 @@ def test_other_inputs_give_another_folder_and_the_same_ones_the_same(
     assert base.folder.name == f"farm-{base.fingerprint[:12]}"
 
 
-def test_threads_and_parts_do_not_show_in_the_result(
+def test_threads_and_shards_do_not_show_in_the_result(
     corpus: Path, cache: Path, tmp_path: Path
 ) -> None:
     plain = small(corpus, cache)
@@ -242,9 +242,9 @@ def test_what_was_tokenised_before_the_kill_is_not_tokenised_again(
     corpus: Path, cache: Path, recorder: Recorder
 ) -> None:
     run_preparing(corpus, cache, "pieces", "2000", "tokenising", "4")
-    parts = sorted((cache / "data").glob(".staging-*/parts/*.json"))
+    shards = sorted((cache / "data").glob(".staging-*/parts/*.json"))
     # The fourth is killed while it is made.
-    assert len(parts) == 3
+    assert len(shards) == 3
 
     small(corpus, cache, progress=recorder, shard_bytes=2_000)
 
@@ -254,7 +254,7 @@ def test_what_was_tokenised_before_the_kill_is_not_tokenised_again(
 
 @pytest.mark.parametrize("victim", ["part_000001.json", "part_000001.train", "part_000002.val"])
 @pytest.mark.parametrize("damage", ["truncate", "remove", "flip"])
-def test_a_damaged_part_is_made_again(
+def test_a_damaged_shard_is_made_again(
     corpus: Path, cache: Path, tmp_path: Path, victim: str, damage: str
 ) -> None:
     run_preparing(corpus, cache, "pieces", "2000", "tokenising", "4")
@@ -336,7 +336,7 @@ def test_a_holder_that_shows_nothing_for_long_is_named(
 def test_a_full_disk_is_told_with_what_is_needed_and_what_is_free(
     corpus: Path, cache: Path, tmp_path: Path
 ) -> None:
-    # The tokenizer's files pass, the part and the rows do not.
+    # The tokenizer's files pass, the shard and the rows do not.
     small(corpus, cache)
     (folder,) = (cache / "data").iterdir()
     limit = (folder / "train.rows").stat().st_size - 100
