@@ -20,15 +20,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.train import kernels
-from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.gpt import GPT
 from yoked.train.sync.codecs import CODECS
 
 HERE = Path(__file__).resolve().parent
 DOCUMENTS = HERE.parents[1] / "docs"
 # The lm_head of the d4 model with the seeds' vocabulary: four times what a core's cache holds.
 NUMBERS = 32_768 * 256
-MODEL = ModelConfig(
+MODEL = ModelShape(
     sequence_len=256,
     vocab_size=256,
     n_layer=4,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from yoked.costmodel.messages import ring_bytes
+from yoked.costmodel.model_shape import ModelShape, count_parameters
 from yoked.costmodel.token_stats import expected_unique_tokens
 from yoked.costmodel.work import DENSE_BYTES, ROW_BYTES
-from yoked.plan.shape import Shape, count_parameters
 
 LINE_RATES_BIT_PER_S = (1e9, 2.5e9, 10e9, 400e9)
 # Ethernet, IP and TCP headers leave 94.9% of the line at an MTU of 1,500.
@@ -23,7 +23,7 @@ class TransferTime:
     times_s: tuple[float, ...]
 
 
-def transfer_times(shape: Shape, ranks: int, tokens_per_rank: float) -> list[TransferTime]:
+def transfer_times(shape: ModelShape, ranks: int, tokens_per_rank: float) -> list[TransferTime]:
     """Bytes that each rank sends in a step, and their time without overlap, by scheme."""
     counts = count_parameters(shape)
     rows = (

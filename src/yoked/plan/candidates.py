@@ -10,6 +10,14 @@ from functools import partial
 
 from yoked.costmodel.assignment import assign_rows, water_fill
 from yoked.costmodel.matrix_owners import owner_fractions
+from yoked.costmodel.memory import rank_memory
+from yoked.costmodel.model_shape import (
+    ModelShape,
+    count_parameters,
+    flops_per_token,
+    head_flops_per_token,
+    muon_flops,
+)
 from yoked.costmodel.schedule import MicroBatchSchedule, max_deferred_backwards, schedule_rows
 from yoked.costmodel.simulator import simulate_step
 from yoked.costmodel.token_stats import expected_unique_tokens
@@ -25,14 +33,6 @@ from yoked.costmodel.work import (
     head_part,
 )
 from yoked.plan.costs import RankCost, codec_cost
-from yoked.plan.memory import rank_memory
-from yoked.plan.shape import (
-    Shape,
-    count_parameters,
-    flops_per_token,
-    head_flops_per_token,
-    muon_flops,
-)
 
 EXACT = "exact"
 # Gradients are sent layer by layer; for deeper models this many groups are accurate enough.
@@ -68,7 +68,7 @@ class Candidate:
 
 
 def build_candidate(
-    shape: Shape,
+    shape: ModelShape,
     costs: Sequence[RankCost],
     network: Network,
     *,
@@ -111,7 +111,7 @@ def build_candidate(
 
 
 def _is_vocab_parallel(
-    shape: Shape, ranks: Sequence[RankCost], rows: int, device_batch_size: int
+    shape: ModelShape, ranks: Sequence[RankCost], rows: int, device_batch_size: int
 ) -> bool:
     """Whether the lm_head is, in steps of so many rows, as `--lm-head auto` has it."""
     able = len(ranks) > 1 and all(rank.device == "cpu" for rank in ranks)
@@ -129,7 +129,7 @@ def step_time_s(cost: RankCost, device_batch_size: int, rows: int) -> float:
 
 
 def vocab_parallel_works(
-    shape: Shape,
+    shape: ModelShape,
     works: Sequence[RankWork],
     ranks: Sequence[RankCost],
     rows: Sequence[int],
@@ -163,7 +163,7 @@ def vocab_parallel_works(
 
 
 def _memory(
-    shape: Shape,
+    shape: ModelShape,
     works: Sequence[RankWork],
     ranks: Sequence[RankCost],
     parts: Sequence[MicroBatchSchedule],
@@ -190,14 +190,14 @@ def _memory(
     return found
 
 
-def step_traffic(shape: Shape, sync: str, dtype: str, lm_head: str) -> StepTraffic:
+def step_traffic(shape: ModelShape, sync: str, dtype: str, lm_head: str) -> StepTraffic:
     """The communication of one step. dtype: of hidden states."""
     counts = count_parameters(shape)
     return StepTraffic(
         head_numbers=counts.lm_head if lm_head == "replicated" else 0.0,
         matrix_numbers=counts.transformer_matrices,
         embedding_row_numbers=shape.embedding_row_numbers,
-        layers=min(shape.depth, MAX_LAYER_GROUPS),
+        layers=min(shape.n_layer, MAX_LAYER_GROUPS),
         dense_bytes=DENSE_BYTES[sync],
         row_bytes=ROW_BYTES[sync],
         lm_head=lm_head,
@@ -206,7 +206,7 @@ def step_traffic(shape: Shape, sync: str, dtype: str, lm_head: str) -> StepTraff
 
 
 def _work(
-    shape: Shape,
+    shape: ModelShape,
     cost: RankCost,
     parts: MicroBatchSchedule,
     owned_fraction: float,
@@ -245,6 +245,6 @@ def _work(
     )
 
 
-def _deferred(shape: Shape, device_batch_size: int) -> int:
+def _deferred(shape: ModelShape, device_batch_size: int) -> int:
     tokens = device_batch_size * shape.sequence_len
-    return max_deferred_backwards(tokens, shape.n_embd, shape.depth)
+    return max_deferred_backwards(tokens, shape.n_embd, shape.n_layer)

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from yoked.errors import YokedError
-from yoked.plan.shape import (
-    Shape,
+from yoked.costmodel.model_shape import (
+    ModelShape,
     count_parameters,
     flops_per_token,
     head_flops_per_token,
     layer_flops_per_token,
     muon_flops,
 )
+from yoked.errors import YokedError
 from yoked.records.measurement import Measurement, StepCost
 
 # At most this fraction of a micro-batch's time is overhead. If one row was measured to take as long
@@ -46,7 +46,7 @@ class RankCost:
     muon_s: float
     copy_bytes_per_s: float
     measured_rows: int
-    scaled_from: Shape | None = None
+    scaled_from: ModelShape | None = None
 
     @property
     def row_s(self) -> float:
@@ -67,7 +67,7 @@ class RankCost:
         return rows * self.row_s + math.ceil(rows / device_batch_size) * self.overhead_s
 
 
-def rank_costs(measurement: Measurement, shape: Shape) -> dict[str, list[RankCost]]:
+def rank_costs(measurement: Measurement, shape: ModelShape) -> dict[str, list[RankCost]]:
     """Costs by dtype, one for each host that was measured in it, in the order of the fleet.
 
     Raises YokedError that names the hosts without a measured step.
@@ -91,7 +91,7 @@ def rank_costs(measurement: Measurement, shape: Shape) -> dict[str, list[RankCos
     return by_dtype
 
 
-def _nearest_model(known: Iterable[StepCost], shape: Shape) -> list[StepCost]:
+def _nearest_model(known: Iterable[StepCost], shape: ModelShape) -> list[StepCost]:
     """The measurements of the model whose FLOPs are nearest to this one's."""
     wanted = flops_per_token(shape)
     distances = [
@@ -101,11 +101,21 @@ def _nearest_model(known: Iterable[StepCost], shape: Shape) -> list[StepCost]:
     return [cost for distance, cost in distances if distance == nearest]
 
 
-def _shape_of(cost: StepCost, like: Shape) -> Shape:
-    return Shape.from_record(cost.model, like.window_pattern)
+def _shape_of(cost: StepCost, like: ModelShape) -> ModelShape:
+    # A measurement records neither the window pattern nor key and value heads of their own.
+    model = cost.model
+    return ModelShape(
+        model.sequence_len,
+        model.vocab_size,
+        model.depth,
+        model.n_head,
+        model.n_head,
+        model.n_embd,
+        like.window_pattern,
+    )
 
 
-def _rank_cost(cost: StepCost, measurement: Measurement, shape: Shape) -> RankCost:
+def _rank_cost(cost: StepCost, measurement: Measurement, shape: ModelShape) -> RankCost:
     probed = _shape_of(cost, shape)
     micro_batch_s = cost.batch_s
     if not micro_batch_s > 0:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.plan.candidates import EXACT, Candidate
 from yoked.plan.search import MIN_GAIN, MIN_HOST_GAIN, OPT_IN, HostGain, Plan
-from yoked.plan.shape import Shape
 from yoked.units import format_bytes, format_count, format_duration
 
 # Shorter waits are not mentioned. A fraction of the step.
@@ -76,7 +76,7 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
     if probed:
         lines.append(
             "computing is scaled by FLOPs from the model that was probed "
-            f"(depth {probed[0].depth}): `yoked probe {_shape_flags(plan.request.shape)}` "
+            f"(depth {probed[0].n_layer}): `yoked probe {_shape_flags(plan.request.shape)}` "
             "measures this one"
         )
     return lines
@@ -86,11 +86,11 @@ def _memory_shortage(host: str, need: float, plan: Plan) -> str:
     return f"{host} needs {format_bytes(need)} and has {format_bytes(plan.memory_bytes[host])}"
 
 
-def _shape_flags(shape: Shape) -> str:
+def _shape_flags(shape: ModelShape) -> str:
     """Flags that make `yoked probe` measure this model; device-independent defaults are omitted."""
     flags = {
-        "--depth": shape.depth,
-        "--aspect-ratio": shape.n_embd // shape.depth,
+        "--depth": shape.n_layer,
+        "--aspect-ratio": shape.n_embd // shape.n_layer,
         "--head-dim": shape.n_embd // shape.n_head,
         "--max-seq-len": shape.sequence_len,
         "--vocab-size": shape.vocab_size,

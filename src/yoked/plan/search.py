@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from yoked.costmodel.memory import USABLE_FRACTION
+from yoked.costmodel.model_shape import ModelShape
 from yoked.costmodel.work import DENSE_BYTES, Network
 from yoked.errors import UsageError, YokedError
 from yoked.plan.candidates import EXACT, Candidate, build_candidate
 from yoked.plan.costs import RankCost, rank_costs
-from yoked.plan.memory import USABLE_FRACTION
 from yoked.plan.network import network_of
-from yoked.plan.shape import Shape
 from yoked.records.measurement import Measurement
 
 # From lossless to most lossy.
@@ -35,7 +35,7 @@ class PlanRequest:
     host was measured.
     """
 
-    shape: Shape
+    shape: ModelShape
     tokens_per_step: int
     device_batch_size: int | None = None
     dtype: str | None = None

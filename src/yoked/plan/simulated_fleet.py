@@ -29,15 +29,15 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from yoked.errors import FleetError, UsageError
-from yoked.plan.shape import (
-    Shape,
+from yoked.costmodel.model_shape import (
+    ModelShape,
     count_parameters,
     head_flops_per_token,
     layer_flops_per_token,
     muon_flops,
 )
-from yoked.records.measurement import Compute, Link, Measurement, ModelShape, StepCost
+from yoked.errors import FleetError, UsageError
+from yoked.records.measurement import Compute, Link, Measurement, ProbedModel, StepCost
 from yoked.units import parse_bit_per_s, parse_bytes
 
 # AdamW reads gradient, parameter and two moments, and writes all but the gradient, in float32.
@@ -158,7 +158,7 @@ class _Machine:
     down_bytes_per_s: float
 
 
-def simulate(fleet: SimulatedFleet, shape: Shape, device_batch_size: int) -> Measurement:
+def simulate(fleet: SimulatedFleet, shape: ModelShape, device_batch_size: int) -> Measurement:
     """The measurement that a probe would take of this fleet, if its peaks and rates are true.
 
     Times contain no overhead: they are lower bounds at the fleet's utilisation.
@@ -184,7 +184,10 @@ def simulate(fleet: SimulatedFleet, shape: Shape, device_batch_size: int) -> Mea
 
 
 def add_hosts(
-    measurement: Measurement, added: Sequence[SimulatedHost], shape: Shape, device_batch_size: int
+    measurement: Measurement,
+    added: Sequence[SimulatedHost],
+    shape: ModelShape,
+    device_batch_size: int,
 ) -> Measurement:
     """Add stated hosts to a measured fleet, at the default utilisation.
 
@@ -269,7 +272,7 @@ def _compute(machine: _Machine, utilisation: float) -> Compute:
     )
 
 
-def _step_cost(machine: _Machine, utilisation: float, shape: Shape, tokens: int) -> StepCost:
+def _step_cost(machine: _Machine, utilisation: float, shape: ModelShape, tokens: int) -> StepCost:
     compute = _compute(machine, utilisation)
     layers_s = tokens * layer_flops_per_token(shape) / compute.flops_per_s
     adamw_bytes = ADAMW_BYTES_PER_NUMBER * count_parameters(shape).adamw
@@ -278,8 +281,8 @@ def _step_cost(machine: _Machine, utilisation: float, shape: Shape, tokens: int)
         device=compute.device,
         dtype=compute.dtype,
         threads=compute.threads,
-        model=ModelShape(
-            shape.depth, shape.n_embd, shape.n_head, shape.vocab_size, shape.sequence_len
+        model=ProbedModel(
+            shape.n_layer, shape.n_embd, shape.n_head, shape.vocab_size, shape.sequence_len
         ),
         tokens=tokens,
         # The backward pass has twice the FLOPs.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from yoked.records.measurement import Compute, ModelShape, StepCost
+from yoked.records.measurement import Compute, ProbedModel, StepCost
 
 Side = Literal["arithmetic", "memory"]
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -44,7 +44,7 @@ class Roofline:
     suggestions: tuple[str, ...]
 
 
-def product_flops(shape: ModelShape, tokens: int) -> float:
+def product_flops(shape: ProbedModel, tokens: int) -> float:
     """FLOPs of a micro-batch, forward and backward.
 
     6 for each parameter and token, and half of the attention's: the causal mask skips the rest.
@@ -55,7 +55,7 @@ def product_flops(shape: ModelShape, tokens: int) -> float:
     return float(tokens * (6 * (matrices + head) + attention))
 
 
-def moved_bytes(shape: ModelShape, tokens: int, dtype: str) -> float:
+def moved_bytes(shape: ProbedModel, tokens: int, dtype: str) -> float:
     """Bytes that a micro-batch moves through memory.
 
     Weights are read twice, their fp32 gradients read and written; then activations and logits.

@@ -10,7 +10,7 @@ from typing import Any
 
 from yoked.fleet.model import usable_gpus
 from yoked.probe.collectives import TimedCollective, with_bandwidth
-from yoked.records.measurement import Compute, Link, Measurement, ModelShape, StepCost
+from yoked.records.measurement import Compute, Link, Measurement, ProbedModel, StepCost
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def summarise(
     link_bytes_per_s = min((link.goodput_bytes_per_s for link in links), default=None)
     rehearsed = [(rank.host, rank.rehearsal) for rank in ranks if rank.rehearsal is not None]
     step_costs = _slowest_rank_costs(
-        StepCost(**{**each, "host": host, "model": ModelShape(**each["model"])})
+        StepCost(**{**each, "host": host, "model": ProbedModel(**each["model"])})
         for host, report in rehearsed
         for each in report["step_costs"]
     )

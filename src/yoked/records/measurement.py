@@ -63,7 +63,7 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class ModelShape:
+class ProbedModel:
     """What decides the cost of a step, named as in the configuration."""
 
     depth: int
@@ -86,7 +86,7 @@ class StepCost:
     device: str
     dtype: str
     threads: int
-    model: ModelShape
+    model: ProbedModel
     tokens: int
     forward_s: float
     head_s: float

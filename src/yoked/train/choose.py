@@ -19,11 +19,12 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import DeviceError
 from yoked.train import kernels
 from yoked.train.model.attention import ATTENTION_PATHS, BLOCKED_MAX_TOKENS, AttentionPath, attend
 from yoked.train.model.cross_entropy import block_columns
-from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.gpt import GPT
 from yoked.train.model.linear import (
     MATMUL_BACKENDS,
     MatmulBackend,
@@ -175,7 +176,7 @@ def best_times_s(
 
 
 def _shapes(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype
+    config: ModelShape, device: torch.device, dtype: torch.dtype
 ) -> list[tuple[str, int, int, float]]:
     """(place, inputs, outputs, how often a token meets it) of the model's products."""
     width, kv_width = config.n_embd, config.n_kv_head * config.head_dim
@@ -204,7 +205,7 @@ def _as_trained(
 
 
 def measure_products(
-    config: ModelConfig,
+    config: ModelShape,
     device: torch.device,
     dtype: torch.dtype,
     libraries: Sequence[MatmulBackend],
@@ -266,7 +267,7 @@ class ProductChoice:
 
 
 def measure_dtypes(
-    config: ModelConfig, device: torch.device, *, dtype: str, matmul: str
+    config: ModelShape, device: torch.device, *, dtype: str, matmul: str
 ) -> ProductChoice:
     """Measure the dtypes that may be chosen: the one asked for, or both.
 
@@ -287,7 +288,7 @@ def measure_dtypes(
     return ProductChoice(times, estimated_s)
 
 
-def _times_slower(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> float:
+def _times_slower(config: ModelShape, device: torch.device, dtype: torch.dtype) -> float:
     """How many times longer one small product takes than in float32."""
     x = torch.randn(SMALL_TOKENS, config.n_embd, device=device)
     weight = torch.randn(config.n_embd, config.n_embd, device=device)
@@ -345,7 +346,7 @@ def choose_products(
 
 
 def choose_attention(
-    config: ModelConfig,
+    config: ModelShape,
     device: torch.device,
     dtype: torch.dtype,
     tokens: int,

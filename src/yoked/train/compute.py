@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from yoked.agent.processors import cpu_model
+from yoked.costmodel.model_shape import ModelShape
 from yoked.ranks.exchange import read_number, read_table_of
 from yoked.train import choose
 from yoked.train.choose import Choice
@@ -20,7 +21,6 @@ from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import run_on_all_ranks
 from yoked.train.config import TrainConfig
 from yoked.train.model.attention import AttentionPath
-from yoked.train.model.gpt import ModelConfig
 from yoked.train.model.linear import MatmulBackends
 from yoked.train.threads import plan_threads, read_cores
 
@@ -66,7 +66,7 @@ def settle_threads(config: TrainConfig, place: Place) -> tuple[int, Choice]:
 
 def choose_compute(
     config: TrainConfig,
-    model_config: ModelConfig,
+    model_config: ModelShape,
     device: torch.device,
     comm: Communicator,
     threads: tuple[int, Choice],
@@ -110,7 +110,7 @@ def choose_compute(
 
 def measured_compute(
     config: TrainConfig,
-    model_config: ModelConfig,
+    model_config: ModelShape,
     device: torch.device,
     dtype: Choice,
     measured: choose.ProductChoice,

@@ -23,12 +23,13 @@ import torch
 from torch import Tensor
 
 from yoked.agent import processors
-from yoked.records.measurement import Compute, ModelShape, StepCost
+from yoked.costmodel.model_shape import ModelShape
+from yoked.records.measurement import Compute, ProbedModel, StepCost
 from yoked.train import choose, kernels
 from yoked.train.compute import ComputeChoices, measured_compute, settle_threads
 from yoked.train.config import TrainConfig
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
-from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.gpt import GPT
 from yoked.train.model.linear import MatmulBackend, mm_nt
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.groups import LearningRates, build_groups
@@ -151,9 +152,9 @@ def _known(first: StepCost, times_s: dict[str, float], dtype: str) -> Known:
     return Known(first.overhead_s, first.batch_s / rows * slower)
 
 
-def model_config_of(resolved: ResolvedConfig) -> ModelConfig:
+def model_config_of(resolved: ResolvedConfig) -> ModelShape:
     """The model that training would build from these shapes."""
-    return ModelConfig.from_depth(
+    return ModelShape.from_depth(
         resolved.depth,
         aspect_ratio=resolved.aspect_ratio,
         head_dim=resolved.head_dim,
@@ -173,9 +174,7 @@ class Rehearsal:
     head: FusedLinearCrossEntropy
     head_weight: Tensor
 
-    def __init__(
-        self, config: TrainConfig, model_config: ModelConfig, device: torch.device
-    ) -> None:
+    def __init__(self, config: TrainConfig, model_config: ModelShape, device: torch.device) -> None:
         self.device = device
         self.model = GPT(model_config)
         self.model.init_weights(config.seed)
@@ -217,7 +216,7 @@ class Rehearsal:
             device=self.device.type,
             dtype=self.compute.dtype,
             threads=self.compute.threads,
-            model=ModelShape(
+            model=ProbedModel(
                 config.n_layer,
                 config.n_embd,
                 config.n_head,

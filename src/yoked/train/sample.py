@@ -19,17 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from yoked.costmodel.model_shape import SMEAR_CHANNELS, ModelShape
 from yoked.errors import CheckpointError, UsageError
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
 from yoked.train.model.elementwise import norm
-from yoked.train.model.gpt import (
-    GPT,
-    SMEAR_CHANNELS,
-    Attention,
-    ModelConfig,
-    rotary_tables,
-)
+from yoked.train.model.gpt import GPT, Attention, rotary_tables
 from yoked.train.tokenizer import Tokenizer
 
 
@@ -246,11 +241,11 @@ def load_for_sampling(
     return model.eval(), tokenizer, loaded.meta
 
 
-def _config_of(meta: Mapping[str, Any], folder: Path) -> ModelConfig:
+def _config_of(meta: Mapping[str, Any], folder: Path) -> ModelShape:
     try:
         # nanochat's older models have no windows: they attend to all tokens.
         given = {"window_pattern": "L", **meta["model_config"]}
-        return ModelConfig(**{f.name: given[f.name] for f in dataclasses.fields(ModelConfig)})
+        return ModelShape(**{f.name: given[f.name] for f in dataclasses.fields(ModelShape)})
     except (KeyError, TypeError) as error:
         raise CheckpointError(
             f"the meta file in {folder} does not describe a model (no {error})."

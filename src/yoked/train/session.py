@@ -16,6 +16,12 @@ import torch
 import torch.distributed as dist
 
 from yoked.costmodel.assignment import split_by_weight
+from yoked.costmodel.model_shape import (
+    ModelShape,
+    ParameterCounts,
+    count_parameters,
+    flops_per_token,
+)
 from yoked.errors import DataError, UsageError
 from yoked.ranks.exchange import read_list, read_table, read_text, read_whole
 from yoked.ranks.meeting import meet, tell_if_unproved
@@ -36,7 +42,6 @@ from yoked.train.data.dataset import Dataset
 from yoked.train.data.prepare import prepare
 from yoked.train.data.progress import NullProgress, ProgressSink
 from yoked.train.lm_head.choice import HeadAsked, choose_lm_head
-from yoked.train.model.gpt import ModelConfig, ParameterCounts, count_parameters, flops_per_token
 from yoked.train.resolve import (
     REFERENCE_DEPTH,
     Horizon,
@@ -90,7 +95,7 @@ class Session:
     device: torch.device
     data: Dataset
     resolved: ResolvedConfig
-    model_config: ModelConfig
+    model_config: ModelShape
     horizon: Horizon
     compute: ComputeChoices
     sync: Choice
@@ -314,8 +319,8 @@ def settle_sync(
     return measure()
 
 
-def _model_config(resolved: ResolvedConfig, depth: int, vocab_size: int) -> ModelConfig:
-    return ModelConfig.from_depth(
+def _model_config(resolved: ResolvedConfig, depth: int, vocab_size: int) -> ModelShape:
+    return ModelShape.from_depth(
         depth,
         aspect_ratio=resolved.aspect_ratio,
         head_dim=resolved.head_dim,

@@ -13,11 +13,11 @@ import time
 import torch
 from torch import Tensor
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.ranks.exchange import read_nothing, read_number
 from yoked.train.choose import DTYPES, SAMPLE_TOKENS
 from yoked.train.comm.communicator import Communicator
 from yoked.train.model.cross_entropy import block_columns
-from yoked.train.model.gpt import ModelConfig
 from yoked.train.model.linear import MatmulBackend, mm_nt
 
 MEASURE_S = 0.3
@@ -28,7 +28,7 @@ WHOLE_CORES = 0.9
 
 
 def measure_speeds(
-    config: ModelConfig,
+    config: ModelShape,
     device: torch.device,
     dtype: str,
     libraries: tuple[MatmulBackend, MatmulBackend],

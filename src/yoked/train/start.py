@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from yoked.costmodel.model_shape import ModelShape, ParameterCounts, count_parameters
 from yoked.errors import CheckpointError, UsageError
 from yoked.ranks.exchange import read_flag, read_list, read_table, read_text, read_whole
 from yoked.runs import find_run, new_run_name
@@ -21,7 +22,7 @@ from yoked.train.choose import DTYPES, apply_choices
 from yoked.train.config import TrainConfig
 from yoked.train.data.rows import SampleStream
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
-from yoked.train.model.gpt import GPT, ModelConfig, ParameterCounts, count_parameters
+from yoked.train.model.gpt import GPT
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
@@ -252,7 +253,7 @@ def assemble(session: Session) -> Assembled:
 
 def _muon_weight_decay(session: Session) -> float:
     shape = session.resolved
-    reference = ModelConfig.from_depth(
+    reference = ModelShape.from_depth(
         REFERENCE_DEPTH,
         aspect_ratio=shape.aspect_ratio,
         head_dim=shape.head_dim,
@@ -418,7 +419,7 @@ def plan_result(session: Session) -> RunResult:
 
 
 def _model_facts(session: Session) -> dict[str, Any]:
-    from yoked.train.model.gpt import flops_per_token
+    from yoked.costmodel.model_shape import flops_per_token
 
     return {
         **dataclasses.asdict(session.model_config),

@@ -8,8 +8,8 @@ import pytest
 
 from yoked import __version__
 from yoked.cli.commands.doctor_need import checkpoint_bytes, need_of
+from yoked.costmodel.model_shape import ParameterCounts
 from yoked.errors import UsageError
-from yoked.plan.shape import ParameterCounts
 from yoked.train.config import TrainConfig
 
 

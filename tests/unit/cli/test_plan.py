@@ -10,14 +10,14 @@ import pytest
 
 from yoked.cli.commands import plan
 from yoked.cli.commands.plan import PlanFlags
+from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import FleetError, UsageError, YokedError
 from yoked.fleet.file import open_fleet
-from yoked.plan.shape import Shape
 from yoked.plan.simulated_fleet import load_simulated, simulate
 from yoked.probe.store import save
 from yoked.records.measurement_json import measurement_to_json
 
-SHAPE = Shape(4, 256, 4, 32_768, 512)
+SHAPE = ModelShape(512, 32_768, 4, 4, 4, 256, "L")
 KEYS = {"sync", "accumulation", "shares", "predicted"}
 PREDICTED = {"step_s", "tokens_per_second", "compute_s", "exposed_comm_s", "bytes_per_step"}
 

@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from yoked.plan.shape import Shape
-from yoked.records.measurement import Compute, Link, Measurement, ModelShape, StepCost
+from yoked.costmodel.model_shape import ModelShape
+from yoked.records.measurement import Compute, Link, Measurement, ProbedModel, StepCost
 
-ANCHOR = Shape(4, 256, 4, 32_768, 512)
+ANCHOR = ModelShape(512, 32_768, 4, 4, 4, 256, "L")
 Fleet = Callable[..., Measurement]
 
 
 @pytest.fixture
-def anchor() -> Shape:
+def anchor() -> ModelShape:
     """The reference model: depth 4, width 256, 512 tokens a row."""
     return ANCHOR
 
@@ -24,7 +24,7 @@ def fleet() -> Fleet:
     def build(*, gbit: float = 1.0, slower: dict[str, float] | None = None) -> Measurement:
         factors = slower or {"a": 1.0, "b": 1.0}
         rate = gbit * 118.8e6
-        shape = ModelShape(4, 256, 4, 32_768, 512)
+        shape = ProbedModel(4, 256, 4, 32_768, 512)
         return Measurement(
             fleet="anchors",
             taken_s=1.8e9,

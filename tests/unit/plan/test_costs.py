@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import pytest
 
+from yoked.costmodel.memory import rank_memory
+from yoked.costmodel.model_shape import ModelShape, head_flops_per_token
 from yoked.errors import YokedError
 from yoked.plan.costs import COPY_BYTES_PER_S, codec_cost, rank_costs
-from yoked.plan.memory import rank_memory
 from yoked.plan.network import network_of
 from yoked.plan.search import PlanRequest, make_plan
-from yoked.plan.shape import Shape, head_flops_per_token
 from yoked.records.measurement import Measurement
 
 Fleet = Callable[..., Measurement]
 
 
-def test_the_measured_model_costs_what_was_measured(fleet: Fleet, anchor: Shape) -> None:
+def test_the_measured_model_costs_what_was_measured(fleet: Fleet, anchor: ModelShape) -> None:
     (costs,) = rank_costs(fleet(), anchor).values()
     assert costs[0].scaled_from is None
     assert costs[0].rows_time_s(2, device_batch_size=2) == pytest.approx(0.88)
@@ -24,7 +24,7 @@ def test_the_measured_model_costs_what_was_measured(fleet: Fleet, anchor: Shape)
     assert costs[0].rows_time_s(2, device_batch_size=1) == pytest.approx(0.90)
 
 
-def test_another_model_is_scaled_by_its_flops(fleet: Fleet, anchor: Shape) -> None:
+def test_another_model_is_scaled_by_its_flops(fleet: Fleet, anchor: ModelShape) -> None:
     twice = replace(anchor, vocab_size=2 * anchor.vocab_size)
     own = rank_costs(fleet(), anchor)["float32"][0]
     scaled = rank_costs(fleet(), twice)["float32"][0]
@@ -34,7 +34,7 @@ def test_another_model_is_scaled_by_its_flops(fleet: Fleet, anchor: Shape) -> No
     assert scaled.forward_s == pytest.approx(own.forward_s)
 
 
-def test_a_host_of_which_nothing_is_known_is_named(fleet: Fleet, anchor: Shape) -> None:
+def test_a_host_of_which_nothing_is_known_is_named(fleet: Fleet, anchor: ModelShape) -> None:
     known = fleet()
     half = replace(known, step_costs=known.step_costs[:1])
     with pytest.raises(YokedError, match="not measured on b"):
@@ -42,7 +42,7 @@ def test_a_host_of_which_nothing_is_known_is_named(fleet: Fleet, anchor: Shape) 
 
 
 def test_a_row_more_costs_something_even_where_one_took_as_long_as_several(
-    fleet: Fleet, anchor: Shape
+    fleet: Fleet, anchor: ModelShape
 ) -> None:
     known = fleet()
     flat = replace(known, step_costs=tuple(replace(c, overhead_s=1.0) for c in known.step_costs))
@@ -52,7 +52,9 @@ def test_a_row_more_costs_something_even_where_one_took_as_long_as_several(
     assert make_plan(PlanRequest(anchor, 4096), flat).chosen.tokens_per_second > 0
 
 
-def test_codecs_work_in_the_hosts_memory_which_its_ranks_share(fleet: Fleet, anchor: Shape) -> None:
+def test_codecs_work_in_the_hosts_memory_which_its_ranks_share(
+    fleet: Fleet, anchor: ModelShape
+) -> None:
     known = fleet()
     on_gpu = replace(known.compute[1], device="cuda:0", copy_bytes_per_s=3e12)
     mixed = replace(known, ranks={"a": 4, "b": 1}, compute=(known.compute[0], on_gpu))
@@ -67,14 +69,14 @@ def test_only_a_lossy_payload_costs_a_codec() -> None:
 
 
 @pytest.mark.parametrize(("rows", "peak_bytes"), [(2, 1.022e9), (8, 1.378e9)])
-def test_memory_is_what_a_rehearsal_took(anchor: Shape, rows: int, peak_bytes: float) -> None:
+def test_memory_is_what_a_rehearsal_took(anchor: ModelShape, rows: int, peak_bytes: float) -> None:
     need = rank_memory(
         anchor, dtype="float32", rows=rows, owned_fraction=1.0, lossy=False, payload_bytes=0.0
     )
     assert need.total == pytest.approx(peak_bytes, rel=0.05)
 
 
-def test_a_lossy_sync_keeps_what_rounding_lost(anchor: Shape) -> None:
+def test_a_lossy_sync_keeps_what_rounding_lost(anchor: ModelShape) -> None:
     def need(lossy: bool, payload_bytes: float) -> float:
         return rank_memory(
             anchor,
@@ -88,7 +90,7 @@ def test_a_lossy_sync_keeps_what_rounding_lost(anchor: Shape) -> None:
     assert need(True, 1.0) - need(False, 1.0) == pytest.approx(46.1e6, rel=0.01)
 
 
-def test_a_measurement_without_time_or_rate_is_refused(fleet: Fleet, anchor: Shape) -> None:
+def test_a_measurement_without_time_or_rate_is_refused(fleet: Fleet, anchor: ModelShape) -> None:
     known = fleet()
     idle = replace(known.step_costs[0], forward_s=0.0, head_s=0.0, backward_s=0.0)
     with pytest.raises(YokedError, match="took 0 s on a"):

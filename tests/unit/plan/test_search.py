@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yoked.costmodel.assignment import assign_rows
+from yoked.costmodel.model_shape import ModelShape
 from yoked.costmodel.simulator import simulate_step
 from yoked.costmodel.work import GLOO_CPU_S_PER_BYTE, Network, PortRate, RankWork, StepTraffic
 from yoked.errors import UsageError, YokedError
@@ -18,7 +19,6 @@ from yoked.plan.costs import RankCost
 from yoked.plan.explain import Target, explanation, verdict
 from yoked.plan.network import network_of
 from yoked.plan.search import SYNCS, PlanRequest, make_plan
-from yoked.plan.shape import Shape
 from yoked.records.measurement import Collective, Measurement
 from yoked.units import format_bytes, format_count
 
@@ -76,7 +76,7 @@ def test_a_hopeless_host_gets_no_row() -> None:
 
 
 def test_two_equal_hosts_on_a_gigabit_nearly_double_at_large_steps(
-    fleet: Fleet, anchor: Shape
+    fleet: Fleet, anchor: ModelShape
 ) -> None:
     plan = make_plan(PlanRequest(anchor, 16_384), fleet())
     assert plan.chosen.sync == "exact"
@@ -85,7 +85,7 @@ def test_two_equal_hosts_on_a_gigabit_nearly_double_at_large_steps(
     assert plan.excluded == ()
 
 
-def test_a_slow_wire_wants_a_smaller_payload(fleet: Fleet, anchor: Shape) -> None:
+def test_a_slow_wire_wants_a_smaller_payload(fleet: Fleet, anchor: ModelShape) -> None:
     plan = make_plan(PlanRequest(anchor, 2048), fleet(gbit=0.1))
     rates = {each.sync: each.tokens_per_second for each in plan.candidates}
     assert rates["exact"] < rates["bf16"] < rates["int8"]
@@ -95,7 +95,7 @@ def test_a_slow_wire_wants_a_smaller_payload(fleet: Fleet, anchor: Shape) -> Non
 
 @pytest.mark.parametrize("gbit", [0.4, 0.7, 1.0])
 def test_of_what_is_nearly_as_fast_the_least_lossy_is_taken(
-    fleet: Fleet, anchor: Shape, gbit: float
+    fleet: Fleet, anchor: ModelShape, gbit: float
 ) -> None:
     plan = make_plan(PlanRequest(anchor, 16_384), fleet(gbit=gbit))
     rates = {each.sync: each.tokens_per_second for each in plan.candidates}
@@ -103,14 +103,14 @@ def test_of_what_is_nearly_as_fast_the_least_lossy_is_taken(
     assert plan.chosen.sync == near[0]
 
 
-def test_shares_follow_the_speeds(fleet: Fleet, anchor: Shape) -> None:
+def test_shares_follow_the_speeds(fleet: Fleet, anchor: ModelShape) -> None:
     plan = make_plan(PlanRequest(anchor, 16_384), fleet(slower={"fast": 1.0, "slow": 4.0}))
     assert plan.chosen.rows["fast"] in range(24, 28)
     assert plan.efficiency > 0.9
 
 
 def test_parts_of_the_lm_head_make_up_for_what_whole_rows_leave_uneven(
-    fleet: Fleet, anchor: Shape
+    fleet: Fleet, anchor: ModelShape
 ) -> None:
     # Two rows each: whole ones leave the fast host waiting for a quarter of the step.
     plan = make_plan(PlanRequest(anchor, 2048), fleet(gbit=10, slower={"fast": 1.0, "slow": 1.33}))
@@ -121,7 +121,7 @@ def test_parts_of_the_lm_head_make_up_for_what_whole_rows_leave_uneven(
     assert plan.chosen.forecast.hosts["fast"].wait_s < 0.1 * plan.chosen.forecast.step_s
 
 
-def test_in_small_steps_the_lm_head_is_reckoned_as_divided(fleet: Fleet, anchor: Shape) -> None:
+def test_in_small_steps_the_lm_head_is_vocab_parallel(fleet: Fleet, anchor: ModelShape) -> None:
     small, large = (
         next(
             each
@@ -137,7 +137,7 @@ def test_in_small_steps_the_lm_head_is_reckoned_as_divided(fleet: Fleet, anchor:
     assert megabytes[1] > 46
 
 
-def test_a_host_that_only_costs_is_left_at_home(fleet: Fleet, anchor: Shape) -> None:
+def test_a_host_that_only_costs_is_left_at_home(fleet: Fleet, anchor: ModelShape) -> None:
     slower = {"a": 1.0, "b": 1.0, "old": 60.0}
     plan = make_plan(PlanRequest(anchor, 2048), fleet(slower=slower))
     (gain,) = [gain for gain in plan.host_gains if gain.host == "old"]
@@ -146,14 +146,14 @@ def test_a_host_that_only_costs_is_left_at_home(fleet: Fleet, anchor: Shape) -> 
     assert any(line.startswith("old: leave it at home") for line in explanation(plan, TARGET))
 
 
-def test_no_fleet_is_advised_where_one_host_is_faster(fleet: Fleet, anchor: Shape) -> None:
+def test_no_fleet_is_advised_where_one_host_is_faster(fleet: Fleet, anchor: ModelShape) -> None:
     plan = make_plan(PlanRequest(anchor, 2048), fleet(gbit=0.001))
     assert plan.chosen.hosts == ("a",)
     assert plan.speedup == 1
     assert verdict(plan).startswith("train on a alone")
 
 
-def test_what_is_never_chosen_is_told_apart_from_what_is(fleet: Fleet, anchor: Shape) -> None:
+def test_what_is_never_chosen_is_told_apart_from_what_is(fleet: Fleet, anchor: ModelShape) -> None:
     # int4 would be faster than one host alone, and nothing else.
     plan = make_plan(PlanRequest(anchor, 4096), fleet(gbit=0.1))
     said = explanation(plan, TARGET)
@@ -164,7 +164,7 @@ def test_what_is_never_chosen_is_told_apart_from_what_is(fleet: Fleet, anchor: S
     assert not any("int4" in line and "too little" in line for line in said)
 
 
-def test_hosts_together_are_told_by_what_would_be_chosen(fleet: Fleet, anchor: Shape) -> None:
+def test_hosts_together_are_told_by_what_would_be_chosen(fleet: Fleet, anchor: ModelShape) -> None:
     plan = make_plan(PlanRequest(anchor, 2048), fleet(gbit=0.03))
     rates = {each.sync: each.tokens_per_second for each in plan.candidates}
     together = format_count(round(max(rates[sync] for sync in ("exact", "bf16", "int8"))))
@@ -172,7 +172,9 @@ def test_hosts_together_are_told_by_what_would_be_chosen(fleet: Fleet, anchor: S
     assert verdict(plan).endswith(f"both hosts together would reach {together}")
 
 
-def test_what_does_not_fit_is_not_chosen_while_something_does(fleet: Fleet, anchor: Shape) -> None:
+def test_what_does_not_fit_is_not_chosen_while_something_does(
+    fleet: Fleet, anchor: ModelShape
+) -> None:
     tight = replace(fleet(), memory_bytes={"a": 8_000_000_000, "b": 500_000_000})
     plan = make_plan(PlanRequest(anchor, 16_384), tight)
     said = "\n".join(explanation(plan, TARGET))
@@ -186,7 +188,7 @@ def test_what_does_not_fit_is_not_chosen_while_something_does(fleet: Fleet, anch
     assert "adds" not in said
 
 
-def test_where_nothing_fits_the_plan_says_what_would(fleet: Fleet, anchor: Shape) -> None:
+def test_where_nothing_fits_the_plan_says_what_would(fleet: Fleet, anchor: ModelShape) -> None:
     tiny = replace(fleet(), memory_bytes={"a": 500_000_000, "b": 500_000_000})
     plan = make_plan(PlanRequest(anchor, 16_384), tiny)
     said = "\n".join(explanation(plan, TARGET))
@@ -198,7 +200,7 @@ def test_where_nothing_fits_the_plan_says_what_would(fleet: Fleet, anchor: Shape
 
 
 def test_a_model_that_was_not_probed_is_told_with_all_that_the_probe_would_need(
-    fleet: Fleet, anchor: Shape
+    fleet: Fleet, anchor: ModelShape
 ) -> None:
     longer = replace(anchor, sequence_len=1024, vocab_size=16_384)
     (said,) = [
@@ -210,7 +212,7 @@ def test_a_model_that_was_not_probed_is_told_with_all_that_the_probe_would_need(
     assert f"`yoked probe {flags}`" in said
 
 
-def test_time_and_cost_to_the_target(fleet: Fleet, anchor: Shape) -> None:
+def test_time_and_cost_to_the_target(fleet: Fleet, anchor: ModelShape) -> None:
     plan = make_plan(PlanRequest(anchor, 16_384), fleet())
     target = Target(steps=3600, prices_per_hour={"a": 1.0, "b": 0.5})
     assert target.time_s(plan.chosen) == pytest.approx(3600 * plan.chosen.forecast.step_s)
@@ -218,12 +220,12 @@ def test_time_and_cost_to_the_target(fleet: Fleet, anchor: Shape) -> None:
     assert TARGET.cost(plan.chosen) is None
 
 
-def test_a_dtype_that_was_not_measured_is_refused(fleet: Fleet, anchor: Shape) -> None:
+def test_a_dtype_that_was_not_measured_is_refused(fleet: Fleet, anchor: ModelShape) -> None:
     with pytest.raises(UsageError, match="bfloat16 was not measured"):
         make_plan(PlanRequest(anchor, 2048, dtype="bfloat16"), fleet())
 
 
-def test_a_link_that_was_not_measured_is_named(fleet: Fleet, anchor: Shape) -> None:
+def test_a_link_that_was_not_measured_is_named(fleet: Fleet, anchor: ModelShape) -> None:
     known = fleet()
     with pytest.raises(YokedError, match="from b to a"):
         make_plan(PlanRequest(anchor, 2048), replace(known, links=known.links[:1]))
@@ -262,7 +264,7 @@ def test_a_sum_over_many_ranks_begins_later_than_over_two() -> None:
 
 
 def test_a_host_by_itself_is_as_fast_between_its_ranks_as_was_measured(
-    fleet: Fleet, anchor: Shape
+    fleet: Fleet, anchor: ModelShape
 ) -> None:
     known = fleet(slower={"a": 1.0})
     large = Collective("all_reduce", "gloo", 2, 64_000_000, 0.05, 1.3e9, 1.3e9, None)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from yoked.costmodel.model_shape import ModelShape, flops_per_token
 from yoked.errors import FleetError, UsageError
 from yoked.plan.search import PlanRequest, make_plan
-from yoked.plan.shape import Shape, flops_per_token
 from yoked.plan.simulated_fleet import (
     SimulatedFleet,
     SimulatedHost,
@@ -23,21 +23,21 @@ Fleet = Callable[..., Measurement]
 
 
 @pytest.mark.parametrize("name", ["h100-roce", "64-homes", "two-laptops"])
-def test_a_built_in_fleet_can_be_planned(name: str, anchor: Shape) -> None:
+def test_a_built_in_fleet_can_be_planned(name: str, anchor: ModelShape) -> None:
     measurement = simulate(load_simulated(name), anchor, device_batch_size=2)
     plan = make_plan(PlanRequest(anchor, 65_536), measurement)
     assert name in presets()
     assert plan.chosen.tokens_per_second >= 0.99 * plan.best_single_host.tokens_per_second
 
 
-def test_a_simulated_host_reaches_its_utilisation_of_its_peak(anchor: Shape) -> None:
+def test_a_simulated_host_reaches_its_utilisation_of_its_peak(anchor: ModelShape) -> None:
     fleet = load_simulated("two-laptops")
     cost = simulate(fleet, anchor, device_batch_size=2).step_costs[0]
     took_s = cost.forward_s + cost.head_s + cost.backward_s
     assert flops_per_token(anchor) * cost.tokens / took_s == pytest.approx(0.5 * 0.6e12)
 
 
-def test_a_link_is_as_fast_as_its_slower_end(anchor: Shape, tmp_path: Path) -> None:
+def test_a_link_is_as_fast_as_its_slower_end(anchor: ModelShape, tmp_path: Path) -> None:
     file = tmp_path / "fleet.toml"
     file.write_text(
         '[[host]]\nname = "a"\ntflops = 1\nup = "40 Mbit/s"\ndown = "250 Mbit/s"\n'
@@ -73,7 +73,7 @@ def test_two_hosts_of_one_name_are_refused(tmp_path: Path) -> None:
         load_simulated(str(file))
 
 
-def test_a_machine_as_fast_as_the_others_helps(fleet: Fleet, anchor: Shape) -> None:
+def test_a_machine_as_fast_as_the_others_helps(fleet: Fleet, anchor: ModelShape) -> None:
     # The anchors' hosts reach 0.09 TFLOP/s.
     more = add_hosts(fleet(), [parse_added("third=0.25,950")], anchor, device_batch_size=2)
     plan = make_plan(PlanRequest(anchor, 16_384), more)
@@ -83,7 +83,7 @@ def test_a_machine_as_fast_as_the_others_helps(fleet: Fleet, anchor: Shape) -> N
 
 
 def test_a_machine_on_a_slow_line_does_not_help_and_the_plan_says_no(
-    fleet: Fleet, anchor: Shape
+    fleet: Fleet, anchor: ModelShape
 ) -> None:
     more = add_hosts(fleet(), [parse_added("far=0.25,2")], anchor, device_batch_size=2)
     plan = make_plan(PlanRequest(anchor, 2048), more)
@@ -99,12 +99,12 @@ def test_a_host_to_add_is_checked(text: str) -> None:
         parse_added(text)
 
 
-def test_a_name_that_is_taken_is_refused(fleet: Fleet, anchor: Shape) -> None:
+def test_a_name_that_is_taken_is_refused(fleet: Fleet, anchor: ModelShape) -> None:
     with pytest.raises(UsageError, match="host of that name"):
         add_hosts(fleet(), [parse_added("a=1,1")], anchor, device_batch_size=2)
 
 
-def test_the_file_in_the_documentation_can_be_simulated(anchor: Shape, tmp_path: Path) -> None:
+def test_the_file_in_the_documentation_can_be_simulated(anchor: ModelShape, tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "plan.md").read_text(encoding="utf-8")
     file = tmp_path / "fleet.toml"
     file.write_text(text.split("```toml\n")[1].split("```")[0])
@@ -112,13 +112,13 @@ def test_the_file_in_the_documentation_can_be_simulated(anchor: Shape, tmp_path:
     assert list(measurement.ranks) == ["desktop", "office-1", "office-2"]
 
 
-def test_two_hosts_to_add_have_two_names(fleet: Fleet, anchor: Shape) -> None:
+def test_two_hosts_to_add_have_two_names(fleet: Fleet, anchor: ModelShape) -> None:
     twins = [parse_added("mini=0.3,940"), parse_added("mini=0.3,940")]
     with pytest.raises(UsageError, match="--add mini: there is a host of that name"):
         add_hosts(fleet(), twins, anchor, 2)
 
 
-def test_the_cores_of_a_stated_host_share_the_work_of_sending(anchor: Shape) -> None:
+def test_the_cores_of_a_stated_host_share_the_work_of_sending(anchor: ModelShape) -> None:
     host = SimulatedHost(name="box", count=2, tflops=1.0, up="10 Gbit/s")
     rates = [
         make_plan(

@@ -7,11 +7,11 @@ from yoked.records.measurement import (
     Compute,
     Link,
     Measurement,
-    ModelShape,
+    ProbedModel,
     StepCost,
 )
 
-SHAPE = ModelShape(depth=4, n_embd=256, n_head=4, vocab_size=32_768, sequence_len=512)
+SHAPE = ProbedModel(depth=4, n_embd=256, n_head=4, vocab_size=32_768, sequence_len=512)
 
 
 def link(source: str, target: str, rate: float = 118e6) -> Link:

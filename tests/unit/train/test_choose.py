@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 
+from yoked.costmodel.model_shape import ModelShape, count_parameters
 from yoked.errors import DeviceError
 from yoked.train import choose, kernels
 from yoked.train.choose import (
@@ -21,11 +22,11 @@ from yoked.train.choose import (
     measure_dtypes,
     pick_device,
 )
-from yoked.train.model.gpt import GPT, ModelConfig, count_parameters
+from yoked.train.model.gpt import GPT
 from yoked.train.model.linear import MatmulBackends, onednn_available
 
 CPU, CUDA, MPS = (torch.device(kind) for kind in ("cpu", "cuda", "mps"))
-TINY = ModelConfig(
+TINY = ModelShape(
     sequence_len=16, vocab_size=64, n_layer=2, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
 )
 needs_onednn = pytest.mark.skipif(not onednn_available(), reason="this PyTorch has no oneDNN")
@@ -156,7 +157,7 @@ def test_onednn_that_is_asked_for_in_vain_is_an_error(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_measured_is_every_product_of_the_model(dtype):
-    for config in (TINY, ModelConfig.from_depth(8, vocab_size=26_758)):
+    for config in (TINY, ModelShape.from_depth(8, vocab_size=26_758)):
         multiplied = sum(i * o * count for _, i, o, count in choose._shapes(config, CPU, dtype))
 
         counts = count_parameters(config)

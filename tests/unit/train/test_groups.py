@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.costmodel.model_shape import ModelShape
+from yoked.train.model.gpt import GPT
 from yoked.train.nanochat_format import ADAMW_GROUPS, MUON
 from yoked.train.optim.groups import (
     AdamWGroup,
@@ -16,7 +17,7 @@ from yoked.train.optim.groups import (
 
 
 def groups_for(width: int, scale: float, rates: LearningRates | None = None) -> Groups:
-    config = ModelConfig(
+    config = ModelShape(
         sequence_len=16, vocab_size=64, n_layer=3, n_head=2, n_kv_head=2, n_embd=width
     )
     return build_groups(

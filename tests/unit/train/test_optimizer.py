@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import CheckpointError
 from yoked.train.comm.communicator import Communicator
-from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.gpt import GPT
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
 from yoked.train.optim.groups import LearningRates, build_groups
@@ -18,7 +19,7 @@ from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.state import TrainState
 
-CONFIG = ModelConfig(
+CONFIG = ModelShape(
     sequence_len=8, vocab_size=64, n_layer=2, n_head=2, n_kv_head=2, n_embd=48, window_pattern="L"
 )
 STEPS = 100

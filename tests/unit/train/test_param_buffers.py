@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yoked.costmodel.matrix_owners import ADAMW_FLOPS
-from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.costmodel.model_shape import ModelShape
+from yoked.train.model.gpt import GPT
 from yoked.train.optim.groups import Groups, LearningRates, MuonGroup, build_groups
 from yoked.train.optim.param_buffers import ParamBuffers, assign_owners, muon_flops
 
-CONFIG = ModelConfig(
+CONFIG = ModelShape(
     sequence_len=8, vocab_size=64, n_layer=3, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
 )
 SPEEDS = st.lists(st.floats(0, 100), min_size=1, max_size=6).filter(lambda s: max(s) > 1e-3)

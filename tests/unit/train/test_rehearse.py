@@ -9,13 +9,13 @@ import sys
 import pytest
 import torch
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import UsageError
-from yoked.records.measurement import Compute, ModelShape, StepCost
+from yoked.records.measurement import Compute, ProbedModel, StepCost
 from yoked.train import rehearse
 from yoked.train.compute import ComputeChoices
 from yoked.train.config import TrainConfig
 from yoked.train.model.attention import AttentionPath
-from yoked.train.model.gpt import ModelConfig
 from yoked.train.model.linear import MatmulBackends
 
 SMALL = [
@@ -33,7 +33,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearse, "COPY_BYTES", 1_000_000)
 
 
-def rehearsed(config: ModelConfig, compute: ComputeChoices) -> rehearse.Rehearsal:
+def rehearsed(config: ModelShape, compute: ComputeChoices) -> rehearse.Rehearsal:
     """A rehearsal of a model here, in one way to compute."""
     parts = rehearse.Rehearsal(TrainConfig(), config, torch.device("cpu"))
     parts.compute_by(compute)
@@ -53,12 +53,12 @@ def test_the_module_prints_one_object_with_the_records_fields(
     told = json.loads(capsys.readouterr().out)
     assert status == 0
     costs = [
-        StepCost(**{**each, "model": ModelShape(**each["model"])}) for each in told["step_costs"]
+        StepCost(**{**each, "model": ProbedModel(**each["model"])}) for each in told["step_costs"]
     ]
     rates = [Compute(**each) for each in told["compute"]]
     assert {rate.dtype for rate in rates} == {"float32", "bfloat16"}
     assert [cost.dtype for cost in costs] == ["float32"]
-    assert costs[0].model == ModelShape(
+    assert costs[0].model == ProbedModel(
         depth=1, n_embd=64, n_head=2, vocab_size=512, sequence_len=64
     )
     assert all(cost.tokens in (64, 128) for cost in costs)
@@ -72,7 +72,7 @@ def test_the_module_prints_one_object_with_the_records_fields(
 
 @pytest.mark.usefixtures("brief")
 def test_every_parameter_takes_part_in_the_step() -> None:
-    config = ModelConfig.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
+    config = ModelShape.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
     compute = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
     parts = rehearsed(config, compute)
     before = {name: each.clone() for name, each in parts.buffers.parameters.items()}
@@ -89,7 +89,7 @@ def test_every_parameter_takes_part_in_the_step() -> None:
 
 @pytest.mark.usefixtures("brief")
 def test_a_second_dtype_is_rehearsed_as_if_it_were_the_first() -> None:
-    config = ModelConfig.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
+    config = ModelShape.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
     float32 = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
     parts = rehearsed(
         config, ComputeChoices("bfloat16", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
@@ -116,7 +116,7 @@ def test_a_second_dtype_is_rehearsed_as_if_it_were_the_first() -> None:
 
 @pytest.mark.usefixtures("brief")
 def test_where_a_row_takes_seconds_one_is_enough() -> None:
-    config = ModelConfig.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
+    config = ModelShape.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
     compute = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
     parts = rehearsed(config, compute)
 
@@ -126,7 +126,7 @@ def test_where_a_row_takes_seconds_one_is_enough() -> None:
 
 
 def test_tokens_are_drawn_as_words_are_some_often_most_seldom() -> None:
-    config = ModelConfig.from_depth(1, head_dim=32, sequence_len=512, vocab_size=32_768)
+    config = ModelShape.from_depth(1, head_dim=32, sequence_len=512, vocab_size=32_768)
     compute = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
     parts = rehearsed(config, compute)
 

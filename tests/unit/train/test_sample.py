@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import CheckpointError, UsageError
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.checkpoint_files import find_model_folder
-from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.gpt import GPT
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
 from yoked.train.sample import (
     CachedDecoder,
@@ -37,7 +38,7 @@ def tokenizer():
 
 def make_model(vocab_size=300, *, dtype=torch.float32, pattern="SL", n_kv_head=2, n_layer=3):
     """A model in which every part matters: no weight is zero, and short windows are short."""
-    config = ModelConfig(
+    config = ModelShape(
         sequence_len=300,
         vocab_size=vocab_size,
         n_layer=n_layer,

@@ -5,11 +5,11 @@ import itertools
 import pytest
 import torch
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.train import speeds
 from yoked.train.comm.communicator import Communicator
-from yoked.train.model.gpt import ModelConfig
 
-TINY = ModelConfig.from_depth(
+TINY = ModelShape.from_depth(
     1, aspect_ratio=64, head_dim=64, sequence_len=32, vocab_size=300, window_pattern="L"
 )
 ROUND_S = 0.05

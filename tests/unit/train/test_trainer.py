@@ -9,16 +9,17 @@ import torch.nn.functional as F
 from tests.unit.train.sync.tiny import gradient_step
 from torch import Tensor
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
-from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.gpt import GPT
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.trainer import Trainer, evaluate_bpb
 
-CONFIG = ModelConfig(
+CONFIG = ModelShape(
     sequence_len=12, vocab_size=60, n_layer=3, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
 )
 ROWS = 5

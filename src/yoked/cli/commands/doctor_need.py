@@ -13,7 +13,7 @@ from yoked.launch.requirements import requirements_digest, train_requirements
 from yoked.records.examination import Need
 
 if TYPE_CHECKING:
-    from yoked.plan.shape import ParameterCounts, Shape
+    from yoked.costmodel.model_shape import ModelShape, ParameterCounts
     from yoked.train.config import TrainConfig
     from yoked.train.resolve import ResolvedConfig
 
@@ -33,7 +33,7 @@ def need_of(config: TrainConfig | None = None) -> Need:
     versions, environment = _versions(), _environment()
     if config is None:
         return Need(versions=versions, environment=environment)
-    from yoked.plan.shape import count_parameters
+    from yoked.costmodel.model_shape import count_parameters
 
     device = config.device_type
     shape, rows, deferred_rows = _shape(config, "cpu" if device == "auto" else device)
@@ -50,8 +50,8 @@ def need_of(config: TrainConfig | None = None) -> Need:
     )
 
 
-def _memory_bytes(shape: Shape, rows: int, deferred_rows: int, dtype: str) -> int:
-    from yoked.plan.memory import rank_memory
+def _memory_bytes(shape: ModelShape, rows: int, deferred_rows: int, dtype: str) -> int:
+    from yoked.costmodel.memory import rank_memory
 
     memory = rank_memory(
         shape,
@@ -72,13 +72,13 @@ def checkpoint_bytes(counts: ParameterCounts) -> int:
     return _FLOAT32_BYTES * numbers
 
 
-def _shape(config: TrainConfig, device_type: str) -> tuple[Shape, int, int]:
+def _shape(config: TrainConfig, device_type: str) -> tuple[ModelShape, int, int]:
     """The model, the rows of a micro-batch and those that are held back, by default."""
-    from yoked.plan.shape import Shape
+    from yoked.costmodel.model_shape import ModelShape
     from yoked.train.resolve import resolve
 
     resolved = resolve(config, device_type)
-    shape = Shape.from_flags(
+    shape = ModelShape.from_depth(
         resolved.depth,
         aspect_ratio=resolved.aspect_ratio,
         head_dim=resolved.head_dim,
@@ -89,10 +89,10 @@ def _shape(config: TrainConfig, device_type: str) -> tuple[Shape, int, int]:
     return shape, resolved.device_batch_size, _waiting_rows(shape, resolved)
 
 
-def _waiting_rows(shape: Shape, resolved: ResolvedConfig) -> int:
+def _waiting_rows(shape: ModelShape, resolved: ResolvedConfig) -> int:
     """Rows whose backward passes are deferred, at most: one rank may have all of a step."""
     rows, given = resolved.device_batch_size, resolved.config.total_batch_size
-    deferred = max_deferred_backwards(rows * shape.sequence_len, shape.n_embd, shape.depth)
+    deferred = max_deferred_backwards(rows * shape.sequence_len, shape.n_embd, shape.n_layer)
     step_rows = rows * deferred if given is None else given // shape.sequence_len
     return sum(schedule_rows(step_rows, rows, deferred).deferred)
 

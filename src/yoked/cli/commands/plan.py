@@ -16,9 +16,9 @@ from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 
 if TYPE_CHECKING:
+    from yoked.costmodel.model_shape import ModelShape
     from yoked.plan.explain import Target
     from yoked.plan.search import Plan, PlanRequest
-    from yoked.plan.shape import Shape
     from yoked.plan.simulated_fleet import SimulatedHost
     from yoked.records.measurement import Measurement
     from yoked.train.config import TrainConfig
@@ -147,13 +147,13 @@ def command(
 class _Run:
     """The run, resolved for the fleet's devices."""
 
-    shape: Shape
+    shape: ModelShape
     resolved: ResolvedConfig
     horizon: Horizon
 
 
 def _resolve(config: TrainConfig, device_types: Collection[str]) -> _Run:
-    from yoked.plan.shape import Shape, count_parameters, flops_per_token
+    from yoked.costmodel.model_shape import ModelShape, count_parameters, flops_per_token
     from yoked.train.resolve import (
         REFERENCE_DEPTH,
         ModelSize,
@@ -164,8 +164,8 @@ def _resolve(config: TrainConfig, device_types: Collection[str]) -> _Run:
 
     resolved = resolve(config, common_device_type(device_types))
 
-    def shape(depth: int) -> Shape:
-        return Shape.from_flags(
+    def shape(depth: int) -> ModelShape:
+        return ModelShape.from_depth(
             depth,
             aspect_ratio=resolved.aspect_ratio,
             head_dim=resolved.head_dim,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from yoked.costmodel.model_shape import ModelShape, count_parameters, flops_per_token
 from yoked.costmodel.schedule import max_deferred_backwards
 from yoked.costmodel.vocab_parallel import LEAST_IDS_PER_TOKEN, MOST_TOKENS
 from yoked.costmodel.work import head_part
 from yoked.errors import UsageError
 from yoked.train.choose import Choice
-from yoked.train.model.gpt import ModelConfig, count_parameters, flops_per_token
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class HeadAsked:
     tokens: of a step. ranks: how many. on_cpus: all of them compute there.
     """
 
-    config: ModelConfig
+    config: ModelShape
     tokens: int
     device_batch_size: int
     ranks: int
@@ -42,7 +42,7 @@ class HeadAsked:
         return None
 
 
-def row_head_part(config: ModelConfig) -> float:
+def row_head_part(config: ModelShape) -> float:
     """Of a row's time, what the lm_head takes."""
     return head_part(6 * count_parameters(config).lm_head, flops_per_token(config))
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from yoked.costmodel.model_shape import SMEAR_CHANNELS, VE_GATE_CHANNELS, ModelShape
 from yoked.train.model.attention import AttentionPath, attend
 from yoked.train.model.elementwise import mix, norm, relu_square, rotate_norm
 from yoked.train.model.linear import MatmulBackends, linear
@@ -25,118 +25,7 @@ from yoked.train.model.row_grads import RowGrads, embedding
 # nanochat's numbers. kernels/elementwise.c has SOFTCAP too.
 ROTARY_BASE = 100_000
 SOFTCAP = 15.0
-SMEAR_CHANNELS = 24  # channels that the smear gate reads
-VE_GATE_CHANNELS = 12  # channels that a value embedding's gate reads
 QK_SCALE = 1.2  # of normed queries and keys: sharper attention
-VOCAB_MULTIPLE = 64
-SHORT_WINDOW_TILE = 128
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The shapes of a model; the fields are the keys of nanochat's meta files."""
-
-    sequence_len: int
-    vocab_size: int
-    n_layer: int
-    n_head: int
-    n_kv_head: int
-    n_embd: int
-    window_pattern: str = "SSSL"
-
-    @classmethod
-    def from_depth(
-        cls,
-        depth: int,
-        *,
-        aspect_ratio: int = 64,
-        head_dim: int = 128,
-        sequence_len: int = 2048,
-        vocab_size: int = 32_768,
-        window_pattern: str = "SSSL",
-    ) -> ModelConfig:
-        """The width is depth * aspect_ratio, rounded up to whole heads."""
-        n_head = math.ceil(depth * aspect_ratio / head_dim)
-        return cls(
-            sequence_len=sequence_len,
-            vocab_size=vocab_size,
-            n_layer=depth,
-            n_head=n_head,
-            n_kv_head=n_head,
-            n_embd=n_head * head_dim,
-            window_pattern=window_pattern,
-        )
-
-    @property
-    def head_dim(self) -> int:
-        return self.n_embd // self.n_head
-
-    @property
-    def padded_vocab_size(self) -> int:
-        return math.ceil(self.vocab_size / VOCAB_MULTIPLE) * VOCAB_MULTIPLE
-
-    def has_value_embedding(self, layer: int) -> bool:
-        """True for every second layer, counted back from the last."""
-        return layer % 2 == (self.n_layer - 1) % 2
-
-    def window(self, layer: int) -> int:
-        """Number of earlier tokens that the layer attends to; sequence_len in a full layer."""
-        letter = self.window_pattern.upper()[layer % len(self.window_pattern)]
-        if letter == "L" or layer == self.n_layer - 1:
-            return self.sequence_len  # the last layer is full, whatever the pattern
-        return math.ceil(self.sequence_len / 4 / SHORT_WINDOW_TILE) * SHORT_WINDOW_TILE
-
-
-@dataclass(frozen=True)
-class ParameterCounts:
-    """Numbers of parameters by optimizer group."""
-
-    wte: int
-    value_embeds: int
-    lm_head: int
-    transformer_matrices: int
-    scalars: int
-
-    @property
-    def total(self) -> int:
-        return (
-            self.wte + self.value_embeds + self.lm_head + self.transformer_matrices + self.scalars
-        )
-
-    @property
-    def scaling(self) -> int:
-        """The parameters from which the number of training tokens is computed."""
-        return self.transformer_matrices + self.lm_head
-
-
-def count_parameters(config: ModelConfig) -> ParameterCounts:
-    """From the shapes alone: no model is built."""
-    width, layers, vocab = config.n_embd, config.n_layer, config.padded_vocab_size
-    kv_width = config.n_kv_head * config.head_dim
-    with_ve = sum(config.has_value_embedding(layer) for layer in range(layers))
-    # c_q and c_proj (C, C), c_k and c_v (K, C), the MLP's two (4C, C).
-    per_layer = 2 * width * width + 2 * width * kv_width + 8 * width * width
-    return ParameterCounts(
-        wte=vocab * width,
-        value_embeds=with_ve * vocab * kv_width,
-        lm_head=vocab * width,
-        transformer_matrices=layers * per_layer + with_ve * VE_GATE_CHANNELS * config.n_kv_head,
-        scalars=2 * layers + SMEAR_CHANNELS + 2,  # resid, x0; smear_gate; smear, backout
-    )
-
-
-def flops_per_token(config: ModelConfig) -> float:
-    """Forward and backward FLOPs a token: 6 a matmul parameter, 12*H*D*window a layer.
-
-    Source: appendix B of PaLM (Chowdhery et al. 2022).
-    """
-    counts = count_parameters(config)
-    matmul_parameters = counts.transformer_matrices + counts.lm_head + SMEAR_CHANNELS
-    attention = sum(
-        12 * config.n_head * config.head_dim * min(config.window(layer), config.sequence_len)
-        for layer in range(config.n_layer)
-    )
-    return float(6 * matmul_parameters + attention)
 
 
 def rotary_tables(length: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -163,7 +52,7 @@ class Linear(nn.Module):
 class Attention(nn.Module):
     """Causal attention with rotary positions, normed queries and keys, and value embeddings."""
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelShape, layer: int) -> None:
         super().__init__()
         width, kv_width = config.n_embd, config.n_kv_head * config.head_dim
         self.n_head, self.n_kv_head, self.head_dim = (
@@ -208,7 +97,7 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """Two matrices with relu(x)^2 between them."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelShape) -> None:
         super().__init__()
         self.c_fc = Linear(config.n_embd, 4 * config.n_embd)
         self.c_proj = Linear(4 * config.n_embd, config.n_embd)
@@ -221,7 +110,7 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One layer: attention, then MLP, each on the normed residual stream and added to it."""
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelShape, layer: int) -> None:
         super().__init__()
         self.attn = Attention(config, layer)
         self.mlp = MLP(config)
@@ -247,7 +136,7 @@ class GPT(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, config: ModelConfig, compute_dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, config: ModelShape, compute_dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.config = config
         self.compute_dtype = compute_dtype

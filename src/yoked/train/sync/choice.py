@@ -16,6 +16,12 @@ import torch
 
 from yoked.costmodel.matrix_owners import owner_fractions
 from yoked.costmodel.messages import ring_bytes
+from yoked.costmodel.model_shape import (
+    ModelShape,
+    ParameterCounts,
+    count_parameters,
+    flops_per_token,
+)
 from yoked.costmodel.schedule import MicroBatchSchedule, max_deferred_backwards, schedule_rows
 from yoked.costmodel.simulator import simulate_step
 from yoked.costmodel.token_stats import expected_unique_tokens
@@ -33,7 +39,6 @@ from yoked.ranks.exchange import read_list, read_number
 from yoked.train.choose import Choice
 from yoked.train.comm.communicator import Communicator
 from yoked.train.lm_head.choice import row_head_part
-from yoked.train.model.gpt import ModelConfig, ParameterCounts, count_parameters, flops_per_token
 from yoked.units import format_bytes_per_s, format_duration
 
 # In this order: what loses least comes first. int4 is for those who ask for it.
@@ -62,7 +67,7 @@ class RankPlace:
 def choose_sync(
     comm: Communicator,
     ranks: Sequence[RankPlace],
-    config: ModelConfig,
+    config: ModelShape,
     device_batch_size: int,
     *,
     lm_head: Choice,
@@ -113,7 +118,7 @@ def judge(
     bytes_per_s: float,
     latency_s: float,
     ranks: Sequence[RankPlace],
-    config: ModelConfig,
+    config: ModelShape,
     device_batch_size: int,
     *,
     lm_head: Choice,
@@ -150,11 +155,11 @@ def judge(
     )
 
 
-def _row_s(rank: RankPlace, config: ModelConfig) -> float:
+def _row_s(rank: RankPlace, config: ModelShape) -> float:
     return STEP_TIME_OVER_MATMULS * config.sequence_len * flops_per_token(config) / rank.flops_per_s
 
 
-def _traffic(name: str, config: ModelConfig, counts: ParameterCounts, lm_head: str) -> StepTraffic:
+def _traffic(name: str, config: ModelShape, counts: ParameterCounts, lm_head: str) -> StepTraffic:
     return StepTraffic(
         head_numbers=counts.lm_head if lm_head == "replicated" else 0.0,
         matrix_numbers=counts.transformer_matrices,
@@ -172,7 +177,7 @@ def _work(
     parts: MicroBatchSchedule,
     owned: float,
     name: str,
-    config: ModelConfig,
+    config: ModelShape,
     vocab_parallel: bool,
 ) -> RankWork:
     counts = count_parameters(config)
@@ -204,11 +209,11 @@ def _work(
     )
 
 
-def _muon_flops(config: ModelConfig) -> float:
+def _muon_flops(config: ModelShape) -> float:
     """Of a step: five steps of three products with the small side."""
     return 5 * 6 * count_parameters(config).transformer_matrices * config.n_embd
 
 
-def _table_rows(rows: int, config: ModelConfig) -> float:
+def _table_rows(rows: int, config: ModelShape) -> float:
     """Rows of the tables that so many rows of text touch."""
     return expected_unique_tokens(rows * config.sequence_len, config.vocab_size)

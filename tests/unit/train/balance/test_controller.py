@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from yoked import journal
+from yoked.costmodel.model_shape import ModelShape
 from yoked.train.balance.controller import BalanceController
-from yoked.train.model.gpt import ModelConfig
 from yoked.train.runfolder import RunFolder
 from yoked.train.trainer import StepStats
 
@@ -25,7 +25,7 @@ class Followed:
             shares=[1.0, 1.0],
             resolved=SimpleNamespace(max_seq_len=10),
             comm=comm,
-            model_config=ModelConfig.from_depth(2, sequence_len=10),
+            model_config=ModelShape.from_depth(2, sequence_len=10),
         )
         self.rows, self.lm_head = [4, 4], [4.0, 4.0]
         trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)])

@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import UsageError
 from yoked.train.choose import Choice
 from yoked.train.lm_head.choice import HeadAsked, choose_lm_head
-from yoked.train.model.gpt import ModelConfig
 
-D4 = ModelConfig.from_depth(
+D4 = ModelShape.from_depth(
     4, aspect_ratio=64, head_dim=64, sequence_len=512, vocab_size=32768, window_pattern="L"
 )
 
@@ -17,7 +17,7 @@ D4 = ModelConfig.from_depth(
 def choose(
     asked: str = "auto",
     *,
-    config: ModelConfig = D4,
+    config: ModelShape = D4,
     tokens: int = 2048,
     ranks: int = 2,
     on_cpus: bool = True,

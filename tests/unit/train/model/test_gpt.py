@@ -8,20 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from yoked.costmodel.model_shape import ModelShape, count_parameters, flops_per_token
 from yoked.train import kernels
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.elementwise import norm, rotate
-from yoked.train.model.gpt import (
-    GPT,
-    ModelConfig,
-    count_parameters,
-    flops_per_token,
-    rotary_tables,
-)
+from yoked.train.model.gpt import GPT, rotary_tables
 from yoked.train.model.linear import MatmulBackends, onednn_available
 from yoked.train.model.row_grads import RowGrads
 
-TINY = ModelConfig(
+TINY = ModelShape(
     sequence_len=40, vocab_size=70, n_layer=3, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
 )
 # The smallest short window is 128 tokens.
@@ -30,7 +25,7 @@ DEEP = dataclasses.replace(TINY, n_layer=4)
 GROUPED = dataclasses.replace(TINY, n_head=4, n_kv_head=2)
 
 
-def make_model(config: ModelConfig, dtype: torch.dtype = torch.float32) -> GPT:
+def make_model(config: ModelShape, dtype: torch.dtype = torch.float32) -> GPT:
     """A model none of whose parameters is zero, so that nothing is hidden."""
     model = GPT(config, dtype)
     model.init_weights()
@@ -42,7 +37,7 @@ def make_model(config: ModelConfig, dtype: torch.dtype = torch.float32) -> GPT:
     return model
 
 
-def draw_ids(config: ModelConfig, rows: int = 2) -> Tensor:
+def draw_ids(config: ModelShape, rows: int = 2) -> Tensor:
     generator = torch.Generator().manual_seed(3)
     shape = (rows, config.sequence_len)
     return torch.randint(0, config.vocab_size, shape, generator=generator)
@@ -51,7 +46,7 @@ def draw_ids(config: ModelConfig, rows: int = 2) -> Tensor:
 class Reference:
     """The model, one formula after another, in float64, from a state dict."""
 
-    def __init__(self, config: ModelConfig, state: dict[str, Tensor]) -> None:
+    def __init__(self, config: ModelShape, state: dict[str, Tensor]) -> None:
         self.c, self.w = config, state
 
     def norm(self, x: Tensor) -> Tensor:
@@ -111,7 +106,7 @@ class Reference:
 
 
 def test_depth_4_has_the_counts_and_flops_of_nanochat():
-    config = ModelConfig.from_depth(4, head_dim=64, sequence_len=512, window_pattern="L")
+    config = ModelShape.from_depth(4, head_dim=64, sequence_len=512, window_pattern="L")
 
     counts = count_parameters(config)
 
@@ -128,7 +123,7 @@ def test_depth_4_has_the_counts_and_flops_of_nanochat():
 
 
 def test_depth_8_is_126_million_of_which_67_are_value_embeddings():
-    counts = count_parameters(ModelConfig.from_depth(8))
+    counts = count_parameters(ModelShape.from_depth(8))
 
     assert round(counts.total / 1e6) == 126
     assert round(counts.value_embeds / 1e6) == 67
@@ -158,7 +153,7 @@ def test_counts_from_the_shapes_are_those_of_the_model(config):
     [(4, 64, 256, 4), (8, 128, 512, 4), (5, 128, 384, 3), (20, 128, 1280, 10), (1, 128, 128, 1)],
 )
 def test_width_is_depth_times_64_rounded_up_to_whole_heads(depth, head_dim, width, heads):
-    config = ModelConfig.from_depth(depth, head_dim=head_dim)
+    config = ModelShape.from_depth(depth, head_dim=head_dim)
 
     assert (config.n_embd, config.n_head, config.n_kv_head) == (width, heads, heads)
     assert config.head_dim == head_dim
@@ -166,7 +161,7 @@ def test_width_is_depth_times_64_rounded_up_to_whole_heads(depth, head_dim, widt
 
 def test_the_vocabulary_is_padded_to_a_multiple_of_64():
     sizes = {
-        size: ModelConfig.from_depth(1, vocab_size=size).padded_vocab_size for size in (1, 64, 65)
+        size: ModelShape.from_depth(1, vocab_size=size).padded_vocab_size for size in (1, 64, 65)
     }
 
     assert sizes == {1: 64, 64: 64, 65: 128}
@@ -183,14 +178,14 @@ def test_the_vocabulary_is_padded_to_a_multiple_of_64():
     ],
 )
 def test_the_pattern_is_tiled_and_the_last_layer_sees_everything(pattern, length, expected):
-    config = ModelConfig.from_depth(5, sequence_len=length, window_pattern=pattern)
+    config = ModelShape.from_depth(5, sequence_len=length, window_pattern=pattern)
 
     assert [config.window(layer) for layer in range(5)] == expected
 
 
 def test_short_windows_cost_fewer_flops():
-    full = ModelConfig.from_depth(4, sequence_len=2048, window_pattern="L")
-    short = ModelConfig.from_depth(4, sequence_len=2048, window_pattern="SSSL")
+    full = ModelShape.from_depth(4, sequence_len=2048, window_pattern="L")
+    short = ModelShape.from_depth(4, sequence_len=2048, window_pattern="SSSL")
 
     assert flops_per_token(full) - flops_per_token(short) == 3 * 12 * full.n_embd * (2048 - 512)
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.train.choose import Choice
-from yoked.train.model.gpt import ModelConfig
 from yoked.train.sync.choice import RankPlace, choose_sync, judge, measure_network
 
-D4 = ModelConfig.from_depth(
+D4 = ModelShape.from_depth(
     4, aspect_ratio=64, head_dim=64, sequence_len=512, vocab_size=32768, window_pattern="L"
 )
 GBIT = 118e6

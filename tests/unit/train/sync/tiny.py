@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.train.comm.communicator import Communicator
 from yoked.train.lm_head.vocab_parallel import SHARDED
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
-from yoked.train.model.gpt import GPT, ModelConfig
+from yoked.train.model.gpt import GPT
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.optimizer import MuonAdamW
@@ -56,7 +57,7 @@ class Tiny:
         """One rank's, with weights that are alike on all; batch: rows of a micro-batch;
         vocab_parallel: the lm_head is.
         """
-        config = ModelConfig(
+        config = ModelShape(
             sequence_len=self.sequence_len,
             vocab_size=VOCAB,
             n_layer=self.n_layer,

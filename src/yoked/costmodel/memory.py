@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from yoked.costmodel.model_shape import ModelShape, count_parameters
 from yoked.costmodel.schedule import activation_numbers
 from yoked.costmodel.token_stats import expected_unique_tokens
-from yoked.plan.shape import Shape, count_parameters
 
 # A process that has imported torch, chosen its libraries and allocated its work buffers. The
 # total is within 4% of the peaks measured at depth 4 with 2 and 8 rows (1.02 and 1.38 GB).
@@ -34,7 +34,7 @@ class MemoryNeed:
 
 
 def rank_memory(
-    shape: Shape,
+    shape: ModelShape,
     *,
     dtype: str,
     rows: int,
@@ -67,6 +67,6 @@ def rank_memory(
         moments=8.0 * counts.lm_head
         + 2 * tables
         + 4 * owned_fraction * counts.transformer_matrices,
-        activations=float(number * activation_numbers(kept_tokens, shape.n_embd, shape.depth)),
+        activations=float(number * activation_numbers(kept_tokens, shape.n_embd, shape.n_layer)),
         buffers=logits * number + cast + payloads + (4.0 * counts.dense if lossy else 0.0),
     )
