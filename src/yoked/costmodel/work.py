@@ -15,15 +15,6 @@ ROW_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 2.0, "int4": 2.0}
 # much. Without a computation beside it a byte costs 0.5 to 0.7 ns.
 GLOO_CPU_S_PER_BYTE = 1.15e-9
 
-# A training step takes longer than its matrix products: attention, elementwise passes, memory.
-# Nearly all of that is in the layers; the lm_head is products.
-STEP_TIME_OVER_MATMULS = 1.3
-
-
-def head_part(head_flops: float, flops: float) -> float:
-    """Of a row's time, what the lm_head takes, by what both compute."""
-    return head_flops / (STEP_TIME_OVER_MATMULS * flops)
-
 
 @dataclass(frozen=True)
 class PortRate:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from yoked.costmodel.compute_cost import COPY_BYTES_PER_S, RankCost
 from yoked.costmodel.model_shape import (
     ModelShape,
     count_parameters,
@@ -20,51 +20,6 @@ from yoked.records.measurement import Measurement, StepCost
 # At most this fraction of a micro-batch's time is overhead. If one row was measured to take as long
 # as several, another row still costs something.
 MAX_OVERHEAD_FRACTION = 0.9
-# Copy rate of a host on which it was not measured: that of a Zen 5 core.
-COPY_BYTES_PER_S = 15.6e9
-
-
-@dataclass(frozen=True)
-class RankCost:
-    """Costs of one rank of a host in one dtype.
-
-    forward_s, head_s, backward_s: of one more row in a micro-batch; overhead_s: of a micro-batch,
-    independent of its rows. adamw_s, muon_s: of a step, all parameters. copy_bytes_per_s: this
-    rank's part of the host's memory bandwidth. scaled_from: the measured model, if it is another.
-    """
-
-    host: str
-    device: str
-    dtype: str
-    threads: int
-    ranks: int
-    forward_s: float
-    head_s: float
-    backward_s: float
-    overhead_s: float
-    adamw_s: float
-    muon_s: float
-    copy_bytes_per_s: float
-    measured_rows: int
-    scaled_from: ModelShape | None = None
-
-    @property
-    def row_s(self) -> float:
-        """One more row, all passes."""
-        return self.forward_s + self.head_s + self.backward_s
-
-    @property
-    def rows_per_s(self) -> float:
-        """Rows per second of one rank, in micro-batches of the measured size."""
-        return self.measured_rows / self.rows_time_s(self.measured_rows, self.measured_rows)
-
-    def amortized_row_s(self, device_batch_size: int) -> float:
-        """One row, with its part of the micro-batch's overhead."""
-        return self.row_s + self.overhead_s / device_batch_size
-
-    def rows_time_s(self, rows: int, device_batch_size: int) -> float:
-        """Forward and backward pass of so many rows in micro-batches."""
-        return rows * self.row_s + math.ceil(rows / device_batch_size) * self.overhead_s
 
 
 def rank_costs(measurement: Measurement, shape: ModelShape) -> dict[str, list[RankCost]]:
@@ -156,24 +111,3 @@ def _copy_rate(cost: StepCost, measurement: Measurement) -> float:
         if each.host == cost.host and each.device == "cpu"
     ]
     return max(rates) / measurement.ranks[cost.host] if rates else COPY_BYTES_PER_S
-
-
-@dataclass(frozen=True)
-class CodecCost:
-    """Seconds to encode one number to its payload dtype, and to decode it."""
-
-    encode_s: float
-    decode_s: float
-
-
-def codec_cost(payload_bytes: float, copy_bytes_per_s: float, *, lossy: bool) -> CodecCost:
-    """Cost of a codec that is bound by memory.
-
-    Encoding reads value and residual, and writes residual and payload. Decoding reads the payload,
-    and reads and writes the sum.
-    """
-    if not lossy:
-        return CodecCost(0.0, 0.0)
-    return CodecCost(
-        (12 + payload_bytes) / copy_bytes_per_s, (8 + payload_bytes) / copy_bytes_per_s
-    )

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from yoked.costmodel.model_shape import ModelShape
-from yoked.plan.candidates import EXACT, Candidate
-from yoked.plan.search import MIN_GAIN, MIN_HOST_GAIN, OPT_IN, HostGain, Plan
+from yoked.costmodel.step_plan import EXACT, MIN_GAIN, VOCAB_PARALLEL
+from yoked.plan.candidates import Candidate
+from yoked.plan.search import MIN_HOST_GAIN, OPT_IN, HostGain, Plan
 from yoked.units import format_bytes, format_count, format_duration
 
 # Shorter waits are not mentioned. A fraction of the step.
@@ -116,8 +117,8 @@ def _communication(chosen: Candidate) -> str:
 
 def _lm_head_reason(chosen: Candidate) -> list[str]:
     """Why the lm_head's gradient is not summed, if it is not."""
-    if chosen.lm_head == "vocab-parallel":
-        why = "the hidden states of so few tokens weigh less than its gradient"
+    if chosen.lm_head == VOCAB_PARALLEL:
+        why = "hidden states of so few tokens cost less than its gradient"
         return [f"the lm_head is vocab-parallel: {why}"]
     return []
 

@@ -6,23 +6,23 @@ host is excluded if the others are faster without it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from yoked.costmodel.compute_cost import RankCost
 from yoked.costmodel.memory import USABLE_FRACTION
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.work import DENSE_BYTES, Network
+from yoked.costmodel.step_plan import EXACT, MIN_GAIN, SYNCS
+from yoked.costmodel.work import Network
 from yoked.errors import UsageError, YokedError
-from yoked.plan.candidates import EXACT, Candidate, build_candidate
-from yoked.plan.costs import RankCost, rank_costs
+from yoked.plan.candidates import Candidate, build_candidate
+from yoked.plan.costs import rank_costs
 from yoked.plan.network import network_of
 from yoked.records.measurement import Measurement
 
-# From lossless to most lossy.
-SYNCS = tuple(DENSE_BYTES)
 # Shown, but never chosen: its effect on the loss must be looked at first.
 OPT_IN = ("int4",)
-MIN_GAIN = 1.03
 # A host that gains less is not worth its electricity and its chance to fail.
 MIN_HOST_GAIN = 1.01
 
@@ -176,7 +176,11 @@ class _Search:
             sync=sync,
             rows_per_step=self.rows,
             device_batch_size=device_batch,
+            memory_bytes={cost.host: self._usable_bytes(cost.host) for cost in costs},
         )
+
+    def _usable_bytes(self, host: str) -> float:
+        return USABLE_FRACTION * self.measurement.memory_bytes.get(host, math.inf)
 
     def _network(self, hosts: tuple[str, ...]) -> Network:
         if hosts not in self._networks:

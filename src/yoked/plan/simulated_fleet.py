@@ -29,6 +29,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from yoked.costmodel.compute_cost import ADAMW_BYTES_PER_NUMBER
 from yoked.costmodel.model_shape import (
     ModelShape,
     count_parameters,
@@ -40,8 +41,6 @@ from yoked.errors import FleetError, UsageError
 from yoked.records.measurement import Compute, Link, Measurement, ProbedModel, StepCost
 from yoked.units import parse_bit_per_s, parse_bytes
 
-# AdamW reads gradient, parameter and two moments, and writes all but the gradient, in float32.
-ADAMW_BYTES_PER_NUMBER = 28
 DEFAULT_UTILISATION = 0.4
 DEFAULT_COPY = "40 GB/s"
 _ETHERNET_MTU_BYTES = 1500

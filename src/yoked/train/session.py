@@ -7,15 +7,18 @@ import functools
 import os
 import platform
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from yoked.agent.facts import memory
 from yoked.costmodel.assignment import split_by_weight
+from yoked.costmodel.compute_cost import estimated_cost
+from yoked.costmodel.memory import USABLE_FRACTION
 from yoked.costmodel.model_shape import (
     ModelShape,
     ParameterCounts,
@@ -23,7 +26,7 @@ from yoked.costmodel.model_shape import (
     flops_per_token,
 )
 from yoked.errors import DataError, UsageError
-from yoked.ranks.exchange import read_list, read_table, read_text, read_whole
+from yoked.ranks.exchange import read_list, read_number, read_table, read_text, read_whole
 from yoked.ranks.meeting import meet, tell_if_unproved
 from yoked.train import choose, kernels
 from yoked.train.balance.initial import InitialShares, initial_shares
@@ -37,11 +40,16 @@ from yoked.train.compute import (
     device_identity,
     settle_threads,
 )
-from yoked.train.config import LmHead, TrainConfig
+from yoked.train.config import TrainConfig
 from yoked.train.data.dataset import Dataset
 from yoked.train.data.prepare import prepare
 from yoked.train.data.progress import NullProgress, ProgressSink
-from yoked.train.lm_head.choice import HeadAsked, choose_lm_head
+from yoked.train.decisions.network import (
+    ASKED_HEAD,
+    ASKED_SYNC,
+    StepRequest,
+    decide_sync_and_head,
+)
 from yoked.train.resolve import (
     REFERENCE_DEPTH,
     Horizon,
@@ -52,7 +60,6 @@ from yoked.train.resolve import (
     resolve,
 )
 from yoked.train.speeds import measure_speeds
-from yoked.train.sync.choice import RankPlace, choose_sync
 from yoked.train.threads import read_cores
 
 # Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
@@ -241,36 +248,30 @@ def build_session(
         lambda: measure_speeds(model_config, device, compute.dtype, libraries, comm)
     )
     sharing = initial_shares(config, names, last_rows if same_hosts else (), speeds)
-    about = HeadAsked(
-        model_config,
-        horizon.total_batch_size,
-        resolved.device_batch_size,
-        comm.world_size,
-        on_cpus=kinds == {"cpu"},
-    )
-    lm_head = settle_lm_head(config, recorded if same_hosts else (), about, comm)
     rows_per_step = horizon.total_batch_size // resolved.max_seq_len
     rows = split_by_weight(rows_per_step, sharing.weights)
-    sync = settle_sync(
-        config,
-        recorded,
-        len(set(names)) > 1,
-        lambda: choose_sync(
-            comm,
-            [
-                RankPlace(
-                    host["name"],
-                    len(own),
-                    speed,
-                    host["threads"] if host["device"] == "cpu" else 0,
-                )
-                for host, own, speed in zip(hosts, rows, speeds(), strict=True)
-            ],
-            model_config,
-            resolved.device_batch_size,
-            lm_head=lm_head,
-        ),
+    kept = recorded if same_hosts else ()
+    request = StepRequest(
+        model_config,
+        [
+            estimated_cost(
+                model_config,
+                host=host["name"],
+                device=host["device"],
+                dtype=host["dtype"],
+                threads=host["threads"],
+                flops_per_s=speed,
+                device_batch_size=resolved.device_batch_size,
+            )
+            for host, speed in zip(hosts, speeds(), strict=True)
+        ],
+        [len(own) for own in rows],
+        resolved.device_batch_size,
+        comm.all_gather_json(_memory_bytes(place), read_number),
+        sync=_settled("sync", config.sync, ASKED_SYNC, kept),
+        lm_head=_settled("lm_head", config.lm_head, ASKED_HEAD, kept),
     )
+    sync, lm_head = decide_sync_and_head(comm, request)
     for host in hosts:
         host["sync"], host["lm_head"] = sync.value, lm_head.value
     return Session(
@@ -290,33 +291,22 @@ def build_session(
     )
 
 
-def settle_lm_head(
-    config: TrainConfig,
-    recorded: Sequence[dict[str, Any]],
-    about: HeadAsked,
-    comm: Communicator,
-) -> Choice:
-    """Which ranks have it; a run on the same hosts keeps what it began with. Collective."""
-    kept = str(recorded[0].get("lm_head")) if recorded else None
-    if kept is not None and config.lm_head in ("auto", kept) and kept in get_args(LmHead):
-        return Choice("lm_head", kept, RECORDED)
-    return run_on_all_ranks(comm, lambda: choose_lm_head(config.lm_head, about))
+def _settled(
+    name: str, asked: str, reason: str, recorded: Sequence[dict[str, Any]]
+) -> Choice | None:
+    """What was asked for, or what a run on the same hosts began with; None: it is to be decided."""
+    if asked != "auto":
+        return Choice(name, asked, reason)
+    kept = recorded[0].get(name) if recorded else None
+    return None if kept is None else Choice(name, str(kept), RECORDED)
 
 
-def settle_sync(
-    config: TrainConfig,
-    recorded: Sequence[dict[str, Any]],
-    several_hosts: bool,
-    measure: Callable[[], Choice],
-) -> Choice:
-    """How gradients travel; a run keeps what it began with. Collective where it measures."""
-    if config.sync != "auto":
-        return Choice("sync", config.sync, "as asked for with --sync")
-    if recorded and "sync" in recorded[0]:
-        return Choice("sync", str(recorded[0]["sync"]), RECORDED)
-    if not several_hosts:
-        return Choice("sync", "exact", "no network between the ranks")
-    return measure()
+def _memory_bytes(place: Place) -> float:
+    """That this rank may use of its host's."""
+    available = memory()["memory_available_bytes"]
+    # JSON has no infinity.
+    known = 1e18 if available is None else float(available)
+    return USABLE_FRACTION * known / place.local_world_size
 
 
 def _model_config(resolved: ResolvedConfig, depth: int, vocab_size: int) -> ModelShape:

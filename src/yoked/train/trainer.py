@@ -109,6 +109,8 @@ class Trainer:
         self.ranges = split_by_weight(rows_per_step, shares)
         tokens = device_batch_size * model.config.sequence_len
         kept = max_deferred_backwards(tokens, model.config.n_embd, model.config.n_layer)
+        if vocab_parallel:
+            kept = rows_per_step  # all backward passes wait for the lm_head
         # A rank alone has no message to hide.
         self.max_deferred = kept if comm.active else 1
         self.state = TrainState(comm, model.device)

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from yoked.costmodel.compute_cost import COPY_BYTES_PER_S, codec_cost
 from yoked.costmodel.memory import rank_memory
 from yoked.costmodel.model_shape import ModelShape, head_flops_per_token
 from yoked.errors import YokedError
-from yoked.plan.costs import COPY_BYTES_PER_S, codec_cost, rank_costs
+from yoked.plan.costs import rank_costs
 from yoked.plan.network import network_of
 from yoked.plan.search import PlanRequest, make_plan
 from yoked.records.measurement import Measurement

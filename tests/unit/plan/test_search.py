@@ -1,24 +1,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yoked.costmodel.assignment import assign_rows
+from yoked.costmodel.compute_cost import RankCost
 from yoked.costmodel.model_shape import ModelShape
 from yoked.costmodel.simulator import simulate_step
+from yoked.costmodel.step_plan import SYNCS, best_rows
 from yoked.costmodel.work import GLOO_CPU_S_PER_BYTE, Network, PortRate, RankWork, StepTraffic
 from yoked.errors import UsageError, YokedError
-from yoked.plan.candidates import step_time_s
-from yoked.plan.costs import RankCost
 from yoked.plan.explain import Target, explanation, verdict
 from yoked.plan.network import network_of
-from yoked.plan.search import SYNCS, PlanRequest, make_plan
+from yoked.plan.search import PlanRequest, make_plan
 from yoked.records.measurement import Collective, Measurement
 from yoked.units import format_bytes, format_count
 
@@ -44,10 +42,6 @@ def cost(row_s: float, overhead_s: float = 0.0, adamw_s: float = 0.0) -> RankCos
     )
 
 
-def assigned(rows: int, ranks: Sequence[RankCost]) -> tuple[int, ...]:
-    return assign_rows(rows, [partial(step_time_s, each, 2) for each in ranks])
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.1, 3), st.floats(0, 1)), min_size=2, max_size=3),
@@ -64,7 +58,7 @@ def test_rows_are_shared_out_as_well_as_can_be(
             for each, count in zip(ranks, shares, strict=True)
         )
 
-    shares = assigned(rows, ranks)
+    shares = best_rows(rows, ranks, 2)
     assert sum(shares) == rows
     every = itertools.product(range(rows + 1), repeat=len(ranks))
     best_s = min(slowest_s(each) for each in every if sum(each) == rows)
@@ -72,7 +66,7 @@ def test_rows_are_shared_out_as_well_as_can_be(
 
 
 def test_a_hopeless_host_gets_no_row() -> None:
-    assert assigned(4, [cost(1.0), cost(100.0)]) == (4, 0)
+    assert best_rows(4, [cost(1.0), cost(100.0)], 2) == (4, 0)
 
 
 def test_two_equal_hosts_on_a_gigabit_nearly_double_at_large_steps(

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from yoked.costmodel.compute_cost import head_time_fraction
 from yoked.train.balance.balancer import Assignment, Reassignment, RowBalancer
 from yoked.train.balance.speed_estimator import RankStep, SpeedEstimator
 from yoked.train.balance.text import describe_change, rank_names
 from yoked.train.comm.communicator import Work
-from yoked.train.lm_head.choice import row_head_part
 from yoked.train.runfolder import RunFolder
 from yoked.train.session import Session
 from yoked.train.trainer import StepStats, Trainer
@@ -28,7 +28,8 @@ class BalanceController:
         self._owners = set(trainer.buffers.owners.values())
         self._said_idle: set[int] = set()
         rows = tuple(len(part) for part in trainer.ranges)
-        self._head_part = row_head_part(session.model_config) if trainer.lm_head.grouped else None
+        parallel = trainer.lm_head.grouped
+        self._head_part = head_time_fraction(session.model_config) if parallel else None
         self._speeds = SpeedEstimator(session.shares)
         self._balancer = RowBalancer(Assignment(rows, rows), self._head_part)
         self._decision: tuple[Tensor, Work] | None = None

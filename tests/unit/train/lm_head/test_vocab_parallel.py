@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.train.sync.tiny import Tiny, held_by, one_step, summed
 from torch import Tensor
 
-from yoked.costmodel.vocab_parallel import VOCAB_GRANULARITY, is_vocab_parallel
+from yoked.costmodel.vocab_parallel import VOCAB_GRANULARITY
 from yoked.train.comm.communicator import Communicator
 from yoked.train.lm_head.vocab_parallel import partition_vocab
 from yoked.train.trainer import StepStats
@@ -32,22 +32,6 @@ def test_parts_are_consecutive_and_as_large_as_the_work(groups, work):
         share = (part.stop - part.start) / VOCAB_GRANULARITY
         assert abs(share - groups * mine / sum(work)) < 1
         assert mine or part.start == part.stop
-
-
-@pytest.mark.parametrize(
-    ("tokens", "vocab", "micro_batches", "deferred", "expected"),
-    [
-        (2048, 32_768, 2, 8, True),
-        (4096, 32_768, 4, 8, True),
-        (4097, 65_536, 5, 8, False),
-        (2048, 8_192, 2, 8, False),
-        (4096, 32_768, 8, 4, False),
-    ],
-)
-def test_it_is_vocab_parallel_where_a_step_has_few_tokens(
-    tokens, vocab, micro_batches, deferred, expected
-):
-    assert is_vocab_parallel(tokens, vocab, micro_batches, deferred) is expected
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,127 @@
+"""What a row, a step and a codec cost one rank: measured, or estimated from its FLOP/s."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from yoked.costmodel.model_shape import (
+    ModelShape,
+    count_parameters,
+    flops_per_token,
+    head_flops_per_token,
+    muon_flops,
+)
+
+# Copy rate of a host on which it was not measured: that of a Zen 5 core.
+COPY_BYTES_PER_S = 15.6e9
+# AdamW reads gradient, parameter and two moments, and writes all but the gradient, in float32.
+ADAMW_BYTES_PER_NUMBER = 28
+# A training step takes longer than its products: attention, elementwise passes, memory. Nearly all
+# of that is the layers'; the lm_head is products.
+STEP_TIME_OVER_MATMULS = 1.3
+
+
+@dataclass(frozen=True)
+class RankCost:
+    """Costs of one rank of a host in one dtype.
+
+    forward_s, head_s, backward_s: of one more row in a micro-batch; overhead_s: of a micro-batch,
+    independent of its rows. adamw_s, muon_s: of a step, all parameters. copy_bytes_per_s: this
+    rank's part of the host's memory bandwidth. measured_rows: of the micro-batch that was timed.
+    scaled_from: the measured model, if it is another.
+    """
+
+    host: str
+    device: str
+    dtype: str
+    threads: int
+    ranks: int
+    forward_s: float
+    head_s: float
+    backward_s: float
+    overhead_s: float
+    adamw_s: float
+    muon_s: float
+    copy_bytes_per_s: float
+    measured_rows: int
+    scaled_from: ModelShape | None = None
+
+    @property
+    def row_s(self) -> float:
+        """One more row, all passes."""
+        return self.forward_s + self.head_s + self.backward_s
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows per second of one rank, in micro-batches of the measured size."""
+        return self.measured_rows / self.rows_time_s(self.measured_rows, self.measured_rows)
+
+    def amortized_row_s(self, device_batch_size: int) -> float:
+        """One row, with its part of the micro-batch's overhead."""
+        return self.row_s + self.overhead_s / device_batch_size
+
+    def rows_time_s(self, rows: int, device_batch_size: int) -> float:
+        """Forward and backward pass of so many rows in micro-batches."""
+        return rows * self.row_s + math.ceil(rows / device_batch_size) * self.overhead_s
+
+    def step_time_s(self, rows: int, device_batch_size: int) -> float:
+        """A step with so many rows, but for Muon: matrices are assigned apart."""
+        return self.adamw_s + self.rows_time_s(rows, device_batch_size)
+
+
+def head_time_fraction(shape: ModelShape) -> float:
+    """Of a row's time, what the lm_head takes, by the FLOPs of both."""
+    return head_flops_per_token(shape) / (STEP_TIME_OVER_MATMULS * flops_per_token(shape))
+
+
+def estimated_cost(
+    shape: ModelShape,
+    *,
+    host: str,
+    device: str,
+    dtype: str,
+    threads: int,
+    flops_per_s: float,
+    device_batch_size: int,
+) -> RankCost:
+    """Of a rank of which only its FLOP/s in the model's products are known."""
+    row_s = STEP_TIME_OVER_MATMULS * shape.sequence_len * flops_per_token(shape) / flops_per_s
+    head_s = row_s * head_time_fraction(shape)
+    layers_s = row_s - head_s
+    return RankCost(
+        host=host,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        ranks=1,
+        forward_s=layers_s / 3,  # the backward pass has twice the FLOPs
+        head_s=head_s,
+        backward_s=layers_s * 2 / 3,
+        overhead_s=0.0,
+        adamw_s=ADAMW_BYTES_PER_NUMBER * count_parameters(shape).adamw / COPY_BYTES_PER_S,
+        muon_s=muon_flops(shape) / flops_per_s,
+        copy_bytes_per_s=COPY_BYTES_PER_S,
+        measured_rows=device_batch_size,
+    )
+
+
+@dataclass(frozen=True)
+class CodecCost:
+    """Seconds to encode one number to its payload dtype, and to decode it."""
+
+    encode_s: float
+    decode_s: float
+
+
+def codec_cost(payload_bytes: float, copy_bytes_per_s: float, *, lossy: bool) -> CodecCost:
+    """Cost of a codec that is bound by memory.
+
+    Encoding reads value and residual, and writes residual and payload. Decoding reads the payload,
+    and reads and writes the sum.
+    """
+    if not lossy:
+        return CodecCost(0.0, 0.0)
+    return CodecCost(
+        (12 + payload_bytes) / copy_bytes_per_s, (8 + payload_bytes) / copy_bytes_per_s
+    )

@@ -1,0 +1,263 @@
+"""What a step does on each rank, and how long it takes: for the planner, and for the trainer.
+
+`yoked plan` gives it measured costs, `--sync auto` and `--lm-head auto` estimated ones; all else is
+the same, so that both choose alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from yoked.costmodel.assignment import assign_rows, water_fill
+from yoked.costmodel.compute_cost import RankCost, codec_cost, head_time_fraction
+from yoked.costmodel.matrix_owners import owner_fractions
+from yoked.costmodel.memory import MemoryNeed, rank_memory
+from yoked.costmodel.model_shape import ModelShape, count_parameters, muon_flops
+from yoked.costmodel.schedule import MicroBatchSchedule, max_deferred_backwards, schedule_rows
+from yoked.costmodel.simulator import simulate_step
+from yoked.costmodel.token_stats import expected_unique_tokens
+from yoked.costmodel.work import (
+    DENSE_BYTES,
+    GLOO_CPU_S_PER_BYTE,
+    ROW_BYTES,
+    Network,
+    RankWork,
+    StepForecast,
+    StepTraffic,
+)
+
+EXACT, REPLICATED, VOCAB_PARALLEL = "exact", "replicated", "vocab-parallel"
+# What loses least comes first.
+SYNCS = ("exact", "bf16", "int8", "int4")
+# A way that loses more, or that all ranks must meet for in mid-step, must be faster by this.
+MIN_GAIN = 1.03
+# Gradients are sent layer by layer; for deeper models this many groups are accurate enough.
+MAX_LAYER_GROUPS = 8
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """rows: by rank. schedules: of these rows. owner_fractions: of Muon's work, by rank.
+
+    head_rows: the lm_head's work by rank, in rows: those of `rows`, unless it is vocab-parallel.
+    """
+
+    sync: str
+    lm_head: str
+    dtype: str
+    device_batch_size: int
+    rows: tuple[int, ...]
+    head_rows: tuple[float, ...]
+    schedules: tuple[MicroBatchSchedule, ...]
+    owner_fractions: tuple[float, ...]
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches of the rank with most of them."""
+        return max(math.ceil(rows / self.device_batch_size) for rows in self.rows)
+
+
+def plan_step(
+    shape: ModelShape,
+    ranks: Sequence[RankCost],
+    *,
+    sync: str,
+    lm_head: str,
+    rows: Sequence[int],
+    device_batch_size: int,
+) -> StepPlan:
+    """One way to take a step. rows: by rank."""
+    assert lm_head in (REPLICATED, VOCAB_PARALLEL), lm_head
+    tokens = device_batch_size * shape.sequence_len
+    deferred = max_deferred_backwards(tokens, shape.n_embd, shape.n_layer)
+    if len(ranks) == 1:
+        deferred = 1  # a rank alone has no message to hide
+    head_rows = tuple(map(float, rows))
+    if lm_head == VOCAB_PARALLEL:
+        deferred = max(1, *(math.ceil(count / device_batch_size) for count in rows))
+        head_rows = vocab_parallel_rows(shape, ranks, rows, device_batch_size)
+    speeds = [cost.rows_per_s for cost in ranks]
+    return StepPlan(
+        sync,
+        lm_head,
+        ranks[0].dtype,
+        device_batch_size,
+        tuple(rows),
+        head_rows,
+        tuple(schedule_rows(count, device_batch_size, deferred) for count in rows),
+        tuple(owner_fractions(speeds, muon_flops(shape), count_parameters(shape).adamw)),
+    )
+
+
+def best_rows(rows: int, ranks: Sequence[RankCost], device_batch_size: int) -> tuple[int, ...]:
+    """Rows by rank such that the slowest is done soonest."""
+    times = [partial(_step_time_s, cost, device_batch_size) for cost in ranks]
+    return assign_rows(rows, times)
+
+
+def _step_time_s(cost: RankCost, device_batch_size: int, rows: int) -> float:
+    return cost.step_time_s(rows, device_batch_size)
+
+
+def vocab_parallel_rows(
+    shape: ModelShape, ranks: Sequence[RankCost], rows: Sequence[int], device_batch_size: int
+) -> tuple[float, ...]:
+    """The lm_head's work by rank, in rows, such that all ranks end together as far as they can."""
+    head = head_time_fraction(shape)
+    extra = water_fill(
+        [cost.step_time_s(n, device_batch_size) for cost, n in zip(ranks, rows, strict=True)],
+        [cost.amortized_row_s(device_batch_size) for cost in ranks],
+        [head * count for count in rows],
+    )
+    return tuple(count + more / head for count, more in zip(rows, extra, strict=True))
+
+
+def predict(
+    plan: StepPlan, shape: ModelShape, ranks: Sequence[RankCost], network: Network
+) -> StepForecast:
+    """How long a step takes, and where each host's time goes."""
+    return simulate_step(rank_work(plan, shape, ranks), step_traffic(plan, shape), network)
+
+
+def rank_work(plan: StepPlan, shape: ModelShape, ranks: Sequence[RankCost]) -> list[RankWork]:
+    """Each rank's work in a step, in the order in which it is done."""
+    works = [_work(plan, shape, rank, cost) for rank, cost in enumerate(ranks)]
+    if plan.lm_head == REPLICATED:
+        return works
+    counts = count_parameters(shape)
+    of_adamw = counts.lm_head / counts.adamw
+    found = []
+    for rank, (work, cost) in enumerate(zip(works, ranks, strict=True)):
+        rows, head_rows = plan.rows[rank], plan.head_rows[rank]
+        rows_s = cost.rows_time_s(rows, plan.device_batch_size)
+        part = head_rows / sum(plan.rows)
+        deferred_s = sum(work.deferred_backward_s) * cost.row_s / cost.backward_s
+        found.append(
+            dataclasses.replace(
+                work,
+                deferred_forward_s=deferred_s * cost.forward_s / cost.row_s,
+                head_s=(head_rows / rows if rows else 0.0) * rows_s * cost.head_s / cost.row_s,
+                adamw_s=(1 - of_adamw + part * of_adamw) * work.adamw_s,
+            )
+        )
+    return found
+
+
+def _work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> RankWork:
+    batch, owned = plan.device_batch_size, plan.owner_fractions[rank]
+    early, deferred, last = plan.schedules[rank]
+    first_s, second_s = (cost.rows_time_s(each, batch) for each in deferred)
+    backward_fraction = cost.backward_s / cost.row_s
+    passes_s = last * cost.row_s + (cost.overhead_s if last else 0.0)
+    stretch = passes_s / (last * cost.row_s) if last else 0.0
+
+    def embedding_rows(rows: int) -> float:
+        return expected_unique_tokens(rows * shape.sequence_len, shape.vocab_size)
+
+    codec = codec_cost(DENSE_BYTES[plan.sync], cost.copy_bytes_per_s, lossy=plan.sync != EXACT)
+    return RankWork(
+        host=cost.host,
+        early_s=cost.rows_time_s(early, batch),
+        deferred_forward_s=(1 - backward_fraction) * (first_s + second_s),
+        deferred_backward_s=(backward_fraction * first_s, backward_fraction * second_s),
+        forward_s=last * cost.forward_s * stretch,
+        head_s=last * cost.head_s * stretch,
+        backward_s=last * cost.backward_s * stretch,
+        muon_s=owned * cost.muon_s,
+        adamw_s=cost.adamw_s,
+        owned_fraction=owned,
+        table_rows=embedding_rows(last),
+        early_rows=embedding_rows(early),
+        deferred_rows=(embedding_rows(deferred[0]), embedding_rows(deferred[1])),
+        encode_s=codec.encode_s,
+        decode_s=codec.decode_s,
+        # Beside a GPU, the cores that send do not compute.
+        cpu_s_per_byte=GLOO_CPU_S_PER_BYTE / cost.threads if cost.device == "cpu" else 0.0,
+        tokens=float(plan.rows[rank] * shape.sequence_len),
+    )
+
+
+def step_traffic(plan: StepPlan, shape: ModelShape) -> StepTraffic:
+    """The communication of one step."""
+    counts = count_parameters(shape)
+    hidden_bytes = 2.0 if plan.dtype == "bfloat16" else 4.0
+    return StepTraffic(
+        head_numbers=counts.lm_head if plan.lm_head == REPLICATED else 0.0,
+        matrix_numbers=counts.transformer_matrices,
+        embedding_row_numbers=shape.embedding_row_numbers,
+        layers=min(shape.n_layer, MAX_LAYER_GROUPS),
+        dense_bytes=DENSE_BYTES[plan.sync],
+        row_bytes=ROW_BYTES[plan.sync],
+        lm_head=plan.lm_head,
+        token_bytes=hidden_bytes * shape.n_embd,
+    )
+
+
+def plan_memory(plan: StepPlan, shape: ModelShape) -> list[MemoryNeed]:
+    """Peak memory by rank."""
+    many = len(plan.rows) > 1
+    head_parts = [rows / sum(plan.rows) for rows in plan.head_rows]
+    return [
+        rank_memory(
+            shape,
+            dtype=plan.dtype,
+            rows=min(rows, plan.device_batch_size),
+            deferred_rows=sum(schedule.deferred) if many else 0,
+            owned_fraction=owned,
+            lossy=many and plan.sync != EXACT,
+            payload_bytes=DENSE_BYTES[plan.sync] if many else 0.0,
+            # All tokens' logits of this rank's part of the vocabulary.
+            logits=(
+                round(part * sum(plan.rows) * shape.sequence_len * shape.padded_vocab_size)
+                if plan.lm_head == VOCAB_PARALLEL
+                else None
+            ),
+        )
+        for rows, schedule, owned, part in zip(
+            plan.rows, plan.schedules, plan.owner_fractions, head_parts, strict=True
+        )
+    ]
+
+
+def why_not_vocab_parallel(ranks: Sequence[RankCost]) -> str | None:
+    """Why the lm_head cannot be vocab-parallel between these ranks; None: it can."""
+    if len(ranks) == 1:
+        return "there is one rank"
+    if any(cost.device != "cpu" for cost in ranks):
+        return "not all ranks compute on a CPU"
+    return None
+
+
+def faster_head(
+    shape: ModelShape,
+    ranks: Sequence[RankCost],
+    network: Network,
+    *,
+    sync: str,
+    rows: Sequence[int],
+    device_batch_size: int,
+    memory_bytes: Sequence[float] = (),
+) -> tuple[StepPlan, StepForecast]:
+    """A vocab-parallel lm_head where that is faster by MIN_GAIN, and fits; else a replicated one.
+
+    memory_bytes: that each rank may use; none: not known, and taken for enough.
+    """
+
+    def plan(lm_head: str) -> tuple[StepPlan, StepForecast]:
+        found = plan_step(
+            shape, ranks, sync=sync, lm_head=lm_head, rows=rows, device_batch_size=device_batch_size
+        )
+        return found, predict(found, shape, ranks, network)
+
+    replicated = plan(REPLICATED)
+    if why_not_vocab_parallel(ranks) is not None:
+        return replicated
+    parallel = plan(VOCAB_PARALLEL)
+    faster = parallel[1].step_s * MIN_GAIN <= replicated[1].step_s
+    needs = [need.total for need in plan_memory(parallel[0], shape)]
+    fits = not memory_bytes or all(n <= m for n, m in zip(needs, memory_bytes, strict=True))
+    return parallel if faster and fits else replicated

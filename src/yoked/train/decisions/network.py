@@ -1,0 +1,212 @@
+"""`--sync auto` and `--lm-head auto`: both together, by what a step is predicted to take.
+
+The network is measured with all ranks on it, and each rank's speed in the model's own products.
+`yoked.costmodel.step_plan` predicts steps from them, as it does for `yoked plan`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from yoked.costmodel.compute_cost import RankCost
+from yoked.costmodel.messages import ring_bytes
+from yoked.costmodel.model_shape import ModelShape
+from yoked.costmodel.step_plan import (
+    EXACT,
+    MIN_GAIN,
+    REPLICATED,
+    SYNCS,
+    VOCAB_PARALLEL,
+    faster_head,
+    plan_step,
+    predict,
+    why_not_vocab_parallel,
+)
+from yoked.costmodel.work import Network, PortRate, StepForecast
+from yoked.errors import UsageError
+from yoked.ranks.exchange import read_list, read_number, read_table, read_table_of, read_text
+from yoked.train.choose import Choice
+from yoked.train.comm.communicator import Communicator
+from yoked.train.comm.control import run_on_rank0
+from yoked.units import format_bytes_per_s, format_duration
+
+# int4 is for those who ask for it.
+CANDIDATES = SYNCS[:-1]
+MEASURE_S = 0.15
+FIRST_BYTES, LAST_BYTES = 1 << 18, 1 << 26
+# Between processes of one host, from the moment when a message is ready to its first byte.
+LOCAL_LATENCY_S = 5e-5
+ASKED_SYNC, ASKED_HEAD = "as asked for with --sync", "as asked for with --lm-head"
+
+
+@dataclass(frozen=True)
+class StepRequest:
+    """What the decision rests on. ranks: of one host each; rows: of a step, by rank.
+
+    sync, lm_head: what is settled already, else None. memory_bytes: that each rank may use.
+    """
+
+    shape: ModelShape
+    ranks: Sequence[RankCost]
+    rows: Sequence[int]
+    device_batch_size: int
+    memory_bytes: Sequence[float]
+    sync: Choice | None = None
+    lm_head: Choice | None = None
+
+    @property
+    def several_hosts(self) -> bool:
+        """Whether there is a network between the ranks."""
+        return len({cost.host for cost in self.ranks}) > 1
+
+
+def decide_sync_and_head(comm: Communicator, request: StepRequest) -> tuple[Choice, Choice]:
+    """The payload dtype, and which ranks have the lm_head. Rank 0 decides; collective.
+
+    Raises UsageError where something was asked for that cannot be.
+    """
+    rate, latency_s = None, LOCAL_LATENCY_S
+    open_questions = request.sync is None or request.lm_head is None
+    if open_questions and request.several_hosts and comm.device_group is None:
+        rate, latency_s = measure_network(comm)
+    nccl = comm.device_group is not None
+
+    def act() -> list[dict[str, Any]]:
+        return [asdict(choice) for choice in decide(request, rate, latency_s, nccl=nccl)]
+
+    sync, head = run_on_rank0(comm, act, read_list(_read_choice))
+    return sync, head
+
+
+def _read_choice(value: Any) -> Choice:
+    told = read_table(value)
+    measured = read_table_of(read_number)(told["measured"])
+    name, chosen, reason = (read_text(told[key]) for key in ("name", "value", "reason"))
+    return Choice(name, chosen, reason, measured)
+
+
+def measure_network(comm: Communicator) -> tuple[float, float]:
+    """Bytes a second that each rank sends in a large all-reduce, and seconds from ready to the
+    first byte at another rank: a small one is 2(N-1) such messages.
+
+    Collective; takes about MEASURE_S, or one message of FIRST_BYTES on a slow network.
+    """
+    small = torch.zeros(1)
+    comm.all_reduce(small, "measuring the network").wait()
+    latency_s = min(_time_s(comm, small) for _ in range(5))
+    size, took_s = FIRST_BYTES, 0.0
+    while True:
+        payload = torch.zeros(size // 4)
+        # The first of a size may find the shaper's bucket full, or TCP's window small.
+        took_s = max(_time_s(comm, payload), _time_s(comm, payload))
+        # Clocks differ: rank 0's says for all whether to go on.
+        if comm.all_gather_json(took_s, read_number)[0] > MEASURE_S or size >= LAST_BYTES:
+            hops = 2 * (comm.world_size - 1)
+            return ring_bytes(size, comm.world_size) / took_s, latency_s / hops
+        size *= 4
+
+
+def _time_s(comm: Communicator, payload: torch.Tensor) -> float:
+    started = time.perf_counter()
+    comm.all_reduce(payload, "measuring the network").wait()
+    return time.perf_counter() - started
+
+
+def decide(
+    request: StepRequest, rate: float | None, latency_s: float, *, nccl: bool = False
+) -> tuple[Choice, Choice]:
+    """Pure. rate: bytes a second of every host, each way; None: there is no network."""
+    impossible = why_not_vocab_parallel(request.ranks)
+    if request.lm_head is not None and request.lm_head.value == VOCAB_PARALLEL and impossible:
+        raise UsageError(
+            f"--lm-head {VOCAB_PARALLEL}: {impossible}",
+            fix="leave --lm-head out: auto does so where it can be done",
+        )
+    ports = {} if rate is None else {r.host: PortRate(rate, rate) for r in request.ranks}
+    network = Network(ports, latency_s)
+    sync = request.sync
+    if sync is None and nccl:
+        sync = Choice("sync", EXACT, "NCCL between the GPUs")
+    if sync is None and rate is None:
+        sync = Choice("sync", EXACT, "no network between the ranks")
+    if sync is not None and (request.lm_head is not None or impossible):
+        return sync, request.lm_head or Choice("lm_head", REPLICATED, str(impossible))
+    names = CANDIDATES if sync is None else (sync.value,)
+    found = {name: _predict(request, network, name) for name in names}
+    if sync is None:
+        assert rate is not None
+        sync = _choose_sync({name: forecast.step_s for name, (_, forecast) in found.items()}, rate)
+    lm_head, forecast = found[sync.value]
+    if request.lm_head is not None:
+        return sync, request.lm_head
+    if impossible:
+        return sync, Choice("lm_head", REPLICATED, impossible)
+    return sync, _explain_head(request, network, sync.value, lm_head, forecast)
+
+
+def _predict(
+    request: StepRequest, network: Network, sync: str, lm_head: str | None = None
+) -> tuple[str, StepForecast]:
+    """The lm_head strategy that is asked for or faster, and a step with it."""
+    asked = lm_head or (None if request.lm_head is None else request.lm_head.value)
+    if asked is None:
+        plan, forecast = faster_head(
+            request.shape,
+            request.ranks,
+            network,
+            sync=sync,
+            rows=request.rows,
+            device_batch_size=request.device_batch_size,
+            memory_bytes=request.memory_bytes,
+        )
+        return plan.lm_head, forecast
+    plan = plan_step(
+        request.shape,
+        request.ranks,
+        sync=sync,
+        lm_head=asked,
+        rows=request.rows,
+        device_batch_size=request.device_batch_size,
+    )
+    return asked, predict(plan, request.shape, request.ranks, network)
+
+
+def _choose_sync(step_s: dict[str, float], rate: float) -> Choice:
+    """What loses least of those within MIN_GAIN of the fastest."""
+    fastest_s = min(step_s.values())
+    chosen = next(name for name in step_s if step_s[name] <= MIN_GAIN * fastest_s)
+    figures = {f"{name}_step_s": took_s for name, took_s in step_s.items()}
+    figures["wire_bytes_per_s"] = rate
+    carries = f"the network carries {format_bytes_per_s(rate)}"
+    if chosen == EXACT:
+        return Choice("sync", chosen, f"{carries}: nothing much would be faster", figures)
+    times = f"a step is foreseen to take {format_duration(step_s[chosen])}, "
+    exact = format_duration(step_s[EXACT])
+    return Choice("sync", chosen, f"{carries}: {times}exact {exact}", figures)
+
+
+def _explain_head(
+    request: StepRequest, network: Network, sync: str, chosen: str, forecast: StepForecast
+) -> Choice:
+    """The choice with what the other strategy would take."""
+    other = REPLICATED if chosen == VOCAB_PARALLEL else VOCAB_PARALLEL
+    _, otherwise = _predict(request, network, sync, other)
+    by_name = {chosen: forecast.step_s, other: otherwise.step_s}
+    figures = {f"{name.replace('-', '_')}_step_s": took_s for name, took_s in by_name.items()}
+    parallel_s, replicated_s = by_name[VOCAB_PARALLEL], by_name[REPLICATED]
+    took = f"a step is foreseen to take {format_duration(by_name[chosen])}"
+    if chosen == VOCAB_PARALLEL:
+        return Choice(
+            "lm_head", chosen, f"{took}, replicated {format_duration(replicated_s)}", figures
+        )
+    if parallel_s * MIN_GAIN <= replicated_s:
+        why = "vocab-parallel would be faster, but needs more memory than a rank has"
+        return Choice("lm_head", chosen, why, figures)
+    return Choice(
+        "lm_head", chosen, f"{took}, vocab-parallel {format_duration(parallel_s)}", figures
+    )

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from yoked.costmodel.compute_cost import estimated_cost
+from yoked.costmodel.model_shape import ModelShape
+from yoked.errors import UsageError
+from yoked.train.choose import Choice
+from yoked.train.decisions.network import (
+    StepRequest,
+    decide,
+    decide_sync_and_head,
+    measure_network,
+)
+
+D4 = ModelShape.from_depth(
+    4, aspect_ratio=64, head_dim=64, sequence_len=512, vocab_size=32768, window_pattern="L"
+)
+GBIT = 118e6
+LATENCY_S = 2e-4
+REPLICATED, VOCAB_PARALLEL = (
+    Choice("lm_head", value, "") for value in ("replicated", "vocab-parallel")
+)
+
+
+def request(
+    rows: Sequence[int] = (16, 16),
+    *,
+    flops: Sequence[float] = (1e11, 1e11),
+    hosts: Sequence[str] = ("i9", "laptop"),
+    threads: int = 1,
+    device: str = "cpu",
+    memory_bytes: float = 1e11,
+    lm_head: Choice | None = REPLICATED,
+    sync: Choice | None = None,
+) -> StepRequest:
+    ranks = [
+        estimated_cost(
+            D4,
+            host=host,
+            device=device,
+            dtype="float32",
+            threads=threads,
+            flops_per_s=speed,
+            device_batch_size=2,
+        )
+        for host, speed in zip(hosts, flops, strict=True)
+    ]
+    return StepRequest(D4, ranks, rows, 2, [memory_bytes] * len(ranks), sync, lm_head)
+
+
+def sync_of(rate: float, *args: Any, **about: Any) -> Choice:
+    return decide(request(*args, **about), rate, LATENCY_S)[0]
+
+
+def head_of(rate: float | None, rows: Sequence[int], **about: Any) -> Choice:
+    exact = Choice("sync", "exact", "")
+    return decide(request(rows, **{"lm_head": None, "sync": exact} | about), rate, LATENCY_S)[1]
+
+
+# --- the payload dtype
+
+
+def test_exact_sync_is_kept_where_the_network_hides_behind_the_computation():
+    choice = sync_of(GBIT)
+
+    assert choice.value == "exact"
+    assert "118 MB/s" in choice.reason
+
+
+def test_a_slow_network_gets_the_smallest_payload():
+    choice = sync_of(GBIT / 30)
+
+    assert choice.value == "int8"
+    assert choice.measured["int8_step_s"] < choice.measured["exact_step_s"]
+    assert "exact" in choice.reason
+
+
+@pytest.mark.parametrize("rows", [2, 16, 64])
+def test_a_slower_network_never_chooses_a_larger_payload(rows):
+    order = ["exact", "bf16", "int8"]
+
+    chosen = [order.index(sync_of(GBIT / part, (rows, rows)).value) for part in (0.1, 1, 2, 4, 16)]
+
+    assert chosen == sorted(chosen)
+
+
+def test_sending_slows_a_host_with_many_threads_less():
+    one, eight = (sync_of(GBIT, threads=threads).measured for threads in (1, 8))
+    gpu = sync_of(GBIT, device="cuda").measured
+
+    assert one["exact_step_s"] > eight["exact_step_s"] > gpu["exact_step_s"]
+
+
+def test_a_host_without_rows_is_no_obstacle():
+    found = sync_of(GBIT, (4, 0), flops=(1e11, 1e9))
+
+    assert found.value in ("exact", "bf16", "int8")
+
+
+def test_between_ranks_of_one_host_and_gpus_on_nccl_sync_is_exact():
+    assert decide(request(hosts=("i9", "i9")), None, LATENCY_S)[0].value == "exact"
+    gpus = replace(request(device="cuda"), lm_head=None)
+
+    sync, lm_head = decide(gpus, None, LATENCY_S, nccl=True)
+
+    assert (sync.value, lm_head.value) == ("exact", "replicated")
+    assert "NCCL" in sync.reason
+
+
+# --- who has the lm_head
+
+
+def test_it_is_vocab_parallel_where_its_gradient_would_hold_a_step_up():
+    choice = head_of(GBIT, (2, 2), flops=(3e11, 3e11))
+
+    assert choice.value == "vocab-parallel"
+    step_s = choice.measured
+    assert step_s["vocab_parallel_step_s"] < 0.9 * step_s["replicated_step_s"]
+    assert "replicated" in choice.reason
+
+
+def test_a_large_step_that_hides_its_gradient_is_replicated():
+    choice = head_of(GBIT, (64, 64))
+
+    assert choice.value == "replicated"
+    assert "vocab-parallel" in choice.reason
+
+
+def test_what_does_not_fit_into_memory_is_not_chosen_and_the_reason_says_so():
+    fast = {"flops": (3e11, 3e11)}
+
+    assert head_of(GBIT / 10, (8, 8), **fast).value == "vocab-parallel"
+    small = head_of(GBIT / 10, (8, 8), memory_bytes=1e9, **fast)
+
+    assert small.value == "replicated"
+    assert "needs more memory than a rank has" in small.reason
+
+
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [
+        ({"hosts": ["i9"], "flops": [1e11]}, "there is one rank"),
+        ({"device": "mps"}, "not all ranks compute on a CPU"),
+    ],
+)
+def test_what_cannot_be_is_replicated_and_refused_where_it_is_asked_for(about, why):
+    rows = [2] * len(about.get("hosts", "ab"))
+
+    assert head_of(GBIT, rows, **about).reason == why
+    with pytest.raises(UsageError, match=why) as refused:
+        head_of(GBIT, rows, lm_head=VOCAB_PARALLEL, **about)
+    assert "leave --lm-head out" in str(refused.value)
+
+
+def test_what_was_asked_for_is_kept():
+    exact = Choice("sync", "int8", "as asked for with --sync")
+
+    found = decide(request((2, 2), sync=exact, lm_head=REPLICATED), GBIT, LATENCY_S)
+
+    assert found == (exact, REPLICATED)
+
+
+def test_both_are_decided_together():
+    # With a replicated lm_head this network wants int8.
+    alone = sync_of(GBIT / 2, (2, 2), flops=(3e11, 3e11))
+    sync, lm_head = decide(request((2, 2), flops=(3e11, 3e11), lm_head=None), GBIT / 2, LATENCY_S)
+
+    assert lm_head.value == "vocab-parallel"
+    order = ["exact", "bf16", "int8"]
+    assert order.index(sync.value) <= order.index(alone.value)
+
+
+# --- ranks
+
+
+def test_the_network_is_measured_and_all_ranks_are_told_one_decision(
+    on_ranks: Callable[..., list[Any]],
+):
+    asked = replace(request((4, 4)), lm_head=None)
+
+    choices = on_ranks(2, lambda comm: decide_sync_and_head(comm, asked))
+    measured = on_ranks(2, measure_network)
+
+    assert choices[0] == choices[1]
+    assert all(rate > 0 and 0 < latency_s < math.inf for rate, latency_s in measured)
