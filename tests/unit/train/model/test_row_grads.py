@@ -72,7 +72,7 @@ def test_a_rank_without_tokens_has_row_gradients_without_rows():
     assert gradients.row_index.eq(-1).all()
 
 
-def test_slots_say_where_a_row_is_and_minus_one_elsewhere():
+def test_row_index_says_where_a_row_is_and_minus_one_elsewhere():
     gradients = RowGrads.for_ids(torch.tensor([[7, 3], [3, 9]]), {"a": 1}, 12)
 
     assert gradients.rows.tolist() == [3, 7, 9]
