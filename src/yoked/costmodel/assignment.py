@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -80,8 +81,9 @@ def split_by_weight(items: int, weights: Sequence[float]) -> list[range]:
     """
     assert items >= 0, items
     assert weights, "no rank"
-    assert min(weights) >= 0 < sum(weights), weights
-    exact = [items * weight / sum(weights) for weight in weights]
+    total = math.fsum(weights)  # `sum` rounds otherwise before Python 3.12; hosts may differ
+    assert min(weights) >= 0 < total, weights
+    exact = [items * weight / total for weight in weights]
     counts = [int(share) for share in exact]
     by_remainder = sorted(range(len(weights)), key=lambda rank: (counts[rank] - exact[rank], rank))
     for rank in by_remainder[: items - sum(counts)]:

@@ -173,7 +173,7 @@ class TrainConfig:
         ),
     ] = "auto"
     threads: Annotated[
-        str, _flag("Threads of each rank: auto, or a number.", RANKS, show_default=True)
+        str, _flag("Threads of each rank; auto: one for each fast core.", RANKS, show_default=True)
     ] = "auto"
     compile: Annotated[
         Compile, _flag("Compile the model's blocks; auto where there is a compiler.", RANKS)
@@ -423,7 +423,7 @@ def _check_choices(config: TrainConfig) -> None:
     if config.threads != "auto" and not (config.threads.isdecimal() and int(config.threads) > 0):
         raise UsageError(
             f"--threads {config.threads!r} is neither auto nor a whole number above 0",
-            fix="leave it out: auto measures which number is fastest",
+            fix="leave it out: auto is one for each fast core",
         )
     if config.fp8:
         raise UsageError(

@@ -223,6 +223,8 @@ def build_session(
     device = run_on_all_ranks(
         Communicator(), lambda: choose.pick_device(config.device_type, place.local_rank)
     )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # else helpers make a context on the host's first GPU
     comm = init_communicator(device)
     if device.type == "cpu":
         choose.release_freed_memory_slowly()
@@ -268,8 +270,8 @@ def build_session(
         [len(own) for own in rows],
         resolved.device_batch_size,
         comm.all_gather_json(_memory_bytes(place), read_number),
-        sync=_settled("sync", config.sync, ASKED_SYNC, kept),
-        lm_head=_settled("lm_head", config.lm_head, ASKED_HEAD, kept),
+        sync=settled("sync", config.sync, ASKED_SYNC, kept),
+        lm_head=settled("lm_head", config.lm_head, ASKED_HEAD, kept),
     )
     sync, lm_head = decide_sync_and_head(comm, request)
     for host in hosts:
@@ -291,7 +293,7 @@ def build_session(
     )
 
 
-def _settled(
+def settled(
     name: str, asked: str, reason: str, recorded: Sequence[dict[str, Any]]
 ) -> Choice | None:
     """What was asked for, or what a run on the same hosts began with; None: it is to be decided."""

@@ -12,7 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from yoked.costmodel.model_shape import ModelShape, ParameterCounts, count_parameters
+from yoked.costmodel.model_shape import (
+    ModelShape,
+    ParameterCounts,
+    count_parameters,
+    flops_per_token,
+)
 from yoked.errors import CheckpointError, UsageError
 from yoked.ranks.exchange import read_flag, read_list, read_table, read_text, read_whole
 from yoked.runs import find_run, new_run_name
@@ -419,8 +424,6 @@ def plan_result(session: Session) -> RunResult:
 
 
 def _model_facts(session: Session) -> dict[str, Any]:
-    from yoked.costmodel.model_shape import flops_per_token
-
     return {
         **dataclasses.asdict(session.model_config),
         "flops_per_token": flops_per_token(session.model_config),

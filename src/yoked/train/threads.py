@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from yoked.agent.processors import CGROUPS, cpu_quota
 from yoked.errors import UsageError
 
 CPUS = Path("/sys/devices/system/cpu")
@@ -18,11 +21,13 @@ class Cores:
     """Logical CPUs that this process may use: one of each fast physical core, and the rest.
 
     fast: by number; hybrid: whether slower cores (efficiency cores) were left out of it.
+    quota: CPUs whose time the control group allows; None: all of them.
     """
 
     fast: tuple[int, ...]
     allowed: tuple[int, ...]
     hybrid: bool
+    quota: float | None = None
 
 
 @dataclass(frozen=True)
@@ -34,10 +39,13 @@ class ThreadPlan:
     reason: str
 
 
-def read_cores(root: Path = CPUS, allowed: tuple[int, ...] | None = None) -> Cores:
+def read_cores(
+    root: Path = CPUS, allowed: tuple[int, ...] | None = None, quota: float | None = None
+) -> Cores:
     """The cores of this host, from sysfs where there is one.
 
     root: a folder like /sys/devices/system/cpu. allowed: logical CPUs, default: the affinity.
+    quota: CPUs, default: the control group's.
     Hybrid CPUs are recognised by unequal cpu_capacity (Arm) or maximal frequency (x86).
     """
     if allowed is None:
@@ -46,6 +54,8 @@ def read_cores(root: Path = CPUS, allowed: tuple[int, ...] | None = None) -> Cor
             if hasattr(os, "sched_getaffinity")
             else tuple(range(psutil.cpu_count() or 1))
         )
+    if quota is None and sys.platform == "linux":
+        quota = cpu_quota(Path("/proc"), CGROUPS)
     seen: set[str] = set()
     first_of_core: list[int] = []
     for cpu in allowed:
@@ -56,7 +66,7 @@ def read_cores(root: Path = CPUS, allowed: tuple[int, ...] | None = None) -> Cor
     speeds = _speeds(root, first_of_core)
     # Boost bins of equal cores differ by a few percent; efficiency cores by far more.
     fast = tuple(cpu for cpu in first_of_core if speeds[cpu] >= 0.85 * max(speeds.values()))
-    return Cores(fast, allowed, len(fast) < len(first_of_core))
+    return Cores(fast, allowed, len(fast) < len(first_of_core), quota)
 
 
 def _read(path: Path) -> str | None:
@@ -101,4 +111,9 @@ def plan_threads(
     what = "performance cores" if cores.hybrid else "physical cores"
     among = "" if local_ranks == 1 else f" among {local_ranks} ranks"
     reason = f"{len(cores.fast)} {what}{among}"
-    return ThreadPlan(len(mine), mine if cores.hybrid else None, reason)
+    threads = len(mine)
+    if cores.quota is not None and math.ceil(cores.quota / local_ranks) < threads:
+        # More threads would all be stopped together, for a part of each tenth of a second.
+        threads = max(1, math.ceil(cores.quota / local_ranks))
+        reason = f"the control group allows the time of {cores.quota:g} CPUs{among}"
+    return ThreadPlan(threads, mine if cores.hybrid else None, reason)

@@ -140,3 +140,16 @@ def test_what_was_asked_for_wins_over_the_environment_and_the_cores():
 def test_more_threads_than_cpus_are_refused_with_the_number_there_is():
     with pytest.raises(UsageError, match=r"--threads 5, .* may use 4 CPUs\nfix: --threads 4"):
         plan_threads(Cores((0, 1), (0, 1, 2, 3), False), 0, 1, 5, chosen_outside=None)
+
+
+@pytest.mark.parametrize(
+    ("quota", "ranks", "threads"),
+    [(1.5, 1, 2), (1.5, 2, 1), (0.5, 1, 1), (3.0, 2, 2), (64.0, 1, 8)],
+)
+def test_no_more_threads_than_the_control_group_has_time_for(quota, ranks, threads):
+    cores = Cores(tuple(range(8)), tuple(range(16)), hybrid=False, quota=quota)
+
+    plan = plan_threads(cores, 0, ranks, None, chosen_outside=None)
+
+    assert plan.threads == min(threads, 8 // ranks)
+    assert ("allows the time of" in plan.reason) == (quota < 8)

@@ -15,22 +15,25 @@ T = TypeVar("T")
 
 def run_on_all_ranks(comm: Communicator, act: Callable[[], T]) -> T:
     """Act on all ranks; where one fails, all raise its error instead of waiting for it."""
-    failure: YokedError | None = None
+    failure: Exception | None = None
     result: T | None = None
     try:
         result = act()
-    except YokedError as problem:
+    except Exception as problem:  # noqa: BLE001 - raised again below, when all know of it
         failure = problem
-    told = None if failure is None else _told(failure)
+    told = None if failure is None else _told(failure, comm.rank)
     failures = [problem for problem in comm.all_gather_json(told, _failure) if problem is not None]
     if failures:
         raise failures[0] if failure is None else failure
     return result  # type: ignore[return-value]
 
 
-def _told(failure: YokedError) -> dict[str, Any]:
-    kind = type(failure).__name__
-    return {"kind": kind, "what": failure.what, "fix": list(failure.fix)}
+def _told(failure: Exception, rank: int) -> dict[str, Any]:
+    if isinstance(failure, YokedError):
+        kind = type(failure).__name__
+        return {"kind": kind, "what": failure.what, "fix": list(failure.fix)}
+    what = f"rank {rank} ended with a bug in yoked: {type(failure).__name__}: {failure}"
+    return {"kind": "YokedError", "what": what, "fix": [f"look at the output of rank {rank}"]}
 
 
 def _failure(value: Any) -> YokedError | None:

@@ -9,7 +9,7 @@ import pytest
 
 from yoked.errors import CheckpointError, PeerError, UsageError, YokedError
 from yoked.ranks.exchange import decode, encode, read_whole
-from yoked.train.comm.communicator import PeerLostError
+from yoked.train.comm.communicator import Communicator, PeerLostError
 from yoked.train.comm.control import _failure, run_on_all_ranks, run_on_rank0
 
 OnRanks = Callable[..., list[Any]]
@@ -63,3 +63,23 @@ def test_what_rank_0_tells_is_read_as_what_it_must_be(on_ranks: OnRanks) -> None
 
     for what in on_ranks(2, act):
         assert what.startswith("rank 0 tells")
+
+
+def test_a_bug_on_one_rank_is_raised_there_and_told_to_all_others(on_ranks: OnRanks) -> None:
+    def act(comm: Communicator) -> str:
+        def fail() -> None:
+            if comm.rank == 1:
+                raise ZeroDivisionError("one by none")
+
+        try:
+            run_on_all_ranks(comm, fail)
+        except ZeroDivisionError as problem:
+            return f"bug: {problem}"
+        except YokedError as problem:
+            return problem.what
+        return "nothing"
+
+    first, second, third = on_ranks(3, act)
+
+    assert second == "bug: one by none"
+    assert first == third == "rank 1 ended with a bug in yoked: ZeroDivisionError: one by none"
