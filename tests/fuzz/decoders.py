@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.strategies import SearchStrategy
-from tests.fuzz import comm, connection, files
+from tests.fuzz import connection, files, wire
 
 
 class Decoder(NamedTuple):
@@ -22,11 +22,11 @@ class Decoder(NamedTuple):
 
 
 DECODERS: dict[str, Decoder] = {
-    "protocol": Decoder(comm.messages, comm.decode_messages),
+    "protocol": Decoder(wire.messages, wire.decode_messages),
     "frames": Decoder(connection.conversations, connection.hear),
-    "answers": Decoder(comm.answers, comm.use_answer),
-    "yoked.toml": Decoder(comm.fleets, comm.decode_fleet),
-    "examinations": Decoder(comm.examinations, comm.decode_examination),
+    "answers": Decoder(wire.answers, wire.use_answer),
+    "yoked.toml": Decoder(wire.fleets, wire.decode_fleet),
+    "examinations": Decoder(wire.examinations, wire.decode_examination),
     "datasets": Decoder(files.datasets, files.decode_dataset),
     "tokenizers": Decoder(files.tokenizers, files.decode_tokenizer),
     "checkpoints": Decoder(files.checkpoints, files.decode_checkpoint),

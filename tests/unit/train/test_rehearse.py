@@ -106,7 +106,7 @@ def test_a_second_dtype_is_rehearsed_as_if_it_were_the_first() -> None:
     ]
     assert dtypes[0] == dtypes[1]
     moments = [
-        {name: each.dtype for name, each in parts.new_optimizer().second.items()}
+        {name: each.dtype for name, each in parts.new_optimizer().exp_avg_sq.items()}
         for parts in (parts, fresh)
     ]
     assert moments[0] == moments[1]
