@@ -87,9 +87,14 @@ class RowBalancer:
         self._moved = [0] * len(now.rows)
         self._basis: list[float] | None = None  # row_s by rank at the last change
 
-    def propose(self, costs: Sequence[LinearCost]) -> Reassignment | None:
-        """Once a step, with the costs as they are known then. What it returns is taken for done."""
+    def propose(self, costs: Sequence[LinearCost] | None) -> Reassignment | None:
+        """Once a step, with the costs as they are known then. What it returns is taken for done.
+
+        costs: None as long as they are not known.
+        """
         self._since_change += 1
+        if costs is None:
+            return None
         self._basis = self._basis or [cost.row_s for cost in costs]
         if self._since_change < PAUSE_STEPS << min(self._reversals, MOST_DOUBLINGS):
             return None

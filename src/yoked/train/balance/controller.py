@@ -62,7 +62,7 @@ class BalanceController:
 
     def _propose(self, by_rank: Sequence[StepStats]) -> Reassignment | None:
         self._speeds.observe([self._step_of(rank, stats) for rank, stats in enumerate(by_rank)])
-        return self._balancer.propose(self._speeds.costs()) if self._speeds.known else None
+        return self._balancer.propose(self._speeds.costs() if self._speeds.known else None)
 
     def _step_of(self, rank: int, stats: StepStats) -> RankStep:
         # A rank that owns no matrix waits for all of them: that is part of what a step costs it.

@@ -53,7 +53,7 @@ def simulate(
         change = None
         if late:
             speeds.observe(late)
-            change = balancer.propose(speeds.costs()) if speeds.known else None
+            change = balancer.propose(speeds.costs() if speeds.known else None)
         late = [
             RankStep(
                 count,
@@ -180,7 +180,7 @@ def test_rows_do_not_swing_where_the_model_of_costs_is_wrong() -> None:
         speeds.observe(
             [RankStep(n, n, n * each, 0.0) for n, each in zip(now.rows, row_s, strict=True)]
         )
-        change = balancer.propose(speeds.costs()) if speeds.known else None
+        change = balancer.propose(speeds.costs() if speeds.known else None)
         if change is not None:
             now, changes = change.now, changes + 1
 
