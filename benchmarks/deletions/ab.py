@@ -98,10 +98,10 @@ COMPARISONS = {
     ),
     "lm-head-1-1-8192": Comparison(8192, LM_HEAD, steps=8),
     "lm-head-2-1-8192": Comparison(8192, LM_HEAD, steps=8, speeds="2:1"),
-    "lm-head-4-1-16384": Comparison(16384, LM_HEAD, steps=5, speeds="4:1"),
-    "lm-head-2-1-16384": Comparison(16384, LM_HEAD, steps=5, speeds="2:1"),
+    "lm-head-4-1-16384": Comparison(16384, LM_HEAD, steps=4, settle=8, speeds="4:1"),
+    "lm-head-2-1-16384": Comparison(16384, LM_HEAD, steps=4, settle=8, speeds="2:1"),
     "lm-head-4-1-16384-100mbit-int8": Comparison(
-        16384, LM_HEAD, steps=5, speeds="4:1", link="100mbit", sync="int8"
+        16384, LM_HEAD, steps=4, settle=8, speeds="4:1", link="100mbit", sync="int8"
     ),
     "evening-93-16384": Comparison(16384, EVENING, steps=6, speeds="1:0.93"),
     "evening-75-16384": Comparison(16384, EVENING, steps=6, speeds="1:0.75"),

@@ -216,6 +216,8 @@ def _run(
     assert library is not None, "ask usable() first"
     assert first is not None, name
     function = getattr(library, "yoked_" + name.format(_SUFFIX.get(first.dtype)))
+    # C sees an address alone.
+    assert all(t is None or t.is_contiguous() for t in tensors), f"{name}: strided"
     addresses = [None if t is None else t.data_ptr() for t in tensors]
 
     def call(start: int, stop: int) -> None:
