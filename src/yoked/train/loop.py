@@ -45,6 +45,7 @@ from yoked.train.session import (
     require_enough_rows,
 )
 from yoked.train.start import Assembled, Origin, assemble, find_origin, load_origin, plan_result
+from yoked.train.step_batch import batch_arithmetic
 from yoked.train.trainer import StepStats, evaluate_bpb
 
 CHECK_EVERY_STEPS = 100
@@ -216,6 +217,8 @@ class Loop:
         names = rank_names([host["name"] for host in session.hosts])
         if note := idle_note(session.first_rows, session.shares, names):
             say(note, markup=False)
+        batch_size, row_tokens = session.resolved.device_batch_size, session.resolved.max_seq_len
+        say(f"batch: {batch_arithmetic(session.first_rows, batch_size, row_tokens)}", markup=False)
         epochs = session.rows_per_step * self.horizon.num_iterations / session.data.train.num_rows
         say(
             f"training: {self.horizon.num_iterations:,} steps of "

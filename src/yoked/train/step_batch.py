@@ -89,3 +89,30 @@ class StepBatch:
         early = self.schedule(self.rank).early
         for each in micro_batches:
             yield HeadGroup([each], max(0, each.index - early + 1))
+
+
+def batch_arithmetic(rows: Sequence[int], device_batch_size: int, row_tokens: int) -> str:
+    """How a step's tokens come about, in one line for people. rows: by rank."""
+    tokens = f"{sum(rows) * row_tokens:,} tokens"
+    batches = [-(-count // device_batch_size) for count in rows]
+    if len(set(rows)) == 1 and rows[0] % device_batch_size == 0:
+        ranks = "1 rank" if len(rows) == 1 else f"{len(rows)} ranks"
+        product = (
+            f"{ranks} x {_times(batches[0], 'micro-batch', 'micro-batches')} x "
+            f"{_times(device_batch_size, 'row', 'rows')} x {row_tokens:,} tokens = {tokens}"
+        )
+    else:
+        product = (
+            f"{_sum_of(rows)} rows x {row_tokens:,} tokens = {tokens}, in {_sum_of(batches)} "
+            f"micro-batches of up to {_times(device_batch_size, 'row', 'rows')}"
+        )
+    return product if len(rows) == 1 else f"{product}; gradients are summed once a step"
+
+
+def _times(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _sum_of(counts: Sequence[int]) -> str:
+    """Such as 26+6; of many, their sum."""
+    return "+".join(map(str, counts)) if len(counts) <= 8 else f"{sum(counts):,}"
