@@ -1,13 +1,13 @@
 """Our sync for other people's programs, as a communication hook of DistributedDataParallel.
 
-    from yoked.ddp import SyncState, sync_hook
+    from yoked.ddp import CompressionState, compression_hook
 
     model = DistributedDataParallel(model)
-    model.register_comm_hook(SyncState(payload="int8"), sync_hook)
+    model.register_comm_hook(CompressionState(payload="int8"), compression_hook)
 
 See docs/ddp-hook.md.
 """
 
-from yoked.train.sync.hook import SyncState, sync_hook
+from yoked.train.sync.ddp_hook import CompressionState, compression_hook
 
-__all__ = ["SyncState", "sync_hook"]
+__all__ = ["CompressionState", "compression_hook"]

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
-from yoked.ddp import SyncState, sync_hook
+from yoked.ddp import CompressionState, compression_hook
 from yoked.errors import UsageError
 
 HERE = Path(__file__).parent
@@ -205,8 +205,8 @@ def test_gradients_on_gpus_are_averaged_and_learn_alike(
 
 
 def test_an_unknown_payload_is_told_which_there_are() -> None:
-    with pytest.raises(UsageError, match="SyncState knows no payload 'int9'") as raised:
-        SyncState(payload="int9")
+    with pytest.raises(UsageError, match="CompressionState knows no payload 'int9'") as raised:
+        CompressionState(payload="int9")
 
     assert raised.value.fix == ("choose among fp32, bf16, int8, int4, powersgd",)
 
@@ -222,18 +222,18 @@ def alone() -> Iterator[None]:
 @pytest.mark.parametrize("count", [-1, 2.5, None])
 def test_what_is_no_number_of_tokens_is_refused(alone: None, count: Any) -> None:
     with pytest.raises(UsageError, match=re.escape(f"state.tokens({count!r}) is no number")):
-        SyncState().tokens(count)
+        CompressionState().tokens(count)
 
 
 def test_a_powersgd_rank_of_zero_is_refused(alone: None) -> None:
     with pytest.raises(UsageError, match="powersgd_rank=0 is no rank of a matrix"):
-        SyncState("powersgd", powersgd_rank=0)
+        CompressionState("powersgd", powersgd_rank=0)
 
 
 def test_with_one_rank_nothing_is_lost(alone: None) -> None:
     plain = torch.nn.Linear(8, 8)
     model = DistributedDataParallel(copy.deepcopy(plain))
-    model.register_comm_hook(SyncState("int4"), sync_hook)
+    model.register_comm_hook(CompressionState("int4"), compression_hook)
 
     for each in (plain, model):
         each(torch.arange(8.0)[None]).square().sum().backward()
@@ -243,8 +243,8 @@ def test_with_one_rank_nothing_is_lost(alone: None) -> None:
 
 def test_with_one_rank_too_a_step_without_tokens_is_refused(alone: None) -> None:
     model = DistributedDataParallel(torch.nn.Linear(8, 8))
-    state = SyncState("int4")
-    model.register_comm_hook(state, sync_hook)
+    state = CompressionState("int4")
+    model.register_comm_hook(state, compression_hook)
 
     state.tokens(0)
     with pytest.raises(RuntimeError, match="no rank has a token in this step"):
@@ -253,7 +253,7 @@ def test_with_one_rank_too_a_step_without_tokens_is_refused(alone: None) -> None
 
 def test_sparse_gradients_are_refused(alone: None) -> None:
     model = DistributedDataParallel(torch.nn.Embedding(10, 4, sparse=True))
-    model.register_comm_hook(SyncState("int8"), sync_hook)
+    model.register_comm_hook(CompressionState("int8"), compression_hook)
 
     with pytest.raises(RuntimeError, match="does not take sparse gradients"):
         model(torch.tensor([1, 2])).sum().backward()
@@ -261,4 +261,4 @@ def test_sparse_gradients_are_refused(alone: None) -> None:
 
 def test_a_state_before_the_process_group_is_refused() -> None:
     with pytest.raises(UsageError, match="process group, which is not there yet"):
-        SyncState()
+        CompressionState()

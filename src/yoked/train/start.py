@@ -36,7 +36,7 @@ from yoked.train.resolve import REFERENCE_DEPTH
 from yoked.train.result import RunResult, RunStats, host_table
 from yoked.train.runfolder import RunFolder
 from yoked.train.session import Session, parameter_table
-from yoked.train.sync.payload import PAYLOADS
+from yoked.train.sync.compression import COMPRESSIONS
 from yoked.train.tokenizer import Tokenizer
 from yoked.train.trainer import Trainer
 
@@ -241,7 +241,7 @@ def assemble(session: Session) -> Assembled:
         rows_per_step=session.rows_per_step,
         device_batch_size=session.resolved.device_batch_size,
         shares=session.shares,
-        payload=PAYLOADS[session.sync.value],
+        payload=COMPRESSIONS[session.sync.value],
         vocab_parallel=session.lm_head.value == "vocab-parallel",
     )
     token_bytes = Tokenizer.load(session.data.tokenizer_folder).token_bytes()

@@ -28,8 +28,8 @@ from yoked.train.model.gpt import GPT
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.state import TrainState
 from yoked.train.step_batch import MicroBatch, StepBatch
+from yoked.train.sync.compression import COMPRESSIONS, GradientCompression
 from yoked.train.sync.exact import ExactSync
-from yoked.train.sync.payload import PAYLOADS, Payload
 from yoked.train.sync.strategy import SyncStrategy
 
 Rows = NDArray[np.int64]
@@ -99,7 +99,7 @@ class Trainer:
         rows_per_step: int,
         device_batch_size: int,
         shares: list[float],
-        payload: Payload = PAYLOADS["exact"],
+        payload: GradientCompression = COMPRESSIONS["exact"],
         vocab_parallel: bool = False,
     ) -> None:
         """vocab_parallel: each rank computes a part of the lm_head's vocabulary."""

@@ -19,14 +19,14 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersg
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from yoked.ddp import SyncState, sync_hook
+from yoked.ddp import CompressionState, compression_hook
 
 WIDTH, STEPS = 16, 60
 ROWS = {2: (11, 3), 3: (7, 4, 0)}
 # Small buckets: several of them, of unlike sizes, on their way at once.
 BUCKET_MB = 0.004
 ON_GPU = "cuda" in sys.argv
-PAYLOADS = ("fp32", "bf16", "int8", "int4", "powersgd")
+COMPRESSIONS = ("fp32", "bf16", "int8", "int4", "powersgd")
 
 
 def build(dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -66,10 +66,10 @@ def gradient_of(model: nn.Module) -> Tensor:
 
 def hooked(
     payload: str, dtype: torch.dtype = torch.float32, group: dist.ProcessGroup | None = None
-) -> tuple[nn.Module, SyncState]:
+) -> tuple[nn.Module, CompressionState]:
     model = DistributedDataParallel(build(dtype), process_group=group, bucket_cap_mb=BUCKET_MB)
-    state = SyncState(payload=payload, group=group)
-    model.register_comm_hook(state, sync_hook)
+    state = CompressionState(payload=payload, group=group)
+    model.register_comm_hook(state, compression_hook)
     return model, state
 
 
@@ -77,14 +77,14 @@ def buckets() -> int:
     """How many the model has, once DDP has formed them anew."""
     seen: list[int] = []
 
-    def count_and_average(state: SyncState, bucket: dist.GradBucket) -> Future[Tensor]:
+    def count_and_average(state: CompressionState, bucket: dist.GradBucket) -> Future[Tensor]:
         seen.append(bucket.index())
-        return sync_hook(state, bucket)
+        return compression_hook(state, bucket)
 
     # DDP wants no annotations, or the types themselves.
     count_and_average.__annotations__.clear()
     model = DistributedDataParallel(build(), bucket_cap_mb=BUCKET_MB)
-    model.register_comm_hook(SyncState(), count_and_average)
+    model.register_comm_hook(CompressionState(), count_and_average)
     for _ in range(2):
         seen.clear()
         model(torch.ones(1, WIDTH, device=device())).sum().backward()
@@ -207,7 +207,7 @@ def trace_of_a_broken_step() -> dict[str, bool]:
     return {"broken": seen[0], "next": seen[1]}
 
 
-def complaint(tell: Callable[[SyncState], None]) -> str:
+def complaint(tell: Callable[[CompressionState], None]) -> str:
     model, state = hooked("int8")
     tell(state)
     try:
@@ -230,7 +230,7 @@ def complaint_about_a_rank_that_stays_away() -> str:
     return said
 
 
-def one_rank_is_silent(state: SyncState) -> None:
+def one_rank_is_silent(state: CompressionState) -> None:
     if dist.get_rank() == 0:
         state.tokens(5)
 
@@ -271,7 +271,7 @@ def main() -> None:
         "off_by_untold": off_by_untold(),
         "off_by_after_a_large_step": off_by_after_a_large_step("int8"),
         "accumulated": accumulated(),
-        "trained": {payload: train(payload) for payload in PAYLOADS},
+        "trained": {payload: train(payload) for payload in COMPRESSIONS},
         # Its rounding grows: after 60 steps two programs that do the same are 1% apart.
         "powersgd": [train("powersgd", 10)["after"], powersgd_by_hand(10)["after"]],
         "finite": trace_of_a_broken_step(),

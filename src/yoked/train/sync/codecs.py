@@ -69,7 +69,7 @@ Join = Callable[[Tensor, int], Tensor]
 
 
 @dataclass(frozen=True)
-class _Blocks:
+class _BlockQuantizer:
     """A codec by its layout. block: numbers that share a scale.
 
     scale_bytes, payload_bytes: of one block, the latter only for whole blocks of `block` numbers
@@ -207,10 +207,10 @@ def _join_int4(payload: Tensor, numel: int) -> Tensor:
 CODECS: dict[str, Codec] = {
     codec.name: codec
     for codec in (
-        _Blocks("fp32", 1, 0, 4, False, _split_fp32, _join_fp32),
-        _Blocks("bf16", 1, 0, 2, False, _split_bf16, _join_bf16),
-        _Blocks("int8", INT8_BLOCK, 4, INT8_BLOCK, False, _split_int8, _join_int8),
-        _Blocks("int4", INT4_BLOCK, 2, INT4_BLOCK // 2, True, _split_int4, _join_int4),
+        _BlockQuantizer("fp32", 1, 0, 4, False, _split_fp32, _join_fp32),
+        _BlockQuantizer("bf16", 1, 0, 2, False, _split_bf16, _join_bf16),
+        _BlockQuantizer("int8", INT8_BLOCK, 4, INT8_BLOCK, False, _split_int8, _join_int8),
+        _BlockQuantizer("int4", INT4_BLOCK, 2, INT4_BLOCK // 2, True, _split_int4, _join_int4),
     )
 }
 
@@ -230,7 +230,7 @@ def decode_sum(codec: Codec, payloads: Sequence[Tensor], total: Tensor) -> None:
         codec.decode(payload, total, add=number > 0)
 
 
-def find_codec(name: str) -> Codec:
+def get_codec(name: str) -> Codec:
     """The codec of that name. Raises UsageError, with the names that there are."""
     try:
         return CODECS[name]

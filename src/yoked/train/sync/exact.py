@@ -3,8 +3,8 @@
 What is learned does not depend on how many ranks took part: the gradient of a step is the sum of
 the ranks' (each already divided by the step's tokens). It leaves while it is being made: the
 lm_head's chunk by chunk, each layer's matrices as soon as backward is through with them
-(`matrices`), rows of the embedding tables in buckets (`rows`). The new matrices are waited for
-only when the next forward pass comes to the layers. What hides behind what, where a step has
+(`matrix_reducer`), rows of the embedding tables in buckets (`row_reduce`). The new matrices are
+waited for only when the next forward pass comes to the layers. What hides behind what, where a step has
 several micro-batches, is drawn in `yoked.costmodel.schedule`.
 
     forward | lm_head        | layers backward | Muon (own)      | AdamW        | forward
@@ -23,10 +23,10 @@ from yoked.train.model.cross_entropy import grad_chunk_edges
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.param_buffers import Bucket, ParamBuffers
 from yoked.train.step_batch import StepBatch
-from yoked.train.sync.dense import dense_sum
-from yoked.train.sync.matrices import Matrices, MatricesByCollectives
-from yoked.train.sync.payload import PAYLOADS, Payload
-from yoked.train.sync.rows import EmbeddingGradReducer
+from yoked.train.sync.compression import COMPRESSIONS, GradientCompression
+from yoked.train.sync.dense_reduce import dense_all_reduce
+from yoked.train.sync.matrix_reducer import CollectiveReducer, MatrixReducer
+from yoked.train.sync.row_reduce import EmbeddingGradReducer
 
 
 class ExactSync:
@@ -40,7 +40,7 @@ class ExactSync:
         self,
         comm: Communicator,
         buffers: ParamBuffers,
-        payload: Payload = PAYLOADS["exact"],
+        payload: GradientCompression = COMPRESSIONS["exact"],
         *,
         sums_head: bool = True,
     ) -> None:
@@ -49,7 +49,7 @@ class ExactSync:
         width = buffers.head_grad.size(1)
         edges = grad_chunk_edges(buffers.head_grad.size(0)) if sums_head else []
         chunks = [slice(a * width, b * width) for a, b in edges]
-        self.head = dense_sum(comm, buffers.head_grad.view(-1), chunks, payload.dense)
+        self.head = dense_all_reduce(comm, buffers.head_grad.view(-1), chunks, payload.dense)
         self.rows = EmbeddingGradReducer(
             comm,
             buffers.table_widths,
@@ -84,8 +84,8 @@ class ExactSync:
         self._unsent = dict.fromkeys(self.matrices.names)
         row_grads = self.rows.begin_step(batch)
         if self.comm.active:
-            self.matrices.expect()
-            self.head.expect()
+            self.matrices.post_receives()
+            self.head.post_receives()
             self._send_rows()
         return row_grads
 
@@ -93,7 +93,7 @@ class ExactSync:
         """A chunk of this rank's lm_head gradient is complete: send it while backward goes on."""
         if not self.comm.active:
             return
-        self.head.ready(chunk)
+        self.head.reduce_chunk(chunk)
         self._chunks_sent = chunk + 1
         self._send_rows()
 
@@ -105,14 +105,14 @@ class ExactSync:
 
     def _send_rows(self) -> None:
         """All but the last bucket; behind the lm_head's gradient all but the first wait for it."""
-        head_sent = self._chunks_sent == len(self.head.pieces)
+        head_sent = self._chunks_sent == len(self.head.chunks)
         self.rows.send(self._done, limit=-1 if head_sent else 1)
 
     def _grad_accumulated(self, name: str) -> None:
         """Backward is through with a matrix; in the last micro-batch its gradient is complete."""
         if self._done >= self._micro_batches - 1 and name in self._unsent:
             del self._unsent[name]
-            self.matrices.ready(name)
+            self.matrices.reduce_grad(name)
 
     def backward_done(self) -> None:
         """All gradients of this rank are complete: what has not left yet leaves."""
@@ -120,13 +120,13 @@ class ExactSync:
             return
         self.wait_parameters()  # a rank without rows had no forward pass that waited
         self._all_done = self.comm.barrier_async()
-        for chunk in range(self._chunks_sent, len(self.head.pieces)):
+        for chunk in range(self._chunks_sent, len(self.head.chunks)):
             self.head_grad_ready(chunk)
         for name in list(self._unsent):
             self._grad_accumulated(name)
         self._scalars = self.comm.all_reduce(self.buffers.scalar_grads, "scalar gradients")
         self.rows.send(self._done)
-        self.matrices.expect_updates()
+        self.matrices.post_parameter_receives()
 
     def reduced_buckets(self) -> Iterator[Bucket]:
         """This rank's buckets of matrices, each once its gradients are summed."""
@@ -137,14 +137,14 @@ class ExactSync:
             if bucket.owner != self.comm.rank:
                 continue
             if self.comm.active:
-                self.matrices.collect(bucket)
-            self._before = self.matrices.before_update(bucket)
+                self.matrices.wait_reduced(bucket)
+            self._before = self.matrices.snapshot(bucket)
             yield bucket
 
     def publish(self, bucket: Bucket) -> None:
         """This rank's bucket is updated: send it while the rest of the optimizer works."""
         if self.comm.active:
-            self.matrices.share(bucket, self._before)
+            self.matrices.publish(bucket, self._before)
 
     def wait_replicated(self) -> RowGrads:
         """Wait for the lm_head's, the scalars' and the tables' gradients; returns the last.
@@ -154,29 +154,31 @@ class ExactSync:
         if not self.comm.active:
             return self.rows.wait()
         assert self._scalars is not None, "backward_done() comes first"
-        self.head.finish()
-        self.matrices.sent()
+        self.head.wait()
+        self.matrices.wait_sent()
         self._scalars.wait()
-        self.matrices.start_sharing()
+        self.matrices.publish_all()
         return self.rows.wait()
 
     def wait_parameters(self) -> None:
         """Until this rank's matrices are those of the last step, on all ranks the same bytes."""
         if self.comm.active:
-            self.matrices.await_updates()
+            self.matrices.wait_parameters()
 
     def drain(self) -> None:
         """The same, and until nothing of the last step is in flight: parameters may change."""
         if self.comm.active:
-            self.matrices.settle()
+            self.matrices.drain()
 
 
-def _matrices(comm: Communicator, buffers: ParamBuffers, payload: Payload) -> Matrices:
+def _matrices(
+    comm: Communicator, buffers: ParamBuffers, payload: GradientCompression
+) -> MatrixReducer:
     if comm.device_group is None:
-        return Matrices(comm, buffers, payload.dense)
+        return MatrixReducer(comm, buffers, payload.dense)
     if not payload.exact:
         raise UsageError(
             f"--sync {payload.name} is for Gloo; every rank here has a GPU, and uses NCCL",
             fix="--sync exact",
         )
-    return MatricesByCollectives(comm, buffers)
+    return CollectiveReducer(comm, buffers)

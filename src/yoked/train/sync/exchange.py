@@ -79,7 +79,7 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Feedback:
+class ErrorFeedback:
     """What rounding has lost so far: of this rank's (n,) numbers, and of the mean that it owns.
 
     None where nothing is lost, and for the mean of two ranks, which nobody owns.
@@ -89,7 +89,7 @@ class Feedback:
     mean: Tensor | None
 
     @classmethod
-    def fresh(cls, codec: Codec, like: Tensor, groups: Carrier) -> Feedback:
+    def fresh(cls, codec: Codec, like: Tensor, groups: Carrier) -> ErrorFeedback:
         """Nothing lost yet of a tensor like this one."""
         if codec.name == "fp32":
             return cls(None, None)
@@ -107,7 +107,7 @@ def shards(numel: int, size: int) -> list[slice]:
 class Exchange:
     """One tensor on its way to its mean."""
 
-    def __init__(self, codec: Codec, groups: Carrier, feedback: Feedback) -> None:
+    def __init__(self, codec: Codec, groups: Carrier, feedback: ErrorFeedback) -> None:
         self.codec, self.groups, self.feedback = codec, groups, feedback
 
     def start(self, values: Tensor) -> None:
@@ -178,7 +178,7 @@ class ShardExchange(Exchange):
         return row[: self.codec.encoded_bytes(shard.stop - shard.start)]
 
 
-def new_exchange(codec: Codec, groups: Carrier, feedback: Feedback) -> Exchange:
+def new_exchange(codec: Codec, groups: Carrier, feedback: ErrorFeedback) -> Exchange:
     """The exchange that sends the least between so many ranks."""
     kind = PairExchange if groups.size <= 2 else ShardExchange
     return kind(codec, groups, feedback)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from yoked.errors import UsageError
 from yoked.train import kernels
-from yoked.train.sync.codecs import CODECS, find_codec
+from yoked.train.sync.codecs import CODECS, get_codec
 
 LENGTHS = (0, 1, 31, 63, 64, 65, 255, 256, 257, 100_003)
 # Numbers from which a block's scale is made: a largest one of 1 gives that scale.
@@ -261,6 +261,6 @@ def test_bits_are_those_of_a_long_tensor(name: str) -> None:
 
 def test_an_unknown_payload_dtype_is_told_which_there_are() -> None:
     with pytest.raises(UsageError, match="no payload dtype is called 'int9'") as raised:
-        find_codec("int9")
+        get_codec("int9")
 
     assert raised.value.fix == ("choose among fp32, bf16, int8, int4",)

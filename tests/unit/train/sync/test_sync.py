@@ -13,7 +13,7 @@ from torch import Tensor
 
 from yoked.train.comm.communicator import Communicator
 from yoked.train.state import checksum
-from yoked.train.sync.payload import PAYLOADS
+from yoked.train.sync.compression import COMPRESSIONS
 from yoked.train.trainer import Trainer
 
 TINY = Tiny(sequence_len=8, n_layer=3, rows=6)
@@ -105,7 +105,7 @@ def weights_after(comm: Communicator, shares: list[float], payload: str, steps: 
     return [checksum(parameter) for parameter in trainer.buffers.parameters.values()]
 
 
-@pytest.mark.parametrize("payload", list(PAYLOADS))
+@pytest.mark.parametrize("payload", list(COMPRESSIONS))
 @pytest.mark.parametrize("shares", [[1.0, 1.0], [2.0, 0.0, 1.0]])
 def test_weights_stay_equal_on_all_ranks_and_repeat_to_the_bit(on_ranks, payload, shares):
     first, second = (

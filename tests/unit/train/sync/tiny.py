@@ -21,7 +21,7 @@ from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import HEAD, ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.state import checksum
-from yoked.train.sync.payload import PAYLOADS
+from yoked.train.sync.compression import COMPRESSIONS
 from yoked.train.trainer import StepStats, Trainer
 
 VOCAB = 60
@@ -83,7 +83,7 @@ class Tiny:
             rows_per_step=self.rows,
             device_batch_size=batch,
             shares=shares,
-            payload=PAYLOADS[payload],
+            payload=COMPRESSIONS[payload],
             vocab_parallel=vocab_parallel,
         )
 

@@ -28,8 +28,8 @@ from torch.futures import Future
 from yoked.errors import UsageError
 from yoked.ranks.meeting import meet
 from yoked.train.comm.communicator import PeerLostError
-from yoked.train.sync.codecs import CODECS, find_codec
-from yoked.train.sync.exchange import Exchange, Feedback, Groups, new_exchange
+from yoked.train.sync.codecs import CODECS, get_codec
+from yoked.train.sync.exchange import ErrorFeedback, Exchange, Groups, new_exchange
 
 POWERSGD = "powersgd"
 # DDP forms its buckets anew after the first step, and PowerSGD remembers them by number.
@@ -75,18 +75,18 @@ def _total(by_rank: list[int]) -> int:
 
 
 @dataclass
-class _Kept:
+class BucketState:
     """What a bucket keeps from step to step, as long as it holds the same parameters.
 
     weight: what this rank's gradient counted for when something was lost of it.
     """
 
     parameters: tuple[int, ...]
-    feedback: Feedback
+    feedback: ErrorFeedback
     weight: int
 
 
-class SyncState:
+class CompressionState:
     """How DDP's gradients travel: one for each model, made on all ranks after the process group.
 
     payload: fp32, bf16, int8, int4, or powersgd (PyTorch's own PowerSGD, for comparison, of
@@ -158,8 +158,8 @@ class SyncState:
         return _done(buffer)
 
 
-def sync_hook(state: SyncState, bucket: GradBucket) -> Future[Tensor]:
-    """The hook: `model.register_comm_hook(SyncState(payload="int8"), sync_hook)`.
+def compression_hook(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
+    """The hook: `model.register_comm_hook(CompressionState(payload="int8"), compression_hook)`.
 
     Collective. Traffic a rank and step: 2(N-1)/N times the encoded gradients, and 8(N-1) bytes.
     """
@@ -169,13 +169,13 @@ def sync_hook(state: SyncState, bucket: GradBucket) -> Future[Tensor]:
 def _check(payload: str) -> None:
     if payload not in (*CODECS, POWERSGD):
         raise UsageError(
-            f"SyncState knows no payload {payload!r}",
+            f"CompressionState knows no payload {payload!r}",
             fix=f"choose among {', '.join([*CODECS, POWERSGD])}",
         )
     if not dist.is_initialized():
         raise UsageError(
-            "SyncState needs torch.distributed's process group, which is not there yet",
-            fix="call torch.distributed.init_process_group() before SyncState()",
+            "CompressionState needs torch.distributed's process group, which is not there yet",
+            fix="call torch.distributed.init_process_group() before CompressionState()",
         )
 
 
@@ -246,8 +246,8 @@ class _Coded:
     """Buckets by one of our codecs."""
 
     def __init__(self, payload: str, groups: Groups) -> None:
-        self.codec, self.groups = find_codec(payload), groups
-        self._kept: dict[int, _Kept] = {}
+        self.codec, self.groups = get_codec(payload), groups
+        self._kept: dict[int, BucketState] = {}
         self._stream: torch.cuda.Stream | None = None
         self._combines = ThreadPoolExecutor(1, thread_name_prefix="yoked-combine")
         self._finishes = ThreadPoolExecutor(1, thread_name_prefix="yoked-finish")
@@ -301,19 +301,21 @@ class _Coded:
         exchange.start(values)
         return exchange
 
-    def _feedback(self, bucket: GradBucket, values: Tensor, weight: int) -> Feedback:
+    def _feedback(self, bucket: GradBucket, values: Tensor, weight: int) -> ErrorFeedback:
         """What the bucket's last step lost, counting for as much as this step's gradient does;
         nothing when DDP has put other parameters into it.
         """
         parameters = tuple(id(parameter) for parameter in bucket.parameters())
         kept = self._kept.get(bucket.index())
         if kept is None or kept.parameters != parameters:
-            kept = _Kept(parameters, Feedback.fresh(self.codec, values, self.groups), weight)
+            kept = BucketState(
+                parameters, ErrorFeedback.fresh(self.codec, values, self.groups), weight
+            )
             self._kept[bucket.index()] = kept
         own = kept.feedback.own
         if weight == 0:
             # What was lost waits until this rank counts again.
-            return Feedback(None, kept.feedback.mean)
+            return ErrorFeedback(None, kept.feedback.mean)
         if own is not None and weight != kept.weight:
             own *= weight / kept.weight if kept.weight else 0.0
         kept.weight = weight

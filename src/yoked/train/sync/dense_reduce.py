@@ -1,4 +1,4 @@
-"""A dense gradient that every rank needs summed: the lm_head's, piece by piece as it is made.
+"""A dense gradient that every rank needs summed: the lm_head's, chunk by chunk as it is made.
 
 Two ranks send each other what they have, and both add. Of more, float32 goes through the process
 group's own all-reduce; a lossy payload dtype is summed in float32 by an `exchange`. What a lossy
@@ -17,65 +17,65 @@ from torch import Tensor
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
 from yoked.train.comm.ragged_gather import RaggedGather
 from yoked.train.sync.codecs import Codec, decode_sum, encoded
-from yoked.train.sync.exchange import Exchange, Feedback, Stage, new_exchange
+from yoked.train.sync.exchange import ErrorFeedback, Exchange, Stage, new_exchange
 
 WHAT = "the lm_head's gradient"
 PAIR = 2
 
 
-class DenseSum:
-    """Sums a flat tensor over all ranks, by pieces that are the same on all of them."""
+class DenseAllReduce:
+    """Sums a flat tensor over all ranks, by chunks that are the same on all of them."""
 
     def __init__(
-        self, comm: Communicator, flat: Tensor, pieces: list[slice], codec: Codec | None
+        self, comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None
     ) -> None:
-        self.comm, self.flat, self.pieces, self.codec = comm, flat, pieces, codec
+        self.comm, self.flat, self.chunks, self.codec = comm, flat, chunks, codec
 
-    def expect(self) -> None:
+    def post_receives(self) -> None:
         """A step begins. Collective, as all that follows: all ranks call it in the same order."""
 
-    def ready(self, number: int) -> None:
-        """A piece of this rank is complete; it must not change before `finish`."""
+    def reduce_chunk(self, number: int) -> None:
+        """A chunk of this rank is complete; it must not change before `wait`."""
         raise NotImplementedError
 
-    def finish(self) -> None:
+    def wait(self) -> None:
         """Wait until the tensor holds the sum, the same bytes on all ranks."""
         raise NotImplementedError
 
 
-class PairSum(DenseSum):
-    """Between two ranks, which send each other each piece. Traffic a rank: the payload."""
+class PairAllReduce(DenseAllReduce):
+    """Between two ranks, which send each other each chunk. Traffic a rank: the payload."""
 
     def __init__(
-        self, comm: Communicator, flat: Tensor, pieces: list[slice], codec: Codec | None
+        self, comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None
     ) -> None:
-        super().__init__(comm, flat, pieces, codec)
+        super().__init__(comm, flat, chunks, codec)
         # In host memory, where the codecs work.
-        self._lost = None if codec is None else torch.zeros(flat.shape)
+        self._residual = None if codec is None else torch.zeros(flat.shape)
         self._arriving: list[RaggedGather] = []
 
-    def expect(self) -> None:
-        """Post the receives of all pieces."""
-        for number, piece in enumerate(self.pieces):
-            numel, dtype = piece.stop - piece.start, self.flat.dtype
+    def post_receives(self) -> None:
+        """Post the receives of all chunks."""
+        for number, chunk in enumerate(self.chunks):
+            numel, dtype = chunk.stop - chunk.start, self.flat.dtype
             if self.codec is not None:
                 numel, dtype = self.codec.encoded_bytes(numel), torch.uint8
             numels, tag = [numel] * self.comm.world_size, Tag(MessageKind.HEAD_GRADIENT, number)
             self._arriving.append(RaggedGather(self.comm, numels, dtype, tag, WHAT))
 
-    def ready(self, number: int) -> None:
-        """Encode and send a piece."""
-        piece = self.pieces[number]
-        payload = self.flat[piece]
+    def reduce_chunk(self, number: int) -> None:
+        """Encode and send a chunk."""
+        chunk = self.chunks[number]
+        payload = self.flat[chunk]
         if self.codec is not None:
-            assert self._lost is not None
-            payload = encoded(self.codec, payload.cpu(), self._lost[piece])
+            assert self._residual is not None
+            payload = encoded(self.codec, payload.cpu(), self._residual[chunk])
         self._arriving[number].send(payload)
 
-    def finish(self) -> None:
+    def wait(self) -> None:
         """Add both, decoded. Of two numbers the sum is the same in either order."""
-        for piece, arriving in zip(self.pieces, self._arriving, strict=True):
-            both, values = arriving.wait(), self.flat[piece]
+        for chunk, arriving in zip(self.chunks, self._arriving, strict=True):
+            both, values = arriving.wait(), self.flat[chunk]
             if self.codec is None:
                 values += both[1 - self.comm.rank].to(values.device)
                 continue
@@ -84,41 +84,41 @@ class PairSum(DenseSum):
         self._arriving = []
 
 
-class ManySum(DenseSum):
+class GroupAllReduce(DenseAllReduce):
     """Between any number of ranks. Traffic a rank: 2(N-1)/N of the payload."""
 
     def __init__(
-        self, comm: Communicator, flat: Tensor, pieces: list[slice], codec: Codec | None
+        self, comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None
     ) -> None:
-        super().__init__(comm, flat, pieces, codec)
-        self._carrier = _WireCarrier(comm)
-        self._feedback: list[Feedback] = []
+        super().__init__(comm, flat, chunks, codec)
+        self._carrier = _CommCarrier(comm)
+        self._feedback: list[ErrorFeedback] = []
         if codec is not None and comm.active:
             # In host memory, where the codecs work.
-            for piece in pieces:
-                like = torch.empty(piece.stop - piece.start)
-                self._feedback.append(Feedback.fresh(codec, like, self._carrier))
+            for chunk in chunks:
+                like = torch.empty(chunk.stop - chunk.start)
+                self._feedback.append(ErrorFeedback.fresh(codec, like, self._carrier))
         self._sums: list[Work] = []
         self._exchanges: list[tuple[slice, Exchange]] = []
 
-    def ready(self, number: int) -> None:
-        """Start a piece's sum."""
-        piece = self.pieces[number]
+    def reduce_chunk(self, number: int) -> None:
+        """Start a chunk's sum."""
+        chunk = self.chunks[number]
         if self.codec is None:
-            self._sums.append(self.comm.all_reduce(self.flat[piece], WHAT))
+            self._sums.append(self.comm.all_reduce(self.flat[chunk], WHAT))
             return
         exchange = new_exchange(self.codec, self._carrier, self._feedback[number])
-        exchange.start(self.flat[piece].cpu())
-        self._exchanges.append((piece, exchange))
+        exchange.start(self.flat[chunk].cpu())
+        self._exchanges.append((chunk, exchange))
 
-    def finish(self) -> None:
+    def wait(self) -> None:
         """Wait for all sums."""
         for pending in self._sums:
             pending.wait()
         for _, exchange in self._exchanges:
             exchange.combine(1)
-        for piece, exchange in self._exchanges:
-            with _in_host_memory(self.flat[piece]) as host:
+        for chunk, exchange in self._exchanges:
+            with _in_host_memory(self.flat[chunk]) as host:
                 exchange.finish(host)
         self._sums, self._exchanges = [], []
 
@@ -132,16 +132,16 @@ def _in_host_memory(values: Tensor) -> Iterator[Tensor]:
         values.copy_(host)
 
 
-def dense_sum(
-    comm: Communicator, flat: Tensor, pieces: list[slice], codec: Codec | None
-) -> DenseSum:
+def dense_all_reduce(
+    comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None
+) -> DenseAllReduce:
     """What sends the least between so many ranks; NCCL has an all-reduce of its own."""
     by_messages = comm.world_size == PAIR and comm.device_group is None
-    return (PairSum if by_messages else ManySum)(comm, flat, pieces, codec)
+    return (PairAllReduce if by_messages else GroupAllReduce)(comm, flat, chunks, codec)
 
 
 @dataclass(frozen=True)
-class _WireCarrier:
+class _CommCarrier:
     """A wire as an exchange sees it."""
 
     comm: Communicator

@@ -23,7 +23,7 @@ from yoked.train.optim.param_buffers import Bucket, ParamBuffers
 from yoked.train.sync.codecs import Codec, encoded
 
 
-class Matrices:
+class MatrixReducer:
     """Carries one model's matrices step by step. codec: None sends float32 as it is."""
 
     def __init__(self, comm: Communicator, buffers: ParamBuffers, codec: Codec | None) -> None:
@@ -34,7 +34,7 @@ class Matrices:
         }
         lossy = codec is not None and comm.active
         # What this rank has yet to make good: of gradients that it sends, of updates that it owns.
-        self._lost = torch.zeros_like(buffers.matrices, device="cpu") if lossy else None
+        self._residual = torch.zeros_like(buffers.matrices, device="cpu") if lossy else None
         self._incoming: dict[str, list[tuple[Tensor, Work]]] = {}
         self._leaving: list[Work] = []
         self._sharing: list[Work] = []
@@ -45,7 +45,7 @@ class Matrices:
         """The matrices in the order in which every rank sends them: the last layer's first."""
         return list(reversed([n for n in self.buffers.parameters if n in self._buckets]))
 
-    def expect(self) -> None:
+    def post_receives(self) -> None:
         """Post the receives of this rank's own matrices, so that they flow while it computes."""
         for name, bucket in self._buckets.items():
             if bucket.owner == self.comm.rank:
@@ -56,7 +56,7 @@ class Matrices:
         about = f"the gradient of {name}"
         return buffer, self.comm.irecv(buffer, source, self._tags[name], about)
 
-    def ready(self, name: str) -> None:
+    def reduce_grad(self, name: str) -> None:
         """This rank's gradient of a matrix is complete: send it to its owner."""
         owner = self._buckets[name].owner
         if owner == self.comm.rank:
@@ -66,7 +66,7 @@ class Matrices:
         about = f"the gradient of {name}"
         self._leaving.append(self.comm.isend(payload, owner, self._tags[name], about))
 
-    def collect(self, bucket: Bucket) -> None:
+    def wait_reduced(self, bucket: Bucket) -> None:
         """Add what the others sent to the gradients of a stack of this rank's, in their order."""
         for name in bucket.names:
             gradient = self.buffers.gradient(name).view(-1)
@@ -77,11 +77,11 @@ class Matrices:
                 else:
                     self._decode(buffer, gradient, add=True)
 
-    def sent(self) -> None:
+    def wait_sent(self) -> None:
         """Wait until this rank's gradients have left: then they may change."""
         _wait_all(self._leaving)
 
-    def expect_updates(self) -> None:
+    def post_parameter_receives(self) -> None:
         """Post the receives of the others' new matrices; this rank reads its own no longer.
 
         They may change from now on, so the last ones have left.
@@ -95,19 +95,19 @@ class Matrices:
                 pending = self.comm.irecv(buffer, bucket.owner, tag, "new matrices")
                 self._updates.append((bucket, buffer, pending))
 
-    def before_update(self, bucket: Bucket) -> Tensor | None:
-        """What `share` needs of a stack as it was."""
+    def snapshot(self, bucket: Bucket) -> Tensor | None:
+        """What `publish` needs of a stack as it was."""
         lossless = self.codec is None or not self.comm.active
         return None if lossless else bucket.view(self.buffers.matrices).clone()
 
-    def share(self, bucket: Bucket, before: Tensor | None) -> None:
+    def publish(self, bucket: Bucket, before: Tensor | None) -> None:
         """Send a stack that this rank has updated to all others."""
         matrices = bucket.view(self.buffers.matrices).view(-1)
         payload = matrices
         if before is not None:
             before = before.view(-1)
-            assert self._lost is not None
-            lost = self._lost[bucket.offset : bucket.offset + bucket.numel]
+            assert self._residual is not None
+            lost = self._residual[bucket.offset : bucket.offset + bucket.numel]
             payload = self._encode(matrices - before, lost)
             matrices.copy_(before)
             self._decode(payload, matrices, add=True)
@@ -115,10 +115,10 @@ class Matrices:
         for rank in self.comm.peers:
             self._sharing.append(self.comm.isend(payload, rank, tag, "new matrices"))
 
-    def start_sharing(self) -> None:
+    def publish_all(self) -> None:
         """All of this rank's own stacks are updated."""
 
-    def await_updates(self) -> None:
+    def wait_parameters(self) -> None:
         """Wait until this rank has everybody's new matrices."""
         updates, self._updates = self._updates, []
         for bucket, buffer, pending in updates:
@@ -126,9 +126,9 @@ class Matrices:
             if self.codec is not None:
                 self._decode(buffer, bucket.view(self.buffers.matrices).view(-1), add=True)
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """The same, and until its own have left: all may change."""
-        self.await_updates()
+        self.wait_parameters()
         _wait_all(self._sharing)
 
     # --- payloads
@@ -140,11 +140,11 @@ class Matrices:
 
     def _part(self, name: str) -> Tensor:
         """What is still lost of a matrix."""
-        assert self._lost is not None
+        assert self._residual is not None
         bucket = self._buckets[name]
         size = bucket.shape[0] * bucket.shape[1]
         start = bucket.offset + bucket.names.index(name) * size
-        return self._lost[start : start + size]
+        return self._residual[start : start + size]
 
     def _encode(self, values: Tensor, lost: Tensor) -> Tensor:
         assert self.codec is not None
@@ -166,42 +166,42 @@ def _wait_all(pendings: list[Work]) -> None:
     pendings.clear()
 
 
-class MatricesByCollectives(Matrices):
+class CollectiveReducer(MatrixReducer):
     """The same in float32 by reduce and broadcast: NCCL pairs messages by their order."""
 
     def __init__(self, comm: Communicator, buffers: ParamBuffers) -> None:
         super().__init__(comm, buffers, None)
         self._reducing: dict[Bucket, Work] = {}
 
-    def expect(self) -> None:
+    def post_receives(self) -> None:
         """Nothing: a reduction starts on all ranks alike."""
 
-    def ready(self, name: str) -> None:
+    def reduce_grad(self, name: str) -> None:
         """Nothing until all matrices are ready: NCCL is fast, and few messages suit it."""
 
-    def expect_updates(self) -> None:
+    def post_parameter_receives(self) -> None:
         """All gradients of this rank are complete: reduce them."""
         for bucket in self.buffers.buckets:
             gradients = bucket.view(self.buffers.matrix_grads)
             self._reducing[bucket] = self.comm.reduce(gradients, bucket.owner, "matrix gradients")
 
-    def collect(self, bucket: Bucket) -> None:
+    def wait_reduced(self, bucket: Bucket) -> None:
         """Wait for the sum of a stack of this rank's."""
         self._reducing.pop(bucket).wait()
 
-    def sent(self) -> None:
+    def wait_sent(self) -> None:
         """Wait until this rank's gradients have left: then they may change."""
         _wait_all([self._reducing.pop(bucket) for bucket in list(self._reducing)])
 
-    def share(self, bucket: Bucket, before: Tensor | None) -> None:
+    def publish(self, bucket: Bucket, before: Tensor | None) -> None:
         """Nothing until all owners are done."""
 
-    def start_sharing(self) -> None:
+    def publish_all(self) -> None:
         """All owners have updated their own: send them, in one order."""
         for bucket in self.buffers.buckets:
             matrices = bucket.view(self.buffers.matrices)
             self._sharing.append(self.comm.broadcast(matrices, bucket.owner, "new matrices"))
 
-    def await_updates(self) -> None:
+    def wait_parameters(self) -> None:
         """Wait until this rank has everybody's new matrices, which come as its own go."""
         _wait_all(self._sharing)

@@ -10,7 +10,7 @@ from yoked.train.sync.codecs import CODECS, Codec
 
 
 @dataclass(frozen=True)
-class Payload:
+class GradientCompression:
     """dense: of the lm_head's and the matrices' gradients and updates. rows: of the embedding
     tables' gradients, which have no memory of what rounding lost, because every step touches
     other rows. None for either: as it is computed.
@@ -26,9 +26,9 @@ class Payload:
         return self.dense is None
 
 
-PAYLOADS: dict[str, Payload] = {
-    "exact": Payload("exact", None, None),
-    "bf16": Payload("bf16", CODECS["bf16"], torch.bfloat16),
-    "int8": Payload("int8", CODECS["int8"], torch.bfloat16),
-    "int4": Payload("int4", CODECS["int4"], torch.bfloat16),
+COMPRESSIONS: dict[str, GradientCompression] = {
+    "exact": GradientCompression("exact", None, None),
+    "bf16": GradientCompression("bf16", CODECS["bf16"], torch.bfloat16),
+    "int8": GradientCompression("int8", CODECS["int8"], torch.bfloat16),
+    "int4": GradientCompression("int4", CODECS["int4"], torch.bfloat16),
 }
