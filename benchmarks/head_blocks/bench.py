@@ -67,7 +67,7 @@ def measure(case: tuple[str, int, str, str], tokens: int, until: float) -> dict[
 
 def child(case_number: int, tokens: int, until: float) -> None:
     torch.set_num_threads(1)
-    choose.release_freed_memory_slowly()
+    choose.keep_freed_memory()
     print(json.dumps(measure(CASES[case_number], tokens, until)))
 
 

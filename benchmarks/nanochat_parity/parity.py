@@ -34,9 +34,9 @@ from yoked.costmodel.model_shape import count_parameters  # noqa: E402
 from yoked.train.data.prepare import prepare  # noqa: E402
 from yoked.train.model.gpt import GPT, flops_per_token  # noqa: E402
 from yoked.train.nanochat_format import from_nanochat  # noqa: E402
+from yoked.train.resume import build_components  # noqa: E402
 from yoked.train.sample import load_for_sampling  # noqa: E402
-from yoked.train.session import Session  # noqa: E402
-from yoked.train.start import assemble  # noqa: E402
+from yoked.train.setup import RunSetup  # noqa: E402
 from yoked.train.tokenizer import Tokenizer  # noqa: E402
 
 STEPS, SAVED = ours.STEPS, 10
@@ -122,12 +122,12 @@ class Parity:
         # the first row group.
         shards[0] = shards[0][1:]
         self.rest_data = side.write_shards(self.scratch / "rest", shards)
-        self.session = ours.open_session(case.config(self.data, "float32"))
-        self.tokenizer = self.session.data.tokenizer_folder
+        self.setup = ours.open_session(case.config(self.data, "float32"))
+        self.tokenizer = self.setup.data.tokenizer_folder
         self.base = side.make_base(self.scratch / "nanochat", self.data, self.tokenizer)
         self.ids = self.scratch / "ids.pt"
         torch.save(
-            torch.from_numpy(self.session.data.val.rows([0, 1, 2]))[:, :-1].contiguous(), self.ids
+            torch.from_numpy(self.setup.data.val.rows([0, 1, 2]))[:, :-1].contiguous(), self.ids
         )
 
     # --- running and noting
@@ -186,9 +186,9 @@ class Parity:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{tail}")
         return done.stdout
 
-    def _session(self, dtype: str) -> Session:
+    def _setup(self, dtype: str) -> RunSetup:
         if dtype == "float32":
-            return self.session
+            return self.setup
         return ours.open_session(self.case.config(self.data, dtype))
 
     def _base(self, dtype: str) -> Path:
@@ -215,7 +215,7 @@ class Parity:
         return self.checks
 
     def fresh_weights_and_rows(self) -> None:
-        config = vars(self.session.model_config)
+        config = vars(self.setup.model_config)
         fresh = {"job": "fresh_weights", "model_config": config}
         rows = [
             {"job": "rows", "split": split, "row_tokens": 513, "count": count}
@@ -227,21 +227,21 @@ class Parity:
             ("float32", torch.float32, theirs),
             ("bfloat16", torch.bfloat16, theirs_bf16),
         ):
-            model = GPT(self.session.model_config, dtype)
+            model = GPT(self.setup.model_config, dtype)
             model.init_weights()
             self._compare_weights(
                 f"one seed, one model, {name}", model.state_dict(), answer["state"]
             )
-        counts = count_parameters(self.session.model_config)
+        counts = count_parameters(self.setup.model_config)
         same = all(theirs["counts"][group] == count for group, count in asdict(counts).items())
-        flops = flops_per_token(self.session.model_config)
+        flops = flops_per_token(self.setup.model_config)
         self.note(
             "parameter counts, FLOPs a token",
             same and flops == theirs["flops_per_token"],
             f"{counts.total:,} parameters, {flops:.6e} FLOPs",
         )
         for (split, count), answer in zip(COMPARED_ROWS.items(), their_rows, strict=True):
-            file = getattr(self.session.data, split)
+            file = getattr(self.setup.data, split)
             mine = torch.from_numpy(file.rows(list(range(count))))
             equal = int((mine == answer).all(dim=1).sum())
             self.note(f"rows of --packing bestfit, {split}", equal == count, f"{equal} of {count}")
@@ -259,12 +259,12 @@ class Parity:
 
     def same_batches(self, dtype: str, limit: float) -> None:
         """The first steps of both on nanochat's rows, in nanochat's order."""
-        session, base = self._session(dtype), self._base(dtype)
+        setup, base = self._setup(dtype), self._base(dtype)
         printed = self.nanochat_trains(base, dtype)
         self.their_steps[dtype] = printed
         steps = self.case.steady_steps
-        parts = assemble(session)
-        parts.trainer.stream = ours.InOrder(session.data.train)
+        parts = build_components(setup)
+        parts.trainer.stream = ours.InOrder(setup.data.train)
         mine = ours.train(parts, range(steps))
         self._compare_losses(
             f"{steps} steps on the same rows, {dtype}", mine, printed[:steps], limit
@@ -326,7 +326,7 @@ class Parity:
         assert meta["step"] == theirs["step"], (meta["step"], theirs["step"])
         assert isinstance(tokenizer, Tokenizer)
         mine = ours.continuations(model, tokenizer, PROMPTS)
-        ours.compute_as_in_training(model, self.session)
+        ours.compute_as_in_training(model, self.setup)
         logits = ours.logits_of(model, torch.load(self.ids))
         difference = float((logits - theirs["logits"]).abs().max())
         spread = float(logits.std())
@@ -350,9 +350,9 @@ class Parity:
         folder.mkdir(parents=True, exist_ok=True)
         for file in (self._base(dtype) / self._tag()).glob(f"*_{SAVED:06d}*"):
             shutil.copy(file, folder)
-        session = self._session(dtype)
-        parts = ours.started_from(session, folder)
-        parts.trainer.stream = ours.InOrder(session.data.train)
+        setup = self._setup(dtype)
+        parts = ours.started_from(setup, folder)
+        parts.trainer.stream = ours.InOrder(setup.data.train)
         mine = ours.train(parts, range(SAVED, STEPS))
         theirs = self.their_steps[dtype][SAVED:]
         self._compare_losses(f"nanochat's run goes on here, {dtype}", mine, theirs, limit)
@@ -417,14 +417,14 @@ class Parity:
         )
         rest = prepare(
             str(self.rest_data),
-            max_seq_len=self.session.data.max_seq_len,
+            max_seq_len=self.setup.data.max_seq_len,
             tokenizer=self.tokenizer,
             packing="bestfit",
         )
-        parts = assemble(self.session)
+        parts = build_components(self.setup)
         stream = parts.trainer.stream
         assert isinstance(stream, ours.SampleStream)
-        until = SAVED * self.session.rows_per_step
+        until = SAVED * self.setup.rows_per_step
         parts.trainer.stream = ours.Continued(stream, until, rest.train)
         mine = ours.train(parts, range(STEPS))[SAVED:]
         self._compare_losses("our run goes on there", mine, resumed, LOSS_LIMIT)

@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from yoked.train.checkpoint import CheckpointStore
-from yoked.train.choose import apply_choices
+from yoked.train.choose import configure_model
 from yoked.train.config import TrainConfig
 from yoked.train.data.progress import NullProgress
 from yoked.train.data.rows import RowFile, SampleStream
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy, LossAndGrads
 from yoked.train.model.gpt import GPT
+from yoked.train.resume import RunOrigin, TrainingComponents, build_components, load_checkpoint
 from yoked.train.sample import generate
-from yoked.train.session import Place, Session, build_session
-from yoked.train.start import Assembled, Origin, assemble, load_origin
+from yoked.train.setup import RankInfo, RunSetup, setup_run
 from yoked.train.tokenizer import Tokenizer
 
 STEPS = 20
-ALONE = Place(rank=0, local_rank=0, world_size=1, local_world_size=1)
+ALONE = RankInfo(rank=0, local_rank=0, world_size=1, local_world_size=1)
 Rows = NDArray[np.int64]
 
 
@@ -97,12 +97,12 @@ class RecordingHead(FusedLinearCrossEntropy):
         return result
 
 
-def open_session(config: TrainConfig) -> Session:
+def open_session(config: TrainConfig) -> RunSetup:
     """Everything that a run of this configuration would settle first."""
-    return build_session(config, ALONE, NullProgress())
+    return setup_run(config, ALONE, NullProgress())
 
 
-def train(parts: Assembled, steps: range) -> list[float]:
+def train(parts: TrainingComponents, steps: range) -> list[float]:
     """Take steps; the loss of each one's last micro-batch, which is what nanochat reports."""
     head = RecordingHead(parts.trainer.lm_head.head)
     parts.trainer.lm_head.head = head
@@ -114,19 +114,19 @@ def train(parts: Assembled, steps: range) -> list[float]:
     return last_losses
 
 
-def started_from(session: Session, checkpoint: Path) -> Assembled:
+def started_from(setup: RunSetup, checkpoint: Path) -> TrainingComponents:
     """A run's parts with weights and optimizer state of the one checkpoint in a folder."""
-    parts = assemble(session)
-    origin = Origin(session.config, checkpoint, resumes=False, start_from=checkpoint)
-    loaded = load_origin(origin, session, parts, CheckpointStore(checkpoint))
+    parts = build_components(setup)
+    origin = RunOrigin(setup.config, checkpoint, resumes=False, start_from=checkpoint)
+    loaded = load_checkpoint(origin, setup, parts, CheckpointStore(checkpoint))
     assert loaded is not None
     return parts
 
 
-def compute_as_in_training(model: GPT, session: Session) -> None:
+def compute_as_in_training(model: GPT, setup: RunSetup) -> None:
     """Let a loaded model use the products and the attention path that were chosen to train."""
-    compute = session.compute
-    apply_choices(model, compute.layers, compute.attention, compile_blocks=False)
+    compute = setup.compute
+    configure_model(model, compute.layers, compute.attention, compile_blocks=False)
 
 
 @torch.no_grad()

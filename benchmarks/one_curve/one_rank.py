@@ -25,26 +25,26 @@ from yoked.train import choose
 from yoked.train.config import TrainConfig
 from yoked.train.lm_head.vocab_parallel import VocabParallelHead
 from yoked.train.model.linear import MatmulBackends
-from yoked.train.session import Place, Session, build_session, join_ranks
-from yoked.train.start import Assembled, assemble
+from yoked.train.resume import TrainingComponents, build_components
+from yoked.train.setup import RankInfo, RunSetup, init_process_group, setup_run
 from yoked.train.state import all_gather_rows
 
 
-def in_float64(session: Session) -> Session:
+def in_float64(setup: RunSetup) -> RunSetup:
     """The same session, computed and kept in float64 by the same code."""
     choose.DTYPES["float64"] = torch.float64
     torch.set_default_dtype(torch.float64)
     compute = dataclasses.replace(
-        session.compute,
+        setup.compute,
         dtype="float64",
         layers=MatmulBackends(),
         head=MatmulBackends(),
         attention="sdpa",
     )
-    return dataclasses.replace(session, compute=compute)
+    return dataclasses.replace(setup, compute=compute)
 
 
-def whole_gradient(parts: Assembled, step: int) -> dict[str, np.ndarray]:
+def whole_gradient(parts: TrainingComponents, step: int) -> dict[str, np.ndarray]:
     """The gradient of a step by parameter name, summed over all ranks; collective."""
     trainer, buffers = parts.trainer, parts.buffers
     optimizer, tables = trainer.optimizer, []
@@ -74,13 +74,13 @@ def whole_gradient(parts: Assembled, step: int) -> dict[str, np.ndarray]:
 
 
 def main(job: dict) -> None:
-    place = Place.from_environment()
-    join_ranks(place)
+    rank_info = RankInfo.from_environment()
+    init_process_group(rank_info)
     config = TrainConfig.from_dict(job["config"])
-    session = build_session(config, place, StageProgress(Console(quiet=True)))
+    setup = setup_run(config, rank_info, StageProgress(Console(quiet=True)))
     if job["dtype"] == "float64":
-        session = in_float64(session)
-    parts = assemble(session)
+        setup = in_float64(setup)
+    parts = build_components(setup)
     parts.trainer.state.broadcast(print, None, has_owned=False)
     out = Path(job["out"])
     first = whole_gradient(parts, 0)
@@ -88,8 +88,8 @@ def main(job: dict) -> None:
     for step in range(job["steps"]):
         stats = parts.trainer.step(step)
         nats = torch.tensor([stats.nats], dtype=torch.float64)
-        session.comm.all_reduce(nats, "the loss").wait()
-        losses.append(float(nats) / session.horizon.total_batch_size)
+        setup.comm.all_reduce(nats, "the loss").wait()
+        losses.append(float(nats) / setup.horizon.total_batch_size)
     parts.trainer.gather_weights()
     parts.trainer.state.require_equal(list(parts.buffers.parameters), job["steps"])
     weights = {name: p.detach().clone() for name, p in parts.buffers.parameters.items()}
@@ -97,12 +97,12 @@ def main(job: dict) -> None:
         for name, tensor in torch.load(job["weights"], weights_only=True).items():
             parts.buffers.parameters[name].data.copy_(tensor)
     later = whole_gradient(parts, job["steps"])
-    if place.rank == 0:
+    if rank_info.rank == 0:
         torch.save(weights, out / "weights.pt")
         np.savez(out / "gradient.npz", **first)
         np.savez(out / "later.npz", **later)
-        hosts = [{"rank": h["rank"], "choices": h["choices"]} for h in session.hosts]
-        facts = {"losses": losses, "hosts": hosts, "lm_head": session.lm_head.value}
+        hosts = [{"rank": h["rank"], "choices": h["choices"]} for h in setup.hosts]
+        facts = {"losses": losses, "hosts": hosts, "lm_head": setup.lm_head.value}
         (out / "losses.json").write_text(json.dumps(facts))
     if dist.is_initialized():
         dist.barrier()

@@ -11,7 +11,7 @@ import torch
 from yoked.errors import DataError
 from yoked.train import choose, kernels, loop
 from yoked.train.__main__ import main
-from yoked.train.choose import Choice, ProductTimes
+from yoked.train.choose import Decision, ProductTimes
 from yoked.train.model.linear import MatmulBackends
 from yoked.train.state import checksum
 from yoked.train.trainer import StepStats, Trainer
@@ -58,9 +58,11 @@ def be_unlike() -> None:
     """The first rank multiplies with MKL and has compiled passes; the second neither."""
     library = ("default", "onednn")[RANK]
 
-    def products(times: ProductTimes, asked: str) -> tuple[MatmulBackends, MatmulBackends, Choice]:
+    def products(
+        times: ProductTimes, asked: str
+    ) -> tuple[MatmulBackends, MatmulBackends, Decision]:
         mine = MatmulBackends.all(library)  # type: ignore[arg-type]
-        return mine, mine, Choice("matmul", str(mine), "bent")
+        return mine, mine, Decision("matmul", str(mine), "bent")
 
     choose.choose_products = products
     if RANK == 1:

@@ -65,7 +65,7 @@ def _again(launched: TrainConfig, config_file: Path) -> TrainConfig:
 def run_loop(config: TrainConfig) -> dict[str, Any]:
     """Train with the real loop; returns its result as plain data."""
     with without_collector():
-        from yoked.train.loop import train
+        from yoked.train.run import train
 
     result: dict[str, Any] = train(config, console=stderr_console()).to_dict()
     return result

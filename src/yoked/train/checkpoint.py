@@ -32,7 +32,7 @@ from yoked.train.checkpoint_files import (
 )
 from yoked.train.checkpoint_reading import read_meta, read_model, read_tensors
 from yoked.train.nanochat_format import (
-    Live,
+    LiveTensors,
     OptimState,
     Snapshot,
     from_nanochat,
@@ -64,7 +64,7 @@ class LoadedCheckpoint:
     passed_over: tuple[str, ...] = ()
 
 
-class HostBuffers(Snapshot):
+class PinnedBuffers(Snapshot):
     """Copies in host memory that are reused from one save to the next.
 
     Page-locked where the source is a CUDA tensor, so that copies run at the bus's speed.
@@ -114,7 +114,7 @@ class CheckpointStore:
         self.folder = folder
         self._keep_last = keep_last
         self._files = CheckpointFolder(folder)
-        self._buffers = HostBuffers()
+        self._buffers = PinnedBuffers()
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
 
@@ -128,14 +128,14 @@ class CheckpointStore:
         with self._disk_errors(None, 0):
             self._files.recover()
 
-    def make_newest(self, step: int) -> None:
+    def mark_newest(self, step: int) -> None:
         """A run goes on from this checkpoint: what an abandoned attempt saved later is older now.
 
         One that nanochat wrote stays as old as it is.
         """
         if self._files.manifest(step) is not None:
             with self._disk_errors(None, 0):
-                self._files.make_newest(step)
+                self._files.mark_newest(step)
 
     def save(
         self,
@@ -164,7 +164,7 @@ class CheckpointStore:
         document = json.dumps({"step": step, **meta, "yoked": dict(extra)}, indent=2).encode()
         needed_bytes = _size_bytes(model_state, optim_state) + len(document) + _OVERHEAD_BYTES
         self._require_room(step, needed_bytes)
-        snapshot: Snapshot = self._buffers if background else Live()
+        snapshot: Snapshot = self._buffers if background else LiveTensors()
         optimizer = _nanochat_optimizer(model_state, optim_state, meta, snapshot)
         model = {name: snapshot.keep(name, tensor) for name, tensor in model_state.items()}
         contents: dict[str, Callable[[Any], object]] = {
@@ -206,7 +206,7 @@ class CheckpointStore:
             self.wait()
         finally:
             self._files.unlock()
-            self._buffers = HostBuffers()
+            self._buffers = PinnedBuffers()
 
     def __enter__(self) -> CheckpointStore:
         return self
@@ -290,7 +290,7 @@ class CheckpointStore:
     def steps(self) -> list[int]:
         """The steps of complete checkpoints, nanochat's included, lowest first."""
         ours = [manifest.step for manifest in self._files.complete()]
-        return sorted({*ours, *self._files.unverifiable()})
+        return sorted({*ours, *self._files.foreign()})
 
     def newest(self) -> int | None:
         """The step of the checkpoint that was saved last, damaged or not; None without any.
@@ -343,7 +343,7 @@ class CheckpointStore:
         return None
 
     def _by_age(self) -> list[int]:
-        return self._files.by_age() + self._files.unverifiable()
+        return self._files.by_age() + self._files.foreign()
 
     def _load(self, step: int, *, verify: bool, optimizer: bool) -> LoadedCheckpoint:
         manifest = self._files.manifest(step)
@@ -385,7 +385,7 @@ class CheckpointStore:
                     f"{self.folder / manifest_name(step)} is damaged: it lacks {sorted(missing)}."
                 )
             return found
-        if step not in self._files.unverifiable():
+        if step not in self._files.foreign():
             raise self._not_there(step)
         names = (model_name(step), meta_name(step), optim_name(step))
         return {name: self.folder / name for name in names if (self.folder / name).is_file()}

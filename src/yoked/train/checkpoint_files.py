@@ -212,7 +212,7 @@ class CheckpointFolder:
         damaged = sorted(self._steps(_MANIFEST) - set(sequences), reverse=True)
         return damaged + sorted(sequences, key=lambda step: sequences[step], reverse=True)
 
-    def unverifiable(self) -> list[int]:
+    def foreign(self) -> list[int]:
         """Steps that nanochat wrote: model and meta files, no manifest. Highest first."""
         ours = self._steps(_MANIFEST) | self._steps(_TOMBSTONE)
         found = self._steps(_MODEL) - ours
@@ -343,7 +343,7 @@ class CheckpointFolder:
         self._move_into_place(manifest)
         return manifest
 
-    def make_newest(self, step: int) -> None:
+    def mark_newest(self, step: int) -> None:
         """Let a complete checkpoint of ours count as the one that was saved last."""
         manifest = self.manifest(step)
         assert manifest is not None, f"step {step} has no manifest"
@@ -425,7 +425,7 @@ def newest_files(folder: Path) -> dict[str, Path]:
             manifest_name(newest.step): folder / manifest_name(newest.step),
             **{entry.name: files.locate(newest, entry) for entry in newest.files},
         }
-    for step in files.unverifiable():
+    for step in files.foreign():
         # Of nanochat's optimizer every rank writes a part.
         names = [model_name(step), meta_name(step)]
         names += [path.name for path in folder.glob(f"optim_{step:06d}_rank*.pt")]

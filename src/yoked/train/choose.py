@@ -52,7 +52,7 @@ K = TypeVar("K")
 
 
 @dataclass(frozen=True)
-class Choice:
+class Decision:
     """One choice and why; `measured` has the figures that it rests on."""
 
     name: str
@@ -136,10 +136,10 @@ def synchronize(device: torch.device) -> None:
 
 def best_time_s(run: Callable[[], object], device: torch.device) -> float:
     """Shortest of a few runs, as `best_times_s` takes them."""
-    return best_times_s({"": run}, device)[""]
+    return time_interleaved({"": run}, device)[""]
 
 
-def own_clock(device: torch.device) -> Callable[[], float]:
+def thread_time_clock(device: torch.device) -> Callable[[], float]:
     """The clock by which ways to compute are compared: one thread's own time, where there is one.
 
     A process with a quota of its processor, or one that shares it, stands still in the middle of
@@ -149,7 +149,7 @@ def own_clock(device: torch.device) -> Callable[[], float]:
     return time.process_time if alone else time.perf_counter
 
 
-def best_times_s(
+def time_interleaved(
     runs: Mapping[K, Callable[[], object]],
     device: torch.device,
     clock: Callable[[], float] | None = None,
@@ -228,7 +228,7 @@ def measure_products(
         for kind, (a, b) in operands.items():
             runs = {library: _as_trained(place, kind, a, b, library) for library in libraries}
             times = by_kind.setdefault((place, kind), {})
-            for library, took in best_times_s(runs, device, own_clock(device)).items():
+            for library, took in time_interleaved(runs, device, thread_time_clock(device)).items():
                 times[library] = times.get(library, 0.0) + took * count / tokens
     return ProductTimes(by_kind)
 
@@ -294,11 +294,11 @@ def _times_slower(config: ModelShape, device: torch.device, dtype: torch.dtype) 
     weight = torch.randn(config.n_embd, config.n_embd, device=device)
     pairs = {"plain": (x, weight), "other": (x.to(dtype), weight.to(dtype))}
     runs = {name: functools.partial(mm_nt, *pair, "default") for name, pair in pairs.items()}
-    times = best_times_s(runs, device, own_clock(device))
+    times = time_interleaved(runs, device, thread_time_clock(device))
     return times["other"] / times["plain"]
 
 
-def choose_dtype(by_rank: Sequence[dict[str, float]], asked: str) -> Choice:
+def choose_dtype(by_rank: Sequence[dict[str, float]], asked: str) -> Decision:
     """One dtype for the run: the one with which its slowest rank is fastest."""
     # Apple's GPUs are measured in one alone.
     common = [name for name in by_rank[0] if all(name in times for times in by_rank)]
@@ -306,14 +306,14 @@ def choose_dtype(by_rank: Sequence[dict[str, float]], asked: str) -> Choice:
     where = "here" if len(by_rank) == 1 else "on the slowest rank"
     measured = {f"{name}_s_per_token": took for name, took in slowest.items()}
     if asked != "auto":
-        return Choice("dtype", asked, "asked for with --dtype", measured)
+        return Decision("dtype", asked, "asked for with --dtype", measured)
     if len(slowest) == 1:
         where = "for this device" if len(by_rank) == 1 else "for all devices"
-        return Choice("dtype", next(iter(slowest)), f"the only one {where}", measured)
+        return Decision("dtype", next(iter(slowest)), f"the only one {where}", measured)
     ratio = slowest["float32"] / slowest["bfloat16"]
     if ratio >= BFLOAT16_WORTHWHILE:
-        return Choice("dtype", "bfloat16", f"{ratio:.1f}x float32 {where}", measured)
-    return Choice("dtype", "float32", f"bfloat16 is {ratio:.2g}x {where}", measured)
+        return Decision("dtype", "bfloat16", f"{ratio:.1f}x float32 {where}", measured)
+    return Decision("dtype", "float32", f"bfloat16 is {ratio:.2g}x {where}", measured)
 
 
 def products_name(layers: MatmulBackends, head: MatmulBackends) -> str:
@@ -323,15 +323,15 @@ def products_name(layers: MatmulBackends, head: MatmulBackends) -> str:
 
 def choose_products(
     times: ProductTimes, asked: str
-) -> tuple[MatmulBackends, MatmulBackends, Choice]:
+) -> tuple[MatmulBackends, MatmulBackends, Decision]:
     """Libraries for the layers and for the head, from this rank's own times."""
     if asked != "auto":
         forced = MatmulBackends.all("onednn" if asked == "onednn" else "default")
-        return forced, forced, Choice("matmul", str(forced), "asked for with --matmul")
+        return forced, forced, Decision("matmul", str(forced), "asked for with --matmul")
     layers, head = times.products("layers"), times.products("head")
     value = products_name(layers, head)
     if len(next(iter(times.by_kind.values()))) == 1:
-        return layers, head, Choice("matmul", value, "the only library for this dtype and device")
+        return layers, head, Decision("matmul", value, "the only library for this dtype and device")
     all_default, all_onednn = times.total_s("default"), times.total_s("onednn")
     reason = (
         f"oneDNN {all_default / all_onednn:.2f}x PyTorch's default, "
@@ -342,7 +342,7 @@ def choose_products(
         "onednn_s_per_token": all_onednn,
         "best_s_per_token": times.best_s,
     }
-    return layers, head, Choice("matmul", value, reason, measured)
+    return layers, head, Decision("matmul", value, reason, measured)
 
 
 def choose_attention(
@@ -351,15 +351,15 @@ def choose_attention(
     dtype: torch.dtype,
     tokens: int,
     asked: AttentionPath | Literal["auto"] = "auto",
-) -> tuple[AttentionPath, Choice]:
+) -> tuple[AttentionPath, Decision]:
     """The faster attention path, forward and backward, for one row of this length."""
     if asked != "auto":
-        return asked, Choice("attention", asked, "asked for with --attention")
+        return asked, Decision("attention", asked, "asked for with --attention")
     if device.type != "cpu":
-        return "sdpa", Choice("attention", "sdpa", f"PyTorch's kernels for {device.type}")
+        return "sdpa", Decision("attention", "sdpa", f"PyTorch's kernels for {device.type}")
     if tokens > BLOCKED_MAX_TOKENS:
         reason = f"the blocked path keeps T^2/2 numbers a head, too many for {tokens} tokens"
-        return "sdpa", Choice("attention", "sdpa", reason)
+        return "sdpa", Decision("attention", "sdpa", reason)
     shape = (1, tokens, config.n_head, config.head_dim)
     q, k, v = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))
 
@@ -368,47 +368,47 @@ def choose_attention(
         torch.autograd.grad(y, (q, k, v), y.detach())
 
     runs = {path: functools.partial(run, path) for path in ATTENTION_PATHS}
-    times = best_times_s(runs, device, own_clock(device))
+    times = time_interleaved(runs, device, thread_time_clock(device))
     best = min(times, key=lambda path: times[path])
     other = max(times, key=lambda path: times[path])
     reason = f"{times[other] / times[best]:.2f}x {other} here"
     measured = {f"{path}_s_per_row": took for path, took in times.items()}
-    return best, Choice("attention", best, reason, measured)
+    return best, Decision("attention", best, reason, measured)
 
 
-def choose_compile(asked: str, device: torch.device) -> Choice:
+def choose_compile(asked: str, device: torch.device) -> Decision:
     """Fused passes on the CPU, torch.compile of a block on CUDA; raises if asked for in vain."""
     if asked == "off":
         kernels.switch_off("switched off with --compile off")
-        return Choice("compile", "off", "asked for with --compile off")
+        return Decision("compile", "off", "asked for with --compile off")
     if device.type == "cuda":
         return _choose_inductor(asked)
     if device.type == "mps":
         if asked == "on":
             raise DeviceError("--compile on: nothing is compiled for Metal", fix="--compile auto")
-        return Choice("compile", "off", "eager on Metal")
+        return Decision("compile", "off", "eager on Metal")
     state = kernels.kernels()
     if state.available:
-        return Choice("compile", "fused passes", state.reason)
+        return Decision("compile", "fused passes", state.reason)
     if asked == "on":
         raise DeviceError(
             f"--compile on: {state.reason}",
             fix="install a C compiler (Debian, Ubuntu: sudo apt install gcc), or --compile auto",
         )
-    return Choice("compile", "off", f"eager: {state.reason}")
+    return Decision("compile", "off", f"eager: {state.reason}")
 
 
-def _choose_inductor(asked: str) -> Choice:
+def _choose_inductor(asked: str) -> Decision:
     import importlib.util
 
     if importlib.util.find_spec("triton") is None:
         if asked == "on":
             raise DeviceError("--compile on: triton is not installed", fix="pip install triton")
-        return Choice("compile", "off", "eager: triton is not installed")
-    return Choice("compile", "blocks", "torch.compile of one block, shared by all layers")
+        return Decision("compile", "off", "eager: triton is not installed")
+    return Decision("compile", "blocks", "torch.compile of one block, shared by all layers")
 
 
-def apply_choices(
+def configure_model(
     model: GPT, layers: MatmulBackends, attention: AttentionPath, *, compile_blocks: bool
 ) -> None:
     """Set what was chosen on the model's layers."""
@@ -428,7 +428,7 @@ def apply_choices(
             block.compile(dynamic=False)
 
 
-def release_freed_memory_slowly() -> None:
+def keep_freed_memory() -> None:
     """Let glibc keep freed memory: activations of some MB would be unmapped and faulted anew.
 
     Source: mallopt(3). Elsewhere than on glibc, nothing happens.

@@ -16,7 +16,7 @@ from yoked.agent.processors import cpu_model
 from yoked.costmodel.model_shape import ModelShape
 from yoked.ranks.exchange import read_number, read_table_of
 from yoked.train import choose
-from yoked.train.choose import Choice
+from yoked.train.choose import Decision
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import run_on_all_ranks
 from yoked.train.config import TrainConfig
@@ -25,7 +25,7 @@ from yoked.train.model.linear import MatmulBackends
 from yoked.train.threads import plan_threads, read_cores
 
 if TYPE_CHECKING:
-    from yoked.train.session import Place
+    from yoked.train.setup import RankInfo
 
 RECORDED = "as recorded with the run"
 
@@ -40,20 +40,20 @@ class ComputeChoices:
     attention: AttentionPath
     compile_blocks: bool
     threads: int
-    choices: tuple[Choice, ...]
+    choices: tuple[Decision, ...]
 
 
-def settle_threads(config: TrainConfig, place: Place) -> tuple[int, Choice]:
+def set_threads(config: TrainConfig, rank_info: RankInfo) -> tuple[int, Decision]:
     """Set the number of threads of this rank, and pin it where that helps."""
     text = os.environ.get("OMP_NUM_THREADS", "")
     outside = int(text) if text.isdecimal() and int(text) > 0 else None
     # torchrun sets 1 when nobody said anything: that is not a choice.
-    if outside == 1 and place.local_world_size > 1:
+    if outside == 1 and rank_info.local_world_size > 1:
         outside = None
     plan = plan_threads(
         read_cores(),
-        place.local_rank,
-        place.local_world_size,
+        rank_info.local_rank,
+        rank_info.local_world_size,
         config.thread_count,
         chosen_outside=outside,
     )
@@ -61,7 +61,7 @@ def settle_threads(config: TrainConfig, place: Place) -> tuple[int, Choice]:
         os.sched_setaffinity(0, plan.cores)
     torch.set_num_threads(plan.threads)
     pinned = f", pinned to CPUs {', '.join(map(str, plan.cores))}" if plan.cores else ""
-    return plan.threads, Choice("threads", str(plan.threads), plan.reason + pinned)
+    return plan.threads, Decision("threads", str(plan.threads), plan.reason + pinned)
 
 
 def choose_compute(
@@ -69,7 +69,7 @@ def choose_compute(
     model_config: ModelShape,
     device: torch.device,
     comm: Communicator,
-    threads: tuple[int, Choice],
+    threads: tuple[int, Decision],
     recorded: Sequence[dict[str, Any]],
 ) -> ComputeChoices:
     """Choose on this rank, by measuring unless an earlier attempt of the run did. Collective.
@@ -89,7 +89,7 @@ def choose_compute(
     best_s = comm.all_gather_json(
         {} if measured is None else measured.best_s, read_table_of(read_number)
     )
-    dtype = Choice("dtype", asked, RECORDED) if recorded else choose.choose_dtype(best_s, asked)
+    dtype = Decision("dtype", asked, RECORDED) if recorded else choose.choose_dtype(best_s, asked)
 
     def rest() -> ComputeChoices:
         if measured is not None:
@@ -98,8 +98,8 @@ def choose_compute(
         layers, head = MatmulBackends(**earlier["layers"]), MatmulBackends(**earlier["head"])
         path: AttentionPath = earlier["attention"]
         return _computing(
-            (layers, head, Choice("matmul", choose.products_name(layers, head), RECORDED)),
-            (path, Choice("attention", path, RECORDED)),
+            (layers, head, Decision("matmul", choose.products_name(layers, head), RECORDED)),
+            (path, Decision("attention", path, RECORDED)),
             dtype,
             threads,
             choose.choose_compile(config.compile, device),
@@ -112,9 +112,9 @@ def measured_compute(
     config: TrainConfig,
     model_config: ModelShape,
     device: torch.device,
-    dtype: Choice,
+    dtype: Decision,
     measured: choose.ProductChoice,
-    threads: tuple[int, Choice],
+    threads: tuple[int, Decision],
 ) -> ComputeChoices:
     """How this rank computes in that dtype, by what its products took."""
     # First: it says whether the passes that attention is timed with are compiled.
@@ -141,11 +141,11 @@ def measured_compute(
 
 
 def _computing(
-    backends: tuple[MatmulBackends, MatmulBackends, Choice],
-    attention: tuple[AttentionPath, Choice],
-    dtype: Choice,
-    threads: tuple[int, Choice],
-    compiled: Choice,
+    backends: tuple[MatmulBackends, MatmulBackends, Decision],
+    attention: tuple[AttentionPath, Decision],
+    dtype: Decision,
+    threads: tuple[int, Decision],
+    compiled: Decision,
 ) -> ComputeChoices:
     return ComputeChoices(
         dtype=dtype.value,

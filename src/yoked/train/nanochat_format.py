@@ -166,7 +166,7 @@ class Snapshot(Protocol):
         """The tensors stacked along a new first dimension, on the host."""
 
 
-class Live:
+class LiveTensors:
     """Takes tensors as they are, copying only what could not be written as it is."""
 
     def keep(self, _key: str, tensor: Tensor, /) -> Tensor:
@@ -193,7 +193,7 @@ def to_nanochat(
     state: ours, whole (all owners' parts merged); parameters never updated yet may be absent.
     settings: overrides `reference_settings`' keys group by group.
     """
-    snapshot = snapshot or Live()
+    snapshot = snapshot or LiveTensors()
     tensors: dict[int, dict[str, Any]] = {}
     param_groups: list[dict[str, Any]] = []
     first = 0

@@ -82,7 +82,7 @@ class ModelSize:
 
 
 @dataclass(frozen=True)
-class Horizon:
+class TrainSchedule:
     """How long a run is and how often it stops to look. eval_every and save_every: None never
     (but a checkpoint is always saved at the end); reasons as in ResolvedConfig.
     """
@@ -135,13 +135,13 @@ def _require_width(aspect_ratio: int, depth: int, head_dim: int) -> None:
         )
 
 
-def fix_horizon(resolved: ResolvedConfig, size: ModelSize) -> Horizon:
+def resolve_schedule(resolved: ResolvedConfig, size: ModelSize) -> TrainSchedule:
     """Batch, steps, evaluation and saving of a run whose model is known."""
     reasons: dict[str, str] = {}
     batch = _total_batch(resolved, size, reasons)
     steps = _steps(resolved, size, batch, reasons)
     eval_every, eval_tokens = _evaluation(resolved, batch, steps, reasons)
-    return Horizon(
+    return TrainSchedule(
         total_batch_size=batch,
         num_iterations=steps,
         eval_every=eval_every,

@@ -163,8 +163,8 @@ def test_what_a_run_goes_on_from_is_the_newest_though_it_is_killed_before_it_sav
             save(store, step, state)
     with CheckpointStore(tmp_path / "d2") as store:
         store.recover()
-        store.make_newest(10)
-        store.make_newest(10)
+        store.mark_newest(10)
+        store.mark_newest(10)
     with CheckpointStore(tmp_path / "d2", keep_last=2) as store:
         assert store.load().step == 10
         assert same(store.load_newest_good().model_state, state.model)

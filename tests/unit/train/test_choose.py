@@ -9,18 +9,18 @@ from yoked.costmodel.model_shape import ModelShape, count_parameters
 from yoked.errors import DeviceError
 from yoked.train import choose, kernels
 from yoked.train.choose import (
-    Choice,
+    Decision,
     ProductTimes,
-    apply_choices,
     best_time_s,
-    best_times_s,
     choose_attention,
     choose_compile,
     choose_dtype,
     choose_products,
+    configure_model,
     libraries_for,
     measure_dtypes,
     pick_device,
+    time_interleaved,
 )
 from yoked.train.model.gpt import GPT
 from yoked.train.model.linear import MatmulBackends, onednn_available
@@ -195,7 +195,7 @@ def clock(monkeypatch) -> Clock:
 def test_what_is_compared_takes_turns(clock):
     runs = {"a": clock.takes("a", 0.001), "b": clock.takes("b", 0.002)}
 
-    assert best_times_s(runs, CPU) == pytest.approx({"a": 0.001, "b": 0.002})
+    assert time_interleaved(runs, CPU) == pytest.approx({"a": 0.001, "b": 0.002})
     assert clock.calls == ["a", "b"] * 6
 
 
@@ -203,7 +203,7 @@ def test_a_run_that_the_machine_held_up_does_not_decide(clock):
     # The first that counts takes 0.2 s instead of 2 ms: as long as all of them may.
     runs = {"a": clock.takes("a", 0.5, 0.2, 0.002), "b": clock.takes("b", 0.005)}
 
-    assert best_times_s(runs, CPU) == pytest.approx({"a": 0.002, "b": 0.005})
+    assert time_interleaved(runs, CPU) == pytest.approx({"a": 0.002, "b": 0.005})
 
 
 def test_long_runs_are_few(clock):
@@ -215,13 +215,13 @@ def test_where_one_thread_computes_standing_still_does_not_decide():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        clock = choose.own_clock(CPU)
-        times = best_times_s({"stands still": lambda: time.sleep(0.02)}, CPU, clock)
+        clock = choose.thread_time_clock(CPU)
+        times = time_interleaved({"stands still": lambda: time.sleep(0.02)}, CPU, clock)
     finally:
         torch.set_num_threads(threads)
 
     assert times["stands still"] < 0.01
-    assert choose.own_clock(CUDA) is time.perf_counter
+    assert choose.thread_time_clock(CUDA) is time.perf_counter
 
 
 @pytest.mark.parametrize("asked", ["auto", "mkl", pytest.param("onednn", marks=needs_onednn)])
@@ -341,7 +341,7 @@ def test_passes_that_are_there_are_used(asked):
 
     choice = choose_compile(asked, CPU)
 
-    assert choice == Choice("compile", "fused passes", kernels.kernels().reason)
+    assert choice == Decision("compile", "fused passes", kernels.kernels().reason)
 
 
 def test_cuda_compiles_blocks_where_triton_is(monkeypatch):
@@ -396,7 +396,7 @@ def test_without_any_gpu_auto_is_the_cpu(monkeypatch):
 def test_choices_reach_every_layer():
     model = GPT(TINY)
 
-    apply_choices(model, MatmulBackends.all("onednn"), "blocked", compile_blocks=False)
+    configure_model(model, MatmulBackends.all("onednn"), "blocked", compile_blocks=False)
 
     for block in model.blocks:
         assert block.attn.path == "blocked"

@@ -10,8 +10,8 @@ from yoked.train.resolve import (
     ModelSize,
     common_device_type,
     evaluations,
-    fix_horizon,
     resolve,
+    resolve_schedule,
 )
 
 # Depth 4 of width 256, and depth 12 of width 768, vocabulary 32,768.
@@ -49,7 +49,7 @@ def test_nanochats_cpu_command_gets_what_it_says() -> None:
         num_iterations=20,
     )
 
-    horizon = fix_horizon(resolve(config, "cpu"), D4)
+    horizon = resolve_schedule(resolve(config, "cpu"), D4)
 
     assert (horizon.total_batch_size, horizon.num_iterations) == (512, 20)
     assert horizon.reasons["num_iterations"] == "given"
@@ -66,8 +66,8 @@ def test_a_model_narrower_than_its_gates_is_refused() -> None:
 
 
 def test_on_a_gpu_the_batch_grows_with_the_model() -> None:
-    small = fix_horizon(resolve(TrainConfig(depth=4), "cuda"), D4)
-    reference = fix_horizon(resolve(TrainConfig(depth=12), "cuda"), D12)
+    small = resolve_schedule(resolve(TrainConfig(depth=4), "cuda"), D4)
+    reference = resolve_schedule(resolve(TrainConfig(depth=12), "cuda"), D12)
 
     assert reference.total_batch_size == 524_288
     # 524288 * (11534432 / 110101776)^0.383 = 220885, and the nearest power of two.
@@ -80,16 +80,16 @@ def test_steps_come_first_then_flops_then_the_ratio() -> None:
     flops = TrainConfig(target_flops=1e15, target_param_data_ratio=20)
     ratio = TrainConfig(target_param_data_ratio=20)
 
-    steps = [fix_horizon(resolve(c, "cpu"), D4).num_iterations for c in (both, flops, ratio)]
+    steps = [resolve_schedule(resolve(c, "cpu"), D4).num_iterations for c in (both, flops, ratio)]
 
     assert steps == [7, round(1e15 / (7.549819e7 * 4096)), 20 * D4.scaling // 4096]
 
 
 def test_a_run_without_a_length_is_refused() -> None:
     with pytest.raises(UsageError, match="no length"):
-        fix_horizon(resolve(TrainConfig(target_param_data_ratio=-1), "cuda"), D12)
+        resolve_schedule(resolve(TrainConfig(target_param_data_ratio=-1), "cuda"), D12)
     with pytest.raises(UsageError, match="less than one step"):
-        fix_horizon(resolve(TrainConfig(target_flops=1.0), "cpu"), D4)
+        resolve_schedule(resolve(TrainConfig(target_flops=1.0), "cpu"), D4)
 
 
 @given(
@@ -102,7 +102,7 @@ def test_evaluation_takes_at_most_a_tenth_of_the_tokens_or_one_row(
 ) -> None:
     config = TrainConfig(num_iterations=steps, max_seq_len=row, total_batch_size=row * rows)
 
-    horizon = fix_horizon(resolve(config, "cpu"), D4)
+    horizon = resolve_schedule(resolve(config, "cpu"), D4)
 
     assert horizon.eval_every is not None
     assert horizon.eval_tokens % row == 0
@@ -112,7 +112,7 @@ def test_evaluation_takes_at_most_a_tenth_of_the_tokens_or_one_row(
 
 
 def test_evaluation_and_saving_can_be_switched_off() -> None:
-    horizon = fix_horizon(resolve(TrainConfig(eval_every=-1, save_every=-1), "cpu"), D4)
+    horizon = resolve_schedule(resolve(TrainConfig(eval_every=-1, save_every=-1), "cpu"), D4)
 
     assert horizon.eval_every is None
     assert horizon.save_every is None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from yoked.plan.simulated_fleet import SimulatedHost
     from yoked.records.measurement import Measurement
     from yoked.train.config import TrainConfig
-    from yoked.train.resolve import Horizon, ResolvedConfig
+    from yoked.train.resolve import ResolvedConfig, TrainSchedule
 
 MODEL = Group("Model and run, as in `yoked train`", sort_key=1)
 LARGER_BATCH_FACTOR = 4
@@ -149,7 +149,7 @@ class _Run:
 
     shape: ModelShape
     resolved: ResolvedConfig
-    horizon: Horizon
+    horizon: TrainSchedule
 
 
 def _resolve(config: TrainConfig, device_types: Collection[str]) -> _Run:
@@ -158,8 +158,8 @@ def _resolve(config: TrainConfig, device_types: Collection[str]) -> _Run:
         REFERENCE_DEPTH,
         ModelSize,
         common_device_type,
-        fix_horizon,
         resolve,
+        resolve_schedule,
     )
 
     resolved = resolve(config, common_device_type(device_types))
@@ -180,7 +180,7 @@ def _resolve(config: TrainConfig, device_types: Collection[str]) -> _Run:
         reference=count_parameters(shape(REFERENCE_DEPTH)).dense,
         flops_per_token=flops_per_token(own),
     )
-    return _Run(own, resolved, fix_horizon(resolved, size))
+    return _Run(own, resolved, resolve_schedule(resolved, size))
 
 
 def _simulated(

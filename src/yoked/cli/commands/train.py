@@ -114,7 +114,7 @@ def _train_without_jobs(
     view.note(f"this system has no /proc: {UNKNOWN_HERE} do not work on this run")
     if config.local_ranks > 1:
         return run_without_proc(run, view, view.live)
-    from yoked.train.loop import train
+    from yoked.train.run import train
 
     found: dict[str, Any] = train(config, console=view.console).to_dict()
     return found

@@ -19,7 +19,7 @@ from yoked.launch.bootstrap.lastwords import GRACE_S, Death, exit_code, rank_fai
 from yoked.launch.bootstrap.rank import ATTEMPT, HOST_PID
 from yoked.launch.bootstrap.verdict import Failure
 
-# Read by yoked.train.session.
+# Read by yoked.train.setup.
 MEETING_FILE = "YOKED_MEETING_FILE"
 _RANK_PROGRAM = "yoked.launch.bootstrap.rank"
 

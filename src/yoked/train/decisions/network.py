@@ -30,7 +30,7 @@ from yoked.costmodel.step_plan import (
 from yoked.costmodel.work import Network, PortRate, StepForecast
 from yoked.errors import UsageError
 from yoked.ranks.exchange import read_list, read_number, read_table, read_table_of, read_text
-from yoked.train.choose import Choice
+from yoked.train.choose import Decision
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import run_on_rank0
 from yoked.units import format_bytes_per_s, format_duration
@@ -56,8 +56,8 @@ class StepRequest:
     rows: Sequence[int]
     device_batch_size: int
     memory_bytes: Sequence[float]
-    sync: Choice | None = None
-    lm_head: Choice | None = None
+    sync: Decision | None = None
+    lm_head: Decision | None = None
 
     @property
     def several_hosts(self) -> bool:
@@ -65,7 +65,7 @@ class StepRequest:
         return len({cost.host for cost in self.ranks}) > 1
 
 
-def decide_sync_and_head(comm: Communicator, request: StepRequest) -> tuple[Choice, Choice]:
+def decide_sync_and_head(comm: Communicator, request: StepRequest) -> tuple[Decision, Decision]:
     """The payload dtype, and which ranks have the lm_head. Rank 0 decides; collective.
 
     Raises UsageError where something was asked for that cannot be.
@@ -83,11 +83,11 @@ def decide_sync_and_head(comm: Communicator, request: StepRequest) -> tuple[Choi
     return sync, head
 
 
-def _read_choice(value: Any) -> Choice:
+def _read_choice(value: Any) -> Decision:
     told = read_table(value)
     measured = read_table_of(read_number)(told["measured"])
     name, chosen, reason = (read_text(told[key]) for key in ("name", "value", "reason"))
-    return Choice(name, chosen, reason, measured)
+    return Decision(name, chosen, reason, measured)
 
 
 def measure_network(comm: Communicator) -> tuple[float, float]:
@@ -119,7 +119,7 @@ def _time_s(comm: Communicator, payload: torch.Tensor) -> float:
 
 def decide(
     request: StepRequest, rate: float | None, latency_s: float, *, nccl: bool = False
-) -> tuple[Choice, Choice]:
+) -> tuple[Decision, Decision]:
     """Pure. rate: bytes a second of every host, each way; None: there is no network."""
     impossible = why_not_vocab_parallel(request.ranks)
     if request.lm_head is not None and request.lm_head.value == VOCAB_PARALLEL and impossible:
@@ -131,11 +131,11 @@ def decide(
     network = Network(ports, latency_s)
     sync = request.sync
     if sync is None and nccl:
-        sync = Choice("sync", EXACT, "NCCL between the GPUs")
+        sync = Decision("sync", EXACT, "NCCL between the GPUs")
     if sync is None and rate is None:
-        sync = Choice("sync", EXACT, "no network between the ranks")
+        sync = Decision("sync", EXACT, "no network between the ranks")
     if sync is not None and (request.lm_head is not None or impossible):
-        return sync, request.lm_head or Choice("lm_head", REPLICATED, str(impossible))
+        return sync, request.lm_head or Decision("lm_head", REPLICATED, str(impossible))
     names = CANDIDATES if sync is None else (sync.value,)
     found = {name: _predict(request, network, name) for name in names}
     if sync is None:
@@ -145,7 +145,7 @@ def decide(
     if request.lm_head is not None:
         return sync, request.lm_head
     if impossible:
-        return sync, Choice("lm_head", REPLICATED, impossible)
+        return sync, Decision("lm_head", REPLICATED, impossible)
     return sync, _explain_head(request, network, sync.value, lm_head, forecast)
 
 
@@ -176,7 +176,7 @@ def _predict(
     return asked, predict(plan, request.shape, request.ranks, network)
 
 
-def _choose_sync(step_s: dict[str, float], rate: float) -> Choice:
+def _choose_sync(step_s: dict[str, float], rate: float) -> Decision:
     """What loses least of those within MIN_GAIN of the fastest."""
     fastest_s = min(step_s.values())
     chosen = next(name for name in step_s if step_s[name] <= MIN_GAIN * fastest_s)
@@ -184,15 +184,15 @@ def _choose_sync(step_s: dict[str, float], rate: float) -> Choice:
     figures["wire_bytes_per_s"] = rate
     carries = f"the network carries {format_bytes_per_s(rate)}"
     if chosen == EXACT:
-        return Choice("sync", chosen, f"{carries}: nothing much would be faster", figures)
+        return Decision("sync", chosen, f"{carries}: nothing much would be faster", figures)
     times = f"a step is foreseen to take {format_duration(step_s[chosen])}, "
     exact = format_duration(step_s[EXACT])
-    return Choice("sync", chosen, f"{carries}: {times}exact {exact}", figures)
+    return Decision("sync", chosen, f"{carries}: {times}exact {exact}", figures)
 
 
 def _explain_head(
     request: StepRequest, network: Network, sync: str, chosen: str, forecast: StepForecast
-) -> Choice:
+) -> Decision:
     """The choice with what the other strategy would take."""
     other = REPLICATED if chosen == VOCAB_PARALLEL else VOCAB_PARALLEL
     _, otherwise = _predict(request, network, sync, other)
@@ -201,12 +201,12 @@ def _explain_head(
     parallel_s, replicated_s = by_name[VOCAB_PARALLEL], by_name[REPLICATED]
     took = f"a step is foreseen to take {format_duration(by_name[chosen])}"
     if chosen == VOCAB_PARALLEL:
-        return Choice(
+        return Decision(
             "lm_head", chosen, f"{took}, replicated {format_duration(replicated_s)}", figures
         )
     if parallel_s * MIN_GAIN <= replicated_s:
         why = "vocab-parallel would be faster, but needs more memory than a rank has"
-        return Choice("lm_head", chosen, why, figures)
-    return Choice(
+        return Decision("lm_head", chosen, why, figures)
+    return Decision(
         "lm_head", chosen, f"{took}, vocab-parallel {format_duration(parallel_s)}", figures
     )

@@ -104,7 +104,7 @@ def _last_line(error: Exception) -> str:
     return output.rpartition("\n")[2] or type(error).__name__
 
 
-def cpu_identity() -> str:
+def cpu_features() -> str:
     """What a compiled artefact depends on: architecture and CPU features, as one string."""
     if platform.system() == "Linux":
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -121,7 +121,7 @@ def _build(compiler: str) -> tuple[Path, bool]:
     ).stdout
     sources = (SOURCE, CODECS_SOURCE)
     texts = [source.read_text() for source in sources]
-    identity = "\0".join([*texts, version, cpu_identity(), *flags])
+    identity = "\0".join([*texts, version, cpu_features(), *flags])
     folder = cache_root() / "kernels" / hashlib.sha256(identity.encode()).hexdigest()[:16]
     target = folder / "elementwise.so"
     if target.exists():
@@ -151,7 +151,7 @@ def _architecture_flags() -> list[str]:
             return ["-march=haswell"]
         if held == "default":
             return []
-        if "avx512f" in cpu_identity():
+        if "avx512f" in cpu_features():
             return ["-march=native", "-mprefer-vector-width=512"]
     return ["-mcpu=native" if platform.machine() == "arm64" else "-march=native"]
 

@@ -4,8 +4,8 @@ What is learned does not depend on how many ranks took part: the gradient of a s
 the ranks' (each already divided by the step's tokens). It leaves while it is being made: the
 lm_head's chunk by chunk, each layer's matrices as soon as backward is through with them
 (`matrix_reducer`), rows of the embedding tables in buckets (`row_reduce`). The new matrices are
-waited for only when the next forward pass comes to the layers. What hides behind what, where a step has
-several micro-batches, is drawn in `yoked.costmodel.schedule`.
+waited for only when the next forward pass comes to the layers. `yoked.costmodel.schedule` draws
+what hides behind what in a step of several micro-batches.
 
     forward | lm_head        | layers backward | Muon (own)      | AdamW        | forward
     rows ->   head chunks ->   rows, matrices -> own matrices ->    (arriving)

@@ -20,7 +20,7 @@ class Followed:
     def __init__(
         self, comm: Any, path: Path, row_s: Sequence[float], *, vocab_parallel: bool
     ) -> None:
-        session: Any = SimpleNamespace(
+        setup: Any = SimpleNamespace(
             hosts=[{"name": "desk"}, {"name": "laptop"}],
             shares=[1.0, 1.0],
             resolved=SimpleNamespace(max_seq_len=10),
@@ -36,7 +36,7 @@ class Followed:
         folder = RunFolder(path)
         if comm.rank == 0:
             folder.open({}, attempt=1)
-        live = BalanceController(session, trainer, folder)
+        live = BalanceController(setup, trainer, folder)
         self.by_step: list[list[int]] = []
         for step in range(40):
             live.apply()

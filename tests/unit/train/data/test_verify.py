@@ -17,7 +17,7 @@ from yoked.train.data.dataset import Dataset, load_dataset
 from yoked.train.data.prepare import prepare
 from yoked.train.data.progress import NullProgress
 from yoked.train.data.verify import RENEW_NS, Verification
-from yoked.train.session import Place, load_data
+from yoked.train.setup import RankInfo, load_data
 
 DEADLINE_S = 60
 # Time stamps of files made just now are not trusted yet.
@@ -218,7 +218,7 @@ def test_a_host_whose_rows_were_recorded_otherwise_is_named_before_the_first_ste
     config = TrainConfig(data=prepared.folder.name)
 
     with pytest.raises(DataError, match="attic holds other data for"):
-        load_data(config, 16, BesideAnother(field), Place(0, 0, 1, 1), NullProgress())
+        load_data(config, 16, BesideAnother(field), RankInfo(0, 0, 1, 1), NullProgress())
 
 
 def lie(path: Path, place: int, value: int) -> None:

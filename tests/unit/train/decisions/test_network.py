@@ -10,7 +10,7 @@ import pytest
 from yoked.costmodel.compute_cost import estimated_cost
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import UsageError
-from yoked.train.choose import Choice
+from yoked.train.choose import Decision
 from yoked.train.decisions.network import (
     StepRequest,
     decide,
@@ -24,7 +24,7 @@ D4 = ModelShape.from_depth(
 GBIT = 118e6
 LATENCY_S = 2e-4
 REPLICATED, VOCAB_PARALLEL = (
-    Choice("lm_head", value, "") for value in ("replicated", "vocab-parallel")
+    Decision("lm_head", value, "") for value in ("replicated", "vocab-parallel")
 )
 
 
@@ -36,8 +36,8 @@ def request(
     threads: int = 1,
     device: str = "cpu",
     memory_bytes: float = 1e11,
-    lm_head: Choice | None = REPLICATED,
-    sync: Choice | None = None,
+    lm_head: Decision | None = REPLICATED,
+    sync: Decision | None = None,
 ) -> StepRequest:
     ranks = [
         estimated_cost(
@@ -54,12 +54,12 @@ def request(
     return StepRequest(D4, ranks, rows, 2, [memory_bytes] * len(ranks), sync, lm_head)
 
 
-def sync_of(rate: float, *args: Any, **about: Any) -> Choice:
+def sync_of(rate: float, *args: Any, **about: Any) -> Decision:
     return decide(request(*args, **about), rate, LATENCY_S)[0]
 
 
-def head_of(rate: float | None, rows: Sequence[int], **about: Any) -> Choice:
-    exact = Choice("sync", "exact", "")
+def head_of(rate: float | None, rows: Sequence[int], **about: Any) -> Decision:
+    exact = Decision("sync", "exact", "")
     return decide(request(rows, **{"lm_head": None, "sync": exact} | about), rate, LATENCY_S)[1]
 
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_is_replicated_and_refused_where_it_is_asked_for(about, w
 
 
 def test_what_was_asked_for_is_kept():
-    exact = Choice("sync", "int8", "as asked for with --sync")
+    exact = Decision("sync", "int8", "as asked for with --sync")
 
     found = decide(request((2, 2), sync=exact, lm_head=REPLICATED), GBIT, LATENCY_S)
 

@@ -30,7 +30,7 @@ from yoked.ranks.exchange import read_list, read_number, read_table, read_text, 
 from yoked.ranks.meeting import meet, tell_if_unproved
 from yoked.train import choose, kernels
 from yoked.train.balance.initial import InitialShares, initial_shares
-from yoked.train.choose import Choice
+from yoked.train.choose import Decision
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import run_on_all_ranks, run_on_ranks
 from yoked.train.compute import (
@@ -38,7 +38,7 @@ from yoked.train.compute import (
     ComputeChoices,
     choose_compute,
     device_identity,
-    settle_threads,
+    set_threads,
 )
 from yoked.train.config import TrainConfig
 from yoked.train.data.dataset import Dataset
@@ -52,12 +52,12 @@ from yoked.train.decisions.network import (
 )
 from yoked.train.resolve import (
     REFERENCE_DEPTH,
-    Horizon,
     ModelSize,
     ResolvedConfig,
+    TrainSchedule,
     common_device_type,
-    fix_horizon,
     resolve,
+    resolve_schedule,
 )
 from yoked.train.speeds import measure_speeds
 from yoked.train.threads import read_cores
@@ -69,7 +69,7 @@ MEETING_FILE = "YOKED_MEETING_FILE"
 
 
 @dataclass(frozen=True)
-class Place:
+class RankInfo:
     """Where this process stands among the ranks, as torchrun tells it."""
 
     rank: int
@@ -78,7 +78,7 @@ class Place:
     local_world_size: int
 
     @classmethod
-    def from_environment(cls) -> Place:
+    def from_environment(cls) -> RankInfo:
         """As torchrun's variables have it; without them, the only rank."""
         read = {
             name: int(os.environ.get(name, default))
@@ -93,20 +93,20 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Session:
+class RunSetup:
     """All that is settled before the first weight is drawn."""
 
     config: TrainConfig
-    place: Place
+    rank_info: RankInfo
     comm: Communicator
     device: torch.device
     data: Dataset
     resolved: ResolvedConfig
     model_config: ModelShape
-    horizon: Horizon
+    horizon: TrainSchedule
     compute: ComputeChoices
-    sync: Choice
-    lm_head: Choice
+    sync: Decision
+    lm_head: Decision
     hosts: list[dict[str, Any]]
     sharing: InitialShares
 
@@ -126,40 +126,42 @@ class Session:
         return [len(rows) for rows in split_by_weight(self.rows_per_step, self.shares)]
 
     @property
-    def choices(self) -> tuple[Choice, ...]:
+    def choices(self) -> tuple[Decision, ...]:
         """Everything that was chosen, for people and run.json."""
         choices = (*self.compute.choices, self.sync)
-        if self.place.world_size == 1:
+        if self.rank_info.world_size == 1:
             return choices
         live = ", and moved by speed" if self.sharing.live else ""
         rows = ":".join(map(str, self.first_rows)) + " rows"
-        shares = Choice("shares", rows, self.sharing.reason + live)
+        shares = Decision("shares", rows, self.sharing.reason + live)
         return (*choices, self.lm_head, shares)
 
 
-def join_ranks(place: Place) -> None:
+def init_process_group(rank_info: RankInfo) -> None:
     """Start the process group when there is more than one rank, each of which proves the secret.
 
     Raises MeetingError.
     """
-    if place.world_size == 1 or dist.is_initialized():
+    if rank_info.world_size == 1 or dist.is_initialized():
         return
     tell_if_unproved(
-        rank=place.rank, world_size=place.world_size, local_world_size=place.local_world_size
+        rank=rank_info.rank,
+        world_size=rank_info.world_size,
+        local_world_size=rank_info.local_world_size,
     )
     timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
-    meet(lambda: dist.init_process_group("gloo", timeout=timeout, **meeting_place(place)))
+    meet(lambda: dist.init_process_group("gloo", timeout=timeout, **meeting_place(rank_info)))
 
 
-def meeting_place(place: Place) -> dict[str, Any]:
+def meeting_place(rank_info: RankInfo) -> dict[str, Any]:
     """Where the ranks find each other: in a file, where a launch on one host names one.
 
     Else at MASTER_ADDR, where torchrun's store listens.
     """
     if (path := os.environ.get(MEETING_FILE)) is None:
         return {}
-    store = dist.FileStore(path, place.world_size)  # type: ignore[attr-defined]
-    return {"store": store, "rank": place.rank, "world_size": place.world_size}
+    store = dist.FileStore(path, rank_info.world_size)  # type: ignore[attr-defined]
+    return {"store": store, "rank": rank_info.rank, "world_size": rank_info.world_size}
 
 
 def init_communicator(device: torch.device) -> Communicator:
@@ -178,7 +180,11 @@ def init_communicator(device: torch.device) -> Communicator:
 
 
 def load_data(
-    config: TrainConfig, max_seq_len: int, comm: Communicator, place: Place, progress: ProgressSink
+    config: TrainConfig,
+    max_seq_len: int,
+    comm: Communicator,
+    rank_info: RankInfo,
+    progress: ProgressSink,
 ) -> Dataset:
     """The packed rows, prepared first where they are missing: once a host, by its first rank."""
 
@@ -193,7 +199,7 @@ def load_data(
             threads=len(read_cores().allowed),
         )
 
-    first = run_on_ranks(comm, place.local_rank == 0, get, "preparing data")
+    first = run_on_ranks(comm, rank_info.local_rank == 0, get, "preparing data")
     data = run_on_all_ranks(comm, get) if first is None else run_on_all_ranks(comm, lambda: first)
     # The fingerprint is that of what rows are made from; the row files' hashes are of the rows.
     mine = [data.fingerprint, data.info.train.sha256, data.info.val.sha256]
@@ -208,31 +214,31 @@ def load_data(
     return data
 
 
-def build_session(
+def setup_run(
     config: TrainConfig,
-    place: Place,
+    rank_info: RankInfo,
     progress: ProgressSink,
     recorded: Sequence[dict[str, Any]] = (),
     last_rows: Sequence[int] = (),
-) -> Session:
+) -> RunSetup:
     """Settle everything; collective. Raises YokedError on all ranks when one cannot.
 
     recorded: run.json's entry of each rank, where the run goes on from an earlier attempt.
     last_rows: by rank, those of that attempt's last step.
     """
     device = run_on_all_ranks(
-        Communicator(), lambda: choose.pick_device(config.device_type, place.local_rank)
+        Communicator(), lambda: choose.pick_device(config.device_type, rank_info.local_rank)
     )
     if device.type == "cuda":
         torch.cuda.set_device(device)  # else helpers make a context on the host's first GPU
     comm = init_communicator(device)
     if device.type == "cpu":
-        choose.release_freed_memory_slowly()
-    threads = run_on_all_ranks(comm, lambda: settle_threads(config, place))
+        choose.keep_freed_memory()
+    threads = run_on_all_ranks(comm, lambda: set_threads(config, rank_info))
     kinds = set(comm.all_gather_json(device.type, read_text))
     kind = common_device_type(kinds)
     resolved = run_on_all_ranks(comm, lambda: resolve(config, kind))
-    data = load_data(config, resolved.max_seq_len, comm, place, progress)
+    data = load_data(config, resolved.max_seq_len, comm, rank_info, progress)
     model_config = _model_config(resolved, resolved.depth, data.vocab_size)
     reference = _model_config(resolved, REFERENCE_DEPTH, data.vocab_size)
     size = ModelSize(
@@ -240,9 +246,9 @@ def build_session(
         reference=count_parameters(reference).scaling,
         flops_per_token=flops_per_token(model_config),
     )
-    horizon = run_on_all_ranks(comm, lambda: fix_horizon(resolved, size))
+    horizon = run_on_all_ranks(comm, lambda: resolve_schedule(resolved, size))
     compute = choose_compute(config, model_config, device, comm, threads, recorded)
-    hosts = comm.all_gather_json(_describe(config, place, device, compute), _described)
+    hosts = comm.all_gather_json(_describe(config, rank_info, device, compute), _described)
     names = [host["name"] for host in hosts]
     same_hosts = names == [host["name"] for host in recorded]
     libraries = (compute.layers.forward, compute.head.forward)
@@ -269,16 +275,16 @@ def build_session(
         ],
         [len(own) for own in rows],
         resolved.device_batch_size,
-        comm.all_gather_json(_memory_bytes(place), read_number),
+        comm.all_gather_json(_memory_bytes(rank_info), read_number),
         sync=settled("sync", config.sync, ASKED_SYNC, kept),
         lm_head=settled("lm_head", config.lm_head, ASKED_HEAD, kept),
     )
     sync, lm_head = decide_sync_and_head(comm, request)
     for host in hosts:
         host["sync"], host["lm_head"] = sync.value, lm_head.value
-    return Session(
+    return RunSetup(
         config,
-        place,
+        rank_info,
         comm,
         device,
         data,
@@ -295,20 +301,20 @@ def build_session(
 
 def settled(
     name: str, asked: str, reason: str, recorded: Sequence[dict[str, Any]]
-) -> Choice | None:
+) -> Decision | None:
     """What was asked for, or what a run on the same hosts began with; None: it is to be decided."""
     if asked != "auto":
-        return Choice(name, asked, reason)
+        return Decision(name, asked, reason)
     kept = recorded[0].get(name) if recorded else None
-    return None if kept is None else Choice(name, str(kept), RECORDED)
+    return None if kept is None else Decision(name, str(kept), RECORDED)
 
 
-def _memory_bytes(place: Place) -> float:
+def _memory_bytes(rank_info: RankInfo) -> float:
     """That this rank may use of its host's."""
     available = memory()["memory_available_bytes"]
     # JSON has no infinity.
     known = 1e18 if available is None else float(available)
-    return USABLE_FRACTION * known / place.local_world_size
+    return USABLE_FRACTION * known / rank_info.local_world_size
 
 
 def _model_config(resolved: ResolvedConfig, depth: int, vocab_size: int) -> ModelShape:
@@ -323,12 +329,12 @@ def _model_config(resolved: ResolvedConfig, depth: int, vocab_size: int) -> Mode
 
 
 def _describe(
-    config: TrainConfig, place: Place, device: torch.device, compute: ComputeChoices
+    config: TrainConfig, rank_info: RankInfo, device: torch.device, compute: ComputeChoices
 ) -> dict[str, Any]:
     """One rank, as run.json and the result have it."""
     return {
         **device_identity(device),
-        "rank": place.rank,
+        "rank": rank_info.rank,
         "dtype": compute.dtype,
         "threads": compute.threads,
         "python": platform.python_version(),

@@ -35,16 +35,23 @@ from yoked.train.data.verify import Verification
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer, holds_tokenizer
 from yoked.train.progress import TrainProgress
 from yoked.train.result import RunResult, RunStats, State, host_table
+from yoked.train.resume import (
+    RunOrigin,
+    TrainingComponents,
+    build_components,
+    describe_run,
+    load_checkpoint,
+    resolve_origin,
+)
 from yoked.train.runfolder import RunFolder, write_json, writing
-from yoked.train.session import (
-    Place,
-    Session,
-    build_session,
-    join_ranks,
+from yoked.train.setup import (
+    RankInfo,
+    RunSetup,
+    init_process_group,
     parameter_table,
     require_enough_rows,
+    setup_run,
 )
-from yoked.train.start import Assembled, Origin, assemble, find_origin, load_origin, plan_result
 from yoked.train.step_batch import batch_arithmetic
 from yoked.train.trainer import StepStats, evaluate_bpb
 
@@ -61,57 +68,55 @@ def train(config: TrainConfig, *, console: Console) -> RunResult:
 
     Returns when the run is finished, or interrupted and saved. Raises YokedError.
     """
-    place = Place.from_environment()
-    config.check_world(place.world_size)
+    rank_info = RankInfo.from_environment()
+    config.check_world(rank_info.world_size)
     try:
-        join_ranks(place)
+        init_process_group(rank_info)
         origin = run_on_rank0(
             Communicator(),
-            lambda: find_origin(config, place.world_size).to_dict(),
-            Origin.from_dict,
+            lambda: resolve_origin(config, rank_info.world_size).to_dict(),
+            RunOrigin.from_dict,
         )
         progress = StageProgress(console)
-        session = build_session(origin.config, place, progress, origin.recorded, origin.last_rows)
+        setup = setup_run(origin.config, rank_info, progress, origin.recorded, origin.last_rows)
         progress.close()
-        run_on_all_ranks(
-            session.comm, lambda: require_enough_rows(session.data, session.rows_per_step)
-        )
+        run_on_all_ranks(setup.comm, lambda: require_enough_rows(setup.data, setup.rows_per_step))
         if config.dry_run:
-            return plan_result(session)
-        return Loop(session, origin, console).run()
+            return describe_run(setup)
+        return TrainingRun(setup, origin, console).run()
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
 
-class Loop:
+class TrainingRun:
     """The state of a run while it goes on."""
 
-    def __init__(self, session: Session, origin: Origin, console: Console) -> None:
-        self.session, self.origin = session, origin
-        self.comm, self.horizon = session.comm, session.horizon
-        self.console = console if session.place.rank == 0 else Console(quiet=True)
+    def __init__(self, setup: RunSetup, origin: RunOrigin, console: Console) -> None:
+        self.setup, self.origin = setup, origin
+        self.comm, self.horizon = setup.comm, setup.horizon
+        self.console = console if setup.rank_info.rank == 0 else Console(quiet=True)
         self.folder = RunFolder(origin.folder)
-        self.parts: Assembled = assemble(session)
+        self.parts: TrainingComponents = build_components(setup)
         self.store = CheckpointStore(
-            self.folder.checkpoint_folder(session.resolved.model_tag), session.config.keep_last
+            self.folder.checkpoint_folder(setup.resolved.model_tag), setup.config.keep_last
         )
         self.first_step = 0
-        self.tally = RunStats()
+        self.stats = RunStats()
         self.val_bpb: float | None = None
         self.min_val_bpb = math.inf
         self.training_time_s = 0.0
         self.stop_asked = self.stop_agreed = False
-        live = session.sharing.live
-        self.balance = BalanceController(session, self.parts.trainer, self.folder) if live else None
-        self.verification = Verification(session.data, works=session.place.local_rank == 0)
+        live = setup.sharing.live
+        self.balance = BalanceController(setup, self.parts.trainer, self.folder) if live else None
+        self.verification = Verification(setup.data, works=setup.rank_info.local_rank == 0)
         self._next_step = 0
-        self._late: tuple[int, Tensor, Work, float] | None = None
+        self._pending_stats: tuple[int, Tensor, Work, float] | None = None
 
     @property
     def is_first(self) -> bool:
         """Whether this rank prints and writes for all."""
-        return self.session.place.rank == 0
+        return self.setup.rank_info.rank == 0
 
     def run(self) -> RunResult:
         """Train to the end, or until stopped."""
@@ -128,10 +133,10 @@ class Loop:
                     last = done == self.horizon.num_iterations
                     if self.stop_agreed and not last:
                         break
-                    self._between_steps(done, last, progress)
+                    self._after_step(done, last, progress)
                 else:
                     state = "finished"
-                self._flush(progress)
+                self._log_pending_step(progress)
                 if self.balance is not None:
                     self.balance.apply()
                 self._save(done, background=False)
@@ -162,7 +167,7 @@ class Loop:
     def _load(self) -> None:
         """Rank 0 reads the checkpoint that the run starts from, if it does."""
         if self.is_first:
-            loaded = load_origin(self.origin, self.session, self.parts, self.store)
+            loaded = load_checkpoint(self.origin, self.setup, self.parts, self.store)
             if loaded is None:
                 return
             for message in loaded.passed_over:
@@ -180,49 +185,49 @@ class Loop:
             self.folder.claim()
         self.store.recover()
         tokenizer = self.folder.checkpoints / "tokenizer"
-        if not holds_tokenizer(tokenizer, self.session.data.info.tokenizer_fingerprint):
+        if not holds_tokenizer(tokenizer, self.setup.data.info.tokenizer_fingerprint):
             with writing(tokenizer):
-                export_tokenizer(self.session.data.tokenizer_folder, tokenizer)
+                export_tokenizer(self.setup.data.tokenizer_folder, tokenizer)
         self.folder.open(self._describe(), self.origin.attempt)
         if self.origin.resumes:
             self.folder.resumed(self.first_step)
         self.folder.event(
             "start",
             step=self.first_step,
-            ranks=self.session.place.world_size,
-            rows=self.session.first_rows,
+            ranks=self.setup.rank_info.world_size,
+            rows=self.setup.first_rows,
         )
 
     def _describe(self) -> dict[str, Any]:
-        plan = plan_result(self.session)
+        plan = describe_run(self.setup)
         return {
             "run": self.folder.name,
-            "config": self.origin.lasting_config.to_dict(),
+            "config": self.origin.persistent_config.to_dict(),
             "params": plan.params,
             "model": plan.model,
             "data": plan.data,
             "horizon": plan.horizon,
             "choices": plan.choices,
-            "hosts": self.session.hosts,
+            "hosts": self.setup.hosts,
             "started_s": time.time(),
         }
 
     def _print_start(self) -> None:
-        session, say = self.session, self.console.print
+        setup, say = self.setup, self.console.print
         counts = parameter_table(self.parts.counts)
         groups = ", ".join(f"{name} {count:,}" for name, count in counts.items() if name != "total")
         say(f"model: {counts['total']:,} parameters ({groups})", markup=False)
-        for choice in session.choices:
+        for choice in setup.choices:
             say(str(choice), markup=False)
-        names = rank_names([host["name"] for host in session.hosts])
-        if note := idle_note(session.first_rows, session.shares, names):
+        names = rank_names([host["name"] for host in setup.hosts])
+        if note := idle_note(setup.first_rows, setup.shares, names):
             say(note, markup=False)
-        batch_size, row_tokens = session.resolved.device_batch_size, session.resolved.max_seq_len
-        say(f"batch: {batch_arithmetic(session.first_rows, batch_size, row_tokens)}", markup=False)
-        epochs = session.rows_per_step * self.horizon.num_iterations / session.data.train.num_rows
+        batch_size, row_tokens = setup.resolved.device_batch_size, setup.resolved.max_seq_len
+        say(f"batch: {batch_arithmetic(setup.first_rows, batch_size, row_tokens)}", markup=False)
+        epochs = setup.rows_per_step * self.horizon.num_iterations / setup.data.train.num_rows
         say(
             f"training: {self.horizon.num_iterations:,} steps of "
-            f"{self.horizon.total_batch_size:,} tokens, {epochs:.2g} epochs of {session.data.name}",
+            f"{self.horizon.total_batch_size:,} tokens, {epochs:.2g} epochs of {setup.data.name}",
             markup=False,
         )
 
@@ -239,23 +244,23 @@ class Loop:
         flags = (self.verification.problem is not None, self.stop_asked)
         vector = torch.tensor([*stats.to_vector(), *map(float, flags)], dtype=torch.float64)
         gathered, pending = self.comm.all_gather(vector, "a step's figures")
-        self._flush(progress)
-        self._late = (step, gathered, pending, dt_s)
+        self._log_pending_step(progress)
+        self._pending_stats = (step, gathered, pending, dt_s)
         if not self.comm.active:
             # With one rank nobody need be waited for.
-            self._flush(progress)
+            self._log_pending_step(progress)
 
-    def _flush(self, progress: TrainProgress) -> None:
+    def _log_pending_step(self, progress: TrainProgress) -> None:
         """Write the step whose figures are on their way, and learn whether a rank wants to stop."""
-        if self._late is None:
+        if self._pending_stats is None:
             return
-        (step, gathered, pending, dt_s), self._late = self._late, None
+        (step, gathered, pending, dt_s), self._pending_stats = self._pending_stats, None
         pending.wait()
         by_rank = [StepStats.from_vector(row[:-2]) for row in gathered.tolist()]
         if gathered[:, -2].any():
             run_on_all_ranks(self.comm, self.verification.require_sound)
         self._require_finite(step, by_rank)
-        self.tally.add(dt_s, by_rank)
+        self.stats.add(dt_s, by_rank)
         self.training_time_s += dt_s
         if self.is_first:
             self.folder.step(step, by_rank, dt_s)
@@ -287,7 +292,7 @@ class Loop:
                 fix=LOWER_RATE,
             )
 
-    def _between_steps(self, done: int, last: bool, progress: TrainProgress) -> None:
+    def _after_step(self, done: int, last: bool, progress: TrainProgress) -> None:
         """Comparing, evaluating and saving after `done` steps."""
         eval_every, save_every = self.horizon.eval_every, self.horizon.save_every
         checks = done == self.first_step + 1 or done % CHECK_EVERY_STEPS == 0 or last
@@ -296,7 +301,7 @@ class Loop:
         if evaluates or saves or last:
             # A checkpoint must not be newer than the lines of its steps, which a kill would
             # leave out for good; nor may it hold what a loss that is not finite has left.
-            self._flush(progress)
+            self._log_pending_step(progress)
         if checks:
             self.parts.trainer.drain()
             self.parts.trainer.state.require_equal(list(self.parts.buffers.parameters), done)
@@ -308,7 +313,7 @@ class Loop:
         self._report_failed_save(progress)
 
     def _evaluate(self, done: int, progress: TrainProgress) -> None:
-        data, session = self.session.data, self.session
+        data, setup = self.setup.data, self.setup
         rows = max(1, min(self.horizon.eval_tokens // data.max_seq_len, data.val.num_rows))
         self.parts.model.eval()
         self.val_bpb = evaluate_bpb(
@@ -318,7 +323,7 @@ class Loop:
             rows,
             self.parts.token_bytes,
             self.comm,
-            session.resolved.device_batch_size,
+            setup.resolved.device_batch_size,
             self.parts.trainer.rows,
         )
         self.parts.model.train()
@@ -368,9 +373,9 @@ class Loop:
                 self.parts.optimizer.state_dict(whole),
                 self._meta(done),
                 extra={
-                    "data": self.session.data.fingerprint,
-                    "seed": self.session.config.seed,
-                    "dtype": self.session.compute.dtype,
+                    "data": self.setup.data.fingerprint,
+                    "seed": self.setup.config.seed,
+                    "dtype": self.setup.compute.dtype,
                     "run": self.folder.name,
                 },
                 background=background,
@@ -394,17 +399,17 @@ class Loop:
         self.console.print(f"NOT SAVED: {problem}\ntraining goes on.", markup=False)
 
     def _meta(self, done: int) -> dict[str, Any]:
-        session = self.session
+        setup = self.setup
         return checkpoint_meta(
-            model_config=dataclasses.asdict(session.model_config),
-            user_config=session.config.to_dict(),
-            device_batch_size=session.resolved.device_batch_size,
-            max_seq_len=session.resolved.max_seq_len,
+            model_config=dataclasses.asdict(setup.model_config),
+            user_config=setup.config.to_dict(),
+            device_batch_size=setup.resolved.device_batch_size,
+            max_seq_len=setup.resolved.max_seq_len,
             total_batch_size=self.horizon.total_batch_size,
             val_bpb=self.val_bpb,
             min_val_bpb=self.min_val_bpb,
             # nanochat divides its moving average by this when it prints it.
-            smooth_train_loss=(self.tally.loss or 0.0) * (1 - NANOCHAT_EMA**done),
+            smooth_train_loss=(self.stats.loss or 0.0) * (1 - NANOCHAT_EMA**done),
             total_training_time_s=self.training_time_s,
         )
 
@@ -441,7 +446,7 @@ class Loop:
                     self.console.print(news, markup=False)
 
     def _result(self, done: int, state: State) -> RunResult:
-        plan = plan_result(self.session)
+        plan = describe_run(self.setup)
         result = dataclasses.replace(
             plan,
             run=self.folder.name,
@@ -449,13 +454,13 @@ class Loop:
             state=state,
             steps=done,
             tokens=done * self.horizon.total_batch_size,
-            loss=self.tally.loss,
+            loss=self.stats.loss,
             val_bpb=self.val_bpb,
-            tokens_per_second=self.tally.tokens_per_second,
-            first_step_s=self.tally.first_step_s,
-            bytes_sent_per_step=self.tally.bytes_sent_per_step,
+            tokens_per_second=self.stats.tokens_per_second,
+            first_step_s=self.stats.first_step_s,
+            bytes_sent_per_step=self.stats.bytes_sent_per_step,
             hosts=host_table(
-                self.session.hosts, [len(rows) for rows in self.parts.trainer.ranges], self.tally
+                self.setup.hosts, [len(rows) for rows in self.parts.trainer.ranges], self.stats
             ),
         )
         if self.is_first:

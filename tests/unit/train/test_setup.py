@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import pytest
 
 from yoked.errors import DataError
-from yoked.train.choose import Choice
+from yoked.train.choose import Decision
 from yoked.train.comm.communicator import Communicator
 from yoked.train.compute import RECORDED
 from yoked.train.config import TrainConfig
 from yoked.train.data.progress import NullProgress
-from yoked.train.session import Place, load_data, settled
+from yoked.train.setup import RankInfo, load_data, settled
 
 _T = TypeVar("_T")
 
@@ -38,12 +38,12 @@ def test_hosts_whose_rows_differ_do_not_start_together(tmp_path: Path) -> None:
     )
 
     with pytest.raises(DataError, match="attic holds other data for"):
-        load_data(config, 16, WithOtherRows(), Place(0, 0, 1, 1), NullProgress())
+        load_data(config, 16, WithOtherRows(), RankInfo(0, 0, 1, 1), NullProgress())
 
 
 def test_a_run_keeps_what_it_decided_on_the_same_hosts_and_decides_anew_on_others() -> None:
     recorded = [{"sync": "exact", "lm_head": "vocab-parallel"}]
 
-    assert settled("sync", "auto", "", recorded) == Choice("sync", "exact", RECORDED)
+    assert settled("sync", "auto", "", recorded) == Decision("sync", "exact", RECORDED)
     assert settled("sync", "auto", "", ()) is None
-    assert settled("sync", "int8", "as asked", recorded) == Choice("sync", "int8", "as asked")
+    assert settled("sync", "int8", "as asked", recorded) == Decision("sync", "int8", "as asked")

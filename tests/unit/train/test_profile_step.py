@@ -33,9 +33,9 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearse, "COPY_BYTES", 1_000_000)
 
 
-def rehearsed(config: ModelShape, compute: ComputeChoices) -> rehearse.Rehearsal:
+def rehearsed(config: ModelShape, compute: ComputeChoices) -> rehearse.StepProfiler:
     """A rehearsal of a model here, in one way to compute."""
-    parts = rehearse.Rehearsal(TrainConfig(), config, torch.device("cpu"))
+    parts = rehearse.StepProfiler(TrainConfig(), config, torch.device("cpu"))
     parts.compute_by(compute)
     return parts
 
@@ -161,7 +161,7 @@ def test_what_does_not_grow_with_the_rows_is_the_overhead() -> None:
 def test_the_fastest_dtype_comes_first_and_a_slow_one_is_left_out(
     times_s: dict[str, float], batch_s: float, tried: list[str]
 ) -> None:
-    assert list(rehearse.worth_a_try(times_s, lambda: batch_s)) == tried
+    assert list(rehearse.dtypes_to_try(times_s, lambda: batch_s)) == tried
 
 
 def test_the_first_run_only_warms_up_unless_it_is_long() -> None:

@@ -23,7 +23,7 @@ from yoked.ranks.exchange import read_flag, read_list, read_table, read_text, re
 from yoked.runs import find_run, new_run_name
 from yoked.train.checkpoint import CheckpointStore, LoadedCheckpoint, check_matches
 from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
-from yoked.train.choose import DTYPES, apply_choices
+from yoked.train.choose import DTYPES, configure_model
 from yoked.train.config import TrainConfig
 from yoked.train.data.rows import SampleStream
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
@@ -35,7 +35,7 @@ from yoked.train.optim.schedule import Schedule, batch_lr_scale, scaled_weight_d
 from yoked.train.resolve import REFERENCE_DEPTH
 from yoked.train.result import RunResult, RunStats, host_table
 from yoked.train.runfolder import RunFolder
-from yoked.train.session import Session, parameter_table
+from yoked.train.setup import RunSetup, parameter_table
 from yoked.train.sync.compression import COMPRESSIONS
 from yoked.train.tokenizer import Tokenizer
 from yoked.train.trainer import Trainer
@@ -52,7 +52,7 @@ _OF_THE_MODEL = (
 
 
 @dataclass(frozen=True)
-class Origin:
+class RunOrigin:
     """config: as the run goes on with it; start_from: the checkpoint that a run without one of
     its own begins with; recorded: run.json's hosts, one entry a rank, of the attempt before;
     last_rows: by rank, those of its last step.
@@ -67,7 +67,7 @@ class Origin:
     last_rows: tuple[int, ...] = ()
 
     @property
-    def lasting_config(self) -> TrainConfig:
+    def persistent_config(self) -> TrainConfig:
         """The configuration without what is a matter of this start: what run.json keeps."""
         return dataclasses.replace(
             self.config, resume=False, resume_from_step=None, start_from=self.start_from
@@ -86,7 +86,7 @@ class Origin:
         }
 
     @classmethod
-    def from_dict(cls, content: Any) -> Origin:
+    def from_dict(cls, content: Any) -> RunOrigin:
         """The origin that `to_dict` wrote; its config raises UsageError."""
         told = read_table(content)
         start_from = told["start_from"]
@@ -101,12 +101,12 @@ class Origin:
         )
 
 
-def find_origin(config: TrainConfig, world_size: int) -> Origin:
+def resolve_origin(config: TrainConfig, world_size: int) -> RunOrigin:
     """The folder and configuration of the run; rank 0 alone decides."""
     if not config.resume and config.resume_from_step is None:
         name = config.run or new_run_name(config.runs_dir, datetime.now().astimezone())
         start_from = None if config.start_from is None else config.start_from.absolute()
-        return Origin(
+        return RunOrigin(
             dataclasses.replace(config, run=name),
             config.runs_dir / name,
             resumes=False,
@@ -125,7 +125,7 @@ def find_origin(config: TrainConfig, world_size: int) -> Origin:
     )
     hosts = tuple(recorded["hosts"])
     _require_same_dtype(config, str(hosts[0]["dtype"]), folder)
-    return Origin(
+    return RunOrigin(
         resumed,
         folder,
         resumes=True,
@@ -184,7 +184,7 @@ def _require_same_dtype(config: TrainConfig, recorded: str, folder: Path) -> Non
 
 
 @dataclass
-class Assembled:
+class TrainingComponents:
     """The live parts of a run on this rank."""
 
     model: GPT
@@ -198,13 +198,13 @@ class Assembled:
     muon_from_checkpoint: dict[str, Tensor] | None = None
 
 
-def assemble(session: Session) -> Assembled:
+def build_components(setup: RunSetup) -> TrainingComponents:
     """Build model, optimizer and trainer with a fresh model's weights."""
-    config, compute = session.config, session.compute
-    model = GPT(session.model_config, DTYPES[compute.dtype])
+    config, compute = setup.config, setup.compute
+    model = GPT(setup.model_config, DTYPES[compute.dtype])
     # On the CPU whatever trains, so that one seed is one model on every device.
     model.init_weights(config.seed)
-    model.to(session.device)
+    model.to(setup.device)
     groups = build_groups(
         model,
         LearningRates(
@@ -214,92 +214,92 @@ def assemble(session: Session) -> Assembled:
             scalar=config.scalar_lr,
             weight_decay=config.weight_decay,
         ),
-        batch_lr_scale=batch_lr_scale(session.horizon.total_batch_size),
-        muon_weight_decay=_muon_weight_decay(session),
+        batch_lr_scale=batch_lr_scale(setup.horizon.total_batch_size),
+        muon_weight_decay=_muon_weight_decay(setup),
     )
-    buffers = ParamBuffers(model, groups, session.shares)
-    apply_choices(model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks)
+    buffers = ParamBuffers(model, groups, setup.shares)
+    configure_model(model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks)
     optimizer = MuonAdamW(
         buffers,
         Schedule(
-            session.horizon.num_iterations,
+            setup.horizon.num_iterations,
             config.warmup_steps,
             config.warmdown_ratio,
             config.final_lr_frac,
         ),
-        session.place.rank,
+        setup.rank_info.rank,
         backend=compute.layers.forward,
         in_bfloat16=compute.dtype == "bfloat16",
     )
-    head = FusedLinearCrossEntropy(session.model_config.vocab_size, compute.head)
+    head = FusedLinearCrossEntropy(setup.model_config.vocab_size, compute.head)
     trainer = Trainer(
         model,
         optimizer,
         head,
-        session.comm,
-        SampleStream(session.data.train, config.seed),
-        rows_per_step=session.rows_per_step,
-        device_batch_size=session.resolved.device_batch_size,
-        shares=session.shares,
-        payload=COMPRESSIONS[session.sync.value],
-        vocab_parallel=session.lm_head.value == "vocab-parallel",
+        setup.comm,
+        SampleStream(setup.data.train, config.seed),
+        rows_per_step=setup.rows_per_step,
+        device_batch_size=setup.resolved.device_batch_size,
+        shares=setup.shares,
+        payload=COMPRESSIONS[setup.sync.value],
+        vocab_parallel=setup.lm_head.value == "vocab-parallel",
     )
-    token_bytes = Tokenizer.load(session.data.tokenizer_folder).token_bytes()
-    return Assembled(
+    token_bytes = Tokenizer.load(setup.data.tokenizer_folder).token_bytes()
+    return TrainingComponents(
         model,
         buffers,
         optimizer,
         head,
         trainer,
-        torch.from_numpy(token_bytes.copy()).to(session.device),
-        count_parameters(session.model_config),
+        torch.from_numpy(token_bytes.copy()).to(setup.device),
+        count_parameters(setup.model_config),
     )
 
 
-def _muon_weight_decay(session: Session) -> float:
-    shape = session.resolved
+def _muon_weight_decay(setup: RunSetup) -> float:
+    shape = setup.resolved
     reference = ModelShape.from_depth(
         REFERENCE_DEPTH,
         aspect_ratio=shape.aspect_ratio,
         head_dim=shape.head_dim,
-        vocab_size=session.data.vocab_size,
+        vocab_size=setup.data.vocab_size,
     )
     return scaled_weight_decay(
-        session.config.weight_decay,
-        session.horizon.total_batch_size,
-        count_parameters(session.model_config).scaling,
+        setup.config.weight_decay,
+        setup.horizon.total_batch_size,
+        count_parameters(setup.model_config).scaling,
         count_parameters(reference).scaling,
     )
 
 
-def load_origin(
-    origin: Origin, session: Session, parts: Assembled, store: CheckpointStore
+def load_checkpoint(
+    origin: RunOrigin, setup: RunSetup, parts: TrainingComponents, store: CheckpointStore
 ) -> LoadedCheckpoint | None:
     """Load what the run starts from into this rank's parts; None: it starts anew.
 
     Its `step` is the one that the run goes on with.
     """
-    loaded = _own_checkpoint(session, store) if origin.resumes else None
+    loaded = _own_checkpoint(setup, store) if origin.resumes else None
     own = loaded is not None
     if loaded is not None:
-        _check_same_run(loaded, session)
+        _check_same_run(loaded, setup)
     elif origin.start_from is not None:
-        loaded = dataclasses.replace(_load_another(origin.start_from, session), step=0)
+        loaded = dataclasses.replace(_load_another(origin.start_from, setup), step=0)
     else:
         return None
-    check_matches(loaded.meta, dataclasses.asdict(session.model_config))
-    _take_over(loaded, parts, optimizer=own or loaded.optim_state is not None)
-    if own and session.config.resume_from_step is not None:
+    check_matches(loaded.meta, dataclasses.asdict(setup.model_config))
+    _apply_checkpoint(loaded, parts, optimizer=own or loaded.optim_state is not None)
+    if own and setup.config.resume_from_step is not None:
         # From now on this is the run, should it be killed before it saves again.
-        store.make_newest(loaded.step)
+        store.mark_newest(loaded.step)
     # Figures of the run so far are its own alone.
     return loaded if own else dataclasses.replace(loaded, meta={})
 
 
-def _load_another(path: Path, session: Session) -> LoadedCheckpoint:
+def _load_another(path: Path, setup: RunSetup) -> LoadedCheckpoint:
     """What `--from` names, without its optimizer's state where that cannot be used."""
     folder = find_model_folder(path)
-    _require_same_tokenizer(folder, session)
+    _require_same_tokenizer(folder, setup)
     store = CheckpointStore(folder)
     try:
         return store.load()
@@ -309,38 +309,38 @@ def _load_another(path: Path, session: Session) -> LoadedCheckpoint:
         return dataclasses.replace(loaded, passed_over=(problem.what,))
 
 
-def _require_same_tokenizer(folder: Path, session: Session) -> None:
+def _require_same_tokenizer(folder: Path, setup: RunSetup) -> None:
     """Other ids would read the rows of other words, where the vocabularies are of one size."""
     tokenizer = find_tokenizer(folder)
     if not tokenizer.is_dir():
         return
-    if Tokenizer.load(tokenizer).fingerprint != session.data.info.tokenizer_fingerprint:
+    if Tokenizer.load(tokenizer).fingerprint != setup.data.info.tokenizer_fingerprint:
         raise CheckpointError(
-            f"the model in {folder} reads other tokens than those of --data {session.config.data}",
+            f"the model in {folder} reads other tokens than those of --data {setup.config.data}",
             fix=f"--tokenizer {tokenizer}",
         )
 
 
-def _own_checkpoint(session: Session, store: CheckpointStore) -> LoadedCheckpoint | None:
+def _own_checkpoint(setup: RunSetup, store: CheckpointStore) -> LoadedCheckpoint | None:
     """The run's checkpoint to go on from; None: it was stopped before its first."""
-    step = session.config.resume_from_step
+    step = setup.config.resume_from_step
     # First of all become the only writer: an attempt that is still alive would go on saving.
     store.recover()
     return store.load_newest_good() if step is None else store.load(step)
 
 
-def _check_same_run(loaded: LoadedCheckpoint, session: Session) -> None:
+def _check_same_run(loaded: LoadedCheckpoint, setup: RunSetup) -> None:
     ours = loaded.meta.get("yoked") or {}
     data = ours.get("data")
-    if data is not None and data != session.data.fingerprint:
+    if data is not None and data != setup.data.fingerprint:
         raise CheckpointError(
             f"the run was trained on other data: its rows are {data[:12]}, "
-            f"those of {session.config.data!r} are now {session.data.fingerprint[:12]}",
+            f"those of {setup.config.data!r} are now {setup.data.fingerprint[:12]}",
             fix="restore the data, or start a new run from its weights with --from FOLDER",
         )
     for flag, key, mine in (
-        ("--seed", "seed", session.config.seed),
-        ("--total-batch-size", "total_batch_size", session.horizon.total_batch_size),
+        ("--seed", "seed", setup.config.seed),
+        ("--total-batch-size", "total_batch_size", setup.horizon.total_batch_size),
     ):
         before = ours.get(key, loaded.meta.get(key))
         if before is not None and before != mine:
@@ -350,7 +350,7 @@ def _check_same_run(loaded: LoadedCheckpoint, session: Session) -> None:
                 f"rows would be skipped or seen twice",
                 fix=f"leave {flag} out, or start a new run from its weights with --from FOLDER",
             )
-    steps = session.horizon.num_iterations
+    steps = setup.horizon.num_iterations
     if loaded.step > steps:
         raise UsageError(
             f"the run is at step {loaded.step:,} already; its steps, {steps:,} now, count from its "
@@ -364,7 +364,9 @@ def _check_same_run(loaded: LoadedCheckpoint, session: Session) -> None:
         )
 
 
-def _take_over(loaded: LoadedCheckpoint, parts: Assembled, *, optimizer: bool) -> None:
+def _apply_checkpoint(
+    loaded: LoadedCheckpoint, parts: TrainingComponents, *, optimizer: bool
+) -> None:
     lacking = [name for name in parts.buffers.parameters if name not in loaded.model_state]
     if lacking:
         raise CheckpointError(
@@ -385,17 +387,17 @@ def _take_over(loaded: LoadedCheckpoint, parts: Assembled, *, optimizer: bool) -
     parts.muon_from_checkpoint = parts.optimizer.load(loaded.optim_state)
 
 
-def plan_result(session: Session) -> RunResult:
+def describe_run(setup: RunSetup) -> RunResult:
     """Everything that would be used, before a step is taken: the result of `--dry-run`."""
-    counts = count_parameters(session.model_config)
-    resolved, horizon, data = session.resolved, session.horizon, session.data
-    choices = [dataclasses.asdict(choice) for choice in session.choices]
+    counts = count_parameters(setup.model_config)
+    resolved, horizon, data = setup.resolved, setup.horizon, setup.data
+    choices = [dataclasses.asdict(choice) for choice in setup.choices]
     for source in (resolved, horizon):
         for name, reason in source.reasons.items():
             choices.append({"name": name, "value": str(getattr(source, name)), "reason": reason})
     return RunResult(
-        run=session.config.run or "",
-        dir=str(session.config.runs_dir / (session.config.run or "")),
+        run=setup.config.run or "",
+        dir=str(setup.config.runs_dir / (setup.config.run or "")),
         state="planned",
         steps=0,
         tokens=0,
@@ -405,9 +407,9 @@ def plan_result(session: Session) -> RunResult:
         first_step_s=None,
         bytes_sent_per_step=0,
         params=parameter_table(counts),
-        hosts=host_table(session.hosts, session.first_rows, RunStats()),
+        hosts=host_table(setup.hosts, setup.first_rows, RunStats()),
         choices=choices,
-        model=_model_facts(session),
+        model=_model_facts(setup),
         data={
             "name": data.name,
             "folder": str(data.folder),
@@ -423,8 +425,8 @@ def plan_result(session: Session) -> RunResult:
     )
 
 
-def _model_facts(session: Session) -> dict[str, Any]:
+def _model_facts(setup: RunSetup) -> dict[str, Any]:
     return {
-        **dataclasses.asdict(session.model_config),
-        "flops_per_token": flops_per_token(session.model_config),
+        **dataclasses.asdict(setup.model_config),
+        "flops_per_token": flops_per_token(setup.model_config),
     }

@@ -11,7 +11,7 @@ import pytest
 from yoked.errors import PeerError, UsageError
 from yoked.ranks.exchange import decode, encode
 from yoked.train.config import TrainConfig
-from yoked.train.start import Origin, find_origin
+from yoked.train.resume import RunOrigin, resolve_origin
 
 MODEL = {"n_layer": 4, "n_embd": 256, "n_head": 4, "sequence_len": 512, "window_pattern": "L"}
 HORIZON = {"total_batch_size": 4096, "num_iterations": 500}
@@ -34,7 +34,7 @@ def begun(folder: Path, **given: Any) -> Path:
 
 def resumed(folder: Path, **given: Any) -> TrainConfig:
     config = TrainConfig(run="night", runs_dir=folder, resume=True, **given)
-    return find_origin(config, world_size=1).config
+    return resolve_origin(config, world_size=1).config
 
 
 def test_what_a_device_decided_stays_on_another(tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def test_the_other_ranks_begin_where_the_first_one_found_it(tmp_path: Path) -> N
     new = TrainConfig(run="new", runs_dir=tmp_path, start_from=tmp_path)
 
     for asked in (config, new):
-        found = find_origin(asked, world_size=2)
-        arrived = decode(encode(found.to_dict()), 0, Origin.from_dict)
+        found = resolve_origin(asked, world_size=2)
+        arrived = decode(encode(found.to_dict()), 0, RunOrigin.from_dict)
         assert arrived == found
         assert (arrived.config.passed or frozenset()) == (found.config.passed or frozenset())
 
@@ -116,7 +116,7 @@ def test_the_other_ranks_begin_where_the_first_one_found_it(tmp_path: Path) -> N
     [("config", []), ("config", {"depth": "x"}), ("folder", 1), ("recorded", [1]), ("attempt", "")],
 )
 def test_an_origin_that_is_none_is_refused(tmp_path: Path, name: str, value: object) -> None:
-    told = find_origin(TrainConfig(run="new", runs_dir=tmp_path), world_size=2).to_dict()
+    told = resolve_origin(TrainConfig(run="new", runs_dir=tmp_path), world_size=2).to_dict()
 
     with pytest.raises((PeerError, UsageError)):
-        decode(encode({**told, name: value}), 0, Origin.from_dict)
+        decode(encode({**told, name: value}), 0, RunOrigin.from_dict)

@@ -1,4 +1,4 @@
-"""What a training step costs on this host: `python -m yoked.train.rehearse --depth 4 ...`.
+"""What a training step costs on this host: `python -m yoked.train.profile_step --depth 4 ...`.
 
 It takes the flags of `yoked train`, builds what a run would, and takes the parts of a step on
 random tokens, in each dtype that is worth a try. No data is needed. Prints one JSON object: host,
@@ -26,7 +26,7 @@ from yoked.agent import processors
 from yoked.costmodel.model_shape import ModelShape
 from yoked.records.measurement import Compute, ProbedModel, StepCost
 from yoked.train import choose, kernels
-from yoked.train.compute import ComputeChoices, measured_compute, settle_threads
+from yoked.train.compute import ComputeChoices, measured_compute, set_threads
 from yoked.train.config import TrainConfig
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT
@@ -37,7 +37,7 @@ from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.resolve import ResolvedConfig, common_device_type, resolve
-from yoked.train.session import Place
+from yoked.train.setup import RankInfo
 
 # A dtype is not tried where one micro-batch would take longer in it.
 MOST_BATCH_S = 4.0
@@ -95,25 +95,25 @@ def report(
     from yoked.train.__main__ import parse
 
     config = parse(args)
-    place = Place.from_environment()
-    device = choose.pick_device(config.device_type, place.local_rank)
+    rank_info = RankInfo.from_environment()
+    device = choose.pick_device(config.device_type, rank_info.local_rank)
     kind = common_device_type(of_all(device.type))
     if device.type == "cpu":
-        choose.release_freed_memory_slowly()
-    threads = settle_threads(config, place)
+        choose.keep_freed_memory()
+    threads = set_threads(config, rank_info)
     resolved = resolve(config, kind)
     model_config = model_config_of(resolved)
     host = socket.gethostname()
     # Ranks that rehearse at the same time are no group: each chooses for itself.
     measured = choose.measure_dtypes(model_config, device, dtype=config.dtype, matmul=config.matmul)
-    rehearsal = Rehearsal(config, model_config, device)
+    rehearsal = StepProfiler(config, model_config, device)
     costs: list[StepCost] = []
     choices: dict[str, list[str]] = {}
     if device.type == "cpu":
         # Compiled once on each host: no part of what a dtype takes.
         kernels.kernels()
     times = {name: each.best_s for name, each in measured.times.items()}
-    for dtype in worth_a_try(times, lambda: costs[0].batch_s):
+    for dtype in dtypes_to_try(times, lambda: costs[0].batch_s):
         chosen = choose.choose_dtype([times], dtype)
         compute = measured_compute(config, model_config, device, chosen, measured, threads)
         rehearsal.compute_by(compute)
@@ -128,7 +128,7 @@ def report(
     }
 
 
-def worth_a_try(times_s: dict[str, float], batch_s: Callable[[], float]) -> Iterator[str]:
+def dtypes_to_try(times_s: dict[str, float], batch_s: Callable[[], float]) -> Iterator[str]:
     """The dtypes, the fastest first, and no other one that would take long.
 
     times_s: what a token's products take in each; batch_s: a micro-batch in the fastest, once it is
@@ -164,7 +164,7 @@ def model_config_of(resolved: ResolvedConfig) -> ModelShape:
     )
 
 
-class Rehearsal:
+class StepProfiler:
     """The live parts of a run of one rank, and what they take, in one dtype at a time.
 
     `compute_by` says first in which.
@@ -187,7 +187,7 @@ class Rehearsal:
         self.compute = compute
         self.model.compute_dtype = choose.DTYPES[compute.dtype]
         self.model.finish()
-        choose.apply_choices(
+        choose.configure_model(
             self.model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks
         )
         self.head = FusedLinearCrossEntropy(self.model.config.vocab_size, compute.head)
