@@ -226,6 +226,36 @@ def setup_run(
     recorded: run.json's entry of each rank, where the run goes on from an earlier attempt.
     last_rows: by rank, those of that attempt's last step.
     """
+    device, comm, threads = setup_devices(config, rank_info)
+    model = setup_model(config, device, comm, rank_info, progress)
+    compute = choose_compute(config, model.shape, device, comm, threads, recorded)
+    hosts = comm.all_gather_json(_describe(config, rank_info, device, compute), _described)
+    if [host["name"] for host in hosts] != [host["name"] for host in recorded]:
+        recorded, last_rows = (), ()  # what suited other hosts is decided anew
+    sharing, sync, lm_head = _decide(config, model, compute, hosts, recorded, last_rows, comm)
+    for host in hosts:
+        host["sync"], host["lm_head"] = sync.value, lm_head.value
+    return RunSetup(
+        config=config,
+        rank_info=rank_info,
+        comm=comm,
+        device=device,
+        data=model.data,
+        resolved=model.resolved,
+        model_config=model.shape,
+        horizon=model.schedule,
+        compute=compute,
+        sync=sync,
+        lm_head=lm_head,
+        hosts=hosts,
+        sharing=sharing,
+    )
+
+
+def setup_devices(
+    config: TrainConfig, rank_info: RankInfo
+) -> tuple[torch.device, Communicator, tuple[int, Decision]]:
+    """This rank's device and threads, and the connections to the others."""
     device = run_on_all_ranks(
         Communicator(), lambda: choose.pick_device(config.device_type, rank_info.local_rank)
     )
@@ -234,69 +264,88 @@ def setup_run(
     comm = init_communicator(device)
     if device.type == "cpu":
         choose.keep_freed_memory()
-    threads = run_on_all_ranks(comm, lambda: set_threads(config, rank_info))
-    kinds = set(comm.all_gather_json(device.type, read_text))
-    kind = common_device_type(kinds)
+    return device, comm, run_on_all_ranks(comm, lambda: set_threads(config, rank_info))
+
+
+@dataclass(frozen=True)
+class ModelSetup:
+    """What is learned from what, for how long: the same on all ranks."""
+
+    resolved: ResolvedConfig
+    data: Dataset
+    shape: ModelShape
+    schedule: TrainSchedule
+
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of a step, over all ranks."""
+        return self.schedule.total_batch_size // self.resolved.max_seq_len
+
+
+def setup_model(
+    config: TrainConfig,
+    device: torch.device,
+    comm: Communicator,
+    rank_info: RankInfo,
+    progress: ProgressSink,
+) -> ModelSetup:
+    """The configuration that fits all devices, the data, and the model that reads it."""
+    kind = common_device_type(set(comm.all_gather_json(device.type, read_text)))
     resolved = run_on_all_ranks(comm, lambda: resolve(config, kind))
     data = load_data(config, resolved.max_seq_len, comm, rank_info, progress)
-    model_config = _model_config(resolved, resolved.depth, data.vocab_size)
+    shape = _model_config(resolved, resolved.depth, data.vocab_size)
     reference = _model_config(resolved, REFERENCE_DEPTH, data.vocab_size)
     size = ModelSize(
-        scaling=count_parameters(model_config).scaling,
+        scaling=count_parameters(shape).scaling,
         reference=count_parameters(reference).scaling,
-        flops_per_token=flops_per_token(model_config),
+        flops_per_token=flops_per_token(shape),
     )
-    horizon = run_on_all_ranks(comm, lambda: resolve_schedule(resolved, size))
-    compute = choose_compute(config, model_config, device, comm, threads, recorded)
-    hosts = comm.all_gather_json(_describe(config, rank_info, device, compute), _described)
-    names = [host["name"] for host in hosts]
-    same_hosts = names == [host["name"] for host in recorded]
+    schedule = run_on_all_ranks(comm, lambda: resolve_schedule(resolved, size))
+    return ModelSetup(resolved, data, shape, schedule)
+
+
+def _decide(
+    config: TrainConfig,
+    model: ModelSetup,
+    compute: ComputeChoices,
+    hosts: Sequence[dict[str, Any]],
+    recorded: Sequence[dict[str, Any]],
+    last_rows: Sequence[int],
+    comm: Communicator,
+) -> tuple[InitialShares, Decision, Decision]:
+    """Who has which rows, how gradients travel, and which ranks have the lm_head."""
+    device = torch.device(hosts[comm.rank]["device"])
     libraries = (compute.layers.forward, compute.head.forward)
     speeds = functools.cache(
-        lambda: measure_speeds(model_config, device, compute.dtype, libraries, comm)
+        lambda: measure_speeds(model.shape, device, compute.dtype, libraries, comm)
     )
-    sharing = initial_shares(config, names, last_rows if same_hosts else (), speeds)
-    rows_per_step = horizon.total_batch_size // resolved.max_seq_len
-    rows = split_by_weight(rows_per_step, sharing.weights)
-    kept = recorded if same_hosts else ()
+    sharing = initial_shares(config, [host["name"] for host in hosts], last_rows, speeds)
+    sync = settled("sync", config.sync, ASKED_SYNC, recorded)
+    lm_head = settled("lm_head", config.lm_head, ASKED_HEAD, recorded)
+    is_open = comm.active and (sync is None or lm_head is None)
+    ranks = [
+        estimated_cost(
+            model.shape,
+            host=host["name"],
+            device=host["device"],
+            dtype=host["dtype"],
+            threads=host["threads"],
+            flops_per_s=speed,
+            device_batch_size=model.resolved.device_batch_size,
+        )
+        # Where nothing is to be decided, speeds need not be measured.
+        for host, speed in zip(hosts, speeds() if is_open else [1.0] * len(hosts), strict=True)
+    ]
     request = StepRequest(
-        model_config,
-        [
-            estimated_cost(
-                model_config,
-                host=host["name"],
-                device=host["device"],
-                dtype=host["dtype"],
-                threads=host["threads"],
-                flops_per_s=speed,
-                device_batch_size=resolved.device_batch_size,
-            )
-            for host, speed in zip(hosts, speeds(), strict=True)
-        ],
-        [len(own) for own in rows],
-        resolved.device_batch_size,
-        comm.all_gather_json(_memory_bytes(rank_info), read_number),
-        sync=settled("sync", config.sync, ASKED_SYNC, kept),
-        lm_head=settled("lm_head", config.lm_head, ASKED_HEAD, kept),
-    )
-    sync, lm_head = decide_sync_and_head(comm, request)
-    for host in hosts:
-        host["sync"], host["lm_head"] = sync.value, lm_head.value
-    return RunSetup(
-        config,
-        rank_info,
-        comm,
-        device,
-        data,
-        resolved,
-        model_config,
-        horizon,
-        compute,
+        model.shape,
+        ranks,
+        [len(own) for own in split_by_weight(model.rows_per_step, sharing.weights)],
+        model.resolved.device_batch_size,
+        comm.all_gather_json(_memory_bytes(hosts), read_number),
         sync,
         lm_head,
-        hosts,
-        sharing,
     )
+    return sharing, *decide_sync_and_head(comm, request)
 
 
 def settled(
@@ -309,12 +358,13 @@ def settled(
     return None if kept is None else Decision(name, str(kept), RECORDED)
 
 
-def _memory_bytes(rank_info: RankInfo) -> float:
-    """That this rank may use of its host's."""
+def _memory_bytes(hosts: Sequence[dict[str, Any]]) -> float:
+    """That this rank may use, if it and the others on its host take equal parts."""
     available = memory()["memory_available_bytes"]
     # JSON has no infinity.
     known = 1e18 if available is None else float(available)
-    return USABLE_FRACTION * known / rank_info.local_world_size
+    here = [host["name"] for host in hosts].count(socket.gethostname())
+    return USABLE_FRACTION * known / max(1, here)
 
 
 def _model_config(resolved: ResolvedConfig, depth: int, vocab_size: int) -> ModelShape:
