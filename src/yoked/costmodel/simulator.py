@@ -42,7 +42,7 @@ def simulate_step(
         wait_s = slowest.wait_s + step_s - slowest.step_s
         sent = sum(message.bytes_by_host.get(host, 0.0) for message in steps[-1].in_order)
         hosts[host] = HostStep(slowest.compute_s, slowest.exposed_s, wait_s, sent)
-    return StepForecast(step_s, simulation.comm_s(), hosts)
+    return StepForecast(step_s, simulation.in_flight_s(), hosts)
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class _Simulation:
         while not all(rank_class.finished for rank_class in self.classes):
             self._advance()
 
-    def comm_s(self) -> float:
+    def in_flight_s(self) -> float:
         """Time with a message in flight during the last step, the largest of all ranks."""
         return max(
             self._in_flight_s(rank_class.began_s, rank_class.began_s + rank_class.step_s)

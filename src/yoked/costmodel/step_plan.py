@@ -33,8 +33,10 @@ from yoked.costmodel.work import (
 EXACT, REPLICATED, VOCAB_PARALLEL = "exact", "replicated", "vocab-parallel"
 # What loses least comes first.
 SYNCS = ("exact", "bf16", "int8", "int4")
+# Shown, but never chosen: its effect on the loss must be looked at first.
+OPT_IN = ("int4",)
 # A way that loses more, or that all ranks must meet for in mid-step, must be faster by this.
-MIN_GAIN = 1.03
+MIN_SPEEDUP = 1.03
 # Gradients are sent layer by layer; for deeper models this many groups are accurate enough.
 MAX_LAYER_GROUPS = 8
 
@@ -242,7 +244,7 @@ def faster_head(
     device_batch_size: int,
     memory_bytes: Sequence[float] = (),
 ) -> tuple[StepPlan, StepForecast]:
-    """A vocab-parallel lm_head where that is faster by MIN_GAIN, and fits; else a replicated one.
+    """Vocab-parallel where that is faster by MIN_SPEEDUP, and fits; else a replicated lm_head.
 
     memory_bytes: that each rank may use; none: not known, and taken for enough.
     """
@@ -257,7 +259,7 @@ def faster_head(
     if why_not_vocab_parallel(ranks) is not None:
         return replicated
     parallel = plan(VOCAB_PARALLEL)
-    faster = parallel[1].step_s * MIN_GAIN <= replicated[1].step_s
+    faster = parallel[1].step_s * MIN_SPEEDUP <= replicated[1].step_s
     needs = [need.total for need in plan_memory(parallel[0], shape)]
     fits = not memory_bytes or all(n <= m for n, m in zip(needs, memory_bytes, strict=True))
     return parallel if faster and fits else replicated

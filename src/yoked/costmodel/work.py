@@ -124,10 +124,10 @@ class HostStep:
 
 @dataclass(frozen=True)
 class StepForecast:
-    """A step of the whole fleet. comm_s: time with at least one message in flight."""
+    """A step of the whole fleet. in_flight_s: time with at least one message in flight."""
 
     step_s: float
-    comm_s: float
+    in_flight_s: float
     hosts: dict[str, HostStep]
 
     @property
@@ -142,8 +142,8 @@ class StepForecast:
 
     @property
     def hidden_comm_s(self) -> float:
-        """The part of comm_s that overlapped with every host's computation."""
-        return max(0.0, self.comm_s - self.exposed_comm_s)
+        """The part of in_flight_s that overlapped with every host's computation."""
+        return max(0.0, self.in_flight_s - self.exposed_comm_s)
 
     @property
     def sent_bytes(self) -> float:

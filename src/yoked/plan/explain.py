@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import EXACT, MIN_GAIN, VOCAB_PARALLEL
+from yoked.costmodel.step_plan import EXACT, MIN_SPEEDUP, OPT_IN, VOCAB_PARALLEL
 from yoked.plan.candidates import Candidate
-from yoked.plan.search import MIN_HOST_GAIN, OPT_IN, HostGain, Plan
+from yoked.plan.search import MIN_HOST_GAIN, HostGain, Plan
 from yoked.units import format_bytes, format_count, format_duration
 
 # Shorter waits are not mentioned. A fraction of the step.
@@ -104,7 +104,7 @@ def _shape_flags(shape: ModelShape) -> str:
 def _communication(chosen: Candidate) -> str:
     forecast = chosen.forecast
     line = (
-        f"communication {format_duration(forecast.comm_s)} of a step of "
+        f"communication {format_duration(forecast.in_flight_s)} of a step of "
         f"{format_duration(forecast.step_s)}, {format_duration(forecast.hidden_comm_s)} of it "
         f"hidden behind computing; {format_bytes(forecast.sent_bytes)} a step and host"
     )
@@ -145,7 +145,7 @@ def _sync_reasons(plan: Plan) -> list[str]:
 def _opt_in_note(plan: Plan) -> list[str]:
     """A faster sync that is never chosen by itself."""
     fastest = plan.candidates[0]
-    faster = fastest.tokens_per_second > MIN_GAIN * plan.chosen.tokens_per_second
+    faster = fastest.tokens_per_second > MIN_SPEEDUP * plan.chosen.tokens_per_second
     if fastest.sync not in OPT_IN or not faster:
         return []
     rate = format_count(round(fastest.tokens_per_second))

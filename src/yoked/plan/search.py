@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from yoked.costmodel.compute_cost import RankCost
 from yoked.costmodel.memory import USABLE_FRACTION
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import EXACT, MIN_GAIN, SYNCS
+from yoked.costmodel.step_plan import EXACT, MIN_SPEEDUP, OPT_IN, SYNCS
 from yoked.costmodel.work import Network
 from yoked.errors import UsageError, YokedError
 from yoked.plan.candidates import Candidate, build_candidate
@@ -21,8 +21,6 @@ from yoked.plan.costs import rank_costs
 from yoked.plan.network import network_of
 from yoked.records.measurement import Measurement
 
-# Shown, but never chosen: its effect on the loss must be looked at first.
-OPT_IN = ("int4",)
 # A host that gains less is not worth its electricity and its chance to fail.
 MIN_HOST_GAIN = 1.01
 
@@ -201,7 +199,7 @@ class _Search:
         safe = [each for each in candidates if each.sync not in OPT_IN]
         able = [each for each in safe if not self._over_memory(each)] or safe
         fastest = max(each.tokens_per_second for each in able)
-        near = [each for each in able if each.tokens_per_second * MIN_GAIN >= fastest]
+        near = [each for each in able if each.tokens_per_second * MIN_SPEEDUP >= fastest]
         return min(near, key=lambda each: (SYNCS.index(each.sync), -each.tokens_per_second))
 
     def exclude_over_memory(self, best: Candidate) -> tuple[Candidate, dict[str, float]]:

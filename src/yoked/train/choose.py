@@ -135,7 +135,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def best_time_s(run: Callable[[], object], device: torch.device) -> float:
-    """Shortest of a few runs, as `best_times_s` takes them."""
+    """Shortest of a few runs, as `time_interleaved` takes them."""
     return time_interleaved({"": run}, device)[""]
 
 

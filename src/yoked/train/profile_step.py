@@ -104,7 +104,7 @@ def report(
     resolved = resolve(config, kind)
     model_config = model_config_of(resolved)
     host = socket.gethostname()
-    # Ranks that rehearse at the same time are no group: each chooses for itself.
+    # Ranks that are profiled at the same time are no group: each chooses for itself.
     measured = choose.measure_dtypes(model_config, device, dtype=config.dtype, matmul=config.matmul)
     rehearsal = StepProfiler(config, model_config, device)
     costs: list[StepCost] = []

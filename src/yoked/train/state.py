@@ -1,7 +1,9 @@
 """All that a run learns, registered once by name, each tensor with its placement over ranks.
 
 Start, comparison, checkpoint and re-partition go through it. Everything else that a Trainer has is
-made anew from it: strategies, reducers, buffers of messages.
+made anew from it: strategies, reducers, buffers of messages. So are owners, which a resume on other
+hosts computes again: a checkpoint has whole tensors, by the names of `MuonAdamW.state_dict`. What a
+rank alone knows and nobody else can use, as a codec's residuals, has no placement, and is not kept.
 """
 
 from __future__ import annotations

@@ -77,7 +77,10 @@ class StepBatch:
 
     @property
     def grad_scale(self) -> float:
-        """Of each token's loss in the step's mean."""
+        """The weight of each token's loss: 1 / tokens of the whole step, on every rank.
+
+        With it the gradient of the step is the plain sum over ranks, whatever rows each has.
+        """
         return 1.0 / sum(self.tokens(rank) for rank in range(len(self.rows_by_rank)))
 
     def head_groups(self, *, together: bool) -> Iterator[HeadGroup]:

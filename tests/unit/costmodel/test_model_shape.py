@@ -11,7 +11,7 @@ from yoked.costmodel.model_shape import (
 )
 from yoked.plan.bandwidth_table import transfer_times
 from yoked.train.model import gpt
-from yoked.train.optim.param_buffers import muon_flops as matrix_muon_flops
+from yoked.train.optim.param_buffers import matrix_muon_flops
 
 
 @settings(max_examples=8, deadline=None)

@@ -32,7 +32,7 @@ def test_a_rank_alone_takes_the_sum_of_its_parts() -> None:
         early_s=1, forward_s=2, head_s=3, backward_s=4, muon_s=5, adamw_s=6, owned_fraction=1
     )
     step = simulate_step([work], replace(NOTHING, head_numbers=1e9), Network({}, 1.0))
-    assert (step.step_s, step.comm_s, step.sent_bytes) == (21, 0, 0)
+    assert (step.step_s, step.in_flight_s, step.sent_bytes) == (21, 0, 0)
 
 
 def test_the_lm_head_travels_behind_the_backward_pass() -> None:
@@ -41,7 +41,7 @@ def test_the_lm_head_travels_behind_the_backward_pass() -> None:
     step = simulate_step(works, traffic, network(100.0, latency_s=0.5))
     # 400 bytes at 100 bytes/s leave at 1.5 s and arrive at 5.5; the backward pass ends at 2.
     assert step.step_s == pytest.approx(6.5)
-    assert step.comm_s == pytest.approx(4.5)
+    assert step.in_flight_s == pytest.approx(4.5)
     assert step.exposed_comm_s == pytest.approx(3.5)
     assert step.hidden_comm_s == pytest.approx(1.0)
     assert step.compute_s == pytest.approx(3.0)
@@ -60,7 +60,7 @@ def test_new_matrices_arrive_while_the_rest_of_the_optimizer_works(
     step = simulate_step(works, replace(NOTHING, matrix_numbers=100), network(100.0))
     assert step.step_s == pytest.approx(step_s)
     assert step.exposed_comm_s == pytest.approx(exposed_s)
-    assert step.comm_s == pytest.approx(4)
+    assert step.in_flight_s == pytest.approx(4)
 
 
 def test_who_owns_all_matrices_does_not_wait_until_they_have_left() -> None:
@@ -229,7 +229,7 @@ def test_a_step_is_what_each_host_computes_waits_and_stands_still(
         host = step.hosts[work.host]
         assert host.compute_s + host.wait_s + host.exposed_comm_s == pytest.approx(step.step_s)
         assert host.compute_s >= work.alone_s - 1e-9
-        assert 0 <= host.exposed_comm_s <= step.comm_s + 1e-9
+        assert 0 <= host.exposed_comm_s <= step.in_flight_s + 1e-9
 
 
 @settings(max_examples=25, deadline=None)

@@ -294,7 +294,7 @@ def test_the_faster_attention_is_taken_with_the_ratio(monkeypatch, faster):
             run()
         return {path: 1.0 if path == faster else 1.5 for path in runs}
 
-    monkeypatch.setattr(choose, "best_times_s", timed)
+    monkeypatch.setattr(choose, "time_interleaved", timed)
     path, choice = choose_attention(TINY, CPU, torch.float32, 16)
 
     slower = "blocked" if faster == "sdpa" else "sdpa"
@@ -304,7 +304,7 @@ def test_the_faster_attention_is_taken_with_the_ratio(monkeypatch, faster):
 
 @pytest.mark.parametrize("asked", ["sdpa", "blocked"])
 def test_the_attention_that_is_asked_for_is_taken_unmeasured(monkeypatch, asked):
-    monkeypatch.setattr(choose, "best_times_s", None)
+    monkeypatch.setattr(choose, "time_interleaved", None)
     path, choice = choose_attention(TINY, CPU, torch.float32, 16, asked)
 
     assert path == choice.value == asked

@@ -12,7 +12,7 @@ import torch
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import UsageError
 from yoked.records.measurement import Compute, ProbedModel, StepCost
-from yoked.train import rehearse
+from yoked.train import profile_step
 from yoked.train.compute import ComputeChoices
 from yoked.train.config import TrainConfig
 from yoked.train.model.attention import AttentionPath
@@ -28,14 +28,14 @@ PATH: AttentionPath = "sdpa"
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """One repetition of everything."""
-    monkeypatch.setattr(rehearse, "MOST_RUNS", 1)
-    monkeypatch.setattr(rehearse, "PRODUCT_S", 1e-9)
-    monkeypatch.setattr(rehearse, "COPY_BYTES", 1_000_000)
+    monkeypatch.setattr(profile_step, "MOST_RUNS", 1)
+    monkeypatch.setattr(profile_step, "PRODUCT_S", 1e-9)
+    monkeypatch.setattr(profile_step, "COPY_BYTES", 1_000_000)
 
 
-def rehearsed(config: ModelShape, compute: ComputeChoices) -> rehearse.StepProfiler:
+def profiled(config: ModelShape, compute: ComputeChoices) -> profile_step.StepProfiler:
     """A rehearsal of a model here, in one way to compute."""
-    parts = rehearse.StepProfiler(TrainConfig(), config, torch.device("cpu"))
+    parts = profile_step.StepProfiler(TrainConfig(), config, torch.device("cpu"))
     parts.compute_by(compute)
     return parts
 
@@ -46,7 +46,7 @@ def test_the_module_prints_one_object_with_the_records_fields(
 ) -> None:
     before = torch.get_num_threads()
     try:
-        status = rehearse.main([*SMALL, "--device-type=cpu", "--device-batch-size=2"])
+        status = profile_step.main([*SMALL, "--device-type=cpu", "--device-batch-size=2"])
     finally:
         torch.set_num_threads(before)
 
@@ -74,7 +74,7 @@ def test_the_module_prints_one_object_with_the_records_fields(
 def test_every_parameter_takes_part_in_the_step() -> None:
     config = ModelShape.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
     compute = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
-    parts = rehearsed(config, compute)
+    parts = profiled(config, compute)
     before = {name: each.clone() for name, each in parts.buffers.parameters.items()}
 
     parts.cost("here", 2)
@@ -91,15 +91,15 @@ def test_every_parameter_takes_part_in_the_step() -> None:
 def test_a_second_dtype_is_rehearsed_as_if_it_were_the_first() -> None:
     config = ModelShape.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
     float32 = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
-    parts = rehearsed(
+    parts = profiled(
         config, ComputeChoices("bfloat16", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
     )
     first = parts.cost("here", 2)
 
     parts.compute_by(float32)
-    second = parts.cost("here", 2, rehearse.Known(first.overhead_s, 0.001))
+    second = parts.cost("here", 2, profile_step.Known(first.overhead_s, 0.001))
 
-    fresh = rehearsed(config, float32)
+    fresh = profiled(config, float32)
     dtypes = [
         {name: each.dtype for name, each in parts.buffers.parameters.items()}
         for parts in (parts, fresh)
@@ -118,9 +118,9 @@ def test_a_second_dtype_is_rehearsed_as_if_it_were_the_first() -> None:
 def test_where_a_row_takes_seconds_one_is_enough() -> None:
     config = ModelShape.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
     compute = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
-    parts = rehearsed(config, compute)
+    parts = profiled(config, compute)
 
-    cost = parts.cost("here", 4, rehearse.Known(0.0, rehearse.SLOW_ROW_S))
+    cost = parts.cost("here", 4, profile_step.Known(0.0, profile_step.SLOW_ROW_S))
 
     assert cost.tokens == 32
 
@@ -128,7 +128,7 @@ def test_where_a_row_takes_seconds_one_is_enough() -> None:
 def test_tokens_are_drawn_as_words_are_some_often_most_seldom() -> None:
     config = ModelShape.from_depth(1, head_dim=32, sequence_len=512, vocab_size=32_768)
     compute = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
-    parts = rehearsed(config, compute)
+    parts = profiled(config, compute)
 
     ids = parts.tokens(2)[:, :-1]
 
@@ -140,11 +140,11 @@ def test_tokens_are_drawn_as_words_are_some_often_most_seldom() -> None:
 
 
 def test_what_does_not_grow_with_the_rows_is_the_overhead() -> None:
-    assert rehearse.overhead_s({1: 0.3, 2: 0.5}) == pytest.approx(0.1)
-    assert rehearse.overhead_s({1: 0.3, 8: 2.4}) == pytest.approx(0.0)
+    assert profile_step.overhead_s({1: 0.3, 2: 0.5}) == pytest.approx(0.1)
+    assert profile_step.overhead_s({1: 0.3, 8: 2.4}) == pytest.approx(0.0)
     # Two rows may take less than twice one row's time by more than a rank's noise: none.
-    assert rehearse.overhead_s({1: 0.2, 2: 0.5}) == 0.0
-    assert rehearse.overhead_s({1: 3.0}) == 0.0
+    assert profile_step.overhead_s({1: 0.2, 2: 0.5}) == 0.0
+    assert profile_step.overhead_s({1: 3.0}) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -161,21 +161,21 @@ def test_what_does_not_grow_with_the_rows_is_the_overhead() -> None:
 def test_the_fastest_dtype_comes_first_and_a_slow_one_is_left_out(
     times_s: dict[str, float], batch_s: float, tried: list[str]
 ) -> None:
-    assert list(rehearse.dtypes_to_try(times_s, lambda: batch_s)) == tried
+    assert list(profile_step.dtypes_to_try(times_s, lambda: batch_s)) == tried
 
 
 def test_the_first_run_only_warms_up_unless_it_is_long() -> None:
     quick, slow = iter([0.2, 0.05, 0.3, 0.1, 0.2]), iter([3.5, 3.0])
 
-    assert rehearse._typical(lambda: next(quick), float) == 0.2
-    assert rehearse._typical(lambda: next(slow), float) == 3.5
+    assert profile_step._typical(lambda: next(quick), float) == 0.2
+    assert profile_step._typical(lambda: next(slow), float) == 3.5
 
 
 def test_what_a_first_backward_pass_loads_is_loaded_before() -> None:
     script = """
 import sys
-from yoked.train import rehearse
-rehearse.prepare()
+from yoked.train import profile_step
+profile_step.prepare()
 before = set(sys.modules)
 import torch
 x = torch.ones(2, requires_grad=True)
@@ -191,4 +191,4 @@ print(len(set(sys.modules) - before))
 
 def test_a_model_that_cannot_be_is_refused() -> None:
     with pytest.raises(UsageError, match="wide"):
-        rehearse.report(["--depth=1", "--aspect-ratio=8", "--head-dim=8"])
+        profile_step.report(["--depth=1", "--aspect-ratio=8", "--head-dim=8"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from yoked.cli.commands.lab_text import table
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
-from yoked.costmodel.step_plan import MIN_GAIN
+from yoked.costmodel.step_plan import MIN_SPEEDUP
 from yoked.plan.bandwidth_table import LINE_RATES_BIT_PER_S, TransferTime, transfer_times
 from yoked.plan.explain import explanation
 from yoked.units import (
@@ -94,7 +94,7 @@ def _candidate(candidate: Candidate, target: Target) -> dict[str, Any]:
             "step_s": forecast.step_s,
             "tokens_per_second": candidate.tokens_per_second,
             "compute_s": forecast.compute_s,
-            "comm_s": forecast.comm_s,
+            "comm_s": forecast.in_flight_s,
             "exposed_comm_s": forecast.exposed_comm_s,
             "wait_s": {host: step.wait_s for host, step in forecast.hosts.items()},
             "bytes_per_step": forecast.sent_bytes,
@@ -119,7 +119,7 @@ def plan_lines(
 ) -> list[str]:
     """The evidence: the source of the figures, reasons, candidates, bandwidth table."""
     lines = [_source(measurement, simulated), *explanation(plan, target, added)]
-    if larger is not None and larger.speedup > MIN_GAIN * plan.speedup:
+    if larger is not None and larger.speedup > MIN_SPEEDUP * plan.speedup:
         lines.append(
             f"{larger.chosen.tokens_per_step:,} tokens a step would reach "
             f"{larger.speedup:.2f} times the fastest alone (--sync {larger.chosen.sync}): "

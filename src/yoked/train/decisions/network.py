@@ -1,4 +1,4 @@
-"""`--sync auto` and `--lm-head auto`: both together, by what a step is predicted to take.
+"""Measures the network; decides `--sync auto` and `--lm-head auto` by the step they predict.
 
 The network is measured with all ranks on it, and each rank's speed in the model's own products.
 `yoked.costmodel.step_plan` predicts steps from them, as it does for `yoked plan`.
@@ -18,7 +18,8 @@ from yoked.costmodel.messages import ring_bytes
 from yoked.costmodel.model_shape import ModelShape
 from yoked.costmodel.step_plan import (
     EXACT,
-    MIN_GAIN,
+    MIN_SPEEDUP,
+    OPT_IN,
     REPLICATED,
     SYNCS,
     VOCAB_PARALLEL,
@@ -35,8 +36,6 @@ from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import run_on_rank0
 from yoked.units import format_bytes_per_s, format_duration
 
-# int4 is for those who ask for it.
-CANDIDATES = SYNCS[:-1]
 MEASURE_S = 0.15
 FIRST_BYTES, LAST_BYTES = 1 << 18, 1 << 26
 # Between processes of one host, from the moment when a message is ready to its first byte.
@@ -136,7 +135,7 @@ def decide(
         sync = Decision("sync", EXACT, "no network between the ranks")
     if sync is not None and (request.lm_head is not None or impossible):
         return sync, request.lm_head or Decision("lm_head", REPLICATED, str(impossible))
-    names = CANDIDATES if sync is None else (sync.value,)
+    names = [each for each in SYNCS if each not in OPT_IN] if sync is None else [sync.value]
     found = {name: _predict(request, network, name) for name in names}
     if sync is None:
         assert rate is not None
@@ -177,9 +176,9 @@ def _predict(
 
 
 def _choose_sync(step_s: dict[str, float], rate: float) -> Decision:
-    """What loses least of those within MIN_GAIN of the fastest."""
+    """What loses least of those within MIN_SPEEDUP of the fastest."""
     fastest_s = min(step_s.values())
-    chosen = next(name for name in step_s if step_s[name] <= MIN_GAIN * fastest_s)
+    chosen = next(name for name in step_s if step_s[name] <= MIN_SPEEDUP * fastest_s)
     figures = {f"{name}_step_s": took_s for name, took_s in step_s.items()}
     figures["wire_bytes_per_s"] = rate
     carries = f"the network carries {format_bytes_per_s(rate)}"
@@ -204,7 +203,7 @@ def _explain_head(
         return Decision(
             "lm_head", chosen, f"{took}, replicated {format_duration(replicated_s)}", figures
         )
-    if parallel_s * MIN_GAIN <= replicated_s:
+    if parallel_s * MIN_SPEEDUP <= replicated_s:
         why = "vocab-parallel would be faster, but needs more memory than a rank has"
         return Decision("lm_head", chosen, why, figures)
     return Decision(

@@ -26,7 +26,7 @@ class MuonAdamW:
 
     Of the lm_head AdamW updates the buffers' `head_rows`.
 
-    After `step_muon`, a rank's own matrices are new and the others' are not: they come from their
+    After `step_bucket`, a rank's own matrices are new and the others' are not: they come from their
     owners (`yoked.train.sync`).
     """
 

@@ -63,7 +63,8 @@ class Codec(Protocol):
         """Overwrite out, (n,) fp32 contiguous, with the numbers of a payload, or add them."""
 
 
-# What a codec is made of in PyTorch: (n,) fp32 to the parts of its payload, and back.
+# A codec in PyTorch, where there is no compiler (else kernels/codecs.c does the same):
+# (n,) fp32 to the parts of its payload, and back.
 Split = Callable[[Tensor], tuple[Tensor, ...]]
 Join = Callable[[Tensor, int], Tensor]
 

@@ -1,4 +1,6 @@
-"""Every step's gradient is the sum over ranks, as one process would have it.
+"""Every step's gradient is this step's sum over ranks, as one process would have it.
+
+Exact in what is summed; in which number format it travels is the payload's matter (`compression`).
 
 What is learned does not depend on how many ranks took part: the gradient of a step is the sum of
 the ranks' (each already divided by the step's tokens). It leaves while it is being made: the

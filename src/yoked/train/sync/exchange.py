@@ -1,4 +1,4 @@
-"""The weighted mean of a flat tensor over ranks, its payload encoded on the way.
+"""The sum of a flat tensor over ranks, divided by a total, its payload encoded on the way.
 
 Two ranks send each other all of it, and both add what they decode. Of more ranks each owns a
 shard: it is sent there, added up, encoded again and sent to all. Either way a rank sends
@@ -89,14 +89,14 @@ class ErrorFeedback:
     mean: Tensor | None
 
     @classmethod
-    def fresh(cls, codec: Codec, like: Tensor, groups: Carrier) -> ErrorFeedback:
+    def fresh(cls, codec: Codec, like: Tensor, carrier: Carrier) -> ErrorFeedback:
         """Nothing lost yet of a tensor like this one."""
         if codec.name == "fp32":
             return cls(None, None)
         own = torch.zeros_like(like)
-        if groups.size <= 2:
+        if carrier.size <= 2:
             return cls(own, None)
-        return cls(own, torch.zeros_like(like[shards(like.numel(), groups.size)[groups.rank]]))
+        return cls(own, torch.zeros_like(like[shards(like.numel(), carrier.size)[carrier.rank]]))
 
 
 def shards(numel: int, size: int) -> list[slice]:
@@ -107,8 +107,8 @@ def shards(numel: int, size: int) -> list[slice]:
 class Exchange:
     """One tensor on its way to its mean."""
 
-    def __init__(self, codec: Codec, groups: Carrier, feedback: ErrorFeedback) -> None:
-        self.codec, self.groups, self.feedback = codec, groups, feedback
+    def __init__(self, codec: Codec, carrier: Carrier, feedback: ErrorFeedback) -> None:
+        self.codec, self.carrier, self.feedback = codec, carrier, feedback
 
     def start(self, values: Tensor) -> None:
         """Send values, (n,) fp32: this rank's times its weight. They may change afterwards."""
@@ -129,7 +129,7 @@ class PairExchange(Exchange):
     def start(self, values: Tensor) -> None:
         """Encode and send."""
         payload = encoded(self.codec, values, self.feedback.own)
-        self._rows, self._work = self.groups.gather(payload, "start")
+        self._rows, self._work = self.carrier.gather(payload, "start")
 
     def combine(self, total: float) -> None:
         """Wait for the other's."""
@@ -147,25 +147,25 @@ class ShardExchange(Exchange):
 
     def start(self, values: Tensor) -> None:
         """Encode, and send each shard to its owner."""
-        self._shards = shards(values.numel(), self.groups.size)
+        self._shards = shards(values.numel(), self.carrier.size)
         longest = max(shard.stop - shard.start for shard in self._shards)
         width = self.codec.encoded_bytes(longest)
-        rows = torch.zeros(self.groups.size, width, dtype=torch.uint8, device=values.device)
+        rows = torch.zeros(self.carrier.size, width, dtype=torch.uint8, device=values.device)
         for row, shard in zip(rows, self._shards, strict=True):
             lost = None if self.feedback.own is None else self.feedback.own[shard]
             self.codec.encode(values[shard], self._part(row, shard), lost)
-        self._rows, self._work = self.groups.swap(rows, "start")
+        self._rows, self._work = self.carrier.swap(rows, "start")
 
     def combine(self, total: float) -> None:
         """Add up this rank's shard, and send its mean to all."""
         self._work.wait()
-        mine = self._shards[self.groups.rank]
+        mine = self._shards[self.carrier.rank]
         mean = torch.empty(mine.stop - mine.start, device=self._rows.device)
         decode_sum(self.codec, [self._part(row, mine) for row in self._rows], mean)
         _divide(mean, total)
         payload = self._rows.new_zeros(self._rows.shape[1])
         self.codec.encode(mean, self._part(payload, mine), self.feedback.mean)
-        self._rows, self._work = self.groups.gather(payload, "combine")
+        self._rows, self._work = self.carrier.gather(payload, "combine")
 
     def finish(self, mean: Tensor) -> None:
         """Decode all shards."""
@@ -178,10 +178,10 @@ class ShardExchange(Exchange):
         return row[: self.codec.encoded_bytes(shard.stop - shard.start)]
 
 
-def new_exchange(codec: Codec, groups: Carrier, feedback: ErrorFeedback) -> Exchange:
+def new_exchange(codec: Codec, carrier: Carrier, feedback: ErrorFeedback) -> Exchange:
     """The exchange that sends the least between so many ranks."""
-    kind = PairExchange if groups.size <= 2 else ShardExchange
-    return kind(codec, groups, feedback)
+    kind = PairExchange if carrier.size <= 2 else ShardExchange
+    return kind(codec, carrier, feedback)
 
 
 def _divide(mean: Tensor, total: float) -> None:
