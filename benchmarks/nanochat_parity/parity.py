@@ -30,9 +30,9 @@ sys.path.insert(0, str(HERE.parent))
 import nanochat_side as side  # noqa: E402
 import yoked_side as ours  # noqa: E402
 
-from yoked.costmodel.model_shape import count_parameters  # noqa: E402
+from yoked.costmodel.model_shape import count_parameters, flops_per_token  # noqa: E402
 from yoked.train.data.prepare import prepare  # noqa: E402
-from yoked.train.model.gpt import GPT, flops_per_token  # noqa: E402
+from yoked.train.model.gpt import GPT  # noqa: E402
 from yoked.train.nanochat_format import from_nanochat  # noqa: E402
 from yoked.train.resume import build_components  # noqa: E402
 from yoked.train.sample import load_for_sampling  # noqa: E402

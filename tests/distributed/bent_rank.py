@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from yoked.errors import DataError
-from yoked.train import choose, kernels, loop
+from yoked.train import choose, kernels, run
 from yoked.train.__main__ import main
 from yoked.train.choose import Decision, ProductTimes
 from yoked.train.model.linear import MatmulBackends
@@ -72,7 +72,7 @@ def be_unlike() -> None:
 
 def bend(way: str) -> None:
     # A difference is to be found at the step that makes it.
-    loop.CHECK_EVERY_STEPS = 1
+    run.CHECK_EVERY_STEPS = 1
     steps = {"flip": flip_a_bit, "fail": fail_in_step_2, "break": break_in_step_2}
     if way == "unlike":
         be_unlike()

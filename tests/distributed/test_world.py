@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from yoked.doctor.trials import How, RankInfo, Trial, run_world
+from yoked.doctor.trials import How, Place, Trial, run_world
 from yoked.fleet.model import HERE, Host
 from yoked.remote.client import AgentClient
 from yoked.remote.connect import connect_host
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.distributed
 
 DEADLINE_S = 90.0
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-PLACES = [RankInfo(name, LOOPBACK, "127.0.0.1") for name in ("alpha", "beta")]
+PLACES = [Place(name, LOOPBACK, "127.0.0.1") for name in ("alpha", "beta")]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_an_interface_that_is_not_there_is_told_by_its_rank(
     agents: dict[str, AgentClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials = ready(agents, "connect")
-    places = [PLACES[0], RankInfo("beta", "eth99", "127.0.0.1")]
+    places = [PLACES[0], Place("beta", "eth99", "127.0.0.1")]
     monkeypatch.setattr("yoked.doctor.trials._PATIENCE_S", 0.5)
     monkeypatch.setattr("yoked.doctor.trials._WORLD_S", 10.0)
 

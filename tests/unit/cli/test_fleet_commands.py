@@ -10,7 +10,7 @@ import pytest
 from yoked.cli.commands import fleet_text, init
 from yoked.cli.commands.fleet_text import Look
 from yoked.errors import FleetError, HostError, UsageError
-from yoked.fleet.choose import Decision
+from yoked.fleet.choose import Choice
 from yoked.fleet.file import load_fleet
 from yoked.fleet.model import Host
 
@@ -88,7 +88,7 @@ def test_gpus_of_one_kind_are_counted() -> None:
 
 def test_init_shows_the_link_that_was_proved() -> None:
     hosts = [Host("i9"), Host("laptop")]
-    choices = {"i9": Decision("i9", "enp4s0", "10.0.0.1", 2e-4, 117e6)}
+    choices = {"i9": Choice("i9", "enp4s0", "10.0.0.1", 2e-4, 117e6)}
 
     said = "\n".join(fleet_text.init_lines(hosts, {each.name: seen() for each in hosts}, choices))
 
