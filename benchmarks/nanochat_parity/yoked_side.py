@@ -13,6 +13,7 @@ from torch import Tensor
 
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.choose import configure_model
+from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.progress import NullProgress
 from yoked.train.data.rows import RowFile, SampleStream
@@ -20,7 +21,7 @@ from yoked.train.model.cross_entropy import FusedLinearCrossEntropy, LossAndGrad
 from yoked.train.model.gpt import GPT
 from yoked.train.resume import RunOrigin, TrainingComponents, build_components, load_checkpoint
 from yoked.train.sample import generate
-from yoked.train.setup import RankInfo, RunSetup, setup_run
+from yoked.train.setup import RunSetup, setup_run
 from yoked.train.tokenizer import Tokenizer
 
 STEPS = 20

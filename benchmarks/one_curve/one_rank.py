@@ -22,11 +22,12 @@ from rich.console import Console
 
 from yoked.console import StageProgress
 from yoked.train import choose
+from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.lm_head.vocab_parallel import VocabParallelHead
 from yoked.train.model.linear import MatmulBackends
 from yoked.train.resume import TrainingComponents, build_components
-from yoked.train.setup import RankInfo, RunSetup, init_process_group, setup_run
+from yoked.train.setup import RunSetup, init_process_group, setup_run
 from yoked.train.state import all_gather_rows
 
 

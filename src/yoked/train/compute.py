@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,13 +19,11 @@ from yoked.train import choose
 from yoked.train.choose import Decision
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import run_on_all_ranks
+from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.model.attention import AttentionPath
 from yoked.train.model.linear import MatmulBackends
 from yoked.train.threads import plan_threads, read_cores
-
-if TYPE_CHECKING:
-    from yoked.train.setup import RankInfo
 
 RECORDED = "as recorded with the run"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from yoked.errors import UsageError
-from yoked.train.limits import check_limits
+from yoked.train.limits import check_batch, check_model, check_numbers, check_run
 
 if TYPE_CHECKING:
     from cyclopts import Group, Parameter
@@ -290,7 +290,15 @@ class TrainConfig:
             object.__setattr__(self, "passed", self.__dict__["_named"])
         self._normalise()
         _check_choices(self)
-        check_limits(self)
+        check_numbers(vars(self))
+        check_model(self.head_dim, self.window_pattern)
+        check_batch(self.total_batch_size, self.max_seq_len, self.shares, self.ranks)
+        check_run(self.run, self.model_tag)
+        if self.start_from is not None and (self.resume or self.resume_from_step is not None):
+            raise UsageError(
+                "--from starts a new run and --resume goes on with an old one",
+                fix="give one of the two",
+            )
 
     def _normalise(self) -> None:
         """Turn the spellings of "not given" that nanochat has into None."""

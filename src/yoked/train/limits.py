@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 from yoked.agent.jobfolder import RUN_NAME
 from yoked.errors import UsageError
-
-if TYPE_CHECKING:
-    from yoked.train.config import TrainConfig
 
 # `launch.listing` lets no other name of a folder come from a host.
 _MODEL_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,79}")
@@ -42,47 +40,41 @@ _AT_LEAST: tuple[tuple[str, float], ...] = (
 )
 
 
-def check_limits(config: TrainConfig) -> None:
-    """Raise UsageError for the first flag whose value cannot be meant."""
-    for check in (_check_numbers, _check_model, _check_batch, _check_run):
-        check(config)
-
-
-def _check_numbers(config: TrainConfig) -> None:
+def check_numbers(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for the first number that cannot be meant. values: by field."""
     for name, least in _AT_LEAST:
-        value = getattr(config, name)
+        value = values[name]
         # `not >=` rather than `<`: it refuses NaN too.
         if value is not None and not value >= least:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} {value} is too small", fix=f"give {least} or more")
     for name in ("target_flops", "target_param_data_ratio"):
-        value = getattr(config, name)
+        value = values[name]
         if value is not None and not math.isfinite(value):
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} {value} gives the run no end", fix="give a finite number")
-    if config.warmdown_ratio > 1:
+    if values["warmdown_ratio"] > 1:
         raise UsageError(
-            f"--warmdown-ratio {config.warmdown_ratio} is more than the whole run",
+            f"--warmdown-ratio {values['warmdown_ratio']} is more than the whole run",
             fix="give a part between 0 and 1",
         )
     for name in ("eval_every", "save_every"):
-        if getattr(config, name) == 0:
+        if values[name] == 0:
             flag = "--" + name.replace("_", "-")
             raise UsageError(f"{flag} 0 says nothing", fix=f"give a number of steps, or {flag}=-1")
 
 
-def _check_model(config: TrainConfig) -> None:
-    if config.head_dim is not None and (config.head_dim < 2 or config.head_dim % 2):
+def check_model(head_dim: int | None, window_pattern: str | None) -> None:
+    """Raise UsageError for a model that cannot be built."""
+    if head_dim is not None and (head_dim < 2 or head_dim % 2):
         raise UsageError(
-            f"--head-dim {config.head_dim} is not an even number above 0: "
+            f"--head-dim {head_dim} is not an even number above 0: "
             "rotary embeddings turn pairs of channels",
             fix="give an even number, such as 64 or 128",
         )
-    if config.window_pattern is not None and (
-        not config.window_pattern or set(config.window_pattern) - set("SL")
-    ):
+    if window_pattern is not None and (not window_pattern or set(window_pattern) - set("SL")):
         raise UsageError(
-            f"--window-pattern {config.window_pattern!r} has letters other than S and L",
+            f"--window-pattern {window_pattern!r} has letters other than S and L",
             fix="write L for layers that see the whole row and S for short windows, as in SSSL",
         )
 
@@ -100,26 +92,29 @@ def require_whole_rows(total_batch_size: int, max_seq_len: int) -> None:
     )
 
 
-def _check_batch(config: TrainConfig) -> None:
-    if config.total_batch_size is not None and config.max_seq_len is not None:
-        require_whole_rows(config.total_batch_size, config.max_seq_len)
-    if config.shares is None:
+def check_batch(
+    total_batch_size: int | None, max_seq_len: int | None, shares: str | None, ranks: int | None
+) -> None:
+    """Raise UsageError for a step that cannot be divided into rows, or rows among ranks."""
+    if total_batch_size is not None and max_seq_len is not None:
+        require_whole_rows(total_batch_size, max_seq_len)
+    if shares is None:
         return
-    parts = config.shares.split(":")
+    parts = shares.split(":")
     if not all(part.isdecimal() for part in parts) or not any(int(part) for part in parts):
         raise UsageError(
-            f"--shares {config.shares!r} is not a list of whole numbers with a colon between them",
+            f"--shares {shares!r} is not a list of whole numbers with a colon between them",
             fix="write the parts by rank, as in --shares 3:1",
         )
-    if config.ranks is not None and len(parts) != config.ranks:
+    if ranks is not None and len(parts) != ranks:
         raise UsageError(
-            f"--shares {config.shares} names {len(parts)} ranks, but --ranks is {config.ranks}",
-            fix=f"--shares {':'.join('1' * config.ranks)}, or --ranks {len(parts)}",
+            f"--shares {shares} names {len(parts)} ranks, but --ranks is {ranks}",
+            fix=f"--shares {':'.join('1' * ranks)}, or --ranks {len(parts)}",
         )
 
 
-def _check_run(config: TrainConfig) -> None:
-    run, tag = config.run, config.model_tag
+def check_run(run: str | None, tag: str | None) -> None:
+    """Raise UsageError for a name that no folder may have."""
     # It names a folder on every host, and stands in lines to paste: the agent's rule.
     if run is not None and not RUN_NAME.fullmatch(run):
         raise UsageError(
@@ -130,9 +125,4 @@ def _check_run(config: TrainConfig) -> None:
         raise UsageError(
             f"--model-tag {tag!r} cannot be the name of a folder",
             fix="letters, digits and . _ - only, at most 80, a letter, digit or _ first",
-        )
-    if config.start_from is not None and (config.resume or config.resume_from_step is not None):
-        raise UsageError(
-            "--from starts a new run and --resume goes on with an old one",
-            fix="give one of the two",
         )

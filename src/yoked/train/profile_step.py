@@ -26,6 +26,7 @@ from yoked.agent import processors
 from yoked.costmodel.model_shape import ModelShape
 from yoked.records.measurement import Compute, ProbedModel, StepCost
 from yoked.train import choose, kernels
+from yoked.train.comm.rank_info import RankInfo
 from yoked.train.compute import ComputeChoices, measured_compute, set_threads
 from yoked.train.config import TrainConfig
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
@@ -37,7 +38,6 @@ from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.resolve import ResolvedConfig, common_device_type, resolve
-from yoked.train.setup import RankInfo
 
 # A dtype is not tried where one micro-batch would take longer in it.
 MOST_BATCH_S = 4.0

@@ -30,6 +30,7 @@ from yoked.train.balance.text import idle_note, rank_names
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.comm.control import run_on_all_ranks, run_on_rank0, run_on_ranks
+from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.verify import Verification
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer, holds_tokenizer
@@ -45,7 +46,6 @@ from yoked.train.resume import (
 )
 from yoked.train.runfolder import RunFolder, write_json, writing
 from yoked.train.setup import (
-    RankInfo,
     RunSetup,
     init_process_group,
     parameter_table,

@@ -33,6 +33,7 @@ from yoked.train.balance.initial import InitialShares, initial_shares
 from yoked.train.choose import Decision
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import run_on_all_ranks, run_on_ranks
+from yoked.train.comm.rank_info import RankInfo
 from yoked.train.compute import (
     RECORDED,
     ComputeChoices,
@@ -66,30 +67,6 @@ from yoked.train.threads import read_cores
 COLLECTIVE_TIMEOUT_S = 600
 # Set by yoked.launch.bootstrap.spawn.
 MEETING_FILE = "YOKED_MEETING_FILE"
-
-
-@dataclass(frozen=True)
-class RankInfo:
-    """Where this process stands among the ranks, as torchrun tells it."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-    local_world_size: int
-
-    @classmethod
-    def from_environment(cls) -> RankInfo:
-        """As torchrun's variables have it; without them, the only rank."""
-        read = {
-            name: int(os.environ.get(name, default))
-            for name, default in (
-                ("RANK", "0"),
-                ("LOCAL_RANK", "0"),
-                ("WORLD_SIZE", "1"),
-                ("LOCAL_WORLD_SIZE", "1"),
-            )
-        }
-        return cls(read["RANK"], read["LOCAL_RANK"], read["WORLD_SIZE"], read["LOCAL_WORLD_SIZE"])
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,8 @@ def test_a_gpu_computes_the_bits_of_a_cpu(dtype):
         m, v = torch.zeros_like(p), torch.zeros_like(p)
         for step in range(1, 6):
             gradient = draw(300, 70, seed=step).to(device)
-            adamw_update(p, gradient, m, v, coefficients(step, LR, BETAS, DECAY))
+            scalars = coefficients(step, LR, BETAS, DECAY).to(device)
+            adamw_update(p, gradient, m, v, scalars)
         results.append([x.cpu() for x in (p, m, v)])
 
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))

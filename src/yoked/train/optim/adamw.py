@@ -48,8 +48,9 @@ def adamw_update(
 
     gradient: fp32 of that shape; or, with slot (rows,) int32, the rows (used, C) that have one:
     the other rows' gradient is zero, and they go on moving with their momentum.
-    scalars: from `coefficients`.
+    scalars: from `coefficients`, on the parameter's device.
     """
+    assert scalars.device == parameter.device, f"{scalars.device}, not {parameter.device}"
     if parameter.dim() != 2:
         parameter, gradient, first, second = (
             x.view(1, -1) for x in (parameter, gradient, first, second)
@@ -72,7 +73,7 @@ def _dense_rows(gradient: Tensor, slot: Tensor) -> Tensor:
 
 def _update(p: Tensor, g: Tensor, first: Tensor, second: Tensor, scalars: Tensor) -> None:
     # Tensors on the device: by a number, CUDA would multiply with the rounded reciprocal.
-    keep, one_minus_beta1, one_minus_beta2, bias2, eps, step_size = scalars.to(p.device).unbind()
+    keep, one_minus_beta1, one_minus_beta2, bias2, eps, step_size = scalars.unbind()
     # Each operation stands alone: lerp and addcdiv may fuse multiply and add, which rounds once
     # instead of twice, on some CPUs and in some lanes only.
     m, v = widen(first), widen(second)

@@ -74,6 +74,8 @@ class MuonAdamW:
         for group in self.buffers.groups.adamw:
             lr = group.lr * lr_factor
             scalars = coefficients(self.num_updates, lr, group.betas, group.weight_decay)
+            # Once a group: every copy to a GPU waits for it.
+            scalars = scalars.to(self.buffers.head_grad.device)
             for name in group.names:
                 yield name, scalars
 

@@ -12,12 +12,13 @@ import pytest
 
 from yoked.errors import DataError
 from yoked.train.comm.communicator import Communicator
+from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.dataset import Dataset, load_dataset
 from yoked.train.data.prepare import prepare
 from yoked.train.data.progress import NullProgress
 from yoked.train.data.verify import RENEW_NS, Verification
-from yoked.train.setup import RankInfo, load_data
+from yoked.train.setup import load_data
 
 DEADLINE_S = 60
 # Time stamps of files made just now are not trusted yet.
