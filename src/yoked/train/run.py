@@ -107,8 +107,10 @@ class TrainingRun:
         self.min_val_bpb = math.inf
         self.training_time_s = 0.0
         self.stop_asked = self.stop_agreed = False
-        live = setup.sharing.live
-        self.balance = BalanceController(setup, self.parts.trainer, self.folder) if live else None
+        self.balance: BalanceController | None = None
+        if setup.sharing.live:
+            hosts = [host["name"] for host in setup.hosts]
+            self.balance = BalanceController(self.parts.trainer, self.folder, hosts, setup.shares)
         self.verification = Verification(setup.data, works=setup.rank_info.local_rank == 0)
         self._next_step = 0
         self._pending_stats: tuple[int, Tensor, Work, float] | None = None

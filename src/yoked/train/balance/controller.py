@@ -13,24 +13,29 @@ from yoked.train.balance.speed_estimator import RankStep, SpeedEstimator
 from yoked.train.balance.text import describe_change, rank_names
 from yoked.train.comm.communicator import Work
 from yoked.train.runfolder import RunFolder
-from yoked.train.setup import RunSetup
 from yoked.train.trainer import StepStats, Trainer
 from yoked.units import format_duration
 
 
 class BalanceController:
-    """Follows a run step by step; every rank has one, and rank 0's decides."""
+    """Follows a run step by step; every rank has one, and rank 0's decides.
 
-    def __init__(self, setup: RunSetup, trainer: Trainer, folder: RunFolder) -> None:
-        self._trainer, self._folder, self._comm = trainer, folder, setup.comm
-        self._row_tokens = setup.resolved.max_seq_len
-        self._names = rank_names([host["name"] for host in setup.hosts])
+    hosts: their names, by rank. speeds: of each rank at the start, relative.
+    """
+
+    def __init__(
+        self, trainer: Trainer, folder: RunFolder, hosts: Sequence[str], speeds: Sequence[float]
+    ) -> None:
+        self._trainer, self._folder, self._comm = trainer, folder, trainer.comm
+        shape = trainer.model.config
+        self._row_tokens = shape.sequence_len
+        self._names = rank_names(hosts)
         self._owners = set(trainer.buffers.owners.values())
         self._said_idle: set[int] = set()
         rows = tuple(len(part) for part in trainer.ranges)
         parallel = trainer.lm_head.grouped
-        self._head_part = head_time_fraction(setup.model_config) if parallel else None
-        self._speeds = SpeedEstimator(setup.shares)
+        self._head_part = head_time_fraction(shape) if parallel else None
+        self._speeds = SpeedEstimator(speeds)
         self._balancer = RowBalancer(Assignment(rows, rows), self._head_part)
         self._decision: tuple[Tensor, Work] | None = None
 

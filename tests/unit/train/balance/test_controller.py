@@ -20,15 +20,9 @@ class Followed:
     def __init__(
         self, comm: Any, path: Path, row_s: Sequence[float], *, vocab_parallel: bool
     ) -> None:
-        setup: Any = SimpleNamespace(
-            hosts=[{"name": "desk"}, {"name": "laptop"}],
-            shares=[1.0, 1.0],
-            resolved=SimpleNamespace(max_seq_len=10),
-            comm=comm,
-            model_config=ModelShape.from_depth(2, sequence_len=10),
-        )
         self.rows, self.lm_head = [4, 4], [4.0, 4.0]
-        trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)])
+        trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)], comm=comm)
+        trainer.model = SimpleNamespace(config=ModelShape.from_depth(2, sequence_len=10))
         trainer.buffers = SimpleNamespace(owners={"a matrix": 0})
         trainer.lm_head = SimpleNamespace(grouped=vocab_parallel)
         trainer.assign = self.assign
@@ -36,7 +30,7 @@ class Followed:
         folder = RunFolder(path)
         if comm.rank == 0:
             folder.open({}, attempt=1)
-        live = BalanceController(setup, trainer, folder)
+        live = BalanceController(trainer, folder, ["desk", "laptop"], [1.0, 1.0])
         self.by_step: list[list[int]] = []
         for step in range(40):
             live.apply()
