@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from yoked.errors import DataError
 from yoked.train import choose, kernels, run
-from yoked.train.__main__ import main
+from yoked.train.__main__ import end_process, main
 from yoked.train.choose import Decision, ProductTimes
 from yoked.train.model.linear import MatmulBackends
 from yoked.train.state import checksum
@@ -40,6 +43,16 @@ def fail_in_step_2(trainer: Trainer, step: int) -> StepStats:
 def break_in_step_2(trainer: Trainer, step: int) -> StepStats:
     if RANK == 1 and step == 2:
         raise ZeroDivisionError("one by none")
+    return take_step(trainer, step)
+
+
+def fail_beside_a_stopped_peer(trainer: Trainer, step: int) -> StepStats:
+    if step == 2:
+        if RANK == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        dist.all_reduce(torch.ones(10_000_000), async_op=True)
+        time.sleep(0.5)  # until it is in flight
+        raise DataError("row 17 cannot be read", fix="prepare it again")
     return take_step(trainer, step)
 
 
@@ -73,7 +86,12 @@ def be_unlike() -> None:
 def bend(way: str) -> None:
     # A difference is to be found at the step that makes it.
     run.CHECK_EVERY_STEPS = 1
-    steps = {"flip": flip_a_bit, "fail": fail_in_step_2, "break": break_in_step_2}
+    steps = {
+        "flip": flip_a_bit,
+        "fail": fail_in_step_2,
+        "break": break_in_step_2,
+        "stop": fail_beside_a_stopped_peer,
+    }
     if way == "unlike":
         be_unlike()
     else:
@@ -82,4 +100,4 @@ def bend(way: str) -> None:
 
 if __name__ == "__main__":
     bend(os.environ["BEND"])
-    sys.exit(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))

@@ -17,6 +17,7 @@ import pytest
 from yoked.errors import DataError
 from yoked.launch.here import RankCrash
 from yoked.train.__main__ import parse
+from yoked.train.setup import COLLECTIVE_TIMEOUT_S
 
 pytestmark = pytest.mark.distributed
 
@@ -155,6 +156,17 @@ def test_the_first_cause_is_told_and_not_the_peers_complaint(
         bent(lab, monkeypatch, "fail")
 
     assert caught.value.what == "rank 1: row 17 cannot be read"
+
+
+def test_a_failure_is_told_though_a_peer_stands_still_in_a_collective(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(DataError) as caught:
+        bent(lab, monkeypatch, "stop")
+
+    assert caught.value.what == "row 17 cannot be read"
+    assert time.monotonic() - began_s < COLLECTIVE_TIMEOUT_S / 2
 
 
 @pytest.mark.slow

@@ -15,8 +15,9 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from yoked.console import stderr_console
 from yoked.core.fs import write_bytes
@@ -146,6 +147,20 @@ def _write_for_launch(path: Path, content: dict[str, Any]) -> None:
     write_bytes(path, json.dumps(content).encode(), durable=False)
 
 
+def end_process(status: int) -> NoReturn:
+    """Exit; after a failure at once.
+
+    An orderly exit joins Gloo's threads, which wait for the collective that was in flight: for a
+    peer that stands still (a closed lid) until its deadline.
+    """
+    if status == 0:
+        sys.exit()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
     outlive_full_disk()
-    sys.exit(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))

@@ -70,23 +70,28 @@ def train(config: TrainConfig, *, console: Console) -> RunResult:
     """
     rank_info = RankInfo.from_environment()
     config.check_world(rank_info.world_size)
-    try:
-        init_process_group(rank_info)
-        origin = run_on_rank0(
-            Communicator(),
-            lambda: resolve_origin(config, rank_info.world_size).to_dict(),
-            RunOrigin.from_dict,
-        )
-        progress = StageProgress(console)
-        setup = setup_run(origin.config, rank_info, progress, origin.recorded, origin.last_rows)
-        progress.close()
-        run_on_all_ranks(setup.comm, lambda: require_enough_rows(setup.data, setup.rows_per_step))
-        if config.dry_run:
-            return describe_run(setup)
-        return TrainingRun(setup, origin, console).run()
-    finally:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+    init_process_group(rank_info)
+    result = _train(config, rank_info, console)
+    # Not after a failure: it waits for collectives in flight, and for a peer that stands still up
+    # to their deadline, with the error untold. `__main__` then ends the process.
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    return result
+
+
+def _train(config: TrainConfig, rank_info: RankInfo, console: Console) -> RunResult:
+    origin = run_on_rank0(
+        Communicator(),
+        lambda: resolve_origin(config, rank_info.world_size).to_dict(),
+        RunOrigin.from_dict,
+    )
+    progress = StageProgress(console)
+    setup = setup_run(origin.config, rank_info, progress, origin.recorded, origin.last_rows)
+    progress.close()
+    run_on_all_ranks(setup.comm, lambda: require_enough_rows(setup.data, setup.rows_per_step))
+    if config.dry_run:
+        return describe_run(setup)
+    return TrainingRun(setup, origin, console).run()
 
 
 class TrainingRun:
