@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# FLOPs that a core could do while AdamW updates one number, which reads and writes 28 bytes:
-# 0.7 ns at 190 GFLOP/s (float32, AVX-512). Several cores are limited by memory: there it is more.
-ADAMW_FLOPS = 128
+# FLOPs that Muon does while AdamW updates one number, which reads and writes 28 bytes: 0.7 ns at
+# 145 GFLOP/s (a core with AVX-512, float32). Several cores are limited by memory: there it is more.
+ADAMW_FLOPS = 100
 # A slower rank owns little, and is a straggler: it sends its new matrices during its AdamW, and all
 # others wait for them (0.1 s of 5.8 for a rank a quarter as fast). A rank half as fast sends them
 # in time, and two owners use both directions of the link (at 300 Mbit/s and 2,048 tokens 1.36 s a

@@ -165,8 +165,22 @@ def flops_per_token(shape: ModelShape) -> float:
 
 
 def muon_flops(shape: ModelShape) -> float:
-    """FLOPs of Muon in one step: five Polar Express iterations for each matrix."""
+    """FLOPs of Muon in one step, of all matrices."""
     width = shape.n_embd
-    square = 4 * width**3 + 2 * width**3
-    wide = 4 * width * width * (4 * width) + 2 * width**3
-    return float(POLAR_EXPRESS_STEPS * shape.n_layer * (4 * square + 2 * wide))
+    square, wide = matrix_muon_flops(width, width), matrix_muon_flops(width, 4 * width)
+    return shape.n_layer * (4 * square + 2 * wide)
+
+
+def matrix_muon_flops(rows: int, columns: int) -> float:
+    """FLOPs of one orthogonalisation in float32 on a CPU, as `train.optim.muon` computes it.
+
+    Three quarters of a symmetric product are computed, and a matrix at least twice as long as it
+    is wide takes its five steps on the Gram matrix.
+    """
+    small, large = sorted((rows, columns))
+    square = 2.0 * small**3
+    across = 2.0 * small * small * large
+    if large < 2 * small:
+        return POLAR_EXPRESS_STEPS * ((0.75 + 1) * across + 0.75 * square)
+    # X X^T twice, and P X twice; 11 symmetric products of squares, and 3 whole ones.
+    return 2 * (0.75 + 1) * across + (0.75 * 11 + 3) * square

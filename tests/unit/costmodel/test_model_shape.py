@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from yoked.costmodel.model_shape import (
     ModelShape,
     count_parameters,
+    matrix_muon_flops,
     muon_flops,
 )
 from yoked.plan.bandwidth_table import transfer_times
 from yoked.train.model import gpt
-from yoked.train.optim.param_buffers import matrix_muon_flops
+from yoked.train.optim.groups import LearningRates, build_groups
+from yoked.train.optim.muon import orthogonalize
 
 
 @settings(max_examples=8, deadline=None)
@@ -36,9 +40,21 @@ def test_parameters_are_those_of_the_model(
     assert shape.embedding_row_numbers == tables // shape.padded_vocab_size
 
 
-def test_muon_costs_what_its_owners_are_chosen_by(anchor: ModelShape) -> None:
-    shapes = 4 * ([(256, 256)] * 4 + [(1024, 256), (256, 1024)])
-    assert muon_flops(anchor) == sum(matrix_muon_flops(shape) for shape in shapes)
+@pytest.mark.parametrize("shape", [(256, 256), (256, 384), (256, 512), (1024, 256), (256, 1024)])
+def test_muons_flops_are_those_that_run(shape: tuple[int, int]) -> None:
+    with FlopCounterMode(display=False) as counter:
+        orthogonalize(torch.randn(shape))
+
+    assert counter.get_total_flops() == matrix_muon_flops(*shape)
+
+
+def test_muon_of_a_model_is_that_of_its_matrices(anchor: ModelShape) -> None:
+    groups = build_groups(
+        gpt.GPT(anchor), LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.0
+    )
+    shapes = [group.shape for group in groups.muon for _ in group.names]
+
+    assert muon_flops(anchor) == pytest.approx(sum(matrix_muon_flops(*s) for s in shapes), rel=1e-3)
 
 
 def test_bytes_of_the_anchors_come_out(anchor: ModelShape) -> None:

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yoked.costmodel.matrix_owners import ADAMW_FLOPS
-from yoked.costmodel.model_shape import ModelShape
+from yoked.costmodel.model_shape import ModelShape, matrix_muon_flops
 from yoked.train.model.gpt import GPT
 from yoked.train.optim.groups import Groups, LearningRates, MuonGroup, build_groups
-from yoked.train.optim.param_buffers import ParamBuffers, assign_owners, matrix_muon_flops
+from yoked.train.optim.param_buffers import ParamBuffers, assign_owners
 
 CONFIG = ModelShape(
     sequence_len=8, vocab_size=64, n_layer=3, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
@@ -38,7 +38,7 @@ def make_buffers(speeds: list[float]) -> ParamBuffers:
 def costs_by_rank(groups: Groups, owners: dict[str, int], ranks: int) -> list[int]:
     shape_of = {name: group.shape for group in groups.muon for name in group.names}
     return [
-        sum(matrix_muon_flops(shape_of[name]) for name, owner in owners.items() if owner == rank)
+        sum(matrix_muon_flops(*shape_of[name]) for name, owner in owners.items() if owner == rank)
         for rank in range(ranks)
     ]
 
@@ -70,7 +70,9 @@ def test_no_rank_could_hand_its_smallest_matrix_to_one_that_is_done_earlier(spee
     times = [cost / speed for cost, speed in zip(costs, speeds, strict=True)]
     busiest = max(range(len(speeds)), key=times.__getitem__)
     shape_of = {name: group.shape for group in groups.muon for name in group.names}
-    theirs = [matrix_muon_flops(shape_of[name]) for name, rank in owners.items() if rank == busiest]
+    theirs = [
+        matrix_muon_flops(*shape_of[name]) for name, rank in owners.items() if rank == busiest
+    ]
     for cost, speed in zip(costs, speeds, strict=True):
         assert not theirs or (cost + min(theirs)) / speed >= times[busiest] * (1 - 1e-9)
 
@@ -94,12 +96,6 @@ def test_a_slow_rank_owns_less_where_all_have_much_to_update_besides():
 
     assert 0 < alone[1] < alone[0]
     assert beside == [total, 0]
-
-
-def test_a_cost_does_not_depend_on_the_matrix_lying_or_standing():
-    assert (
-        matrix_muon_flops((64, 256)) == matrix_muon_flops((256, 64)) > matrix_muon_flops((64, 64))
-    )
 
 
 @pytest.mark.parametrize("speeds", [[1.0], [1.0, 1.0], [3.0, 0.0, 1.0]])

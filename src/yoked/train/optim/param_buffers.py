@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from yoked.costmodel.matrix_owners import ADAMW_FLOPS, owner_speeds
+from yoked.costmodel.model_shape import matrix_muon_flops
 from yoked.train.model.gpt import GPT
 from yoked.train.optim.groups import Groups
 
@@ -41,12 +42,6 @@ class Bucket:
         return flat[self.offset : self.offset + self.numel].view(len(self.names), *self.shape)
 
 
-def matrix_muon_flops(shape: tuple[int, int]) -> int:
-    """FLOPs of one orthogonalisation: per Polar Express step two products with the small side."""
-    small, large = sorted(shape)
-    return 5 * (4 * small * small * large + 2 * small**3)
-
-
 def assign_owners(
     groups: Groups, speeds: Sequence[float], adamw_numbers: int = 0
 ) -> dict[str, int]:
@@ -57,7 +52,7 @@ def assign_owners(
     """
     speeds = owner_speeds(speeds)
     names = [
-        (-matrix_muon_flops(group.shape), name, group.shape)
+        (-matrix_muon_flops(*group.shape), name, group.shape)
         for group in groups.muon
         for name in group.names
     ]
@@ -65,8 +60,8 @@ def assign_owners(
     owners: dict[str, int] = {}
     able = [rank for rank, speed in enumerate(speeds) if speed > 0]
     for _, name, shape in sorted(names):
-        owner = min(able, key=lambda rank: (busy[rank] + matrix_muon_flops(shape)) / speeds[rank])
-        busy[owner] += matrix_muon_flops(shape)
+        owner = min(able, key=lambda rank: (busy[rank] + matrix_muon_flops(*shape)) / speeds[rank])
+        busy[owner] += matrix_muon_flops(*shape)
         owners[name] = owner
     return owners
 
