@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+import re
 import tomllib
 from pathlib import Path
 
@@ -32,8 +35,36 @@ def test_the_changelog_knows_this_version() -> None:
     ],
 )
 def test_links_between_the_documents_lead_somewhere(name: str) -> None:
-    import re
-
     document = REPOSITORY / name
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
         assert (document.parent / target).exists(), f"{name} points to {target}"
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    named = set(re.findall(r"\b([\w/]+\.(?:py|c))\b", (REPOSITORY / "ARCHITECTURE.md").read_text()))
+    there = [
+        str(path)
+        for folder in ("benchmarks", "scripts", "src", "tests")
+        for path in (REPOSITORY / folder).rglob("*.[pc]*")
+    ]
+
+    assert [name for name in sorted(named) if not any(p.endswith(f"/{name}") for p in there)] == []
+
+
+# They run on no CI, so a name that moved would be missed only by whoever measures next.
+@pytest.mark.parametrize(
+    "path",
+    [
+        str(path.relative_to(REPOSITORY))
+        for folder in ("benchmarks", "scripts")
+        for path in sorted((REPOSITORY / folder).rglob("*.py"))
+    ],
+)
+def test_what_benchmarks_and_scripts_import_from_yoked_is_there(path: str) -> None:
+    for node in ast.walk(ast.parse((REPOSITORY / path).read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "yoked":
+            module = importlib.import_module(node.module or "")
+            for name in (each.name for each in node.names):
+                assert hasattr(module, name) or importlib.util.find_spec(
+                    f"{module.__name__}.{name}"
+                ), f"{module.__name__} has no {name}"
