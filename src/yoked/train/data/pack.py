@@ -43,11 +43,6 @@ class PackStats:
     tokens_dropped: int = 0
     bos_tokens: int = 0
 
-    @property
-    def kept_fraction(self) -> float:
-        """Share of the text tokens that reached a row."""
-        return self.tokens_kept / max(1, self.tokens_kept + self.tokens_dropped)
-
 
 class _Shelf:
     """Buffered documents by length. Each length has a queue, so ties go to the earliest.

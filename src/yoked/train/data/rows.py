@@ -139,11 +139,6 @@ class RowWriter:
         self._file.write(bytes(_HEADER_BYTES))
         self.num_rows = 0
 
-    @property
-    def bytes_per_row(self) -> int:
-        """Size of a row in the file."""
-        return self._shape[0] * self._dtype.itemsize
-
     def write(self, row: NDArray[Any]) -> None:
         """Append a row, (T+1,), of ids below the size of the vocabulary."""
         assert row.shape == self._shape[:1], (row.shape, self._shape)
