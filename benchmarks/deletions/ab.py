@@ -1,10 +1,11 @@
 """Mechanisms of the trainer that may go, each with and without, in turn: A B C A B C.
 
-usage: ab.py SOURCE [--only NAME …] [--rounds 5] [--add] [--list]
+usage: ab.py SOURCE [--after COMMIT] [--only NAME …] [--rounds 5] [--add] [--list]
 
 SOURCE: a checkout of 0cc88aa, made by `make setup`, which this changes: an arm is a set of flags
-and of texts to replace under src/. The last commit that has all mechanisms is 0cc88aa. Run it with
-SOURCE's own Python, as root, on a quiet machine; each comparison has a file in results/.
+and of texts to replace under src/, or all of src/ as a later commit has it. The last commit that
+has all mechanisms is 0cc88aa. Run it with SOURCE's own Python, as root, on a quiet machine; each
+comparison has a file in results/. --after: the comparisons of 0cc88aa with that commit instead.
 """
 
 from __future__ import annotations
@@ -20,22 +21,29 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-LEAST_GAIN = 0.03
+PARTS = ("compute_s", "comm_s", "wait_s")
 
 Edit = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class Arm:
-    """flags: of `yoked train`; edits: file under src/yoked, text, and what takes its place."""
+    """flags: of `yoked train`; edits: file under src/yoked, text, and what takes its place.
+
+    commit: src/ is taken from it.
+    """
 
     flags: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = ()
+    commit: str = "HEAD"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The first arm is today's. settle: steps that are not looked at, before `steps` that are."""
+    """The first arm is today's. settle: steps that are not looked at, before `steps` that are.
+
+    alone: both hosts train at the same time, each by itself.
+    """
 
     tokens: int
     arms: dict[str, Arm]
@@ -45,6 +53,8 @@ class Comparison:
     sync: str = "exact"
     settle: int = 3
     depth: int = 4
+    dtype: str = "float32"
+    alone: bool = False
     extra: tuple[str, ...] = field(default=())
 
 
@@ -127,9 +137,26 @@ COMPARISONS = {
 }
 
 
+def before_and_after(commit: str) -> dict[str, Comparison]:
+    """Cases of `solo`, `two_hosts` and `balance`, trained by SOURCE and by a later commit."""
+    arms = {"before": Arm(), "after": Arm(commit=commit)}
+    return {
+        "whole-alone-float32": Comparison(2048, arms, steps=12, alone=True),
+        "whole-alone-bfloat16": Comparison(2048, arms, steps=12, alone=True, dtype="bfloat16"),
+        "whole-1gbit-2048": Comparison(2048, arms, steps=20),
+        "whole-1gbit-16384": Comparison(16384, arms, steps=6),
+        "whole-100mbit-16384-int8": Comparison(
+            16384, arms, steps=6, link="100mbit", sync="int8"
+        ),
+        "whole-4-1-16384": Comparison(16384, arms, steps=4, settle=8, speeds="4:1"),
+        "whole-2-1-16384": Comparison(16384, arms, steps=4, settle=8, speeds="2:1"),
+    }  # fmt: skip
+
+
 def prepare(source: Path, arm: Arm) -> None:
-    """The checkout with this arm's edits, and no others."""
-    subprocess.run(["git", "-C", source, "checkout", "--quiet", "--", "src"], check=True)
+    """The checkout with this arm's commit and edits, and no others."""
+    restore = ("restore", "--quiet", f"--source={arm.commit}", "--staged", "--worktree")
+    subprocess.run(["git", "-C", source, *restore, "--", "src"], check=True)
     for name, old, new in arm.edits:
         path = source / "src" / "yoked" / name
         text = path.read_text()
@@ -138,18 +165,17 @@ def prepare(source: Path, arm: Arm) -> None:
         path.write_text(text.replace(old, new))
 
 
-def compare(source: Path, name: str, rounds: int, add: bool) -> dict[str, Any]:
+def compare(source: Path, name: str, about: Comparison, rounds: int, add: bool) -> None:
     """Rounds of all arms in turn, which begin with another arm each time."""
     import nanochat_side as side
     from stage import Stage
 
-    about = COMPARISONS[name]
     path = HERE / "results" / f"{name}.json"
     found: list[dict[str, Any]] = []
     if add and path.exists():
         found = json.loads(path.read_text())["rounds"]
     options = argparse.Namespace(
-        depth=about.depth, seq_len=512, rows=2, tokens=about.tokens, dtype="float32",
+        depth=about.depth, seq_len=512, rows=2, tokens=about.tokens, dtype=about.dtype,
         link=about.link, speeds=[float(speed) for speed in about.speeds.split(":")],
         train_flags=[], nanochat=None, smoke=False,
     )  # fmt: skip
@@ -161,22 +187,16 @@ def compare(source: Path, name: str, rounds: int, add: bool) -> dict[str, Any]:
         side.write_shards(Path(options.data), side.into_shards(side.embedded_paragraphs()))
         with Stage.up(scratch, options) as stage:
             for arm in arms:  # what is compiled and sent once
-                prepare(source, about.arms[arm])
-                options.train_flags = [*about.extra, *about.arms[arm].flags, "--save-every=-1"]
-                stage.together(about.sync, 3)
+                train(source, stage, about, arm, 3)
             for _ in range(rounds):
                 first = len(found) % len(arms)
                 turn: dict[str, Any] = {}
                 for arm in arms[first:] + arms[:first]:
-                    prepare(source, about.arms[arm])
-                    options.train_flags = [*about.extra, *about.arms[arm].flags, "--save-every=-1"]
-                    run = stage.together(about.sync, about.settle + about.steps)
+                    runs = train(source, stage, about, arm, about.settle + about.steps)
                     turn[arm] = {
-                        "step_s": run.step_s[about.settle - 1 :],
-                        "compute_s": run.compute_s,
-                        "comm_s": run.comm_s,
-                        "wait_s": run.wait_s,
-                        "last_loss": run.losses[-1],
+                        "step_s": [s for run in runs for s in run.step_s[about.settle - 1 :]],
+                        **{name: [getattr(run, name) for run in runs] for name in PARTS},
+                        "last_loss": runs[0].losses[-1],
                     }
                 found.append(turn)
                 result = {"machine": side.machine_facts(), "comparison": describe(about)}
@@ -189,13 +209,18 @@ def compare(source: Path, name: str, rounds: int, add: bool) -> dict[str, Any]:
                 print(f"{name}, round {len(found)}: {medians}", flush=True)
     prepare(source, Arm())
     print(table(name, result["summary"]), flush=True)
-    return result
+
+
+def train(source: Path, stage: Any, about: Comparison, arm: str, steps: int) -> list[Any]:
+    """The runs of one arm (stage.Run): one of both hosts, or one of each."""
+    prepare(source, about.arms[arm])
+    stage.options.train_flags = [*about.extra, *about.arms[arm].flags, "--save-every=-1"]
+    return stage.both_alone(steps) if about.alone else [stage.together(about.sync, steps)]
 
 
 def describe(about: Comparison) -> dict[str, Any]:
     known = {name: value for name, value in vars(about).items() if name != "arms"}
-    arms = {name: {"flags": arm.flags, "edits": arm.edits} for name, arm in about.arms.items()}
-    return known | {"arms": arms}
+    return known | {"arms": {name: vars(arm) for name, arm in about.arms.items()}}
 
 
 def summarise(rounds: list[dict[str, Any]], arms: list[str]) -> dict[str, Any]:
@@ -243,14 +268,18 @@ def table(name: str, summary: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("source", type=Path, nargs="?", help="a checkout of 0cc88aa")
-    parser.add_argument("--only", action="append", choices=COMPARISONS)
+    parser.add_argument("--after", metavar="COMMIT", help="compare it, and no mechanism by itself")
+    parser.add_argument("--only", action="append", metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--add", action="store_true", help="to the rounds that are kept")
     parser.add_argument("--list", action="store_true", help="the comparisons; nothing is run")
     options = parser.parse_args()
+    known = before_and_after(options.after) if options.after else COMPARISONS
     if options.list:
-        print("\n".join(COMPARISONS))
+        print("\n".join(known))
         return 0
+    if unknown := set(options.only or ()) - set(known):
+        parser.error(f"--only: {', '.join(sorted(unknown))}: not one of {', '.join(known)}")
     if options.source is None or not (options.source / "src/yoked/timeline/evening.py").exists():
         parser.error("SOURCE: a checkout of 0cc88aa is needed, which has all mechanisms")
     source = options.source.resolve()
@@ -258,8 +287,8 @@ def main() -> int:
         parser.error(f"run it with {source}/.venv/bin/python: the hosts use that one")
     sys.path[:0] = [str(source / "benchmarks" / "two_hosts"), str(source / "benchmarks")]
     try:
-        for name in options.only or COMPARISONS:
-            compare(source, name, options.rounds, options.add)
+        for name in options.only or known:
+            compare(source, name, known[name], options.rounds, options.add)
     finally:
         prepare(source, Arm())
     return 0
