@@ -18,6 +18,8 @@ _ALL_HOSTS = "#1f4e8c"
 _REFERENCE = "#6b6b6b"
 _EXPOSED = "#b4501e"
 _BAR = 0.62
+# Height of the curve of processes, in rows of the bars above it.
+_CURVE_ROWS = 5.0
 
 
 def plot_bench(table: BenchTable, path: Path) -> Path:
@@ -46,16 +48,17 @@ def _figure(table: BenchTable) -> Figure:
     from matplotlib.figure import Figure
 
     networked = [row for row in table.rows if row.allreduce_s is not None]
-    heights = [len(table.rows) + 1.2, len(networked) + 1.2]
-    figure = Figure(
-        figsize=(8, 0.8 + 0.45 * sum(heights if networked else heights[:1])), layout="constrained"
-    )
+    curve = table.processes if len(table.processes) > 2 else []  # two are no curve
+    heights = [len(table.rows) + 1.2]
+    heights += [len(networked) + 1.2] if networked else []
+    heights += [_CURVE_ROWS] if curve else []
+    figure = Figure(figsize=(8, 0.8 + 0.45 * sum(heights)), layout="constrained")
+    panels = list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
+    _draw_speeds(panels.pop(0), table)
     if networked:
-        top, bottom = figure.subplots(2, 1, height_ratios=heights)
-        _draw_allreduce(bottom, networked)
-    else:
-        top = figure.subplots()
-    _draw_speeds(top, table)
+        _draw_allreduce(panels.pop(0), networked)
+    if curve:
+        _draw_processes(panels.pop(0), curve)
     figure.suptitle(table.verdict(), fontsize=11, x=0.02, ha="left")
     return figure
 
@@ -102,6 +105,19 @@ def _draw_allreduce(axes: Axes, rows: list[BenchRow]) -> None:
         )
     _name_rows(axes, [row.name for row in rows])
     axes.set_xlabel("seconds")
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _draw_processes(axes: Axes, rows: list[BenchRow]) -> None:
+    counts = [row.ranks for row in rows]
+    speeds = [row.tokens_per_second for row in rows]
+    ideal = [speeds[0] / counts[0] * count for count in counts]
+    axes.plot(counts, ideal, color=_REFERENCE, linewidth=1, linestyle=(0, (4, 3)), label="ideal")
+    axes.plot(counts, speeds, color=_ALL_HOSTS, marker="o", label="measured")
+    axes.set_xticks(counts)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(f"processes on {rows[0].hosts[0]}")
+    axes.set_ylabel("tokens per second")
     axes.legend(frameon=False, fontsize=9)
 
 

@@ -13,7 +13,9 @@ from typing import Any
 
 from yoked.units import format_bytes, format_duration
 
-COLUMNS = ("", "ranks", "tokens/s", "x alone", "all-reduce", "predicted", "exposed", "loss")
+COLUMNS = (
+    *("", "ranks", "tokens/s", "x alone", "all-reduce", "predicted", "exposed", "alpha", "loss"),
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class BenchRow:
     allreduce_s: measured time of an all-reduce of as many bytes, without computation beside it.
     predicted_allreduce_s: those bytes over the slowest link's rate, from the fleet's probe.
     exposed_comm_s: time in a step for which the slowest rank waits for communication.
+    compute_s: time in a step for which the rank that computes longest does so.
     bytes_sent_per_step: of the rank that sends most.
     loss: nats a token in the last step; None for a run that was ended early.
     """
@@ -39,8 +42,32 @@ class BenchRow:
     allreduce_s: float | None = None
     predicted_allreduce_s: float | None = None
     exposed_comm_s: float | None = None
+    compute_s: float | None = None
     bytes_sent_per_step: int = 0
     loss: float | None = None
+
+    @property
+    def alpha(self) -> float | None:
+        """Communication over computation, as if one waited for the other.
+
+        N equal ranks that do not overlap the two train N / (1 + alpha) times as fast as one.
+        """
+        if self.allreduce_s is None or not self.compute_s:
+            return None
+        return self.allreduce_s / self.compute_s
+
+    def alpha_note(self) -> str | None:
+        """What alpha is made of and what it goes into; None where it is not known."""
+        if self.allreduce_s is None or self.exposed_comm_s is None or not self.compute_s:
+            return None
+        alpha, exposed = self.allreduce_s / self.compute_s, self.exposed_comm_s / self.compute_s
+        return (
+            f"{self.name}: alpha = communication / computation = "
+            f"{format_duration(self.allreduce_s)} / {format_duration(self.compute_s)} = "
+            f"{alpha:.2f}; one after the other, {self.ranks} equal ranks would train "
+            f"{self.ranks} / (1 + {alpha:.2f}) = {self.ranks / (1 + alpha):.2f}x as fast as one; "
+            f"overlapped, alpha is {exposed:.2f} and they reach {self.ranks / (1 + exposed):.2f}x"
+        )
 
 
 @dataclass(frozen=True)
@@ -74,13 +101,23 @@ class BenchTable:
             return None
         return self.best.tokens_per_second / sum(self.single_host.values())
 
+    @property
+    def processes(self) -> list[BenchRow]:
+        """The first host's CPU rows, from one process on: how its cores scale."""
+        first = (next(iter(self.single_host)),)
+        rows = [row for row in self.rows if row.hosts == first and row.device == "cpu"]
+        return sorted(rows, key=lambda row: row.ranks)
+
     def relative_speed(self, row: BenchRow) -> float:
         """A row's speed over that of the fastest host alone."""
         return row.tokens_per_second / max(self.single_host.values())
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints. Its keys are promised."""
-        rows = [{**asdict(row), "speedup": self.relative_speed(row)} for row in self.rows]
+        rows = [
+            {**asdict(row), "speedup": self.relative_speed(row), "alpha": row.alpha}
+            for row in self.rows
+        ]
         return {
             "rows": rows,
             "alone": dict(self.single_host),
@@ -116,9 +153,22 @@ class BenchTable:
             notes.append("predicted: those bytes over the slowest wire, by the last probe")
         if rows:
             notes.append("exposed: what a step waits for the wire; the rest hides behind computing")
+        notes += [note for row in rows if (note := row.alpha_note())]
+        notes += self._process_notes()
         if any(row.loss is None for row in self.rows):
             notes.append("no loss: the run was ended when the fastest had done its steps")
         return notes
+
+    def _process_notes(self) -> list[str]:
+        if len(self.processes) < 2:
+            return []
+        one = self.processes[0]
+        counts = ", ".join(str(row.ranks) for row in self.processes)
+        gains = ", ".join(
+            f"{row.tokens_per_second / one.tokens_per_second:.2f}x" for row in self.processes
+        )
+        said = f"{counts} processes on {one.hosts[0]}: {gains}"
+        return [f"{said}; below their number, they share memory bandwidth or cores"]
 
     def _cells_of(self, row: BenchRow) -> list[str]:
         return [
@@ -130,6 +180,7 @@ class BenchTable:
                 _seconds,
                 (row.allreduce_s, row.predicted_allreduce_s, row.exposed_comm_s),
             ),
+            "" if row.alpha is None else f"{row.alpha:.2f}",
             "" if row.loss is None else f"{row.loss:.4f}",
         ]
 
@@ -169,6 +220,7 @@ def read_steps(
             "tokens_per_second": sum(chosen[0]["tokens"]) / median(step_s),
             "step_s": step_s,
             "exposed_comm_s": median(max(s["comm_s"]) for s in chosen) if several else None,
+            "compute_s": median(max(s["compute_s"]) for s in chosen),
             "bytes_sent_per_step": int(median(max(step["bytes_sent"]) for step in chosen)),
             "loss": float(steps[-1]["loss"]) if complete else None,
         }

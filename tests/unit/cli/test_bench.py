@@ -123,6 +123,13 @@ def test_two_forms_at_once_are_refused(here: Path) -> None:
         bench.command(config=TrainConfig(json_output=True), markdown=True)
 
 
+@pytest.mark.parametrize(
+    ("most", "counts"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])]
+)
+def test_processes_double_up_to_the_most(most: int, counts: list[int]) -> None:
+    assert bench.process_counts(most) == counts
+
+
 def test_one_machine_is_measured_by_one_process_and_by_several(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,14 +141,14 @@ def test_one_machine_is_measured_by_one_process_and_by_several(
 
     assert status == 0
     result = json.loads(capsys.readouterr().out)
-    names = ["1 process on this machine", "3 processes on this machine"]
+    names = ["1 process on this machine", *(f"{n} processes on this machine" for n in (2, 3))]
     assert [row["name"] for row in result["rows"]] == names
-    assert [row["speedup"] for row in result["rows"]] == [1.0, 3.0]
+    assert [row["speedup"] for row in result["rows"]] == [1.0, 2.0, 3.0]
     assert (result["speedup"], result["efficiency"]) == (None, None)
     assert result["plot"] == str(here / "bench.svg")
     assert (here / "bench.svg").is_file()
     configs = [trial.config for group in told.groups for trial in group]
-    assert len({config.run for config in configs}) == 2
+    assert len({config.run for config in configs}) == 3
     for config in configs:
         assert (config.num_iterations, config.total_batch_size) == (7, 256)
         assert (config.eval_every, config.save_every) == (-1, -1)
@@ -209,7 +216,11 @@ def test_the_cpu_of_a_host_with_a_gpu_is_measured_beside_it(seat: Seat) -> None:
 
     assert alone[0].name == "1 process on this machine, GPU"
     names = [trial.name for group in groups for trial in group]
-    assert names == ["1 process on this machine, CPU", "4 processes on this machine, CPU"]
+    assert names == [
+        "1 process on this machine, CPU",
+        "2 processes on this machine, CPU",
+        "4 processes on this machine, CPU",
+    ]
     assert {trial.config.device_type for group in groups for trial in group} == {"cpu"}
 
 

@@ -51,6 +51,7 @@ HOME = BenchTable(
             allreduce_s=0.4,
             predicted_allreduce_s=0.36,
             exposed_comm_s=0.05,
+            compute_s=0.5,
             bytes_sent_per_step=46_100_000,
         ),
     ),
@@ -81,9 +82,11 @@ def test_json_has_the_promised_keys_and_plain_values() -> None:
     assert told["efficiency"] == pytest.approx(0.9)
     promised = {
         *("name", "hosts", "ranks", "tokens_per_second", "allreduce_s", "predicted_allreduce_s"),
-        *("exposed_comm_s", "loss"),
+        *("exposed_comm_s", "compute_s", "alpha", "loss"),
     }
     assert all(promised <= set(each) for each in told["rows"])
+    assert told["rows"][4]["alpha"] == pytest.approx(0.4 / 0.5)
+    assert told["rows"][3]["alpha"] is None
     assert told["rows"][4]["hosts"] == ["i9", "laptop"]
     assert told["rows"][2]["speedup"] == pytest.approx(1.25)
 
@@ -94,7 +97,9 @@ def test_markdown_has_a_line_for_each_row_and_says_what_the_columns_mean() -> No
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(HOME.rows)
     assert {line.count("|") for line in table} == {len(COLUMNS) + 1}
-    assert "| 2 hosts, int8 | 2 | 900 | 1.12x | 0.40 s | 0.36 s | 50.0 ms | 7.2500 |" in table
+    assert (
+        "| 2 hosts, int8 | 2 | 900 | 1.12x | 0.40 s | 0.36 s | 50.0 ms | 0.80 | 7.2500 |" in table
+    )
     assert "a rank sends 46.1 MB a step" in text
     assert "no loss: the run was ended when the fastest had done its steps" in text
 
@@ -104,6 +109,27 @@ def test_a_row_without_ranks_that_talk_needs_no_notes() -> None:
     assert to_markdown(ONE_HOST).endswith("| 7.2500 |\n")
 
 
+def test_alpha_goes_into_a_formula_that_is_shown() -> None:
+    assert (
+        "2 hosts, int8: alpha = communication / computation = 0.40 s / 0.50 s = 0.80; one after "
+        "the other, 2 equal ranks would train 2 / (1 + 0.80) = 1.11x as fast as one; overlapped, "
+        "alpha is 0.10 and they reach 1.82x"
+    ) in HOME.notes()
+
+
+def test_processes_of_the_first_host_are_a_curve(tmp_path: Path) -> None:
+    more = row("4 processes on i9", ("i9",), 1600.0, ranks=4)
+    table = BenchTable(rows=(more, *HOME.rows), single_host=HOME.single_host)
+
+    assert [each.ranks for each in table.processes] == [1, 2, 4]
+    assert any(
+        note.startswith("1, 2, 4 processes on i9: 1.00x, 1.25x, 2.00x;") for note in table.notes()
+    )
+    drawn = plot_bench(table, tmp_path / "bench.svg").read_text()
+    assert "processes on i9" in drawn
+    assert "ideal" in drawn
+
+
 def step(dt_s: float, loss: float, comm_s: list[float]) -> dict[str, Any]:
     ranks = len(comm_s)
     return {
@@ -111,6 +137,7 @@ def step(dt_s: float, loss: float, comm_s: list[float]) -> dict[str, Any]:
         "loss": loss,
         "tokens": [1024] * ranks,
         "comm_s": comm_s,
+        "compute_s": [dt_s / 2 - rank / 10 for rank in range(ranks)],
         "bytes_sent": [1000 + rank for rank in range(ranks)],
     }
 
@@ -124,6 +151,7 @@ def test_a_row_is_read_from_the_steps_that_count() -> None:
     assert found.tokens_per_second == pytest.approx(2048 / 3.0)
     assert found.step_s == (2.0, 4.0)
     assert found.exposed_comm_s == pytest.approx(0.4)
+    assert found.compute_s == pytest.approx(1.5)
     assert found.bytes_sent_per_step == 1001
     assert found.loss == 8.0
     assert read_steps(empty, steps, range(1, 3), complete=False).loss is None

@@ -53,7 +53,7 @@ def command(
     processes: Annotated[
         int | None,
         Parameter(
-            help="Processes of the row with several on one host; 1 leaves it out. "
+            help="Measure 1, 2, 4, … processes on the first host, up to so many; 1: no others. "
             "Default: one for each core, at most 4."
         ),
     ] = None,
@@ -285,7 +285,7 @@ def _single_host_groups(
     first = seats[0]
     if config.device_type in ("auto", "cpu"):
         on_cpu = dataclasses.replace(config, device_type="cpu")
-        several = processes or min(MAX_PROCESSES, int(first.facts["usable_cores"]))
+        most = processes or min(MAX_PROCESSES, int(first.facts["usable_cores"]))
         # Its ranks in the fleet are measured already.
         known = {single_host_rows[0].ranks} if single_host_rows[0].device == "cpu" else set()
         device = "CPU" if _gpus(first) else ""
@@ -295,11 +295,17 @@ def _single_host_groups(
                     fleet, first, ranks, on_cpu, names, name=_row_name(first, ranks, device)
                 )
             ]
-            for ranks in sorted({1, several} - known)
+            for ranks in process_counts(most)
+            if ranks not in known
         ]
     if config.device_type in ("auto", "cuda"):
         groups += _gpu_groups(fleet, seats, config, names)
     return groups
+
+
+def process_counts(most: int) -> list[int]:
+    """1, 2, 4, … below most, and most: the points of the curve of processes."""
+    return [2**power for power in range((most - 1).bit_length())] + [most]
 
 
 def _gpu_groups(
@@ -374,7 +380,7 @@ def _time_allreduce(
         "limit_s": ALL_REDUCE_LIMIT_S,
         "gpus": config.device_type in ("auto", "cuda"),
     }
-    spec = {"rehearsal": None, "collectives": collectives}
+    spec = {"profile": None, "collectives": collectives}
     try:
         result = run_worker(fleet, clients, seats, spec, lambda _: None)
     except YokedError as problem:
