@@ -55,8 +55,8 @@ def measure(spec: Mapping[str, Any]) -> int:
     if rank == 0 and spec["gate"] is not None:
         _wait_for_gate(Path(spec["gate"]))
     _wait_for_all_ranks(store, world)
-    rehearsed = _rehearse(
-        spec["rehearsal"], tell, lambda text: _all_gather_text(store, rank, world, text)
+    profiled = _profile_step(
+        spec["profile"], tell, lambda text: _all_gather_text(store, rank, world, text)
     )
     meet(
         lambda: dist.init_process_group(
@@ -68,14 +68,14 @@ def measure(spec: Mapping[str, Any]) -> int:
         )
     )
     # The command validates their contents.
-    by_rank = gather_json(rehearsed, lambda value: None if value is None else read_table(value))
+    by_rank = gather_json(profiled, lambda value: None if value is None else read_table(value))
     timed: list[TimedCollective] = []
     skipped: list[SkippedSize] = []
     if spec["collectives"] is not None and world > 1:
         timed, skipped = measure_collectives(tell=tell, **spec["collectives"])
     dist.destroy_process_group()
     result = {
-        "rehearsals": by_rank,
+        "profiles": by_rank,
         "collectives": [dataclasses.asdict(each) for each in timed],
         "left_out": [dataclasses.asdict(each) for each in skipped],
     }
@@ -83,18 +83,18 @@ def measure(spec: Mapping[str, Any]) -> int:
     return 0
 
 
-def _rehearse(
-    rehearsal: Mapping[str, Any] | None, tell: Tell, of_all: Callable[[str], list[str]]
+def _profile_step(
+    profile: Mapping[str, Any] | None, tell: Tell, of_all: Callable[[str], list[str]]
 ) -> dict[str, Any] | None:
     """Measure a training step by the module that the spec names; None: the spec names none.
 
     of_all: an all-gather of texts. A step depends on the devices of all ranks.
     """
-    if rehearsal is None:
+    if profile is None:
         return None
     tell({"doing": "a training step on every host"})
-    report: dict[str, Any] = importlib.import_module(rehearsal["module"]).report(
-        rehearsal["args"], of_all
+    report: dict[str, Any] = importlib.import_module(profile["module"]).profile(
+        profile["args"], of_all
     )
     return report
 

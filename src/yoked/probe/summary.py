@@ -18,7 +18,7 @@ class RankReport:
     """A rank's host, as named in yoked.toml, and its measured step; None: no step was measured."""
 
     host: str
-    rehearsal: Mapping[str, Any] | None
+    profile: Mapping[str, Any] | None
 
 
 def summarise(
@@ -38,10 +38,10 @@ def summarise(
     """
     counted = Counter(rank.host for rank in ranks)
     link_bytes_per_s = min((link.goodput_bytes_per_s for link in links), default=None)
-    rehearsed = [(rank.host, rank.rehearsal) for rank in ranks if rank.rehearsal is not None]
+    profiled = [(rank.host, rank.profile) for rank in ranks if rank.profile is not None]
     step_costs = _slowest_rank_costs(
         StepCost(**{**each, "host": host, "model": ProbedModel(**each["model"])})
-        for host, report in rehearsed
+        for host, report in profiled
         for each in report["step_costs"]
     )
     on_gpus = {cost.host for cost in step_costs if cost.device == "cuda"}
@@ -63,7 +63,7 @@ def summarise(
         compute=tuple(
             _sum_by_device(
                 Compute(**{**each, "host": host})
-                for host, report in rehearsed
+                for host, report in profiled
                 for each in report["compute"]
             )
         ),

@@ -1,8 +1,8 @@
 """One rank of a probe: `python -m yoked.probe.worker SPEC`, started on all hosts as a job.
 
 SPEC is one JSON object:
-rehearsal: {module, args}, or null. The module has `prepare()`, which loads its imports, and
-`report(args, of_all)`, which measures a training step; of_all(text) returns the texts of all ranks.
+profile: {module, args}, or null. The module has `preload()`, which loads its imports, and
+`profile(args, of_all)`, which measures a training step; of_all(text): the texts of all ranks.
 collectives: {largest_bytes, limit_s, gpus: whether tensors may be on GPUs}, or null.
 gate: a file on rank 0's host; nothing is measured before it exists. Or null.
 
@@ -36,8 +36,8 @@ def main(argv: list[str]) -> int:
 
 def _load(spec: dict[str, dict[str, str] | None]) -> None:
     importlib.import_module(MEASURING)
-    if spec["rehearsal"] is not None:
-        importlib.import_module(spec["rehearsal"]["module"]).prepare()
+    if spec["profile"] is not None:
+        importlib.import_module(spec["profile"]["module"]).preload()
 
 
 if __name__ == "__main__":

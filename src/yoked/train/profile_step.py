@@ -1,8 +1,8 @@
 """What a training step costs on this host: `python -m yoked.train.profile_step --depth 4 ...`.
 
-It takes the flags of `yoked train`, builds what a run would, and takes the parts of a step on
-random tokens, in each dtype that is worth a try. No data is needed. Prints one JSON object: host,
-compute and step_costs as yoked.records.measurement has them, and the choices that were made.
+It takes the flags of `yoked train`, builds what a run would, and times steps of it on random
+tokens, in each dtype that is worth a try. No data is needed. Prints one JSON object: host, compute
+and step_costs as yoked.records.measurement has them, and the choices that were made.
 
 Shape legend: b rows of a micro-batch, T tokens a row.
 """
@@ -15,39 +15,38 @@ import json
 import math
 import socket
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from yoked.agent import processors
 from yoked.costmodel.model_shape import ModelShape
 from yoked.records.measurement import Compute, ProbedModel, StepCost
 from yoked.train import choose, kernels
+from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.rank_info import RankInfo
+from yoked.train.comm.step_clock import Phase, StepClock
 from yoked.train.compute import ComputeChoices, measured_compute, set_threads
 from yoked.train.config import TrainConfig
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT
 from yoked.train.model.linear import MatmulBackend, mm_nt
-from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.resolve import ResolvedConfig, common_device_type, resolve
+from yoked.train.trainer import Rows, Trainer
 
 # A dtype is not tried where one micro-batch would take longer in it.
 MOST_BATCH_S = 4.0
-# Repetitions of one thing: until that many, or until they took so long; the optimizer is the
-# smaller part of a step.
-MOST_RUNS = 6
-LIMIT_S = 0.8
-OPTIMIZER_LIMIT_S = 0.25
-# The first of them, which warms up, counts where it takes so long.
-LONG_S = 1.0
+# Steps of one kind after a first one: that many, or until they took so long.
+MOST_STEPS = 6
+LIMIT_S = 1.0
+# No further step where the first takes so long.
+LONG_S = 4.0
 # Beside a row that takes so long, what does not grow with the rows is nothing.
 SLOW_ROW_S = 2.0
 # A product that takes so long is large enough.
@@ -56,20 +55,36 @@ LARGEST_PRODUCT = 8192
 # Out of the caches of all but the largest servers, and of one core there.
 COPY_BYTES = 128_000_000
 _STEPS = 1000
-T = TypeVar("T")
 
 
-class MicroBatch(NamedTuple):
-    """Seconds of the parts of one micro-batch."""
+class PhaseTimes(NamedTuple):
+    """Seconds of the parts of one step. adamw_s: with what else a step does once, such as setting
+    gradients to zero and casting the lm_head's weight.
+    """
 
     forward_s: float
     head_s: float
     backward_s: float
+    muon_s: float
+    adamw_s: float
+
+    @classmethod
+    def of(cls, phase_s: Mapping[Phase, float], step_s: float) -> PhaseTimes:
+        """phase_s: as the step's clock has them. step_s: of all of it."""
+        forward_s, head_s = phase_s["forward"], phase_s["lm_head"]
+        backward_s, muon_s = phase_s["backward"], phase_s["muon"]
+        rest_s = step_s - forward_s - head_s - backward_s - muon_s
+        return cls(forward_s, head_s, backward_s, muon_s, rest_s)
+
+    @property
+    def batch_s(self) -> float:
+        """Of the micro-batch alone."""
+        return self.forward_s + self.head_s + self.backward_s
 
     @property
     def total_s(self) -> float:
-        """All of it."""
-        return self.forward_s + self.head_s + self.backward_s
+        """Of the step."""
+        return sum(self)
 
 
 class Known(NamedTuple):
@@ -79,18 +94,18 @@ class Known(NamedTuple):
     row_s: float
 
 
-def prepare() -> None:
+def preload() -> None:
     """Load what the first backward pass would load: sympy, half a second of work."""
     ones = torch.ones(1, requires_grad=True)
     torch.autograd.grad(2 * ones, ones, ones.detach())
 
 
-def report(
+def profile(
     args: list[str], of_all: Callable[[str], Sequence[str]] = lambda mine: [mine]
 ) -> dict[str, Any]:
-    """Rehearse with the flags of `yoked train`; returns what `main` prints.
+    """Profile a step of what `yoked train` trains with these flags; returns what `main` prints.
 
-    of_all: the words of all ranks of the run that is rehearsed, for this one's; else it is alone.
+    of_all: an all-gather of words over the ranks that are profiled together; else there is one.
     """
     from yoked.train.__main__ import parse
 
@@ -106,7 +121,7 @@ def report(
     host = socket.gethostname()
     # Ranks that are profiled at the same time are no group: each chooses for itself.
     measured = choose.measure_dtypes(model_config, device, dtype=config.dtype, matmul=config.matmul)
-    rehearsal = StepProfiler(config, model_config, device)
+    profiler = StepProfiler(config, model_config, device)
     costs: list[StepCost] = []
     choices: dict[str, list[str]] = {}
     if device.type == "cpu":
@@ -116,9 +131,9 @@ def report(
     for dtype in dtypes_to_try(times, lambda: costs[0].batch_s):
         chosen = choose.choose_dtype([times], dtype)
         compute = measured_compute(config, model_config, device, chosen, measured, threads)
-        rehearsal.compute_by(compute)
+        profiler.compute_by(compute)
         known = _known(costs[0], times, dtype) if costs else None
-        costs.append(rehearsal.cost(host, resolved.device_batch_size, known))
+        costs.append(profiler.cost(host, resolved.device_batch_size, known))
         choices[dtype] = [str(choice) for choice in compute.choices]
     return {
         "host": host,
@@ -143,7 +158,7 @@ def dtypes_to_try(times_s: dict[str, float], batch_s: Callable[[], float]) -> It
 
 
 def _known(first: StepCost, times_s: dict[str, float], dtype: str) -> Known:
-    """What the fastest dtype tells of another. times_s: as `worth_a_try` has them.
+    """What the fastest dtype tells of another. times_s: as `dtypes_to_try` has them.
 
     The overhead is not of products, so not of the dtype.
     """
@@ -165,14 +180,14 @@ def model_config_of(resolved: ResolvedConfig) -> ModelShape:
 
 
 class StepProfiler:
-    """The live parts of a run of one rank, and what they take, in one dtype at a time.
+    """A run of one rank on random rows, in one dtype at a time: `compute_by` says first in which.
 
-    `compute_by` says first in which.
+    What it times are steps of the run's own `Trainer`.
     """
 
     compute: ComputeChoices
     head: FusedLinearCrossEntropy
-    head_weight: Tensor
+    optimizer: MuonAdamW
 
     def __init__(self, config: TrainConfig, model_config: ModelShape, device: torch.device) -> None:
         self.device = device
@@ -183,7 +198,7 @@ class StepProfiler:
         self.buffers = ParamBuffers(self.model, groups, [1.0])
 
     def compute_by(self, compute: ComputeChoices) -> None:
-        """From now on in this dtype and in this way."""
+        """From now on in this dtype and in this way, by an optimizer at its first step."""
         self.compute = compute
         self.model.compute_dtype = choose.DTYPES[compute.dtype]
         self.model.finish()
@@ -191,26 +206,21 @@ class StepProfiler:
             self.model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks
         )
         self.head = FusedLinearCrossEntropy(self.model.config.vocab_size, compute.head)
-        self.head_weight = self._cast_head()
-
-    def new_optimizer(self) -> MuonAdamW:
-        """One at its first step, for the dtype that is computed in."""
-        return MuonAdamW(
+        self.optimizer = MuonAdamW(
             self.buffers,
             Schedule(_STEPS),
             0,
-            backend=self.compute.layers.forward,
-            in_bfloat16=self.compute.dtype == "bfloat16",
+            backend=compute.layers.forward,
+            in_bfloat16=compute.dtype == "bfloat16",
         )
 
     def cost(self, host: str, device_batch_size: int, known: Known | None = None) -> StepCost:
         """What a step costs here, with micro-batches of device_batch_size rows."""
         config = self.model.config
-        taken = self._micro_batches(device_batch_size, known)
+        taken = self._step_times(device_batch_size, known)
         rows = device_batch_size if device_batch_size in taken else min(taken)
         whole = taken[rows]
-        totals_s = {rows: each.total_s for rows, each in taken.items()}
-        adamw_s, muon_s = self._optimizer_step(rows)
+        totals_s = {rows: each.batch_s for rows, each in taken.items()}
         return StepCost(
             host=host,
             device=self.device.type,
@@ -228,91 +238,73 @@ class StepProfiler:
             head_s=whole.head_s,
             backward_s=whole.backward_s,
             overhead_s=known.overhead_s if known else overhead_s(totals_s),
-            adamw_s=adamw_s,
-            muon_s=muon_s,
+            adamw_s=whole.adamw_s,
+            muon_s=whole.muon_s,
         )
 
-    def _micro_batches(self, device_batch_size: int, known: Known | None) -> dict[int, MicroBatch]:
+    def _step_times(self, device_batch_size: int, known: Known | None) -> dict[int, PhaseTimes]:
         """By rows: one size where the overhead is known; one row where that takes long already."""
         if self.compute.compile_blocks:
             # Every size is compiled by itself, for many seconds: the one that trains is enough.
-            batch = self.tokens(device_batch_size)
-            self._run(batch, self._tables(batch))
-            return {device_batch_size: self._micro_batch(device_batch_size)}
+            self._profile(device_batch_size, most_steps=1)
+            return {device_batch_size: self._profile(device_batch_size)}
         if known is not None:
             rows = device_batch_size if known.row_s < SLOW_ROW_S else 1
-            return {rows: self._micro_batch(rows)}
-        taken = {1: self._micro_batch(1)}
-        if taken[1].total_s < SLOW_ROW_S:
+            return {rows: self._profile(rows)}
+        taken = {1: self._profile(1)}
+        if taken[1].batch_s < SLOW_ROW_S:
             # What does not grow with the rows shows in a second size.
             more = max(2, device_batch_size)
-            taken[more] = self._micro_batch(more)
+            taken[more] = self._profile(more)
         return taken
 
-    def _micro_batch(self, rows: int) -> MicroBatch:
-        batch = self.tokens(rows)
-        tables = self._tables(batch)
-        return _typical(lambda: self._run(batch, tables), lambda taken: taken.total_s)
-
-    def _optimizer_step(self, rows: int) -> tuple[float, float]:
-        """(AdamW's, Muon's) seconds, with table rows of a micro-batch of so many rows.
-
-        AdamW's have what else a step does once: gradients set to zero, the head's weight cast.
-        """
-        tables = self._tables(self.tokens(rows))
-        optimizer = self.new_optimizer()
-
-        def adamw() -> None:
-            optimizer.step_adamw(0, tables)
-            self.buffers.zero_grad()
-            self.head_weight = self._cast_head()
-
-        # First, on the gradients that the micro-batches left.
-        muon_s = _typical(
-            lambda: self._timed(lambda: optimizer.step_muon(0)), float, OPTIMIZER_LIMIT_S
+    def _profile(self, rows: int, most_steps: int | None = None) -> PhaseTimes:
+        """The typical one of a few steps, each of one micro-batch of so many rows."""
+        comm = Communicator()
+        # Phases end when the device has computed them, not when it was told to.
+        comm.clock = StepClock(functools.partial(choose.synchronize, self.device))
+        trainer = Trainer(
+            self.model,
+            self.optimizer,
+            self.head,
+            comm,
+            RandomRows(self.model.config),
+            rows_per_step=rows,
+            device_batch_size=rows,
+            shares=[1.0],
         )
-        return _typical(lambda: self._timed(adamw), float, OPTIMIZER_LIMIT_S), muon_s
+        first = self.optimizer.num_updates
+        times: list[PhaseTimes] = []
+        spent_s = 0.0
+        while len(times) < (most_steps or 1 + MOST_STEPS) and spent_s < LIMIT_S:
+            step_s = trainer.step(first + len(times)).compute_s
+            times.append(PhaseTimes.of(comm.clock.phase_s, step_s))
+            spent_s += step_s if len(times) > 1 or step_s > LONG_S else 0.0
+        trainer.close()
+        return typical(times)
 
-    def _run(self, batch: Tensor, tables: RowGrads) -> MicroBatch:
-        """One micro-batch, as the trainer has it. batch: (b, T + 1)."""
-        results: list[Any] = []
-        forward_s = self._timed(lambda: results.append(self.model(batch[:, :-1], tables)))
-        hidden = results.pop()
-        head_s = self._timed(
-            lambda: results.append(
-                self.head.loss(
-                    hidden.detach().flatten(0, 1),
-                    self.head_weight,
-                    batch[:, 1:].flatten(),
-                    grad_scale=1.0 / batch[:, 1:].numel(),
-                    weight_grad_VC=self.buffers.head_grad,
-                )
-            )
-        )
-        gradient = results.pop().hidden_grad
-        backward_s = self._timed(lambda: hidden.backward(gradient.view_as(hidden)))
-        return MicroBatch(forward_s, head_s, backward_s)
 
-    def _timed(self, run: Callable[[], object]) -> float:
-        began_s = time.perf_counter()
-        run()
-        choose.synchronize(self.device)
-        return time.perf_counter() - began_s
+class RandomRows:
+    """An endless stream of rows of which some tokens are frequent, as words are."""
 
-    def _tables(self, batch: Tensor) -> RowGrads:
-        vocab = self.model.config.padded_vocab_size
-        return RowGrads.for_ids(batch[:, :-1], self.buffers.table_widths, vocab)
+    def __init__(self, config: ModelShape) -> None:
+        self.config = config
 
-    def _cast_head(self) -> Tensor:
-        return self.model.lm_head.weight.detach().to(self.model.compute_dtype)
+    def batch(self, start: int, stop: int) -> Rows:
+        """(b, T + 1) ids: id k as often as 1 / k."""
+        draw = np.random.default_rng(start)
+        uniform = draw.random((stop - start, self.config.sequence_len + 1))
+        ids = np.exp(uniform * math.log(self.config.vocab_size)).astype(np.int64) - 1
+        return ids.clip(0, self.config.vocab_size - 1)
 
-    def tokens(self, rows: int) -> Tensor:
-        """(b, T + 1) ids, of which some are frequent, as words are: id k as often as 1 / k."""
-        config = self.model.config
-        draw = torch.Generator().manual_seed(rows)
-        uniform = torch.rand(rows, config.sequence_len + 1, generator=draw)
-        ids = torch.exp(uniform * math.log(config.vocab_size)).long() - 1
-        return ids.clamp(0, config.vocab_size - 1).to(self.device)
+
+def typical(times: Sequence[PhaseTimes]) -> PhaseTimes:
+    """The median step after the first, which warms up but counts where it is the only one.
+
+    Not the fastest: training takes its steps beside whatever else this host has to do.
+    """
+    counted = sorted(times[1:] or times, key=lambda each: each.total_s)
+    return counted[len(counted) // 2]
 
 
 def overhead_s(total_s_by_rows: dict[int, float]) -> float:
@@ -322,20 +314,6 @@ def overhead_s(total_s_by_rows: dict[int, float]) -> float:
     few, many = sorted(total_s_by_rows)
     slope_s = (total_s_by_rows[many] - total_s_by_rows[few]) / (many - few)
     return max(0.0, total_s_by_rows[few] - few * slope_s)
-
-
-def _typical(run: Callable[[], T], seconds: Callable[[T], float], limit_s: float = LIMIT_S) -> T:
-    """The median of a few runs after one to warm up, which counts where it is long.
-
-    Not the fastest: training takes its steps beside whatever else this host has to do.
-    """
-    first = run()
-    taken = [first] if seconds(first) > LONG_S else []
-    spent_s = seconds(first)
-    while not taken or (spent_s < limit_s and len(taken) < MOST_RUNS):
-        taken.append(run())
-        spent_s += seconds(taken[-1])
-    return sorted(taken, key=seconds)[len(taken) // 2]
 
 
 def rates(host: str, device: torch.device, threads: int) -> list[Compute]:
@@ -388,8 +366,8 @@ def _name_of(device: torch.device) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Print the rehearsal of this process; returns the exit status."""
-    sys.stdout.write(json.dumps(report(argv)) + "\n")
+    """Print the profile of this process; returns the exit status."""
+    sys.stdout.write(json.dumps(profile(argv)) + "\n")
     return 0
 
 

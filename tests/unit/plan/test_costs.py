@@ -70,7 +70,7 @@ def test_only_a_lossy_payload_costs_a_codec() -> None:
 
 
 @pytest.mark.parametrize(("rows", "peak_bytes"), [(2, 1.022e9), (8, 1.378e9)])
-def test_memory_is_what_a_rehearsal_took(anchor: ModelShape, rows: int, peak_bytes: float) -> None:
+def test_memory_is_what_a_run_took(anchor: ModelShape, rows: int, peak_bytes: float) -> None:
     need = rank_memory(
         anchor, dtype="float32", rows=rows, owned_fraction=1.0, lossy=False, payload_bytes=0.0
     )

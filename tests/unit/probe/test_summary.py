@@ -20,7 +20,7 @@ FACTS: dict[str, dict[str, Any]] = {
 
 
 def told(cost: StepCost, rates: Compute) -> dict[str, Any]:
-    """A rank's rehearsal as JSON has it, under the name that the host gives itself."""
+    """A rank's profile as JSON has it, under the name that the host gives itself."""
     return {
         "host": "raspberrypi",
         "compute": [{**dataclasses.asdict(rates), "host": "raspberrypi"}],

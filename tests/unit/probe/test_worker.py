@@ -23,19 +23,19 @@ SOURCE = Path(__file__).parents[3] / "src"
 LIMIT_S = 120.0
 # Long enough for both to have imported torch and wait.
 LOADED_S = 8.0
-REHEARSAL = """
+PROFILER = """
 import os
 
-prepared_by = None
+preloaded_by = None
 
-def prepare():
-    global prepared_by
-    prepared_by = os.sched_getscheduler(0)
+def preload():
+    global preloaded_by
+    preloaded_by = os.sched_getscheduler(0)
 
-def report(args, of_all):
+def profile(args, of_all):
     gate = args[0].partition("--gate=")[2]
     return {
-        "prepared_by": prepared_by,
+        "preloaded_by": preloaded_by,
         "args": args,
         "device_types": of_all("device-of-" + os.environ["RANK"]),
         "rank": int(os.environ["RANK"]),
@@ -55,7 +55,7 @@ def run_ranks(
     folder: Path, spec: dict[str, Any], meanwhile: Callable[[], None] = lambda: None
 ) -> list[tuple[int, str, str]]:
     """(exit status, stdout, stderr) of two ranks. meanwhile: done when they are started."""
-    (folder / "rehearsal_of_two.py").write_text(REHEARSAL)
+    (folder / "profiler_of_two.py").write_text(PROFILER)
     shared = {
         **os.environ,
         "PYTHONPATH": f"{SOURCE}:{folder}",
@@ -85,11 +85,11 @@ def run_ranks(
     return [(rank.returncode, *each) for rank, each in zip(ranks, said, strict=True)]
 
 
-def test_two_ranks_rehearse_and_time_every_collective_and_rank_0_alone_tells(
+def test_two_ranks_profile_and_time_every_collective_and_rank_0_alone_tells(
     tmp_path: Path,
 ) -> None:
     spec = {
-        "rehearsal": {"module": "rehearsal_of_two", "args": ["--depth=2"]},
+        "profile": {"module": "profiler_of_two", "args": ["--depth=2"]},
         "collectives": {"largest_bytes": 16_000, "limit_s": 0.5, "gpus": False},
         "gate": None,
     }
@@ -101,10 +101,10 @@ def test_two_ranks_rehearse_and_time_every_collective_and_rank_0_alone_tells(
     *progress, last = [json.loads(line) for line in first[1].splitlines()]
     assert all("doing" in line for line in progress)
     result = last["result"]
-    assert [each["rank"] for each in result["rehearsals"]] == [0, 1]
-    assert result["rehearsals"][1]["args"] == ["--depth=2"]
+    assert [each["rank"] for each in result["profiles"]] == [0, 1]
+    assert result["profiles"][1]["args"] == ["--depth=2"]
     everyones = ["device-of-0", "device-of-1"]
-    assert [each["device_types"] for each in result["rehearsals"]] == [everyones] * 2
+    assert [each["device_types"] for each in result["profiles"]] == [everyones] * 2
     timed = [(each["op"], each["payload_bytes"]) for each in result["collectives"]]
     assert timed == [
         (op, size)
@@ -121,7 +121,7 @@ def test_nothing_is_measured_before_the_gate_opens_and_then_as_ever(
 ) -> None:
     gate = tmp_path / "measure"
     spec = {
-        "rehearsal": {"module": "rehearsal_of_two", "args": [f"--gate={gate}"]},
+        "profile": {"module": "profiler_of_two", "args": [f"--gate={gate}"]},
         "collectives": None,
         "gate": str(gate),
     }
@@ -134,8 +134,8 @@ def test_nothing_is_measured_before_the_gate_opens_and_then_as_ever(
 
     assert [rank[0] for rank in ranks] == [0, 0], ranks
     *_, last = [json.loads(line) for line in ranks[0][1].splitlines()]
-    rehearsals = last["result"]["rehearsals"]
-    assert [each["gate_open"] for each in rehearsals] == [True, True]
+    profiles = last["result"]["profiles"]
+    assert [each["gate_open"] for each in profiles] == [True, True]
     # In spare time.
-    assert [each["prepared_by"] for each in rehearsals] == [os.SCHED_IDLE] * 2
-    assert [each["policy"] for each in rehearsals] == [os.sched_getscheduler(0)] * 2
+    assert [each["preloaded_by"] for each in profiles] == [os.SCHED_IDLE] * 2
+    assert [each["policy"] for each in profiles] == [os.sched_getscheduler(0)] * 2

@@ -1,4 +1,4 @@
-"""A rehearsal takes the parts of a step as the trainer has them. How long is not tested."""
+"""The profiler takes steps of the run's own trainer. How long they take is not tested."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PATH: AttentionPath = "sdpa"
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """One repetition of everything."""
-    monkeypatch.setattr(profile_step, "MOST_RUNS", 1)
+    monkeypatch.setattr(profile_step, "MOST_STEPS", 1)
     monkeypatch.setattr(profile_step, "PRODUCT_S", 1e-9)
     monkeypatch.setattr(profile_step, "COPY_BYTES", 1_000_000)
 
 
 def profiled(config: ModelShape, compute: ComputeChoices) -> profile_step.StepProfiler:
-    """A rehearsal of a model here, in one way to compute."""
+    """A profiler of a model here, in one way to compute."""
     parts = profile_step.StepProfiler(TrainConfig(), config, torch.device("cpu"))
     parts.compute_by(compute)
     return parts
@@ -88,7 +88,7 @@ def test_every_parameter_takes_part_in_the_step() -> None:
 
 
 @pytest.mark.usefixtures("brief")
-def test_a_second_dtype_is_rehearsed_as_if_it_were_the_first() -> None:
+def test_a_second_dtype_is_profiled_as_if_it_were_the_first() -> None:
     config = ModelShape.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
     float32 = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
     parts = profiled(
@@ -106,11 +106,12 @@ def test_a_second_dtype_is_rehearsed_as_if_it_were_the_first() -> None:
     ]
     assert dtypes[0] == dtypes[1]
     moments = [
-        {name: each.dtype for name, each in parts.new_optimizer().exp_avg_sq.items()}
+        {name: each.dtype for name, each in parts.optimizer.exp_avg_sq.items()}
         for parts in (parts, fresh)
     ]
     assert moments[0] == moments[1]
-    assert parts.model(parts.tokens(1)[:, :-1]).dtype == torch.float32
+    rows = torch.from_numpy(profile_step.RandomRows(config).batch(0, 1))
+    assert parts.model(rows[:, :-1]).dtype == torch.float32
     assert (second.dtype, second.tokens, second.overhead_s) == ("float32", 64, first.overhead_s)
 
 
@@ -127,16 +128,16 @@ def test_where_a_row_takes_seconds_one_is_enough() -> None:
 
 def test_tokens_are_drawn_as_words_are_some_often_most_seldom() -> None:
     config = ModelShape.from_depth(1, head_dim=32, sequence_len=512, vocab_size=32_768)
-    compute = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
-    parts = profiled(config, compute)
+    stream = profile_step.RandomRows(config)
 
-    ids = parts.tokens(2)[:, :-1]
+    rows = stream.batch(0, 2)
 
-    assert ids.shape == (2, 512)
-    assert int(ids.min()) >= 0
-    assert int(ids.max()) < 32_768
+    assert rows.shape == (2, 513)
+    assert rows.min() >= 0
+    assert rows.max() < 32_768
     # Of text there are about 455.
-    assert 300 < len(torch.unique(ids)) < 700
+    assert 300 < len(set(rows[:, :-1].flatten().tolist())) < 700
+    assert (stream.batch(2, 4) != rows).any()
 
 
 def test_what_does_not_grow_with_the_rows_is_the_overhead() -> None:
@@ -164,18 +165,27 @@ def test_the_fastest_dtype_comes_first_and_a_slow_one_is_left_out(
     assert list(profile_step.dtypes_to_try(times_s, lambda: batch_s)) == tried
 
 
-def test_the_first_run_only_warms_up_unless_it_is_long() -> None:
-    quick, slow = iter([0.2, 0.05, 0.3, 0.1, 0.2]), iter([3.5, 3.0])
+def test_the_first_step_only_warms_up_unless_it_is_alone() -> None:
+    steps = [profile_step.PhaseTimes(s, 0.0, 0.0, 0.0, 0.0) for s in (0.2, 0.05, 0.3, 0.1)]
 
-    assert profile_step._typical(lambda: next(quick), float) == 0.2
-    assert profile_step._typical(lambda: next(slow), float) == 3.5
+    assert profile_step.typical(steps).total_s == 0.1
+    assert profile_step.typical(steps[:1]).total_s == 0.2
+
+
+def test_what_has_no_phase_counts_as_adamw() -> None:
+    phase_s = {"forward": 1.0, "lm_head": 2.0, "backward": 3.0, "muon": 4.0, "adamw": 5.0}
+
+    times = profile_step.PhaseTimes.of(phase_s, step_s=16.5)
+
+    assert times == profile_step.PhaseTimes(1.0, 2.0, 3.0, 4.0, 6.5)
+    assert (times.batch_s, times.total_s) == (6.0, 16.5)
 
 
 def test_what_a_first_backward_pass_loads_is_loaded_before() -> None:
     script = """
 import sys
 from yoked.train import profile_step
-profile_step.prepare()
+profile_step.preload()
 before = set(sys.modules)
 import torch
 x = torch.ones(2, requires_grad=True)
@@ -191,4 +201,4 @@ print(len(set(sys.modules) - before))
 
 def test_a_model_that_cannot_be_is_refused() -> None:
     with pytest.raises(UsageError, match="wide"):
-        profile_step.report(["--depth=1", "--aspect-ratio=8", "--head-dim=8"])
+        profile_step.profile(["--depth=1", "--aspect-ratio=8", "--head-dim=8"])

@@ -243,7 +243,7 @@ class _Probe:
             skipped_sizes=from_ranks.get("left_out", []),
             choices={
                 seat.host.name: report["choices"]
-                for seat, report in _by_seat(seats, from_ranks.get("rehearsals", []))
+                for seat, report in _by_seat(seats, from_ranks.get("profiles", []))
                 if report is not None
             },
             problem=problem,
@@ -291,7 +291,7 @@ class _Probe:
     ) -> tuple[Sequence[Seat], Mapping[str, Any]]:
         """Run the ranks' part. links: called while hosts load torch, if they have spare time."""
         from yoked.cli.commands.probe_job import (
-            REHEARSAL,
+            PROFILER,
             have_spare_time,
             run_worker,
             seats_of,
@@ -302,14 +302,14 @@ class _Probe:
         if not meanwhile:
             links()
         self._progress.show("starting " + ", ".join(seat.host.name for seat in seats))
-        rehearsal = {"module": REHEARSAL, "args": self._model.to_args()}
+        profile = {"module": PROFILER, "args": self._model.to_args()}
         collectives = {
             "largest_bytes": QUICK_LARGEST_BYTES if self._quick else LARGEST_BYTES,
             "limit_s": self._limit_s * (QUICK_FRACTION if self._quick else 1.0),
             "gpus": self._model.device_type in ("auto", "cuda"),
         }
         spec = {
-            "rehearsal": rehearsal if self._parts.compute else None,
+            "profile": profile if self._parts.compute else None,
             "collectives": collectives if self._parts.collectives else None,
         }
         return seats, run_worker(
@@ -327,7 +327,7 @@ class _Probe:
 
         ranks = [
             RankReport(seat.host.name, report)
-            for seat, report in _by_seat(seats, from_ranks.get("rehearsals", []))
+            for seat, report in _by_seat(seats, from_ranks.get("profiles", []))
         ]
         return summarise(
             fleet=self._fleet.name,

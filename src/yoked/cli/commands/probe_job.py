@@ -25,7 +25,7 @@ from yoked.runs import stamp
 from yoked.spare import SPARE_TIME
 
 WORKER = "yoked.probe.worker"
-REHEARSAL = "yoked.train.profile_step"
+PROFILER = "yoked.train.profile_step"
 GATE = "measure"
 SPARE_CORES = 0.5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -19,7 +19,9 @@ class StepClock:
     A later recorder of phases and collectives has its place here: each begins and ends here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
+        """synchronize: called where a phase begins and ends, to count what a GPU computes."""
+        self._synchronize = synchronize
         self.phase_s: dict[Phase, float] = defaultdict(float)
         self.blocked_s: dict[WaitsFor, float] = {"ranks": 0.0, "bytes": 0.0}
         self._started = time.perf_counter()
@@ -37,9 +39,11 @@ class StepClock:
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
-        """Count what is computed meanwhile; on a GPU only what is told to it."""
+        """Count what is computed meanwhile; on a GPU, unless synchronized, what is told to it."""
+        self._synchronize()
         before_s = self.computed_s
         yield
+        self._synchronize()
         self.phase_s[name] += self.computed_s - before_s
 
     @contextmanager
