@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from yoked.core.fs import sync_path
 from yoked.errors import YokedError
 from yoked.paths import private_folder
 
@@ -45,7 +46,9 @@ class Journal:
         self._file = os.fdopen(os.open(path, flags, 0o666), "ab+", buffering=0)
         cut_torn_line(self._file)
         if fsync:
-            _sync_folder(path.parent)
+            # Where the file system can: a line in a file without a name is lost as well.
+            with contextlib.suppress(OSError):
+                sync_path(path.parent)
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one event. Numbers that JSON lacks (nan, inf) are written as null."""
@@ -181,16 +184,6 @@ def cut_torn_line(file: io.FileIO) -> None:
 
 def _line(event: Mapping[str, Any]) -> bytes:
     return json.dumps(_finite(event), separators=(",", ":"), allow_nan=False).encode() + b"\n"
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the name of a new file survive a loss of power, where the file system can."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _finite(value: Any) -> Any:

@@ -21,9 +21,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.files import blob_path, free_bytes, require, sync_tree, writing_to
+from yoked.agent.files import blob_path, require, sync_tree, writing_to
 from yoked.agent.programs import Outcome, run_program
 from yoked.agent.server import Call
+from yoked.core.fs import free_bytes
 from yoked.errors import HostError
 from yoked.paths import cache_root, private_folder
 

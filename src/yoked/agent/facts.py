@@ -15,8 +15,8 @@ from typing import Any
 
 from yoked.agent import gpus, identity, processors
 from yoked.agent.ask import number, said_by, sysctl, text
-from yoked.agent.files import free_bytes
 from yoked.agent.server import Call
+from yoked.core.fs import free_bytes
 from yoked.paths import cache_root, state_root
 
 

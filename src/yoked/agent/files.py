@@ -13,7 +13,6 @@ import errno
 import hashlib
 import os
 import re
-import shutil
 import stat
 import tempfile
 import zlib
@@ -21,13 +20,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from yoked.agent.server import Call
+from yoked.core.fs import free_bytes, nearest_folder, sha256_of, sync_path
 from yoked.errors import HostError
 from yoked.paths import cache_root, private_folder
 
 # EFBIG is a limit on the size of a file (ulimit -f); a quota has its own number.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_CHUNK_BYTES = 1 << 20
 _READ_ONLY = 0o444
 _SYNC_THREADS = 8
 _HAS_CONTENT = {stat.S_IFREG, stat.S_IFDIR}
@@ -112,15 +111,6 @@ def blob_path(digest: str) -> Path:
     return blobs_root() / digest[:2] / digest
 
 
-def sha256_of(path: Path) -> str:
-    """sha256 of a file's content, in hex, read in chunks."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            found.update(chunk)
-    return found.hexdigest()
-
-
 def sync_files(paths: Iterable[Path]) -> None:
     """Make the content of files, and the names in folders, survive a loss of power.
 
@@ -133,7 +123,7 @@ def sync_files(paths: Iterable[Path]) -> None:
 
     with ThreadPoolExecutor(_SYNC_THREADS) as pool:
         # The list raises what a thread raised.
-        list(pool.map(_sync_file, paths))
+        list(pool.map(sync_path, paths))
 
 
 def sync_tree(folder: Path) -> None:
@@ -143,30 +133,6 @@ def sync_tree(folder: Path) -> None:
         found += [Path(parent, name) for name in [*folders, *names]]
     # A link has no content but its name, and opening a pipe would wait for its other end.
     sync_files(path for path in found if stat.S_IFMT(path.lstat().st_mode) in _HAS_CONTENT)
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as problem:
-        # A file system that cannot do it for folders, as fsync(2) has it.
-        if problem.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def free_bytes(folder: Path) -> int:
-    """Free space where `folder` is, or will be made."""
-    return shutil.disk_usage(_nearest(folder)).free
-
-
-def _nearest(folder: Path) -> Path:
-    """The folder, or the one above it that is there."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:
@@ -197,7 +163,9 @@ def disk_full(path: Path, needed_bytes: int | None) -> HostError:
     needed = "" if needed_bytes is None else f"{needed_bytes:,} bytes are needed, "
     return HostError(
         f"{path}: the disk is full: {needed}{free_bytes(path):,} bytes are free",
-        fix=(f"df -h {_nearest(path)}    there; free some space, then run the same command again",),
+        fix=(
+            f"df -h {nearest_folder(path)}    there; free some space, then run the command again",
+        ),
     )
 
 

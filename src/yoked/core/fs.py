@@ -37,7 +37,7 @@ def write_bytes(path: Path, content: bytes, *, mode: int = 0o666, durable: bool 
             temporary.unlink()
         raise
     if durable:
-        sync_folder(path.parent)
+        sync_path(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -103,9 +103,9 @@ class HashingWriter:
             self._file.close()
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Make a file's content, or the names in a folder, survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -127,6 +127,11 @@ def sha256_of(path: Path) -> str:
 
 def free_bytes(folder: Path) -> int:
     """Free space on the disk of a folder, which need not exist yet."""
+    return shutil.disk_usage(nearest_folder(folder)).free
+
+
+def nearest_folder(folder: Path) -> Path:
+    """The folder, or the one above it that exists."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    return shutil.disk_usage(folder).free
+    return folder

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from yoked.agent.artefacts import cpu_type, kernel_keys
-from yoked.agent.files import sha256_of
 from yoked.agent.folders import FILE, LABEL, pack_entries
+from yoked.core.fs import sha256_of
 from yoked.errors import DataError, UsageError
 from yoked.launch.blobs import Progress, push_blobs, unreadable
 from yoked.paths import cache_root

@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import yoked
-from yoked.agent.files import sha256_of
 from yoked.agent.folders import FILE, LINK, PROGRAM, entries_digest, pack_entries
+from yoked.core.fs import sha256_of
 from yoked.errors import UsageError
 from yoked.launch.blobs import Progress, push_blobs, unreadable
 from yoked.launch.gitignore import Rules

@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from yoked.agent.files import sha256_of
+from yoked.core.fs import sha256_of
 from yoked.errors import HostError
 from yoked.paths import cache_root, private_folder
 

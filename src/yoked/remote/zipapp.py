@@ -12,7 +12,16 @@ from pathlib import Path
 import yoked
 
 # All that the agent imports, and nothing else: tests hold this list to its imports.
-PARTS = ("__init__.py", "errors.py", "paths.py", "shape.py", "journal.py", "tether.py", "agent")
+PARTS = (
+    "__init__.py",
+    "errors.py",
+    "paths.py",
+    "shape.py",
+    "journal.py",
+    "tether.py",
+    "core",
+    "agent",
+)
 _MAIN = "import sys\nfrom yoked.agent.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
 # The oldest time that a zip can hold: a stamp of today would be another file tomorrow.
 _STAMP = (1980, 1, 1, 0, 0, 0)
