@@ -1,11 +1,11 @@
-"""Every message of a step: when it is ready, its time on the network, and the bytes per rank."""
+"""Every message of a step: who sends it to whom, and its time on the network."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -13,6 +13,8 @@ from yoked.costmodel.work import DENSE_BYTES, Network, RankWork, StepTraffic
 
 # One float32 sum of a token, over a part of the vocabulary.
 SUM_BYTES = 4.0
+# Rows of the lm_head's gradient that are sent at once, on all ranks alike.
+GRAD_CHUNK_COLUMNS = 2048
 
 
 def ring_bytes(payload_bytes: float, ranks: int) -> float:
@@ -24,23 +26,43 @@ def ring_bytes(payload_bytes: float, ranks: int) -> float:
 
 
 @dataclass
-class Message:
-    """A message of one step, sent by all ranks at once.
+class Send:
+    """What the ranks of one class send of a message; a collective has one Send of all classes.
 
-    latency_s: from the moment when it is ready on all ranks to its first byte.
-    bytes_by_class: sent plus received by one rank of each class.
-    bytes_by_host: sent through the port of each host.
-    senders_left: rank classes that have not computed their part yet.
+    classes: whose ranks send it. transfer_s: where nothing else is on the network.
+    latency_s: from the moment when it is ready to its first byte.
+    egress, ingress: bytes through the port of each host.
+    bytes_by_class: that a rank of each class sends and receives of it; received_by: those that get
+    some. senders_left: classes that have not computed their part yet.
     """
 
+    classes: frozenset[int]
     transfer_s: float
     latency_s: float
+    egress: dict[str, float]
+    ingress: dict[str, float]
     bytes_by_class: tuple[float, ...]
-    bytes_by_host: dict[str, float]
+    received_by: frozenset[int]
     senders_left: int
     remaining_s: float
     ready_s: float = math.inf
     end_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of one step from every rank to others. sends: of each rank class."""
+
+    sends: tuple[Send, ...]
+
+    def awaited_by(self, number: int) -> list[Send]:
+        """What a rank of this class receives: it waits for those senders, and for no others."""
+        return [send for send in self.sends if number in send.received_by]
+
+    def copy(self) -> Message:
+        """The same message of another step, with nothing sent yet."""
+        fresh = {id(send): dataclasses.replace(send) for send in self.sends}
+        return Message(tuple(fresh[id(send)] for send in self.sends))
 
 
 class RankClasses:
@@ -51,10 +73,11 @@ class RankClasses:
         ranks_on_host = Counter(work.host for work in works)
         numbers: dict[object, int] = {}
         self.works: list[RankWork] = []
-        self.counts: list[int] = []
-        self.hosts: dict[str, Counter[int]] = {}
+        self.counts: list[int] = []  # ranks of each class
+        self.hosts: dict[str, Counter[int]] = {}  # by host: its ranks of each class
         for work in works:
             without_host = dataclasses.replace(work, host="")
+            # Ranks with equal work behave alike if equally many of them share an equally fast port.
             key = (without_host, network.ports.get(work.host), ranks_on_host[work.host])
             number = numbers.setdefault(key, len(numbers))
             if number == len(self.works):
@@ -64,41 +87,60 @@ class RankClasses:
             self.hosts.setdefault(work.host, Counter())[number] += 1
 
     def all_reduce(self, payload_bytes: float, *, hops: int) -> Message:
-        """A ring all-reduce. The ranks of a host are neighbours: one of them uses the port.
+        """A ring all-reduce: its bytes move once all ranks have called it. The ranks of a host are
+        neighbours: one of them uses the port.
 
         hops: messages from rank to rank, one after the other.
         """
         rank_bytes = ring_bytes(payload_bytes, self.num_ranks)
         by_host = dict.fromkeys(self.hosts, rank_bytes if len(self.hosts) > 1 else 0.0)
-        by_class = [rank_bytes] * len(self.works)
-        return self._message(by_class, by_class, by_host, by_host, hops)
+        numbers = frozenset(range(len(self.works)))
+        send = self._send(numbers, [2 * rank_bytes] * len(numbers), by_host, by_host, numbers, hops)
+        return Message((send,) * len(numbers))
 
-    def exchange(self, sent: list[float], received: list[float]) -> Message:
-        """A message from every rank to every other. sent, received: bytes, by rank class."""
-        return self._message(
-            sent, received, self._bytes_off_host(sent), self._bytes_off_host(received)
+    def exchange(self, pair_bytes: Callable[[int, int], float]) -> Message:
+        """A message from every rank to every other, sent as soon as its sender has it.
+
+        pair_bytes: from a rank of one class to a rank of another, or of the same.
+        """
+        return Message(
+            tuple(self._send_of(number, pair_bytes) for number in range(len(self.works)))
         )
 
-    def _bytes_off_host(self, bytes_by_class: list[float]) -> dict[str, float]:
-        """Bytes by host, without those between ranks of the same host."""
-        found = {}
+    def _send_of(self, sender: int, pair_bytes: Callable[[int, int], float]) -> Send:
+        each = [pair_bytes(sender, receiver) for receiver in range(len(self.works))]
+        by_class = [self._ranks_but_one(sender, other) * each[other] for other in range(len(each))]
+        receivers = frozenset(number for number, received in enumerate(by_class) if received)
+        sent = sum(
+            self._ranks_but_one(receiver, sender) * size for receiver, size in enumerate(each)
+        )
+        by_class[sender] += sent
+        egress, ingress = dict.fromkeys(self.hosts, 0.0), dict.fromkeys(self.hosts, 0.0)
         for host, counts in self.hosts.items():
-            off_host = (self.num_ranks - sum(counts.values())) / max(self.num_ranks - 1, 1)
-            found[host] = off_host * sum(n * bytes_by_class[number] for number, n in counts.items())
-        return found
+            for receiver, size in enumerate(each):  # only what is for other hosts uses the port
+                elsewhere = self.counts[receiver] - counts[receiver]
+                egress[host] += counts[sender] * elsewhere * size
+                senders_elsewhere = self.counts[sender] - counts[sender]
+                ingress[host] += counts[receiver] * senders_elsewhere * size
+        return self._send(frozenset({sender}), by_class, egress, ingress, receivers)
 
-    def _message(
+    def _ranks_but_one(self, number: int, other: int) -> int:
+        """Ranks of a class, without that of `other` itself: nobody sends to himself."""
+        return self.counts[number] - (number == other)
+
+    def _send(
         self,
-        sent: list[float],
-        received: list[float],
+        numbers: frozenset[int],
+        bytes_by_class: Sequence[float],
         egress: dict[str, float],
         ingress: dict[str, float],
+        received_by: frozenset[int],
         hops: int = 1,
-    ) -> Message:
-        bytes_by_class = tuple(a + b for a, b in zip(sent, received, strict=True))
+    ) -> Send:
         transfer_s = max(bytes_by_class) / self.network.local_bytes_per_s
         if len(self.hosts) > 1:
             ports = self.network.ports
+            # A port sends and receives at once: the slowest direction of any port decides.
             transfer_s = max(
                 max(
                     egress[host] / ports[host].out_bytes_per_s,
@@ -106,12 +148,21 @@ class RankClasses:
                 )
                 for host in self.hosts
             )
-        latency_s = hops * self.network.latency_s
-        return Message(transfer_s, latency_s, bytes_by_class, egress, len(self.works), transfer_s)
+        return Send(
+            classes=numbers,
+            transfer_s=transfer_s,
+            latency_s=hops * self.network.latency_s,
+            egress=egress,
+            ingress=ingress,
+            bytes_by_class=tuple(bytes_by_class),
+            received_by=received_by,
+            senders_left=len(numbers),
+            remaining_s=transfer_s,
+        )
 
 
 class StepMessages:
-    """The messages of one step, in the order in which they queue for the network.
+    """The messages of one step, in the order in which a rank sends them.
 
     has_rows: which messages of embedding rows there are before the last one: that of the early
     micro-batches, and the two of the deferred ones.
@@ -121,7 +172,7 @@ class StepMessages:
         self, traffic: StepTraffic, in_order: list[Message], *, has_rows: tuple[bool, bool, bool]
     ) -> None:
         self.traffic, self.in_order, self.has_rows = traffic, in_order, has_rows
-        rest = iter(in_order)
+        rest = iter(in_order)  # the order of `step_messages`
         has_early, *has_deferred = has_rows
         self.early = next(rest) if has_early else None
         chunks = traffic.head_chunks if traffic.lm_head == "replicated" else 0
@@ -131,80 +182,71 @@ class StepMessages:
         self.deferred = [next(rest) if has else None for has in has_deferred]
         self.layers = list(islice(rest, traffic.layers))
         self.rows = next(rest)
+        self.done = next(rest)
         self.updates = list(rest)
 
     def copy(self) -> StepMessages:
         """The same messages for another step."""
-        fresh = [dataclasses.replace(message) for message in self.in_order]
+        fresh = [message.copy() for message in self.in_order]
         return StepMessages(self.traffic, fresh, has_rows=self.has_rows)
 
 
 def step_messages(classes: RankClasses, traffic: StepTraffic) -> StepMessages:
     """All messages of a step."""
-    others, dense = classes.num_ranks - 1, traffic.dense_bytes
-    layer = traffic.matrix_numbers / traffic.layers * dense
+    dense = traffic.dense_bytes
+    layer = traffic.matrix_numbers / traffic.layers * dense  # bytes; so are bucket and row
     bucket = traffic.matrix_numbers / traffic.buckets * dense
     row = traffic.embedding_row_numbers * traffic.row_bytes
     owned = [work.owned_fraction for work in classes.works]
-    gradients = classes.exchange(
-        [(1 - fraction) * layer for fraction in owned],
-        [others * fraction * layer for fraction in owned],
-    )
+    # A rank sends what others own, and receives from each other rank what it owns.
+    gradients = classes.exchange(lambda _, receiver: owned[receiver] * layer)
     rows = _all_gather(classes, [row * work.table_rows for work in classes.works])
-    updates = classes.exchange(
-        [others * fraction * bucket for fraction in owned],
-        [(1 - fraction) * bucket for fraction in owned],
-    )
+    # The reverse: an owner sends its new matrices to each other rank.
+    updates = classes.exchange(lambda sender, _: owned[sender] * bucket)
     early, first, second = (
         [row * count for count in counts]
         for counts in zip(
             *((work.early_rows, *work.deferred_rows) for work in classes.works), strict=True
         )
     )
+    # As `yoked.train.sync.exact` sends them: deferred rows stay behind the lm_head's gradient.
     in_order = [
         *([_all_gather(classes, early)] if any(early) else []),
         *_head_messages(classes, traffic),
         *[_all_gather(classes, deferred) for deferred in (first, second) if any(deferred)],
         *[gradients] * traffic.layers,
         rows,
+        # All ranks wait for the slowest before they wait for its bytes (`ExactSync.backward_done`).
+        classes.all_reduce(0.0, hops=2 * (classes.num_ranks - 1)),
         *[updates] * traffic.buckets,
     ]
+    # in_order repeats one object; each message of the copy has a state of its own.
     return StepMessages(traffic, in_order, has_rows=(any(early), any(first), any(second))).copy()
 
 
 def _head_messages(classes: RankClasses, traffic: StepTraffic) -> list[Message]:
     """The chunks of the lm_head's gradient, or the messages of a vocab-parallel lm_head."""
     if traffic.lm_head == "vocab-parallel":
-        own = [traffic.token_bytes * work.tokens for work in classes.works]
+        own = [traffic.token_bytes * work.tokens for work in classes.works]  # bytes, by class
         hidden = _all_gather(classes, own)
         total = sum(count * each for count, each in zip(classes.counts, own, strict=True))
         tokens = total / traffic.token_bytes
+        # For each token: the sum of the part's exponentials, and the target's logit.
         sums = _all_gather(classes, [2 * SUM_BYTES * tokens] * len(own))
-        hidden_grads = classes.exchange(
-            [total - each for each in own], [(classes.num_ranks - 1) * each for each in own]
-        )
+        # From each part of the vocabulary, each rank gets a gradient of its own tokens.
+        hidden_grads = classes.exchange(lambda _, receiver: own[receiver])
         return [hidden, sums, hidden_grads]
     head_bytes = traffic.head_numbers / traffic.head_chunks * traffic.dense_bytes
-    chunk = classes.all_reduce(
-        head_bytes, hops=_all_reduce_hops(classes.num_ranks, traffic.dense_bytes)
-    )
+    ranks = classes.num_ranks
+    if ranks <= 2:  # they send each other what they have, and both add
+        chunk = _all_gather(classes, [head_bytes] * len(classes.works))
+    else:
+        # A ring for float32, the two phases of a `CompressedReduce` for compressed gradients.
+        hops = 2 * (ranks - 1) if traffic.dense_bytes == DENSE_BYTES["exact"] else 2
+        chunk = classes.all_reduce(head_bytes, hops=hops)
     return [chunk] * traffic.head_chunks
-
-
-def _all_reduce_hops(ranks: int, dense_bytes: float) -> int:
-    """Messages, one after the other, in which the lm_head's gradient is summed.
-
-    Two ranks send each other one message. More use the ring all-reduce for float32, and the two
-    phases of `yoked.train.sync.exchange` for compressed gradients.
-    """
-    if ranks <= 2:
-        return 1
-    return 2 * (ranks - 1) if dense_bytes == DENSE_BYTES["exact"] else 2
 
 
 def _all_gather(classes: RankClasses, own_bytes: list[float]) -> Message:
     """Send every rank's own_bytes, given by rank class, to all others."""
-    total = sum(count * each for count, each in zip(classes.counts, own_bytes, strict=True))
-    return classes.exchange(
-        [(classes.num_ranks - 1) * each for each in own_bytes], [total - each for each in own_bytes]
-    )
+    return classes.exchange(lambda sender, _: own_bytes[sender])

@@ -1,4 +1,4 @@
-"""A discrete-event simulation of training steps: ranks that compute, and a queue of messages."""
+"""A discrete-event simulation of training steps: ranks that compute, and what they send."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from yoked.costmodel.messages import Message, RankClasses, StepMessages, step_messages
+from yoked.costmodel.messages import Message, RankClasses, Send, StepMessages, step_messages
 from yoked.costmodel.work import HostStep, Network, RankWork, StepForecast, StepTraffic
 
 # A rank computes at least at this fraction of its speed, however fast messages arrive.
 MIN_SPEED = 0.1
 # The lm_head's gradient is the last of its three products: its first chunk is ready after two.
 HEAD_BEFORE_FIRST_CHUNK = 2 / 3
+# Steps before the one that counts: in the first, no new matrices of an earlier step arrive.
 STEADY_AFTER_STEPS = 2
 # Smaller differences are rounding errors.
 ROUNDING_S = 1e-12
@@ -39,22 +40,24 @@ def simulate_step(
             (simulation.classes[number] for number in classes),
             key=lambda rank_class: rank_class.compute_s,
         )
+        # A host's parts add up to step_s: if its own step is shorter, it waits for the rest.
         wait_s = slowest.wait_s + step_s - slowest.step_s
-        sent = sum(message.bytes_by_host.get(host, 0.0) for message in steps[-1].in_order)
+        last = {id(send): send for each in steps[-1].in_order for send in each.sends}
+        sent = sum(send.egress.get(host, 0.0) for send in last.values())
         hosts[host] = HostStep(slowest.compute_s, slowest.exposed_s, wait_s, sent)
     return StepForecast(step_s, simulation.in_flight_s(), hosts)
 
 
 @dataclass(frozen=True)
 class _Event:
-    """Compute for `seconds`; then send a message, or wait for messages.
+    """Compute for `seconds`; then send a part of a message, or wait for what others send.
 
     begins_step: this is the first event of a step.
     """
 
     seconds: float = 0.0
-    send: Message | None = None
-    wait: tuple[Message, ...] = ()
+    send: Send | None = None
+    wait: tuple[Send, ...] = ()
     begins_step: bool = False
 
 
@@ -64,7 +67,7 @@ class _RankClass:
 
     events: Iterator[_Event]
     slowdown_s_per_byte: float
-    left_s: float = 0.0
+    left_s: float = 0.0  # of the current event, at full speed
     current: _Event | None = None
     blocked_since_s: float = 0.0
     finished: bool = False
@@ -86,27 +89,42 @@ class _RankClass:
         self.finished, self.step_s = True, now_s - self.began_s
 
     def unblock(self, now_s: float) -> None:
-        """End a wait: it was for ranks until the messages were ready, and for bytes afterwards."""
+        """End a wait: it was for ranks until they had sent, and for bytes afterwards."""
         assert self.current is not None
-        ready_s = max(message.ready_s for message in self.current.wait)
+        ready_s = max(send.ready_s for send in self.current.wait)
         self.wait_s += max(0.0, ready_s - self.blocked_since_s)
         self.exposed_s += now_s - max(self.blocked_since_s, ready_s)
         self.current = None
 
 
 class _RankTimeline:
-    """The events of a rank of one class. num_ranks, tokens: of all ranks together."""
+    """The events of a rank of one class. tokens: of all ranks together."""
 
-    def __init__(self, work: RankWork, traffic: StepTraffic, num_ranks: int, tokens: float) -> None:
-        self.work, self.traffic, self.num_ranks, self.tokens = work, traffic, num_ranks, tokens
+    def __init__(
+        self, number: int, rank_classes: RankClasses, traffic: StepTraffic, tokens: float
+    ) -> None:
+        self.number, self.work, self.traffic = number, rank_classes.works[number], traffic
+        self.num_ranks, self.tokens = rank_classes.num_ranks, tokens
+
+    def _send(self, seconds: float, message: Message | None) -> _Event:
+        """Compute for so long, then send; None: there is no such message."""
+        return _Event(seconds, send=None if message is None else message.sends[self.number])
+
+    def _wait(self, messages: Sequence[Message]) -> _Event:
+        """Wait for what this class receives of these."""
+        return _Event(
+            wait=tuple(send for message in messages for send in message.awaited_by(self.number))
+        )
 
     def events(self, steps: Sequence[StepMessages]) -> Iterator[_Event]:
         """All steps in order."""
         arriving: list[Message] = []
         for messages in steps:
             yield _Event(begins_step=True)
+            # An owner of all matrices receives none.
             if self.work.owned_fraction < 1:
-                yield _Event(wait=tuple(arriving))
+                yield self._wait(arriving)
+            # An owner decodes its own updates too: all ranks must hold the same bits.
             yield _Event(self.work.decode_s * self.traffic.matrix_numbers if arriving else 0.0)
             yield from self._gradients(messages)
             yield from self._optimizer(messages)
@@ -114,16 +132,18 @@ class _RankTimeline:
 
     def _gradients(self, messages: StepMessages) -> Iterator[_Event]:
         work, traffic = self.work, self.traffic
-        yield _Event(work.early_s, send=messages.early)
+        yield self._send(work.early_s, messages.early)
         yield _Event(work.deferred_forward_s + work.forward_s)
         yield from self._head(messages)
         for seconds, rows in zip(work.deferred_backward_s, messages.deferred, strict=True):
-            yield _Event(seconds, send=rows)
+            yield self._send(seconds, rows)
+        # A rank encodes only the gradients that it sends: those of matrices that others own.
         sent_numbers = (1 - work.owned_fraction) * traffic.matrix_numbers
         layers_s = work.backward_s + work.encode_s * sent_numbers
         for message in messages.layers:
-            yield _Event(layers_s / len(messages.layers), send=message)
-        yield _Event(send=messages.rows)
+            yield self._send(layers_s / len(messages.layers), message)
+        yield self._send(0.0, messages.rows)  # backward reaches the token embedding last
+        yield self._send(0.0, messages.done)
 
     def _head(self, messages: StepMessages) -> Iterator[_Event]:
         return (
@@ -138,37 +158,43 @@ class _RankTimeline:
         encode_s = self.work.encode_s * self.traffic.head_numbers
         chunk_s = head_s * (1 - HEAD_BEFORE_FIRST_CHUNK) + encode_s
         for message in messages.head:
-            yield _Event(chunk_s / len(messages.head), send=message)
+            yield self._send(chunk_s / len(messages.head), message)
 
     def _vocab_parallel_head(self, messages: StepMessages) -> Iterator[_Event]:
         hidden, sums, gradient = messages.vocab_parallel
         logits_s = self.work.head_s * HEAD_BEFORE_FIRST_CHUNK
+        # A rank begins with its own tokens: the others' hidden states are still in flight.
         own_s = logits_s * self.work.tokens / self.tokens
-        yield _Event(send=hidden)
+        yield self._send(0.0, hidden)
         yield _Event(own_s)
-        yield _Event(wait=(hidden,))
-        yield _Event(logits_s - own_s, send=sums)
-        yield _Event(wait=(sums,))
-        yield _Event(send=gradient)
+        yield self._wait([hidden])
+        yield self._send(logits_s - own_s, sums)
+        yield self._wait([sums])
+        # The hidden states' gradients leave first; the weight's is computed meanwhile.
+        yield self._send(0.0, gradient)
         yield _Event(self.work.head_s - logits_s)
-        yield _Event(wait=(gradient,))
+        yield self._wait([gradient])
 
     def _optimizer(self, messages: StepMessages) -> Iterator[_Event]:
         work, traffic = self.work, self.traffic
         owned_numbers = work.owned_fraction * traffic.matrix_numbers
+        yield self._wait([messages.done])
         if owned_numbers:
-            yield _Event(wait=tuple(messages.layers))
+            yield self._wait(messages.layers)
+            # One payload from each other rank.
             yield _Event(work.decode_s * owned_numbers * (self.num_ranks - 1))
         buckets_s = work.muon_s + work.encode_s * owned_numbers
         for message in messages.updates:
-            yield _Event(buckets_s / len(messages.updates), send=message)
-        yield _Event(wait=(*messages.head, messages.rows))
+            yield self._send(buckets_s / len(messages.updates), message)
+        # Rows of earlier micro-batches are ahead of these in the queue: they have arrived then.
+        yield self._wait([*messages.head, messages.rows])
         # A rank decodes its own chunks too, so that all ranks sum the same values.
+        # Of more than two ranks: N payloads of a shard, then all shards of the sum.
         yield _Event(2 * work.decode_s * traffic.head_numbers + work.adamw_s)
 
 
 class _Simulation:
-    """All rank classes and the message queue, on one clock."""
+    """All rank classes and what they have in flight, on one clock."""
 
     def __init__(
         self, rank_classes: RankClasses, traffic: StepTraffic, steps: Sequence[StepMessages]
@@ -179,13 +205,14 @@ class _Simulation:
         )
         self.classes = [
             _RankClass(
-                _RankTimeline(work, traffic, rank_classes.num_ranks, tokens).events(steps),
+                _RankTimeline(number, rank_classes, traffic, tokens).events(steps),
                 work.cpu_s_per_byte,
             )
-            for work in rank_classes.works
+            for number, work in enumerate(rank_classes.works)
         ]
-        self.queue = [message for step in steps for message in step.in_order]
-        self.front = 0
+        self.ports = rank_classes.network.ports if len(rank_classes.hosts) > 1 else {}
+        self.ready: list[Send] = []  # and not yet arrived, in the order of readiness
+        self.arrived: list[Send] = []
 
     def run(self) -> None:
         """Run until every rank has done every step."""
@@ -195,7 +222,7 @@ class _Simulation:
             self._advance()
 
     def in_flight_s(self) -> float:
-        """Time with a message in flight during the last step, the largest of all ranks."""
+        """Time with bytes in flight during the last step, the largest of all ranks."""
         return max(
             self._in_flight_s(rank_class.began_s, rank_class.began_s + rank_class.step_s)
             for rank_class in self.classes
@@ -203,50 +230,69 @@ class _Simulation:
 
     def _in_flight_s(self, start: float, end: float) -> float:
         total, reached = 0.0, start
-        for message in self.queue:
-            begins, ends = max(message.ready_s, reached), min(message.end_s, end)
+        for send in sorted([*self.arrived, *self.ready], key=lambda each: each.ready_s):
+            if send.transfer_s == 0:
+                continue
+            # Several may be in flight at once: that time counts once.
+            begins, ends = max(send.ready_s, reached), min(send.end_s, end)
             if ends > begins:
                 total, reached = total + ends - begins, ends
         return total
 
-    def _in_flight(self) -> Message | None:
-        """The message whose bytes are being sent now."""
-        if self.front == len(self.queue):
-            return None
-        message = self.queue[self.front]
-        return message if self.now_s >= message.ready_s + message.latency_s else None
+    def _first_of_each_class(self) -> list[Send]:
+        """What is on its way now: of a rank one message at a time, in the order of readiness."""
+        found: list[Send] = []
+        busy: set[int] = set()
+        for send in self.ready:
+            if send.transfer_s == 0 or busy.isdisjoint(send.classes):
+                found.append(send)
+            busy |= send.classes if send.transfer_s else set()
+        return found
+
+    def _contention(self, moving: Sequence[Send]) -> float:
+        """How many times longer these take than each alone, where they share a port."""
+        most = 1.0
+        for host, port in self.ports.items():
+            out = sum(send.egress[host] / send.transfer_s for send in moving)
+            into = sum(send.ingress[host] / send.transfer_s for send in moving)
+            most = max(most, out / port.out_bytes_per_s, into / port.in_bytes_per_s)
+        return most
 
     def _advance(self) -> None:
         """Advance the clock to the next moment at which something begins or ends."""
-        message = self._in_flight()
-        speeds = [self._speed(number, message) for number in range(len(self.classes))]
+        firsts = self._first_of_each_class()
+        # The latency may pass while the message before is sent, so it counts from ready_s.
+        there = [send for send in firsts if self.now_s >= send.ready_s + send.latency_s]
+        moving = [send for send in there if send.transfer_s]
+        contention = self._contention(moving)
+        speeds = [self._speed(number, moving, contention) for number in range(len(self.classes))]
         moments = [
             rank_class.left_s / speed
             for rank_class, speed in zip(self.classes, speeds, strict=True)
             if not self._is_idle(rank_class)
         ]
-        if message is not None:
-            moments.append(message.remaining_s)
-        elif self.front < len(self.queue):
-            first = self.queue[self.front]
-            moments.append(first.ready_s + first.latency_s - self.now_s)
+        moments += [
+            send.remaining_s * contention
+            if send in there
+            else send.ready_s + send.latency_s - self.now_s
+            for send in firsts
+        ]
+        assert moments, "every rank waits for another"
         passed_s = min(moments)
-        assert passed_s < math.inf, "every rank waits for another"
         # An event may be due now, or be past by a rounding error: the clock must move on.
         self.now_s = self.now_s + passed_s if passed_s > 0 else math.nextafter(self.now_s, math.inf)
         for rank_class, speed in zip(self.classes, speeds, strict=True):
             self._compute(rank_class, passed_s * speed)
-        if message is not None:
-            self._transfer(message, passed_s)
+        for send in there:
+            send.remaining_s -= passed_s / contention
+            if send.remaining_s <= ROUNDING_S:
+                self._arrive(send)
 
-    def _speed(self, number: int, message: Message | None) -> float:
-        if message is None or message.transfer_s == 0:
-            return 1.0
-        slowdown = (
-            self.classes[number].slowdown_s_per_byte
-            * message.bytes_by_class[number]
-            / message.transfer_s
-        )
+    def _speed(self, number: int, moving: Sequence[Send], contention: float) -> float:
+        """The part of its speed with which a class computes beside these."""
+        bytes_per_s = sum(send.bytes_by_class[number] / send.transfer_s for send in moving)
+        # CPU seconds that sending and receiving take of each second.
+        slowdown = self.classes[number].slowdown_s_per_byte * bytes_per_s / contention
         return max(MIN_SPEED, 1 - slowdown)
 
     @staticmethod
@@ -255,17 +301,24 @@ class _Simulation:
             rank_class.current is not None and bool(rank_class.current.wait)
         )
 
-    def _transfer(self, message: Message, passed_s: float) -> None:
-        message.remaining_s -= passed_s
-        if message.remaining_s > ROUNDING_S:
-            return
-        message.end_s = self.now_s
-        self.front += 1
+    def _arrive(self, send: Send) -> None:
+        send.end_s = self.now_s
+        self.ready.remove(send)
+        self.arrived.append(send)
         for rank_class in self.classes:
             waits = rank_class.current.wait if rank_class.current is not None else ()
             if waits and all(each.end_s <= self.now_s for each in waits):
                 rank_class.unblock(self.now_s)
                 self._next_event(rank_class)
+
+    def _leave(self, send: Send) -> None:
+        """A class has computed its part; it leaves when all of its senders have."""
+        send.senders_left -= 1
+        if send.senders_left > 0:
+            return
+        send.ready_s = self.now_s
+        if send.received_by:
+            self.ready.append(send)
 
     def _compute(self, rank_class: _RankClass, done_s: float) -> None:
         if self._is_idle(rank_class):
@@ -278,10 +331,7 @@ class _Simulation:
         """The current event is done: send its message, and begin the next one."""
         while True:
             if rank_class.current is not None and rank_class.current.send is not None:
-                message = rank_class.current.send
-                message.senders_left -= 1
-                if message.senders_left == 0:
-                    message.ready_s = self.now_s
+                self._leave(rank_class.current.send)
             rank_class.current = next(rank_class.events, None)
             if rank_class.current is None:
                 rank_class.finish(self.now_s)
@@ -289,7 +339,7 @@ class _Simulation:
             if rank_class.current.begins_step:
                 rank_class.begin(self.now_s)
             rank_class.left_s, rank_class.blocked_since_s = rank_class.current.seconds, self.now_s
-            # Work of no time, and a wait for messages that have arrived, end at once.
+            # Work of no time, and a wait for what has arrived, end at once.
             if rank_class.left_s > 0 or any(
                 each.end_s > self.now_s for each in rank_class.current.wait
             ):

@@ -16,6 +16,7 @@ from yoked.costmodel.assignment import assign_rows, water_fill
 from yoked.costmodel.compute_cost import RankCost, codec_cost, head_time_fraction
 from yoked.costmodel.matrix_owners import owner_fractions
 from yoked.costmodel.memory import MemoryNeed, rank_memory
+from yoked.costmodel.messages import GRAD_CHUNK_COLUMNS
 from yoked.costmodel.model_shape import ModelShape, count_parameters, muon_flops
 from yoked.costmodel.schedule import MicroBatchSchedule, max_deferred_backwards, schedule_rows
 from yoked.costmodel.simulator import simulate_step
@@ -80,13 +81,14 @@ def plan_step(
         deferred = 1  # a rank alone has no message to hide
     head_rows = tuple(map(float, rows))
     if lm_head == VOCAB_PARALLEL:
+        # The lm_head takes all micro-batches together, so all backward passes come after it.
         deferred = max(1, *(math.ceil(count / device_batch_size) for count in rows))
         head_rows = vocab_parallel_rows(shape, ranks, rows, device_batch_size)
     speeds = [cost.rows_per_s for cost in ranks]
     return StepPlan(
         sync,
         lm_head,
-        ranks[0].dtype,
+        ranks[0].dtype,  # a run has one dtype
         device_batch_size,
         tuple(rows),
         head_rows,
@@ -113,8 +115,9 @@ def vocab_parallel_rows(
     extra = water_fill(
         [cost.step_time_s(n, device_batch_size) for cost, n in zip(ranks, rows, strict=True)],
         [cost.amortized_row_s(device_batch_size) for cost in ranks],
-        [head * count for count in rows],
+        [head * count for count in rows],  # only the lm_head's work can move
     )
+    # `extra` counts whole rows; the lm_head takes only the fraction `head` of a row's time.
     return tuple(count + more / head for count, more in zip(rows, extra, strict=True))
 
 
@@ -131,18 +134,21 @@ def rank_work(plan: StepPlan, shape: ModelShape, ranks: Sequence[RankCost]) -> l
     if plan.lm_head == REPLICATED:
         return works
     counts = count_parameters(shape)
-    of_adamw = counts.lm_head / counts.adamw
+    of_adamw = counts.lm_head / counts.adamw  # the lm_head's fraction of AdamW
     found = []
     for rank, (work, cost) in enumerate(zip(works, ranks, strict=True)):
         rows, head_rows = plan.rows[rank], plan.head_rows[rank]
         rows_s = cost.rows_time_s(rows, plan.device_batch_size)
-        part = head_rows / sum(plan.rows)
+        part = head_rows / sum(plan.rows)  # of the vocabulary
+        # All passes of the deferred micro-batches, from the backward pass that `work` has.
         deferred_s = sum(work.deferred_backward_s) * cost.row_s / cost.backward_s
         found.append(
             dataclasses.replace(
                 work,
                 deferred_forward_s=deferred_s * cost.forward_s / cost.row_s,
+                # A rank without rows gets no part from `water_fill`.
                 head_s=(head_rows / rows if rows else 0.0) * rows_s * cost.head_s / cost.row_s,
+                # A rank updates its own part of the lm_head, but the whole tables.
                 adamw_s=(1 - of_adamw + part * of_adamw) * work.adamw_s,
             )
         )
@@ -155,6 +161,7 @@ def _work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> RankW
     first_s, second_s = (cost.rows_time_s(each, batch) for each in deferred)
     backward_fraction = cost.backward_s / cost.row_s
     passes_s = last * cost.row_s + (cost.overhead_s if last else 0.0)
+    # The overhead is spread over the three passes in proportion to their time.
     stretch = passes_s / (last * cost.row_s) if last else 0.0
 
     def embedding_rows(rows: int) -> float:
@@ -186,9 +193,11 @@ def _work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> RankW
 def step_traffic(plan: StepPlan, shape: ModelShape) -> StepTraffic:
     """The communication of one step."""
     counts = count_parameters(shape)
+    # Hidden states travel in the dtype of the computation, whatever the sync.
     hidden_bytes = 2.0 if plan.dtype == "bfloat16" else 4.0
     return StepTraffic(
         head_numbers=counts.lm_head if plan.lm_head == REPLICATED else 0.0,
+        head_chunks=math.ceil(shape.padded_vocab_size / GRAD_CHUNK_COLUMNS),
         matrix_numbers=counts.transformer_matrices,
         embedding_row_numbers=shape.embedding_row_numbers,
         layers=min(shape.n_layer, MAX_LAYER_GROUPS),

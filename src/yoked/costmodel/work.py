@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 # Bytes of a number on the wire, by `--sync`. Dense gradients and updates include the scales of
 # their blocks.
+# int8 has a float32 scale for 256 numbers, int4 a bf16 scale for 64 (`yoked.train.sync.codecs`).
 DENSE_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 1.0 + 4 / 256, "int4": 0.5 + 2 / 64}
+# Each step has other rows, so error feedback cannot help them: bf16 at least.
 ROW_BYTES = {"exact": 4.0, "bf16": 2.0, "int8": 2.0, "int4": 2.0}
 
 # CPU time that a byte sent or received adds to a computation: Gloo, the kernel, cold caches and
@@ -102,7 +104,7 @@ class StepTraffic:
     layers: int
     dense_bytes: float = 4.0
     row_bytes: float = 4.0
-    head_chunks: int = 8
+    head_chunks: int = 1
     buckets: int = 4
     lm_head: str = "replicated"
     token_bytes: float = 0.0

@@ -68,10 +68,26 @@ def test_who_owns_all_matrices_does_not_wait_until_they_have_left() -> None:
         rank("fast", forward_s=4, muon_s=1, owned_fraction=1),
         rank("slow", forward_s=1, backward_s=1, owned_fraction=0),
     ]
-    # The new matrices need 4 s, and arrive while the owner computes the next step.
     traffic = replace(NOTHING, matrix_numbers=100)
     step = simulate_step(works, traffic, network(100.0, "fast", "slow"))
-    assert step.hosts["fast"].exposed_comm_s < step.hosts["slow"].exposed_comm_s
+    # The slow one's 2 s, its gradients' 4 s, Muon, and 4 s of new matrices: these arrive while the
+    # owner computes the next step.
+    assert step.step_s == pytest.approx(2 + 4 + 1 + 4)
+    assert step.hosts["fast"].compute_s == pytest.approx(5)
+
+
+def test_a_gradient_leaves_when_its_sender_has_it() -> None:
+    works = [
+        rank("early", backward_s=1, muon_s=1, owned_fraction=0.5),
+        rank("late", backward_s=9, muon_s=1, owned_fraction=0.5),
+    ]
+    # 200 bytes each way for 2 s: the early one's have long arrived when the late one has computed.
+    step = simulate_step(
+        works, replace(NOTHING, matrix_numbers=100), network(100.0, "early", "late")
+    )
+    assert step.hosts["late"].exposed_comm_s == pytest.approx(2)
+    # And the late one's new matrices leave behind its gradients.
+    assert step.hosts["early"].exposed_comm_s == pytest.approx(2 + 1)
 
 
 def test_a_fast_host_waits_for_a_slow_one_and_says_so() -> None:

@@ -20,16 +20,15 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from yoked.costmodel.memory import HEAD_CHUNK_TOKENS
+from yoked.costmodel.messages import GRAD_CHUNK_COLUMNS
 from yoked.train import kernels
 from yoked.train.model.gpt import SOFTCAP
 from yoked.train.model.linear import MatmulBackends, addmm_nt_, mm_nt
 from yoked.train.model.precision import wide, widen
 
 IGNORED = -1  # a target that does not count
-CHUNK_TOKENS = 1024
-DEVICE_CHUNK_TOKENS = 4096  # a GPU needs more rows to fill it
-# Rows of the weight's gradient that are sent at once. All ranks must agree, whatever their blocks.
-GRAD_CHUNK_COLUMNS = 2048
+DEVICE_CHUNK_TOKENS = 4096  # a GPU needs more than HEAD_CHUNK_TOKENS to be busy
 # A thread's share of a block in float32: 2 MB of logits. With more, the caches lose them before
 # they are used (`benchmarks/head_blocks`).
 THREAD_COLUMNS = 512
@@ -79,7 +78,7 @@ class FusedLinearCrossEntropy:
         tokens = hidden_NC.size(0)
         token_nats = hidden_NC.new_zeros(tokens, dtype=wide(hidden_NC.dtype))
         hidden_grad = torch.empty_like(hidden_NC) if wants_grad else None
-        chunk = CHUNK_TOKENS if hidden_NC.device.type == "cpu" else DEVICE_CHUNK_TOKENS
+        chunk = HEAD_CHUNK_TOKENS if hidden_NC.device.type == "cpu" else DEVICE_CHUNK_TOKENS
         for start in range(0, tokens, chunk):
             rows = slice(start, min(start + chunk, tokens))
             part = Chunk(self, hidden_NC[rows], weight_VC, targets_N[rows].contiguous())
@@ -100,6 +99,7 @@ class FusedLinearCrossEntropy:
         alike = kept is not None and (kept.dtype, kept.device) == (like.dtype, like.device)
         if not alike or kept is None or kept.numel() < needed:
             self._logits = kept = torch.empty(needed, dtype=like.dtype, device=like.device)
+        # Each is contiguous, as the C pass needs it; columns of an (R, V) tensor would not be.
         return [kept[rows * a : rows * b].view(rows, b - a) for a, b in _edges(vocab, columns)]
 
 
@@ -172,7 +172,7 @@ class Chunk:
             else:
                 logits_RW = mm_nt(self.hidden, weight_WC, backends.forward)
             u_RW = blocks[number] if wants_grad else None
-            self._softcap(logits_RW, u_RW, first_id, max(valid, 0))
+            self._softcap(logits_RW, u_RW, first_id, max(valid, 0))  # 0: a block of padding alone
             if u_RW is not None:
                 addmm_nt_(self._hidden_grad, u_RW, weight_WC.t(), backends.grad_input)
         self._u_blocks = blocks
@@ -185,7 +185,7 @@ class Chunk:
             )
             return
         here = (self.targets >= first_id) & (self.targets < first_id + valid)
-        column = torch.where(here, self.targets - first_id, 0)
+        column = torch.where(here, self.targets - first_id, 0)  # gather needs a column for each row
         mine = widen(logits_RW.gather(1, column[:, None]).squeeze(1))  # (R,)
         self.target_logit = torch.where(here, mine, self.target_logit)
         t = torch.tanh(widen(logits_RW[:, :valid]) / SOFTCAP)
@@ -193,7 +193,7 @@ class Chunk:
         self.exp_sum += e.sum(dim=1)
         if u_RW is not None:
             u_RW[:, :valid] = e * (1 - t * t)
-            u_RW[:, valid:] = 0
+            u_RW[:, valid:] = 0  # the products take whole blocks
 
     def token_nats(self) -> Tensor:
         """(R,) fp32."""
