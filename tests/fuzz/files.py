@@ -23,7 +23,7 @@ from yoked.errors import CheckpointError, DataError
 from yoked.train.checkpoint import CheckpointStore, LoadedCheckpoint, check_matches
 from yoked.train.checkpoint_files import CheckpointFolder, _content_digest, newest_files
 from yoked.train.data.dataset import list_datasets, load_dataset
-from yoked.train.nanochat_format import from_nanochat, reference_settings, to_nanochat
+from yoked.train.nanochat_format import from_nanochat, to_nanochat
 from yoked.train.tokenizer import JSON_NAME, PICKLE_NAME, Tokenizer, _fingerprint
 
 SPLIT = {
@@ -129,7 +129,7 @@ def saved() -> dict[str, bytes]:
     state = TinyState()
     with tempfile.TemporaryDirectory() as name:
         with CheckpointStore(Path(name)) as store:
-            store.save(1, state.model, state.optim, state.meta, extra={"seed": 1}, background=False)
+            store.save(1, state.model, state.saved, state.meta, extra={"seed": 1}, background=False)
         return {path.name: path.read_bytes() for path in Path(name).iterdir()}
 
 
@@ -177,8 +177,7 @@ def checkpoints() -> st.SearchStrategy[dict[str, bytes]]:
     content = {k: v for k, v in json.loads(files["manifest_000001.json"]).items() if k != "sha256"}
     forged = near(content).map(signed)
     state = TinyState()
-    settings = reference_settings(state.n_embd, 128)
-    optimizer = to_nanochat(state.optim, state.shapes, settings=settings)
+    optimizer = to_nanochat(state.optim, state.shapes, settings=state.settings)
     small = torch_file({"small": torch.zeros(3)})
     return st.one_of(
         st.builds(lambda raw: {"manifest_000001.json": raw}, forged | json_files(content)),

@@ -36,7 +36,6 @@ from yoked.train.nanochat_format import (
     OptimState,
     Snapshot,
     from_nanochat,
-    reference_settings,
     to_nanochat,
 )
 from yoked.units import format_bytes
@@ -165,7 +164,9 @@ class CheckpointStore:
         needed_bytes = _size_bytes(model_state, optim_state) + len(document) + _OVERHEAD_BYTES
         self._require_room(step, needed_bytes)
         snapshot: Snapshot = self._buffers if background else LiveTensors()
-        optimizer = _nanochat_optimizer(model_state, optim_state, meta, snapshot)
+        shapes = {name: tuple(tensor.shape) for name, tensor in model_state.items()}
+        settings = optim_state["settings"]
+        optimizer = to_nanochat(optim_state, shapes, settings=settings, snapshot=snapshot)
         model = {name: snapshot.keep(name, tensor) for name, tensor in model_state.items()}
         contents: dict[str, Callable[[Any], object]] = {
             optim_name(step): lambda file: torch.save(optimizer, file),
@@ -430,19 +431,6 @@ def check_matches(meta: Mapping[str, Any], expected_model_config: Mapping[str, A
                 "or train under another --model-tag",
             ),
         )
-
-
-def _nanochat_optimizer(
-    model_state: Mapping[str, Tensor],
-    optim_state: OptimState,
-    meta: Mapping[str, Any],
-    snapshot: Snapshot,
-) -> dict[str, Any]:
-    shapes = {name: tuple(tensor.shape) for name, tensor in model_state.items()}
-    reference = reference_settings(meta["model_config"]["n_embd"], meta["total_batch_size"])
-    given = optim_state.get("settings", {})
-    settings = {group: {**values, **given.get(group, {})} for group, values in reference.items()}
-    return to_nanochat(optim_state, shapes, settings=settings, snapshot=snapshot)
 
 
 def _size_bytes(model_state: Mapping[str, Tensor], optim_state: OptimState) -> int:

@@ -10,18 +10,16 @@ Our own optimizer state knows parameters by name:
     {"adamw": {name: {"step": int, "exp_avg": like the parameter, "exp_avg_sq": likewise}},
      "muon": {name: {"momentum_buffer": (rows, cols),
                      "second_momentum_buffer": (rows, 1) if rows >= cols else (1, cols)}},
-     "settings": {group: {"lr": ..., "initial_lr": ..., ...}}}    # optional, for nanochat only
+     "settings": {group: {"lr": ..., "initial_lr": ..., ...}}}    # for nanochat only
 
-The groups' names are the keys of `ADAMW_GROUPS`, and "muon".
+Groups and their settings are those of `yoked.train.optim.groups`.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,130 +28,10 @@ from torch import Tensor
 
 from yoked.core.fs import write_bytes
 from yoked.errors import CheckpointError, DataError
+from yoked.train.optim.groups import ParameterGroup, Shapes, parameter_groups
 from yoked.train.tokenizer import Tokenizer
 
 OptimState = dict[str, dict[str, dict[str, Any]]]
-Shapes = Mapping[str, tuple[int, ...]]
-
-REFERENCE_WIDTH = 768
-REFERENCE_BATCH_TOKENS = 524_288
-_MATRICES = (
-    "attn.c_q",
-    "attn.c_k",
-    "attn.c_v",
-    "attn.c_proj",
-    "attn.ve_gate",
-    "mlp.c_fc",
-    "mlp.c_proj",
-)
-_VALUE_EMBED = re.compile(r"value_embeds\.(\d+)\.weight")
-_LAYER = re.compile(r"transformer\.h\.(\d+)\.(.+)\.weight")
-
-
-@dataclass(frozen=True)
-class _AdamW:
-    """An AdamW group's reference settings; `lr` holds for width 768 and 524,288 tokens a step."""
-
-    lr: float
-    betas: tuple[float, float]
-    weight_decay: float
-    scales_with_width: bool = False
-    scales_with_batch: bool = True
-
-
-ADAMW_GROUPS: dict[str, _AdamW] = {
-    "lm_head": _AdamW(0.008, (0.8, 0.96), 0.01, scales_with_width=True),
-    "wte": _AdamW(0.3, (0.8, 0.995), 0.001, scales_with_width=True),
-    "value_embeds": _AdamW(0.15, (0.8, 0.995), 0.01, scales_with_width=True),
-    "resid_lambdas": _AdamW(0.005, (0.8, 0.95), 0.05),
-    "x0_lambdas": _AdamW(0.5, (0.96, 0.95), 0.0),
-    "smear": _AdamW(0.2, (0.8, 0.95), 0.0, scales_with_batch=False),
-}
-MUON = "muon"
-
-
-@dataclass(frozen=True)
-class Group:
-    """A parameter group of nanochat's: its name in our settings, and its parameters in order."""
-
-    name: str
-    params: tuple[str, ...]
-
-    @property
-    def kind(self) -> str:
-        """Which rule updates the group: `adamw` or `muon`."""
-        return MUON if self.name == MUON else "adamw"
-
-
-def parameter_groups(shapes: Shapes) -> list[Group]:
-    """The groups in nanochat's order for a model with these parameters.
-
-    shapes: every parameter of the model by its state-dict name.
-    Raises CheckpointError for a name that nanochat's model does not have.
-    """
-    tables = sorted((int(m[1]), name) for name in shapes if (m := _VALUE_EMBED.fullmatch(name)))
-    fixed = {
-        "lm_head": ("lm_head.weight",),
-        "wte": ("transformer.wte.weight",),
-        "value_embeds": tuple(name for _, name in tables),
-        "resid_lambdas": ("resid_lambdas",),
-        "x0_lambdas": ("x0_lambdas",),
-        "smear": ("smear_gate.weight", "smear_lambda", "backout_lambda"),
-    }
-    matrices = _matrices_in_module_order(shapes)
-    known = {name for names in fixed.values() for name in names} | set(matrices)
-    if known != set(shapes):
-        raise CheckpointError(
-            "the model's parameters are not those of nanochat's model: "
-            f"missing {sorted(known - set(shapes))}, unknown {sorted(set(shapes) - known)}."
-        )
-    groups = [Group(name, params) for name, params in fixed.items()]
-    for shape in sorted({tuple(shapes[name]) for name in matrices}):
-        same = tuple(name for name in matrices if tuple(shapes[name]) == shape)
-        groups.append(Group(MUON, same))
-    return groups
-
-
-def _matrices_in_module_order(shapes: Shapes) -> list[str]:
-    found = []
-    for name in shapes:
-        match = _LAYER.fullmatch(name)
-        if match and match[2] in _MATRICES:
-            found.append((int(match[1]), _MATRICES.index(match[2]), name))
-    return [name for _, _, name in sorted(found)]
-
-
-def reference_settings(n_embd: int, total_batch_tokens: int) -> dict[str, dict[str, Any]]:
-    """Each group's settings for a model of this width and batch, as nanochat would set them.
-
-    Muon's weight decay and momentum are those before their schedules; nanochat computes both
-    anew at every step. Source: the reference optimizer's scaling rules, by width ** -0.5 and by
-    the square root of the batch.
-    """
-    width_scale = (n_embd / REFERENCE_WIDTH) ** -0.5
-    batch_scale = math.sqrt(total_batch_tokens / REFERENCE_BATCH_TOKENS)
-    settings: dict[str, dict[str, Any]] = {}
-    for name, group in ADAMW_GROUPS.items():
-        lr = group.lr
-        lr *= width_scale if group.scales_with_width else 1.0
-        lr *= batch_scale if group.scales_with_batch else 1.0
-        settings[name] = {
-            "lr": lr,
-            "betas": group.betas,
-            "eps": 1e-10,
-            "weight_decay": group.weight_decay,
-            "initial_lr": lr,
-        }
-    lr = 0.02 * batch_scale
-    settings[MUON] = {
-        "lr": lr,
-        "momentum": 0.95,
-        "ns_steps": 5,
-        "beta2": 0.9,
-        "weight_decay": 0.28,
-        "initial_lr": lr,
-    }
-    return settings
 
 
 class Snapshot(Protocol):
@@ -191,7 +69,7 @@ def to_nanochat(
     """nanochat's optimizer state dict at one rank.
 
     state: ours, whole (all owners' parts merged); parameters never updated yet may be absent.
-    settings: overrides `reference_settings`' keys group by group.
+    settings: of each group by its name, as `group_settings` has them.
     """
     snapshot = snapshot or LiveTensors()
     tensors: dict[int, dict[str, Any]] = {}
@@ -199,7 +77,7 @@ def to_nanochat(
     first = 0
     for group in parameter_groups(shapes):
         if group.kind == "adamw":
-            for index, name in enumerate(group.params, start=first):
+            for index, name in enumerate(group.names, start=first):
                 if name in state["adamw"]:
                     tensors[index] = {
                         key: snapshot.keep(f"{name}:{key}", v) if isinstance(v, Tensor) else v
@@ -207,20 +85,20 @@ def to_nanochat(
                     }
         elif stacked := _stack_group(group, state["muon"], snapshot):
             tensors[first] = stacked
-        indices = list(range(first, first + len(group.params)))
+        indices = list(range(first, first + len(group.names)))
         first += len(indices)
         param_groups.append({"kind": group.kind, **settings[group.name], "params": indices})
     return {"state": tensors, "param_groups": param_groups}
 
 
 def _stack_group(
-    group: Group, state: Mapping[str, Mapping[str, Tensor]], snapshot: Snapshot
+    group: ParameterGroup, state: Mapping[str, Mapping[str, Tensor]], snapshot: Snapshot
 ) -> dict[str, Tensor]:
-    present = [name for name in group.params if name in state]
+    present = [name for name in group.names if name in state]
     if not present:
         return {}
-    assert len(present) == len(group.params), (
-        f"Muon state of {set(group.params) - set(present)} is missing: were all owners merged?"
+    assert len(present) == len(group.names), (
+        f"Muon state of {set(group.names) - set(present)} is missing: were all owners merged?"
     )
     return {
         key: snapshot.stack(f"{present[0]}:{key}", [state[name][key] for name in present])
@@ -237,7 +115,7 @@ def from_nanochat(state_dict: Mapping[str, Any], shapes: Shapes) -> OptimState:
     try:
         found = [(g["kind"], list(g["params"])) for g in state_dict["param_groups"]]
         tensors = state_dict["state"]
-        expected = [(group.kind, len(group.params)) for group in groups]
+        expected = [(group.kind, len(group.names)) for group in groups]
         if [(kind, len(params)) for kind, params in found] != expected:
             raise CheckpointError(
                 f"the optimizer state has other parameter groups than the model: {found}."
@@ -245,7 +123,7 @@ def from_nanochat(state_dict: Mapping[str, Any], shapes: Shapes) -> OptimState:
         state: OptimState = {"adamw": {}, "muon": {}}
         for group, (_, indices) in zip(groups, found, strict=True):
             if group.kind == "adamw":
-                for name, index in zip(group.params, indices, strict=True):
+                for name, index in zip(group.names, indices, strict=True):
                     if index in tensors:
                         state["adamw"][name] = _adamw_entry(name, tensors[index], shapes)
             elif indices[0] in tensors:
@@ -267,10 +145,10 @@ def _adamw_entry(name: str, entry: Mapping[str, Any], shapes: Shapes) -> dict[st
 
 
 def _unstack_group(
-    group: Group, entry: Mapping[str, Tensor], shapes: Shapes
+    group: ParameterGroup, entry: Mapping[str, Tensor], shapes: Shapes
 ) -> dict[str, dict[str, Tensor]]:
-    rows, cols = shapes[group.params[0]]
-    count = len(group.params)
+    rows, cols = shapes[group.names[0]]
+    count = len(group.names)
     second_shape = (count, rows, 1) if rows >= cols else (count, 1, cols)
     momentum, second = entry["momentum_buffer"], entry["second_momentum_buffer"]
     what = f"of the {rows} x {cols} matrices"
@@ -278,7 +156,7 @@ def _unstack_group(
     _require_shape(f"second_momentum_buffer {what}", second, second_shape)
     return {
         name: {"momentum_buffer": momentum[i], "second_momentum_buffer": second[i]}
-        for i, name in enumerate(group.params)
+        for i, name in enumerate(group.names)
     }
 
 

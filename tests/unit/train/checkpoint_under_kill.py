@@ -19,6 +19,7 @@ import torch
 
 from yoked.errors import CheckpointError
 from yoked.train.checkpoint import CheckpointStore
+from yoked.train.optim.groups import parameter_groups
 
 KEEP_LAST = 2
 # One layer, width 32, vocabulary 2,048: about a megabyte with the optimizer's state.
@@ -45,7 +46,8 @@ def state_of(mark):
         name: {"step": int(mark), "exp_avg": model[name], "exp_avg_sq": model[name]}
         for name in tables
     }
-    return model, {"adamw": adamw, "muon": {}}
+    settings = {group.name: {} for group in parameter_groups(SHAPES)}
+    return model, {"adamw": adamw, "muon": {}, "settings": settings}
 
 
 def save(store, step, mark, *, background=False):

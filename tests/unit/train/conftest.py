@@ -7,7 +7,10 @@ import torch
 from tests.unit.train.comm.in_memory import on_ranks
 from torch import Tensor
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.train import kernels
+from yoked.train.model.gpt import GPT
+from yoked.train.optim.groups import LearningRates, build_groups, group_settings
 
 __all__ = ["on_ranks"]
 
@@ -37,6 +40,17 @@ def _shapes(n_layer: int, width: int, n_head: int, n_kv_head: int, vocab: int) -
     return shapes
 
 
+def reference_settings(width: int) -> dict:
+    """What a checkpoint says of each parameter group, by default and at the reference batch."""
+    shape = ModelShape(
+        sequence_len=16, vocab_size=64, n_layer=1, n_head=2, n_kv_head=2, n_embd=width
+    )
+    rates = LearningRates()
+    return group_settings(
+        build_groups(GPT(shape), rates, batch_lr_scale=1.0, muon_weight_decay=rates.weight_decay)
+    )
+
+
 class TinyState:
     """Random tensors for a model of the given shapes."""
 
@@ -47,6 +61,8 @@ class TinyState:
         self._generator = torch.Generator().manual_seed(seed)
         self.model = {name: self._random(shape) for name, shape in self.shapes.items()}
         self.optim = self._optim()
+        self.settings = reference_settings(self.n_embd)
+        self.saved = {**self.optim, "settings": self.settings}
         self.meta = {"model_config": {"n_embd": self.n_embd}, "total_batch_size": 128}
 
     def _random(self, shape: tuple[int, ...]) -> Tensor:

@@ -27,7 +27,7 @@ def store(tmp_path):
 
 
 def save(store, step, state, **options):
-    store.save(step, state.model, state.optim, state.meta, extra={"rows": step}, **options)
+    store.save(step, state.model, state.saved, state.meta, extra={"rows": step}, **options)
     store.wait()
 
 
@@ -89,7 +89,7 @@ def test_training_on_does_not_change_what_is_saved(store, state, same, monkeypat
     monkeypatch.setattr(checkpoint_module.torch, "save", held_save)
     before = copy.deepcopy((state.model, state.optim))
 
-    store.save(1, state.model, state.optim, state.meta, extra={})
+    store.save(1, state.model, state.saved, state.meta, extra={})
     assert store.poll(), "the save was over before it could be disturbed"
     for tensor in state.model.values():
         tensor.add_(1)
@@ -109,8 +109,8 @@ def test_training_on_does_not_change_what_is_saved(store, state, same, monkeypat
 def test_a_second_save_does_not_change_the_first(store, tiny_state, same):
     first, second = tiny_state(seed=1), tiny_state(seed=2)
 
-    store.save(1, first.model, first.optim, first.meta, extra={})
-    store.save(2, second.model, second.optim, second.meta, extra={})
+    store.save(1, first.model, first.saved, first.meta, extra={})
+    store.save(2, second.model, second.saved, second.meta, extra={})
     store.wait()
 
     assert same(store.load(1).model_state, first.model)
@@ -127,7 +127,7 @@ def test_a_view_is_saved_without_the_storage_behind_it(store, state):
 
 
 def test_parameters_that_were_never_updated_have_no_state(store, state, same):
-    state.optim = {"adamw": {}, "muon": {}}
+    state.saved = {"adamw": {}, "muon": {}, "settings": state.settings}
 
     save(store, 0, state)
 
@@ -312,7 +312,7 @@ def test_a_file_that_cannot_grow_leaves_the_old_checkpoint_and_no_rest(store, st
     there = names(store)
 
     with largest_file(20_000):
-        store.save(20, state.model, state.optim, state.meta, extra={})
+        store.save(20, state.model, state.saved, state.meta, extra={})
         with pytest.raises(
             CheckpointError, match=r"step 20 was not saved.* needs .* free"
         ) as caught:
@@ -325,9 +325,9 @@ def test_a_file_that_cannot_grow_leaves_the_old_checkpoint_and_no_rest(store, st
 
 def test_the_failure_of_a_save_surfaces_at_the_next_one_and_only_once(store, state):
     with largest_file(20_000):
-        store.save(10, state.model, state.optim, state.meta, extra={})
+        store.save(10, state.model, state.saved, state.meta, extra={})
         with pytest.raises(CheckpointError, match="step 10 was not saved"):
-            store.save(20, state.model, state.optim, state.meta, extra={})
+            store.save(20, state.model, state.saved, state.meta, extra={})
 
     save(store, 20, state)
 
@@ -341,7 +341,7 @@ def test_a_disk_without_room_is_told_before_anything_is_written(store, state):
     state.model["lm_head.weight"] = torch.zeros(1).expand(10**15 // 4)
 
     with pytest.raises(CheckpointError, match=r"the disk is full; it needs 1\.00 PB") as caught:
-        store.save(20, state.model, state.optim, state.meta, extra={})
+        store.save(20, state.model, state.saved, state.meta, extra={})
 
     assert "on that disk" in caught.value.fix[0]
     assert names(store) == there

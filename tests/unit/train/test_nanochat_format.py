@@ -17,13 +17,11 @@ from yoked.train.nanochat_format import (
     export_tokenizer,
     from_nanochat,
     holds_tokenizer,
-    parameter_groups,
-    reference_settings,
     to_nanochat,
 )
+from yoked.train.optim.groups import parameter_groups
 from yoked.train.tokenizer import Tokenizer
 
-SETTINGS = reference_settings(32, 128)
 CHECKOUT = os.environ.get("NANOCHAT_CHECKOUT")
 
 
@@ -35,7 +33,7 @@ CHECKOUT = os.environ.get("NANOCHAT_CHECKOUT")
 def test_there_and_back_gives_the_same_optimizer_state(n_layer, n_kv_head, seed):
     state = _tiny(seed=seed, n_layer=n_layer, n_head=4, n_kv_head=n_kv_head)
 
-    there = to_nanochat(state.optim, state.shapes, settings=SETTINGS)
+    there = to_nanochat(state.optim, state.shapes, settings=state.settings)
     back = from_nanochat(there, state.shapes)
 
     assert _equal(back, state.optim)
@@ -46,7 +44,7 @@ def test_there_and_back_gives_the_same_optimizer_state(n_layer, n_kv_head, seed)
 def test_parameters_are_numbered_group_by_group_and_matrices_by_shape(tiny_state):
     shapes = tiny_state(n_layer=3).shapes
 
-    groups = [group.params for group in parameter_groups(shapes)]
+    groups = [group.names for group in parameter_groups(shapes)]
 
     assert groups[:6] == [
         ("lm_head.weight",),
@@ -72,7 +70,7 @@ def test_parameters_are_numbered_group_by_group_and_matrices_by_shape(tiny_state
 def test_layers_are_ordered_by_number_not_by_text(tiny_state):
     shapes = tiny_state(n_layer=12).shapes
 
-    tables = parameter_groups(shapes)[2].params
+    tables = parameter_groups(shapes)[2].names
 
     assert tables[-2:] == ("value_embeds.9.weight", "value_embeds.11.weight")
 
@@ -86,7 +84,7 @@ def test_a_parameter_that_nanochat_does_not_have_is_named(tiny_state):
 
 def test_the_part_of_one_of_several_ranks_is_refused(tiny_state):
     state = tiny_state()
-    theirs = to_nanochat(state.optim, state.shapes, settings=SETTINGS)
+    theirs = to_nanochat(state.optim, state.shapes, settings=state.settings)
     theirs["state"][0]["exp_avg"] = theirs["state"][0]["exp_avg"][:32]
 
     with pytest.raises(CheckpointError, match=r"exp_avg of lm_head\.weight .* several ranks"):
@@ -95,7 +93,7 @@ def test_the_part_of_one_of_several_ranks_is_refused(tiny_state):
 
 def test_the_optimizer_state_of_another_model_is_refused(tiny_state):
     theirs = tiny_state(n_layer=3)
-    saved = to_nanochat(theirs.optim, theirs.shapes, settings=SETTINGS)
+    saved = to_nanochat(theirs.optim, theirs.shapes, settings=theirs.settings)
 
     with pytest.raises(CheckpointError, match="other parameter groups"):
         from_nanochat(saved, tiny_state(n_layer=2).shapes)
@@ -195,11 +193,11 @@ def test_each_parameter_of_the_real_optimizer_gets_the_name_it_has_in_the_model(
         for group in optimizer.param_groups
     ]
 
-    assert named == [group.params for group in parameter_groups(shapes)]
+    assert named == [group.names for group in parameter_groups(shapes)]
 
 
 @pytest.mark.filterwarnings("ignore")  # nanochat's own
-def test_our_reference_settings_are_those_that_nanochat_sets(nanochat):
+def test_our_settings_are_those_that_nanochat_sets(nanochat, tiny_state):
     # The learning rates that nanochat's trainer hands down by default, at the reference batch.
     model = nanochat.GPT(
         nanochat.GPTConfig(sequence_len=16, n_layer=1, n_head=2, n_kv_head=2, n_embd=32)
@@ -209,9 +207,7 @@ def test_our_reference_settings_are_those_that_nanochat_sets(nanochat):
     )
     shapes = {name: tuple(p.shape) for name, p in model.state_dict().items()}
 
-    reference = reference_settings(n_embd=32, total_batch_tokens=524_288)
-
-    assert _settings_of(optimizer, shapes) == reference
+    assert _settings_of(optimizer, shapes) == tiny_state(width=32).settings
 
 
 def _step(model, optimizer, seeds):

@@ -11,6 +11,7 @@ from yoked.train.checkpoint import CheckpointStore
 from yoked.train.checkpoint_files import find_model_folder
 from yoked.train.model.gpt import GPT
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
+from yoked.train.optim.groups import LearningRates, build_groups, group_settings
 from yoked.train.sample import (
     CachedDecoder,
     decode_stream,
@@ -222,7 +223,8 @@ def save_model(folder, model, step):
         total_batch_size=model.config.sequence_len,
         val_bpb=None,
     )
-    empty = {"adamw": {}, "muon": {}}
+    groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.0)
+    empty = {"adamw": {}, "muon": {}, "settings": group_settings(groups)}
     with CheckpointStore(folder) as store:
         store.save(step, model.state_dict(), empty, meta, extra={}, background=False)
 
