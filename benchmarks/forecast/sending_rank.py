@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from yoked.ranks.exchange import gather_json, read_list, read_number
-from yoked.train import choose, kernels
+from yoked.train import kernels
+from yoked.train.device import keep_freed_memory
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.linear import MatmulBackends, onednn_available
 
@@ -66,7 +67,7 @@ class Rank:
 
 def main() -> None:
     torch.set_num_threads(1)
-    choose.keep_freed_memory()
+    keep_freed_memory()
     kernels.kernels()
     dist.init_process_group("gloo")
     rank = Rank()

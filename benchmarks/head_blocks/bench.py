@@ -26,7 +26,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import nanochat_side as side  # noqa: E402
 
-from yoked.train import choose  # noqa: E402
+from yoked.train.device import DTYPES, keep_freed_memory  # noqa: E402
 from yoked.train.model import cross_entropy  # noqa: E402
 from yoked.train.model.linear import MatmulBackends, onednn_available  # noqa: E402
 
@@ -44,7 +44,7 @@ CASES = (
 def measure(case: tuple[str, int, str, str], tokens: int, until: float) -> dict[int, list[float]]:
     """Seconds of the loss and its gradients of one micro-batch, by width, taken in turns."""
     _, channels, dtype_name, library = case
-    dtype = choose.DTYPES[dtype_name]
+    dtype = DTYPES[dtype_name]
     hidden = torch.randn(tokens, channels).to(dtype)
     weight = (torch.randn(VOCAB, channels) * 0.02).to(dtype)
     targets = torch.randint(0, VOCAB, (tokens,))
@@ -67,7 +67,7 @@ def measure(case: tuple[str, int, str, str], tokens: int, until: float) -> dict[
 
 def child(case_number: int, tokens: int, until: float) -> None:
     torch.set_num_threads(1)
-    choose.keep_freed_memory()
+    keep_freed_memory()
     print(json.dumps(measure(CASES[case_number], tokens, until)))
 
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from yoked.train.checkpoint import CheckpointStore
-from yoked.train.choose import configure_model
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.progress import NullProgress
 from yoked.train.data.rows import RowFile, SampleStream
+from yoked.train.decisions.compute import configure_model
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy, LossAndGrads
 from yoked.train.model.gpt import GPT
 from yoked.train.resume import RunOrigin, TrainingComponents, build_components, load_checkpoint

@@ -21,9 +21,9 @@ import torch.distributed as dist
 from rich.console import Console
 
 from yoked.console import StageProgress
-from yoked.train import choose
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
+from yoked.train.device import DTYPES
 from yoked.train.lm_head.vocab_parallel import VocabParallelHead
 from yoked.train.model.linear import MatmulBackends
 from yoked.train.resume import TrainingComponents, build_components
@@ -33,7 +33,7 @@ from yoked.train.state import all_gather_rows
 
 def in_float64(setup: RunSetup) -> RunSetup:
     """The same session, computed and kept in float64 by the same code."""
-    choose.DTYPES["float64"] = torch.float64
+    DTYPES["float64"] = torch.float64
     torch.set_default_dtype(torch.float64)
     compute = dataclasses.replace(
         setup.compute,
@@ -90,7 +90,7 @@ def main(job: dict) -> None:
         stats = parts.trainer.step(step)
         nats = torch.tensor([stats.nats], dtype=torch.float64)
         setup.comm.all_reduce(nats, "the loss").wait()
-        losses.append(float(nats) / setup.horizon.total_batch_size)
+        losses.append(float(nats) / setup.schedule.total_batch_size)
     parts.trainer.gather_weights()
     parts.trainer.state.require_equal(list(parts.buffers.parameters), job["steps"])
     weights = {name: p.detach().clone() for name, p in parts.buffers.parameters.items()}

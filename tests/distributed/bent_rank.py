@@ -12,9 +12,11 @@ import torch
 import torch.distributed as dist
 
 from yoked.errors import DataError
-from yoked.train import choose, kernels, run
+from yoked.train import kernels, run
 from yoked.train.__main__ import end_process, main
-from yoked.train.choose import Decision, ProductTimes
+from yoked.train.decisions import compute
+from yoked.train.decisions.decision import Decision
+from yoked.train.decisions.products import ProductTimes
 from yoked.train.model.linear import MatmulBackends
 from yoked.train.state import checksum
 from yoked.train.trainer import StepStats, Trainer
@@ -77,7 +79,7 @@ def be_unlike() -> None:
         mine = MatmulBackends.all(library)  # type: ignore[arg-type]
         return mine, mine, Decision("matmul", str(mine), "bent")
 
-    choose.choose_products = products
+    compute.choose_products = products
     if RANK == 1:
         kernels.switch_off("bent")
     Trainer.step = note_bits  # type: ignore[method-assign]

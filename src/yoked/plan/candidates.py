@@ -63,6 +63,7 @@ def build_candidate(
         sync=sync,
         rows=best_rows(rows_per_step, ranks, device_batch_size),
         device_batch_size=device_batch_size,
+        # Ranks of a host share its memory.
         memory_bytes=[memory_bytes[cost.host] / cost.ranks for cost in ranks],
     )
     by_host = dict.fromkeys((cost.host for cost in costs), 0)

@@ -49,6 +49,7 @@ def rank_costs(measurement: Measurement, shape: ModelShape) -> dict[str, list[Ra
 def _nearest_model(known: Iterable[StepCost], shape: ModelShape) -> list[StepCost]:
     """The measurements of the model whose FLOPs are nearest to this one's."""
     wanted = flops_per_token(shape)
+    # By the logarithm, half the FLOPs are as far away as twice.
     distances = [
         (abs(math.log(flops_per_token(_shape_of(cost, shape)) / wanted)), cost) for cost in known
     ]
@@ -73,7 +74,7 @@ def _shape_of(cost: StepCost, like: ModelShape) -> ModelShape:
 def _rank_cost(cost: StepCost, measurement: Measurement, shape: ModelShape) -> RankCost:
     probed = _shape_of(cost, shape)
     micro_batch_s = cost.batch_s
-    if not micro_batch_s > 0:
+    if not micro_batch_s > 0:  # NaN too
         raise YokedError(
             f"a training step took {micro_batch_s:g} s on {cost.host}, says the measurement",
             fix="yoked probe    measures the fleet anew",
@@ -83,7 +84,7 @@ def _rank_cost(cost: StepCost, measurement: Measurement, shape: ModelShape) -> R
     # Each measured phase includes a part of the overhead; take it out of what grows with rows.
     overhead_s = min(cost.overhead_s, MAX_OVERHEAD_FRACTION * micro_batch_s)
     without_overhead = 1 - overhead_s / micro_batch_s
-    per_row = without_overhead * shape.sequence_len / cost.tokens
+    per_row = without_overhead * shape.sequence_len / cost.tokens  # of each measured phase
     parameters = count_parameters(shape).adamw / count_parameters(probed).adamw
     return RankCost(
         host=cost.host,

@@ -43,6 +43,7 @@ def verdict(plan: Plan) -> str:
     if len(plan.single_host) == 1:
         return f"{chosen.hosts[0]} alone: {rate} in {chosen.dtype}"
     if len(chosen.rows) == 1:
+        # Candidates have all hosts, and the fastest comes first.
         together = next(each for each in plan.candidates if each.sync not in OPT_IN)
         everyone = (
             "both hosts" if len(plan.single_host) == 2 else f"all {len(plan.single_host)} hosts"
@@ -91,6 +92,7 @@ def _shape_flags(shape: ModelShape) -> str:
     """Flags that make `yoked probe` measure this model; device-independent defaults are omitted."""
     flags = {
         "--depth": shape.n_layer,
+        # Perhaps not what was given: it rounds up to the same whole heads, so to this width.
         "--aspect-ratio": shape.n_embd // shape.n_layer,
         "--head-dim": shape.n_embd // shape.n_head,
         "--max-seq-len": shape.sequence_len,
@@ -128,6 +130,7 @@ def _sync_reasons(plan: Plan) -> list[str]:
     chosen = plan.chosen
     if len(chosen.rows) == 1:
         return _opt_in_note(plan)
+    # Empty if a host is left at home: candidates have all hosts.
     same = [each for each in plan.candidates if each.hosts == chosen.hosts]
     exact = [each for each in same if each.sync == EXACT]
     fastest = next((each for each in same if each.sync not in OPT_IN), chosen)
@@ -156,6 +159,7 @@ def _opt_in_note(plan: Plan) -> list[str]:
 def _gains_to_report(plan: Plan, added: Collection[str]) -> list[HostGain]:
     """Gains to print: one for each group of identical hosts."""
     distinct: dict[tuple[float, float, bool], HostGain] = {}
+    # Identical hosts are predicted once, so their rates are equal to the bit.
     for gain in plan.host_gains:
         distinct.setdefault((gain.with_host, gain.without_host, gain.host in added), gain)
     return list(distinct.values())

@@ -40,6 +40,7 @@ def network_of(measurement: Measurement, hosts: Collection[str]) -> Network:
     fraction = link_fraction(measurement)
     egress, ingress = dict.fromkeys(hosts, math.inf), dict.fromkeys(hosts, math.inf)
     for link in links:
+        # A rank sends and receives at the same time.
         rate = fraction * link.both_ways_bytes_per_s
         if not rate > 0:
             raise YokedError(
@@ -51,7 +52,7 @@ def network_of(measurement: Measurement, hosts: Collection[str]) -> Network:
     ports = {host: PortRate(egress[host], ingress[host]) for host in hosts}
     on_gpus = all(cost.device == "cuda" for cost in measurement.step_costs if cost.host in hosts)
     software_s = NCCL_LATENCY_S if on_gpus else GLOO_LATENCY_S
-    rtt_s = max(link.rtt_s for link in links)
+    rtt_s = max(link.rtt_s for link in links)  # one latency for all pairs: the largest
     return Network(ports, _latency_s(measurement, software_s + rtt_s / 2))
 
 
@@ -72,6 +73,7 @@ def link_fraction(measurement: Measurement) -> float:
     if not rates or not measurement.links:
         return GLOO_LINK_FRACTION
     slowest = min(link.both_ways_bytes_per_s for link in measurement.links)
+    # Both are measured apart, so an all-reduce may look faster: 103% of TCP in benchmarks/probe.
     return min(1.0, max(rates) / slowest)
 
 

@@ -119,6 +119,15 @@ def make_plan(request: PlanRequest, measurement: Measurement) -> Plan:
     )
 
 
+def choose_for_all_hosts(
+    request: PlanRequest, measurement: Measurement, sync: str | None = None
+) -> Candidate:
+    """What a run on all hosts is to use. sync: the only one that may be. Raises as `make_plan`."""
+    search = _Search(request, measurement)
+    together = search.candidates(tuple(measurement.ranks))
+    return search.choose([each for each in together if sync in (None, each.sync)])
+
+
 class _Search:
     """The search for one request on one fleet. It caches the networks between hosts."""
 
@@ -148,6 +157,7 @@ class _Search:
             for sync in _available_syncs(costs):
                 sizes = self._device_batches(costs)
                 tried = [self._candidate(costs, sync, size) for size in sizes]
+                # If no size fits, the smallest comes nearest.
                 fitting = [each for each in tried if not self._over_memory(each)] or tried[:1]
                 found.append(max(fitting, key=lambda each: each.tokens_per_second))
         if not found:
@@ -178,6 +188,7 @@ class _Search:
         )
 
     def _usable_bytes(self, host: str) -> float:
+        # Memory that is not known is taken for enough.
         return USABLE_FRACTION * self.measurement.memory_bytes.get(host, math.inf)
 
     def _network(self, hosts: tuple[str, ...]) -> Network:
@@ -195,8 +206,9 @@ class _Search:
         return _over_memory(candidate, self.measurement.memory_bytes)
 
     def choose(self, candidates: Sequence[Candidate]) -> Candidate:
-        """The fastest that fits; of those near it the least lossy."""
-        safe = [each for each in candidates if each.sync not in OPT_IN]
+        """The fastest that fits; of those near it the least lossy. Opted in: where all are."""
+        safe = [each for each in candidates if each.sync not in OPT_IN] or list(candidates)
+        # If nothing fits, one is chosen all the same: the plan says what it would need.
         able = [each for each in safe if not self._over_memory(each)] or safe
         fastest = max(each.tokens_per_second for each in able)
         near = [each for each in able if each.tokens_per_second * MIN_SPEEDUP >= fastest]
@@ -219,6 +231,7 @@ class _Search:
     def prune_hosts(self, best: Candidate, single_host: Iterable[Candidate]) -> Candidate:
         """Exclude hosts, one group at a time, while that is faster or costs nothing."""
         while len(best.rows) > 1:
+            # One candidate stands for each set of hosts; only the best set is searched in full.
             fewer = max(
                 (self._with_hosts(best, hosts) for hosts in self._smaller_host_sets(best)),
                 key=lambda each: each.tokens_per_second,
@@ -265,6 +278,7 @@ class _Search:
 
     def _group_identical(self, hosts: Sequence[str]) -> list[list[str]]:
         """Group hosts that compute and send at the same rates."""
+        # Of the whole fleet: the rate of a port depends on which other hosts there are.
         network = self._network(tuple(self.measurement.ranks))
         groups: dict[object, list[str]] = {}
         for host in hosts:

@@ -79,6 +79,7 @@ class SimulatedHost(BaseModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
     tflops: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     cores: Annotated[int, Field(ge=1, le=4096)] = 8
+    # Not `copy`: a pydantic model has a method of that name.
     copy_rate: Annotated[_Rate, Field(alias="copy")] = DEFAULT_COPY
     memory: Annotated[str, AfterValidator(_is_size)] | None = None
     up: _Rate
@@ -174,7 +175,7 @@ def simulate(fleet: SimulatedFleet, shape: ModelShape, device_batch_size: int) -
             if machine.spec.memory is not None
         },
         links=_links(machines, fleet.rtt_ms / 1000),
-        collectives=(),
+        collectives=(),  # the plan takes its defaults instead
         compute=tuple(_compute(machine, fleet.utilisation) for machine in machines),
         step_costs=tuple(
             _step_cost(machine, fleet.utilisation, shape, tokens) for machine in machines
@@ -199,7 +200,7 @@ def add_hosts(
     fastest = {
         host: max(
             (link.both_ways_bytes_per_s for link in measurement.links if link.from_host == host),
-            default=float("inf"),
+            default=float("inf"),  # no link: the new host's end decides
         )
         for host in measurement.ranks
     }
@@ -242,7 +243,7 @@ def parse_added(text: str) -> SimulatedHost:
 def _machines(hosts: Sequence[SimulatedHost]) -> list[_Machine]:
     machines = []
     for spec in hosts:
-        up = parse_bit_per_s(spec.up) / 8
+        up = parse_bit_per_s(spec.up) / 8  # bytes/s
         down = parse_bit_per_s(spec.down) / 8 if spec.down else up
         share = 0.5 if spec.half_duplex else 1.0
         machines += [_Machine(name, spec, share * up, share * down) for name in spec.names]
@@ -259,13 +260,14 @@ def _links(machines: Sequence[_Machine], rtt_s: float) -> tuple[Link, ...]:
 
 
 def _link(from_host: str, to_host: str, rate: float, rtt_s: float) -> Link:
+    # The same rate both ways: `_machines` has halved that of half-duplex hosts.
     return Link(from_host, to_host, "simulated", "", _ETHERNET_MTU_BYTES, rtt_s, rate, rate)
 
 
 def _compute(machine: _Machine, utilisation: float) -> Compute:
     spec = machine.spec
     flops_per_s = utilisation * spec.tflops * 1e12
-    copy = parse_bit_per_s(spec.copy_rate) / 8
+    copy = parse_bit_per_s(spec.copy_rate) / 8  # bytes/s
     return Compute(
         machine.name, spec.device, "simulated", spec.dtype, spec.cores, flops_per_s, copy
     )

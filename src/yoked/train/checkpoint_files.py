@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from yoked.core.fs import HashingWriter, sha256_of, sync_folder
+from yoked.core.fs import HashingWriter, sha256_of, sync_path
 from yoked.errors import CheckpointError
 from yoked.paths import private_folder
 from yoked.shape import Shape, amount, require
@@ -339,7 +339,7 @@ class CheckpointFolder:
         except OSError:
             staging.discard()
             raise
-        sync_folder(self.path)
+        sync_path(self.path)
         self._move_into_place(manifest)
         return manifest
 
@@ -349,7 +349,7 @@ class CheckpointFolder:
         assert manifest is not None, f"step {step} has no manifest"
         if manifest != self.complete()[0]:
             self._publish(replace(manifest, sequence=self._next_sequence()))
-            sync_folder(self.path)
+            sync_path(self.path)
 
     def _next_sequence(self) -> int:
         return 1 + max((manifest.sequence for manifest in self._readable()), default=0)
@@ -358,7 +358,7 @@ class CheckpointFolder:
         name = manifest_name(manifest.step)
         with HashingWriter(staged_path(self.path, manifest.step, manifest.token, name)) as file:
             file.write(manifest.to_bytes())
-        sync_folder(self.path)
+        sync_path(self.path)
         file.path.replace(self.path / name)
 
     def _move_into_place(self, manifest: Manifest) -> None:
@@ -370,7 +370,7 @@ class CheckpointFolder:
                 staged.replace(self.path / entry.name)
                 moved = True
         if moved:
-            sync_folder(self.path)
+            sync_path(self.path)
 
     def keep_newest(self, keep_last: int) -> None:
         """Remove complete checkpoints of ours beyond the newest `keep_last` (at least 1)."""
@@ -378,7 +378,7 @@ class CheckpointFolder:
         for manifest in self.complete()[keep_last:]:
             tombstone = self.path / f".yoked-removing_{manifest.step:06d}.json"
             (self.path / manifest_name(manifest.step)).replace(tombstone)
-            sync_folder(self.path)
+            sync_path(self.path)
             self._finish_removal(manifest.step)
 
     def _finish_removal(self, step: int) -> None:
@@ -388,7 +388,7 @@ class CheckpointFolder:
             # The model first: without it nanochat no longer takes the step for complete.
             for name in (model_name(step), optim_name(step), meta_name(step)):
                 (self.path / name).unlink(missing_ok=True)
-            sync_folder(self.path)
+            sync_path(self.path)
         tombstone.unlink(missing_ok=True)
 
 

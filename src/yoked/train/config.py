@@ -274,6 +274,10 @@ class TrainConfig:
     fp8_recipe: Annotated[Literal["tensorwise", "rowwise"], _flag("See --fp8.", ELSEWHERE)] = (
         "tensorwise"
     )
+    # What `yoked plan` has for this run on this fleet: the fields of a `PlannedStrategy`.
+    planned: Annotated[dict[str, Any] | None, _no_flag()] = dataclasses.field(
+        default=None, compare=False, repr=False
+    )
     # The fields that were named when it was made first: on a command line, those of its flags.
     passed: Annotated[frozenset[str] | None, _no_flag()] = dataclasses.field(
         default=None, compare=False, repr=False
@@ -377,7 +381,8 @@ class TrainConfig:
         shares = self.shares or saved.shares
         if self.shares is None and ranks is not None and saved.share_weights is not None:
             shares = saved.shares if len(saved.share_weights) == ranks else None
-        return dataclasses.replace(saved, **{**self.given(), "ranks": self.ranks, "shares": shares})
+        own = {"ranks": self.ranks, "shares": shares, "planned": self.planned}
+        return dataclasses.replace(saved, **{**self.given(), **own})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data from which `from_dict` makes an equal configuration."""

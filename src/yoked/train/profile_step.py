@@ -24,12 +24,16 @@ import torch
 from yoked.agent import processors
 from yoked.costmodel.model_shape import ModelShape
 from yoked.records.measurement import Compute, ProbedModel, StepCost
-from yoked.train import choose, kernels
+from yoked.train import kernels
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.comm.step_clock import Phase, StepClock
-from yoked.train.compute import ComputeChoices, measured_compute, set_threads
 from yoked.train.config import TrainConfig
+from yoked.train.decisions.compute import ComputeChoices, configure_model, measured_compute
+from yoked.train.decisions.products import choose_dtype, libraries_for, measure_dtypes
+from yoked.train.decisions.threads import set_threads
+from yoked.train.decisions.timing import best_time_s
+from yoked.train.device import DTYPES, keep_freed_memory, pick_device, synchronize
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT
 from yoked.train.model.linear import MatmulBackend, mm_nt
@@ -37,7 +41,7 @@ from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
-from yoked.train.resolve import ResolvedConfig, common_device_type, resolve
+from yoked.train.resolve import common_device_type, resolve
 from yoked.train.trainer import Rows, Trainer
 
 # A dtype is not tried where one micro-batch would take longer in it.
@@ -111,16 +115,16 @@ def profile(
 
     config = parse(args)
     rank_info = RankInfo.from_environment()
-    device = choose.pick_device(config.device_type, rank_info.local_rank)
+    device = pick_device(config.device_type, rank_info.local_rank)
     kind = common_device_type(of_all(device.type))
     if device.type == "cpu":
-        choose.keep_freed_memory()
+        keep_freed_memory()
     threads = set_threads(config, rank_info)
     resolved = resolve(config, kind)
-    model_config = model_config_of(resolved)
+    model_config = resolved.model_shape(config.vocab_size)
     host = socket.gethostname()
     # Ranks that are profiled at the same time are no group: each chooses for itself.
-    measured = choose.measure_dtypes(model_config, device, dtype=config.dtype, matmul=config.matmul)
+    measured = measure_dtypes(model_config, device, dtype=config.dtype, matmul=config.matmul)
     profiler = StepProfiler(config, model_config, device)
     costs: list[StepCost] = []
     choices: dict[str, list[str]] = {}
@@ -129,7 +133,7 @@ def profile(
         kernels.kernels()
     times = {name: each.best_s for name, each in measured.times.items()}
     for dtype in dtypes_to_try(times, lambda: costs[0].batch_s):
-        chosen = choose.choose_dtype([times], dtype)
+        chosen = choose_dtype([times], dtype)
         compute = measured_compute(config, model_config, device, chosen, measured, threads)
         profiler.compute_by(compute)
         known = _known(costs[0], times, dtype) if costs else None
@@ -167,18 +171,6 @@ def _known(first: StepCost, times_s: dict[str, float], dtype: str) -> Known:
     return Known(first.overhead_s, first.batch_s / rows * slower)
 
 
-def model_config_of(resolved: ResolvedConfig) -> ModelShape:
-    """The model that training would build from these shapes."""
-    return ModelShape.from_depth(
-        resolved.depth,
-        aspect_ratio=resolved.aspect_ratio,
-        head_dim=resolved.head_dim,
-        sequence_len=resolved.max_seq_len,
-        vocab_size=resolved.config.vocab_size,
-        window_pattern=resolved.window_pattern,
-    )
-
-
 class StepProfiler:
     """A run of one rank on random rows, in one dtype at a time: `compute_by` says first in which.
 
@@ -200,9 +192,9 @@ class StepProfiler:
     def compute_by(self, compute: ComputeChoices) -> None:
         """From now on in this dtype and in this way, by an optimizer at its first step."""
         self.compute = compute
-        self.model.compute_dtype = choose.DTYPES[compute.dtype]
+        self.model.compute_dtype = DTYPES[compute.dtype]
         self.model.finish()
-        choose.configure_model(
+        configure_model(
             self.model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks
         )
         self.head = FusedLinearCrossEntropy(self.model.config.vocab_size, compute.head)
@@ -262,7 +254,7 @@ class StepProfiler:
         """The typical one of a few steps, each of one micro-batch of so many rows."""
         comm = Communicator()
         # Phases end when the device has computed them, not when it was told to.
-        comm.clock = StepClock(functools.partial(choose.synchronize, self.device))
+        comm.clock = StepClock(functools.partial(synchronize, self.device))
         trainer = Trainer(
             self.model,
             self.optimizer,
@@ -329,18 +321,18 @@ def rates(host: str, device: torch.device, threads: int) -> list[Compute]:
             flops_per_s=flops_per_s(device, name),
             copy_bytes_per_s=copied,
         )
-        for name in choose.DTYPES
+        for name in DTYPES
     ]
 
 
 def flops_per_s(device: torch.device, dtype: str) -> float:
     """FLOP/s of a square product, twice as large until it takes long enough; the best library's."""
-    kind = choose.DTYPES[dtype]
+    kind = DTYPES[dtype]
     size = 256
     while True:
         a, b = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
         took_s = min(
-            choose.best_time_s(functools.partial(mm_nt, a, b, backend), device)
+            best_time_s(functools.partial(mm_nt, a, b, backend), device)
             for backend in _libraries(device, kind)
         )
         if took_s >= PRODUCT_S or size >= LARGEST_PRODUCT:
@@ -349,14 +341,14 @@ def flops_per_s(device: torch.device, dtype: str) -> float:
 
 
 def _libraries(device: torch.device, dtype: torch.dtype) -> tuple[MatmulBackend, ...]:
-    return choose.libraries_for(device, dtype, "auto")
+    return libraries_for(device, dtype, "auto")
 
 
 def copy_bytes_per_s(device: torch.device) -> float:
     """Bytes read plus written a second, of a copy that the caches do not hold."""
     source = torch.ones(COPY_BYTES // 4, device=device)
     target = torch.empty_like(source)
-    return 2.0 * source.nbytes / choose.best_time_s(lambda: target.copy_(source), device)
+    return 2.0 * source.nbytes / best_time_s(lambda: target.copy_(source), device)
 
 
 def _name_of(device: torch.device) -> str:

@@ -1,7 +1,7 @@
 """Fill in what the configuration leaves to the device, each choice with its reason.
 
 Two pure steps, because the second needs the model's size, which needs the vocabulary that
-the data gave: `resolve` fixes shapes and rows, `fix_horizon` fixes batch, steps and
+the data gave: `resolve` fixes shapes and rows, `resolve_schedule` fixes batch, steps and
 evaluation. Nothing here imports torch.
 """
 
@@ -12,26 +12,30 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from yoked.costmodel.model_shape import (
+    SMEAR_CHANNELS,
+    ModelShape,
+    count_parameters,
+    flops_per_token,
+)
 from yoked.errors import UsageError
 from yoked.train.config import TrainConfig
 from yoked.train.limits import require_whole_rows
+from yoked.train.optim.schedule import REFERENCE_BATCH_TOKENS
 
 # Reference point of nanochat's hyperparameters: its depth-12 model.
 REFERENCE_DEPTH = 12
-REFERENCE_BATCH_TOKENS = 524_288
 # Optimal batch grows with the training tokens to this power (arXiv 2505.13738).
 BATCH_EXPONENT = 0.383
 DEFAULT_DATA_RATIO = 12.0
 NANOCHAT_EVAL_EVERY = 250
-NANOCHAT_EVAL_TOKENS = 80 * 524_288
+NANOCHAT_EVAL_TOKENS = 80 * REFERENCE_BATCH_TOKENS
 SMALL_DEVICE_STEPS = 500
 SMALL_DEVICE_BATCH_TOKENS = 4096
 # A token costs at most half as much to evaluate as to train (forward alone, against forward
 # and backward at twice its price), so a tenth of the tokens is a twentieth of the time.
 EVAL_TOKEN_FRACTION = 0.1
 FEWEST_STEPS_BETWEEN_SAVES = 50
-# The smear gate reads this many channels of the embedding.
-NARROWEST = 24
 
 
 class _Defaults(NamedTuple):
@@ -69,16 +73,20 @@ class ResolvedConfig:
         """Name of the checkpoints' folder."""
         return self.config.model_tag or f"d{self.depth}"
 
+    def model_shape(self, vocab_size: int, depth: int | None = None) -> ModelShape:
+        """The model that reads such a vocabulary; depth: another one than the run's."""
+        return ModelShape.from_depth(
+            self.depth if depth is None else depth,
+            aspect_ratio=self.aspect_ratio,
+            head_dim=self.head_dim,
+            sequence_len=self.max_seq_len,
+            vocab_size=vocab_size,
+            window_pattern=self.window_pattern,
+        )
 
-@dataclass(frozen=True)
-class ModelSize:
-    """What the horizon depends on. scaling: parameters of matrices and lm_head; reference:
-    the same for depth 12 with the run's other shapes; flops_per_token: forward and backward.
-    """
-
-    scaling: int
-    reference: int
-    flops_per_token: float
+    def scaling_parameters(self, vocab_size: int, depth: int | None = None) -> int:
+        """Those of that model's matrices and lm_head, which nanochat's rules count."""
+        return count_parameters(self.model_shape(vocab_size, depth)).scaling
 
 
 @dataclass(frozen=True)
@@ -127,19 +135,19 @@ def resolve(config: TrainConfig, device_type: str) -> ResolvedConfig:
 
 def _require_width(aspect_ratio: int, depth: int, head_dim: int) -> None:
     width = math.ceil(depth * aspect_ratio / head_dim) * head_dim
-    if width < NARROWEST:
+    if width < SMEAR_CHANNELS:
         raise UsageError(
             f"--depth {depth}, --aspect-ratio {aspect_ratio} and --head-dim {head_dim} make a "
-            f"model {width} wide; its gates read {NARROWEST} channels",
-            fix=f"give a --head-dim or an --aspect-ratio of {NARROWEST} or more",
+            f"model {width} wide; its gates read {SMEAR_CHANNELS} channels",
+            fix=f"give a --head-dim or an --aspect-ratio of {SMEAR_CHANNELS} or more",
         )
 
 
-def resolve_schedule(resolved: ResolvedConfig, size: ModelSize) -> TrainSchedule:
-    """Batch, steps, evaluation and saving of a run whose model is known."""
+def resolve_schedule(resolved: ResolvedConfig, vocab_size: int) -> TrainSchedule:
+    """Batch, steps, evaluation and saving of a run whose vocabulary is known."""
     reasons: dict[str, str] = {}
-    batch = _total_batch(resolved, size, reasons)
-    steps = _steps(resolved, size, batch, reasons)
+    batch = _total_batch(resolved, vocab_size, reasons)
+    steps = _steps(resolved, vocab_size, batch, reasons)
     eval_every, eval_tokens = _evaluation(resolved, batch, steps, reasons)
     return TrainSchedule(
         total_batch_size=batch,
@@ -151,14 +159,15 @@ def resolve_schedule(resolved: ResolvedConfig, size: ModelSize) -> TrainSchedule
     )
 
 
-def _total_batch(resolved: ResolvedConfig, size: ModelSize, reasons: dict[str, str]) -> int:
+def _total_batch(resolved: ResolvedConfig, vocab_size: int, reasons: dict[str, str]) -> int:
     """Tokens of a step."""
     given, row = resolved.config.total_batch_size, resolved.max_seq_len
     if given is not None:
         reasons["total_batch_size"] = "given"
         return given
     if resolved.device_type == "cuda":
-        ratio = size.scaling / size.reference
+        parameters = resolved.scaling_parameters(vocab_size)
+        ratio = parameters / resolved.scaling_parameters(vocab_size, REFERENCE_DEPTH)
         wanted = 1 << round(math.log2(REFERENCE_BATCH_TOKENS * ratio**BATCH_EXPONENT))
         reasons["total_batch_size"] = "grows with the model: 524288 * (D/D_ref)^0.383"
     else:
@@ -167,14 +176,15 @@ def _total_batch(resolved: ResolvedConfig, size: ModelSize, reasons: dict[str, s
     return math.ceil(wanted / row) * row
 
 
-def _steps(resolved: ResolvedConfig, size: ModelSize, batch: int, reasons: dict[str, str]) -> int:
+def _steps(resolved: ResolvedConfig, vocab_size: int, batch: int, reasons: dict[str, str]) -> int:
     config, ratio = resolved.config, resolved.config.target_param_data_ratio
     if config.num_iterations is not None:
         reasons["num_iterations"] = "given"
         return config.num_iterations
     if config.target_flops is not None:
         reasons["num_iterations"] = f"--target-flops {config.target_flops:g}"
-        steps = round(config.target_flops / (size.flops_per_token * batch))
+        flops = batch * flops_per_token(resolved.model_shape(vocab_size))
+        steps = round(config.target_flops / flops)
     elif ratio is None and resolved.device_type != "cuda":
         reasons["num_iterations"] = f"a first look on a {resolved.device_type} device"
         return SMALL_DEVICE_STEPS
@@ -185,8 +195,9 @@ def _steps(resolved: ResolvedConfig, size: ModelSize, batch: int, reasons: dict[
                 "no length of the run is given: --target-param-data-ratio is switched off",
                 fix="give --num-iterations, --target-flops or a ratio above 0",
             )
-        reasons["num_iterations"] = f"{ratio:g} tokens for each of {size.scaling:,} parameters"
-        steps = int(ratio * size.scaling) // batch
+        parameters = resolved.scaling_parameters(vocab_size)
+        reasons["num_iterations"] = f"{ratio:g} tokens for each of {parameters:,} parameters"
+        steps = int(ratio * parameters) // batch
     if steps < 1:
         raise UsageError(
             f"the run would have no step: {reasons['num_iterations']} "

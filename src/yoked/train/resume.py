@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from yoked.costmodel.model_shape import (
-    ModelShape,
     ParameterCounts,
     count_parameters,
     flops_per_token,
@@ -23,9 +22,10 @@ from yoked.ranks.exchange import read_flag, read_list, read_table, read_text, re
 from yoked.runs import find_run, new_run_name
 from yoked.train.checkpoint import CheckpointStore, LoadedCheckpoint, check_matches
 from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
-from yoked.train.choose import DTYPES, configure_model
 from yoked.train.config import TrainConfig
 from yoked.train.data.rows import SampleStream
+from yoked.train.decisions.compute import configure_model
+from yoked.train.device import DTYPES
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT
 from yoked.train.optim.groups import LearningRates, build_groups
@@ -143,7 +143,7 @@ def _as_it_began(
 
     config: what is asked for now; another length of the run is worked out anew.
     """
-    model, horizon = recorded.get("model") or {}, recorded.get("horizon") or {}
+    model, schedule = recorded.get("model") or {}, recorded.get("horizon") or {}
     decided: dict[str, Any] = {}
     if model:
         decided = {
@@ -154,7 +154,7 @@ def _as_it_began(
         }
     lengths = ("num_iterations", "target_flops", "target_param_data_ratio")
     for name in ("total_batch_size", "num_iterations"):
-        decided[name] = horizon.get(name)
+        decided[name] = schedule.get(name)
     if any(getattr(saved, name) is not None or name in config.given() for name in lengths):
         del decided["num_iterations"]
     left_open = {name: value for name, value in decided.items() if getattr(saved, name) is None}
@@ -214,7 +214,7 @@ def build_components(setup: RunSetup) -> TrainingComponents:
             scalar=config.scalar_lr,
             weight_decay=config.weight_decay,
         ),
-        batch_lr_scale=batch_lr_scale(setup.horizon.total_batch_size),
+        batch_lr_scale=batch_lr_scale(setup.schedule.total_batch_size),
         muon_weight_decay=_muon_weight_decay(setup),
     )
     buffers = ParamBuffers(model, groups, setup.shares)
@@ -222,7 +222,7 @@ def build_components(setup: RunSetup) -> TrainingComponents:
     optimizer = MuonAdamW(
         buffers,
         Schedule(
-            setup.horizon.num_iterations,
+            setup.schedule.num_iterations,
             config.warmup_steps,
             config.warmdown_ratio,
             config.final_lr_frac,
@@ -257,18 +257,12 @@ def build_components(setup: RunSetup) -> TrainingComponents:
 
 
 def _muon_weight_decay(setup: RunSetup) -> float:
-    shape = setup.resolved
-    reference = ModelShape.from_depth(
-        REFERENCE_DEPTH,
-        aspect_ratio=shape.aspect_ratio,
-        head_dim=shape.head_dim,
-        vocab_size=setup.data.vocab_size,
-    )
+    resolved, vocab_size = setup.resolved, setup.data.vocab_size
     return scaled_weight_decay(
         setup.config.weight_decay,
-        setup.horizon.total_batch_size,
-        count_parameters(setup.model_config).scaling,
-        count_parameters(reference).scaling,
+        setup.schedule.total_batch_size,
+        resolved.scaling_parameters(vocab_size),
+        resolved.scaling_parameters(vocab_size, REFERENCE_DEPTH),
     )
 
 
@@ -340,7 +334,7 @@ def _check_same_run(loaded: LoadedCheckpoint, setup: RunSetup) -> None:
         )
     for flag, key, mine in (
         ("--seed", "seed", setup.config.seed),
-        ("--total-batch-size", "total_batch_size", setup.horizon.total_batch_size),
+        ("--total-batch-size", "total_batch_size", setup.schedule.total_batch_size),
     ):
         before = ours.get(key, loaded.meta.get(key))
         if before is not None and before != mine:
@@ -350,7 +344,7 @@ def _check_same_run(loaded: LoadedCheckpoint, setup: RunSetup) -> None:
                 f"rows would be skipped or seen twice",
                 fix=f"leave {flag} out, or start a new run from its weights with --from FOLDER",
             )
-    steps = setup.horizon.num_iterations
+    steps = setup.schedule.num_iterations
     if loaded.step > steps:
         raise UsageError(
             f"the run is at step {loaded.step:,} already; its steps, {steps:,} now, count from its "
@@ -390,9 +384,9 @@ def _apply_checkpoint(
 def describe_run(setup: RunSetup) -> RunResult:
     """Everything that would be used, before a step is taken: the result of `--dry-run`."""
     counts = count_parameters(setup.model_config)
-    resolved, horizon, data = setup.resolved, setup.horizon, setup.data
+    resolved, schedule, data = setup.resolved, setup.schedule, setup.data
     choices = [dataclasses.asdict(choice) for choice in setup.choices]
-    for source in (resolved, horizon):
+    for source in (resolved, schedule):
         for name, reason in source.reasons.items():
             choices.append({"name": name, "value": str(getattr(source, name)), "reason": reason})
     return RunResult(
@@ -420,7 +414,7 @@ def describe_run(setup: RunSetup) -> RunResult:
             "unigram_entropy_nats": data.unigram_entropy_nats,
         },
         horizon={
-            key: value for key, value in dataclasses.asdict(horizon).items() if key != "reasons"
+            key: value for key, value in dataclasses.asdict(schedule).items() if key != "reasons"
         },
     )
 

@@ -99,7 +99,7 @@ class TrainingRun:
 
     def __init__(self, setup: RunSetup, origin: RunOrigin, console: Console) -> None:
         self.setup, self.origin = setup, origin
-        self.comm, self.horizon = setup.comm, setup.horizon
+        self.comm, self.schedule = setup.comm, setup.schedule
         self.console = console if setup.rank_info.rank == 0 else Console(quiet=True)
         self.folder = RunFolder(origin.folder)
         self.parts: TrainingComponents = build_components(setup)
@@ -129,15 +129,15 @@ class TrainingRun:
         """Train to the end, or until stopped."""
         self.verification.start()
         self._start()
-        progress = TrainProgress(self.console, self.horizon.num_iterations, self.first_step)
+        progress = TrainProgress(self.console, self.schedule.num_iterations, self.first_step)
         done = self.first_step
         state: State = "interrupted"
         try:
             with self._listening(), frozen_objects():
-                for step in range(self.first_step, self.horizon.num_iterations):
+                for step in range(self.first_step, self.schedule.num_iterations):
                     self._step(step, progress)
                     done = step + 1
-                    last = done == self.horizon.num_iterations
+                    last = done == self.schedule.num_iterations
                     if self.stop_agreed and not last:
                         break
                     self._after_step(done, last, progress)
@@ -231,10 +231,10 @@ class TrainingRun:
             say(note, markup=False)
         batch_size, row_tokens = setup.resolved.device_batch_size, setup.resolved.max_seq_len
         say(f"batch: {batch_arithmetic(setup.first_rows, batch_size, row_tokens)}", markup=False)
-        epochs = setup.rows_per_step * self.horizon.num_iterations / setup.data.train.num_rows
+        epochs = setup.rows_per_step * self.schedule.num_iterations / setup.data.train.num_rows
         say(
-            f"training: {self.horizon.num_iterations:,} steps of "
-            f"{self.horizon.total_batch_size:,} tokens, {epochs:.2g} epochs of {setup.data.name}",
+            f"training: {self.schedule.num_iterations:,} steps of "
+            f"{self.schedule.total_batch_size:,} tokens, {epochs:.2g} epochs of {setup.data.name}",
             markup=False,
         )
 
@@ -277,7 +277,7 @@ class TrainingRun:
             if news := self.folder.news():
                 progress.say(news)
         self.stop_agreed = self.stop_agreed or bool(gathered[:, -1].any())
-        if self.balance is not None and self._next_step < self.horizon.num_iterations:
+        if self.balance is not None and self._next_step < self.schedule.num_iterations:
             self.balance.follow(by_rank, self._next_step, progress.say)
 
     def _finish_verification(self) -> None:
@@ -301,7 +301,7 @@ class TrainingRun:
 
     def _after_step(self, done: int, last: bool, progress: TrainProgress) -> None:
         """Comparing, evaluating and saving after `done` steps."""
-        eval_every, save_every = self.horizon.eval_every, self.horizon.save_every
+        eval_every, save_every = self.schedule.eval_every, self.schedule.save_every
         checks = done == self.first_step + 1 or done % CHECK_EVERY_STEPS == 0 or last
         evaluates = eval_every is not None and (done % eval_every == 0 or last)
         saves = save_every is not None and done % save_every == 0 and not last
@@ -321,7 +321,7 @@ class TrainingRun:
 
     def _evaluate(self, done: int, progress: TrainProgress) -> None:
         data, setup = self.setup.data, self.setup
-        rows = max(1, min(self.horizon.eval_tokens // data.max_seq_len, data.val.num_rows))
+        rows = max(1, min(self.schedule.eval_tokens // data.max_seq_len, data.val.num_rows))
         self.parts.model.eval()
         self.val_bpb = evaluate_bpb(
             self.parts.model,
@@ -412,7 +412,7 @@ class TrainingRun:
             user_config=setup.config.to_dict(),
             device_batch_size=setup.resolved.device_batch_size,
             max_seq_len=setup.resolved.max_seq_len,
-            total_batch_size=self.horizon.total_batch_size,
+            total_batch_size=self.schedule.total_batch_size,
             val_bpb=self.val_bpb,
             min_val_bpb=self.min_val_bpb,
             # nanochat divides its moving average by this when it prints it.
@@ -460,7 +460,7 @@ class TrainingRun:
             dir=str(self.folder.path),
             state=state,
             steps=done,
-            tokens=done * self.horizon.total_batch_size,
+            tokens=done * self.schedule.total_batch_size,
             loss=self.stats.loss,
             val_bpb=self.val_bpb,
             tokens_per_second=self.stats.tokens_per_second,

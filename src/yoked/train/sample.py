@@ -81,6 +81,7 @@ class CachedDecoder:
         stop = self._length + count
         if stop > self._cos.size(0):
             dtype, device = self._model.compute_dtype, self._model.device
+            # Doubled, so that a long text seldom needs them anew.
             cos, sin = rotary_tables(2 * stop, self._model.config.head_dim, device)
             self._cos, self._sin = cos.to(dtype), sin.to(dtype)
         return self._cos[self._length : stop], self._sin[self._length : stop]
@@ -95,9 +96,10 @@ class CachedDecoder:
         new, keys = q.size(1), k.size(1)
         mask = None
         if new > 1:
+            # (T, 1): places among the keys, cached ones included.
             query = torch.arange(keys - new, keys, device=q.device)[:, None]
             back = query - torch.arange(keys, device=q.device)[None, :]
-            mask = (back >= 0) & (back <= attn.window)
+            mask = (back >= 0) & (back <= attn.window)  # (T, K)
         y = F.scaled_dot_product_attention(
             q.transpose(1, 2),
             k.transpose(1, 2),
@@ -147,7 +149,7 @@ def _generate(
     stop_ids: Collection[int],
 ) -> Iterator[int]:
     decoder = CachedDecoder(model)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)  # the CPU's: a GPU draws other numbers
     unread = prompt_ids
     for _ in range(max_tokens):
         logits = decoder.advance(unread)
@@ -230,7 +232,7 @@ def load_for_sampling(
             f"{tokenizer.vocab_size}: they do not belong together.",
             fix=f"put the tokenizer it was trained with into {find_tokenizer(folder)}",
         )
-    with torch.device("meta"):
+    with torch.device("meta"):  # no memory and no draws for weights that are loaded
         model = GPT(config, dtype)
     model.to_empty(device=device)
     try:

@@ -22,38 +22,31 @@ from yoked.costmodel.memory import USABLE_FRACTION
 from yoked.costmodel.model_shape import (
     ModelShape,
     ParameterCounts,
-    count_parameters,
-    flops_per_token,
 )
 from yoked.errors import DataError, UsageError
 from yoked.ranks.exchange import read_list, read_number, read_table, read_text, read_whole
 from yoked.ranks.meeting import meet, tell_if_unproved
-from yoked.train import choose, kernels
+from yoked.train import kernels
 from yoked.train.balance.initial import InitialShares, initial_shares
-from yoked.train.choose import Decision
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import run_on_all_ranks, run_on_ranks
 from yoked.train.comm.rank_info import RankInfo
-from yoked.train.compute import (
-    RECORDED,
-    ComputeChoices,
-    choose_compute,
-    device_identity,
-    set_threads,
-)
 from yoked.train.config import TrainConfig
 from yoked.train.data.dataset import Dataset
 from yoked.train.data.prepare import prepare
 from yoked.train.data.progress import NullProgress, ProgressSink
+from yoked.train.decisions.compute import RECORDED, ComputeChoices, choose_compute, device_identity
+from yoked.train.decisions.decision import Decision
 from yoked.train.decisions.network import (
     ASKED_HEAD,
     ASKED_SYNC,
+    PlannedStrategy,
     StepRequest,
     decide_sync_and_head,
 )
+from yoked.train.decisions.threads import read_cores, set_threads
+from yoked.train.device import keep_freed_memory, pick_device
 from yoked.train.resolve import (
-    REFERENCE_DEPTH,
-    ModelSize,
     ResolvedConfig,
     TrainSchedule,
     common_device_type,
@@ -61,7 +54,6 @@ from yoked.train.resolve import (
     resolve_schedule,
 )
 from yoked.train.speeds import measure_speeds
-from yoked.train.threads import read_cores
 
 # Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
 COLLECTIVE_TIMEOUT_S = 600
@@ -80,7 +72,7 @@ class RunSetup:
     data: Dataset
     resolved: ResolvedConfig
     model_config: ModelShape
-    horizon: TrainSchedule
+    schedule: TrainSchedule
     compute: ComputeChoices
     sync: Decision
     lm_head: Decision
@@ -90,7 +82,7 @@ class RunSetup:
     @property
     def rows_per_step(self) -> int:
         """Rows of a step, over all ranks."""
-        return self.horizon.total_batch_size // self.resolved.max_seq_len
+        return self.schedule.total_batch_size // self.resolved.max_seq_len
 
     @property
     def shares(self) -> list[float]:
@@ -220,7 +212,7 @@ def setup_run(
         data=model.data,
         resolved=model.resolved,
         model_config=model.shape,
-        horizon=model.schedule,
+        schedule=model.schedule,
         compute=compute,
         sync=sync,
         lm_head=lm_head,
@@ -234,13 +226,13 @@ def setup_devices(
 ) -> tuple[torch.device, Communicator, tuple[int, Decision]]:
     """This rank's device and threads, and the connections to the others."""
     device = run_on_all_ranks(
-        Communicator(), lambda: choose.pick_device(config.device_type, rank_info.local_rank)
+        Communicator(), lambda: pick_device(config.device_type, rank_info.local_rank)
     )
     if device.type == "cuda":
         torch.cuda.set_device(device)  # else helpers make a context on the host's first GPU
     comm = init_communicator(device)
     if device.type == "cpu":
-        choose.keep_freed_memory()
+        keep_freed_memory()
     return device, comm, run_on_all_ranks(comm, lambda: set_threads(config, rank_info))
 
 
@@ -270,15 +262,8 @@ def setup_model(
     kind = common_device_type(set(comm.all_gather_json(device.type, read_text)))
     resolved = run_on_all_ranks(comm, lambda: resolve(config, kind))
     data = load_data(config, resolved.max_seq_len, comm, rank_info, progress)
-    shape = _model_config(resolved, resolved.depth, data.vocab_size)
-    reference = _model_config(resolved, REFERENCE_DEPTH, data.vocab_size)
-    size = ModelSize(
-        scaling=count_parameters(shape).scaling,
-        reference=count_parameters(reference).scaling,
-        flops_per_token=flops_per_token(shape),
-    )
-    schedule = run_on_all_ranks(comm, lambda: resolve_schedule(resolved, size))
-    return ModelSetup(resolved, data, shape, schedule)
+    schedule = run_on_all_ranks(comm, lambda: resolve_schedule(resolved, data.vocab_size))
+    return ModelSetup(resolved, data, resolved.model_shape(data.vocab_size), schedule)
 
 
 def _decide(
@@ -321,6 +306,7 @@ def _decide(
         comm.all_gather_json(_memory_bytes(hosts), read_number),
         sync,
         lm_head,
+        None if config.planned is None else PlannedStrategy(**config.planned),
     )
     return sharing, *decide_sync_and_head(comm, request)
 
@@ -342,17 +328,6 @@ def _memory_bytes(hosts: Sequence[dict[str, Any]]) -> float:
     known = 1e18 if available is None else float(available)
     here = [host["name"] for host in hosts].count(socket.gethostname())
     return USABLE_FRACTION * known / max(1, here)
-
-
-def _model_config(resolved: ResolvedConfig, depth: int, vocab_size: int) -> ModelShape:
-    return ModelShape.from_depth(
-        depth,
-        aspect_ratio=resolved.aspect_ratio,
-        head_dim=resolved.head_dim,
-        sequence_len=resolved.max_seq_len,
-        vocab_size=vocab_size,
-        window_pattern=resolved.window_pattern,
-    )
 
 
 def _describe(

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from yoked.costmodel.model_shape import ModelShape
 from yoked.ranks.exchange import read_nothing, read_number
-from yoked.train.choose import DTYPES, SAMPLE_TOKENS
 from yoked.train.comm.communicator import Communicator
+from yoked.train.decisions.products import SAMPLE_TOKENS
+from yoked.train.device import DTYPES
 from yoked.train.model.cross_entropy import block_columns
 from yoked.train.model.linear import MatmulBackend, mm_nt
 

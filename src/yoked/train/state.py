@@ -21,7 +21,7 @@ from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
 from yoked.units import format_bytes
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_DIGEST_BYTES = 16
+_DIGEST_BYTES = 16  # two int64
 NAME = "the run's state"
 
 
@@ -111,9 +111,10 @@ class TrainState:
 
     def _unlike(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Those of which some rank holds another one than rank 0; the same ones on all ranks."""
-        mine = torch.stack([fingerprint(tensor) for tensor in tensors])
+        mine = torch.stack([fingerprint(tensor) for tensor in tensors])  # (tensors, 2)
         by_rank, work = self.comm.all_gather(mine, "comparing the first weights")
         work.wait()
+        # by_rank: (N, tensors, 2).
         unlike = (by_rank != by_rank[0]).any(dim=2).any(dim=0).tolist()
         return [tensor for tensor, differs in zip(tensors, unlike, strict=True) if differs]
 
@@ -122,7 +123,7 @@ class TrainState:
             if not isinstance(entry.placement, Owned):
                 continue
             if owned is not None and entry.tensor is not None:
-                entry.tensor.copy_(owned[name])
+                entry.tensor.copy_(owned[name])  # what rank 0 owns itself
             read = None if owned is None else owned[name].to(self.device)
             yield from self._move(number, entry, read, 0, entry.placement.rank, into=entry.tensor)
 
@@ -199,6 +200,7 @@ class TrainState:
             tag = Tag(MessageKind.REDISTRIBUTE, number)
             for src, had in enumerate(before.bounds):
                 for dst, has in enumerate(placement.bounds):
+                    # What src had and dst has from now on.
                     rows = slice(max(had.start, has.start), min(had.stop, has.stop))
                     if src == dst or rows.start >= rows.stop:
                         continue
@@ -253,14 +255,14 @@ def all_gather_rows(comm: Communicator, whole: Tensor, placement: RowSharded) ->
 def checksum(tensor: Tensor) -> int:
     """The sum of a tensor's bit patterns: any one difference changes it. Reads it once."""
     bits = tensor.detach().contiguous().view(_BITS[tensor.element_size()])
-    return int(bits.sum(dtype=torch.int64))
+    return int(bits.sum(dtype=torch.int64))  # it may wrap around: one difference still shows
 
 
 def fingerprint(tensor: Tensor) -> Tensor:
     """(2,) int64: BLAKE2b of a tensor's bits."""
     content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     digest = hashlib.blake2b(content.numpy().data, digest_size=_DIGEST_BYTES).digest()
-    return torch.frombuffer(bytearray(digest), dtype=torch.int64)
+    return torch.frombuffer(bytearray(digest), dtype=torch.int64)  # torch warns of read-only bytes
 
 
 def _wait_all(works: Sequence[Work]) -> None:

@@ -30,7 +30,7 @@ class MicroBatch:
     @property
     def targets(self) -> Tensor:
         """(b * T,)."""
-        return self.rows[:, 1:].flatten()
+        return self.rows[:, 1:].flatten()  # the token after each input
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class StepBatch:
             return
         early = self.schedule(self.rank).early
         for each in micro_batches:
-            yield HeadGroup([each], max(0, each.index - early + 1))
+            yield HeadGroup([each], max(0, each.index - early + 1))  # early: none; then all so far
 
 
 def batch_arithmetic(rows: Sequence[int], device_batch_size: int, row_tokens: int) -> str:

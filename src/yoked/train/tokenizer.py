@@ -103,7 +103,7 @@ class Tokenizer:
         trainer = rustbpe.Tokenizer()
         trainer.train_from_iterator(
             (section for text in texts for section in _sections(text)),
-            vocab_size - len(SPECIAL_TOKENS),
+            vocab_size - len(SPECIAL_TOKENS),  # rustbpe knows no special tokens
             buffer_size=_TRAINING_BUFFER,
             pattern=SPLIT_PATTERN,
         )
@@ -151,6 +151,7 @@ class Tokenizer:
             "tokens_base64": [base64.b64encode(token).decode("ascii") for token in by_rank],
         }
         write_bytes(folder / PICKLE_NAME, pickle.dumps(self._encoding, protocol=4))
+        # The JSON last: `prepare` takes a folder that has it for complete.
         write_bytes(folder / JSON_NAME, json.dumps(form, indent=0).encode())
 
     def encode(self, text: str) -> list[int]:
@@ -229,7 +230,7 @@ def _fingerprint(ranks: Mapping[bytes, int], pattern: str, specials: Mapping[str
     """sha256 of all that encoding depends on."""
     digest = hashlib.sha256()
     for field in _fields(ranks, pattern, specials):
-        digest.update(len(field).to_bytes(8, "little"))
+        digest.update(len(field).to_bytes(8, "little"))  # else fields could run into each other
         digest.update(field)
     return digest.hexdigest()
 

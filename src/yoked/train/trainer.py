@@ -18,8 +18,8 @@ from torch import Tensor
 
 from yoked.costmodel.assignment import ranges_of, split_by_weight
 from yoked.costmodel.schedule import max_deferred_backwards
-from yoked.train.choose import synchronize
 from yoked.train.comm.communicator import Communicator
+from yoked.train.device import synchronize
 from yoked.train.lm_head.protocol import LmHead
 from yoked.train.lm_head.replicated import ReplicatedHead
 from yoked.train.lm_head.vocab_parallel import VocabParallelHead

@@ -13,8 +13,8 @@ from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import UsageError
 from yoked.records.measurement import Compute, ProbedModel, StepCost
 from yoked.train import profile_step
-from yoked.train.compute import ComputeChoices
 from yoked.train.config import TrainConfig
+from yoked.train.decisions.compute import ComputeChoices
 from yoked.train.model.attention import AttentionPath
 from yoked.train.model.linear import MatmulBackends
 

@@ -7,16 +7,13 @@ from hypothesis import strategies as st
 from yoked.errors import UsageError
 from yoked.train.config import TrainConfig
 from yoked.train.resolve import (
-    ModelSize,
     common_device_type,
     evaluations,
     resolve,
     resolve_schedule,
 )
 
-# Depth 4 of width 256, and depth 12 of width 768, vocabulary 32,768.
-D4 = ModelSize(scaling=11_534_432, reference=110_101_776, flops_per_token=7.549819e7)
-D12 = ModelSize(scaling=110_101_776, reference=110_101_776, flops_per_token=8e8)
+VOCAB = 32_768
 
 
 def test_a_cpu_gets_a_small_model_and_a_gpu_nanochats() -> None:
@@ -49,10 +46,10 @@ def test_nanochats_cpu_command_gets_what_it_says() -> None:
         num_iterations=20,
     )
 
-    horizon = resolve_schedule(resolve(config, "cpu"), D4)
+    schedule = resolve_schedule(resolve(config, "cpu"), VOCAB)
 
-    assert (horizon.total_batch_size, horizon.num_iterations) == (512, 20)
-    assert horizon.reasons["num_iterations"] == "given"
+    assert (schedule.total_batch_size, schedule.num_iterations) == (512, 20)
+    assert schedule.reasons["num_iterations"] == "given"
 
 
 def test_a_batch_that_the_default_row_does_not_divide_is_refused() -> None:
@@ -66,13 +63,13 @@ def test_a_model_narrower_than_its_gates_is_refused() -> None:
 
 
 def test_on_a_gpu_the_batch_grows_with_the_model() -> None:
-    small = resolve_schedule(resolve(TrainConfig(depth=4), "cuda"), D4)
-    reference = resolve_schedule(resolve(TrainConfig(depth=12), "cuda"), D12)
+    small = resolve_schedule(resolve(TrainConfig(depth=4), "cuda"), VOCAB)
+    reference = resolve_schedule(resolve(TrainConfig(depth=12), "cuda"), VOCAB)
 
     assert reference.total_batch_size == 524_288
-    # 524288 * (11534432 / 110101776)^0.383 = 220885, and the nearest power of two.
+    # 524288 * (11534384 / 110101680)^0.383 = 220885, and the nearest power of two.
     assert small.total_batch_size == 262_144
-    assert reference.num_iterations == 12 * D12.scaling // 524_288
+    assert reference.num_iterations == 12 * 110_101_680 // 524_288
 
 
 def test_steps_come_first_then_flops_then_the_ratio() -> None:
@@ -80,16 +77,18 @@ def test_steps_come_first_then_flops_then_the_ratio() -> None:
     flops = TrainConfig(target_flops=1e15, target_param_data_ratio=20)
     ratio = TrainConfig(target_param_data_ratio=20)
 
-    steps = [resolve_schedule(resolve(c, "cpu"), D4).num_iterations for c in (both, flops, ratio)]
+    steps = [
+        resolve_schedule(resolve(c, "cpu"), VOCAB).num_iterations for c in (both, flops, ratio)
+    ]
 
-    assert steps == [7, round(1e15 / (7.549819e7 * 4096)), 20 * D4.scaling // 4096]
+    assert steps == [7, round(1e15 / (7.549819e7 * 4096)), 20 * 11_534_432 // 4096]
 
 
 def test_a_run_without_a_length_is_refused() -> None:
     with pytest.raises(UsageError, match="no length"):
-        resolve_schedule(resolve(TrainConfig(target_param_data_ratio=-1), "cuda"), D12)
+        resolve_schedule(resolve(TrainConfig(target_param_data_ratio=-1), "cuda"), VOCAB)
     with pytest.raises(UsageError, match="less than one step"):
-        resolve_schedule(resolve(TrainConfig(target_flops=1.0), "cpu"), D4)
+        resolve_schedule(resolve(TrainConfig(target_flops=1.0), "cpu"), VOCAB)
 
 
 @given(
@@ -102,20 +101,20 @@ def test_evaluation_takes_at_most_a_tenth_of_the_tokens_or_one_row(
 ) -> None:
     config = TrainConfig(num_iterations=steps, max_seq_len=row, total_batch_size=row * rows)
 
-    horizon = resolve_schedule(resolve(config, "cpu"), D4)
+    schedule = resolve_schedule(resolve(config, "cpu"), VOCAB)
 
-    assert horizon.eval_every is not None
-    assert horizon.eval_tokens % row == 0
-    times, tokens = evaluations(steps, horizon.eval_every), horizon.eval_tokens
+    assert schedule.eval_every is not None
+    assert schedule.eval_tokens % row == 0
+    times, tokens = evaluations(steps, schedule.eval_every), schedule.eval_tokens
     within = times * tokens <= 0.1 * steps * row * rows
     assert within or (times == 1 and tokens == row)
 
 
 def test_evaluation_and_saving_can_be_switched_off() -> None:
-    horizon = resolve_schedule(resolve(TrainConfig(eval_every=-1, save_every=-1), "cpu"), D4)
+    schedule = resolve_schedule(resolve(TrainConfig(eval_every=-1, save_every=-1), "cpu"), VOCAB)
 
-    assert horizon.eval_every is None
-    assert horizon.save_every is None
+    assert schedule.eval_every is None
+    assert schedule.save_every is None
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import pytest
 
 from yoked.errors import DataError
-from yoked.train.choose import Decision
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.rank_info import RankInfo
-from yoked.train.compute import RECORDED
 from yoked.train.config import TrainConfig
 from yoked.train.data.progress import NullProgress
+from yoked.train.decisions.compute import RECORDED
+from yoked.train.decisions.decision import Decision
 from yoked.train.setup import load_data, settled
 
 _T = TypeVar("_T")

@@ -74,18 +74,10 @@ def checkpoint_bytes(counts: ParameterCounts) -> int:
 
 def _shape(config: TrainConfig, device_type: str) -> tuple[ModelShape, int, int]:
     """The model, the rows of a micro-batch and those that are held back, by default."""
-    from yoked.costmodel.model_shape import ModelShape
     from yoked.train.resolve import resolve
 
     resolved = resolve(config, device_type)
-    shape = ModelShape.from_depth(
-        resolved.depth,
-        aspect_ratio=resolved.aspect_ratio,
-        head_dim=resolved.head_dim,
-        vocab_size=config.vocab_size,
-        sequence_len=resolved.max_seq_len,
-        window_pattern=resolved.window_pattern,
-    )
+    shape = resolved.model_shape(config.vocab_size)
     return shape, resolved.device_batch_size, _waiting_rows(shape, resolved)
 
 

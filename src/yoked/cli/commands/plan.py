@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
@@ -17,6 +17,7 @@ from yoked.errors import UsageError, YokedError
 
 if TYPE_CHECKING:
     from yoked.costmodel.model_shape import ModelShape
+    from yoked.fleet.model import Fleet
     from yoked.plan.explain import Target
     from yoked.plan.search import Plan, PlanRequest
     from yoked.plan.simulated_fleet import SimulatedHost
@@ -149,38 +150,51 @@ class _Run:
 
     shape: ModelShape
     resolved: ResolvedConfig
-    horizon: TrainSchedule
+    schedule: TrainSchedule
 
 
 def _resolve(config: TrainConfig, device_types: Collection[str]) -> _Run:
-    from yoked.costmodel.model_shape import ModelShape, count_parameters, flops_per_token
-    from yoked.train.resolve import (
-        REFERENCE_DEPTH,
-        ModelSize,
-        common_device_type,
-        resolve,
-        resolve_schedule,
-    )
+    from yoked.train.resolve import common_device_type, resolve, resolve_schedule
 
     resolved = resolve(config, common_device_type(device_types))
+    shape = resolved.model_shape(config.vocab_size)
+    return _Run(shape, resolved, resolve_schedule(resolved, config.vocab_size))
 
-    def shape(depth: int) -> ModelShape:
-        return ModelShape.from_depth(
-            depth,
-            aspect_ratio=resolved.aspect_ratio,
-            head_dim=resolved.head_dim,
-            vocab_size=config.vocab_size,
-            sequence_len=resolved.max_seq_len,
-            window_pattern=resolved.window_pattern,
+
+def strategy_for(
+    config: TrainConfig, fleet: Fleet, ranks: Mapping[str, int]
+) -> dict[str, Any] | None:
+    """Compression and lm_head that the plan has for a run (`PlannedStrategy`). ranks: by host.
+
+    None: nothing is to be chosen, or the fleet was not probed as its hosts are now.
+    """
+    from yoked.plan.network import network_of
+    from yoked.plan.search import choose_for_all_hosts
+    from yoked.probe.store import load_newest
+
+    if config.lm_head != "auto" or config.shares is not None or len(ranks) < 2:
+        return None
+    try:
+        measurement = load_newest(fleet)
+        if measurement is None or measurement.ranks != ranks:
+            return None
+        run = _resolve(config, [cost.device for cost in measurement.step_costs])
+        request = dataclasses.replace(
+            _plan_request(config, run), device_batch_size=run.resolved.device_batch_size
         )
-
-    own = shape(resolved.depth)
-    size = ModelSize(
-        scaling=count_parameters(own).dense,
-        reference=count_parameters(shape(REFERENCE_DEPTH)).dense,
-        flops_per_token=flops_per_token(own),
-    )
-    return _Run(own, resolved, resolve_schedule(resolved, size))
+        chosen = choose_for_all_hosts(
+            request, measurement, None if config.sync == "auto" else config.sync
+        )
+        ports = network_of(measurement, ranks).ports.values()
+    except YokedError:
+        return None  # a run is not to fail for what it can decide by itself
+    slowest = min(min(port.out_bytes_per_s, port.in_bytes_per_s) for port in ports)
+    return {
+        "sync": chosen.sync,
+        "lm_head": chosen.lm_head,
+        "dtype": chosen.dtype,
+        "bytes_per_s": slowest,
+    }
 
 
 def _simulated(
@@ -235,7 +249,7 @@ def _plan_request(config: TrainConfig, run: _Run) -> PlanRequest:
 
     return PlanRequest(
         shape=run.shape,
-        tokens_per_step=run.horizon.total_batch_size,
+        tokens_per_step=run.schedule.total_batch_size,
         device_batch_size=config.device_batch_size,
         dtype=None if config.dtype == "auto" else config.dtype,
     )
@@ -256,7 +270,7 @@ def _target(run: _Run, prices: tuple[str, ...], measurement: Measurement) -> Tar
                 f"--price-per-hour {text!r} is not HOST=PRICE with a host of the fleet",
                 fix=f"hosts are {', '.join(list(measurement.ranks)[:8])}",
             )
-    return Target(run.horizon.num_iterations, known)
+    return Target(run.schedule.num_iterations, known)
 
 
 def _larger_batch_plan(plan: Plan, measurement: Measurement) -> Plan | None:

@@ -14,6 +14,7 @@ from yoked.cli.commands.doctor_need import need_of
 from yoked.cli.commands.fleet_flags import JobFlags
 from yoked.cli.commands.fleet_job import FleetJob, run_job
 from yoked.cli.commands.fleet_runs import same_fleet
+from yoked.cli.commands.plan import strategy_for
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet.model import Fleet, usable_gpus
@@ -68,7 +69,11 @@ def train_fleet(
             elif not config.dry_run:
                 # Once it is brought home, it would meet another of its name.
                 require_new(config.runs_dir / (config.run or ""))
-            shipped = dataclasses.replace(config, data=ship_data(config, seats, output))
+            shipped = dataclasses.replace(
+                config,
+                data=ship_data(config, seats, output),
+                planned=strategy_for(config, fleet, {seat.host.name: seat.ranks for seat in seats}),
+            )
             at_once(lambda seat: push_kernels(seat.client), seats, leave=True)
             _write_config(shipped, Path(folder))
             return dataclasses.replace(order, run=_job_name(config, seats), trains=config.run)

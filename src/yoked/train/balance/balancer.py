@@ -68,8 +68,9 @@ def best_assignment(
     extra = water_fill(
         [cost.step_s(count) for cost, count in zip(costs, counts, strict=True)],
         [cost.row_s for cost in costs],
-        [head_part * count for count in counts],
+        [head_part * count for count in counts],  # a rank gives at most its rows' part
     )
+    # `more` is in whole rows, of which the lm_head is only head_part.
     return Assignment(
         counts, tuple(count + more / head_part for count, more in zip(counts, extra, strict=True))
     )
@@ -144,6 +145,7 @@ class RowBalancer:
 
     def _take_over(self, best: Assignment, costs: Sequence[LinearCost]) -> None:
         moves = [new - old for new, old in zip(best.rows, self.now.rows, strict=True)]
+        # A rank that got rows gives some back, or the reverse.
         back = any(move * before < 0 for move, before in zip(moves, self._moved, strict=True))
         recent = self._since_change < MEMORY_STEPS
         self._reversals = (self._reversals + back) if recent else 0

@@ -36,6 +36,7 @@ class BalanceController:
         parallel = trainer.lm_head.grouped
         self._head_part = head_time_fraction(shape) if parallel else None
         self._speeds = SpeedEstimator(speeds)
+        # Parts of a vocab-parallel lm_head begin as the rows, in `Trainer` too.
         self._balancer = RowBalancer(Assignment(rows, rows), self._head_part)
         self._decision: tuple[Tensor, Work] | None = None
 

@@ -39,7 +39,7 @@ def initial_shares(
     live = len(hosts) > 1 and (config.balance == "on" or (config.balance == "auto" and several))
     if fixed is not None:
         return InitialShares(tuple(map(float, fixed)), live, "as asked for with --shares")
-    if last_rows and config.balance != "off":
+    if last_rows and config.balance != "off":  # off: equal parts, also after --resume
         return InitialShares(tuple(map(float, last_rows)), live, "as the run had them last")
     if live:
         speeds = measure()

@@ -16,7 +16,7 @@ from yoked.costmodel.assignment import LinearCost
 # The first steps compile, allocate and fill caches.
 WARM_UP_STEPS = 2
 FEWEST_SEEN = 2
-WINDOW = 32
+WINDOW = 32  # steps
 # What a step's time varies by until it is known better, which counts as so many steps of knowledge.
 NOISE, NOISE_STEPS = 0.05, 4
 # Two figures in a row that are off by so much are another speed, not noise.
@@ -65,7 +65,7 @@ class ChangePointMedian:
     def add(self, figure: float) -> None:
         """Take in a figure; two that are far off on one side begin anew."""
         self._window.append(figure)
-        if self.count <= 2:
+        if self.count <= 2:  # nothing older to compare the last two with
             return
         *older, first, second = self._window
         off = max(JUMP, JUMP_SPREADS * _spread(older)) * median(older)
@@ -81,6 +81,7 @@ def _spread(figures: Sequence[float]) -> float:
         return NOISE
     # 1.4826 times the median absolute deviation is the standard deviation of normal figures.
     seen = 1.4826 * median(abs(figure - middle) for figure in figures) / middle
+    # A variance: that of NOISE_STEPS figures assumed, pooled with those seen.
     known = NOISE_STEPS * NOISE * NOISE + len(figures) * seen * seen
     return math.sqrt(known / (NOISE_STEPS + len(figures)))
 
@@ -95,6 +96,7 @@ class RankSpeed:
 
     def add(self, step: RankStep) -> None:
         """Take in a step. The first with rows after one without warms up: it does not count."""
+        # All that a rank without rows computes is fixed.
         self.fixed.add(step.fixed_s if step.work else max(step.fixed_s, step.compute_s))
         if step.work and not self._idle:
             self.row.add(max(0.0, step.compute_s - step.fixed_s) / step.work)
@@ -147,6 +149,7 @@ class SpeedEstimator:
             for rank, speed, step in zip(self._ranks, self._speeds, self._last, strict=True)
             if rank.row.value is not None
         ]
+        # Seconds of a row times relative speed: a row's work, alike for all ranks.
         work = median(row_s * speed for row_s, speed, _ in seen)
         # Of unknown speed: it was left without rows because one took longer than a step.
         beyond_s = 2 * max(row_s * rows for row_s, _, rows in seen)

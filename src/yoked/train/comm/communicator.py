@@ -130,12 +130,17 @@ class Communicator:
         self,
         device_group: dist.ProcessGroup | None = None,
         control_group: dist.ProcessGroup | None = None,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
-        self.active = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        self.rank = dist.get_rank() if self.active else 0
-        self.world_size = dist.get_world_size() if self.active else 1
+        """group: Gloo's, where it is not the default one. Only all_gather and all_to_all are for
+        it: the others name ranks of the default group.
+        """
+        many = dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
+        self.active, self.group = many, group
+        self.rank = dist.get_rank(group) if self.active else 0
+        self.world_size = dist.get_world_size(group) if self.active else 1
         self.device_group, self.control_group = device_group, control_group
-        self.clock, self.bytes_sent = StepClock(), 0
+        self.clock, self.bytes_sent = StepClock(), 0  # bytes: payloads, without headers
 
     @property
     def peers(self) -> list[int]:
@@ -144,7 +149,7 @@ class Communicator:
 
     def all_reduce(self, tensor: Tensor, name: str) -> Work:
         """Sum in place over all ranks. Traffic a rank: 2(N-1)/N of the payload."""
-        share = 2 * (self.world_size - 1) / self.world_size
+        share = 2 * (self.world_size - 1) / self.world_size  # of a ring
         return self._start(
             name,
             tensor,
@@ -157,7 +162,7 @@ class Communicator:
         return self._start(
             "waiting for all ranks",
             torch.zeros(1),
-            2,
+            2 * 4 * (self.world_size - 1) // self.world_size,
             lambda t: dist.all_reduce(t, group=self.control_group, async_op=True),
             waits_for="ranks",
         )
@@ -198,7 +203,7 @@ class Communicator:
             tensor,
             tensor.nbytes,
             lambda t: dist.isend(t, dst, group=self._group_of(t), tag=tag.number),
-            writes=False,
+            writes=False,  # nothing to copy back
         )
 
     def irecv(self, tensor: Tensor, src: int, tag: Tag, name: str) -> Work:
@@ -219,9 +224,9 @@ class Communicator:
         control: it must not queue behind gradients. Traffic a rank: (N-1) times its tensor.
         """
         if not self.active:
-            return tensor[None], self._nothing(name)
+            return tensor[None], self._nothing(name)  # (1, *shape)
         gathered = tensor.new_empty(self.world_size, *tensor.shape)
-        source = self._staged(tensor.contiguous())
+        source = self._staged(tensor.contiguous())  # held by the lambda until it is sent
         group = self.control_group if control else self._group_of(source)
         work = self._start(
             name,
@@ -233,16 +238,18 @@ class Communicator:
         return gathered, work
 
     def all_to_all(self, tensor: Tensor, name: str) -> tuple[Tensor, Work]:
-        """(world, *shape): row r is what rank r had in its row for this rank. In host memory.
+        """(world, *shape): row r is what rank r had in its row for this rank.
 
         Traffic a rank: (N-1)/N of the tensor.
         """
-        swapped = torch.empty_like(tensor)
+        swapped, source = torch.empty_like(tensor), self._staged(tensor)
+        group = self._group_of(source)
         work = self._start(
             name,
             swapped,
             tensor.nbytes * (self.world_size - 1) // self.world_size,
-            lambda t: dist.all_to_all_single(t, tensor, async_op=True),
+            lambda t: dist.all_to_all_single(t, source, group=group, async_op=True),
+            reads=False,
         )
         return swapped, work
 
@@ -259,7 +266,7 @@ class Communicator:
 
     def _group_of(self, tensor: Tensor) -> dist.ProcessGroup | None:
         """None: the default group."""
-        return None if tensor.device.type == "cpu" else self.device_group
+        return self.group if tensor.device.type == "cpu" else self.device_group
 
     def _staged(self, tensor: Tensor, *, reads: bool = True) -> Tensor:
         """The tensor itself where a group can take it, else one in host memory.
@@ -290,7 +297,7 @@ class Communicator:
         """
         if not self.active:
             return self._nothing(name)
-        self.bytes_sent += round(sent_bytes)
+        self.bytes_sent += round(sent_bytes)  # counted where it starts: all of it will leave
         staged = self._staged(tensor, reads=reads)
         try:
             work = start(staged)

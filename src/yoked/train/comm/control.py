@@ -24,7 +24,7 @@ def run_on_all_ranks(comm: Communicator, act: Callable[[], T]) -> T:
     told = None if failure is None else _told(failure, comm.rank)
     failures = [problem for problem in comm.all_gather_json(told, _failure) if problem is not None]
     if failures:
-        raise failures[0] if failure is None else failure
+        raise failures[0] if failure is None else failure  # its own keeps the traceback
     return result  # type: ignore[return-value]
 
 
@@ -60,7 +60,7 @@ def run_on_ranks(comm: Communicator, works: bool, act: Callable[[], T], what: st
         try:
             return act(), None
         except YokedError as problem:
-            return None, problem
+            return None, problem  # a heartbeat tells the end, not the error: `tell` does
 
     result, failure = run_with_heartbeat(comm, works, attempt, what) or (None, None)
 
@@ -75,5 +75,5 @@ def run_on_ranks(comm: Communicator, works: bool, act: Callable[[], T], what: st
 def run_on_rank0(comm: Communicator, act: Callable[[], object], read: Read[T]) -> T:
     """Act on rank 0 alone and give every rank its plain result as `read` has it, or its error."""
     result = run_on_all_ranks(comm, lambda: act() if comm.rank == 0 else None)
-    first, *_ = comm.all_gather_json(result, lambda value: value)
+    first, *_ = comm.all_gather_json(result, lambda value: value)  # the others' are None
     return checked(first, 0, read)

@@ -23,7 +23,7 @@ SILENCE_S = 600.0
 LONGEST_LOOK_S = 1.0
 
 T = TypeVar("T")
-_turns = itertools.count()
+_turns = itertools.count()  # ranks call in one order, so their numbers agree
 
 
 class Store(Protocol):
@@ -70,7 +70,7 @@ def heartbeat(store: Store, key: str) -> Iterator[None]:
         while not ended.wait(BEAT_S):
             # What is wrong with the store, the next collective says.
             with contextlib.suppress(RuntimeError):
-                store.add(f"{key}/beats", 1)
+                store.add(f"{key}/beats", 1)  # a count and no time: hosts' clocks differ
 
     thread = threading.Thread(target=beat, name="yoked-beat", daemon=True)
     thread.start()
@@ -84,10 +84,10 @@ def heartbeat(store: Store, key: str) -> Iterator[None]:
 
 
 def wait_for_heartbeat(store: Store, key: str, who: str, what: str) -> None:
-    """Return when the body of `beating` has ended. Raises PeerLostError."""
-    beats, heard, pause_s = 0, time.monotonic(), 0.01
+    """Return when the body of `heartbeat` has ended. Raises PeerLostError."""
+    beats, heard, pause_s = 0, time.monotonic(), 0.01  # short work is seen at once
     while not _ask(lambda: store.check([f"{key}/done"]), what):
-        now_beats = _ask(lambda: store.add(f"{key}/beats", 0), what)
+        now_beats = _ask(lambda: store.add(f"{key}/beats", 0), what)  # `get` would block
         now = time.monotonic()
         if now_beats != beats:
             beats, heard = now_beats, now

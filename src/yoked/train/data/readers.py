@@ -91,6 +91,7 @@ def _read_txt(path: Path, start: ReadPosition) -> Iterator[Document]:
         file.seek(start.offset)
         offset, rest = start.offset, b""
         while True:
+            # One byte more than a section tells whether the file goes on.
             data = rest + file.read(SECTION_BYTES + 1 - len(rest))
             if not data:
                 return
@@ -106,7 +107,7 @@ def _split_section(data: bytes) -> tuple[bytes, bytes]:
     if len(data) <= SECTION_BYTES:
         return data, b""
     for mark in (b"\n", b" "):
-        place = data.rfind(mark, SECTION_BYTES // 2, SECTION_BYTES)
+        place = data.rfind(mark, SECTION_BYTES // 2, SECTION_BYTES)  # at least half a section
         if place >= 0:
             return data[: place + 1], data[place + 1 :]
     cut = SECTION_BYTES

@@ -136,7 +136,7 @@ class RowWriter:
         self._dtype = token_dtype(vocab_size)
         self._shape = (row_tokens, vocab_size)
         self._file = self._temporary.open("wb", buffering=_BUFFER_BYTES)
-        self._file.write(bytes(_HEADER_BYTES))
+        self._file.write(bytes(_HEADER_BYTES))  # the number of rows is known at the end
         self.num_rows = 0
 
     def write(self, row: NDArray[Any]) -> None:
@@ -234,7 +234,7 @@ def permute(places: NDArray[np.uint64], size: int, keys: Sequence[int]) -> NDArr
 
     Time and memory grow with the number of places, not with size: fewer than four walks on average.
     """
-    half_bits = max(_MIN_HALF_BITS, ((size - 1).bit_length() + 1) // 2)
+    half_bits = max(_MIN_HALF_BITS, ((size - 1).bit_length() + 1) // 2)  # 4^half_bits >= size
     result = _feistel(places, half_bits, keys)
     # A value past the end is encrypted again; its cycle leads back to a row.
     while len(outside := np.flatnonzero(result >= size)):

@@ -25,7 +25,7 @@ from yoked.train.data.progress import ProgressSink
 from yoked.train.data.readers import START, Document, ReadPosition
 from yoked.train.tokenizer import Tokenizer
 
-SHARD_TEXT_BYTES = 64 << 20
+SHARD_TEXT_BYTES = 64 << 20  # seconds of work, which a kill costs
 # A batch of texts is encoded by all threads together.
 _BATCH_BYTES = 4 << 20
 _BATCH_DOCUMENTS = 512
@@ -218,13 +218,15 @@ class _ShardMaker:
         shard_size = batch_size = 0
         after: ReadPosition | None = None
         start = self.shards.next_position
+        # The break below leaves a file open otherwise.
         with contextlib.closing(self.corpus.split_documents(start)) as documents:
             for split, document in documents:
+                # A shard ends where reading can start again: not inside a row group.
                 if document.start is not None and shard_size >= shard_bytes:
                     after = document.start
                     break
                 batch.append((split, document))
-                shard_size += len(document.text)
+                shard_size += len(document.text)  # characters, an estimate of the bytes
                 batch_size += len(document.text)
                 if batch_size >= _BATCH_BYTES or len(batch) == _BATCH_DOCUMENTS:
                     self._encode(batch, writers)

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import os
+import functools
+import importlib.util
 import platform
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from yoked.agent.processors import cpu_model
 from yoked.costmodel.model_shape import ModelShape
+from yoked.errors import DeviceError
 from yoked.ranks.exchange import read_number, read_table_of
-from yoked.train import choose
-from yoked.train.choose import Decision
+from yoked.train import kernels
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import run_on_all_ranks
-from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
-from yoked.train.model.attention import AttentionPath
+from yoked.train.decisions.decision import Decision
+from yoked.train.decisions.products import (
+    ProductChoice,
+    choose_dtype,
+    choose_products,
+    measure_dtypes,
+    products_name,
+)
+from yoked.train.decisions.timing import thread_time_clock, time_interleaved
+from yoked.train.device import DTYPES
+from yoked.train.model.attention import ATTENTION_PATHS, BLOCKED_MAX_TOKENS, AttentionPath, attend
+from yoked.train.model.gpt import GPT
 from yoked.train.model.linear import MatmulBackends
-from yoked.train.threads import plan_threads, read_cores
 
 RECORDED = "as recorded with the run"
 
@@ -39,27 +49,6 @@ class ComputeChoices:
     compile_blocks: bool
     threads: int
     choices: tuple[Decision, ...]
-
-
-def set_threads(config: TrainConfig, rank_info: RankInfo) -> tuple[int, Decision]:
-    """Set the number of threads of this rank, and pin it where that helps."""
-    text = os.environ.get("OMP_NUM_THREADS", "")
-    outside = int(text) if text.isdecimal() and int(text) > 0 else None
-    # torchrun sets 1 when nobody said anything: that is not a choice.
-    if outside == 1 and rank_info.local_world_size > 1:
-        outside = None
-    plan = plan_threads(
-        read_cores(),
-        rank_info.local_rank,
-        rank_info.local_world_size,
-        config.thread_count,
-        chosen_outside=outside,
-    )
-    if plan.cores is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, plan.cores)
-    torch.set_num_threads(plan.threads)
-    pinned = f", pinned to CPUs {', '.join(map(str, plan.cores))}" if plan.cores else ""
-    return plan.threads, Decision("threads", str(plan.threads), plan.reason + pinned)
 
 
 def choose_compute(
@@ -81,13 +70,13 @@ def choose_compute(
         lambda: (
             None
             if earlier is not None
-            else choose.measure_dtypes(model_config, device, dtype=asked, matmul=config.matmul)
+            else measure_dtypes(model_config, device, dtype=asked, matmul=config.matmul)
         ),
     )
     best_s = comm.all_gather_json(
         {} if measured is None else measured.best_s, read_table_of(read_number)
     )
-    dtype = Decision("dtype", asked, RECORDED) if recorded else choose.choose_dtype(best_s, asked)
+    dtype = Decision("dtype", asked, RECORDED) if recorded else choose_dtype(best_s, asked)
 
     def rest() -> ComputeChoices:
         if measured is not None:
@@ -96,11 +85,11 @@ def choose_compute(
         layers, head = MatmulBackends(**earlier["layers"]), MatmulBackends(**earlier["head"])
         path: AttentionPath = earlier["attention"]
         return _computing(
-            (layers, head, Decision("matmul", choose.products_name(layers, head), RECORDED)),
+            (layers, head, Decision("matmul", products_name(layers, head), RECORDED)),
             (path, Decision("attention", path, RECORDED)),
             dtype,
             threads,
-            choose.choose_compile(config.compile, device),
+            choose_compile(config.compile, device),
         )
 
     return run_on_all_ranks(comm, rest)
@@ -111,24 +100,24 @@ def measured_compute(
     model_config: ModelShape,
     device: torch.device,
     dtype: Decision,
-    measured: choose.ProductChoice,
+    measured: ProductChoice,
     threads: tuple[int, Decision],
 ) -> ComputeChoices:
     """How this rank computes in that dtype, by what its products took."""
     # First: it says whether the passes that attention is timed with are compiled.
-    compiled = choose.choose_compile(config.compile, device)
+    compiled = choose_compile(config.compile, device)
     times = measured.times.get(dtype.value)
     if times is None:
         # Too slow here to be looked at, and yet the best for the slowest of all ranks.
-        times = choose.measure_dtypes(
-            model_config, device, dtype=dtype.value, matmul=config.matmul
-        ).times[dtype.value]
+        times = measure_dtypes(model_config, device, dtype=dtype.value, matmul=config.matmul).times[
+            dtype.value
+        ]
     return _computing(
-        choose.choose_products(times, config.matmul),
-        choose.choose_attention(
+        choose_products(times, config.matmul),
+        choose_attention(
             model_config,
             device,
-            choose.DTYPES[dtype.value],
+            DTYPES[dtype.value],
             model_config.sequence_len,
             config.attention,
         ),
@@ -136,6 +125,87 @@ def measured_compute(
         threads,
         compiled,
     )
+
+
+def choose_attention(
+    config: ModelShape,
+    device: torch.device,
+    dtype: torch.dtype,
+    tokens: int,
+    asked: AttentionPath | Literal["auto"] = "auto",
+) -> tuple[AttentionPath, Decision]:
+    """The faster attention path, forward and backward, for one row of this length."""
+    if asked != "auto":
+        return asked, Decision("attention", asked, "asked for with --attention")
+    if device.type != "cpu":
+        return "sdpa", Decision("attention", "sdpa", f"PyTorch's kernels for {device.type}")
+    if tokens > BLOCKED_MAX_TOKENS:
+        reason = f"the blocked path keeps T^2/2 numbers a head, too many for {tokens} tokens"
+        return "sdpa", Decision("attention", "sdpa", reason)
+    shape = (1, tokens, config.n_head, config.head_dim)
+    q, k, v = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))
+
+    def run(path: AttentionPath) -> None:
+        y = attend(q, k, v, config.window(0), path)
+        torch.autograd.grad(y, (q, k, v), y.detach())
+
+    runs = {path: functools.partial(run, path) for path in ATTENTION_PATHS}
+    times = time_interleaved(runs, device, thread_time_clock(device))
+    best = min(times, key=lambda path: times[path])
+    other = max(times, key=lambda path: times[path])
+    reason = f"{times[other] / times[best]:.2f}x {other} here"
+    measured = {f"{path}_s_per_row": took for path, took in times.items()}
+    return best, Decision("attention", best, reason, measured)
+
+
+def choose_compile(asked: str, device: torch.device) -> Decision:
+    """Fused passes on the CPU, torch.compile of a block on CUDA; raises if asked for in vain."""
+    if asked == "off":
+        kernels.switch_off("switched off with --compile off")
+        return Decision("compile", "off", "asked for with --compile off")
+    if device.type == "cuda":
+        return _choose_inductor(asked)
+    if device.type == "mps":
+        if asked == "on":
+            raise DeviceError("--compile on: nothing is compiled for Metal", fix="--compile auto")
+        return Decision("compile", "off", "eager on Metal")
+    state = kernels.kernels()
+    if state.available:
+        return Decision("compile", "fused passes", state.reason)
+    if asked == "on":
+        raise DeviceError(
+            f"--compile on: {state.reason}",
+            fix="install a C compiler (Debian, Ubuntu: sudo apt install gcc), or --compile auto",
+        )
+    return Decision("compile", "off", f"eager: {state.reason}")
+
+
+def _choose_inductor(asked: str) -> Decision:
+    if importlib.util.find_spec("triton") is None:
+        if asked == "on":
+            raise DeviceError("--compile on: triton is not installed", fix="pip install triton")
+        return Decision("compile", "off", "eager: triton is not installed")
+    return Decision("compile", "blocks", "torch.compile of one block, shared by all layers")
+
+
+def configure_model(
+    model: GPT, layers: MatmulBackends, attention: AttentionPath, *, compile_blocks: bool
+) -> None:
+    """Set what was chosen on the model's layers."""
+    for block in model.blocks:
+        block.attn.path = attention
+        for matrix in (
+            block.attn.c_q,
+            block.attn.c_k,
+            block.attn.c_v,
+            block.attn.c_proj,
+            block.mlp.c_fc,
+            block.mlp.c_proj,
+        ):
+            matrix.backends = layers
+        if compile_blocks:
+            # One graph for all layers of a kind; the whole model would be compiled layer by layer.
+            block.compile(dynamic=False)
 
 
 def _computing(

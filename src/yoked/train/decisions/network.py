@@ -1,7 +1,8 @@
 """Measures the network; decides `--sync auto` and `--lm-head auto` by the step they predict.
 
 The network is measured with all ranks on it, and each rank's speed in the model's own products.
-`yoked.costmodel.step_plan` predicts steps from them, as it does for `yoked plan`.
+`yoked.costmodel.step_plan` predicts steps from them, as it does for `yoked plan`. Where the fleet
+was probed, the plan was made from measured steps: it decides, if the network is still as fast.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from yoked.costmodel.step_plan import (
     SYNCS,
     VOCAB_PARALLEL,
     faster_head,
+    plan_memory,
     plan_step,
     predict,
     why_not_vocab_parallel,
@@ -31,16 +33,37 @@ from yoked.costmodel.step_plan import (
 from yoked.costmodel.work import Network, PortRate, StepForecast
 from yoked.errors import UsageError
 from yoked.ranks.exchange import read_list, read_number, read_table, read_table_of, read_text
-from yoked.train.choose import Decision
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import run_on_rank0
+from yoked.train.decisions.decision import Decision
 from yoked.units import format_bytes_per_s, format_duration
 
 MEASURE_S = 0.15
 FIRST_BYTES, LAST_BYTES = 1 << 18, 1 << 26
 # Between processes of one host, from the moment when a message is ready to its first byte.
 LOCAL_LATENCY_S = 5e-5
+PLANNED = "as `yoked plan` has it, from the fleet's last probe"
+# A plan is for another network than this one, where their rates differ by more: Wi-Fi varies.
+SAME_NETWORK = 1.5
 ASKED_SYNC, ASKED_HEAD = "as asked for with --sync", "as asked for with --lm-head"
+
+
+@dataclass(frozen=True)
+class PlannedStrategy:
+    """What `yoked plan` has for this run, from the fleet's last probe: steps were measured there.
+
+    bytes_per_s: of the slowest port, as the probe saw it.
+    """
+
+    sync: str
+    lm_head: str
+    dtype: str
+    bytes_per_s: float
+
+    def holds(self, dtype: str, rate: float) -> bool:
+        """Whether the run is in that dtype, on a network that is about as fast."""
+        slower, faster = sorted((rate, self.bytes_per_s))
+        return dtype == self.dtype and faster < SAME_NETWORK * slower
 
 
 @dataclass(frozen=True)
@@ -48,6 +71,7 @@ class StepRequest:
     """What the decision rests on. ranks: of one host each; rows: of a step, by rank.
 
     sync, lm_head: what is settled already, else None. memory_bytes: that each rank may use.
+    planned: None where no plan was made; then the step is predicted from FLOP/s alone.
     """
 
     shape: ModelShape
@@ -57,6 +81,7 @@ class StepRequest:
     memory_bytes: Sequence[float]
     sync: Decision | None = None
     lm_head: Decision | None = None
+    planned: PlannedStrategy | None = None
 
     @property
     def several_hosts(self) -> bool:
@@ -135,6 +160,10 @@ def decide(
         sync = Decision("sync", EXACT, "no network between the ranks")
     if sync is not None and (request.lm_head is not None or impossible):
         return sync, request.lm_head or Decision("lm_head", REPLICATED, str(impossible))
+    planned = _valid_plan(request, rate)
+    if planned is not None:
+        sync = sync or Decision("sync", planned.sync, PLANNED)
+        return sync, request.lm_head or Decision("lm_head", planned.lm_head, PLANNED)
     names = [each for each in SYNCS if each not in OPT_IN] if sync is None else [sync.value]
     found = {name: _predict(request, network, name) for name in names}
     if sync is None:
@@ -146,6 +175,24 @@ def decide(
     if impossible:
         return sync, Decision("lm_head", REPLICATED, impossible)
     return sync, _explain_head(request, network, sync.value, lm_head, forecast)
+
+
+def _valid_plan(request: StepRequest, rate: float | None) -> PlannedStrategy | None:
+    """The plan, where it is for this dtype and network, and ranks now have the memory for it."""
+    planned = request.planned
+    if planned is None or rate is None or not planned.holds(request.ranks[0].dtype, rate):
+        return None
+    plan = plan_step(
+        request.shape,
+        request.ranks,
+        sync=planned.sync,
+        lm_head=planned.lm_head,
+        rows=request.rows,
+        device_batch_size=request.device_batch_size,
+    )
+    needs = [need.total for need in plan_memory(plan, request.shape)]
+    fits = all(n <= most for n, most in zip(needs, request.memory_bytes, strict=True))
+    return planned if fits else None
 
 
 def _predict(

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import torch
 
 from yoked.agent.processors import CGROUPS, cpu_quota
 from yoked.errors import UsageError
+from yoked.train.comm.rank_info import RankInfo
+from yoked.train.config import TrainConfig
+from yoked.train.decisions.decision import Decision
 
 CPUS = Path("/sys/devices/system/cpu")
 
@@ -117,3 +121,24 @@ def plan_threads(
         threads = max(1, math.ceil(cores.quota / local_ranks))
         reason = f"the control group allows the time of {cores.quota:g} CPUs{among}"
     return ThreadPlan(threads, mine if cores.hybrid else None, reason)
+
+
+def set_threads(config: TrainConfig, rank_info: RankInfo) -> tuple[int, Decision]:
+    """Set the number of threads of this rank, and pin it where that helps."""
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    outside = int(text) if text.isdecimal() and int(text) > 0 else None
+    # torchrun sets 1 when nobody said anything: that is not a choice.
+    if outside == 1 and rank_info.local_world_size > 1:
+        outside = None
+    plan = plan_threads(
+        read_cores(),
+        rank_info.local_rank,
+        rank_info.local_world_size,
+        config.thread_count,
+        chosen_outside=outside,
+    )
+    if plan.cores is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, plan.cores)
+    torch.set_num_threads(plan.threads)
+    pinned = f", pinned to CPUs {', '.join(map(str, plan.cores))}" if plan.cores else ""
+    return plan.threads, Decision("threads", str(plan.threads), plan.reason + pinned)

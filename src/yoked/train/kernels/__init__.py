@@ -38,8 +38,8 @@ FLAGS = (
     "-O3",
     "-shared",
     "-fPIC",
-    "-fopenmp-simd",
-    "-fno-math-errno",
+    "-fopenmp-simd",  # OpenMP's simd pragmas alone; the threads are `_pool`'s
+    "-fno-math-errno",  # a root is one instruction: nobody reads errno (gcc(1))
     "-fno-trapping-math",
     # The optimizer's bits must not depend on whether this CPU has fused multiply-add.
     "-ffp-contract=off",
@@ -127,8 +127,8 @@ def _build(compiler: str) -> tuple[Path, bool]:
     if target.exists():
         return target, False
     private_folder(folder)
-    with FileLock(folder / ".lock"):
-        if target.exists():
+    with FileLock(folder / ".lock"):  # ranks of a host start together
+        if target.exists():  # another rank has built it meanwhile
             return target, False
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             built = Path(scratch) / target.name
@@ -139,7 +139,7 @@ def _build(compiler: str) -> tuple[Path, bool]:
                 check=True,
                 timeout=COMPILE_TIMEOUT_S,
             )
-            built.replace(target)
+            built.replace(target)  # one rename: nobody loads half a library
     return target, True
 
 
@@ -152,7 +152,7 @@ def _architecture_flags() -> list[str]:
         if held == "default":
             return []
         if "avx512f" in cpu_features():
-            return ["-march=native", "-mprefer-vector-width=512"]
+            return ["-march=native", "-mprefer-vector-width=512"]  # gcc prefers 256 on many CPUs
     return ["-mcpu=native" if platform.machine() == "arm64" else "-march=native"]
 
 
@@ -229,7 +229,7 @@ def _run(
     edges = [rows * i // threads for i in range(threads + 1)]
     # ctypes releases the interpreter's lock during a call, so threads do run side by side.
     futures = [_pool(threads).submit(call, a, b) for a, b in pairwise(edges[1:])]
-    call(edges[0], edges[1])
+    call(edges[0], edges[1])  # the first part is this thread's
     for future in futures:
         future.result()
 
@@ -266,7 +266,7 @@ def adamw_rows(
     """AdamW in place on a (rows, width) parameter.
 
     gradient: fp32, (rows, width), or (used, width) with slot (rows,) int32 giving each row's
-    place in it, -1 for a gradient of zero, -2 for a row to leave alone.
+    place in it, -1 for a gradient of zero.
     coefficients: fp32 (6,): 1 - lr*decay, 1 - beta1, 1 - beta2, 1 - beta2^t, eps,
     lr / (1 - beta1^t).
     """

@@ -43,7 +43,7 @@ class ReplicatedHead:
         """Loss and gradients of one micro-batch; the last one's chunks are complete."""
         ((hidden,), (micro_batch,)) = hidden_bTC, group.micro_batches
         result = self.head.loss(
-            hidden.detach().flatten(0, 1),
+            hidden.detach().flatten(0, 1),  # (b * T, C); the layers' backward pass begins at hidden
             self._weight_VC,
             micro_batch.targets,
             grad_scale=self._grad_scale,

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from yoked.costmodel.assignment import ranges_of, split_by_weight
+from yoked.costmodel.memory import HEAD_CHUNK_TOKENS
 from yoked.costmodel.vocab_parallel import VOCAB_GRANULARITY
 from yoked.train.comm.communicator import MessageKind, Tag, Work
 from yoked.train.lm_head.protocol import HeadOutput
@@ -30,13 +31,11 @@ NAME = "the vocab-parallel lm_head"
 # What each rank has of its part alone.
 SHARDED = (HEAD, f"exp_avg/{HEAD}", f"exp_avg_sq/{HEAD}")
 SUMS, GRADIENT = (Tag(MessageKind.VOCAB_PARALLEL, index) for index in range(2))
-# Tokens that go through a part at once.
-CHUNK_TOKENS = 1024
 
 
 def hidden_tag(micro_batch: int) -> Tag:
     """Of a micro-batch's hidden states."""
-    return Tag(MessageKind.VOCAB_PARALLEL, 2 + micro_batch)
+    return Tag(MessageKind.VOCAB_PARALLEL, 2 + micro_batch)  # behind SUMS and GRADIENT
 
 
 def partition_vocab(vocab: int, work: Sequence[float]) -> RowSharded:
@@ -108,7 +107,7 @@ class VocabParallelHead:
 
     def _partition(self, work: Sequence[float]) -> None:
         self.placement = partition_vocab(len(self._buffers.head_grad), work)
-        self._state.redistribute(SHARDED, self.placement)
+        self._state.redistribute(SHARDED, self.placement)  # moments move with the weight's rows
         self._buffers.head_rows = self._mine
 
     @property
@@ -119,7 +118,7 @@ class VocabParallelHead:
 
     def begin_step(self, batch: StepBatch) -> None:
         """Take over parts that have moved, and post what will be received."""
-        for work in self._leaving:
+        for work in self._leaving:  # of the last step: within a step nobody waits for them
             work.wait()
         self._leaving, self._sent_micro_batches = [], 0
         self._grad_scale = batch.grad_scale
@@ -129,7 +128,7 @@ class VocabParallelHead:
         self._targets = [batch.targets(other) for other in range(self.comm.world_size)]
         tokens = [len(targets) for targets in self._targets]
         self._places = [slice(part.start, part.stop) for part in ranges_of(tokens)]
-        hidden = torch.empty(sum(tokens), width, dtype=dtype)
+        hidden = torch.empty(sum(tokens), width, dtype=dtype)  # (T, C)
         self._arriving = found = _Arrivals()
         for peer in self.comm.peers:
             if rank in workers and tokens[peer]:
@@ -166,13 +165,13 @@ class VocabParallelHead:
         rank, width = self.comm.rank, self._buffers.head_grad.size(1)
         own = [hidden.detach().flatten(0, 1) for hidden in hidden_bTC]
         nothing = torch.empty(0, width, dtype=self._buffers.model.compute_dtype)
-        hidden_nC = torch.cat([nothing, *own])
+        hidden_nC = torch.cat([nothing, *own])  # (0, C) on a rank without rows
         all_here = self.comm.barrier_async()  # tells waiting for ranks from waiting for bytes
-        chunks = list(self._through_part(hidden_nC, all_here))
+        chunks = list(self._through_part(hidden_nC, all_here))  # keeps the logits of all T tokens
         all_here.wait()
         sums_2T = self._whole_sums(chunks, hidden_nC.dtype)
         for place, chunk in chunks:
-            chunk.exp_sum, chunk.target_logit = sums_2T[:, place]
+            chunk.exp_sum, chunk.target_logit = sums_2T[:, place]  # (R,) each, now of all of V
         gradient_TC = self._gradients(chunks, hidden_nC)
         weight_grad = self._buffers.head_grad[self._mine]
         for _, chunk in chunks:
@@ -194,12 +193,12 @@ class VocabParallelHead:
         weight = self._buffers.parameters[HEAD].detach()[mine].to(hidden_nC.dtype)
         number, peers = 0, self._in_turn()
         for owner in [rank, *peers]:
-            if peers and owner == peers[-1]:
+            if peers and owner == peers[-1]:  # what it waits for afterwards is bytes
                 all_here.wait()
             hidden, works = (hidden_nC, []) if owner == rank else self._arriving.hidden[owner]
             place, arrived = self._places[owner], len(hidden) if owner == rank else 0
-            for start in range(0, len(hidden), CHUNK_TOKENS):
-                rows = slice(start, min(start + CHUNK_TOKENS, len(hidden)))
+            for start in range(0, len(hidden), HEAD_CHUNK_TOKENS):
+                rows = slice(start, min(start + HEAD_CHUNK_TOKENS, len(hidden)))
                 while arrived < rows.stop:  # a chunk may have tokens of several micro-batches
                     arrived, work = works.pop(0)
                     work.wait()

@@ -42,7 +42,7 @@ def attend(
         # Without a mask tensor PyTorch may take its flash kernel.
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
     else:
-        mask = _visible(0, tokens, 0, window, q.device)
+        mask = _visible(0, tokens, 0, window, q.device)  # (T, T)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
     return y.transpose(1, 2)
 
@@ -64,6 +64,7 @@ def _bias(queries: int, keys: int, window: int, device: torch.device) -> Tensor:
 
 def _attend_blocked(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, window: int) -> Tensor:
     B, T, H, D = q_BTHD.shape
+    # (N, T, D). What the C pass rotated lies so in memory already, and is not copied.
     q, k, v = (x.transpose(1, 2).reshape(B * H, T, D) for x in (q_BTHD, k_BTHD, v_BTHD))
     y: Tensor = _Blocked.apply(q, k, v, window)  # type: ignore[no-untyped-call]
     return y.view(B, H, T, D).transpose(1, 2)

@@ -164,7 +164,7 @@ class GPT(nn.Module):
                 if config.has_value_embedding(layer)
             }
         )
-        self.register_buffer("cos", torch.empty(0), persistent=False)
+        self.register_buffer("cos", torch.empty(0), persistent=False)  # not in nanochat's files
         self.register_buffer("sin", torch.empty(0), persistent=False)
 
     @property
@@ -198,7 +198,7 @@ class GPT(nn.Module):
             nn.init.zeros_(block.attn.c_proj.weight)  # a new layer adds nothing to the stream
             nn.init.uniform_(block.mlp.c_fc.weight, -bound * 0.4, bound * 0.4)
             nn.init.zeros_(block.mlp.c_proj.weight)
-        last = max(self.config.n_layer - 1, 1)
+        last = max(self.config.n_layer - 1, 1)  # one layer would divide by zero
         for layer in range(self.config.n_layer):
             self.resid_lambdas[layer] = 1.15 - 0.10 * layer / last
             self.x0_lambdas[layer] = 0.20 - 0.15 * layer / last
@@ -229,7 +229,7 @@ class GPT(nn.Module):
         rows = embedding(ids_BT, wte, "transformer.wte.weight", row_grads)
         x = norm(rows.to(self.compute_dtype))
         gate = torch.sigmoid(self.smear_gate(x[:, 1:, :SMEAR_CHANNELS]))  # (B, T - 1, 1)
-        smeared = x[:, 1:] + self.smear_lambda.to(x.dtype) * gate * x[:, :-1]
+        smeared = x[:, 1:] + self.smear_lambda.to(x.dtype) * gate * x[:, :-1]  # x[t-1] unsmeared
         return torch.cat((x[:, :1], smeared), dim=1)
 
     def forward(self, ids_BT: Tensor, row_grads: RowGrads | None = None) -> Tensor:
@@ -258,5 +258,5 @@ class GPT(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Softcapped float32 logits (..., V) of hidden states (..., C), for sampling."""
-        raw: Tensor = self.lm_head(hidden)[..., : self.config.vocab_size].float()
+        raw: Tensor = self.lm_head(hidden)[..., : self.config.vocab_size].float()  # without padding
         return SOFTCAP * torch.tanh(raw / SOFTCAP)

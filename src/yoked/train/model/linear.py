@@ -2,7 +2,7 @@
 
 PyTorch's CPU build has two: MKL (its default in float32) and oneDNN. MKL takes a slow path on some
 AMD CPUs, where oneDNN is up to 2.4 times faster; elsewhere MKL is faster.
-`yoked.train.choose` times both at the model's own shapes.
+`yoked.train.decisions.products` times both at the model's own shapes.
 
 Shape legend: N rows (tokens), I input features, O output features.
 """
@@ -80,10 +80,10 @@ class _Linear(torch.autograd.Function):
         dy_NO = upstream[0].reshape(-1, weight_OI.size(0))
         dx = dweight_OI = None
         if ctx.needs_input_grad[0]:
-            dx = mm_nt(dy_NO, weight_OI.t(), ctx.backends.grad_input).view(x.shape)
+            dx = mm_nt(dy_NO, weight_OI.t(), ctx.backends.grad_input).view(x.shape)  # dy @ W
         if ctx.needs_input_grad[1]:
             x_NI = x.reshape(-1, x.size(-1))
-            dweight_OI = mm_nt(dy_NO.t(), x_NI.t(), ctx.backends.grad_weight)
+            dweight_OI = mm_nt(dy_NO.t(), x_NI.t(), ctx.backends.grad_weight)  # dy.T @ x
         return dx, dweight_OI, None
 
 

@@ -42,7 +42,7 @@ class RowGrads:
 
     def add(self, table: str, ids: Tensor, grad: Tensor) -> None:
         """Add the gradient (..., C) of an embedding's output for ids (...)."""
-        index = self.row_index[ids.reshape(-1)]
+        index = self.row_index[ids.reshape(-1)]  # for each id the place of its row among the U
         # In float32: a frequent token's row sums hundreds of terms.
         self.tables[table].index_add_(0, index, widen(grad.reshape(len(index), -1)))
 
@@ -78,7 +78,7 @@ class _Embedding(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[None, None, None, None]:
         (ids,) = ctx.saved_tensors
         ctx.row_grads.add(ctx.table, ids, upstream[0])
-        return None, None, None, None
+        return None, None, None, None  # the gradient is in row_grads already
 
 
 def embedding(ids: Tensor, weight_VC: Tensor, table: str, row_grads: RowGrads | None) -> Tensor:

@@ -14,8 +14,8 @@ from torch import Tensor
 from yoked.train import kernels
 from yoked.train.model.precision import widen
 
-EPS = 1e-10
-ROWS_AT_ONCE = 2048
+EPS = 1e-10  # nanochat's
+ROWS_AT_ONCE = 2048  # bounds the temporaries where PyTorch computes
 
 
 def coefficients(
@@ -52,6 +52,7 @@ def adamw_update(
     """
     assert scalars.device == parameter.device, f"{scalars.device}, not {parameter.device}"
     if parameter.dim() != 2:
+        # Scalars are one row: the kernel goes row by row.
         parameter, gradient, first, second = (
             x.view(1, -1) for x in (parameter, gradient, first, second)
         )
@@ -66,7 +67,7 @@ def adamw_update(
 
 def _dense_rows(gradient: Tensor, slot: Tensor) -> Tensor:
     dense = gradient.new_zeros(len(slot), gradient.size(1))
-    used = slot >= 0
+    used = slot >= 0  # -1: a gradient of zero
     dense[used] = gradient[slot[used].long()]
     return dense
 
@@ -79,7 +80,7 @@ def _update(p: Tensor, g: Tensor, first: Tensor, second: Tensor, scalars: Tensor
     m, v = widen(first), widen(second)
     m = m + (g - m) * one_minus_beta1
     v = v + (g * g - v) * one_minus_beta2
-    update = m / (_square_root(v / bias2) + eps)
+    update = m / (_square_root(v / bias2) + eps)  # m's bias correction is in step_size
     p.copy_(widen(p) * keep - update * step_size)
     first.copy_(m)
     second.copy_(v)

@@ -77,7 +77,7 @@ def _symmetric_product(left: Tensor, right: Tensor, backend: MatmulBackend) -> T
         return _product(left, right, backend)
     half = size // 2
     out = left.new_empty(size, size)
-    out[:half] = mm_nt(left[:half], right, backend)
+    out[:half] = mm_nt(left[:half], right, backend)  # (R/2, R): two of the quarters
     out[half:, half:] = mm_nt(left[half:], right[half:], backend)
     out[half:, :half] = out[:half, half:].t()  # the lower left is the upper right
     return out
@@ -95,7 +95,7 @@ def _polar_express(X: Tensor, backend: MatmulBackend) -> Tensor:
     """Five steps X <- aX + (bA + cA^2) X with A = X X^T; X (.., R, C), R <= C."""
     for a, b, c in POLAR_EXPRESS:
         B = _without_identity(_symmetric_product(X, X, backend), b, c, backend)
-        X = _plus_product(X, a, B, X.mT, 1.0, backend)
+        X = _plus_product(X, a, B, X.mT, 1.0, backend)  # B X: the right side is transposed
     return X
 
 
@@ -159,12 +159,13 @@ def _normalize(G: Tensor, second_moment: Tensor) -> Tensor:
     dim = reduced_dimension(G.size(-2), G.size(-1))
     mean_square = G.square().mean(dim=dim, keepdim=True)  # as second_moment
     count = G.size(dim)
-    norm = (mean_square.sum(dim=(-2, -1), keepdim=True) * count).sqrt()
+    norm = (mean_square.sum(dim=(-2, -1), keepdim=True) * count).sqrt()  # (.., 1, 1)
     second_moment.lerp_(mean_square, 1 - BETA2)
     inverse = second_moment.clamp_min(SECOND_MOMENT_FLOOR).rsqrt()
     # The new norm follows from the means, without another pass over G.
     scaled_square = mean_square * count * inverse.square()
     new_norm = scaled_square.sum(dim=(-2, -1), keepdim=True).sqrt()
+    # The factors are (.., R, 1) or (.., 1, C): one pass over G.
     return G * (inverse * (norm / new_norm.clamp_min(SECOND_MOMENT_FLOOR)))
 
 
@@ -201,7 +202,7 @@ def _update(
     G = torch.lerp(gradients, momentum_buffer, step.momentum)
     G = orthogonalize(G, step.backend, step.in_bfloat16)
     G = _normalize(G, second_moment)
-    lr = _in_float32(step.lr * max(1.0, rows / columns) ** 0.5)
+    lr = _in_float32(step.lr * max(1.0, rows / columns) ** 0.5)  # as in Muon (Jordan et al. 2024)
     # Cautious weight decay: only where the update and the weight have the same sign.
     decay = (G * parameters >= 0).to(parameters.dtype).mul_(parameters)
     parameters.sub_(G.mul_(lr).add_(decay, alpha=_in_float32(lr * step.weight_decay)))

@@ -41,7 +41,8 @@ class MuonAdamW:
     ) -> None:
         self.buffers, self.schedule, self.rank = buffers, schedule, rank
         self.backend, self.in_bfloat16 = backend, in_bfloat16
-        self.num_updates = 0
+        self.num_updates = 0  # of AdamW, for its bias correction
+        # Moments have their parameter's dtype, as nanochat's: a table's may be bfloat16.
         self.exp_avg = {n: torch.zeros_like(buffers.parameters[n].data) for n in self.adamw_names}
         self.exp_avg_sq = {
             n: torch.zeros_like(buffers.parameters[n].data) for n in self.adamw_names
@@ -61,7 +62,7 @@ class MuonAdamW:
         """Update all but the matrices; `rows` has the tables' gradients. step counts from 0."""
         self.num_updates += 1
         for name, scalars in self._adamw_scalars(step):
-            table = rows.tables.get(name)
+            table = rows.tables.get(name)  # (U, C); None: its gradient is dense
             if name == HEAD:
                 self._update_head(scalars)
             elif table is None:

@@ -2,8 +2,8 @@
 
 Matrices (Muon's) have one owner among the ranks: its update contains matrix products, which
 unlike CPUs round differently, so one rank computes it and all take over the same bytes. They
-lie in one flat buffer ordered by owner, then by shape, so that an owner's part is one message
-and the matrices of one shape are one stack. The lm_head and the scalars have buffers of their
+lie in one flat buffer ordered by owner, then by shape: an owner's matrices of one shape are one
+stack and, once updated, one message. The lm_head and the scalars have buffers of their
 own; embedding tables have row gradients instead (`yoked.train.model.row_grads`).
 """
 
@@ -56,10 +56,10 @@ def assign_owners(
         for group in groups.muon
         for name in group.names
     ]
-    busy = [float(ADAMW_FLOPS * adamw_numbers)] * len(speeds)
+    busy = [float(ADAMW_FLOPS * adamw_numbers)] * len(speeds)  # FLOPs, by rank
     owners: dict[str, int] = {}
     able = [rank for rank, speed in enumerate(speeds) if speed > 0]
-    for _, name, shape in sorted(names):
+    for _, name, shape in sorted(names):  # matrices of one size by name, alike on all ranks
         owner = min(able, key=lambda rank: (busy[rank] + matrix_muon_flops(*shape)) / speeds[rank])
         busy[owner] += matrix_muon_flops(*shape)
         owners[name] = owner
@@ -112,8 +112,8 @@ class ParamBuffers:
             for index, name in enumerate(bucket.names):
                 parameter = self.parameters[name]
                 values[index].copy_(parameter.data)
-                parameter.data = values[index]
-                parameter.grad = grads[index]
+                parameter.data = values[index]  # a view: Muon and messages take the whole bucket
+                parameter.grad = grads[index]  # backward adds to a gradient that is there, in place
 
     def _attach_scalars(self, sizes: list[int]) -> None:
         parts = torch.split(self.scalar_grads, sizes)
@@ -123,6 +123,7 @@ class ParamBuffers:
 
     def zero_grad(self) -> None:
         """Forget the last step's gradients; the tables' go with their RowGrads."""
+        # Vocab-parallel, a rank writes only its own rows of the lm_head's gradient.
         for buffer in (self.head_grad[self.head_rows], self.matrix_grads, self.scalar_grads):
             buffer.zero_()
 

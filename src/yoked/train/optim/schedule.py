@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 MOMENTUM_WARMUP_STEPS = 400
 MOMENTUM_START, MOMENTUM_PEAK, MOMENTUM_END = 0.85, 0.97, 0.90
+# The batch for which nanochat's rates are given, tokens.
 REFERENCE_BATCH_TOKENS = 524_288
 
 
@@ -35,7 +36,7 @@ class Schedule:
 
     def muon_momentum(self, step: int) -> float:
         """Momentum itself, not a factor."""
-        if step < MOMENTUM_WARMUP_STEPS:
+        if step < MOMENTUM_WARMUP_STEPS:  # nanochat's order, also where a short run falls already
             part = step / MOMENTUM_WARMUP_STEPS
             return (1 - part) * MOMENTUM_START + part * MOMENTUM_PEAK
         start = self.steps - self.warmdown_steps

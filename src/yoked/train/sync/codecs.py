@@ -33,7 +33,7 @@ from yoked.errors import UsageError
 from yoked.train import kernels
 
 INT8_BLOCK = 256
-INT4_BLOCK = 64
+INT4_BLOCK = 64  # why 64, with a bf16 scale: benchmarks/codecs
 # 2^-126: the reciprocal of a smaller scale would not be finite.
 SMALLEST_SCALE = torch.finfo(torch.float32).tiny
 
@@ -91,6 +91,7 @@ class _BlockQuantizer:
 
     def encoded_bytes(self, numel: int) -> int:
         blocks = -(-numel // self.block)
+        # A byte of int4 has a number of each half of a block: the last block is sent whole.
         numbers = blocks * self.block if self.padded else numel
         return blocks * self.scale_bytes + numbers * self.payload_bytes // self.block
 
@@ -106,7 +107,7 @@ class _BlockQuantizer:
             return
         x = values if residual is None else values + residual
         parts = [part.contiguous().view(torch.uint8).view(-1) for part in self.split(x)]
-        torch.cat(parts, out=out)
+        torch.cat(parts, out=out)  # all scales, then all numbers
         if residual is not None:
             arrives = self.join(out, len(x))
             torch.sub(x, arrives, out=residual).masked_fill_(~arrives.isfinite(), 0.0)
@@ -174,6 +175,7 @@ def _scales(blocks_NW: Tensor, steps: int) -> Tensor:
 
 def _quotients(blocks_NW: Tensor, scales_N1: Tensor) -> Tensor:
     """(N, W) int8: numbers as multiples of their scale, 0 in a block that is not finite."""
+    # Multiplied, and rounded to even, as in codecs.c. A cast of NaN to int8 is undefined.
     return (blocks_NW * scales_N1.reciprocal()).round_().nan_to_num_(0.0).to(torch.int8)
 
 
@@ -193,6 +195,7 @@ def _join_int8(payload: Tensor, numel: int) -> Tensor:
 def _split_int4(x: Tensor) -> tuple[Tensor, ...]:
     blocks_NW = _in_blocks(x, INT4_BLOCK)
     scales_N1 = _to_bf16(_scales(blocks_NW, 7))
+    # (N, W/2) each, 1 to 15; by the scale as rounded, since it decodes them.
     low, high = (_quotients(blocks_NW, scales_N1.float()) + 8).chunk(2, dim=1)
     return scales_N1, low.view(torch.uint8) | (high.view(torch.uint8) << 4)
 
@@ -200,7 +203,7 @@ def _split_int4(x: Tensor) -> tuple[Tensor, ...]:
 def _join_int4(payload: Tensor, numel: int) -> Tensor:
     scales_bytes = 2 * -(-numel // INT4_BLOCK)
     scales_N1 = _read(payload[:scales_bytes], torch.bfloat16).float()[:, None]
-    pairs = payload[scales_bytes:].view(-1, INT4_BLOCK // 2)
+    pairs = payload[scales_bytes:].view(-1, INT4_BLOCK // 2)  # (N, W/2)
     blocks_NW = torch.cat([pairs & 15, pairs >> 4], dim=1).float() - 8
     return (blocks_NW * scales_N1).view(-1)[:numel]
 
@@ -208,6 +211,7 @@ def _join_int4(payload: Tensor, numel: int) -> Tensor:
 CODECS: dict[str, Codec] = {
     codec.name: codec
     for codec in (
+        # Name, block, scale_bytes, payload_bytes, padded, split, join.
         _BlockQuantizer("fp32", 1, 0, 4, False, _split_fp32, _join_fp32),
         _BlockQuantizer("bf16", 1, 0, 2, False, _split_bf16, _join_bf16),
         _BlockQuantizer("int8", INT8_BLOCK, 4, INT8_BLOCK, False, _split_int8, _join_int8),

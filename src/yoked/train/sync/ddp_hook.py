@@ -1,8 +1,8 @@
-"""DistributedDataParallel's gradients by our codecs and exchanges, weighted by tokens.
+"""DistributedDataParallel's gradients reduced in our payload dtypes, weighted by tokens.
 
 DDP hands over a bucket of gradients as backward completes it, and takes back a future of its
-mean. Between the two a bucket passes through two threads of a state, one for each stage of an
-exchange that may block, so that backward goes on meanwhile and every process group sees its
+mean. Between the two a bucket passes through two threads of a state, one for each stage of its
+reduction that may block, so that backward goes on meanwhile and every process group sees its
 collectives in the order of the buckets, on all ranks alike.
 
 Where NCCL serves the bucket's device nothing blocks, and a stream does what the threads do.
@@ -16,7 +16,7 @@ import operator
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 import torch.distributed as dist
@@ -25,41 +25,45 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 from torch.futures import Future
 
-from yoked.errors import UsageError
+from yoked.errors import UsageError, YokedError
 from yoked.ranks.meeting import meet
-from yoked.train.comm.communicator import PeerLostError
+from yoked.train.comm.communicator import Communicator
 from yoked.train.sync.codecs import CODECS, get_codec
-from yoked.train.sync.exchange import ErrorFeedback, Exchange, Groups, new_exchange
+from yoked.train.sync.compressed_reduce import (
+    CompressedReduce,
+    ErrorFeedback,
+    compressed_reduce,
+)
 
 POWERSGD = "powersgd"
+NAME = "the mean of a bucket of gradients"
 # DDP forms its buckets anew after the first step, and PowerSGD remembers them by number.
 POWERSGD_FROM_STEP = 2
-_UNTOLD = -1
+_UNTOLD = -1  # a rank without data tells 0
 
 
 class Weights:
     """What each rank's gradient counts for in one step. Traffic a rank: 8(N-1) bytes."""
 
-    def __init__(self, told: int | None, groups: Groups, device: torch.device) -> None:
+    def __init__(self, told: int | None, comm: Communicator, device: torch.device) -> None:
         self.own = 1 if told is None else told
         mine = torch.tensor([_UNTOLD if told is None else told], device=device)
-        self._by_rank = mine.new_empty(groups.size)
-        rows = list(self._by_rank.view(-1, 1).unbind())
-        self._work: Any = dist.all_gather(rows, mine, group=groups.start, async_op=True)
+        # One row a rank.
+        self._by_rank, self._work = comm.all_gather(mine, NAME)
         self._total: int | None = None
 
     def total(self) -> int:
         """The sum over ranks; waits for them. Raises UsageError when it cannot be meant."""
         if self._total is None:
             self._work.wait()
-            self._total = _total(self._by_rank.tolist())
+            self._total = _total(self._by_rank[:, 0].tolist())
         return self._total
 
 
 def _total(by_rank: list[int]) -> int:
     silent = [rank for rank, tokens in enumerate(by_rank) if tokens == _UNTOLD]
     if len(silent) == len(by_rank):
-        return len(by_rank)
+        return len(by_rank)  # nobody told: each rank counts for 1
     if silent:
         who = f"rank {silent[0]}" if len(silent) == 1 else f"ranks {', '.join(map(str, silent))}"
         raise UsageError(
@@ -105,14 +109,14 @@ class CompressionState:
     ) -> None:
         _check(payload)
         self.payload = payload
-        self.groups = _groups(group, payload)
-        _hold_for_good(self.groups)
+        self.comms = _communicators(group, payload)
+        _hold_for_good(self.comms)
         self._told: int | None = None
         self._weights: Weights | None = None
         if payload == POWERSGD:
-            self._average = _PowerSGD(self.groups, powersgd_rank).average
+            self._average = _PowerSGD(self.comms.start, powersgd_rank).average
         else:
-            self._average = _Coded(payload, self.groups).average
+            self._average = _Coded(payload, self.comms).average
 
     def tokens(self, count: SupportsIndex) -> None:
         """The next backward's gradient is a mean over so many tokens (or rows) of this rank.
@@ -138,15 +142,15 @@ class CompressionState:
         buffer, is_first = bucket.buffer(), bucket.index() == 0 or self._weights is None
         try:
             _require_dense(buffer)
-            if self.groups.size == 1:
+            if self.comms.start.world_size == 1:
                 return self._alone(buffer, is_first=is_first)
             if is_first:
-                device = _wire_device(buffer, self.groups)
-                self._weights = Weights(self._told, self.groups, device)
+                device = _wire_device(buffer, self.comms.start)
+                self._weights = Weights(self._told, self.comms.start, device)
                 self._told = None
             assert self._weights is not None
             return self._average(bucket, self._weights)
-        except UsageError as error:
+        except YokedError as error:
             # What DDP makes of an error that comes by the future.
             raise RuntimeError(str(error)) from error
 
@@ -179,10 +183,20 @@ def _check(payload: str) -> None:
         )
 
 
-def _groups(group: dist.ProcessGroup | None, payload: str) -> Groups:
+class HookCommunicators(NamedTuple):
+    """Of the same ranks, one for each stage that sends: they run in different threads."""
+
+    start: Communicator
+    combine: Communicator
+
+
+def _communicators(group: dist.ProcessGroup | None, payload: str) -> HookCommunicators:
+    device_group = (group or dist.group.WORLD) if _is_nccl(group) else None
+    start = Communicator(device_group, group=group)
+    # Between two ranks `combine` sends nothing, and PowerSGD has no stages.
     needs_second = payload != POWERSGD and dist.get_world_size(group) > 2
     if not needs_second or not _takes_cpu(group):
-        return Groups(group, group)
+        return HookCommunicators(start, start)
     first = group or dist.group.WORLD
     assert first is not None, "the process group is there"
     # A new group would take the default deadline, half an hour, whatever this one's is.
@@ -192,21 +206,21 @@ def _groups(group: dist.ProcessGroup | None, payload: str) -> Groups:
             dist.get_process_group_ranks(first),
             timeout=options._timeout,  # noqa: SLF001
             backend="gloo",
-            use_local_synchronization=group is not None,
+            use_local_synchronization=group is not None,  # ranks outside a subgroup do not call it
         ),
         "the hook's second",
     )
-    return Groups(group, second)
+    return HookCommunicators(start, Communicator(group=second))
 
 
-def _hold_for_good(groups: Groups) -> None:
+def _hold_for_good(comms: HookCommunicators) -> None:
     """Never free process groups: their sockets and threads end with the process.
 
     A thread of Gloo's that drops a collective's tensors wants the interpreter's lock. A DDP model
     that is freed frees its group, which joins those threads with the lock held: now and then a
     program hung at its end (torch 2.13).
     """
-    for group in {groups.start or dist.group.WORLD, groups.combine or dist.group.WORLD}:
+    for group in {comm.group or dist.group.WORLD for comm in comms}:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
@@ -225,9 +239,9 @@ def _require_dense(buffer: Tensor) -> None:
         )
 
 
-def _wire_device(tensor: Tensor, groups: Groups) -> torch.device:
+def _wire_device(tensor: Tensor, comm: Communicator) -> torch.device:
     """Where a group can take it from."""
-    direct = tensor.device.type == "cuda" and _is_nccl(groups.start)
+    direct = tensor.device.type == "cuda" and comm.device_group is not None
     return tensor.device if direct else torch.device("cpu")
 
 
@@ -245,30 +259,32 @@ def _future(device: torch.device) -> Future[Tensor]:
 class _Coded:
     """Buckets by one of our codecs."""
 
-    def __init__(self, payload: str, groups: Groups) -> None:
-        self.codec, self.groups = get_codec(payload), groups
+    def __init__(self, payload: str, comms: HookCommunicators) -> None:
+        self.codec, self.comms = get_codec(payload), comms
         self._kept: dict[int, BucketState] = {}
         self._stream: torch.cuda.Stream | None = None
+        # One thread each: collectives start in the order of the buckets.
         self._combines = ThreadPoolExecutor(1, thread_name_prefix="yoked-combine")
         self._finishes = ThreadPoolExecutor(1, thread_name_prefix="yoked-finish")
 
     def average(self, bucket: GradBucket, weights: Weights) -> Future[Tensor]:
         buffer = bucket.buffer()
-        device = _wire_device(buffer, self.groups)
+        device = _wire_device(buffer, self.comms.start)
         if device.type == "cuda":
             return self._on_stream(bucket, weights)
-        exchange = self._start(bucket, weights, device)
+        reduce = self._start(bucket, weights, device)
         outcome: Future[Any] = _future(buffer.device)
+        # Codecs write float32 in host memory.
         mean = buffer if _is_plain(buffer) else torch.empty(buffer.shape)
 
         def finish() -> None:
-            exchange.finish(mean)
+            reduce.finish(mean)
             if mean is not buffer:
                 buffer.copy_(mean)
             outcome.set_result(buffer)
 
         def combine() -> None:
-            exchange.combine(weights.total())
+            reduce.combine(weights.total())
             self._finishes.submit(_guarded, finish, outcome)
 
         self._combines.submit(_guarded, combine, outcome)
@@ -278,16 +294,19 @@ class _Coded:
         buffer = bucket.buffer()
         if self._stream is None:
             self._stream = torch.cuda.Stream(buffer.device)  # type: ignore[no-untyped-call]
+        # Backward's stream may still be filling the bucket.
         self._stream.wait_stream(torch.cuda.current_stream(buffer.device))
         with torch.cuda.stream(self._stream):
-            exchange = self._start(bucket, weights, buffer.device)
-            exchange.combine(weights.total())
+            reduce = self._start(bucket, weights, buffer.device)
+            reduce.combine(weights.total())
             mean = torch.empty(buffer.shape, device=buffer.device)
-            exchange.finish(mean)
+            reduce.finish(mean)
             buffer.copy_(mean)
             return _done(buffer)
 
-    def _start(self, bucket: GradBucket, weights: Weights, device: torch.device) -> Exchange:
+    def _start(
+        self, bucket: GradBucket, weights: Weights, device: torch.device
+    ) -> CompressedReduce:
         values = bucket.buffer().to(device, torch.float32)
         if weights.own == 0:
             # The mean over no tokens may well be NaN.
@@ -295,11 +314,16 @@ class _Coded:
         elif weights.own != 1:
             values = values * weights.own
         # A stream sees its collectives in one order, and needs no second group.
-        start = self.groups.start
-        groups = Groups(start, start) if device.type == "cuda" else self.groups
-        exchange = new_exchange(self.codec, groups, self._feedback(bucket, values, weights.own))
-        exchange.start(values)
-        return exchange
+        start, combine = self.comms
+        reduce = compressed_reduce(
+            self.codec,
+            start,
+            self._feedback(bucket, values, weights.own),
+            NAME,
+            start if device.type == "cuda" else combine,
+        )
+        reduce.start(values)
+        return reduce
 
     def _feedback(self, bucket: GradBucket, values: Tensor, weight: int) -> ErrorFeedback:
         """What the bucket's last step lost, counting for as much as this step's gradient does;
@@ -309,7 +333,7 @@ class _Coded:
         kept = self._kept.get(bucket.index())
         if kept is None or kept.parameters != parameters:
             kept = BucketState(
-                parameters, ErrorFeedback.fresh(self.codec, values, self.groups), weight
+                parameters, ErrorFeedback.fresh(self.codec, values, self.comms.start), weight
             )
             self._kept[bucket.index()] = kept
         own = kept.feedback.own
@@ -317,7 +341,7 @@ class _Coded:
             # What was lost waits until this rank counts again.
             return ErrorFeedback(None, kept.feedback.mean)
         if own is not None and weight != kept.weight:
-            own *= weight / kept.weight if kept.weight else 0.0
+            own *= weight / kept.weight if kept.weight else 0.0  # 0 before: nothing was lost yet
         kept.weight = weight
         return kept.feedback
 
@@ -330,15 +354,6 @@ def _guarded(stage: Callable[[], None], outcome: Future[Any]) -> None:
     """Run a stage; what it raises becomes the outcome."""
     try:
         stage()
-    except UsageError as error:
-        outcome.set_result(error)
-    except RuntimeError as error:
-        outcome.set_result(
-            PeerLostError(
-                f"a peer was lost in the mean of a bucket of gradients: {error}",
-                fix="look at the logs of the other ranks for the first failure",
-            )
-        )
     except Exception as error:  # noqa: BLE001 - backward would wait for ever
         outcome.set_result(error)
 
@@ -360,14 +375,14 @@ class _PowerSGD:
     there one bucket waits for the other.
     """
 
-    def __init__(self, groups: Groups, matrix_rank: int) -> None:
+    def __init__(self, comm: Communicator, matrix_rank: int) -> None:
         if matrix_rank < 1:
             raise UsageError(
                 f"powersgd_rank={matrix_rank} is no rank of a matrix", fix="give 1, 2 or 4"
             )
-        self.groups = groups
+        self.comm = comm
         self._state = powersgd.PowerSGDState(
-            groups.start,
+            comm.group,
             matrix_approximation_rank=matrix_rank,
             start_powerSGD_iter=POWERSGD_FROM_STEP,
         )
@@ -375,11 +390,11 @@ class _PowerSGD:
     def average(self, bucket: GradBucket, weights: Weights) -> Future[Tensor]:
         total, buffer = weights.total(), bucket.buffer()
         # PowerSGD divides by the number of ranks.
-        factor = weights.own * self.groups.size / total
+        factor = weights.own * self.comm.world_size / total
         if weights.own == 0:
-            buffer.zero_()
+            buffer.zero_()  # NaN times a factor of 0 stays NaN
         elif factor != 1:
             buffer.mul_(factor)
         future: Future[Tensor] = powersgd.powerSGD_hook(self._state, bucket)
-        on_gpu = _wire_device(buffer, self.groups).type == "cuda"
+        on_gpu = _wire_device(buffer, self.comm).type == "cuda"
         return future if on_gpu else _done(future.wait())

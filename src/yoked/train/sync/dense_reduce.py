@@ -1,15 +1,14 @@
 """A dense gradient that every rank needs summed: the lm_head's, chunk by chunk as it is made.
 
 Two ranks send each other what they have, and both add. Of more, float32 goes through the process
-group's own all-reduce; a lossy payload dtype is summed in float32 by an `exchange`. What a lossy
-payload loses is made good in later steps (error feedback, Seide et al. 2014).
+group's own all-reduce; a lossy payload dtype is summed in float32 by a `CompressedReduce`. What it
+loses is made good in later steps (error feedback, Seide et al. 2014).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +16,11 @@ from torch import Tensor
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
 from yoked.train.comm.ragged_gather import RaggedGather
 from yoked.train.sync.codecs import Codec, decode_sum, encoded
-from yoked.train.sync.exchange import ErrorFeedback, Exchange, Stage, new_exchange
+from yoked.train.sync.compressed_reduce import (
+    CompressedReduce,
+    ErrorFeedback,
+    compressed_reduce,
+)
 
 WHAT = "the lm_head's gradient"
 PAIR = 2
@@ -75,11 +78,12 @@ class PairAllReduce(DenseAllReduce):
     def wait(self) -> None:
         """Add both, decoded. Of two numbers the sum is the same in either order."""
         for chunk, arriving in zip(self.chunks, self._arriving, strict=True):
-            both, values = arriving.wait(), self.flat[chunk]
+            both, values = arriving.wait(), self.flat[chunk]  # by rank; the other's in host memory
             if self.codec is None:
                 values += both[1 - self.comm.rank].to(values.device)
                 continue
             with _in_host_memory(values) as host:
+                # This rank's own as it was sent: the other rank adds the same numbers.
                 decode_sum(self.codec, both, host)
         self._arriving = []
 
@@ -91,15 +95,14 @@ class GroupAllReduce(DenseAllReduce):
         self, comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None
     ) -> None:
         super().__init__(comm, flat, chunks, codec)
-        self._carrier = _CommCarrier(comm)
         self._feedback: list[ErrorFeedback] = []
         if codec is not None and comm.active:
             # In host memory, where the codecs work.
             for chunk in chunks:
-                like = torch.empty(chunk.stop - chunk.start)
-                self._feedback.append(ErrorFeedback.fresh(codec, like, self._carrier))
+                like = torch.empty(chunk.stop - chunk.start)  # only for its shape
+                self._feedback.append(ErrorFeedback.fresh(codec, like, comm))
         self._sums: list[Work] = []
-        self._exchanges: list[tuple[slice, Exchange]] = []
+        self._compressed: list[tuple[slice, CompressedReduce]] = []
 
     def reduce_chunk(self, number: int) -> None:
         """Start a chunk's sum."""
@@ -107,20 +110,21 @@ class GroupAllReduce(DenseAllReduce):
         if self.codec is None:
             self._sums.append(self.comm.all_reduce(self.flat[chunk], WHAT))
             return
-        exchange = new_exchange(self.codec, self._carrier, self._feedback[number])
-        exchange.start(self.flat[chunk].cpu())
-        self._exchanges.append((chunk, exchange))
+        reduce = compressed_reduce(self.codec, self.comm, self._feedback[number], WHAT)
+        reduce.start(self.flat[chunk].cpu())
+        self._compressed.append((chunk, reduce))
 
     def wait(self) -> None:
         """Wait for all sums."""
         for pending in self._sums:
             pending.wait()
-        for _, exchange in self._exchanges:
-            exchange.combine(1)
-        for chunk, exchange in self._exchanges:
+        for _, reduce in self._compressed:
+            reduce.combine(1)  # gradients are divided by the step's tokens already
+        # A loop of its own: all sums are in flight before the first is waited for.
+        for chunk, reduce in self._compressed:
             with _in_host_memory(self.flat[chunk]) as host:
-                exchange.finish(host)
-        self._sums, self._exchanges = [], []
+                reduce.finish(host)
+        self._sums, self._compressed = [], []
 
 
 @contextmanager
@@ -138,26 +142,3 @@ def dense_all_reduce(
     """What sends the least between so many ranks; NCCL has an all-reduce of its own."""
     by_messages = comm.world_size == PAIR and comm.device_group is None
     return (PairAllReduce if by_messages else GroupAllReduce)(comm, flat, chunks, codec)
-
-
-@dataclass(frozen=True)
-class _CommCarrier:
-    """A wire as an exchange sees it."""
-
-    comm: Communicator
-
-    @property
-    def rank(self) -> int:
-        return self.comm.rank
-
-    @property
-    def size(self) -> int:
-        return self.comm.world_size
-
-    def gather(self, payload: Tensor, stage: Stage) -> tuple[Tensor, Work]:
-        del stage
-        return self.comm.all_gather(payload, WHAT)
-
-    def swap(self, rows: Tensor, stage: Stage) -> tuple[Tensor, Work]:
-        del stage
-        return self.comm.all_to_all(rows, WHAT)

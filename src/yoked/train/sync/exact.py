@@ -50,7 +50,7 @@ class ExactSync:
         self.matrices = _matrices(comm, buffers, payload)
         width = buffers.head_grad.size(1)
         edges = grad_chunk_edges(buffers.head_grad.size(0)) if sums_head else []
-        chunks = [slice(a * width, b * width) for a, b in edges]
+        chunks = [slice(a * width, b * width) for a, b in edges]  # rows a to b of the flat gradient
         self.head = dense_all_reduce(comm, buffers.head_grad.view(-1), chunks, payload.dense)
         self.rows = EmbeddingGradReducer(
             comm,
@@ -62,8 +62,9 @@ class ExactSync:
         self._scalars: Work | None = None
         self._all_done: Work | None = None
         self._micro_batches = self._done = self._chunks_sent = 0
-        self._unsent = dict.fromkeys(self.matrices.names)
+        self._unsent = dict.fromkeys(self.matrices.names)  # a set in the order of sending
         self._before: Tensor | None = None
+        # A tensor's ordinary hook would run before backward has added to `.grad`.
         self._hooks = [
             buffers.parameters[name].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 lambda _, name=name: self._grad_accumulated(name)
@@ -88,7 +89,7 @@ class ExactSync:
         if self.comm.active:
             self.matrices.post_receives()
             self.head.post_receives()
-            self._send_rows()
+            self._send_rows()  # buckets in which this rank has no micro-batch
         return row_grads
 
     def head_grad_ready(self, chunk: int) -> None:
@@ -122,13 +123,14 @@ class ExactSync:
             return
         self.wait_parameters()  # a rank without rows had no forward pass that waited
         self._all_done = self.comm.barrier_async()
+        # A rank without rows has sent nothing yet: the others wait for its zeros.
         for chunk in range(self._chunks_sent, len(self.head.chunks)):
             self.head_grad_ready(chunk)
         for name in list(self._unsent):
             self._grad_accumulated(name)
         self._scalars = self.comm.all_reduce(self.buffers.scalar_grads, "scalar gradients")
-        self.rows.send(self._done)
-        self.matrices.post_parameter_receives()
+        self.rows.send(self._done)  # the last bucket, here on all ranks: NCCL pairs by order
+        self.matrices.post_parameter_receives()  # no backward pass reads the old ones any more
 
     def reduced_buckets(self) -> Iterator[Bucket]:
         """This rank's buckets of matrices, each once its gradients are summed."""
@@ -140,7 +142,7 @@ class ExactSync:
                 continue
             if self.comm.active:
                 self.matrices.wait_reduced(bucket)
-            self._before = self.matrices.snapshot(bucket)
+            self._before = self.matrices.snapshot(bucket)  # lossy: the difference to it is sent
             yield bucket
 
     def publish(self, bucket: Bucket) -> None:
@@ -157,9 +159,9 @@ class ExactSync:
             return self.rows.wait()
         assert self._scalars is not None, "backward_done() comes first"
         self.head.wait()
-        self.matrices.wait_sent()
+        self.matrices.wait_sent()  # the next step begins by clearing the gradients
         self._scalars.wait()
-        self.matrices.publish_all()
+        self.matrices.publish_all()  # NCCL's broadcasts; messages left in publish()
         return self.rows.wait()
 
     def wait_parameters(self) -> None:

@@ -10,7 +10,8 @@ In a lossy payload dtype gradients travel encoded, and what the rounding lost is
 next step's (error feedback, Seide et al. 2014). The owners then send encoded updates, which
 they apply as decoded themselves, so that all weights stay equal to the bit.
 
-Traffic a rank: (N-1)/N of the matrices each way.
+Traffic a rank: (N-1)/N of the matrices each way where owners have equal parts. An owner sends
+N-1 copies of its own part, and a rank that owns nothing sends no matrices.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ class MatrixReducer:
     def __init__(self, comm: Communicator, buffers: ParamBuffers, codec: Codec | None) -> None:
         self.comm, self.buffers, self.codec = comm, buffers, codec
         self._buckets = {name: bucket for bucket in buffers.buckets for name in bucket.names}
+        # Buckets are the same on all ranks, and with them these numbers.
         self._tags = {
             name: Tag(MessageKind.GRADIENT, number) for number, name in enumerate(self._buckets)
         }
         lossy = codec is not None and comm.active
         # What this rank has yet to make good: of gradients that it sends, of updates that it owns.
+        # One tensor for both: an owner sends no gradient, the others no update.
         self._residual = torch.zeros_like(buffers.matrices, device="cpu") if lossy else None
         self._incoming: dict[str, list[tuple[Tensor, Work]]] = {}
         self._leaving: list[Work] = []
@@ -52,6 +55,7 @@ class MatrixReducer:
                 self._incoming[name] = [self._receive(name, source) for source in self.comm.peers]
 
     def _receive(self, name: str, source: int) -> tuple[Tensor, Work]:
+        # Not into the gradient itself, to which backward still adds.
         buffer = self._room(self.buffers.gradient(name))
         about = f"the gradient of {name}"
         return buffer, self.comm.irecv(buffer, source, self._tags[name], about)
@@ -62,6 +66,7 @@ class MatrixReducer:
         if owner == self.comm.rank:
             return
         gradient = self.buffers.gradient(name).view(-1)
+        # Exact: a view of the gradient, which must not change before `wait_sent`.
         payload = gradient if self.codec is None else self._encode(gradient, self._part(name))
         about = f"the gradient of {name}"
         self._leaving.append(self.comm.isend(payload, owner, self._tags[name], about))
@@ -70,6 +75,7 @@ class MatrixReducer:
         """Add what the others sent to the gradients of a stack of this rank's, in their order."""
         for name in bucket.names:
             gradient = self.buffers.gradient(name).view(-1)
+            # By rank: added in the order of arrival, a run would not repeat to the bit.
             for buffer, pending in self._incoming.pop(name, ()):
                 pending.wait()
                 if self.codec is None:
@@ -90,6 +96,7 @@ class MatrixReducer:
         for number, bucket in enumerate(self.buffers.buckets):
             if bucket.owner != self.comm.rank:
                 matrices = bucket.view(self.buffers.matrices).view(-1)
+                # Exact: straight into the weights.
                 buffer = matrices if self.codec is None else self._room(matrices)
                 tag = Tag(MessageKind.PARAMETER, number)
                 pending = self.comm.irecv(buffer, bucket.owner, tag, "new matrices")
@@ -108,7 +115,9 @@ class MatrixReducer:
             before = before.view(-1)
             assert self._residual is not None
             lost = self._residual[bucket.offset : bucket.offset + bucket.numel]
+            # The rounding error is relative to what is encoded: an update, not the weights.
             payload = self._encode(matrices - before, lost)
+            # As on all other ranks: what is decoded is added to the old matrices.
             matrices.copy_(before)
             self._decode(payload, matrices, add=True)
         tag = Tag(MessageKind.PARAMETER, self.buffers.buckets.index(bucket))
@@ -155,7 +164,7 @@ class MatrixReducer:
         if out.device.type == "cpu":
             self.codec.decode(payload, out, add=add)
             return
-        values = torch.empty(out.shape)
+        values = torch.empty(out.shape)  # codecs work in host memory
         self.codec.decode(payload, values)
         out.add_(values.to(out.device)) if add else out.copy_(values)
 
@@ -182,7 +191,7 @@ class CollectiveReducer(MatrixReducer):
     def post_parameter_receives(self) -> None:
         """All gradients of this rank are complete: reduce them."""
         for bucket in self.buffers.buckets:
-            gradients = bucket.view(self.buffers.matrix_grads)
+            gradients = bucket.view(self.buffers.matrix_grads)  # (K, R, C)
             self._reducing[bucket] = self.comm.reduce(gradients, bucket.owner, "matrix gradients")
 
     def wait_reduced(self, bucket: Bucket) -> None:
@@ -191,6 +200,7 @@ class CollectiveReducer(MatrixReducer):
 
     def wait_sent(self) -> None:
         """Wait until this rank's gradients have left: then they may change."""
+        # Those of other owners: `wait_reduced` has taken this rank's own.
         _wait_all([self._reducing.pop(bucket) for bucket in list(self._reducing)])
 
     def publish(self, bucket: Bucket, before: Tensor | None) -> None:

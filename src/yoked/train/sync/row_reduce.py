@@ -1,8 +1,8 @@
 """The embedding tables' gradients: the rows that a step touches, summed over ranks.
 
-Rows leave in four messages (`MicroBatchSchedule.row_buckets`), each when its micro-batches have
-gone back; only the last has to be waited for. Every rank knows the rows of all others from the
-sample stream, so no indices are sent.
+Rows leave in up to four messages (`MicroBatchSchedule.row_buckets`), each when its micro-batches
+have gone back and the strategy lets it; only the last has to be waited for. Every rank knows the
+rows of all others from the sample stream, so no indices are sent.
 
 Shape legend: U rows of a rank, E sum of the tables' widths.
 """
@@ -62,27 +62,27 @@ class EmbeddingGradReducer:
         if self.comm.active:
             ranks = range(self.comm.world_size)
             by_rank = [batch.schedule(rank).row_buckets for rank in ranks]
-            buckets = [list(parts) for parts in zip(*by_rank, strict=True)]
+            buckets = [list(parts) for parts in zip(*by_rank, strict=True)]  # [bucket][rank]
         else:
             buckets = [[range(len(rows)) for rows in batch.rows_by_rank]]
         self._buckets = [self._bucket(batch, parts, i) for i, parts in enumerate(buckets)]
         self._sent = 0
         every = [rows for bucket in self._buckets for rows in bucket.rows_by_rank]
-        self._used_rows = torch.unique(torch.cat(every))
+        self._used_rows = torch.unique(torch.cat(every))  # ranks and buckets have rows in common
         return [
             bucket.mine
             for bucket, parts in zip(self._buckets, buckets, strict=True)
-            for _ in parts[batch.rank]
+            for _ in parts[batch.rank]  # micro-batches of a bucket add to the same rows
         ]
 
     def _bucket(self, batch: StepBatch, parts: Sequence[range], index: int) -> _RowBucket:
         """parts: of the micro-batches of each rank, those of this bucket."""
         rows = [
-            self._unique([own[i][:, :-1] for i in part])
+            self._unique([own[i][:, :-1] for i in part])  # the last token is only a target
             for own, part in zip(batch.rows_by_rank, parts, strict=True)
         ]
         mine = RowGrads(rows[batch.rank], self.widths, self.vocab_size)
-        numels = [len(each) * sum(self.widths.values()) for each in rows]
+        numels = [len(each) * sum(self.widths.values()) for each in rows]  # U * E, by rank
         tag, dtype = Tag(MessageKind.TABLE_ROWS, index), self.dtype or mine.flat.dtype
         gather = RaggedGather(self.comm, numels, dtype, tag, NAME) if any(numels) else None
         return _RowBucket(rows, mine, parts[batch.rank].stop, gather)
@@ -100,7 +100,7 @@ class EmbeddingGradReducer:
         send each bucket between the same others.
         """
         for bucket in self._buckets[self._sent : limit]:
-            if bucket.stop > done:
+            if bucket.stop > done:  # nor are the buckets behind it complete
                 return
             self._sent += 1
             if bucket.gather is not None:
@@ -118,6 +118,6 @@ class EmbeddingGradReducer:
             # In the order of ranks, so that all ranks round alike.
             for rows, flat in zip(bucket.rows_by_rank, bucket.gather.wait(), strict=True):
                 if len(rows):
-                    total.add_rows(rows, flat.to(total.flat))
+                    total.add_rows(rows, flat.to(total.flat))  # back to float32 and the device
         self._buckets = []
         return total

@@ -7,21 +7,22 @@ import torch
 
 from yoked.costmodel.model_shape import ModelShape, count_parameters
 from yoked.errors import DeviceError
-from yoked.train import choose, kernels
-from yoked.train.choose import (
-    Decision,
+from yoked.train import kernels
+from yoked.train.decisions import compute, products, timing
+from yoked.train.decisions.compute import choose_attention, choose_compile, configure_model
+from yoked.train.decisions.decision import Decision
+from yoked.train.decisions.products import (
+    KINDS,
     ProductTimes,
-    best_time_s,
-    choose_attention,
-    choose_compile,
+    _shapes,
+    _times_slower,
     choose_dtype,
     choose_products,
-    configure_model,
     libraries_for,
     measure_dtypes,
-    pick_device,
-    time_interleaved,
 )
+from yoked.train.decisions.timing import best_time_s, thread_time_clock, time_interleaved
+from yoked.train.device import pick_device
 from yoked.train.model.gpt import GPT
 from yoked.train.model.linear import MatmulBackends, onednn_available
 
@@ -40,7 +41,7 @@ def passes_on_again():
 
 def make_times(**seconds: tuple[float, ...]) -> ProductTimes:
     """Times by library: (layers forward, grad_input, grad_weight, then the head's three)."""
-    keys = [(place, kind) for place in ("layers", "head") for kind in choose.KINDS]
+    keys = [(place, kind) for place in ("layers", "head") for kind in KINDS]
     return ProductTimes(
         {
             key: {library: times[i] for library, times in seconds.items()}  # type: ignore[misc]
@@ -135,7 +136,7 @@ def test_a_single_library_is_named_as_such():
 
 
 def test_only_float32_on_a_cpu_has_two_libraries(monkeypatch):
-    monkeypatch.setattr(choose, "onednn_available", lambda: True)
+    monkeypatch.setattr(products, "onednn_available", lambda: True)
 
     assert libraries_for(CPU, torch.float32, "auto") == ("default", "onednn")
     assert libraries_for(CPU, torch.float32, "mkl") == ("default",)
@@ -145,7 +146,7 @@ def test_only_float32_on_a_cpu_has_two_libraries(monkeypatch):
 
 
 def test_onednn_that_is_asked_for_in_vain_is_an_error(monkeypatch):
-    monkeypatch.setattr(choose, "onednn_available", lambda: False)
+    monkeypatch.setattr(products, "onednn_available", lambda: False)
 
     assert libraries_for(CPU, torch.float32, "auto") == ("default",)
     with pytest.raises(DeviceError, match="no oneDNN\nfix: --matmul=auto"):
@@ -158,7 +159,7 @@ def test_onednn_that_is_asked_for_in_vain_is_an_error(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_measured_is_every_product_of_the_model(dtype):
     for config in (TINY, ModelShape.from_depth(8, vocab_size=26_758)):
-        multiplied = sum(i * o * count for _, i, o, count in choose._shapes(config, CPU, dtype))
+        multiplied = sum(i * o * count for _, i, o, count in _shapes(config, CPU, dtype))
 
         counts = count_parameters(config)
         gates = config.n_layer // 2 * 12 * config.n_kv_head
@@ -188,7 +189,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(choose, "time", clock)
+    monkeypatch.setattr(timing, "time", clock)
     return clock
 
 
@@ -215,25 +216,25 @@ def test_where_one_thread_computes_standing_still_does_not_decide():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        clock = choose.thread_time_clock(CPU)
+        clock = thread_time_clock(CPU)
         times = time_interleaved({"stands still": lambda: time.sleep(0.02)}, CPU, clock)
     finally:
         torch.set_num_threads(threads)
 
     assert times["stands still"] < 0.01
-    assert choose.thread_time_clock(CUDA) is time.perf_counter
+    assert thread_time_clock(CUDA) is time.perf_counter
 
 
 @pytest.mark.parametrize("asked", ["auto", "mkl", pytest.param("onednn", marks=needs_onednn)])
 def test_both_dtypes_are_measured_for_each_kind_and_place(asked, monkeypatch):
     # As on a CPU that is not hopeless at either.
-    monkeypatch.setattr(choose, "_times_slower", lambda *_: 1.0)
+    monkeypatch.setattr(products, "_times_slower", lambda *_: 1.0)
 
     choice = measure_dtypes(TINY, CPU, dtype="auto", matmul=asked)
 
     assert set(choice.times) == {"float32", "bfloat16"}
     for times in choice.times.values():
-        assert set(times.by_kind) == {(p, k) for p in ("layers", "head") for k in choose.KINDS}
+        assert set(times.by_kind) == {(p, k) for p in ("layers", "head") for k in KINDS}
         assert all(
             took > 0 for by_library in times.by_kind.values() for took in by_library.values()
         )
@@ -244,17 +245,17 @@ def test_both_dtypes_are_measured_for_each_kind_and_place(asked, monkeypatch):
 
 
 def test_a_dtype_that_is_hopeless_here_is_estimated_from_one_small_product(monkeypatch):
-    monkeypatch.setattr(choose, "_times_slower", lambda *_: 30.0)
+    monkeypatch.setattr(products, "_times_slower", lambda *_: 30.0)
 
     choice = measure_dtypes(TINY, CPU, dtype="auto", matmul="mkl")
 
     assert list(choice.times) == ["float32"]
     assert choice.best_s["bfloat16"] == 30 * choice.best_s["float32"]
-    assert choose.choose_dtype([choice.best_s], "auto").value == "float32"
+    assert choose_dtype([choice.best_s], "auto").value == "float32"
 
 
 def test_how_much_slower_a_dtype_is_is_measured():
-    assert choose._times_slower(TINY, CPU, torch.bfloat16) > 0
+    assert _times_slower(TINY, CPU, torch.bfloat16) > 0
 
 
 def test_only_the_dtype_that_was_asked_for_is_measured():
@@ -294,7 +295,7 @@ def test_the_faster_attention_is_taken_with_the_ratio(monkeypatch, faster):
             run()
         return {path: 1.0 if path == faster else 1.5 for path in runs}
 
-    monkeypatch.setattr(choose, "time_interleaved", timed)
+    monkeypatch.setattr(compute, "time_interleaved", timed)
     path, choice = choose_attention(TINY, CPU, torch.float32, 16)
 
     slower = "blocked" if faster == "sdpa" else "sdpa"
@@ -304,7 +305,7 @@ def test_the_faster_attention_is_taken_with_the_ratio(monkeypatch, faster):
 
 @pytest.mark.parametrize("asked", ["sdpa", "blocked"])
 def test_the_attention_that_is_asked_for_is_taken_unmeasured(monkeypatch, asked):
-    monkeypatch.setattr(choose, "time_interleaved", None)
+    monkeypatch.setattr(compute, "time_interleaved", None)
     path, choice = choose_attention(TINY, CPU, torch.float32, 16, asked)
 
     assert path == choice.value == asked

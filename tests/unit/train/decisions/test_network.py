@@ -10,8 +10,9 @@ import pytest
 from yoked.costmodel.compute_cost import estimated_cost
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import UsageError
-from yoked.train.choose import Decision
+from yoked.train.decisions.decision import Decision
 from yoked.train.decisions.network import (
+    PlannedStrategy,
     StepRequest,
     decide,
     decide_sync_and_head,
@@ -38,6 +39,7 @@ def request(
     memory_bytes: float = 1e11,
     lm_head: Decision | None = REPLICATED,
     sync: Decision | None = None,
+    planned: PlannedStrategy | None = None,
 ) -> StepRequest:
     ranks = [
         estimated_cost(
@@ -51,7 +53,7 @@ def request(
         )
         for host, speed in zip(hosts, flops, strict=True)
     ]
-    return StepRequest(D4, ranks, rows, 2, [memory_bytes] * len(ranks), sync, lm_head)
+    return StepRequest(D4, ranks, rows, 2, [memory_bytes] * len(ranks), sync, lm_head, planned)
 
 
 def sync_of(rate: float, *args: Any, **about: Any) -> Decision:
@@ -189,3 +191,38 @@ def test_the_network_is_measured_and_all_ranks_are_told_one_decision(
 
     assert choices[0] == choices[1]
     assert all(rate > 0 and 0 < latency_s < math.inf for rate, latency_s in measured)
+
+
+PLAN = PlannedStrategy("int8", "vocab-parallel", "float32", GBIT)
+
+
+def test_the_plan_decides_where_the_fleet_was_probed() -> None:
+    asked = request(lm_head=None, planned=PLAN)
+
+    sync, head = decide(asked, 0.8 * GBIT, LATENCY_S)
+
+    assert (sync.value, head.value) == ("int8", "vocab-parallel")
+    assert sync.reason == "as `yoked plan` has it, from the fleet's last probe"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"planned": replace(PLAN, dtype="bfloat16")},
+        {"planned": replace(PLAN, bytes_per_s=GBIT / 10)},
+        {"memory_bytes": 2e8},
+    ],
+)
+def test_a_plan_for_another_dtype_network_or_memory_decides_nothing(change: dict[str, Any]) -> None:
+    without = decide(request(lm_head=None, **{**change, "planned": None}), GBIT, LATENCY_S)
+
+    assert decide(request(lm_head=None, **{"planned": PLAN, **change}), GBIT, LATENCY_S) == without
+
+
+def test_what_is_asked_for_comes_before_the_plan() -> None:
+    exact = Decision("sync", "exact", "as asked for with --sync")
+
+    sync, head = decide(request(lm_head=None, sync=exact, planned=PLAN), GBIT, LATENCY_S)
+
+    assert sync == exact
+    assert head.value == "vocab-parallel"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yoked.errors import UsageError
-from yoked.train.threads import Cores, plan_threads, read_cores
+from yoked.train.decisions.threads import Cores, plan_threads, read_cores
 
 GHZ = 1_000_000
 

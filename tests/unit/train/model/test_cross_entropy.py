@@ -85,7 +85,7 @@ def test_in_float64_the_result_is_exact_to_the_last_digits(monkeypatch):
 
 @pytest.mark.parametrize(("chunk", "block"), [(7, 64), (512, 10), (3, 13), (40, 100), (1, 1)])
 def test_no_chunk_or_block_size_changes_the_result(passes, monkeypatch, chunk, block):
-    monkeypatch.setattr(cross_entropy, "CHUNK_TOKENS", chunk)
+    monkeypatch.setattr(cross_entropy, "HEAD_CHUNK_TOKENS", chunk)
     monkeypatch.setattr(cross_entropy, "GRAD_CHUNK_COLUMNS", block)
     hidden, weight, targets = draw(40, 90, 100)
 
@@ -97,7 +97,7 @@ def test_no_chunk_or_block_size_changes_the_result(passes, monkeypatch, chunk, b
 def test_each_chunk_of_the_gradient_is_told_of_when_nothing_more_is_added_to_it(
     passes, monkeypatch, vocab, columns
 ):
-    monkeypatch.setattr(cross_entropy, "CHUNK_TOKENS", 7)
+    monkeypatch.setattr(cross_entropy, "HEAD_CHUNK_TOKENS", 7)
     monkeypatch.setattr(cross_entropy, "GRAD_CHUNK_COLUMNS", 32)
     monkeypatch.setattr(cross_entropy, "THREAD_COLUMNS", columns)
     hidden, weight, targets = draw(20, 80, vocab)

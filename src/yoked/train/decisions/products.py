@@ -1,30 +1,25 @@
-"""Compute choices, made by measuring on the device that trains, each with its reason.
+"""In which dtype, and by which library, this device multiplies fastest.
 
 What is measured are the products of the model that is about to be trained, at its own shapes,
-for well under a second: which library multiplies fastest for each kind of product, whether
-bfloat16 is faster than float32, which attention path is. A GPU that is present but does not
-train influences nothing.
+for well under a second. A GPU that is present but does not train influences nothing.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import DeviceError
-from yoked.train import kernels
-from yoked.train.model.attention import ATTENTION_PATHS, BLOCKED_MAX_TOKENS, AttentionPath, attend
+from yoked.train.decisions.decision import Decision
+from yoked.train.decisions.timing import thread_time_clock, time_interleaved
+from yoked.train.device import DTYPES
 from yoked.train.model.cross_entropy import block_columns
-from yoked.train.model.gpt import GPT
 from yoked.train.model.linear import (
     MATMUL_BACKENDS,
     MatmulBackend,
@@ -35,12 +30,7 @@ from yoked.train.model.linear import (
 )
 from yoked.train.model.precision import wide
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SAMPLE_FLOPS = 5.4e8
-# Of one thing that is timed: runs, and seconds after which the fewest are enough.
-SAMPLE_MAX_RUNS = 5
-SAMPLE_MIN_RUNS = 2
-SAMPLE_S = 0.015
 SAMPLE_TOKENS = 512
 # bfloat16 costs precision: it must be worth it.
 BFLOAT16_WORTHWHILE = 1.1
@@ -48,20 +38,6 @@ BFLOAT16_WORTHWHILE = 1.1
 HOPELESS = 4.0
 SMALL_TOKENS = 64
 KINDS = ("forward", "grad_input", "grad_weight")
-K = TypeVar("K")
-
-
-@dataclass(frozen=True)
-class Decision:
-    """One choice and why; `measured` has the figures that it rests on."""
-
-    name: str
-    value: str
-    reason: str
-    measured: dict[str, float] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.value} ({self.reason})"
 
 
 @dataclass(frozen=True)
@@ -91,88 +67,6 @@ def _fastest(times: dict[MatmulBackend, float]) -> MatmulBackend:
     # The default unless another is clearly faster: equal hosts should choose alike.
     best = min(times, key=lambda library: times[library])
     return best if times[best] < 0.97 * times.get("default", math.inf) else "default"
-
-
-def pick_device(device_type: str, local_rank: int) -> torch.device:
-    """The device that trains; raises DeviceError when it is not there.
-
-    auto: what yoked.toml says of this host, which is in the environment variable YOKED_DEVICE, or
-    the first of cuda, mps and cpu that is there.
-    """
-    said = os.environ.get("YOKED_DEVICE", "auto")
-    if device_type == "auto":
-        device_type = said
-    if device_type == "auto":
-        device_type = "cpu"
-        if torch.cuda.is_available():
-            device_type = "cuda"
-        elif torch.backends.mps.is_available():
-            device_type = "mps"
-    if device_type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if count <= local_rank:
-            raise DeviceError(
-                f"rank {local_rank} of this host asks for CUDA device {local_rank}; "
-                f"there are {count}",
-                fix="--device-type=cpu, or a PyTorch build with CUDA and a GPU for each rank"
-                if said in ("auto", "cuda")
-                else f"change device = {said!r} of this host in yoked.toml, or leave the flag out",
-            )
-        return torch.device("cuda", local_rank)
-    if device_type == "mps" and not torch.backends.mps.is_available():
-        raise DeviceError(
-            "this host has no Metal device (mps)", fix="--device-type=cpu, or leave the flag out"
-        )
-    return torch.device(device_type)
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for what was started on a GPU; on a CPU nothing is to be waited for."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-
-
-def best_time_s(run: Callable[[], object], device: torch.device) -> float:
-    """Shortest of a few runs, as `time_interleaved` takes them."""
-    return time_interleaved({"": run}, device)[""]
-
-
-def thread_time_clock(device: torch.device) -> Callable[[], float]:
-    """The clock by which ways to compute are compared: one thread's own time, where there is one.
-
-    A process with a quota of its processor, or one that shares it, stands still in the middle of
-    one way and not of the other: by the wall's time the slower one was chosen in every second run.
-    """
-    alone = device.type == "cpu" and torch.get_num_threads() == 1
-    return time.process_time if alone else time.perf_counter
-
-
-def time_interleaved(
-    runs: Mapping[K, Callable[[], object]],
-    device: torch.device,
-    clock: Callable[[], float] | None = None,
-) -> dict[K, float]:
-    """Shortest time of each, to be compared: in turns, so that what disturbs one disturbs all.
-
-    A first round warms up. One that the machine held up must not decide, so that at least two
-    rounds follow; no more than those where runs are long. clock: the wall's where none is given.
-    """
-    clock = clock or time.perf_counter
-    best, spent_s = dict.fromkeys(runs, math.inf), 0.0
-    for number in range(1 + SAMPLE_MAX_RUNS):
-        for key, run in runs.items():
-            synchronize(device)
-            started = clock()
-            run()
-            synchronize(device)
-            took = clock() - started
-            best[key] = min(best[key], took)
-            spent_s += took if number else 0.0
-        if number >= SAMPLE_MIN_RUNS and spent_s > SAMPLE_S * len(runs):
-            break
-    return best
 
 
 def _shapes(
@@ -343,109 +237,3 @@ def choose_products(
         "best_s_per_token": times.best_s,
     }
     return layers, head, Decision("matmul", value, reason, measured)
-
-
-def choose_attention(
-    config: ModelShape,
-    device: torch.device,
-    dtype: torch.dtype,
-    tokens: int,
-    asked: AttentionPath | Literal["auto"] = "auto",
-) -> tuple[AttentionPath, Decision]:
-    """The faster attention path, forward and backward, for one row of this length."""
-    if asked != "auto":
-        return asked, Decision("attention", asked, "asked for with --attention")
-    if device.type != "cpu":
-        return "sdpa", Decision("attention", "sdpa", f"PyTorch's kernels for {device.type}")
-    if tokens > BLOCKED_MAX_TOKENS:
-        reason = f"the blocked path keeps T^2/2 numbers a head, too many for {tokens} tokens"
-        return "sdpa", Decision("attention", "sdpa", reason)
-    shape = (1, tokens, config.n_head, config.head_dim)
-    q, k, v = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))
-
-    def run(path: AttentionPath) -> None:
-        y = attend(q, k, v, config.window(0), path)
-        torch.autograd.grad(y, (q, k, v), y.detach())
-
-    runs = {path: functools.partial(run, path) for path in ATTENTION_PATHS}
-    times = time_interleaved(runs, device, thread_time_clock(device))
-    best = min(times, key=lambda path: times[path])
-    other = max(times, key=lambda path: times[path])
-    reason = f"{times[other] / times[best]:.2f}x {other} here"
-    measured = {f"{path}_s_per_row": took for path, took in times.items()}
-    return best, Decision("attention", best, reason, measured)
-
-
-def choose_compile(asked: str, device: torch.device) -> Decision:
-    """Fused passes on the CPU, torch.compile of a block on CUDA; raises if asked for in vain."""
-    if asked == "off":
-        kernels.switch_off("switched off with --compile off")
-        return Decision("compile", "off", "asked for with --compile off")
-    if device.type == "cuda":
-        return _choose_inductor(asked)
-    if device.type == "mps":
-        if asked == "on":
-            raise DeviceError("--compile on: nothing is compiled for Metal", fix="--compile auto")
-        return Decision("compile", "off", "eager on Metal")
-    state = kernels.kernels()
-    if state.available:
-        return Decision("compile", "fused passes", state.reason)
-    if asked == "on":
-        raise DeviceError(
-            f"--compile on: {state.reason}",
-            fix="install a C compiler (Debian, Ubuntu: sudo apt install gcc), or --compile auto",
-        )
-    return Decision("compile", "off", f"eager: {state.reason}")
-
-
-def _choose_inductor(asked: str) -> Decision:
-    import importlib.util
-
-    if importlib.util.find_spec("triton") is None:
-        if asked == "on":
-            raise DeviceError("--compile on: triton is not installed", fix="pip install triton")
-        return Decision("compile", "off", "eager: triton is not installed")
-    return Decision("compile", "blocks", "torch.compile of one block, shared by all layers")
-
-
-def configure_model(
-    model: GPT, layers: MatmulBackends, attention: AttentionPath, *, compile_blocks: bool
-) -> None:
-    """Set what was chosen on the model's layers."""
-    for block in model.blocks:
-        block.attn.path = attention
-        for matrix in (
-            block.attn.c_q,
-            block.attn.c_k,
-            block.attn.c_v,
-            block.attn.c_proj,
-            block.mlp.c_fc,
-            block.mlp.c_proj,
-        ):
-            matrix.backends = layers
-        if compile_blocks:
-            # One graph for all layers of a kind; the whole model would be compiled layer by layer.
-            block.compile(dynamic=False)
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep freed memory: activations of some MB would be unmapped and faulted anew.
-
-    Source: mallopt(3). Elsewhere than on glibc, nothing happens.
-    """
-    import ctypes
-
-    trim_threshold, top_pad, mmap_threshold = -1, -2, -3
-    if not hasattr(os, "confstr") or "glibc" not in _libc_version():
-        return
-    libc = ctypes.CDLL(None)
-    libc.mallopt(mmap_threshold, 32 << 20)
-    libc.mallopt(trim_threshold, (1 << 31) - 1)
-    libc.mallopt(top_pad, 64 << 20)
-
-
-def _libc_version() -> str:
-    try:
-        return os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (ValueError, OSError):
-        return ""

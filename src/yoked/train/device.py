@@ -1,0 +1,75 @@
+"""The device that a rank trains on."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from yoked.errors import DeviceError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def pick_device(device_type: str, local_rank: int) -> torch.device:
+    """The device that trains; raises DeviceError when it is not there.
+
+    auto: what yoked.toml says of this host, which is in the environment variable YOKED_DEVICE, or
+    the first of cuda, mps and cpu that is there.
+    """
+    said = os.environ.get("YOKED_DEVICE", "auto")
+    if device_type == "auto":
+        device_type = said
+    if device_type == "auto":
+        device_type = "cpu"
+        if torch.cuda.is_available():
+            device_type = "cuda"
+        elif torch.backends.mps.is_available():
+            device_type = "mps"
+    if device_type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count <= local_rank:
+            raise DeviceError(
+                f"rank {local_rank} of this host asks for CUDA device {local_rank}; "
+                f"there are {count}",
+                fix="--device-type=cpu, or a PyTorch build with CUDA and a GPU for each rank"
+                if said in ("auto", "cuda")
+                else f"change device = {said!r} of this host in yoked.toml, or leave the flag out",
+            )
+        return torch.device("cuda", local_rank)
+    if device_type == "mps" and not torch.backends.mps.is_available():
+        raise DeviceError(
+            "this host has no Metal device (mps)", fix="--device-type=cpu, or leave the flag out"
+        )
+    return torch.device(device_type)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for what was started on a GPU; on a CPU nothing is to be waited for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory: activations of some MB would be unmapped and faulted anew.
+
+    Source: mallopt(3). Elsewhere than on glibc, nothing happens.
+    """
+    import ctypes
+
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3
+    if not hasattr(os, "confstr") or "glibc" not in _libc_version():
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(mmap_threshold, 32 << 20)
+    libc.mallopt(trim_threshold, (1 << 31) - 1)
+    libc.mallopt(top_pad, 64 << 20)
+
+
+def _libc_version() -> str:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):
+        return ""
