@@ -58,8 +58,10 @@ def water_fill(
     extra = [0.0] * len(took_s)
     free = [rank for rank, movable in enumerate(most) if movable > 0 and row_s[rank] > 0]
     given = 0.0  # by ranks that have given all they can
+    # A last free rank has nobody to share with, but takes what others have given.
     while len(free) > 1 or (free and given):
-        weight = sum(1.0 / row_s[rank] for rank in free)
+        weight = sum(1.0 / row_s[rank] for rank in free)  # rows a second
+        # All free ranks end at level_s: what they take, less what they give, is `given`.
         level_s = (given + sum(took_s[rank] / row_s[rank] for rank in free)) / weight
         for rank in free:
             extra[rank] = (level_s - took_s[rank]) / row_s[rank]
@@ -85,6 +87,7 @@ def split_by_weight(items: int, weights: Sequence[float]) -> list[range]:
     assert min(weights) >= 0 < total, weights
     exact = [items * weight / total for weight in weights]
     counts = [int(share) for share in exact]
+    # The key is the negative remainder: the largest comes first.
     by_remainder = sorted(range(len(weights)), key=lambda rank: (counts[rank] - exact[rank], rank))
     for rank in by_remainder[: items - sum(counts)]:
         counts[rank] += 1

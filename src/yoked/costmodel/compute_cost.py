@@ -99,7 +99,7 @@ def estimated_cost(
         forward_s=layers_s / 3,  # the backward pass has twice the FLOPs
         head_s=head_s,
         backward_s=layers_s * 2 / 3,
-        overhead_s=0.0,
+        overhead_s=0.0,  # only a measurement shows it
         adamw_s=ADAMW_BYTES_PER_NUMBER * count_parameters(shape).adamw / COPY_BYTES_PER_S,
         muon_s=STEP_TIME_OVER_MATMULS * muon_flops(shape) / flops_per_s,
         copy_bytes_per_s=COPY_BYTES_PER_S,
@@ -123,6 +123,7 @@ def codec_cost(payload_bytes: float, copy_bytes_per_s: float, *, lossy: bool) ->
     """
     if not lossy:
         return CodecCost(0.0, 0.0)
+    # Three float32 numbers to encode, two to decode; and the payload.
     return CodecCost(
         (12 + payload_bytes) / copy_bytes_per_s, (8 + payload_bytes) / copy_bytes_per_s
     )

@@ -41,6 +41,7 @@ def owner_fractions(
     for count in range(1, len(speeds) + 1):
         together = sum(fastest_first[:count])
         done_s = (muon_flops + count * adamw_flops) / together
+        # The next rank is still at AdamW when these are done, so it owns nothing.
         if count == len(speeds) or fastest_first[count] * done_s <= adamw_flops:
             break
     return [max(0.0, speed * done_s - adamw_flops) / muon_flops for speed in speeds]

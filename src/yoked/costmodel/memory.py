@@ -11,6 +11,7 @@ from yoked.costmodel.token_stats import expected_unique_tokens
 # A process that has imported torch, chosen its libraries and allocated its work buffers. The
 # total is within 4% of the peaks measured at depth 4 with 2 and 8 rows (1.02 and 1.38 GB).
 PROCESS_BYTES = 350_000_000
+# Tokens whose logits exist at once: the lm_head takes a micro-batch in chunks of these.
 HEAD_CHUNK_TOKENS = 1024
 # The rest is for the other programs of the person who owns the machine.
 USABLE_FRACTION = 0.9
@@ -51,7 +52,7 @@ def rank_memory(
     logits: number of logits kept at once; None: those of a chunk.
     """
     counts = count_parameters(shape)
-    number = 2 if dtype == "bfloat16" else 4
+    number = 2 if dtype == "bfloat16" else 4  # bytes
     tokens = rows * shape.sequence_len
     kept_tokens = tokens + deferred_rows * shape.sequence_len
     tables = counts.tables * number
@@ -63,10 +64,13 @@ def rank_memory(
     payloads = counts.dense * payload_bytes
     return MemoryNeed(
         weights=4.0 * counts.dense + tables,
+        # float32; in the tables only used rows have a gradient.
         gradients=4.0 * counts.dense + 4 * row_numbers,
+        # Muon has one momentum; its second moment (NorMuon) is one number a row or column.
         moments=8.0 * counts.lm_head
         + 2 * tables
         + 4 * owned_fraction * counts.transformer_matrices,
         activations=float(number * activation_numbers(kept_tokens, shape.n_embd, shape.n_layer)),
+        # The last term is the residual of error feedback.
         buffers=logits * number + cast + payloads + (4.0 * counts.dense if lossy else 0.0),
     )

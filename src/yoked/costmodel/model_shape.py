@@ -165,9 +165,10 @@ def flops_per_token(shape: ModelShape) -> float:
 
 
 def muon_flops(shape: ModelShape) -> float:
-    """FLOPs of Muon in one step, of all matrices."""
+    """FLOPs of Muon in one step, where each head has keys of its own; without the small gates."""
     width = shape.n_embd
     square, wide = matrix_muon_flops(width, width), matrix_muon_flops(width, 4 * width)
+    # square: c_q, c_k, c_v and c_proj; wide: the MLP's two.
     return shape.n_layer * (4 * square + 2 * wide)
 
 
@@ -181,6 +182,7 @@ def matrix_muon_flops(rows: int, columns: int) -> float:
     square = 2.0 * small**3
     across = 2.0 * small * small * large
     if large < 2 * small:
+        # A = X X^T and A^2 are symmetric; the product of their polynomial with X is not.
         return POLAR_EXPRESS_STEPS * ((0.75 + 1) * across + 0.75 * square)
     # X X^T twice, and P X twice; 11 symmetric products of squares, and 3 whole ones.
     return 2 * (0.75 + 1) * across + (0.75 * 11 + 3) * square

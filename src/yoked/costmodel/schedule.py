@@ -63,7 +63,7 @@ class MicroBatchSchedule(NamedTuple):
 
 def schedule_micro_batches(count: int, deferred: int) -> MicroBatchSchedule:
     """Of so many micro-batches. deferred: as `max_deferred_backwards` says."""
-    last = min(count, 1)
+    last = min(count, 1)  # 0 for a rank without rows
     waiting = min(count, deferred) - last
     # The lm_head has the wire at first: rows of the first two thirds come in time behind it.
     first = -(-2 * waiting // 3)

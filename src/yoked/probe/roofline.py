@@ -49,6 +49,7 @@ def product_flops(shape: ProbedModel, tokens: int) -> float:
 
     6 for each parameter and token, and half of the attention's: the causal mask skips the rest.
     """
+    # A layer has 4 C^2 parameters in attention and 8 C^2 in the MLP.
     matrices = 12 * shape.depth * shape.n_embd**2
     head = shape.vocab_size * shape.n_embd
     attention = 6 * shape.depth * shape.n_embd * shape.sequence_len
@@ -76,7 +77,7 @@ def roofline(cost: StepCost, compute: Compute, alternatives: tuple[Compute, ...]
     own_fraction = cost.threads / compute.threads
     flops = product_flops(cost.model, cost.tokens)
     intensity = flops / moved_bytes(cost.model, cost.tokens, cost.dtype)
-    balance = compute.flops_per_s / compute.copy_bytes_per_s
+    balance = compute.flops_per_s / compute.copy_bytes_per_s  # FLOPs per byte
     side: Side = "arithmetic" if intensity >= balance else "memory"
     micro_s = cost.batch_s
     step_s = micro_s + cost.adamw_s + cost.muon_s

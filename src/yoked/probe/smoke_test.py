@@ -64,6 +64,7 @@ def main(argv: list[str]) -> int:
             has["took_s"] = time.perf_counter() - began_s
         tell(has=has, ready=True)
         spec = specs.get()
+        # Gloo and NCCL read the name of their interface from it when ranks connect.
         os.environ.update(spec["env"])
         began_s = time.perf_counter()
         world(spec)
@@ -104,6 +105,7 @@ def _read_specs(descriptor: int, specs: queue.Queue[Spec]) -> None:
     with open(descriptor, "rb") as source:
         for line in source:
             specs.put(json.loads(line))
+    # At once, whatever other threads do. To the doctor 3 is no failure.
     os._exit(3)
 
 
@@ -183,6 +185,7 @@ def reduce_tensors(spec: Spec) -> None:
         world_size=spec["world"],
         timeout=patience,
     )
+    # The smoke test has one rank on each host.
     device = torch.device("cuda", 0) if spec["backend"] == "nccl" else torch.device("cpu")
     for numbers in (_SMALL, _LARGE):
         tell(doing=f"an all-reduce of {4 * numbers} bytes")
@@ -204,6 +207,7 @@ def _store(spec: Spec, patience: timedelta) -> Any:
     descriptor = None
     if first:
         listener = socket.socket()
+        # torch's store would listen on all addresses; it takes this socket instead.
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         store_port, descriptor = listener.getsockname()[1], listener.detach()

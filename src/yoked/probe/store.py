@@ -19,8 +19,10 @@ from yoked.records.measurement_json import measurement_from_json, measurement_to
 
 def path_for(fleet: Fleet) -> Path:
     """The file of a fleet's measurement; it may not exist."""
+    # On another device, or among more ranks, a step costs something else.
     hosts = [[host.name, host.interface, host.device, host.ranks] for host in fleet.hosts]
     digest = hashlib.sha256(json.dumps(hosts).encode()).hexdigest()[:12]
+    # A slash in the fleet's name would lead to another folder.
     name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in fleet.name)
     return state_root() / "probe" / f"{name}-{digest}.json"
 

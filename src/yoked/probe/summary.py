@@ -53,6 +53,7 @@ def summarise(
         fleet=fleet,
         taken_s=taken_s,
         ranks={host: counted[host] for host in hosts if host in counted},
+        # Memory that is not known is left out: a plan takes it for enough.
         memory_bytes={host: amount for host, amount in memory.items() if amount},
         links=tuple(links),
         collectives=tuple(
@@ -110,6 +111,7 @@ def _slowest_rank_costs(costs: Iterable[StepCost]) -> list[StepCost]:
     for each in costs:
         key = each.host, each.device, each.dtype
         other = found.get(key)
+        # By token: a rank whose rows are slow has timed fewer of them.
         if other is None or other.batch_s / other.tokens < each.batch_s / each.tokens:
             found[key] = each
     return list(found.values())

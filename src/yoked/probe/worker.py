@@ -29,6 +29,7 @@ def main(argv: list[str]) -> int:
             in_spare_time(lambda: _load(spec))
         else:
             _load(spec)
+    # At the top of the file it would load torch before the spare time begins.
     from yoked.probe.collective_bench import measure
 
     return measure(spec)

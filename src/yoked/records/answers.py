@@ -59,7 +59,7 @@ _GPU = fields(
 FACTS = fields(
     {
         "hostname": host_name,
-        "machine": line,
+        "machine": line,  # equal for two names of one machine
         "os": word,
         "kernel": version,
         "arch": word,
@@ -67,12 +67,12 @@ FACTS = fields(
         "cores": count,
         "threads": count,
         "fast_cores": count,
-        "cpu_quota": number,
-        "usable_cores": count,
+        "cpu_quota": number,  # CPUs' worth of time
+        "usable_cores": count,  # that a job may fill
         "memory_bytes": count,
         "memory_available_bytes": count,
         "gpus": each(_GPU),
-        "free_bytes": named(word, optional(count)),
+        "free_bytes": named(word, optional(count)),  # of the home, state and cache folders
         "python": version,
         "executable": path,
         "state": path,
@@ -112,6 +112,7 @@ _ADDRESS = fields(
 def _own_address(value: Any, path: str, odd: list[str]) -> Any:
     """An address of an interface; its prefix is one of its family."""
     found = _ADDRESS(value, path, odd)
+    # A link-local address may name its interface behind a % (RFC 4007).
     most = ip_address(found["address"].partition("%")[0]).max_prefixlen
     if (found.get("prefix") or 0) > most:
         raise OddError(f"{path}.prefix")
@@ -136,6 +137,7 @@ INTERFACES = each(
 _RESOLVED = fields(
     {"addresses": each(address), "error": line, "took_s": number}, strict=("addresses", "error")
 )
+# Soft and hard limit, as in getrlimit(2); None: unlimited.
 _LIMIT = optional(all_of(optional(count), optional(count)))
 _PROCESS: Mapping[str, Rule] = {
     "pid": pid,
@@ -143,7 +145,7 @@ _PROCESS: Mapping[str, Rule] = {
     "user": user,
     "run": run_name,
     "launch": launch_id,
-    "start_ticks": count,
+    "start_ticks": count,  # since boot: a pid alone may be given to another process
     "cores": number,
     "memory_bytes": count,
     "age_s": number,
@@ -215,7 +217,7 @@ HEALTH = fields(
             {
                 "range": all_of(port, port),
                 "reserved": line,
-                "taken": count,
+                "taken": count,  # of the range
                 "owners": named(port_text, each(fields(_PROCESS))),
             }
         ),
@@ -282,7 +284,7 @@ HEALTH = fields(
                 "ptrace_scope": count,
                 "conntrack_count": count,
                 "conntrack_max": count,
-                "rp_filter": named(interface, optional(count)),
+                "rp_filter": named(interface, optional(count)),  # 0: off, 1: strict, 2: loose
                 "somaxconn": count,
             }
         ),
@@ -362,7 +364,7 @@ _JOB = fields(
         "run_dir": optional(path),
         "started_s": optional(moment),
         "ended_s": optional(moment),
-        "now_s": moment,
+        "now_s": moment,  # by the same clock as the two before
         "attempt": count,
         "failure": optional(
             fields(

@@ -1,6 +1,7 @@
 """What the probe saw of a fleet: its links, its collectives and its compute.
 
-Seconds are of the fastest undisturbed repetition unless said; rates are bytes or FLOP a second.
+Seconds of a collective are those of its fastest undisturbed repetition; rates are bytes or FLOP a
+second.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ class Link:
     from_host: str
     to_host: str
     interface: str
-    family: str
-    mtu_bytes: int
-    rtt_s: float
+    family: str  # ipv4 or ipv6; empty for a simulated link
+    mtu_bytes: int  # of the path; 0: unknown
+    rtt_s: float  # the shortest of several
     goodput_bytes_per_s: float
     both_ways_bytes_per_s: float
 
@@ -79,7 +80,8 @@ class StepCost:
 
     forward_s, head_s, backward_s: one micro-batch of `tokens` tokens: the layers forward, the
     lm_head with the loss forward and backward, the layers backward. overhead_s: of a micro-batch
-    whatever its size. adamw_s, muon_s: the whole optimizer step by this rank alone.
+    whatever its size. adamw_s, muon_s: the whole optimizer step by this rank alone. All of the
+    median step.
     """
 
     host: str
@@ -108,7 +110,7 @@ class Measurement:
     fleet: str
     taken_s: float
     ranks: dict[str, int]
-    memory_bytes: dict[str, int]
+    memory_bytes: dict[str, int]  # by host; of its GPUs if it trains on them
     links: tuple[Link, ...]
     collectives: tuple[Collective, ...]
     compute: tuple[Compute, ...]

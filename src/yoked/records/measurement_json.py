@@ -27,6 +27,7 @@ def measurement_to_dict(measurement: Measurement) -> dict[str, Any]:
 
 def measurement_to_json(measurement: Measurement) -> str:
     """A measurement as text that `measurement_from_json` reads; it ends with a newline."""
+    # NaN is not JSON (RFC 8259): other programs could not read it.
     return json.dumps(measurement_to_dict(measurement), indent=1, allow_nan=False) + "\n"
 
 
@@ -65,9 +66,11 @@ def _build(kind: Any, value: Any, path: str) -> Any:
         _require(isinstance(value, dict), path, "an object", value)
         return {key: _build(inner[1], item, f"{path}.{key}") for key, item in value.items()}
     if origin in (types.UnionType, Union):
+        # The records have no union but `X | None`.
         known = next(each for each in inner if each is not type(None))
         return None if value is None else _build(known, value, path)
     if kind is float:
+        # `type`, because True is an int too. JSON may have 1 for 1.0.
         _require(type(value) in (int, float), path, "a number", value)
         return float(value)
     _require(type(value) is kind, path, {int: "a whole number", str: "a text"}[kind], value)
@@ -85,6 +88,7 @@ def _build_record(kind: Any, value: Any, path: str) -> Any:
 
 @cache
 def _field_types(kind: Any) -> dict[str, Any]:
+    # Annotations are texts here, which each call evaluates anew.
     return typing.get_type_hints(kind)
 
 

@@ -35,6 +35,7 @@ def quoted(value: object) -> Line:
 
 def path_word(path: str) -> Line:
     """A path as one word of a shell, which has the ~ at its beginning stand for the home folder."""
+    # Within quotes, ~ would be a folder of that name.
     return joined("", (Line("~"), path[1:])) if path.startswith("~/") else quoted(path)
 
 

@@ -123,5 +123,6 @@ def _draw_processes(axes: Axes, rows: list[BenchRow]) -> None:
 
 def _name_rows(axes: Axes, names: list[str]) -> None:
     axes.set_yticks(range(len(names)), names)
+    # The first row is on top; above it is room for the label of the sum.
     axes.set_ylim(len(names) - 0.4, -1.0)
     axes.margins(x=0.12)

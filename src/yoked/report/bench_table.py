@@ -25,7 +25,7 @@ class BenchRow:
     tokens_per_second: of the median step. step_s: of the steps that count.
     allreduce_s: measured time of an all-reduce of as many bytes, without computation beside it.
     predicted_allreduce_s: those bytes over the slowest link's rate, from the fleet's probe.
-    exposed_comm_s: time in a step for which the slowest rank waits for communication.
+    exposed_comm_s: time in a step that the rank that waits longest for communication waits.
     compute_s: time in a step for which the rank that computes longest does so.
     bytes_sent_per_step: of the rank that sends most.
     loss: nats a token in the last step; None for a run that was ended early.
@@ -198,6 +198,7 @@ def to_markdown(table: BenchTable) -> str:
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
+    # A bar would begin another cell.
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -217,6 +218,7 @@ def read_steps(
         **{
             **asdict(row),
             "hosts": row.hosts,
+            # Tokens are by rank; every step has as many.
             "tokens_per_second": sum(chosen[0]["tokens"]) / median(step_s),
             "step_s": step_s,
             "exposed_comm_s": median(max(s["comm_s"]) for s in chosen) if several else None,
@@ -241,6 +243,7 @@ def concurrent_steps(
     first = training[0]
     ended = (done for done in training if any(done[name] >= totals[name] for name in totals))
     last = next(ended, training[-1])
+    # The number of finished steps is the index of the next one.
     return {name: range(first[name], last[name]) for name in totals}
 
 
@@ -258,5 +261,6 @@ def interpolate_time_s(timed: Sequence[tuple[float, float]], payload_bytes: floa
     below, above = next(
         (pair for pair in pairwise(points) if payload_bytes <= pair[1][0]), (points[-2], points[-1])
     )
-    rate_s = (above[1] - below[1]) / (above[0] - below[0])
+    rate_s = (above[1] - below[1]) / (above[0] - below[0])  # per byte
+    # Noise can make the larger payload the faster one.
     return max(below[1] + rate_s * (payload_bytes - below[0]), 0.0)

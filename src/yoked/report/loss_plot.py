@@ -96,7 +96,7 @@ def smooth(values: list[float], span: float) -> list[float]:
 
     The window is centred, so that a falling curve is not drawn late.
     """
-    reach = math.ceil(3 * span)
+    reach = math.ceil(3 * span)  # 0.3% of the weights lie beyond
     weights = [math.exp(-0.5 * (offset / span) ** 2) for offset in range(-reach, reach + 1)]
     out = []
     for centre in range(len(values)):
@@ -104,6 +104,7 @@ def smooth(values: list[float], span: float) -> list[float]:
         near = values[first : centre + reach + 1]
         shift = first - centre + reach
         used = weights[shift : shift + len(near)]
+        # The window is cut at both ends of the run: only the weights that are used count.
         out.append(sum(map(operator.mul, near, used)) / sum(used))
     return out
 
@@ -131,6 +132,7 @@ def plot_loss(run_dir: Path) -> tuple[Path, Path]:
 def _draw(curve: Curve, facts: dict[str, Any], run: str, png: Path, svg: Path) -> None:
     with drawing(_GRID):
         figure = _figure(curve, facts, run)
+        # Without Software and Creator the files would name matplotlib's version.
         _save(figure, png, {"dpi": 150, "metadata": {"Software": "yoked"}})
         _save(figure, svg, {"metadata": {"Date": None, "Creator": "yoked"}})
 
@@ -138,6 +140,7 @@ def _draw(curve: Curve, facts: dict[str, Any], run: str, png: Path, svg: Path) -
 def _save(figure: Figure, path: Path, options: dict[str, Any]) -> None:
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], **options)
+    # In one rename: a viewer that watches the file never sees half of it.
     write_bytes(path, content.getvalue())
 
 
@@ -153,6 +156,7 @@ def _figure(curve: Curve, facts: dict[str, Any], run: str) -> Figure:
         top = bottom = figure.subplots()
     _draw_training(top, curve, _number(facts.get("data"), "unigram_entropy_nats"))
     bottom.set_xlabel("step")
+    # The axis must have a width after one step, too.
     bottom.set_xlim(min(curve.steps[0], 0), max(curve.steps[-1], 1))
     figure.suptitle(_title(facts, run, curve), fontsize=12, x=0.02, ha="left")
     return figure
