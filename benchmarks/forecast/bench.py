@@ -117,7 +117,12 @@ def measure(
         measured_s={
             name: getattr(runs[-1], name) for name in ("step_s", "compute_s", "comm_s", "wait_s")
         },
-        planned=[plan["chosen"][name] for name in ("sync", "lm_head")],
+        # `chosen` may leave a host at home; the run has all of them.
+        planned=next(
+            [each["sync"], each["lm_head"]]
+            for each in plan["candidates"]
+            if each["sync"] == plan["chosen"]["sync"]
+        ),
         auto=[auto[name] for name in ("sync", "lm_head")],
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from yoked.costmodel.assignment import assign_rows, water_fill
-from yoked.costmodel.compute_cost import RankCost, codec_cost, head_time_fraction
+from yoked.costmodel.compute_cost import RankCost, codec_cost
 from yoked.costmodel.matrix_owners import owner_fractions
 from yoked.costmodel.memory import MemoryNeed, rank_memory
 from yoked.costmodel.messages import GRAD_CHUNK_COLUMNS
@@ -83,7 +83,7 @@ def plan_step(
     if lm_head == VOCAB_PARALLEL:
         # The lm_head takes all micro-batches together, so all backward passes come after it.
         deferred = max(1, *(math.ceil(count / device_batch_size) for count in rows))
-        head_rows = vocab_parallel_rows(shape, ranks, rows, device_batch_size)
+        head_rows = vocab_parallel_rows(ranks, rows, device_batch_size)
     speeds = [cost.rows_per_s for cost in ranks]
     return StepPlan(
         sync,
@@ -108,17 +108,15 @@ def _step_time_s(cost: RankCost, device_batch_size: int, rows: int) -> float:
 
 
 def vocab_parallel_rows(
-    shape: ModelShape, ranks: Sequence[RankCost], rows: Sequence[int], device_batch_size: int
+    ranks: Sequence[RankCost], rows: Sequence[int], device_batch_size: int
 ) -> tuple[float, ...]:
     """The lm_head's work by rank, in rows, such that all ranks end together as far as they can."""
-    head = head_time_fraction(shape)
     extra = water_fill(
         [cost.step_time_s(n, device_batch_size) for cost, n in zip(ranks, rows, strict=True)],
-        [cost.amortized_row_s(device_batch_size) for cost in ranks],
-        [head * count for count in rows],  # only the lm_head's work can move
+        [cost.head_s for cost in ranks],  # only the lm_head's work can move
+        list(map(float, rows)),
     )
-    # `extra` counts whole rows; the lm_head takes only the fraction `head` of a row's time.
-    return tuple(count + more / head for count, more in zip(rows, extra, strict=True))
+    return tuple(count + more for count, more in zip(rows, extra, strict=True))
 
 
 def predict(

@@ -83,7 +83,7 @@ class RowBalancer:
     """
 
     def __init__(self, now: Assignment, head_part: float | None = None) -> None:
-        self.now, self._head_part = now, head_part
+        self.now, self.head_part = now, head_part
         self._since_change = self._reversals = 0
         self._moved = [0] * len(now.rows)
         self._basis: list[float] | None = None  # row_s by rank at the last change
@@ -99,7 +99,7 @@ class RowBalancer:
         self._basis = self._basis or [cost.row_s for cost in costs]
         if self._since_change < PAUSE_STEPS << min(self._reversals, MOST_DOUBLINGS):
             return None
-        best = best_assignment(sum(self.now.rows), costs, self._head_part)
+        best = best_assignment(sum(self.now.rows), costs, self.head_part)
         if best == self.now or not self._worthwhile(best, costs):
             return None
         why, rank = self._reason(costs)
@@ -117,13 +117,13 @@ class RowBalancer:
 
     def _step_s(self, assignment: Assignment, costs: Sequence[LinearCost]) -> float:
         """Seconds of a step: those of its slowest rank."""
-        work = assignment.work(self._head_part or 0.0)
+        work = assignment.work(self.head_part or 0.0)
         return max(cost.step_s(each) for cost, each in zip(costs, work, strict=True))
 
     def _worthwhile(self, best: Assignment, costs: Sequence[LinearCost]) -> bool:
         # A rank's figure is wrong the same way before and after: the worst is a rank that is slower
         # than measured where it is given work, and faster where work is taken from it.
-        before, after = (each.work(self._head_part or 0.0) for each in (self.now, best))
+        before, after = (each.work(self.head_part or 0.0) for each in (self.now, best))
         worst = [
             cost.off_by(SIGMAS if more >= less else -SIGMAS)
             for cost, less, more in zip(costs, before, after, strict=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from statistics import median
 
 import torch
 from torch import Tensor
 
 from yoked.costmodel.compute_cost import head_time_fraction
 from yoked.train.balance.balancer import Assignment, Reassignment, RowBalancer
-from yoked.train.balance.speed_estimator import RankStep, SpeedEstimator
+from yoked.train.balance.speed_estimator import WINDOW, RankStep, SpeedEstimator
 from yoked.train.balance.text import describe_change, rank_names
 from yoked.train.comm.communicator import Work
 from yoked.train.runfolder import RunFolder
@@ -38,6 +40,7 @@ class BalanceController:
         self._speeds = SpeedEstimator(speeds)
         # Parts of a vocab-parallel lm_head begin as the rows, in `Trainer` too.
         self._balancer = RowBalancer(Assignment(rows, rows), self._head_part)
+        self._head_parts: deque[float] = deque(maxlen=WINDOW)  # as steps had them
         self._decision: tuple[Tensor, Work] | None = None
 
     def follow(
@@ -67,8 +70,26 @@ class BalanceController:
             self._trainer.assign([round(count) for count in figures[:ranks]], figures[ranks:])
 
     def _propose(self, by_rank: Sequence[StepStats]) -> Reassignment | None:
+        if self._head_part is not None:
+            self._head_parts += self._measured_head_parts(by_rank)
+        if self._head_parts:
+            self._head_part = self._balancer.head_part = median(self._head_parts)
         self._speeds.observe([self._step_of(rank, stats) for rank, stats in enumerate(by_rank)])
         return self._balancer.propose(self._speeds.costs() if self._speeds.known else None)
+
+    def _measured_head_parts(self, by_rank: Sequence[StepStats]) -> list[float]:
+        """Of a row's time, what the lm_head takes on each rank that has rows and a part of it.
+
+        The model's FLOPs are a first guess: a tenth off moves as much work wrongly.
+        """
+        found = []
+        for stats in by_rank:
+            layers_s = stats.compute_s - stats.fixed_s - stats.head_s
+            head_tokens = stats.tokens + stats.extra_tokens
+            if stats.tokens and head_tokens and stats.head_s > 0 and layers_s > 0:
+                row_s, head_s = layers_s / stats.tokens, stats.head_s / head_tokens
+                found.append(head_s / (head_s + row_s))
+        return found
 
     def _step_of(self, rank: int, stats: StepStats) -> RankStep:
         # A rank that owns no matrix waits for all of them: that is part of what a step costs it.

@@ -18,9 +18,10 @@ class Followed:
     """What live balance did on one rank in 40 steps of 8 rows of 10 tokens."""
 
     def __init__(
-        self, comm: Any, path: Path, row_s: Sequence[float], *, vocab_parallel: bool
+        self, comm: Any, path: Path, row_s: Sequence[float], *, vocab_parallel: bool, head: float
     ) -> None:
-        self.rows, self.lm_head = [4, 4], [4.0, 4.0]
+        """head: of a row's time, what the lm_head takes; 0: not known."""
+        self.rows, self.lm_head, self.head = [4, 4], [4.0, 4.0], head
         trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)], comm=comm)
         trainer.model = SimpleNamespace(config=ModelShape.from_depth(2, sequence_len=10))
         trainer.buffers = SimpleNamespace(owners={"a matrix": 0})
@@ -54,6 +55,7 @@ class Followed:
             wait_s=0.0,
             bytes_sent=0,
             fixed_s=0.1,
+            head_s=self.head * rows * row_s,
         )
 
 
@@ -61,9 +63,12 @@ class Followed:
 def follow(on_ranks: Callable[..., list[Any]], tmp_path: Path) -> Callable[..., list[Followed]]:
     """Two ranks, a desk and a laptop, each with four rows at first."""
 
-    def followed(row_s: Sequence[float], *, vocab_parallel: bool = False) -> list[Followed]:
+    def followed(
+        row_s: Sequence[float], *, vocab_parallel: bool = False, head: float = 0.0
+    ) -> list[Followed]:
         return on_ranks(
-            2, lambda comm: Followed(comm, tmp_path, row_s, vocab_parallel=vocab_parallel)
+            2,
+            lambda comm: Followed(comm, tmp_path, row_s, vocab_parallel=vocab_parallel, head=head),
         )
 
     return followed
@@ -103,6 +108,16 @@ def test_a_vocab_parallel_lm_head_is_assigned_with_the_rows(
     assert first["lm_head"][0] > 4.2
     assert sum(first["lm_head"]) == pytest.approx(8)
     assert desk.said[0].startswith("by the steps measured: 50:50 -> ")
+
+
+def test_what_the_lm_head_takes_of_a_row_is_measured(
+    follow: Callable[..., list[Followed]], tmp_path: Path
+) -> None:
+    follow((1.0, 1.15), vocab_parallel=True, head=0.8)
+
+    first, *_ = journal.read(tmp_path / "events.jsonl")
+    # 0.1 + 4 + 0.8 x = 0.3 + 1.15 (4 - 0.8 x): the desk takes x rows' lm_head.
+    assert first["lm_head"][0] == pytest.approx(4 + 0.8 / (0.8 * 2.15), rel=0.001)
 
 
 def test_the_last_rows_of_a_run_are_those_of_its_last_change(tmp_path: Path) -> None:
