@@ -17,8 +17,8 @@ from yoked.costmodel.model_shape import (
 COPY_BYTES_PER_S = 15.6e9
 # AdamW reads gradient, parameter and two moments, and writes all but the gradient, in float32.
 ADAMW_BYTES_PER_NUMBER = 28
-# A training step takes longer than its products: attention, elementwise passes, memory. Muon at width
-# 256 takes 1.34 times as long as its products, at 768 1.09 times.
+# A training step takes longer than its products: attention, elementwise passes, memory. Muon at
+# width 256 takes 1.34 times as long as its products, at 768 1.09 times.
 STEP_TIME_OVER_MATMULS = 1.3
 
 
