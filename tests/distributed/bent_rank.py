@@ -62,6 +62,7 @@ def note_bits(trainer: Trainer, step: int) -> StepStats:
     """Leave what the rank computes of one sequence, and its weights, as sums of bits."""
     stats = take_step(trainer, step)
     if step == 19:
+        trainer.gather_weights()  # of a vocab-parallel lm_head each rank has its own rows alone
         with torch.no_grad():
             hidden = trainer.model(torch.arange(64)[None])
         weights = sum(checksum(p) for p in trainer.buffers.parameters.values())

@@ -37,7 +37,7 @@ def test_flags_after_two_dashes_are_those_of_the_program(lab: Any) -> None:
 
 
 def test_the_curve_under_torchrun_is_that_of_yoked_train(lab: Any) -> None:
-    flags = lab.flags(matmul="mkl", attention="sdpa", sync="exact")
+    flags = lab.flags(matmul="mkl", attention="sdpa", sync="exact", lm_head="vocab-parallel")
     assert lab.train("ours", *flags, ranks=2).end().status == 0
 
     ended = lab.torchrun(2, "--", *flags, "--run=theirs", f"--runs-dir={lab.runs}").end()
