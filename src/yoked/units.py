@@ -125,3 +125,8 @@ def parse_duration_s(text: str) -> float:
         )
     days, hours, minutes, seconds = (float(group or 0) for group in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def doublings(most: int) -> list[int]:
+    """1, 2, 4, … below most, and most itself (at least 1)."""
+    return [1 << power for power in range((most - 1).bit_length())] + [most]

@@ -72,3 +72,10 @@ def test_a_size_that_could_be_read_two_ways_is_refused(text: str) -> None:
 def test_a_duration_without_a_unit_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a duration"):
         units.parse_duration_s(text)
+
+
+@pytest.mark.parametrize(
+    ("most", "counts"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])]
+)
+def test_numbers_double_up_to_the_most(most: int, counts: list[int]) -> None:
+    assert units.doublings(most) == counts

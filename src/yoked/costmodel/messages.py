@@ -27,7 +27,7 @@ def ring_bytes(payload_bytes: float, ranks: int) -> float:
 
 @dataclass
 class Send:
-    """What the ranks of one class send of a message; a collective has one Send of all classes.
+    """The part of a message that ranks of one class send. A collective is one Send of all classes.
 
     classes: whose ranks send it. transfer_s: where nothing else is on the network.
     latency_s: from the moment when it is ready to its first byte.
@@ -56,7 +56,7 @@ class Message:
     sends: tuple[Send, ...]
 
     def awaited_by(self, number: int) -> list[Send]:
-        """What a rank of this class receives: it waits for those senders, and for no others."""
+        """The Sends that a rank of this class receives, and waits for."""
         return [send for send in self.sends if number in send.received_by]
 
     def copy(self) -> Message:

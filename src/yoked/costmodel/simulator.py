@@ -240,7 +240,7 @@ class _Simulation:
         return total
 
     def _first_of_each_class(self) -> list[Send]:
-        """What is on its way now: of a rank one message at a time, in the order of readiness."""
+        """The Sends in flight: each class sends one at a time, in the order of readiness."""
         found: list[Send] = []
         busy: set[int] = set()
         for send in self.ready:

@@ -20,6 +20,7 @@ from yoked.plan.candidates import Candidate, build_candidate
 from yoked.plan.costs import rank_costs
 from yoked.plan.network import network_of
 from yoked.records.measurement import Measurement
+from yoked.units import doublings
 
 # A host that gains less is not worth its electricity and its chance to fail.
 MIN_HOST_GAIN = 1.01
@@ -122,7 +123,7 @@ def make_plan(request: PlanRequest, measurement: Measurement) -> Plan:
 def choose_for_all_hosts(
     request: PlanRequest, measurement: Measurement, sync: str | None = None
 ) -> Candidate:
-    """What a run on all hosts is to use. sync: the only one that may be. Raises as `make_plan`."""
+    """The candidate for a run on all hosts. sync: the only one allowed. Raises as `make_plan`."""
     search = _Search(request, measurement)
     together = search.candidates(tuple(measurement.ranks))
     return search.choose([each for each in together if sync in (None, each.sync)])
@@ -172,9 +173,7 @@ class _Search:
         if self.request.device_batch_size is not None:
             return [self.request.device_batch_size]
         most = min(cost.measured_rows for cost in costs)
-        return sorted(
-            {1 << power for power in range(most.bit_length()) if 1 << power < most} | {most}
-        )
+        return doublings(most)
 
     def _candidate(self, costs: Sequence[RankCost], sync: str, device_batch: int) -> Candidate:
         return build_candidate(

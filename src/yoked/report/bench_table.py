@@ -14,7 +14,15 @@ from typing import Any
 from yoked.units import format_bytes, format_duration
 
 COLUMNS = (
-    *("", "ranks", "tokens/s", "x alone", "all-reduce", "predicted", "exposed", "alpha", "loss"),
+    "",
+    "ranks",
+    "tokens/s",
+    "x alone",
+    "all-reduce",
+    "predicted",
+    "exposed",
+    "alpha",
+    "loss",
 )
 
 
@@ -57,7 +65,7 @@ class BenchRow:
         return self.allreduce_s / self.compute_s
 
     def alpha_note(self) -> str | None:
-        """What alpha is made of and what it goes into; None where it is not known."""
+        """Alpha with its two figures and its formula, for people; None where it is not known."""
         if self.allreduce_s is None or self.exposed_comm_s is None or not self.compute_s:
             return None
         alpha, exposed = self.allreduce_s / self.compute_s, self.exposed_comm_s / self.compute_s

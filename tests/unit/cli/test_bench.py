@@ -123,13 +123,6 @@ def test_two_forms_at_once_are_refused(here: Path) -> None:
         bench.command(config=TrainConfig(json_output=True), markdown=True)
 
 
-@pytest.mark.parametrize(
-    ("most", "counts"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])]
-)
-def test_processes_double_up_to_the_most(most: int, counts: list[int]) -> None:
-    assert bench.process_counts(most) == counts
-
-
 def test_one_machine_is_measured_by_one_process_and_by_several(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

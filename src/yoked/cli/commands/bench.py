@@ -15,6 +15,7 @@ from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 from yoked.runs import stamp
 from yoked.train.config import TrainConfig
+from yoked.units import doublings
 
 if TYPE_CHECKING:
     from yoked.cli.commands.bench_trials import Trial
@@ -295,17 +296,12 @@ def _single_host_groups(
                     fleet, first, ranks, on_cpu, names, name=_row_name(first, ranks, device)
                 )
             ]
-            for ranks in process_counts(most)
+            for ranks in doublings(most)
             if ranks not in known
         ]
     if config.device_type in ("auto", "cuda"):
         groups += _gpu_groups(fleet, seats, config, names)
     return groups
-
-
-def process_counts(most: int) -> list[int]:
-    """1, 2, 4, … below most, and most: the points of the curve of processes."""
-    return [2**power for power in range((most - 1).bit_length())] + [most]
 
 
 def _gpu_groups(

@@ -36,10 +36,10 @@ class BalanceController:
         self._said_idle: set[int] = set()
         rows = tuple(len(part) for part in trainer.ranges)
         parallel = trainer.lm_head.grouped
-        self._head_part = head_time_fraction(shape) if parallel else None
+        head_part = head_time_fraction(shape) if parallel else None
         self._speeds = SpeedEstimator(speeds)
         # Parts of a vocab-parallel lm_head begin as the rows, in `Trainer` too.
-        self._balancer = RowBalancer(Assignment(rows, rows), self._head_part)
+        self._balancer = RowBalancer(Assignment(rows, rows), head_part)
         self._head_parts: deque[float] = deque(maxlen=WINDOW)  # as steps had them
         self._decision: tuple[Tensor, Work] | None = None
 
@@ -70,10 +70,10 @@ class BalanceController:
             self._trainer.assign([round(count) for count in figures[:ranks]], figures[ranks:])
 
     def _propose(self, by_rank: Sequence[StepStats]) -> Reassignment | None:
-        if self._head_part is not None:
+        if self._balancer.head_part is not None:
             self._head_parts += self._measured_head_parts(by_rank)
         if self._head_parts:
-            self._head_part = self._balancer.head_part = median(self._head_parts)
+            self._balancer.head_part = median(self._head_parts)
         self._speeds.observe([self._step_of(rank, stats) for rank, stats in enumerate(by_rank)])
         return self._balancer.propose(self._speeds.costs() if self._speeds.known else None)
 
@@ -96,7 +96,7 @@ class BalanceController:
         # What owners stand still for may be a slower rank's doing.
         fixed_s = 0.0 if rank in self._owners else stats.comm_s
         rows = stats.tokens // self._row_tokens
-        extra = (self._head_part or 0.0) * stats.extra_tokens / self._row_tokens
+        extra = (self._balancer.head_part or 0.0) * stats.extra_tokens / self._row_tokens
         return RankStep(rows, rows + extra, stats.compute_s + fixed_s, stats.fixed_s + fixed_s)
 
     def _tell(self, change: Reassignment, next_step: int, say: Callable[[str], None]) -> None:
@@ -106,7 +106,7 @@ class BalanceController:
             step=next_step,
             rows=change.now.rows,
             before=change.before.rows,
-            lm_head=change.now.lm_head if self._head_part else None,
+            lm_head=change.now.lm_head if self._balancer.head_part else None,
             why=change.why,
             rank=change.rank,
             step_s=change.step_s,

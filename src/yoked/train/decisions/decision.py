@@ -1,4 +1,4 @@
-"""What was decided, and why."""
+"""A decision with its reason."""
 
 from __future__ import annotations
 

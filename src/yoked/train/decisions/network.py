@@ -50,7 +50,7 @@ ASKED_SYNC, ASKED_HEAD = "as asked for with --sync", "as asked for with --lm-hea
 
 @dataclass(frozen=True)
 class PlannedStrategy:
-    """What `yoked plan` has for this run, from the fleet's last probe: steps were measured there.
+    """The strategy that `yoked plan` chooses for this run, from steps that the probe measured.
 
     bytes_per_s: of the slowest port, as the probe saw it.
     """
