@@ -75,6 +75,18 @@ def water_fill(
     return tuple(extra)
 
 
+def level_head_work(
+    rows: Sequence[int], step_s: Sequence[float], head_s: Sequence[float]
+) -> tuple[float, ...]:
+    """The lm_head's work by rank, in rows, such that all ranks end together as far as they can.
+
+    step_s: of each rank, with the lm_head of its own rows. head_s: the lm_head's, of a row. Only
+    the lm_head's work moves, and a rank without rows gets none.
+    """
+    extra = water_fill(step_s, head_s, list(map(float, rows)))
+    return tuple(count + more for count, more in zip(rows, extra, strict=True))
+
+
 def split_by_weight(items: int, weights: Sequence[float]) -> list[range]:
     """Consecutive ranges, in the order of ranks, in proportion to the weights.
 

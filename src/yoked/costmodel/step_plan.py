@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from yoked.costmodel.assignment import assign_rows, water_fill
+from yoked.costmodel.assignment import assign_rows, level_head_work
 from yoked.costmodel.compute_cost import RankCost, codec_cost
 from yoked.costmodel.matrix_owners import owner_fractions
 from yoked.costmodel.memory import MemoryNeed, rank_memory
@@ -83,7 +83,8 @@ def plan_step(
     if lm_head == VOCAB_PARALLEL:
         # The lm_head takes all micro-batches together, so all backward passes come after it.
         deferred = max(1, *(math.ceil(count / device_batch_size) for count in rows))
-        head_rows = vocab_parallel_rows(ranks, rows, device_batch_size)
+        step_s = [c.step_time_s(n, device_batch_size) for c, n in zip(ranks, rows, strict=True)]
+        head_rows = level_head_work(rows, step_s, [cost.head_s for cost in ranks])
     speeds = [cost.rows_per_s for cost in ranks]
     return StepPlan(
         sync,
@@ -105,18 +106,6 @@ def best_rows(rows: int, ranks: Sequence[RankCost], device_batch_size: int) -> t
 
 def _step_time_s(cost: RankCost, device_batch_size: int, rows: int) -> float:
     return cost.step_time_s(rows, device_batch_size)
-
-
-def vocab_parallel_rows(
-    ranks: Sequence[RankCost], rows: Sequence[int], device_batch_size: int
-) -> tuple[float, ...]:
-    """The lm_head's work by rank, in rows, such that all ranks end together as far as they can."""
-    extra = water_fill(
-        [cost.step_time_s(n, device_batch_size) for cost, n in zip(ranks, rows, strict=True)],
-        [cost.head_s for cost in ranks],  # only the lm_head's work can move
-        list(map(float, rows)),
-    )
-    return tuple(count + more for count, more in zip(rows, extra, strict=True))
 
 
 def predict(
@@ -144,7 +133,7 @@ def rank_work(plan: StepPlan, shape: ModelShape, ranks: Sequence[RankCost]) -> l
             dataclasses.replace(
                 work,
                 deferred_forward_s=deferred_s * cost.forward_s / cost.row_s,
-                # A rank without rows gets no part from `water_fill`.
+                # A rank without rows gets no part from `level_head_work`.
                 head_s=(head_rows / rows if rows else 0.0) * rows_s * cost.head_s / cost.row_s,
                 # A rank updates its own part of the lm_head, but the whole tables.
                 adamw_s=(1 - of_adamw + part * of_adamw) * work.adamw_s,

@@ -17,6 +17,7 @@ from yoked.costmodel.model_shape import (
     count_parameters,
     flops_per_token,
 )
+from yoked.costmodel.step_plan import VOCAB_PARALLEL
 from yoked.errors import CheckpointError, UsageError
 from yoked.ranks.exchange import read_flag, read_list, read_table, read_text, read_whole
 from yoked.runs import find_run, new_run_name
@@ -242,7 +243,7 @@ def build_components(setup: RunSetup) -> TrainingComponents:
         device_batch_size=setup.resolved.device_batch_size,
         shares=setup.shares,
         payload=COMPRESSIONS[setup.sync.value],
-        vocab_parallel=setup.lm_head.value == "vocab-parallel",
+        head_rows=setup.head_rows if setup.lm_head.value == VOCAB_PARALLEL else None,
     )
     token_bytes = Tokenizer.load(setup.data.tokenizer_folder).token_bytes()
     return TrainingComponents(

@@ -25,6 +25,7 @@ from yoked.console import StageProgress
 from yoked.errors import CheckpointError, DivergedError
 from yoked.ranks.exchange import read_flag, read_nothing, read_whole
 from yoked.spare import frozen_objects
+from yoked.train.balance.balancer import Assignment
 from yoked.train.balance.controller import BalanceController
 from yoked.train.balance.text import idle_note, rank_names
 from yoked.train.checkpoint import CheckpointStore
@@ -115,7 +116,10 @@ class TrainingRun:
         self.balance: BalanceController | None = None
         if setup.sharing.live:
             hosts = [host["name"] for host in setup.hosts]
-            self.balance = BalanceController(self.parts.trainer, self.folder, hosts, setup.shares)
+            now = Assignment(tuple(setup.first_rows), setup.head_rows)
+            self.balance = BalanceController(
+                self.parts.trainer, self.folder, hosts, setup.shares, now
+            )
         self.verification = Verification(setup.data, works=setup.rank_info.local_rank == 0)
         self._next_step = 0
         self._pending_stats: tuple[int, Tensor, Work, float] | None = None

@@ -23,11 +23,13 @@ from yoked.costmodel.model_shape import (
     ModelShape,
     ParameterCounts,
 )
+from yoked.costmodel.step_plan import VOCAB_PARALLEL
 from yoked.errors import DataError, UsageError
 from yoked.ranks.exchange import read_list, read_number, read_table, read_text, read_whole
 from yoked.ranks.meeting import meet, tell_if_unproved
 from yoked.train import kernels
-from yoked.train.balance.initial import InitialShares, initial_shares
+from yoked.train.balance.initial import InitialShares, initial_shares, level_alike
+from yoked.train.balance.text import percents
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import run_on_all_ranks, run_on_ranks
 from yoked.train.comm.rank_info import RankInfo
@@ -42,6 +44,7 @@ from yoked.train.decisions.network import (
     ASKED_SYNC,
     PlannedStrategy,
     StepRequest,
+    Strategy,
     decide_sync_and_head,
 )
 from yoked.train.decisions.threads import read_cores, set_threads
@@ -63,7 +66,10 @@ MEETING_FILE = "YOKED_MEETING_FILE"
 
 @dataclass(frozen=True)
 class RunSetup:
-    """All that is settled before the first weight is drawn."""
+    """All that is settled before the first weight is drawn.
+
+    head_rows: the lm_head's work in the first step by rank, in rows.
+    """
 
     config: TrainConfig
     rank_info: RankInfo
@@ -76,6 +82,7 @@ class RunSetup:
     compute: ComputeChoices
     sync: Decision
     lm_head: Decision
+    head_rows: tuple[float, ...]
     hosts: list[dict[str, Any]]
     sharing: InitialShares
 
@@ -102,7 +109,10 @@ class RunSetup:
             return choices
         live = ", and moved by speed" if self.sharing.live else ""
         rows = ":".join(map(str, self.first_rows)) + " rows"
-        shares = Decision("shares", rows, self.sharing.reason + live)
+        parts = ""
+        if self.lm_head.value == VOCAB_PARALLEL:
+            parts = f"; {percents(self.head_rows)} % of the lm_head's vocabulary"
+        shares = Decision("shares", rows, self.sharing.reason + live + parts)
         return (*choices, self.lm_head, shares)
 
 
@@ -201,9 +211,9 @@ def setup_run(
     hosts = comm.all_gather_json(_describe(config, rank_info, device, compute), _described)
     if [host["name"] for host in hosts] != [host["name"] for host in recorded]:
         recorded, last_rows = (), ()  # what suited other hosts is decided anew
-    sharing, sync, lm_head = _decide(config, model, compute, hosts, recorded, last_rows, comm)
+    sharing, strategy = _decide(config, model, compute, hosts, recorded, last_rows, comm)
     for host in hosts:
-        host["sync"], host["lm_head"] = sync.value, lm_head.value
+        host["sync"], host["lm_head"] = strategy.sync.value, strategy.lm_head.value
     return RunSetup(
         config=config,
         rank_info=rank_info,
@@ -214,8 +224,9 @@ def setup_run(
         model_config=model.shape,
         schedule=model.schedule,
         compute=compute,
-        sync=sync,
-        lm_head=lm_head,
+        sync=strategy.sync,
+        lm_head=strategy.lm_head,
+        head_rows=strategy.head_rows,
         hosts=hosts,
         sharing=sharing,
     )
@@ -274,12 +285,12 @@ def _decide(
     recorded: Sequence[dict[str, Any]],
     last_rows: Sequence[int],
     comm: Communicator,
-) -> tuple[InitialShares, Decision, Decision]:
+) -> tuple[InitialShares, Strategy]:
     """Who has which rows, how gradients travel, and which ranks have the lm_head."""
     device = torch.device(hosts[comm.rank]["device"])
     libraries = (compute.layers.forward, compute.head.forward)
     speeds = functools.cache(
-        lambda: measure_speeds(model.shape, device, compute.dtype, libraries, comm)
+        lambda: level_alike(measure_speeds(model.shape, device, compute.dtype, libraries, comm))
     )
     sharing = initial_shares(config, [host["name"] for host in hosts], last_rows, speeds)
     sync = settled("sync", config.sync, ASKED_SYNC, recorded)
@@ -292,11 +303,11 @@ def _decide(
             device=host["device"],
             dtype=host["dtype"],
             threads=host["threads"],
-            flops_per_s=speed,
+            flops_per_s=speed or 1.0,  # --shares 1:0: no speed is known of who has no rows
             device_batch_size=model.resolved.device_batch_size,
         )
-        # Where nothing is to be decided, speeds need not be measured.
-        for host, speed in zip(hosts, speeds() if is_open else [1.0] * len(hosts), strict=True)
+        # Where nothing is to be decided, speeds need not be measured: shares tell enough of them.
+        for host, speed in zip(hosts, speeds() if is_open else sharing.weights, strict=True)
     ]
     request = StepRequest(
         model.shape,
@@ -308,7 +319,7 @@ def _decide(
         lm_head,
         None if config.planned is None else PlannedStrategy(**config.planned),
     )
-    return sharing, *decide_sync_and_head(comm, request)
+    return sharing, decide_sync_and_head(comm, request)
 
 
 def settled(

@@ -100,29 +100,31 @@ class Trainer:
         device_batch_size: int,
         shares: list[float],
         payload: GradientCompression = COMPRESSIONS["exact"],
-        vocab_parallel: bool = False,
+        head_rows: Sequence[float] | None = None,
     ) -> None:
-        """vocab_parallel: each rank computes a part of the lm_head's vocabulary."""
+        """shares: relative, of a step's rows. head_rows: relative parts of the vocabulary that
+        ranks compute of the lm_head; None: it is replicated.
+        """
         self.model, self.optimizer, self.buffers = model, optimizer, optimizer.buffers
         self.comm, self.stream = comm, stream
         self.rows_per_step, self.device_batch_size = rows_per_step, device_batch_size
         self.ranges = split_by_weight(rows_per_step, shares)
         tokens = device_batch_size * model.config.sequence_len
         kept = max_deferred_backwards(tokens, model.config.n_embd, model.config.n_layer)
-        if vocab_parallel:
+        if head_rows is not None:
             kept = rows_per_step  # all backward passes wait for the lm_head
         # A rank alone has no message to hide.
         self.max_deferred = kept if comm.active else 1
         self.state = TrainState(comm, model.device)
         optimizer.register(self.state)
         self.sync: SyncStrategy = ExactSync(
-            comm, self.buffers, payload, sums_head=not vocab_parallel
+            comm, self.buffers, payload, sums_head=head_rows is None
         )
         self.lm_head: LmHead
-        if vocab_parallel:
-            self.lm_head = VocabParallelHead(self.state, self.buffers, head, self.rows)
-        else:
+        if head_rows is None:
             self.lm_head = ReplicatedHead(self.buffers, head, self.sync.head_grad_ready)
+        else:
+            self.lm_head = VocabParallelHead(self.state, self.buffers, head, head_rows)
         # New matrices are waited for where the first layer reads them.
         model.before_layers = self.sync.wait_parameters
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from yoked.costmodel.assignment import LinearCost, assign_rows, water_fill
+from yoked.costmodel.assignment import LinearCost, assign_rows, level_head_work
 
 Why = Literal["measured", "slower", "faster"]
 
@@ -65,15 +65,9 @@ def best_assignment(
     counts = assign_rows(rows, [cost.step_s for cost in costs])
     if not head_part:
         return Assignment(counts, counts)
-    extra = water_fill(
-        [cost.step_s(count) for cost, count in zip(costs, counts, strict=True)],
-        [cost.row_s for cost in costs],
-        [head_part * count for count in counts],  # a rank gives at most its rows' part
-    )
-    # `more` is in whole rows, of which the lm_head is only head_part.
-    return Assignment(
-        counts, tuple(count + more / head_part for count, more in zip(counts, extra, strict=True))
-    )
+    step_s = [cost.step_s(count) for cost, count in zip(costs, counts, strict=True)]
+    head_s = [head_part * cost.row_s for cost in costs]
+    return Assignment(counts, level_head_work(counts, step_s, head_s))
 
 
 class RowBalancer:

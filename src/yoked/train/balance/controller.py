@@ -22,11 +22,17 @@ from yoked.units import format_duration
 class BalanceController:
     """Follows a run step by step; every rank has one, and rank 0's decides.
 
-    hosts: their names, by rank. speeds: of each rank at the start, relative.
+    hosts: their names, by rank. speeds: of each rank at the start, relative. now: how the run
+    starts.
     """
 
     def __init__(
-        self, trainer: Trainer, folder: RunFolder, hosts: Sequence[str], speeds: Sequence[float]
+        self,
+        trainer: Trainer,
+        folder: RunFolder,
+        hosts: Sequence[str],
+        speeds: Sequence[float],
+        now: Assignment,
     ) -> None:
         self._trainer, self._folder, self._comm = trainer, folder, trainer.comm
         shape = trainer.model.config
@@ -34,12 +40,10 @@ class BalanceController:
         self._names = rank_names(hosts)
         self._owners = set(trainer.buffers.owners.values())
         self._said_idle: set[int] = set()
-        rows = tuple(len(part) for part in trainer.ranges)
         parallel = trainer.lm_head.grouped
         head_part = head_time_fraction(shape) if parallel else None
         self._speeds = SpeedEstimator(speeds)
-        # Parts of a vocab-parallel lm_head begin as the rows, in `Trainer` too.
-        self._balancer = RowBalancer(Assignment(rows, rows), head_part)
+        self._balancer = RowBalancer(now, head_part)
         self._head_parts: deque[float] = deque(maxlen=WINDOW)  # as steps had them
         self._decision: tuple[Tensor, Work] | None = None
 

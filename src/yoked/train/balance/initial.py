@@ -12,6 +12,13 @@ from yoked.train.config import TrainConfig
 ALIKE = 1.35
 
 
+def level_alike(speeds: Sequence[float]) -> list[float]:
+    """Speeds by rank, all their mean where they are about equal."""
+    if max(speeds) > ALIKE * min(speeds):
+        return list(speeds)
+    return [sum(speeds) / len(speeds)] * len(speeds)
+
+
 @dataclass(frozen=True)
 class InitialShares:
     """weights: relative shares of a step's rows, by rank. live: whether rows move between ranks
@@ -32,7 +39,7 @@ def initial_shares(
     """How rows are shared out at the start. Collective where `measure` is called.
 
     hosts: the host of each rank. last_rows: where the run has had rows on the same hosts.
-    measure: the ranks' speeds; asked for only where the shares rest on them.
+    measure: the ranks' speeds, by `level_alike`; asked for only where the shares rest on them.
     """
     fixed = config.share_weights
     several = len(set(hosts)) > 1 and fixed is None
@@ -43,7 +50,7 @@ def initial_shares(
         return InitialShares(tuple(map(float, last_rows)), live, "as the run had them last")
     if live:
         speeds = measure()
-        if max(speeds) <= ALIKE * min(speeds):
+        if max(speeds) == min(speeds):
             return InitialShares((1.0,) * len(hosts), live, "equal parts, by about equal speeds")
         reason = "by the speed of this model's matrix products"
         return InitialShares(tuple(speeds), live, reason)

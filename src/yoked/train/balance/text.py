@@ -23,7 +23,7 @@ def describe_change(change: Reassignment, names: Sequence[str]) -> str:
         why = f"{names[change.rank]} {verb}"
     if change.now.rows != change.before.rows:
         return f"{why}: {_ratio(change.before.rows)} -> {_ratio(change.now.rows)} rows"
-    before, now = (_percent(each.lm_head) for each in (change.before, change.now))
+    before, now = (percents(each.lm_head) for each in (change.before, change.now))
     return f"{why}: {before} -> {now} % of the lm_head's vocabulary"
 
 
@@ -31,7 +31,8 @@ def _ratio(counts: Sequence[int]) -> str:
     return ":".join(map(str, counts))
 
 
-def _percent(parts: Sequence[float]) -> str:
+def percents(parts: Sequence[float]) -> str:
+    """Each part of their sum, such as `60:40`."""
     return ":".join(f"{100 * part / sum(parts):.0f}" for part in parts)
 
 

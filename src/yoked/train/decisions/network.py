@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,6 +24,7 @@ from yoked.costmodel.step_plan import (
     REPLICATED,
     SYNCS,
     VOCAB_PARALLEL,
+    StepPlan,
     faster_head,
     plan_memory,
     plan_step,
@@ -89,8 +90,18 @@ class StepRequest:
         return len({cost.host for cost in self.ranks}) > 1
 
 
-def decide_sync_and_head(comm: Communicator, request: StepRequest) -> tuple[Decision, Decision]:
-    """The payload dtype, and which ranks have the lm_head. Rank 0 decides; collective.
+class Strategy(NamedTuple):
+    """sync: the payload dtype. lm_head: which ranks have it. head_rows: its work by rank, in rows,
+    as the run starts.
+    """
+
+    sync: Decision
+    lm_head: Decision
+    head_rows: tuple[float, ...]
+
+
+def decide_sync_and_head(comm: Communicator, request: StepRequest) -> Strategy:
+    """How gradients travel and who computes the lm_head. Rank 0 decides; collective.
 
     Raises UsageError where something was asked for that cannot be.
     """
@@ -100,11 +111,18 @@ def decide_sync_and_head(comm: Communicator, request: StepRequest) -> tuple[Deci
         rate, latency_s = measure_network(comm)
     nccl = comm.device_group is not None
 
-    def act() -> list[dict[str, Any]]:
-        return [asdict(choice) for choice in decide(request, rate, latency_s, nccl=nccl)]
+    def act() -> dict[str, Any]:
+        sync, lm_head = decide(request, rate, latency_s, nccl=nccl)
+        head_rows = _step_plan(request, sync.value, lm_head.value).head_rows
+        return {"sync": asdict(sync), "lm_head": asdict(lm_head), "head_rows": list(head_rows)}
 
-    sync, head = run_on_rank0(comm, act, read_list(_read_choice))
-    return sync, head
+    return run_on_rank0(comm, act, _read_strategy)
+
+
+def _read_strategy(value: Any) -> Strategy:
+    told = read_table(value)
+    head_rows = tuple(read_list(read_number)(told["head_rows"]))
+    return Strategy(_read_choice(told["sync"]), _read_choice(told["lm_head"]), head_rows)
 
 
 def _read_choice(value: Any) -> Decision:
@@ -182,17 +200,21 @@ def _valid_plan(request: StepRequest, rate: float | None) -> PlannedStrategy | N
     planned = request.planned
     if planned is None or rate is None or not planned.holds(request.ranks[0].dtype, rate):
         return None
-    plan = plan_step(
-        request.shape,
-        request.ranks,
-        sync=planned.sync,
-        lm_head=planned.lm_head,
-        rows=request.rows,
-        device_batch_size=request.device_batch_size,
-    )
+    plan = _step_plan(request, planned.sync, planned.lm_head)
     needs = [need.total for need in plan_memory(plan, request.shape)]
     fits = all(n <= most for n, most in zip(needs, request.memory_bytes, strict=True))
     return planned if fits else None
+
+
+def _step_plan(request: StepRequest, sync: str, lm_head: str) -> StepPlan:
+    return plan_step(
+        request.shape,
+        request.ranks,
+        sync=sync,
+        lm_head=lm_head,
+        rows=request.rows,
+        device_batch_size=request.device_batch_size,
+    )
 
 
 def _predict(
@@ -211,14 +233,7 @@ def _predict(
             memory_bytes=request.memory_bytes,
         )
         return plan.lm_head, forecast
-    plan = plan_step(
-        request.shape,
-        request.ranks,
-        sync=sync,
-        lm_head=asked,
-        rows=request.rows,
-        device_batch_size=request.device_batch_size,
-    )
+    plan = _step_plan(request, sync, asked)
     return asked, predict(plan, request.shape, request.ranks, network)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from yoked import journal
 from yoked.costmodel.model_shape import ModelShape
+from yoked.train.balance.balancer import Assignment
 from yoked.train.balance.controller import BalanceController
 from yoked.train.runfolder import RunFolder
 from yoked.train.trainer import StepStats
@@ -22,7 +23,7 @@ class Followed:
     ) -> None:
         """head: of a row's time, what the lm_head takes; 0: not known."""
         self.rows, self.lm_head, self.head = [4, 4], [4.0, 4.0], head
-        trainer: Any = SimpleNamespace(ranges=[range(4), range(4, 8)], comm=comm)
+        trainer: Any = SimpleNamespace(comm=comm)
         trainer.model = SimpleNamespace(config=ModelShape.from_depth(2, sequence_len=10))
         trainer.buffers = SimpleNamespace(owners={"a matrix": 0})
         trainer.lm_head = SimpleNamespace(grouped=vocab_parallel)
@@ -31,7 +32,8 @@ class Followed:
         folder = RunFolder(path)
         if comm.rank == 0:
             folder.open({}, attempt=1)
-        live = BalanceController(trainer, folder, ["desk", "laptop"], [1.0, 1.0])
+        now = Assignment((4, 4), (4.0, 4.0))
+        live = BalanceController(trainer, folder, ["desk", "laptop"], [1.0, 1.0], now)
         self.by_step: list[list[int]] = []
         for step in range(40):
             live.apply()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from yoked.train.balance.initial import initial_shares
+from yoked.train.balance.initial import initial_shares, level_alike
 from yoked.train.config import TrainConfig
 
 
@@ -26,6 +26,11 @@ def test_rows_move_between_hosts_unless_shares_are_fixed_or_it_is_switched_off()
 def test_a_resumed_run_starts_with_the_rows_that_it_had_last() -> None:
     assert shares("desk laptop", (26, 6)) == ((26.0, 6.0), True)
     assert shares("desk laptop", (26, 6), shares="1:1") == ((1.0, 1.0), False)
+
+
+def test_speeds_that_a_short_measurement_cannot_tell_apart_are_taken_for_equal() -> None:
+    assert level_alike([1.25, 1.0]) == [1.125, 1.125]
+    assert level_alike([1.4, 1.0]) == [1.4, 1.0]
 
 
 @pytest.mark.parametrize(("balance", "weights"), [("auto", (26, 6)), ("off", (1, 1))])

@@ -10,6 +10,7 @@ import pytest
 from yoked.costmodel.compute_cost import estimated_cost
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import UsageError
+from yoked.train.comm.communicator import Communicator
 from yoked.train.decisions.decision import Decision
 from yoked.train.decisions.network import (
     PlannedStrategy,
@@ -191,6 +192,30 @@ def test_the_network_is_measured_and_all_ranks_are_told_one_decision(
 
     assert choices[0] == choices[1]
     assert all(rate > 0 and 0 < latency_s < math.inf for rate, latency_s in measured)
+
+
+def test_a_vocab_parallel_lm_head_starts_with_parts_that_even_out_whole_rows(
+    on_ranks: Callable[..., list[Any]],
+) -> None:
+    exact = Decision("sync", "exact", "")
+    asked = request((3, 1), flops=(2e11, 1e11), sync=exact, lm_head=VOCAB_PARALLEL)
+
+    one, other = on_ranks(2, lambda comm: decide_sync_and_head(comm, asked))
+
+    parts = one.head_rows
+    assert one == other
+    assert sum(parts) == pytest.approx(4)
+    layers_s = [cost.forward_s + cost.backward_s for cost in asked.ranks]
+    heads_s = [cost.head_s for cost in asked.ranks]
+    took_s = [3 * layers_s[0] + parts[0] * heads_s[0], layers_s[1] + parts[1] * heads_s[1]]
+    assert took_s[0] == pytest.approx(took_s[1])
+
+
+def test_a_replicated_lm_head_has_the_work_of_its_ranks_rows() -> None:
+    exact = Decision("sync", "exact", "")
+    asked = request((3, 1), flops=(2e11, 1e11), sync=exact)
+
+    assert decide_sync_and_head(Communicator(), asked).head_rows == (3, 1)
 
 
 PLAN = PlannedStrategy("int8", "vocab-parallel", "float32", GBIT)

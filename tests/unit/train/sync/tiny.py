@@ -84,7 +84,7 @@ class Tiny:
             device_batch_size=batch,
             shares=shares,
             payload=COMPRESSIONS[payload],
-            vocab_parallel=vocab_parallel,
+            head_rows=shares if vocab_parallel else None,
         )
 
 
