@@ -108,7 +108,7 @@ class VocabParallelHead:
     def _partition(self, work: Sequence[float]) -> None:
         self.placement = partition_vocab(len(self._buffers.head_grad), work)
         self._state.redistribute(SHARDED, self.placement)  # moments move with the weight's rows
-        self._buffers.head_rows = self._mine
+        self._buffers.own_vocab = self._mine
 
     @property
     def _mine(self) -> slice:

@@ -24,7 +24,7 @@ OptimizerState = dict[str, dict[str, dict[str, Any]]]
 class MuonAdamW:
     """AdamW for tables, lm_head and scalars on every rank; Muon for the matrices that it owns.
 
-    Of the lm_head AdamW updates the buffers' `head_rows`.
+    Of the lm_head AdamW updates the buffers' `own_vocab`.
 
     After `step_bucket`, a rank's own matrices are new and the others' are not: they come from their
     owners (`yoked.train.sync`).
@@ -91,7 +91,7 @@ class MuonAdamW:
 
     @torch.no_grad()
     def _update_head(self, scalars: Tensor) -> None:
-        rows = self.buffers.head_rows
+        rows = self.buffers.own_vocab
         adamw_update(
             self.buffers.parameters[HEAD].data[rows],
             self.buffers.head_grad[rows],

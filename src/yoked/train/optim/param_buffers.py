@@ -82,7 +82,7 @@ class ParamBuffers:
         self.matrix_grads = torch.zeros(total, device=device)
         self.head_grad = torch.zeros_like(self.parameters[HEAD].data)
         # Rows of the lm_head that this rank updates: all, or its part of the vocabulary.
-        self.head_rows = slice(0, len(self.head_grad))
+        self.own_vocab = slice(0, len(self.head_grad))
         self.scalar_names = [
             name for group in groups.adamw for name in group.names if self._is_scalar(name)
         ]
@@ -124,7 +124,7 @@ class ParamBuffers:
     def zero_grad(self) -> None:
         """Forget the last step's gradients; the tables' go with their RowGrads."""
         # Vocab-parallel, a rank writes only its own rows of the lm_head's gradient.
-        for buffer in (self.head_grad[self.head_rows], self.matrix_grads, self.scalar_grads):
+        for buffer in (self.head_grad[self.own_vocab], self.matrix_grads, self.scalar_grads):
             buffer.zero_()
 
     def gradient(self, name: str) -> Tensor:

@@ -104,7 +104,7 @@ def one_step(trainer: Trainer) -> tuple[dict[str, Tensor], StepStats]:
     stats = trainer.step(0)
     buffers = trainer.buffers
     head = torch.zeros_like(buffers.head_grad)
-    head[buffers.head_rows] = buffers.head_grad[buffers.head_rows]
+    head[buffers.own_vocab] = buffers.head_grad[buffers.own_vocab]
     found = {HEAD: head}
     for bucket in trainer.optimizer.owned:
         for name in bucket.names:
