@@ -47,34 +47,6 @@ def assign_rows(rows: int, times: Sequence[StepTime]) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def water_fill(
-    took_s: Sequence[float], row_s: Sequence[float], most: Sequence[float]
-) -> tuple[float, ...]:
-    """Work by rank, in rows, to add (above zero) or to take away such that all end together.
-
-    took_s: of each rank as it is; row_s: of a row more. most: that can be taken from a rank, in
-    rows; a rank with 0 neither gives nor takes.
-    """
-    extra = [0.0] * len(took_s)
-    free = [rank for rank, movable in enumerate(most) if movable > 0 and row_s[rank] > 0]
-    given = 0.0  # by ranks that have given all they can
-    # A last free rank has nobody to share with, but takes what others have given.
-    while len(free) > 1 or (free and given):
-        weight = sum(1.0 / row_s[rank] for rank in free)  # rows a second
-        # All free ranks end at level_s: what they take, less what they give, is `given`.
-        level_s = (given + sum(took_s[rank] / row_s[rank] for rank in free)) / weight
-        for rank in free:
-            extra[rank] = (level_s - took_s[rank]) / row_s[rank]
-        over = [rank for rank in free if extra[rank] < -most[rank]]
-        if not over:
-            break
-        for rank in over:  # slower than the others even without it
-            extra[rank] = -most[rank]
-            given += most[rank]
-            free.remove(rank)
-    return tuple(extra)
-
-
 def level_head_work(
     rows: Sequence[int], step_s: Sequence[float], head_s: Sequence[float]
 ) -> tuple[float, ...]:
@@ -83,8 +55,24 @@ def level_head_work(
     step_s: of each rank, with the lm_head of its own rows. head_s: the lm_head's, of a row. Only
     the lm_head's work moves, and a rank without rows gets none.
     """
-    extra = water_fill(step_s, head_s, list(map(float, rows)))
-    return tuple(count + more for count, more in zip(rows, extra, strict=True))
+    work = [float(count) for count in rows]
+    free = [rank for rank, count in enumerate(rows) if count > 0 and head_s[rank] > 0]
+    given = 0.0  # by ranks that have given all they can
+    # A last free rank has nobody to share with, but takes what others have given.
+    while len(free) > 1 or (free and given):
+        weight = sum(1.0 / head_s[rank] for rank in free)  # rows a second
+        # All free ranks end at level_s: what they take, less what they give, is `given`.
+        level_s = (given + sum(step_s[rank] / head_s[rank] for rank in free)) / weight
+        for rank in free:
+            work[rank] = rows[rank] + (level_s - step_s[rank]) / head_s[rank]
+        over = [rank for rank in free if work[rank] < 0]
+        if not over:
+            break
+        for rank in over:  # slower than the others even without it
+            work[rank] = 0.0
+            given += rows[rank]
+            free.remove(rank)
+    return tuple(work)
 
 
 def split_by_weight(items: int, weights: Sequence[float]) -> list[range]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yoked.costmodel.assignment import LinearCost, assign_rows, split_by_weight, water_fill
+from yoked.costmodel.assignment import LinearCost, assign_rows, level_head_work, split_by_weight
 
 WEIGHTS = st.lists(st.floats(0, 1e6), min_size=1, max_size=9).filter(lambda w: sum(w) > 0)
 
@@ -97,44 +97,41 @@ def test_every_row_is_assigned(rows, costs):
 
 @st.composite
 def ranks(draw):
-    """(took_s, row_s, most) by rank."""
+    """(rows, step_s, head_s) by rank."""
     count = draw(st.integers(1, 5))
     each = st.lists(st.floats(0.1, 100), min_size=count, max_size=count)
-    most = st.lists(st.one_of(st.just(0.0), st.floats(0.1, 30)), min_size=count, max_size=count)
-    return draw(each), draw(each), draw(most)
+    rows = st.lists(st.integers(0, 30), min_size=count, max_size=count)
+    return draw(rows), draw(each), draw(each)
 
 
 @given(ranks())
 def test_work_is_moved_and_none_is_lost(given_ranks):
-    took_s, row_s, most = given_ranks
-    extra = water_fill(took_s, row_s, most)
+    rows, step_s, head_s = given_ranks
+    work = level_head_work(rows, step_s, head_s)
 
-    assert sum(extra) == pytest.approx(0, abs=1e-6 * (1 + sum(most)))
-    assert all(-movable - 1e-9 <= more for more, movable in zip(extra, most, strict=True))
-    assert all(more == 0 for more, movable in zip(extra, most, strict=True) if not movable)
+    assert sum(work) == pytest.approx(sum(rows), abs=1e-6 * (1 + sum(rows)))
+    assert all(part >= 0 for part in work)
+    assert all(part == 0 for part, count in zip(work, rows, strict=True) if not count)
 
 
 @given(ranks())
 def test_ranks_that_can_give_and_take_end_together(given_ranks):
-    took_s, row_s, most = given_ranks
-    extra = water_fill(took_s, row_s, most)
+    rows, step_s, head_s = given_ranks
+    work = level_head_work(rows, step_s, head_s)
 
-    ends_s = [t + r * x for t, r, x in zip(took_s, row_s, extra, strict=True)]
-    free = [
-        end_s
-        for end_s, more, movable in zip(ends_s, extra, most, strict=True)
-        if movable and more > -movable + 1e-9
+    ends_s = [
+        took_s + each_s * (part - count)
+        for took_s, each_s, part, count in zip(step_s, head_s, work, rows, strict=True)
     ]
+    free = [end_s for end_s, part in zip(ends_s, work, strict=True) if part > 1e-9]
     # Who has given all it can is later still.
     assert all(end_s == pytest.approx(free[0], rel=1e-6) for end_s in free)
     assert not free or all(
-        end_s >= free[0] * (1 - 1e-6)
-        for end_s, movable in zip(ends_s, most, strict=True)
-        if movable
+        end_s >= free[0] * (1 - 1e-6) for end_s, count in zip(ends_s, rows, strict=True) if count
     )
 
 
 def test_half_of_what_two_equal_ranks_are_apart_is_moved():
-    assert water_fill([10.0, 14.0], [1.0, 1.0], [5.0, 5.0]) == (2.0, -2.0)
-    assert water_fill([10.0, 14.0], [1.0, 1.0], [5.0, 1.0]) == (1.0, -1.0)
-    assert water_fill([10.0, 14.0], [1.0, 1.0], [0.0, 5.0]) == (0.0, 0.0)
+    assert level_head_work([5, 5], [10.0, 14.0], [1.0, 1.0]) == (7.0, 3.0)
+    assert level_head_work([5, 1], [10.0, 14.0], [1.0, 1.0]) == (6.0, 0.0)
+    assert level_head_work([0, 5], [10.0, 14.0], [1.0, 1.0]) == (0.0, 5.0)
