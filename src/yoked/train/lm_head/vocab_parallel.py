@@ -1,6 +1,14 @@
 """Each rank computes a part of the lm_head's vocabulary, for the tokens of all ranks.
 
-`yoked.costmodel.vocab_parallel` says when this is worth it. Parts follow what ranks compute.
+Summed, the lm_head's gradient is most of what a step sends: V * C numbers, however few the tokens.
+Here what travels belongs to tokens, so it pays where a step has few: hidden states go to all
+ranks, their gradients come back, and each token has two sums over a part.
+
+    layers forward -> hidden states -> | own part: logits | -> sums -> | gradients of hidden states
+    -> | own part: weight's gradient | layers backward
+
+Sum and softmax of a vocabulary in parts: Megatron-LM (Shoeybi et al. 2019), section 3. Here each
+rank's part is as large as its share of the step's work, to VOCAB_GRANULARITY.
 
 Traffic of a rank with n of a step's T tokens, in numbers: hidden states n * C to each other rank,
 the gradient of theirs (T - n) * C, and 2 T sums to each.
@@ -18,7 +26,6 @@ from torch import Tensor
 
 from yoked.costmodel.assignment import ranges_of, split_by_weight
 from yoked.costmodel.memory import HEAD_CHUNK_TOKENS
-from yoked.costmodel.vocab_parallel import VOCAB_GRANULARITY
 from yoked.train.comm.communicator import MessageKind, Tag, Work
 from yoked.train.lm_head.protocol import HeadOutput
 from yoked.train.model.cross_entropy import Chunk, FusedLinearCrossEntropy, token_nats
@@ -28,6 +35,8 @@ from yoked.train.state import RowSharded, TrainState
 from yoked.train.step_batch import HeadGroup, StepBatch
 
 NAME = "the vocab-parallel lm_head"
+# A part of the vocabulary has a multiple of so many tokens' rows.
+VOCAB_GRANULARITY = 16
 # What each rank has of its part alone.
 SHARDED = (HEAD, f"exp_avg/{HEAD}", f"exp_avg_sq/{HEAD}")
 SUMS, GRADIENT = (Tag(MessageKind.VOCAB_PARALLEL, index) for index in range(2))

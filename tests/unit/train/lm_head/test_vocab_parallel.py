@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from tests.unit.train.sync.tiny import Tiny, held_by, one_step, summed
 from torch import Tensor
 
-from yoked.costmodel.vocab_parallel import VOCAB_GRANULARITY
 from yoked.train.comm.communicator import Communicator
-from yoked.train.lm_head.vocab_parallel import partition_vocab
+from yoked.train.lm_head.vocab_parallel import VOCAB_GRANULARITY, partition_vocab
 from yoked.train.trainer import StepStats
 
 TINY = Tiny(sequence_len=8, n_layer=2, rows=6)
