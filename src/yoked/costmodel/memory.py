@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from yoked.costmodel.model_shape import ModelShape, count_parameters
 from yoked.costmodel.schedule import activation_numbers
 from yoked.costmodel.token_stats import expected_unique_tokens
@@ -17,35 +15,17 @@ HEAD_CHUNK_TOKENS = 1024
 USABLE_FRACTION = 0.9
 
 
-@dataclass(frozen=True)
-class MemoryNeed:
-    """Bytes that one rank needs. buffers: payloads, residuals, the logits of a chunk."""
-
-    weights: float
-    gradients: float
-    moments: float
-    activations: float
-    buffers: float
-
-    @property
-    def total(self) -> float:
-        """All of them, and the process itself."""
-        parts = self.weights + self.gradients + self.moments + self.activations + self.buffers
-        return PROCESS_BYTES + parts
-
-
 def rank_memory(
     shape: ModelShape,
     *,
     dtype: str,
     rows: int,
     owned_fraction: float,
-    lossy: bool,
     payload_bytes: float,
     deferred_rows: int = 0,
     logits: int | None = None,
-) -> MemoryNeed:
-    """Peak memory of one rank in a step.
+) -> float:
+    """Peak memory of one rank in a step, in bytes.
 
     rows: of a micro-batch; deferred_rows: of the micro-batches with deferred backward passes.
     owned_fraction: of Muon's matrices. payload_bytes: of a number on the wire, 0 for a single rank.
@@ -57,20 +37,18 @@ def rank_memory(
     kept_tokens = tokens + deferred_rows * shape.sequence_len
     tables = counts.tables * number
     row_numbers = expected_unique_tokens(tokens, shape.vocab_size) * shape.embedding_row_numbers
+    weights = 4.0 * counts.dense + tables
+    # float32; in the tables only used rows have a gradient.
+    gradients = 4.0 * counts.dense + 4 * row_numbers
+    # Muon has one momentum; its second moment (NorMuon) is one number a row or column.
+    muon = 4 * owned_fraction * counts.transformer_matrices
+    moments = 8.0 * counts.lm_head + 2 * tables + muon
+    activations = float(number * activation_numbers(kept_tokens, shape.n_embd, shape.n_layer))
     if logits is None:
         logits = min(tokens, HEAD_CHUNK_TOKENS) * shape.padded_vocab_size
     # The lm_head is cast to the compute dtype once a step.
     cast = counts.lm_head * number if number != 4 else 0
-    payloads = counts.dense * payload_bytes
-    return MemoryNeed(
-        weights=4.0 * counts.dense + tables,
-        # float32; in the tables only used rows have a gradient.
-        gradients=4.0 * counts.dense + 4 * row_numbers,
-        # Muon has one momentum; its second moment (NorMuon) is one number a row or column.
-        moments=8.0 * counts.lm_head
-        + 2 * tables
-        + 4 * owned_fraction * counts.transformer_matrices,
-        activations=float(number * activation_numbers(kept_tokens, shape.n_embd, shape.n_layer)),
-        # The last term is the residual of error feedback.
-        buffers=logits * number + cast + payloads + (4.0 * counts.dense if lossy else 0.0),
-    )
+    # Error feedback keeps what a payload of less than a float32 has lost.
+    residuals = 4.0 * counts.dense if 0 < payload_bytes < 4 else 0.0
+    buffers = logits * number + cast + counts.dense * payload_bytes + residuals
+    return PROCESS_BYTES + (weights + gradients + moments + activations + buffers)

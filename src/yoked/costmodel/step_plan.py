@@ -15,7 +15,7 @@ from functools import partial
 from yoked.costmodel.assignment import assign_rows, level_head_work
 from yoked.costmodel.compute_cost import RankCost, codec_cost
 from yoked.costmodel.matrix_owners import owner_fractions
-from yoked.costmodel.memory import MemoryNeed, rank_memory
+from yoked.costmodel.memory import rank_memory
 from yoked.costmodel.messages import GRAD_CHUNK_COLUMNS
 from yoked.costmodel.model_shape import ModelShape, count_parameters, muon_flops
 from yoked.costmodel.schedule import MicroBatchSchedule, max_deferred_backwards, schedule_rows
@@ -195,8 +195,8 @@ def step_traffic(plan: StepPlan, shape: ModelShape) -> StepTraffic:
     )
 
 
-def plan_memory(plan: StepPlan, shape: ModelShape) -> list[MemoryNeed]:
-    """Peak memory by rank."""
+def plan_memory(plan: StepPlan, shape: ModelShape) -> list[float]:
+    """Peak memory by rank, in bytes."""
     many = len(plan.rows) > 1
     head_parts = [rows / sum(plan.rows) for rows in plan.head_rows]
     return [
@@ -206,7 +206,6 @@ def plan_memory(plan: StepPlan, shape: ModelShape) -> list[MemoryNeed]:
             rows=min(rows, plan.device_batch_size),
             deferred_rows=sum(schedule.deferred) if many else 0,
             owned_fraction=owned,
-            lossy=many and plan.sync != EXACT,
             payload_bytes=DENSE_BYTES[plan.sync] if many else 0.0,
             # All tokens' logits of this rank's part of the vocabulary.
             logits=(
@@ -256,6 +255,6 @@ def faster_head(
         return replicated
     parallel = plan(VOCAB_PARALLEL)
     faster = parallel[1].step_s * MIN_SPEEDUP <= replicated[1].step_s
-    needs = [need.total for need in plan_memory(parallel[0], shape)]
+    needs = plan_memory(parallel[0], shape)
     fits = not memory_bytes or all(n <= m for n, m in zip(needs, memory_bytes, strict=True))
     return parallel if faster and fits else replicated

@@ -70,7 +70,7 @@ def build_candidate(
     needs = dict.fromkeys(by_host, 0.0)
     for cost, rows, need in zip(ranks, plan.rows, plan_memory(plan, shape), strict=True):
         by_host[cost.host] += rows
-        needs[cost.host] += need.total
+        needs[cost.host] += need
     return Candidate(
         sync=sync,
         dtype=plan.dtype,

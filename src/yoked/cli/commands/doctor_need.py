@@ -53,16 +53,15 @@ def need_of(config: TrainConfig | None = None) -> Need:
 def _memory_bytes(shape: ModelShape, rows: int, deferred_rows: int, dtype: str) -> int:
     from yoked.costmodel.memory import rank_memory
 
-    memory = rank_memory(
+    need = rank_memory(
         shape,
         dtype=dtype,
         rows=rows,
         deferred_rows=deferred_rows,
         owned_fraction=1.0,
-        lossy=False,
         payload_bytes=_FLOAT32_BYTES,
     )
-    return round(memory.total)
+    return round(need)
 
 
 def checkpoint_bytes(counts: ParameterCounts) -> int:

@@ -201,7 +201,7 @@ def _valid_plan(request: StepRequest, rate: float | None) -> PlannedStrategy | N
     if planned is None or rate is None or not planned.holds(request.ranks[0].dtype, rate):
         return None
     plan = _step_plan(request, planned.sync, planned.lm_head)
-    needs = [need.total for need in plan_memory(plan, request.shape)]
+    needs = plan_memory(plan, request.shape)
     fits = all(n <= most for n, most in zip(needs, request.memory_bytes, strict=True))
     return planned if fits else None
 
