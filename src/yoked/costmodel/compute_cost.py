@@ -57,10 +57,6 @@ class RankCost:
         """Rows per second of one rank, in micro-batches of the measured size."""
         return self.measured_rows / self.rows_time_s(self.measured_rows, self.measured_rows)
 
-    def amortized_row_s(self, device_batch_size: int) -> float:
-        """One row, with its part of the micro-batch's overhead."""
-        return self.row_s + self.overhead_s / device_batch_size
-
     def rows_time_s(self, rows: int, device_batch_size: int) -> float:
         """Forward and backward pass of so many rows in micro-batches."""
         return rows * self.row_s + math.ceil(rows / device_batch_size) * self.overhead_s

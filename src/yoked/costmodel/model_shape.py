@@ -119,11 +119,6 @@ class ParameterCounts:
         return self.lm_head + self.transformer_matrices
 
     @property
-    def scaling(self) -> int:
-        """The parameters from which the number of training tokens is computed."""
-        return self.dense
-
-    @property
     def total(self) -> int:
         """All parameters."""
         return self.tables + self.dense + self.scalars

@@ -50,11 +50,6 @@ class MicroBatchSchedule(NamedTuple):
     last: int
 
     @property
-    def total(self) -> int:
-        """All of the rank's."""
-        return self.early + sum(self.deferred) + self.last
-
-    @property
     def row_buckets(self) -> list[range]:
         """Micro-batches whose embedding rows leave in one message, once all have gone back."""
         edges = accumulate((self.early, *self.deferred, self.last), initial=0)

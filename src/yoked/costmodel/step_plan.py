@@ -100,12 +100,8 @@ def plan_step(
 
 def best_rows(rows: int, ranks: Sequence[RankCost], device_batch_size: int) -> tuple[int, ...]:
     """Rows by rank such that the slowest is done soonest."""
-    times = [partial(_step_time_s, cost, device_batch_size) for cost in ranks]
+    times = [partial(cost.step_time_s, device_batch_size=device_batch_size) for cost in ranks]
     return assign_rows(rows, times)
-
-
-def _step_time_s(cost: RankCost, device_batch_size: int, rows: int) -> float:
-    return cost.step_time_s(rows, device_batch_size)
 
 
 def predict(

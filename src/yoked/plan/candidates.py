@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from yoked.costmodel.compute_cost import RankCost
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import REPLICATED, best_rows, faster_head, plan_memory
+from yoked.costmodel.step_plan import best_rows, faster_head, plan_memory
 from yoked.costmodel.work import Network, StepForecast
 
 
@@ -28,7 +28,7 @@ class Candidate:
     tokens_per_step: int
     forecast: StepForecast
     memory_bytes: dict[str, float]
-    lm_head: str = REPLICATED
+    lm_head: str
 
     @property
     def tokens_per_second(self) -> float:

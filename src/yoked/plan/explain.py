@@ -61,8 +61,10 @@ def verdict(plan: Plan) -> str:
 def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list[str]:
     """The step's communication, the choice of sync, each host's gain, and the run's time."""
     lines = [_communication(plan.chosen)] if len(plan.chosen.rows) > 1 else []
-    lines += _lm_head_reason(plan.chosen)
-    lines += _sync_reasons(plan)
+    if plan.chosen.lm_head == VOCAB_PARALLEL:
+        why = "hidden states of so few tokens cost less than its gradient"
+        lines.append(f"the lm_head is vocab-parallel: {why}")
+    lines += [*_sync_reasons(plan), *_opt_in_note(plan)]
     lines += [_gain_line(gain, plan, added) for gain in _gains_to_report(plan, added)]
     lines += [
         f"{_memory_shortage(host, need, plan)}: leave it at home"
@@ -117,19 +119,11 @@ def _communication(chosen: Candidate) -> str:
     return line
 
 
-def _lm_head_reason(chosen: Candidate) -> list[str]:
-    """Why the lm_head's gradient is not summed, if it is not."""
-    if chosen.lm_head == VOCAB_PARALLEL:
-        why = "hidden states of so few tokens cost less than its gradient"
-        return [f"the lm_head is vocab-parallel: {why}"]
-    return []
-
-
 def _sync_reasons(plan: Plan) -> list[str]:
     """Why the fastest sync, or exact, was not chosen."""
     chosen = plan.chosen
     if len(chosen.rows) == 1:
-        return _opt_in_note(plan)
+        return []
     # Empty if a host is left at home: candidates have all hosts.
     same = [each for each in plan.candidates if each.hosts == chosen.hosts]
     exact = [each for each in same if each.sync == EXACT]
@@ -137,12 +131,12 @@ def _sync_reasons(plan: Plan) -> list[str]:
     if chosen.sync == EXACT and fastest.sync != EXACT:
         more = fastest.tokens_per_second / chosen.tokens_per_second - 1
         why = f"{fastest.sync} would be {more:.0%} faster: too little to lose exactness for"
-        return [why, *_opt_in_note(plan)]
+        return [why]
     if chosen.sync != EXACT and exact:
         more = chosen.tokens_per_second / exact[0].tokens_per_second - 1
         why = "--sync exact keeps the loss curve of one process"
-        return [f"{chosen.sync} is {more:.0%} faster than exact; {why}", *_opt_in_note(plan)]
-    return _opt_in_note(plan)
+        return [f"{chosen.sync} is {more:.0%} faster than exact; {why}"]
+    return []
 
 
 def _opt_in_note(plan: Plan) -> list[str]:

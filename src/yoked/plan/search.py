@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from yoked.costmodel.compute_cost import RankCost
 from yoked.costmodel.memory import USABLE_FRACTION
@@ -71,8 +71,8 @@ class Plan:
     host_gains: tuple[HostGain, ...]
     excluded: tuple[str, ...]
     costs: dict[str, RankCost]
-    memory_bytes: dict[str, int] = field(default_factory=dict)
-    insufficient_memory: dict[str, float] = field(default_factory=dict)
+    memory_bytes: dict[str, int]
+    insufficient_memory: dict[str, float]
 
     @property
     def best_single_host(self) -> Candidate:

@@ -86,7 +86,7 @@ class ResolvedConfig:
 
     def scaling_parameters(self, vocab_size: int, depth: int | None = None) -> int:
         """Those of that model's matrices and lm_head, which nanochat's rules count."""
-        return count_parameters(self.model_shape(vocab_size, depth)).scaling
+        return count_parameters(self.model_shape(vocab_size, depth)).dense
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ def test_what_is_measured_is_every_product_of_the_model(dtype):
 
         counts = count_parameters(config)
         gates = config.n_layer // 2 * 12 * config.n_kv_head
-        assert multiplied == pytest.approx(counts.scaling - gates)
+        assert multiplied == pytest.approx(counts.dense - gates)
 
 
 class Clock:

@@ -118,7 +118,7 @@ def test_depth_4_has_the_counts_and_flops_of_nanochat():
         "scalars": 34,
     }
     assert counts.total == 36_700_290
-    assert counts.scaling == 3_145_824 + 8_388_608
+    assert counts.dense == 3_145_824 + 8_388_608
     assert f"{flops_per_token(config):.6e}" == "7.549819e+07"
 
 
