@@ -1,4 +1,4 @@
-"""What a row, a step and a codec cost one rank: measured, or estimated from its FLOP/s."""
+"""What a row and a step cost one rank: measured, or estimated from its FLOP/s."""
 
 from __future__ import annotations
 
@@ -102,26 +102,4 @@ def estimated_cost(
         muon_s=STEP_TIME_OVER_MATMULS * muon_flops(shape) / flops_per_s,
         copy_bytes_per_s=COPY_BYTES_PER_S,
         measured_rows=device_batch_size,
-    )
-
-
-@dataclass(frozen=True)
-class CodecCost:
-    """Seconds to encode one number to its payload dtype, and to decode it."""
-
-    encode_s: float
-    decode_s: float
-
-
-def codec_cost(payload_bytes: float, copy_bytes_per_s: float, *, lossy: bool) -> CodecCost:
-    """Cost of a codec that is bound by memory.
-
-    Encoding reads value and residual, and writes residual and payload. Decoding reads the payload,
-    and reads and writes the sum.
-    """
-    if not lossy:
-        return CodecCost(0.0, 0.0)
-    # Three float32 numbers to encode, two to decode; and the payload.
-    return CodecCost(
-        (12 + payload_bytes) / copy_bytes_per_s, (8 + payload_bytes) / copy_bytes_per_s
     )

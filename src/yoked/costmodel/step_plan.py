@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from yoked.costmodel.assignment import assign_rows, level_head_work
-from yoked.costmodel.compute_cost import RankCost, codec_cost
+from yoked.costmodel.compute_cost import RankCost
 from yoked.costmodel.matrix_owners import owner_fractions
 from yoked.costmodel.memory import rank_memory
 from yoked.costmodel.messages import GRAD_CHUNK_COLUMNS
@@ -150,7 +150,11 @@ def _work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> RankW
     def embedding_rows(rows: int) -> float:
         return expected_unique_tokens(rows * shape.sequence_len, shape.vocab_size)
 
-    codec = codec_cost(DENSE_BYTES[plan.sync], cost.copy_bytes_per_s, lossy=plan.sync != EXACT)
+    # A codec is bound by memory. To encode a number it reads value and residual, and writes residual
+    # and payload; to decode one it reads payload and sum, and writes the sum.
+    payload_bytes, lossy = DENSE_BYTES[plan.sync], plan.sync != EXACT
+    encode_s = (12 + payload_bytes) / cost.copy_bytes_per_s if lossy else 0.0
+    decode_s = (8 + payload_bytes) / cost.copy_bytes_per_s if lossy else 0.0
     return RankWork(
         host=cost.host,
         early_s=cost.rows_time_s(early, batch),
@@ -165,8 +169,8 @@ def _work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> RankW
         table_rows=embedding_rows(last),
         early_rows=embedding_rows(early),
         deferred_rows=(embedding_rows(deferred[0]), embedding_rows(deferred[1])),
-        encode_s=codec.encode_s,
-        decode_s=codec.decode_s,
+        encode_s=encode_s,
+        decode_s=decode_s,
         # Beside a GPU, the cores that send do not compute.
         cpu_s_per_byte=GLOO_CPU_S_PER_BYTE / cost.threads if cost.device == "cpu" else 0.0,
         tokens=float(plan.rows[rank] * shape.sequence_len),

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from yoked.costmodel.compute_cost import COPY_BYTES_PER_S, codec_cost
+from yoked.costmodel.compute_cost import COPY_BYTES_PER_S
 from yoked.costmodel.memory import rank_memory
 from yoked.costmodel.model_shape import ModelShape, head_flops_per_token
+from yoked.costmodel.step_plan import REPLICATED, plan_step, rank_work
+from yoked.costmodel.work import DENSE_BYTES
 from yoked.errors import YokedError
 from yoked.plan.costs import rank_costs
 from yoked.plan.network import network_of
@@ -64,9 +66,17 @@ def test_codecs_work_in_the_hosts_memory_which_its_ranks_share(
     assert beside_a_gpu.copy_bytes_per_s == COPY_BYTES_PER_S
 
 
-def test_only_a_lossy_payload_costs_a_codec() -> None:
-    assert codec_cost(4.0, 15.6e9, lossy=False).encode_s == 0
-    assert codec_cost(1.0, 15.6e9, lossy=True).encode_s == pytest.approx(13 / 15.6e9)
+def test_only_a_lossy_payload_costs_a_codec(fleet: Fleet, anchor: ModelShape) -> None:
+    costs = rank_costs(fleet(), anchor)["float32"]
+
+    def encode_s(sync: str) -> float:
+        plan = plan_step(
+            anchor, costs, sync=sync, lm_head=REPLICATED, rows=(2, 2), device_batch_size=2
+        )
+        return rank_work(plan, anchor, costs)[0].encode_s
+
+    assert encode_s("exact") == 0
+    assert encode_s("int8") == pytest.approx((12 + DENSE_BYTES["int8"]) / 15.6e9)
 
 
 @pytest.mark.parametrize(("rows", "peak_bytes"), [(2, 1.022e9), (8, 1.378e9)])
