@@ -6,7 +6,6 @@ the same, so that both choose alike.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -108,63 +107,54 @@ def predict(
     plan: StepPlan, shape: ModelShape, ranks: Sequence[RankCost], network: Network
 ) -> StepForecast:
     """How long a step takes, and where each host's time goes."""
-    return simulate_step(rank_work(plan, shape, ranks), step_traffic(plan, shape), network)
+    works = [rank_work(plan, shape, rank, cost) for rank, cost in enumerate(ranks)]
+    return simulate_step(works, step_traffic(plan, shape), network)
 
 
-def rank_work(plan: StepPlan, shape: ModelShape, ranks: Sequence[RankCost]) -> list[RankWork]:
-    """Each rank's work in a step, in the order in which it is done."""
-    works = [_work(plan, shape, rank, cost) for rank, cost in enumerate(ranks)]
-    if plan.lm_head == REPLICATED:
-        return works
-    counts = count_parameters(shape)
-    of_adamw = counts.lm_head / counts.adamw  # the lm_head's fraction of AdamW
-    found = []
-    for rank, (work, cost) in enumerate(zip(works, ranks, strict=True)):
-        rows, head_rows = plan.rows[rank], plan.head_rows[rank]
-        rows_s = cost.rows_time_s(rows, plan.device_batch_size)
-        part = head_rows / sum(plan.rows)  # of the vocabulary
-        # All passes of the deferred micro-batches, from the backward pass that `work` has.
-        deferred_s = sum(work.deferred_backward_s) * cost.row_s / cost.backward_s
-        found.append(
-            dataclasses.replace(
-                work,
-                deferred_forward_s=deferred_s * cost.forward_s / cost.row_s,
-                # A rank without rows gets no part from `level_head_work`.
-                head_s=(head_rows / rows if rows else 0.0) * rows_s * cost.head_s / cost.row_s,
-                # A rank updates its own part of the lm_head, but the whole tables.
-                adamw_s=(1 - of_adamw + part * of_adamw) * work.adamw_s,
-            )
-        )
-    return found
-
-
-def _work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> RankWork:
+def rank_work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> RankWork:
+    """One rank's work in a step, in the order in which it is done."""
     batch, owned = plan.device_batch_size, plan.owner_fractions[rank]
+    rows, head_rows = plan.rows[rank], plan.head_rows[rank]
     early, deferred, last = plan.schedules[rank]
     first_s, second_s = (cost.rows_time_s(each, batch) for each in deferred)
+    deferred_s = first_s + second_s
     backward_fraction = cost.backward_s / cost.row_s
     passes_s = last * cost.row_s + (cost.overhead_s if last else 0.0)
     # The overhead is spread over the three passes in proportion to their time.
     stretch = passes_s / (last * cost.row_s) if last else 0.0
+    if plan.lm_head == VOCAB_PARALLEL:
+        # It takes all micro-batches together, so a deferred forward pass is that of the layers.
+        deferred_forward_s = deferred_s * cost.forward_s / cost.row_s
+        # A rank without rows gets no part from `level_head_work`.
+        rows_s = cost.rows_time_s(rows, batch) * head_rows / rows if rows else 0.0
+        head_s = rows_s * cost.head_s / cost.row_s
+        counts = count_parameters(shape)
+        of_adamw = counts.lm_head / counts.adamw  # the lm_head's fraction of AdamW
+        # A rank updates its own part of the lm_head, but the whole tables.
+        adamw_s = cost.adamw_s * (1 - of_adamw + of_adamw * head_rows / sum(plan.rows))
+    else:
+        deferred_forward_s = (1 - backward_fraction) * deferred_s
+        head_s = last * cost.head_s * stretch
+        adamw_s = cost.adamw_s
 
-    def embedding_rows(rows: int) -> float:
-        return expected_unique_tokens(rows * shape.sequence_len, shape.vocab_size)
+    def embedding_rows(of_rows: int) -> float:
+        return expected_unique_tokens(of_rows * shape.sequence_len, shape.vocab_size)
 
-    # A codec is bound by memory. To encode a number it reads value and residual, and writes residual
-    # and payload; to decode one it reads payload and sum, and writes the sum.
+    # A codec is bound by memory. To encode a number it reads value and residual and writes residual
+    # and payload; to decode one it reads payload and sum and writes the sum.
     payload_bytes, lossy = DENSE_BYTES[plan.sync], plan.sync != EXACT
     encode_s = (12 + payload_bytes) / cost.copy_bytes_per_s if lossy else 0.0
     decode_s = (8 + payload_bytes) / cost.copy_bytes_per_s if lossy else 0.0
     return RankWork(
         host=cost.host,
         early_s=cost.rows_time_s(early, batch),
-        deferred_forward_s=(1 - backward_fraction) * (first_s + second_s),
+        deferred_forward_s=deferred_forward_s,
         deferred_backward_s=(backward_fraction * first_s, backward_fraction * second_s),
         forward_s=last * cost.forward_s * stretch,
-        head_s=last * cost.head_s * stretch,
+        head_s=head_s,
         backward_s=last * cost.backward_s * stretch,
         muon_s=owned * cost.muon_s,
-        adamw_s=cost.adamw_s,
+        adamw_s=adamw_s,
         owned_fraction=owned,
         table_rows=embedding_rows(last),
         early_rows=embedding_rows(early),
@@ -173,7 +163,7 @@ def _work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> RankW
         decode_s=decode_s,
         # Beside a GPU, the cores that send do not compute.
         cpu_s_per_byte=GLOO_CPU_S_PER_BYTE / cost.threads if cost.device == "cpu" else 0.0,
-        tokens=float(plan.rows[rank] * shape.sequence_len),
+        tokens=float(rows * shape.sequence_len),
     )
 
 

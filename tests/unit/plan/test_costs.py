@@ -73,7 +73,7 @@ def test_only_a_lossy_payload_costs_a_codec(fleet: Fleet, anchor: ModelShape) ->
         plan = plan_step(
             anchor, costs, sync=sync, lm_head=REPLICATED, rows=(2, 2), device_batch_size=2
         )
-        return rank_work(plan, anchor, costs)[0].encode_s
+        return rank_work(plan, anchor, 0, costs[0]).encode_s
 
     assert encode_s("exact") == 0
     assert encode_s("int8") == pytest.approx((12 + DENSE_BYTES["int8"]) / 15.6e9)
