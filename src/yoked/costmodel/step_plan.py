@@ -188,7 +188,6 @@ def step_traffic(plan: StepPlan, shape: ModelShape) -> StepTraffic:
 def plan_memory(plan: StepPlan, shape: ModelShape) -> list[float]:
     """Peak memory by rank, in bytes."""
     many = len(plan.rows) > 1
-    head_parts = [rows / sum(plan.rows) for rows in plan.head_rows]
     return [
         rank_memory(
             shape,
@@ -199,13 +198,13 @@ def plan_memory(plan: StepPlan, shape: ModelShape) -> list[float]:
             payload_bytes=DENSE_BYTES[plan.sync] if many else 0.0,
             # All tokens' logits of this rank's part of the vocabulary.
             logits=(
-                round(part * sum(plan.rows) * shape.sequence_len * shape.padded_vocab_size)
+                round(head_rows * shape.sequence_len * shape.padded_vocab_size)
                 if plan.lm_head == VOCAB_PARALLEL
                 else None
             ),
         )
-        for rows, schedule, owned, part in zip(
-            plan.rows, plan.schedules, plan.owner_fractions, head_parts, strict=True
+        for rows, schedule, owned, head_rows in zip(
+            plan.rows, plan.schedules, plan.owner_fractions, plan.head_rows, strict=True
         )
     ]
 
