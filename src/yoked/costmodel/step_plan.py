@@ -7,7 +7,7 @@ the same, so that both choose alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -218,7 +218,7 @@ def why_not_vocab_parallel(ranks: Sequence[RankCost]) -> str | None:
     return None
 
 
-def faster_head(
+def predict_heads(
     shape: ModelShape,
     ranks: Sequence[RankCost],
     network: Network,
@@ -226,24 +226,36 @@ def faster_head(
     sync: str,
     rows: Sequence[int],
     device_batch_size: int,
-    memory_bytes: Sequence[float] = (),
-) -> tuple[StepPlan, StepForecast]:
+    lm_head: str | None = None,
+) -> dict[str, tuple[StepPlan, StepForecast]]:
+    """A step with each strategy for the lm_head that these ranks can have, by `--lm-head`.
+
+    lm_head: only with that one.
+    """
+    heads = [REPLICATED] if why_not_vocab_parallel(ranks) else [REPLICATED, VOCAB_PARALLEL]
+    found = {}
+    for name in heads if lm_head is None else [lm_head]:
+        plan = plan_step(
+            shape, ranks, sync=sync, lm_head=name, rows=rows, device_batch_size=device_batch_size
+        )
+        found[name] = plan, predict(plan, shape, ranks, network)
+    return found
+
+
+def faster_head(
+    found: Mapping[str, tuple[StepPlan, StepForecast]],
+    shape: ModelShape,
+    memory_bytes: Sequence[float],
+) -> str:
     """Vocab-parallel where that is faster by MIN_SPEEDUP, and fits; else a replicated lm_head.
 
-    memory_bytes: that each rank may use; none: not known, and taken for enough.
+    found: as `predict_heads` returns it; if it has one strategy, that one. memory_bytes: that each
+    rank may use.
     """
-
-    def plan(lm_head: str) -> tuple[StepPlan, StepForecast]:
-        found = plan_step(
-            shape, ranks, sync=sync, lm_head=lm_head, rows=rows, device_batch_size=device_batch_size
-        )
-        return found, predict(found, shape, ranks, network)
-
-    replicated = plan(REPLICATED)
-    if why_not_vocab_parallel(ranks) is not None:
-        return replicated
-    parallel = plan(VOCAB_PARALLEL)
-    faster = parallel[1].step_s * MIN_SPEEDUP <= replicated[1].step_s
-    needs = plan_memory(parallel[0], shape)
-    fits = not memory_bytes or all(n <= m for n, m in zip(needs, memory_bytes, strict=True))
-    return parallel if faster and fits else replicated
+    if len(found) == 1:
+        return next(iter(found))
+    (parallel, parallel_step), (_, replicated_step) = found[VOCAB_PARALLEL], found[REPLICATED]
+    needs = plan_memory(parallel, shape)
+    fits = all(need <= most for need, most in zip(needs, memory_bytes, strict=True))
+    faster = parallel_step.step_s * MIN_SPEEDUP <= replicated_step.step_s
+    return VOCAB_PARALLEL if fits and faster else REPLICATED

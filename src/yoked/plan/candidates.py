@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from yoked.costmodel.compute_cost import RankCost
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import best_rows, faster_head, plan_memory
+from yoked.costmodel.step_plan import best_rows, faster_head, plan_memory, predict_heads
 from yoked.costmodel.work import Network, StepForecast
 
 
@@ -56,16 +56,17 @@ def build_candidate(
     memory_bytes: that may be used, by host.
     """
     ranks = [cost for cost in costs for _ in range(cost.ranks)]
-    plan, forecast = faster_head(
+    # Ranks of a host share its memory.
+    usable_bytes = [memory_bytes[cost.host] / cost.ranks for cost in ranks]
+    found = predict_heads(
         shape,
         ranks,
         network,
         sync=sync,
         rows=best_rows(rows_per_step, ranks, device_batch_size),
         device_batch_size=device_batch_size,
-        # Ranks of a host share its memory.
-        memory_bytes=[memory_bytes[cost.host] / cost.ranks for cost in ranks],
     )
+    plan, forecast = found[faster_head(found, shape, usable_bytes)]
     by_host = dict.fromkeys((cost.host for cost in costs), 0)
     needs = dict.fromkeys(by_host, 0.0)
     for cost, rows, need in zip(ranks, plan.rows, plan_memory(plan, shape), strict=True):

@@ -28,10 +28,10 @@ from yoked.costmodel.step_plan import (
     faster_head,
     plan_memory,
     plan_step,
-    predict,
+    predict_heads,
     why_not_vocab_parallel,
 )
-from yoked.costmodel.work import Network, PortRate, StepForecast
+from yoked.costmodel.work import Network, PortRate
 from yoked.errors import UsageError
 from yoked.ranks.exchange import read_list, read_number, read_table, read_table_of, read_text
 from yoked.train.comm.communicator import Communicator
@@ -183,16 +183,31 @@ def decide(
         sync = sync or Decision("sync", planned.sync, PLANNED)
         return sync, request.lm_head or Decision("lm_head", planned.lm_head, PLANNED)
     names = [each for each in SYNCS if each not in OPT_IN] if sync is None else [sync.value]
-    found = {name: _predict(request, network, name) for name in names}
+    found = {
+        name: predict_heads(
+            request.shape,
+            request.ranks,
+            network,
+            sync=name,
+            rows=request.rows,
+            device_batch_size=request.device_batch_size,
+            lm_head=None if request.lm_head is None else request.lm_head.value,
+        )
+        for name in names
+    }
+    heads = {
+        name: faster_head(each, request.shape, request.memory_bytes) for name, each in found.items()
+    }
     if sync is None:
         assert rate is not None
-        sync = _choose_sync({name: forecast.step_s for name, (_, forecast) in found.items()}, rate)
-    lm_head, forecast = found[sync.value]
+        step_s = {name: each[heads[name]][1].step_s for name, each in found.items()}
+        sync = _choose_sync(step_s, rate)
     if request.lm_head is not None:
         return sync, request.lm_head
     if impossible:
         return sync, Decision("lm_head", REPLICATED, impossible)
-    return sync, _explain_head(request, network, sync.value, lm_head, forecast)
+    by_head = {name: forecast.step_s for name, (_, forecast) in found[sync.value].items()}
+    return sync, _explain_head(heads[sync.value], by_head)
 
 
 def _valid_plan(request: StepRequest, rate: float | None) -> PlannedStrategy | None:
@@ -217,26 +232,6 @@ def _step_plan(request: StepRequest, sync: str, lm_head: str) -> StepPlan:
     )
 
 
-def _predict(
-    request: StepRequest, network: Network, sync: str, lm_head: str | None = None
-) -> tuple[str, StepForecast]:
-    """The lm_head strategy that is asked for or faster, and a step with it."""
-    asked = lm_head or (None if request.lm_head is None else request.lm_head.value)
-    if asked is None:
-        plan, forecast = faster_head(
-            request.shape,
-            request.ranks,
-            network,
-            sync=sync,
-            rows=request.rows,
-            device_batch_size=request.device_batch_size,
-            memory_bytes=request.memory_bytes,
-        )
-        return plan.lm_head, forecast
-    plan = _step_plan(request, sync, asked)
-    return asked, predict(plan, request.shape, request.ranks, network)
-
-
 def _choose_sync(step_s: dict[str, float], rate: float) -> Decision:
     """What loses least of those within MIN_SPEEDUP of the fastest."""
     fastest_s = min(step_s.values())
@@ -251,23 +246,15 @@ def _choose_sync(step_s: dict[str, float], rate: float) -> Decision:
     return Decision("sync", chosen, f"{carries}: {times}exact {exact}", figures)
 
 
-def _explain_head(
-    request: StepRequest, network: Network, sync: str, chosen: str, forecast: StepForecast
-) -> Decision:
-    """The choice with what the other strategy would take."""
-    other = REPLICATED if chosen == VOCAB_PARALLEL else VOCAB_PARALLEL
-    _, otherwise = _predict(request, network, sync, other)
-    by_name = {chosen: forecast.step_s, other: otherwise.step_s}
-    figures = {f"{name.replace('-', '_')}_step_s": took_s for name, took_s in by_name.items()}
-    parallel_s, replicated_s = by_name[VOCAB_PARALLEL], by_name[REPLICATED]
-    took = f"a step is foreseen to take {format_duration(by_name[chosen])}"
+def _explain_head(chosen: str, step_s: dict[str, float]) -> Decision:
+    """The choice with what the other strategy would take. step_s: by strategy."""
+    figures = {f"{name.replace('-', '_')}_step_s": took_s for name, took_s in step_s.items()}
+    parallel_s, replicated_s = step_s[VOCAB_PARALLEL], step_s[REPLICATED]
+    took = f"a step is foreseen to take {format_duration(step_s[chosen])}"
     if chosen == VOCAB_PARALLEL:
-        return Decision(
-            "lm_head", chosen, f"{took}, replicated {format_duration(replicated_s)}", figures
-        )
-    if parallel_s * MIN_SPEEDUP <= replicated_s:
+        why = f"{took}, replicated {format_duration(replicated_s)}"
+    elif parallel_s * MIN_SPEEDUP <= replicated_s:
         why = "vocab-parallel would be faster, but needs more memory than a rank has"
-        return Decision("lm_head", chosen, why, figures)
-    return Decision(
-        "lm_head", chosen, f"{took}, vocab-parallel {format_duration(parallel_s)}", figures
-    )
+    else:
+        why = f"{took}, vocab-parallel {format_duration(parallel_s)}"
+    return Decision("lm_head", chosen, why, figures)
