@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from yoked.costmodel.model_shape import ModelShape
 from yoked.costmodel.step_plan import EXACT, MIN_SPEEDUP, OPT_IN, VOCAB_PARALLEL
-from yoked.plan.candidates import Candidate
-from yoked.plan.search import MIN_HOST_GAIN, HostGain, Plan
+from yoked.plan.search import MIN_HOST_GAIN, Candidate, HostGain, Plan
 from yoked.units import format_bytes, format_count, format_duration
 
 # Shorter waits are not mentioned. A fraction of the step.

@@ -13,10 +13,18 @@ from dataclasses import dataclass, replace
 from yoked.costmodel.compute_cost import RankCost
 from yoked.costmodel.memory import USABLE_FRACTION
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import EXACT, MIN_SPEEDUP, OPT_IN, SYNCS
-from yoked.costmodel.work import Network
+from yoked.costmodel.step_plan import (
+    EXACT,
+    MIN_SPEEDUP,
+    OPT_IN,
+    SYNCS,
+    best_rows,
+    faster_head,
+    plan_memory,
+    predict_heads,
+)
+from yoked.costmodel.work import Network, StepForecast
 from yoked.errors import UsageError, YokedError
-from yoked.plan.candidates import Candidate, build_candidate
 from yoked.plan.costs import rank_costs
 from yoked.plan.network import network_of
 from yoked.records.measurement import Measurement
@@ -38,6 +46,36 @@ class PlanRequest:
     tokens_per_step: int
     device_batch_size: int | None = None
     dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to train, and its predicted step.
+
+    lm_head: a value of `--lm-head`. accumulation: micro-batches of the rank with most of them.
+    rows: of a step, by host. memory_bytes: by host, all its ranks.
+    """
+
+    sync: str
+    lm_head: str
+    dtype: str
+    device_batch_size: int
+    accumulation: int
+    rows: dict[str, int]
+    ranks: dict[str, int]
+    tokens_per_step: int
+    forecast: StepForecast
+    memory_bytes: dict[str, float]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens per second of the whole fleet."""
+        return self.tokens_per_step / self.forecast.step_s
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Hosts that take part."""
+        return tuple(self.rows)
 
 
 @dataclass(frozen=True)
@@ -175,20 +213,40 @@ class _Search:
         most = min(cost.measured_rows for cost in costs)
         return doublings(most)
 
-    def _candidate(self, costs: Sequence[RankCost], sync: str, device_batch: int) -> Candidate:
-        return build_candidate(
-            self.request.shape,
-            costs,
+    def _candidate(self, costs: Sequence[RankCost], sync: str, device_batch_size: int) -> Candidate:
+        """Assign rows by speed and simulate the step. costs: one for each host, of one dtype."""
+        shape, memory_bytes = self.request.shape, self.measurement.memory_bytes
+        ranks = [cost for cost in costs for _ in range(cost.ranks)]
+        # Ranks of a host share its memory. Memory that is not known is taken for enough.
+        usable_bytes = [
+            USABLE_FRACTION * memory_bytes.get(cost.host, math.inf) / cost.ranks for cost in ranks
+        ]
+        found = predict_heads(
+            shape,
+            ranks,
             self._network(tuple(cost.host for cost in costs)),
             sync=sync,
-            rows_per_step=self.rows,
-            device_batch_size=device_batch,
-            memory_bytes={cost.host: self._usable_bytes(cost.host) for cost in costs},
+            rows=best_rows(self.rows, ranks, device_batch_size),
+            device_batch_size=device_batch_size,
         )
-
-    def _usable_bytes(self, host: str) -> float:
-        # Memory that is not known is taken for enough.
-        return USABLE_FRACTION * self.measurement.memory_bytes.get(host, math.inf)
+        plan, forecast = found[faster_head(found, shape, usable_bytes)]
+        rows = dict.fromkeys((cost.host for cost in costs), 0)
+        needs = dict.fromkeys(rows, 0.0)
+        for cost, count, need in zip(ranks, plan.rows, plan_memory(plan, shape), strict=True):
+            rows[cost.host] += count
+            needs[cost.host] += need
+        return Candidate(
+            sync=sync,
+            lm_head=plan.lm_head,
+            dtype=plan.dtype,
+            device_batch_size=device_batch_size,
+            accumulation=plan.accumulation,
+            rows=rows,
+            ranks={cost.host: cost.ranks for cost in costs},
+            tokens_per_step=self.rows * shape.sequence_len,
+            forecast=forecast,
+            memory_bytes=needs,
+        )
 
     def _network(self, hosts: tuple[str, ...]) -> Network:
         if hosts not in self._networks:

@@ -19,9 +19,8 @@ from yoked.units import (
 )
 
 if TYPE_CHECKING:
-    from yoked.plan.candidates import Candidate
     from yoked.plan.explain import Target
-    from yoked.plan.search import Plan
+    from yoked.plan.search import Candidate, Plan
     from yoked.records.measurement import Measurement
 
 _MOST_SHARES = 8
