@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from typing import NamedTuple
 
 from yoked.costmodel.work import DENSE_BYTES, Network, RankWork, StepTraffic
 
@@ -161,34 +161,28 @@ class RankClasses:
         )
 
 
-class StepMessages:
-    """The messages of one step, in the order in which a rank sends them.
+class StepMessages(NamedTuple):
+    """The messages of one step, in the order in which a rank sends them; lists may be empty.
 
-    has_rows: which messages of embedding rows there are before the last one: that of the early
-    micro-batches, and the two of the deferred ones.
+    early: embedding rows of the early micro-batches; deferred_first, deferred_second: of both parts
+    of the deferred ones; rows: of the last one. head: chunks of the lm_head's gradient.
+    vocab_parallel: hidden states, sums, gradients of the hidden states. layers: gradients of the
+    matrices. done: all ranks wait for the slowest. updates: new matrices.
     """
 
-    def __init__(
-        self, traffic: StepTraffic, in_order: list[Message], *, has_rows: tuple[bool, bool, bool]
-    ) -> None:
-        self.traffic, self.in_order, self.has_rows = traffic, in_order, has_rows
-        rest = iter(in_order)  # the order of `step_messages`
-        has_early, *has_deferred = has_rows
-        self.early = next(rest) if has_early else None
-        chunks = traffic.head_chunks if traffic.lm_head == "replicated" else 0
-        self.head = list(islice(rest, chunks))
-        # Hidden states, sums, gradients of the hidden states.
-        self.vocab_parallel = list(islice(rest, 3 if traffic.lm_head == "vocab-parallel" else 0))
-        self.deferred = [next(rest) if has else None for has in has_deferred]
-        self.layers = list(islice(rest, traffic.layers))
-        self.rows = next(rest)
-        self.done = next(rest)
-        self.updates = list(rest)
+    early: list[Message]
+    head: list[Message]
+    vocab_parallel: list[Message]
+    deferred_first: list[Message]
+    deferred_second: list[Message]
+    layers: list[Message]
+    rows: list[Message]
+    done: list[Message]
+    updates: list[Message]
 
     def copy(self) -> StepMessages:
         """The same messages for another step."""
-        fresh = [message.copy() for message in self.in_order]
-        return StepMessages(self.traffic, fresh, has_rows=self.has_rows)
+        return StepMessages(*([message.copy() for message in group] for group in self))
 
 
 def step_messages(classes: RankClasses, traffic: StepTraffic) -> StepMessages:
@@ -200,51 +194,54 @@ def step_messages(classes: RankClasses, traffic: StepTraffic) -> StepMessages:
     owned = [work.owned_fraction for work in classes.works]
     # A rank sends what others own, and receives from each other rank what it owns.
     gradients = classes.exchange(lambda _, receiver: owned[receiver] * layer)
-    rows = _all_gather(classes, [row * work.table_rows for work in classes.works])
     # The reverse: an owner sends its new matrices to each other rank.
     updates = classes.exchange(lambda sender, _: owned[sender] * bucket)
-    early, first, second = (
-        [row * count for count in counts]
-        for counts in zip(
-            *((work.early_rows, *work.deferred_rows) for work in classes.works), strict=True
-        )
-    )
+
+    def rows_message(counts: Iterable[float]) -> list[Message]:
+        """Of these embedding rows, given by rank class; none if no rank has any."""
+        own_bytes = [row * count for count in counts]
+        return [_all_gather(classes, own_bytes)] if any(own_bytes) else []
+
+    vocab_parallel = traffic.lm_head == "vocab-parallel"
     # As `yoked.train.sync.exact` sends them: deferred rows stay behind the lm_head's gradient.
-    in_order = [
-        *([_all_gather(classes, early)] if any(early) else []),
-        *_head_messages(classes, traffic),
-        *[_all_gather(classes, deferred) for deferred in (first, second) if any(deferred)],
-        *[gradients] * traffic.layers,
-        rows,
+    messages = StepMessages(
+        early=rows_message(work.early_rows for work in classes.works),
+        head=[] if vocab_parallel else [_head_chunk(classes, traffic)] * traffic.head_chunks,
+        vocab_parallel=_vocab_parallel_messages(classes, traffic) if vocab_parallel else [],
+        deferred_first=rows_message(work.deferred_rows[0] for work in classes.works),
+        deferred_second=rows_message(work.deferred_rows[1] for work in classes.works),
+        layers=[gradients] * traffic.layers,
+        rows=[_all_gather(classes, [row * work.table_rows for work in classes.works])],
         # All ranks wait for the slowest before they wait for its bytes (`ExactSync.backward_done`).
-        classes.all_reduce(0.0, hops=2 * (classes.num_ranks - 1)),
-        *[updates] * traffic.buckets,
-    ]
-    # in_order repeats one object; each message of the copy has a state of its own.
-    return StepMessages(traffic, in_order, has_rows=(any(early), any(first), any(second))).copy()
+        done=[classes.all_reduce(0.0, hops=2 * (classes.num_ranks - 1))],
+        updates=[updates] * traffic.buckets,
+    )
+    # One object stands for several messages; each of the copy has a state of its own.
+    return messages.copy()
 
 
-def _head_messages(classes: RankClasses, traffic: StepTraffic) -> list[Message]:
-    """The chunks of the lm_head's gradient, or the messages of a vocab-parallel lm_head."""
-    if traffic.lm_head == "vocab-parallel":
-        own = [traffic.token_bytes * work.tokens for work in classes.works]  # bytes, by class
-        hidden = _all_gather(classes, own)
-        total = sum(count * each for count, each in zip(classes.counts, own, strict=True))
-        tokens = total / traffic.token_bytes
-        # For each token: the sum of the part's exponentials, and the target's logit.
-        sums = _all_gather(classes, [2 * SUM_BYTES * tokens] * len(own))
-        # From each part of the vocabulary, each rank gets a gradient of its own tokens.
-        hidden_grads = classes.exchange(lambda _, receiver: own[receiver])
-        return [hidden, sums, hidden_grads]
+def _vocab_parallel_messages(classes: RankClasses, traffic: StepTraffic) -> list[Message]:
+    """Hidden states, sums over the parts, and gradients of the hidden states."""
+    own = [traffic.token_bytes * work.tokens for work in classes.works]  # bytes, by class
+    hidden = _all_gather(classes, own)
+    total = sum(count * each for count, each in zip(classes.counts, own, strict=True))
+    tokens = total / traffic.token_bytes
+    # For each token: the sum of the part's exponentials, and the target's logit.
+    sums = _all_gather(classes, [2 * SUM_BYTES * tokens] * len(own))
+    # From each part of the vocabulary, each rank gets a gradient of its own tokens.
+    hidden_grads = classes.exchange(lambda _, receiver: own[receiver])
+    return [hidden, sums, hidden_grads]
+
+
+def _head_chunk(classes: RankClasses, traffic: StepTraffic) -> Message:
+    """A chunk of the lm_head's gradient."""
     head_bytes = traffic.head_numbers / traffic.head_chunks * traffic.dense_bytes
     ranks = classes.num_ranks
     if ranks <= 2:  # they send each other what they have, and both add
-        chunk = _all_gather(classes, [head_bytes] * len(classes.works))
-    else:
-        # A ring for float32, the two phases of a `CompressedReduce` for compressed gradients.
-        hops = 2 * (ranks - 1) if traffic.dense_bytes == DENSE_BYTES["exact"] else 2
-        chunk = classes.all_reduce(head_bytes, hops=hops)
-    return [chunk] * traffic.head_chunks
+        return _all_gather(classes, [head_bytes] * len(classes.works))
+    # A ring for float32, the two phases of a `CompressedReduce` for compressed gradients.
+    hops = 2 * (ranks - 1) if traffic.dense_bytes == DENSE_BYTES["exact"] else 2
+    return classes.all_reduce(head_bytes, hops=hops)
 
 
 def _all_gather(classes: RankClasses, own_bytes: list[float]) -> Message:

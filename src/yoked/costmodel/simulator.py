@@ -42,7 +42,7 @@ def simulate_step(
         )
         # A host's parts add up to step_s: if its own step is shorter, it waits for the rest.
         wait_s = slowest.wait_s + step_s - slowest.step_s
-        last = {id(send): send for each in steps[-1].in_order for send in each.sends}
+        last = {id(s): s for group in steps[-1] for message in group for s in message.sends}
         sent = sum(send.egress.get(host, 0.0) for send in last.values())
         hosts[host] = HostStep(slowest.compute_s, slowest.exposed_s, wait_s, sent)
     return StepForecast(step_s, simulation.in_flight_s(), hosts)
@@ -106,9 +106,12 @@ class _RankTimeline:
         self.number, self.work, self.traffic = number, rank_classes.works[number], traffic
         self.num_ranks, self.tokens = rank_classes.num_ranks, tokens
 
-    def _send(self, seconds: float, message: Message | None) -> _Event:
-        """Compute for so long, then send; None: there is no such message."""
-        return _Event(seconds, send=None if message is None else message.sends[self.number])
+    def _send(self, seconds: float, messages: Sequence[Message]) -> Iterator[_Event]:
+        """Compute for so long, and send each of these when an equal part of it is done."""
+        if not messages:
+            yield _Event(seconds)
+        for message in messages:
+            yield _Event(seconds / len(messages), send=message.sends[self.number])
 
     def _wait(self, messages: Sequence[Message]) -> _Event:
         """Wait for what this class receives of these."""
@@ -131,63 +134,54 @@ class _RankTimeline:
             arriving = messages.updates
 
     def _gradients(self, messages: StepMessages) -> Iterator[_Event]:
-        work, traffic = self.work, self.traffic
-        yield self._send(work.early_s, messages.early)
+        work = self.work
+        yield from self._send(work.early_s, messages.early)
         yield _Event(work.deferred_forward_s + work.forward_s)
-        yield from self._head(messages)
-        for seconds, rows in zip(work.deferred_backward_s, messages.deferred, strict=True):
-            yield self._send(seconds, rows)
+        if messages.vocab_parallel:
+            yield from self._vocab_parallel_head(messages)
+        else:
+            yield from self._replicated_head(messages)
+        first_s, second_s = work.deferred_backward_s
+        yield from self._send(first_s, messages.deferred_first)
+        yield from self._send(second_s, messages.deferred_second)
         # A rank encodes only the gradients that it sends: those of matrices that others own.
-        sent_numbers = (1 - work.owned_fraction) * traffic.matrix_numbers
-        layers_s = work.backward_s + work.encode_s * sent_numbers
-        for message in messages.layers:
-            yield self._send(layers_s / len(messages.layers), message)
-        yield self._send(0.0, messages.rows)  # backward reaches the token embedding last
-        yield self._send(0.0, messages.done)
-
-    def _head(self, messages: StepMessages) -> Iterator[_Event]:
-        return (
-            self._vocab_parallel_head(messages)
-            if messages.vocab_parallel
-            else self._replicated_head(messages)
-        )
+        sent_numbers = (1 - work.owned_fraction) * self.traffic.matrix_numbers
+        yield from self._send(work.backward_s + work.encode_s * sent_numbers, messages.layers)
+        # Backward reaches the token embedding last.
+        yield from self._send(0.0, [*messages.rows, *messages.done])
 
     def _replicated_head(self, messages: StepMessages) -> Iterator[_Event]:
         head_s = self.work.head_s
         yield _Event(head_s * HEAD_BEFORE_FIRST_CHUNK)
         encode_s = self.work.encode_s * self.traffic.head_numbers
-        chunk_s = head_s * (1 - HEAD_BEFORE_FIRST_CHUNK) + encode_s
-        for message in messages.head:
-            yield self._send(chunk_s / len(messages.head), message)
+        yield from self._send(head_s * (1 - HEAD_BEFORE_FIRST_CHUNK) + encode_s, messages.head)
 
     def _vocab_parallel_head(self, messages: StepMessages) -> Iterator[_Event]:
-        hidden, sums, gradient = messages.vocab_parallel
+        hidden, sums, gradient = ([message] for message in messages.vocab_parallel)
         logits_s = self.work.head_s * HEAD_BEFORE_FIRST_CHUNK
         # A rank begins with its own tokens: the others' hidden states are still in flight.
         own_s = logits_s * self.work.tokens / self.tokens
-        yield self._send(0.0, hidden)
+        yield from self._send(0.0, hidden)
         yield _Event(own_s)
-        yield self._wait([hidden])
-        yield self._send(logits_s - own_s, sums)
-        yield self._wait([sums])
+        yield self._wait(hidden)
+        yield from self._send(logits_s - own_s, sums)
+        yield self._wait(sums)
         # The hidden states' gradients leave first; the weight's is computed meanwhile.
-        yield self._send(0.0, gradient)
+        yield from self._send(0.0, gradient)
         yield _Event(self.work.head_s - logits_s)
-        yield self._wait([gradient])
+        yield self._wait(gradient)
 
     def _optimizer(self, messages: StepMessages) -> Iterator[_Event]:
         work, traffic = self.work, self.traffic
         owned_numbers = work.owned_fraction * traffic.matrix_numbers
-        yield self._wait([messages.done])
+        yield self._wait(messages.done)
         if owned_numbers:
             yield self._wait(messages.layers)
             # One payload from each other rank.
             yield _Event(work.decode_s * owned_numbers * (self.num_ranks - 1))
-        buckets_s = work.muon_s + work.encode_s * owned_numbers
-        for message in messages.updates:
-            yield self._send(buckets_s / len(messages.updates), message)
+        yield from self._send(work.muon_s + work.encode_s * owned_numbers, messages.updates)
         # Rows of earlier micro-batches are ahead of these in the queue: they have arrived then.
-        yield self._wait([*messages.head, messages.rows])
+        yield self._wait([*messages.head, *messages.rows])
         # A rank decodes its own chunks too, so that all ranks sum the same values.
         # Of more than two ranks: N payloads of a shard, then all shards of the sum.
         yield _Event(2 * work.decode_s * traffic.head_numbers + work.adamw_s)
