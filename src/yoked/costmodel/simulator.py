@@ -80,14 +80,6 @@ class _RankClass:
     def compute_s(self) -> float:
         return self.step_s - self.wait_s - self.exposed_s
 
-    def begin(self, now_s: float) -> None:
-        """Begin a step. Earlier ones only lead to the steady state and do not count."""
-        self.began_s, self.wait_s, self.exposed_s = now_s, 0.0, 0.0
-
-    def finish(self, now_s: float) -> None:
-        """End the last step."""
-        self.finished, self.step_s = True, now_s - self.began_s
-
     def unblock(self, now_s: float) -> None:
         """End a wait: it was for ranks until they had sent, and for bytes afterwards."""
         assert self.current is not None
@@ -328,10 +320,12 @@ class _Simulation:
                 self._leave(rank_class.current.send)
             rank_class.current = next(rank_class.events, None)
             if rank_class.current is None:
-                rank_class.finish(self.now_s)
+                rank_class.finished = True
+                rank_class.step_s = self.now_s - rank_class.began_s
                 return
             if rank_class.current.begins_step:
-                rank_class.begin(self.now_s)
+                # Earlier steps only lead to the steady state and do not count.
+                rank_class.began_s, rank_class.wait_s, rank_class.exposed_s = self.now_s, 0.0, 0.0
             rank_class.left_s, rank_class.blocked_since_s = rank_class.current.seconds, self.now_s
             # Work of no time, and a wait for what has arrived, end at once.
             if rank_class.left_s > 0 or any(
