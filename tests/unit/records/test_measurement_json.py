@@ -14,7 +14,7 @@ from tests.unit.probe.made_up import two_hosts
 from yoked.errors import YokedError
 from yoked.records.measurement_json import VERSION, measurement_from_json, measurement_to_json
 
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = st.floats(-(2.0**64), 2.0**64)
 
 
 @given(name=st.text(), taken_s=NUMBERS, rate=NUMBERS, part=st.none() | NUMBERS)
@@ -43,6 +43,7 @@ def test_keys_of_later_versions_of_the_same_layout_are_passed_over() -> None:
     ("path", "value", "said"),
     [
         (["links", 0, "rtt_s"], "fast", "links[0].rtt_s is 'fast', not a number"),
+        (["links", 0, "rtt_s"], 10**400, f"links[0].rtt_s is 1{59 * '0'}, not a number"),
         (["ranks"], [1, 1], "ranks is [1, 1], not an object"),
         (["collectives", 1, "op"], None, "collectives[1].op is None, not a text"),
         (["compute"], {}, "compute is {}, not a list"),
