@@ -6,6 +6,7 @@ import torch.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -91,6 +92,13 @@ class ModelShape:
             return self.sequence_len  # the last layer is full, whatever the pattern
         short = math.ceil(self.sequence_len / 4 / SHORT_WINDOW_TILE) * SHORT_WINDOW_TILE
         return min(short, self.sequence_len)
+
+
+def check_shape(shape: ModelShape) -> None:
+    """Raise ValueError for a shape that no model has: a file or another host may tell any."""
+    sizes = dataclasses.astuple(shape)[:-1]  # all but the window pattern
+    if min(sizes) < 1 or shape.n_embd % shape.n_head or not shape.window_pattern:
+        raise ValueError(f"no model has this shape: {shape}")
 
 
 @dataclass(frozen=True)

@@ -51,29 +51,14 @@ def _nearest_model(known: Iterable[StepCost], shape: ModelShape) -> list[StepCos
     wanted = flops_per_token(shape)
     # By the logarithm, half the FLOPs are as far away as twice.
     distances = [
-        (abs(math.log(flops_per_token(_shape_of(cost, shape)) / wanted)), cost) for cost in known
+        (abs(math.log(flops_per_token(cost.model) / wanted)), cost) for cost in known
     ]
     nearest = min(distance for distance, _ in distances)
     return [cost for distance, cost in distances if distance == nearest]
 
 
-def _shape_of(cost: StepCost, like: ModelShape) -> ModelShape:
-    # A measurement records neither the window pattern nor key and value heads of their own.
-    model = cost.model
-    return ModelShape(
-        model.sequence_len,
-        model.vocab_size,
-        model.depth,
-        model.n_head,
-        model.n_head,
-        model.n_embd,
-        like.window_pattern,
-    )
-
-
 def _rank_cost(cost: StepCost, measurement: Measurement, shape: ModelShape) -> RankCost:
-    probed = _shape_of(cost, shape)
-    micro_batch_s = cost.batch_s
+    probed, micro_batch_s = cost.model, cost.batch_s
     if not micro_batch_s > 0:  # NaN too
         raise YokedError(
             f"a training step took {micro_batch_s:g} s on {cost.host}, says the measurement",

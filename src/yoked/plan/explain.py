@@ -77,10 +77,10 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
     lines.append(_target_line(plan.chosen, target))
     probed = [cost.scaled_from for cost in plan.costs.values() if cost.scaled_from is not None]
     if probed:
+        flags = _shape_flags(plan.request.shape, probed[0])
         lines.append(
             "computing is scaled by FLOPs from the model that was probed "
-            f"(depth {probed[0].n_layer}): `yoked probe {_shape_flags(plan.request.shape)}` "
-            "measures this one"
+            f"(depth {probed[0].n_layer}): `yoked probe {flags}` measures this one"
         )
     return lines
 
@@ -89,9 +89,12 @@ def _memory_shortage(host: str, need: float, plan: Plan) -> str:
     return f"{host} needs {format_bytes(need)} and has {format_bytes(plan.memory_bytes[host])}"
 
 
-def _shape_flags(shape: ModelShape) -> str:
-    """Flags that make `yoked probe` measure this model; device-independent defaults are omitted."""
-    flags = {
+def _shape_flags(shape: ModelShape, probed: ModelShape) -> str:
+    """Flags that make `yoked probe` measure this model; device-independent defaults are omitted.
+
+    probed: the model that it measured last.
+    """
+    flags: dict[str, object] = {
         "--depth": shape.n_layer,
         # Perhaps not what was given: it rounds up to the same whole heads, so to this width.
         "--aspect-ratio": shape.n_embd // shape.n_layer,
@@ -99,6 +102,9 @@ def _shape_flags(shape: ModelShape) -> str:
         "--max-seq-len": shape.sequence_len,
         "--vocab-size": shape.vocab_size,
     }
+    # Where it is as probed, the probe's default gives it again.
+    if shape.window_pattern != probed.window_pattern:
+        flags["--window-pattern"] = shape.window_pattern
     return " ".join(
         f"{flag} {value}" for flag, value in flags.items() if _PROBE_DEFAULTS.get(flag) != value
     )

@@ -38,7 +38,7 @@ from yoked.costmodel.model_shape import (
     muon_flops,
 )
 from yoked.errors import FleetError, UsageError
-from yoked.records.measurement import Compute, Link, Measurement, ProbedModel, StepCost
+from yoked.records.measurement import Compute, Link, Measurement, StepCost
 from yoked.units import parse_bit_per_s, parse_bytes
 
 DEFAULT_UTILISATION = 0.4
@@ -282,9 +282,7 @@ def _step_cost(machine: _Machine, utilisation: float, shape: ModelShape, tokens:
         device=compute.device,
         dtype=compute.dtype,
         threads=compute.threads,
-        model=ProbedModel(
-            shape.n_layer, shape.n_embd, shape.n_head, shape.vocab_size, shape.sequence_len
-        ),
+        model=shape,
         tokens=tokens,
         # The backward pass has twice the FLOPs.
         forward_s=layers_s / 3,

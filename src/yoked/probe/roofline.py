@@ -3,8 +3,6 @@
 The arithmetic intensity of a computation is its FLOPs per byte moved. If it is below the machine's
 balance (peak FLOP/s over memory bandwidth), the computation waits for memory. Source: Williams,
 Waterman and Patterson 2009, doi:10.1145/1498765.1498785. Bytes are those that leave a CPU's caches.
-
-Legend: T tokens of a micro-batch, C n_embd, L layers, V vocabulary, b bytes of a number.
 """
 
 from __future__ import annotations
@@ -12,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from yoked.records.measurement import Compute, ProbedModel, StepCost
+from yoked.costmodel.model_shape import ModelShape, count_parameters, flops_per_token
+from yoked.records.measurement import Compute, StepCost
 
 Side = Literal["arithmetic", "memory"]
 BYTES = {"float32": 4, "bfloat16": 2}
-# Numbers that a token reads or writes in a layer, in units of C: 18 in the forward products (c_q,
+# Numbers that a token reads or writes in a layer, over n_embd: 18 in the forward products (c_q,
 # c_k, c_v and c_proj 2 each, the MLP's two 5 each), twice that in the backward ones, 20 elsewhere.
 _NUMBERS_PER_LAYER = 18 * 3 + 20
 # The lm_head writes a block of logits, and reads it for each of its two gradients.
@@ -44,28 +43,15 @@ class Roofline:
     suggestions: tuple[str, ...]
 
 
-def product_flops(shape: ProbedModel, tokens: int) -> float:
-    """FLOPs of a micro-batch, forward and backward.
-
-    6 for each parameter and token, and half of the attention's: the causal mask skips the rest.
-    """
-    # A layer has 4 C^2 parameters in attention and 8 C^2 in the MLP.
-    matrices = 12 * shape.depth * shape.n_embd**2
-    head = shape.vocab_size * shape.n_embd
-    attention = 6 * shape.depth * shape.n_embd * shape.sequence_len
-    return float(tokens * (6 * (matrices + head) + attention))
-
-
-def moved_bytes(shape: ProbedModel, tokens: int, dtype: str) -> float:
+def moved_bytes(shape: ModelShape, tokens: int, dtype: str) -> float:
     """Bytes that a micro-batch moves through memory.
 
     Weights are read twice, their fp32 gradients read and written; then activations and logits.
     """
     size = BYTES[dtype]
-    dense = 12 * shape.depth * shape.n_embd**2 + shape.vocab_size * shape.n_embd
-    weights = dense * (2 * size + 2 * 4)
-    layers = tokens * shape.depth * shape.n_embd * _NUMBERS_PER_LAYER * size
-    logits = tokens * shape.vocab_size * _LOGIT_PASSES * size
+    weights = count_parameters(shape).dense * (2 * size + 2 * 4)
+    layers = tokens * shape.n_layer * shape.n_embd * _NUMBERS_PER_LAYER * size
+    logits = tokens * shape.padded_vocab_size * _LOGIT_PASSES * size
     return float(weights + layers + logits)
 
 
@@ -75,7 +61,7 @@ def roofline(cost: StepCost, compute: Compute, alternatives: tuple[Compute, ...]
     cost: of one rank. compute: of all ranks that share the device's threads.
     """
     own_fraction = cost.threads / compute.threads
-    flops = product_flops(cost.model, cost.tokens)
+    flops = cost.tokens * flops_per_token(cost.model)
     intensity = flops / moved_bytes(cost.model, cost.tokens, cost.dtype)
     balance = compute.flops_per_s / compute.copy_bytes_per_s  # FLOPs per byte
     side: Side = "arithmetic" if intensity >= balance else "memory"

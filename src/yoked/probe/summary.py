@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from yoked.costmodel.model_shape import check_shape
 from yoked.fleet.model import usable_gpus
 from yoked.probe.collectives import TimedCollective, with_bandwidth
-from yoked.records.measurement import Compute, Link, Measurement, ProbedModel, StepCost
+from yoked.records.building import build
+from yoked.records.measurement import Compute, Link, Measurement, StepCost
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def summarise(
     link_bytes_per_s = min((link.goodput_bytes_per_s for link in links), default=None)
     profiled = [(rank.host, rank.profile) for rank in ranks if rank.profile is not None]
     step_costs = _slowest_rank_costs(
-        StepCost(**{**each, "host": host, "model": ProbedModel(**each["model"])})
+        _step_cost(host, each)
         for host, report in profiled
         for each in report["step_costs"]
     )
@@ -63,13 +65,20 @@ def summarise(
         ),
         compute=tuple(
             _sum_by_device(
-                Compute(**{**each, "host": host})
+                build(Compute, {**each, "host": host}, "compute")
                 for host, report in profiled
                 for each in report["compute"]
             )
         ),
         step_costs=tuple(step_costs),
     )
+
+
+def _step_cost(host: str, told: Mapping[str, Any]) -> StepCost:
+    """A step that a rank has measured. Raises TypeError or ValueError for what is none."""
+    cost: StepCost = build(StepCost, {**told, "host": host}, "step_costs")
+    check_shape(cost.model)
+    return cost
 
 
 def _gpu_memory_bytes(facts: Mapping[str, Any], ranks: int) -> int | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from yoked.costmodel.model_shape import ModelShape
+
 
 @dataclass(frozen=True)
 class Link:
@@ -64,17 +66,6 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class ProbedModel:
-    """What decides the cost of a step, named as in the configuration."""
-
-    depth: int
-    n_embd: int
-    n_head: int
-    vocab_size: int
-    sequence_len: int
-
-
-@dataclass(frozen=True)
 class StepCost:
     """What a training step of one model costs one rank, measured with the trainer's own code.
 
@@ -88,7 +79,7 @@ class StepCost:
     device: str
     dtype: str
     threads: int
-    model: ProbedModel
+    model: ModelShape
     tokens: int
     forward_s: float
     head_s: float

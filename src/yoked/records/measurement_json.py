@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import json
 
+from yoked.costmodel.model_shape import check_shape
 from yoked.errors import YokedError
 from yoked.records.building import build
 from yoked.records.measurement import Measurement
 
-VERSION = 1
+VERSION = 2
 _PROBE_AGAIN = "yoked probe    measures the fleet anew"
 
 
@@ -41,6 +42,8 @@ def measurement_from_json(text: str, *, where: str = "the measurement") -> Measu
         )
     try:
         measurement: Measurement = build(Measurement, content)
-    except TypeError as problem:
+        for cost in measurement.step_costs:
+            check_shape(cost.model)
+    except (TypeError, ValueError) as problem:
         raise YokedError(f"{where} is damaged: {problem}", fix=_PROBE_AGAIN) from problem
     return measurement

@@ -23,7 +23,7 @@ import torch
 
 from yoked.agent import processors
 from yoked.costmodel.model_shape import ModelShape
-from yoked.records.measurement import Compute, ProbedModel, StepCost
+from yoked.records.measurement import Compute, StepCost
 from yoked.train import kernels
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.rank_info import RankInfo
@@ -218,13 +218,7 @@ class StepProfiler:
             device=self.device.type,
             dtype=self.compute.dtype,
             threads=self.compute.threads,
-            model=ProbedModel(
-                config.n_layer,
-                config.n_embd,
-                config.n_head,
-                config.vocab_size,
-                config.sequence_len,
-            ),
+            model=config,
             tokens=rows * config.sequence_len,
             forward_s=whole.forward_s,
             head_s=whole.head_s,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from yoked.costmodel.model_shape import ModelShape
-from yoked.records.measurement import Compute, Link, Measurement, ProbedModel, StepCost
+from yoked.records.measurement import Compute, Link, Measurement, StepCost
 
 ANCHOR = ModelShape(512, 32_768, 4, 4, 4, 256, "L")
 Fleet = Callable[..., Measurement]
@@ -24,7 +24,6 @@ def fleet() -> Fleet:
     def build(*, gbit: float = 1.0, slower: dict[str, float] | None = None) -> Measurement:
         factors = slower or {"a": 1.0, "b": 1.0}
         rate = gbit * 118.8e6
-        shape = ProbedModel(4, 256, 4, 32_768, 512)
         return Measurement(
             fleet="anchors",
             taken_s=1.8e9,
@@ -46,7 +45,7 @@ def fleet() -> Fleet:
                     device="cpu",
                     dtype="float32",
                     threads=1,
-                    model=shape,
+                    model=ANCHOR,
                     tokens=1024,
                     forward_s=0.1 * factor,
                     head_s=0.58 * factor,

@@ -206,6 +206,12 @@ def test_a_model_that_was_not_probed_is_told_with_all_that_the_probe_would_need(
     assert f"`yoked probe {flags}`" in said
 
 
+def test_a_model_with_other_windows_is_another_one(fleet: Fleet, anchor: ModelShape) -> None:
+    windows = replace(anchor, window_pattern="SSSL")
+    said = explanation(make_plan(PlanRequest(windows, 16_384), fleet()), TARGET)
+    assert any("scaled" in line and "--window-pattern SSSL`" in line for line in said)
+
+
 def test_time_and_cost_to_the_target(fleet: Fleet, anchor: ModelShape) -> None:
     plan = make_plan(PlanRequest(anchor, 16_384), fleet())
     target = Target(steps=3600, prices_per_hour={"a": 1.0, "b": 0.5})

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from yoked.records.measurement import (
-    Collective,
-    Compute,
-    Link,
-    Measurement,
-    ProbedModel,
-    StepCost,
-)
+from yoked.costmodel.model_shape import ModelShape
+from yoked.records.measurement import Collective, Compute, Link, Measurement, StepCost
 
-SHAPE = ProbedModel(depth=4, n_embd=256, n_head=4, vocab_size=32_768, sequence_len=512)
+SHAPE = ModelShape(512, 32_768, 4, 4, 4, 256, "L")
 
 
 def link(source: str, target: str, rate: float = 118e6) -> Link:

@@ -9,21 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.probe.made_up import SHAPE, compute, step_cost
 
-from yoked.probe.roofline import moved_bytes, product_flops, roofline
-
-
-def test_flops_are_six_a_parameter_and_token_and_half_the_attention() -> None:
-    flops = product_flops(SHAPE, 1024)
-
-    # 12 * 4 * 256^2 + 32768 * 256 = 11.5M parameters; 4 layers of 512 keys.
-    dense = 6 * 1024 * (12 * 4 * 256**2 + 32_768 * 256)
-    assert flops == dense + 1024 * 6 * 4 * 256 * 512
+from yoked.costmodel.model_shape import flops_per_token
+from yoked.probe.roofline import moved_bytes, roofline
 
 
 @given(tokens=st.integers(64, 8192))
 def test_more_tokens_make_more_of_each_weight(tokens: int) -> None:
     def intensity(count: int) -> float:
-        return product_flops(SHAPE, count) / moved_bytes(SHAPE, count, "float32")
+        return count * flops_per_token(SHAPE) / moved_bytes(SHAPE, count, "float32")
 
     assert intensity(2 * tokens) > intensity(tokens)
 

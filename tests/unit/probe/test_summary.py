@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
 from tests.unit.probe.made_up import compute, link, step_cost
 
 from yoked.probe.summary import RankReport, is_complete, summarise
@@ -96,3 +97,22 @@ def test_where_the_cpu_trains_the_machines_memory_counts() -> None:
     ranks = [RankReport(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
 
     assert summarised([], ranks).memory_bytes == {"alpha": 8_000_000_000}
+
+
+@pytest.mark.parametrize(
+    "told_otherwise", [{"n_head": 0}, {"n_embd": 250}, {"n_layer": -4}, {"window_pattern": ""}]
+)
+def test_a_shape_that_no_model_has_is_refused(told_otherwise: dict[str, Any]) -> None:
+    profile = told(step_cost("x"), compute("x"))
+    profile["step_costs"][0]["model"].update(told_otherwise)
+
+    with pytest.raises(ValueError, match="no model has this shape"):
+        summarised([], [RankReport("alpha", profile)])
+
+
+def test_what_a_rank_tells_in_another_form_is_named() -> None:
+    profile = told(step_cost("x"), compute("x"))
+    profile["step_costs"][0]["tokens"] = "1024"
+
+    with pytest.raises(TypeError, match=r"step_costs\.tokens is '1024', not a whole number"):
+        summarised([], [RankReport("alpha", profile)])

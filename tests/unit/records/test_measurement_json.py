@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.probe.made_up import two_hosts
+from tests.unit.probe.made_up import SHAPE, two_hosts
 
 from yoked.errors import YokedError
 from yoked.records.measurement_json import VERSION, measurement_from_json, measurement_to_json
@@ -49,6 +49,11 @@ def test_keys_of_later_versions_of_the_same_layout_are_passed_over() -> None:
         (["compute"], {}, "compute is {}, not a list"),
         (["step_costs", 0, "tokens"], 1.5, "step_costs[0].tokens is 1.5, not a whole number"),
         (["ranks", "alpha"], True, "ranks.alpha is True, not a whole number"),
+        (
+            ["step_costs", 0, "model", "n_head"],
+            0,
+            f"no model has this shape: {dataclasses.replace(SHAPE, n_head=0)}",
+        ),
     ],
 )
 def test_a_field_of_another_kind_is_named(path: list[Any], value: Any, said: str) -> None:

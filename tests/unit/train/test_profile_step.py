@@ -11,7 +11,8 @@ import torch
 
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import UsageError
-from yoked.records.measurement import Compute, ProbedModel, StepCost
+from yoked.records.building import build
+from yoked.records.measurement import Compute, StepCost
 from yoked.train import profile_step
 from yoked.train.config import TrainConfig
 from yoked.train.decisions.compute import ComputeChoices
@@ -52,15 +53,11 @@ def test_the_module_prints_one_object_with_the_records_fields(
 
     told = json.loads(capsys.readouterr().out)
     assert status == 0
-    costs = [
-        StepCost(**{**each, "model": ProbedModel(**each["model"])}) for each in told["step_costs"]
-    ]
+    costs = [build(StepCost, each) for each in told["step_costs"]]
     rates = [Compute(**each) for each in told["compute"]]
     assert {rate.dtype for rate in rates} == {"float32", "bfloat16"}
     assert [cost.dtype for cost in costs] == ["float32"]
-    assert costs[0].model == ProbedModel(
-        depth=1, n_embd=64, n_head=2, vocab_size=512, sequence_len=64
-    )
+    assert costs[0].model == ModelShape(64, 512, 1, 2, 2, 64, "L")
     assert all(cost.tokens in (64, 128) for cost in costs)
     assert all(cost.threads == 1 for cost in costs)
     assert all(

@@ -239,7 +239,7 @@ def _next(result: ProbeResult) -> list[str]:
     if result.saved_to is None:
         return []
     flag = f" --fleet {result.fleet.path}" if result.fleet.path.is_file() else ""
-    depths = {cost.model.depth for cost in result.measurement.step_costs}
+    depths = {cost.model.n_layer for cost in result.measurement.step_costs}
     return [f"yoked plan --depth {min(depths)}{flag}"]
 
 
