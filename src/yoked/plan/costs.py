@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-
 from yoked.costmodel.compute_cost import COPY_BYTES_PER_S, RankCost
 from yoked.costmodel.model_shape import (
     ModelShape,
     count_parameters,
-    flops_per_token,
     head_flops_per_token,
     layer_flops_per_token,
     muon_flops,
@@ -39,22 +35,10 @@ def rank_costs(measurement: Measurement, shape: ModelShape) -> dict[str, list[Ra
         for host in hosts:
             known = [c for c in measurement.step_costs if (c.host, c.dtype) == (host, dtype)]
             if known:
-                cost = min(
-                    _nearest_model(known, shape), key=lambda cost: cost.batch_s / cost.tokens
-                )
+                # Several: the host trains on devices of more than one kind.
+                cost = min(known, key=lambda cost: cost.batch_s / cost.tokens)
                 by_dtype.setdefault(dtype, []).append(_rank_cost(cost, measurement, shape))
     return by_dtype
-
-
-def _nearest_model(known: Iterable[StepCost], shape: ModelShape) -> list[StepCost]:
-    """The measurements of the model whose FLOPs are nearest to this one's."""
-    wanted = flops_per_token(shape)
-    # By the logarithm, half the FLOPs are as far away as twice.
-    distances = [
-        (abs(math.log(flops_per_token(cost.model) / wanted)), cost) for cost in known
-    ]
-    nearest = min(distance for distance, _ in distances)
-    return [cost for distance, cost in distances if distance == nearest]
 
 
 def _rank_cost(cost: StepCost, measurement: Measurement, shape: ModelShape) -> RankCost:
