@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from yoked.costmodel.model_shape import check_shape
 from yoked.fleet.model import usable_gpus
@@ -14,13 +13,7 @@ from yoked.probe.collectives import TimedCollective, with_bandwidth
 from yoked.records.building import build
 from yoked.records.measurement import Compute, Link, Measurement, StepCost
 
-
-@dataclass(frozen=True)
-class RankReport:
-    """A rank's host, as named in yoked.toml, and its measured step; None: no step was measured."""
-
-    host: str
-    profile: Mapping[str, Any] | None
+_Told = TypeVar("_Told", Compute, StepCost)
 
 
 def summarise(
@@ -30,22 +23,24 @@ def summarise(
     hosts: Sequence[str],
     facts: Mapping[str, Mapping[str, Any]],
     links: Sequence[Link],
-    ranks: Sequence[RankReport],
+    ranks: Sequence[tuple[str, Mapping[str, Any] | None]],
     timed: Iterable[Mapping[str, Any]],
 ) -> Measurement:
-    """The measurement of a fleet.
+    """The measurement of a fleet. Raises TypeError or ValueError for what no rank measures.
 
-    facts: by host, from its agent. timed: collectives, from the worker. ranks: in order of rank;
-    may be empty.
+    facts: by host, from its agent. ranks: in order of rank, the host as in yoked.toml and what the
+    rank told, None without a step; may be empty. timed: collectives, from the worker.
     """
-    counted = Counter(rank.host for rank in ranks)
+    counted = Counter(host for host, _ in ranks)
     link_bytes_per_s = min((link.goodput_bytes_per_s for link in links), default=None)
-    profiled = [(rank.host, rank.profile) for rank in ranks if rank.profile is not None]
-    step_costs = _slowest_rank_costs(
-        _step_cost(host, each)
-        for host, report in profiled
-        for each in report["step_costs"]
+    profiled = [(host, profile) for host, profile in ranks if profile is not None]
+    step_costs = _slowest_ranks(
+        build(StepCost, {**each, "host": host}, "step_costs")
+        for host, profile in profiled
+        for each in profile["step_costs"]
     )
+    for cost in step_costs:
+        check_shape(cost.model)
     on_gpus = {cost.host for cost in step_costs if cost.device == "cuda"}
     memory = {
         host: _gpu_memory_bytes(each, counted[host]) if host in on_gpus else each["memory_bytes"]
@@ -63,22 +58,13 @@ def summarise(
                 [TimedCollective(**each) for each in timed], len(ranks), link_bytes_per_s
             )
         ),
-        compute=tuple(
-            _sum_by_device(
-                build(Compute, {**each, "host": host}, "compute")
-                for host, report in profiled
-                for each in report["compute"]
-            )
+        compute=_sum_of_ranks(
+            build(Compute, {**each, "host": host}, "compute")
+            for host, profile in profiled
+            for each in profile["compute"]
         ),
-        step_costs=tuple(step_costs),
+        step_costs=step_costs,
     )
-
-
-def _step_cost(host: str, told: Mapping[str, Any]) -> StepCost:
-    """A step that a rank has measured. Raises TypeError or ValueError for what is none."""
-    cost: StepCost = build(StepCost, {**told, "host": host}, "step_costs")
-    check_shape(cost.model)
-    return cost
 
 
 def _gpu_memory_bytes(facts: Mapping[str, Any], ranks: int) -> int | None:
@@ -95,32 +81,30 @@ def is_complete(measurement: Measurement) -> bool:
     return bool(hosts) and stepped == hosts and len(links) == len(hosts) * (len(hosts) - 1)
 
 
-def _sum_by_device(computes: Iterable[Compute]) -> list[Compute]:
+def _by_device(told: Iterable[_Told]) -> list[list[_Told]]:
+    """What the ranks told, grouped by host, device and dtype."""
+    groups: dict[tuple[str, str, str], list[_Told]] = {}
+    for each in told:
+        groups.setdefault((each.host, each.device, each.dtype), []).append(each)
+    return list(groups.values())
+
+
+def _sum_of_ranks(computes: Iterable[Compute]) -> tuple[Compute, ...]:
     """Sum ranks that share a CPU: one Compute for each device and dtype."""
-    found: dict[tuple[str, str, str], Compute] = {}
-    for each in computes:
-        key = each.host, each.device, each.dtype
-        other = found.get(key)
-        found[key] = each if other is None else _add(other, each)
-    return list(found.values())
-
-
-def _add(one: Compute, other: Compute) -> Compute:
-    return dataclasses.replace(
-        one,
-        threads=one.threads + other.threads,
-        flops_per_s=one.flops_per_s + other.flops_per_s,
-        copy_bytes_per_s=one.copy_bytes_per_s + other.copy_bytes_per_s,
+    return tuple(
+        dataclasses.replace(
+            ranks[0],
+            threads=sum(each.threads for each in ranks),
+            flops_per_s=sum(each.flops_per_s for each in ranks),
+            copy_bytes_per_s=sum(each.copy_bytes_per_s for each in ranks),
+        )
+        for ranks in _by_device(computes)
     )
 
 
-def _slowest_rank_costs(costs: Iterable[StepCost]) -> list[StepCost]:
+def _slowest_ranks(costs: Iterable[StepCost]) -> tuple[StepCost, ...]:
     """The cost of the slowest rank, for each host, kind of device and dtype."""
-    found: dict[tuple[str, str, str], StepCost] = {}
-    for each in costs:
-        key = each.host, each.device, each.dtype
-        other = found.get(key)
-        # By token: a rank whose rows are slow has timed fewer of them.
-        if other is None or other.batch_s / other.tokens < each.batch_s / each.tokens:
-            found[key] = each
-    return list(found.values())
+    # By token: a rank whose rows are slow has timed fewer of them.
+    return tuple(
+        max(ranks, key=lambda cost: cost.batch_s / cost.tokens) for ranks in _by_device(costs)
+    )

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from tests.unit.probe.made_up import compute, link, step_cost
 
-from yoked.probe.summary import RankReport, is_complete, summarise
+from yoked.probe.summary import is_complete, summarise
 from yoked.records.measurement import Compute, Link, Measurement, StepCost
 
+# A host, and what its rank told.
+Rank = tuple[str, dict[str, Any] | None]
 TIMED = {"op": "all_reduce", "backend": "gloo", "payload_bytes": 4_000_000, "time_s": 0.04}
 
 
@@ -29,7 +31,7 @@ def told(cost: StepCost, rates: Compute) -> dict[str, Any]:
     }
 
 
-def summarised(links: list[Link], ranks: list[RankReport]) -> Measurement:
+def summarised(links: list[Link], ranks: list[Rank]) -> Measurement:
     return summarise(
         fleet="home",
         taken_s=1.76e9,
@@ -43,7 +45,7 @@ def summarised(links: list[Link], ranks: list[RankReport]) -> Measurement:
 
 def test_hosts_have_the_names_of_the_file_and_the_wire_is_the_slowest_link() -> None:
     links = [link("alpha", "beta", 118e6), link("beta", "alpha", 50e6)]
-    ranks = [RankReport(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
+    ranks = [(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
 
     found = summarised(links, ranks)
 
@@ -57,7 +59,7 @@ def test_hosts_have_the_names_of_the_file_and_the_wire_is_the_slowest_link() -> 
 
 def test_ranks_that_share_a_cpu_are_one_device_and_the_slowest_of_them_is_its_step() -> None:
     fast, slow = step_cost("x"), step_cost("x", scale=1.5)
-    ranks = [RankReport("alpha", told(cost, compute("x"))) for cost in (fast, slow)]
+    ranks = [("alpha", told(cost, compute("x"))) for cost in (fast, slow)]
 
     found = summarised([], ranks)
 
@@ -71,30 +73,30 @@ def test_ranks_that_share_a_cpu_are_one_device_and_the_slowest_of_them_is_its_st
 def test_ranks_on_gpus_of_their_own_are_devices_of_their_own() -> None:
     gpus = [dataclasses.replace(compute("x"), device=f"cuda:{number}") for number in range(2)]
 
-    found = summarised([], [RankReport("alpha", told(step_cost("x"), gpu)) for gpu in gpus])
+    found = summarised([], [("alpha", told(step_cost("x"), gpu)) for gpu in gpus])
 
     assert [each.device for each in found.compute] == ["cuda:0", "cuda:1"]
 
 
 def test_a_host_without_a_step_or_a_missing_link_is_not_whole() -> None:
-    ranks = [RankReport(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
+    ranks = [(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
     both = [link("alpha", "beta"), link("beta", "alpha")]
 
     assert not is_complete(summarised(both[:1], ranks))
-    assert not is_complete(summarised(both, [ranks[0], RankReport("beta", None)]))
+    assert not is_complete(summarised(both, [ranks[0], ("beta", None)]))
     assert not is_complete(summarised(both, []))
     assert is_complete(summarised([], ranks[:1]))
 
 
 def test_where_gpus_train_their_memory_counts() -> None:
     on_gpu = dataclasses.replace(step_cost("x"), device="cuda")
-    ranks = [RankReport("alpha", told(on_gpu, compute("x"))) for _ in range(2)]
+    ranks = [("alpha", told(on_gpu, compute("x"))) for _ in range(2)]
 
     assert summarised([], ranks).memory_bytes == {"alpha": 2 * (24 << 30)}
 
 
 def test_where_the_cpu_trains_the_machines_memory_counts() -> None:
-    ranks = [RankReport(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
+    ranks = [(name, told(step_cost("x"), compute("x"))) for name in ("alpha", "beta")]
 
     assert summarised([], ranks).memory_bytes == {"alpha": 8_000_000_000}
 
@@ -107,7 +109,7 @@ def test_a_shape_that_no_model_has_is_refused(told_otherwise: dict[str, Any]) ->
     profile["step_costs"][0]["model"].update(told_otherwise)
 
     with pytest.raises(ValueError, match="no model has this shape"):
-        summarised([], [RankReport("alpha", profile)])
+        summarised([], [("alpha", profile)])
 
 
 def test_what_a_rank_tells_in_another_form_is_named() -> None:
@@ -115,4 +117,4 @@ def test_what_a_rank_tells_in_another_form_is_named() -> None:
     profile["step_costs"][0]["tokens"] = "1024"
 
     with pytest.raises(TypeError, match=r"step_costs\.tokens is '1024', not a whole number"):
-        summarised([], [RankReport("alpha", profile)])
+        summarised([], [("alpha", profile)])

@@ -323,10 +323,10 @@ class _Probe:
         seats: Sequence[Seat],
         from_ranks: Mapping[str, Any],
     ) -> Measurement:
-        from yoked.probe.summary import RankReport, summarise
+        from yoked.probe.summary import summarise
 
         ranks = [
-            RankReport(seat.host.name, report)
+            (seat.host.name, report)
             for seat, report in _by_seat(seats, from_ranks.get("profiles", []))
         ]
         return summarise(
