@@ -6,7 +6,6 @@ JSON lines to standard output: progress, and at last the result. `yoked.probe.wo
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import os
@@ -26,8 +25,6 @@ from torch.distributed.rendezvous import rendezvous
 from yoked.probe.collectives import (
     OPS,
     PAYLOADS_BYTES,
-    SkippedSize,
-    TimedCollective,
     element_count,
     is_skipped,
     iterations,
@@ -70,16 +67,12 @@ def measure(spec: Mapping[str, Any]) -> int:
     )
     # The command validates their contents.
     by_rank = gather_json(profiled, lambda value: None if value is None else read_table(value))
-    timed: list[TimedCollective] = []
-    skipped: list[SkippedSize] = []
+    timed: list[dict[str, Any]] = []
+    left_out: list[dict[str, Any]] = []
     if spec["collectives"] is not None and world > 1:
-        timed, skipped = measure_collectives(tell=tell, **spec["collectives"])
+        timed, left_out = measure_collectives(tell=tell, **spec["collectives"])
     dist.destroy_process_group()
-    result = {
-        "profiles": by_rank,
-        "collectives": [dataclasses.asdict(each) for each in timed],
-        "left_out": [dataclasses.asdict(each) for each in skipped],
-    }
+    result = {"profiles": by_rank, "collectives": timed, "left_out": left_out}
     tell({"result": result})
     return 0
 
@@ -136,41 +129,42 @@ def _all_gather_text(store: Store, rank: int, world: int, text: str) -> list[str
 
 def measure_collectives(
     *, largest_bytes: int, limit_s: float, gpus: bool, tell: Tell
-) -> tuple[list[TimedCollective], list[SkippedSize]]:
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Time each operation at each size that fits its part of limit_s.
 
+    Returns the times, each with op, backend, payload_bytes and time_s of the slowest rank, and the
+    sizes that would take too long, each with op, payload_bytes and expected_s.
     Collective: all ranks call this. They take the same decisions, because every time is the maximum
     over ranks.
     """
     payloads = [size for size in PAYLOADS_BYTES if size <= largest_bytes]
     num_sizes = len(OPS) * len(payloads)
     bench = _CollectiveBench(payloads[-1], gpus=gpus)
-    timed: list[TimedCollective] = []
-    skipped: list[SkippedSize] = []
+    timed: list[dict[str, Any]] = []
+    left_out: list[dict[str, Any]] = []
     for op in OPS:
         op_limit_s = op_left_s = time_budget_s(op, limit_s)
-        expected_s = 0.0  # so the smallest size is never skipped
+        s_per_byte = 0.0  # of the size that was timed last; the smallest one is never skipped
         for number, size in enumerate(payloads):
+            expected_s = s_per_byte * size
             if is_skipped(expected_s, op_left_s):
-                skipped.append(SkippedSize(op, size, expected_s))
-                expected_s *= _growth(payloads, number)
+                left_out.append({"op": op, "payload_bytes": size, "expected_s": expected_s})
                 continue
             done = OPS.index(op) * len(payloads) + number
             tell({"doing": f"{op} of {format_bytes(size)} ({done} of {num_sizes} done)"})
             best_s, spent_s = bench.time_s(op, size, op_limit_s, op_left_s)
             timed.append(
-                TimedCollective(op, bench.backend, 4 * element_count(size, bench.world), best_s)
+                {
+                    "op": op,
+                    "backend": bench.backend,
+                    "payload_bytes": 4 * element_count(size, bench.world),
+                    "time_s": best_s,
+                }
             )
             op_left_s -= spent_s
-            expected_s = best_s * _growth(payloads, number)
+            s_per_byte = best_s / size
         limit_s -= op_limit_s - op_left_s  # later operations get what this one left
-    return timed, skipped
-
-
-def _growth(payloads: list[int], number: int) -> float:
-    """The next payload over this one."""
-    after = payloads[min(number + 1, len(payloads) - 1)]
-    return after / payloads[number]
+    return timed, left_out
 
 
 class _CollectiveBench:

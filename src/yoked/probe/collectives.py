@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from yoked.records.building import build
 from yoked.records.measurement import Collective
 
 # From 1 kB to 256 MB, each four times the last one, except 1 MB.
@@ -65,43 +66,24 @@ def repetitions(first_s: float, limit_s: float, left_s: float) -> int:
     return max(0 if first_s >= LONG_S else 1, min(MAX_REPETITIONS, fitting))
 
 
-@dataclass(frozen=True)
-class TimedCollective:
-    """One collective at one size. time_s: of the slowest rank."""
-
-    op: str
-    backend: str
-    payload_bytes: int
-    time_s: float
-
-
-@dataclass(frozen=True)
-class SkippedSize:
-    """A size that would take too long. expected_s: extrapolated from the last size."""
-
-    op: str
-    payload_bytes: int
-    expected_s: float
-
-
 def with_bandwidth(
-    timed: Sequence[TimedCollective], ranks: int, link_bytes_per_s: float | None
+    timed: Iterable[Mapping[str, Any]], ranks: int, link_bytes_per_s: float | None
 ) -> list[Collective]:
-    """Add bandwidths to times. link_bytes_per_s: of the slowest link; None: there is no link."""
+    """Add bandwidths to times. Raises TypeError for what is no Collective's.
+
+    timed: op, backend, payload_bytes and time_s of the slowest rank. link_bytes_per_s: of the
+    slowest link; None: there is no link.
+    """
     found = []
     for each in timed:
-        algbw = each.payload_bytes / each.time_s
-        busbw = algbw * bus_factor(each.op, ranks)
-        found.append(
-            Collective(
-                op=each.op,
-                backend=each.backend,
-                ranks=ranks,
-                payload_bytes=each.payload_bytes,
-                time_s=each.time_s,
-                algbw_bytes_per_s=algbw,
-                busbw_bytes_per_s=busbw,
-                fraction_of_wire=None if not link_bytes_per_s else busbw / link_bytes_per_s,
-            )
-        )
+        algbw = each["payload_bytes"] / each["time_s"]
+        busbw = algbw * bus_factor(each["op"], ranks)
+        record = {
+            **each,
+            "ranks": ranks,
+            "algbw_bytes_per_s": algbw,
+            "busbw_bytes_per_s": busbw,
+            "fraction_of_wire": None if not link_bytes_per_s else busbw / link_bytes_per_s,
+        }
+        found.append(build(Collective, record, "collectives"))
     return found

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from yoked.costmodel.model_shape import check_shape
 from yoked.fleet.model import usable_gpus
-from yoked.probe.collectives import TimedCollective, with_bandwidth
+from yoked.probe.collectives import with_bandwidth
 from yoked.records.building import build
 from yoked.records.measurement import Compute, Link, Measurement, StepCost
 
@@ -53,11 +53,7 @@ def summarise(
         # Memory that is not known is left out: a plan takes it for enough.
         memory_bytes={host: amount for host, amount in memory.items() if amount},
         links=tuple(links),
-        collectives=tuple(
-            with_bandwidth(
-                [TimedCollective(**each) for each in timed], len(ranks), link_bytes_per_s
-            )
-        ),
+        collectives=tuple(with_bandwidth(timed, len(ranks), link_bytes_per_s)),
         compute=_sum_of_ranks(
             build(Compute, {**each, "host": host}, "compute")
             for host, profile in profiled

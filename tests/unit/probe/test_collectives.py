@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +13,6 @@ from yoked.probe.collectives import (
     MAX_REPETITIONS,
     OPS,
     PAYLOADS_BYTES,
-    TimedCollective,
     bus_factor,
     element_count,
     is_skipped,
@@ -22,6 +23,10 @@ from yoked.probe.collectives import (
 )
 
 
+def timed(op: str, payload_bytes: int, time_s: float) -> dict[str, Any]:
+    return {"op": op, "backend": "gloo", "payload_bytes": payload_bytes, "time_s": time_s}
+
+
 def test_sizes_go_from_a_kilobyte_to_a_quarter_of_a_gigabyte() -> None:
     assert PAYLOADS_BYTES[0] == 1_000
     assert PAYLOADS_BYTES[-1] == 256_000_000
@@ -30,12 +35,12 @@ def test_sizes_go_from_a_kilobyte_to_a_quarter_of_a_gigabyte() -> None:
 
 
 def test_bus_bandwidth_is_what_each_wire_carries() -> None:
-    timed = [
-        TimedCollective("all_reduce", "gloo", 64_000_000, 0.5),
-        TimedCollective("all_gather", "gloo", 10**6, 0.1),
+    times = [
+        timed("all_reduce", 64_000_000, 0.5),
+        timed("all_gather", 10**6, 0.1),
     ]
 
-    reduced, gathered = with_bandwidth(timed, 4, link_bytes_per_s=200e6)
+    reduced, gathered = with_bandwidth(times, 4, link_bytes_per_s=200e6)
 
     assert reduced.algbw_bytes_per_s == 128e6
     assert reduced.busbw_bytes_per_s == pytest.approx(192e6)
@@ -44,7 +49,7 @@ def test_bus_bandwidth_is_what_each_wire_carries() -> None:
 
 
 def test_ranks_of_one_host_have_no_wire_to_compare_with() -> None:
-    found = with_bandwidth([TimedCollective("all_reduce", "gloo", 1_000, 0.001)], 2, None)
+    found = with_bandwidth([timed("all_reduce", 1_000, 0.001)], 2, None)
 
     assert found[0].fraction_of_wire is None
 
