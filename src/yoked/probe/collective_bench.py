@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,12 @@ def measure(spec: Mapping[str, Any]) -> int:
     if rank == 0 and spec["gate"] is not None:
         _wait_for_gate(Path(spec["gate"]))
     _wait_for_all_ranks(store, world)
-    profiled = _profile_step(
-        spec["profile"], tell, lambda text: _all_gather_text(store, rank, world, text)
-    )
+    profiled: dict[str, Any] | None = None
+    if (profile := spec["profile"]) is not None:
+        tell({"doing": "a training step on every host"})
+        # A step depends on the devices of all ranks.
+        of_all = partial(_all_gather_text, store, rank, world)
+        profiled = importlib.import_module(profile["module"]).profile(profile["args"], of_all)
     meet(
         lambda: dist.init_process_group(
             "gloo",
@@ -75,22 +79,6 @@ def measure(spec: Mapping[str, Any]) -> int:
     result = {"profiles": by_rank, "collectives": timed, "left_out": left_out}
     tell({"result": result})
     return 0
-
-
-def _profile_step(
-    profile: Mapping[str, Any] | None, tell: Tell, of_all: Callable[[str], list[str]]
-) -> dict[str, Any] | None:
-    """Measure a training step by the module that the spec names; None: the spec names none.
-
-    of_all: an all-gather of texts. A step depends on the devices of all ranks.
-    """
-    if profile is None:
-        return None
-    tell({"doing": "a training step on every host"})
-    report: dict[str, Any] = importlib.import_module(profile["module"]).profile(
-        profile["args"], of_all
-    )
-    return report
 
 
 def _tell(message: dict[str, Any]) -> None:
