@@ -22,7 +22,8 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
@@ -46,14 +47,6 @@ DEFAULT_COPY = "40 GB/s"
 _ETHERNET_MTU_BYTES = 1500
 
 
-def _is_rate(value: str) -> str:
-    return _require_some(parse_bit_per_s, value)
-
-
-def _is_size(value: str) -> str:
-    return _require_some(parse_bytes, value)
-
-
 def _require_some(parse: Callable[[str], float], value: str) -> str:
     # Pydantic adds the field's path to a ValueError only.
     try:
@@ -65,7 +58,8 @@ def _require_some(parse: Callable[[str], float], value: str) -> str:
     return value
 
 
-_Rate = Annotated[str, AfterValidator(_is_rate)]
+_Rate = Annotated[str, AfterValidator(partial(_require_some, parse_bit_per_s))]
+_Size = Annotated[str, AfterValidator(partial(_require_some, parse_bytes))]
 
 
 class SimulatedHost(BaseModel):
@@ -81,7 +75,7 @@ class SimulatedHost(BaseModel):
     cores: Annotated[int, Field(ge=1, le=4096)] = 8
     # Not `copy`: a pydantic model has a method of that name.
     copy_rate: Annotated[_Rate, Field(alias="copy")] = DEFAULT_COPY
-    memory: Annotated[str, AfterValidator(_is_size)] | None = None
+    memory: _Size | None = None
     up: _Rate
     down: _Rate | None = None
     half_duplex: bool = False
@@ -213,15 +207,18 @@ def add_hosts(
         for host, rate in fastest.items():
             links.append(_link(machine.name, host, min(rate, machine.up_bytes_per_s), rtt_s))
             links.append(_link(host, machine.name, min(rate, machine.down_bytes_per_s), rtt_s))
-    return Measurement(
-        fleet=measurement.fleet,
-        taken_s=measurement.taken_s,
+    # The stated peak is for any dtype.
+    dtypes = dict.fromkeys(cost.dtype for cost in measurement.step_costs)
+    in_all_dtypes = [
+        replace(cost, dtype=dtype) for cost in newcomers.step_costs for dtype in dtypes
+    ]
+    return replace(
+        measurement,
         ranks={**measurement.ranks, **newcomers.ranks},
         memory_bytes={**measurement.memory_bytes, **newcomers.memory_bytes},
         links=tuple(links),
-        collectives=measurement.collectives,
         compute=(*measurement.compute, *newcomers.compute),
-        step_costs=(*measurement.step_costs, *_in_all_dtypes(newcomers, measurement)),
+        step_costs=(*measurement.step_costs, *in_all_dtypes),
     )
 
 
@@ -292,13 +289,3 @@ def _step_cost(machine: _Machine, utilisation: float, shape: ModelShape, tokens:
         adamw_s=adamw_bytes / compute.copy_bytes_per_s,
         muon_s=muon_flops(shape) / compute.flops_per_s,
     )
-
-
-def _in_all_dtypes(newcomers: Measurement, measurement: Measurement) -> list[StepCost]:
-    """The newcomers' steps in every measured dtype: the stated peak is for any of them."""
-    dtypes = dict.fromkeys(cost.dtype for cost in measurement.step_costs)
-    return [
-        StepCost(**{**vars(cost), "dtype": dtype})
-        for cost in newcomers.step_costs
-        for dtype in dtypes
-    ]
