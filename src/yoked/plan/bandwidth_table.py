@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 from yoked.costmodel.messages import ring_bytes
 from yoked.costmodel.model_shape import ModelShape, count_parameters
@@ -16,17 +16,11 @@ LINE_RATES_BIT_PER_S = (1e9, 2.5e9, 10e9, 400e9)
 GOODPUT_FRACTION = 0.949
 
 
-@dataclass(frozen=True)
-class TransferTime:
-    """One scheme to exchange gradients. times_s: in the order of LINE_RATES_BIT_PER_S."""
+def transfer_times(shape: ModelShape, ranks: int, tokens_per_rank: float) -> list[dict[str, Any]]:
+    """Bytes that each rank sends in a step, and their time without overlap, by scheme.
 
-    scheme: str
-    sent_bytes: float
-    times_s: tuple[float, ...]
-
-
-def transfer_times(shape: ModelShape, ranks: int, tokens_per_rank: float) -> list[TransferTime]:
-    """Bytes that each rank sends in a step, and their time without overlap, by scheme."""
+    As `yoked plan --json` has them: what, bytes_per_step, and time_s by the line's bit/s as text.
+    """
     counts = count_parameters(shape)
     rows = (
         expected_unique_tokens(round(tokens_per_rank), shape.vocab_size)
@@ -42,10 +36,12 @@ def transfer_times(shape: ModelShape, ranks: int, tokens_per_rank: float) -> lis
         for sync, row in ROW_BYTES.items()
     ]
     return [
-        TransferTime(
-            scheme,
-            sent,
-            tuple(8 * sent / (rate * GOODPUT_FRACTION) for rate in LINE_RATES_BIT_PER_S),
-        )
+        {
+            "what": scheme,
+            "bytes_per_step": sent,
+            "time_s": {
+                str(rate): 8 * sent / (rate * GOODPUT_FRACTION) for rate in LINE_RATES_BIT_PER_S
+            },
+        }
         for scheme, sent in schemes
     ]

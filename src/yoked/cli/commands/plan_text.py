@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from yoked.cli.commands.lab_text import table
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
 from yoked.costmodel.step_plan import MIN_SPEEDUP
-from yoked.plan.bandwidth_table import LINE_RATES_BIT_PER_S, TransferTime, transfer_times
+from yoked.plan.bandwidth_table import LINE_RATES_BIT_PER_S, transfer_times
 from yoked.plan.explain import explanation
 from yoked.units import (
     format_bit_per_s,
@@ -65,14 +65,7 @@ def plan_payload(
             "time_s": target.time_s(plan.chosen),
             "cost": target.cost(plan.chosen),
         },
-        "arithmetic": [
-            {
-                "what": each.scheme,
-                "bytes_per_step": each.sent_bytes,
-                "time_s": dict(zip(map(str, LINE_RATES_BIT_PER_S), each.times_s, strict=True)),
-            }
-            for each in _transfer_times(plan)
-        ],
+        "arithmetic": _transfer_times(plan),
         "explanation": explanation(plan, target, added),
     }
 
@@ -101,7 +94,7 @@ def _candidate(candidate: Candidate, target: Target) -> dict[str, Any]:
     }
 
 
-def _transfer_times(plan: Plan) -> list[TransferTime]:
+def _transfer_times(plan: Plan) -> list[dict[str, Any]]:
     """The bandwidth table of the whole fleet; for a single rank, of two."""
     ranks = max(2, sum(plan.candidates[0].ranks.values()))
     return transfer_times(plan.request.shape, ranks, plan.request.tokens_per_step / ranks)
@@ -170,7 +163,11 @@ def _bandwidth_lines(plan: Plan) -> list[str]:
     ranks = max(2, sum(plan.candidates[0].ranks.values()))
     rates = [format_bit_per_s(rate) for rate in LINE_RATES_BIT_PER_S]
     rows = [
-        [each.scheme, format_bytes(each.sent_bytes), *map(format_duration, each.times_s)]
+        [
+            each["what"],
+            format_bytes(each["bytes_per_step"]),
+            *map(format_duration, each["time_s"].values()),
+        ]
         for each in _transfer_times(plan)
     ]
     title = f"nothing hidden, {ranks} ranks: 2(N-1)/N of the gradients through each network card"
