@@ -103,19 +103,15 @@ def measure_links(
     )
 
 
+@dataclass(frozen=True)
 class _Prober:
     """Measures pairs of hosts. Every host listens already."""
 
-    def __init__(
-        self,
-        ends: Mapping[str, LinkEnd],
-        agents: Mapping[str, Agent],
-        ports: Mapping[str, int],
-        token: str,
-        timing: Timing,
-    ) -> None:
-        self._ends, self._agents, self._ports = ends, agents, ports
-        self._token, self._timing = token, timing
+    ends: Mapping[str, LinkEnd]
+    agents: Mapping[str, Agent]
+    ports: Mapping[str, int]
+    token: str
+    timing: Timing
 
     def measure(self, pair: tuple[str, str]) -> list[LinkMeasurement]:
         """Measure both links between two hosts."""
@@ -131,17 +127,17 @@ class _Prober:
 
     def _send(self, source: str, target: str, *, both: bool) -> Mapping[str, Any]:
         # The other way's bytes would delay an echo; one way has measured it already.
-        end, echoes = self._ends[target], 0 if both else ECHOES
+        end, echoes = self.ends[target], 0 if both else ECHOES
         (answer,) = dialled(
-            self._agents[source],
+            self.agents[source],
             source,
-            [{"address": end.address, "port": self._ports[target]}],
-            token=self._token,
+            [{"address": end.address, "port": self.ports[target]}],
+            token=self.token,
             wait_s=DIAL_S,
-            send_s=self._timing.send_s,
+            send_s=self.timing.send_s,
             send_bytes=None,  # as many as send_s allows
             echoes=echoes,
-            window=self._timing.window(both=both),
+            window=self.timing.window(both=both),
         )
         _require_answer(source, end, answer, echoes)
         return answer
@@ -154,7 +150,7 @@ class _Prober:
         both: Mapping[str, Any],
         rtt_s: float,
     ) -> LinkMeasurement:
-        end = self._ends[source]
+        end = self.ends[source]
         link = Link(
             from_host=source,
             to_host=target,
