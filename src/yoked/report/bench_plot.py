@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from yoked.errors import YokedError
 from yoked.report.bench_table import BenchRow, BenchTable
-from yoked.report.drawing import drawing
+from yoked.report.drawing import BLUE, GREY, ORANGE, PALE_BLUE, drawing, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SINGLE_HOST = "#9db8d9"
-_ALL_HOSTS = "#1f4e8c"
-_REFERENCE = "#6b6b6b"
-_EXPOSED = "#b4501e"
 _BAR = 0.62
 # Height of the curve of processes, in rows of the bars above it.
 _CURVE_ROWS = 5.0
@@ -30,18 +26,12 @@ def plot_bench(table: BenchTable, path: Path) -> Path:
     with drawing():
         figure = _figure(table)
         try:
-            figure.savefig(path, dpi=150, metadata=_metadata(path.suffix))
+            save(figure, path)
         except OSError as problem:
             raise YokedError(
                 f"{path} cannot be written: {problem.strerror}", fix="name another file"
             ) from problem
     return path
-
-
-def _metadata(suffix: str) -> dict[str, Any]:
-    if suffix == ".png":
-        return {"Software": "yoked"}
-    return {"Creator": "yoked", "Date" if suffix == ".svg" else "CreationDate": None}
 
 
 def _figure(table: BenchTable) -> Figure:
@@ -66,7 +56,7 @@ def _figure(table: BenchTable) -> Figure:
 def _draw_speeds(axes: Axes, table: BenchTable) -> None:
     positions = range(len(table.rows))
     speeds = [row.tokens_per_second for row in table.rows]
-    colours = [_ALL_HOSTS if len(row.hosts) > 1 else _SINGLE_HOST for row in table.rows]
+    colours = [BLUE if len(row.hosts) > 1 else PALE_BLUE for row in table.rows]
     axes.barh(positions, speeds, _BAR, color=colours)
     for position, speed in zip(positions, speeds, strict=True):
         axes.annotate(
@@ -78,7 +68,7 @@ def _draw_speeds(axes: Axes, table: BenchTable) -> None:
         )
     if len(table.single_host) > 1:
         total = sum(table.single_host.values())
-        axes.axvline(total, color=_REFERENCE, linewidth=1, linestyle=(0, (4, 3)))
+        axes.axvline(total, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate(
             "sum of all alone",
             (total, -0.75),
@@ -86,7 +76,7 @@ def _draw_speeds(axes: Axes, table: BenchTable) -> None:
             xytext=(-4, 0),
             ha="right",
             va="center",
-            color=_REFERENCE,
+            color=GREY,
         )
     _name_rows(axes, [row.name for row in table.rows])
     axes.set_xlabel("tokens per second")
@@ -94,9 +84,9 @@ def _draw_speeds(axes: Axes, table: BenchTable) -> None:
 
 def _draw_allreduce(axes: Axes, rows: list[BenchRow]) -> None:
     series = (
-        ("all-reduce, measured", _ALL_HOSTS, [row.allreduce_s for row in rows]),
-        ("predicted", _SINGLE_HOST, [row.predicted_allreduce_s for row in rows]),
-        ("exposed in a step", _EXPOSED, [row.exposed_comm_s for row in rows]),
+        ("all-reduce, measured", BLUE, [row.allreduce_s for row in rows]),
+        ("predicted", PALE_BLUE, [row.predicted_allreduce_s for row in rows]),
+        ("exposed in a step", ORANGE, [row.exposed_comm_s for row in rows]),
     )
     for number, (label, colour, values) in enumerate(series):
         positions = [position + (number - 1) * _BAR / 3 for position in range(len(rows))]
@@ -112,8 +102,8 @@ def _draw_processes(axes: Axes, rows: list[BenchRow]) -> None:
     counts = [row.ranks for row in rows]
     speeds = [row.tokens_per_second for row in rows]
     ideal = [speeds[0] / counts[0] * count for count in counts]
-    axes.plot(counts, ideal, color=_REFERENCE, linewidth=1, linestyle=(0, (4, 3)), label="ideal")
-    axes.plot(counts, speeds, color=_ALL_HOSTS, marker="o", label="measured")
+    axes.plot(counts, ideal, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="ideal")
+    axes.plot(counts, speeds, color=BLUE, marker="o", label="measured")
     axes.set_xticks(counts)
     axes.set_ylim(bottom=0)
     axes.set_xlabel(f"processes on {rows[0].hosts[0]}")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
-import operator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yoked.core.fs import write_bytes
+from yoked.core.fs import read_json
 from yoked.errors import YokedError
 from yoked.journal import read
-from yoked.report.drawing import drawing
+from yoked.report.drawing import BLUE, GREY, ORANGE, PALE_BLUE, drawing, save
 from yoked.units import format_count
 
 if TYPE_CHECKING:
@@ -26,10 +23,6 @@ _GRID = {
     "grid.linewidth": 0.8,
     "axes.axisbelow": True,
 }
-_RAW = "#9db8d9"
-_SMOOTH = "#1f4e8c"
-_EVALUATION = "#b4501e"
-_REFERENCE = "#6b6b6b"
 # Standard deviation of the smoothing weights, as a fraction of the run.
 _SMOOTHING_FRACTION = 0.01
 _MAX_SMOOTHING_STEPS = 200.0
@@ -96,17 +89,15 @@ def smooth(values: list[float], span: float) -> list[float]:
 
     The window is centred, so that a falling curve is not drawn late.
     """
+    import numpy as np
+
     reach = math.ceil(3 * span)  # 0.3% of the weights lie beyond
-    weights = [math.exp(-0.5 * (offset / span) ** 2) for offset in range(-reach, reach + 1)]
-    out = []
-    for centre in range(len(values)):
-        first = max(0, centre - reach)
-        near = values[first : centre + reach + 1]
-        shift = first - centre + reach
-        used = weights[shift : shift + len(near)]
-        # The window is cut at both ends of the run: only the weights that are used count.
-        out.append(sum(map(operator.mul, near, used)) / sum(used))
-    return out
+    weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / span) ** 2)
+    centred = slice(reach, reach + len(values))
+    # The window is cut at both ends of the run: only the weights that are used count.
+    used = np.convolve(np.ones(len(values)), weights)[centred]
+    smoothed: list[float] = (np.convolve(values, weights)[centred] / used).tolist()
+    return smoothed
 
 
 def plot_loss(run_dir: Path) -> tuple[Path, Path]:
@@ -123,25 +114,14 @@ def plot_loss(run_dir: Path) -> tuple[Path, Path]:
     curve = read_curve(metrics)
     if not curve.steps:
         raise YokedError(f"{metrics} has no step yet", fix="wait for the first step and try again")
-    facts = _read_facts(run_dir / "run.json")
     png, svg = run_dir / "loss.png", run_dir / "loss.svg"
-    _draw(curve, facts, run_dir.name, png, svg)
-    return png, svg
-
-
-def _draw(curve: Curve, facts: dict[str, Any], run: str, png: Path, svg: Path) -> None:
+    # A run that has no run.json yet is drawn without its facts.
+    facts = read_json(run_dir / "run.json") or {}
     with drawing(_GRID):
-        figure = _figure(curve, facts, run)
-        # Without Software and Creator the files would name matplotlib's version.
-        _save(figure, png, {"dpi": 150, "metadata": {"Software": "yoked"}})
-        _save(figure, svg, {"metadata": {"Date": None, "Creator": "yoked"}})
-
-
-def _save(figure: Figure, path: Path, options: dict[str, Any]) -> None:
-    content = io.BytesIO()
-    figure.savefig(content, format=path.suffix[1:], **options)
-    # In one rename: a viewer that watches the file never sees half of it.
-    write_bytes(path, content.getvalue())
+        figure = _figure(curve, facts, run_dir.name)
+        save(figure, png)
+        save(figure, svg)
+    return png, svg
 
 
 def _figure(curve: Curve, facts: dict[str, Any], run: str) -> Figure:
@@ -165,12 +145,12 @@ def _figure(curve: Curve, facts: dict[str, Any], run: str) -> Figure:
 def _draw_training(axes: Axes, curve: Curve, unigram_nats: float | None) -> None:
     span = min(max(2.0, len(curve.steps) * _SMOOTHING_FRACTION), _MAX_SMOOTHING_STEPS)
     smoothed = smooth(curve.losses, span)
-    axes.plot(curve.steps, curve.losses, color=_RAW, linewidth=0.8, label="each step")
-    axes.plot(curve.steps, smoothed, color=_SMOOTH, linewidth=1.8, label="smoothed")
+    axes.plot(curve.steps, curve.losses, color=PALE_BLUE, linewidth=0.8, label="each step")
+    axes.plot(curve.steps, smoothed, color=BLUE, linewidth=1.8, label="smoothed")
     if unigram_nats is not None:
         axes.axhline(
             unigram_nats,
-            color=_REFERENCE,
+            color=GREY,
             linewidth=1,
             linestyle=(0, (4, 3)),
             label=f"unigram entropy of the data, {unigram_nats:.2f}",
@@ -181,7 +161,7 @@ def _draw_training(axes: Axes, curve: Curve, unigram_nats: float | None) -> None
         textcoords="offset points",
         xytext=(5, 0),
         va="center",
-        color=_SMOOTH,
+        color=BLUE,
         annotation_clip=False,
     )
     axes.set_ylabel("training loss (nats per token)")
@@ -192,7 +172,7 @@ def _draw_evaluations(axes: Axes, curve: Curve) -> None:
     axes.plot(
         curve.eval_steps,
         curve.eval_bpb,
-        color=_EVALUATION,
+        color=ORANGE,
         linewidth=1.5,
         marker="o",
         markersize=4,
@@ -204,7 +184,7 @@ def _draw_evaluations(axes: Axes, curve: Curve) -> None:
         textcoords="offset points",
         xytext=(5, 0),
         va="center",
-        color=_EVALUATION,
+        color=ORANGE,
         annotation_clip=False,
     )
     axes.set_ylabel("validation\n(bits per byte)")
@@ -222,15 +202,6 @@ def _title(facts: dict[str, Any], run: str, curve: Curve) -> str:
     if curve.tokens[-1] > 0:
         parts.append(f"{format_count(curve.tokens[-1])} tokens")
     return "  ·  ".join(parts)
-
-
-def _read_facts(path: Path) -> dict[str, Any]:
-    """Read run.json; a run that has none yet is drawn without its facts."""
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def _number(facts: object, key: str) -> float | None:
