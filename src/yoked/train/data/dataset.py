@@ -21,7 +21,7 @@ DATASET_NAME = "dataset.json"
 TOKENIZER_NAME = "tokenizer"
 STAGING_PREFIX = ".staging-"
 # Incremented when the same inputs give other files.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ class DatasetInfo:
         content["val"] = SplitStats(**content["val"])
         content["notes"] = tuple(content["notes"])
         info = cls(**content)
+        if not (info.train.rows and info.val.rows):
+            raise ValueError("a split has no rows")
         if info.bos_id >= info.vocab_size:
             raise ValueError(f"bos_id is {info.bos_id} of {info.vocab_size}")
         return info
@@ -215,20 +217,16 @@ def load_dataset(folder: Path) -> Dataset:
             f"{path} is damaged ({type(error).__name__}: {error})",
             fix=f"remove the folder {folder} and prepare the data again",
         ) from error
-    train, val = (RowFile(folder / f"{split}.rows") for split in ("train", "val"))
-    for rows, stats in ((train, info.train), (val, info.val)):
-        found = (rows.num_rows, rows.row_tokens, rows.vocab_size)
-        said = (stats.rows, info.max_seq_len + 1, info.vocab_size)
-        if found != said or rows.num_rows == 0:
-            raise DataError(
-                f"{rows.path} has {_shape(*found)}, where {DATASET_NAME} says {_shape(*said)}",
-                fix=_prepare_again(folder, info),
-            )
+    train, val = (
+        RowFile(
+            folder / f"{split}.rows",
+            num_rows=stats.rows,
+            row_tokens=info.max_seq_len + 1,
+            vocab_size=info.vocab_size,
+        )
+        for split, stats in (("train", info.train), ("val", info.val))
+    )
     return Dataset(folder, info, train, val)
-
-
-def _shape(rows: int, row_tokens: int, vocab_size: int) -> str:
-    return f"{rows:,} rows of {row_tokens:,} tokens of a vocabulary of {vocab_size:,}"
 
 
 def _prepare_again(folder: Path, info: DatasetInfo) -> tuple[str, str, str]:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from yoked.core.fs import sync_path, write_json
+from yoked.core.fs import HashingWriter, sync_path, write_json
 from yoked.errors import DataError, UsageError
 from yoked.paths import cache_root, private_folder
 from yoked.train.data.corpus import SPLITS, Corpus, Split, open_corpus
@@ -47,7 +47,7 @@ from yoked.train.data.pack import (
 )
 from yoked.train.data.progress import NullProgress, ProgressSink
 from yoked.train.data.readers import text_bytes
-from yoked.train.data.rows import RowFile, RowWriter, token_dtype
+from yoked.train.data.rows import token_dtype
 from yoked.train.data.token_shards import (
     SHARD_TEXT_BYTES,
     SplitShard,
@@ -243,9 +243,14 @@ class _Preparation:
         result = self._staging / "result"
         tokens = sum(shards.total(split).tokens for split in SPLITS)
         with writing_to(self._staging, tokens * self._dtype.itemsize):
-            shutil.rmtree(result, ignore_errors=True)
+            shutil.rmtree(result, ignore_errors=True)  # what a kill left
             private_folder(result)
-            self._fill(result, shards, progress)
+            try:
+                self._fill(result, shards, progress)
+            except BaseException:
+                # Rows of half a split are of no use, and the disk may be full because of them.
+                shutil.rmtree(result, ignore_errors=True)
+                raise
             result.rename(self._folder)
             sync_path(self._folder.parent)  # a rename is on the disk once its folder is (fsync(2))
 
@@ -284,20 +289,18 @@ class _Preparation:
         progress: ProgressSink,
     ) -> SplitStats:
         """Pack one split into its row file. counts: (vocab_size,), to which targets are added."""
-        row_tokens, vocab_size = self._inputs.max_seq_len + 1, self._tokenizer.vocab_size
         total, packed = shards.total(split), PackStats()
-        path = result / f"{split}.rows"
-        targets: list[NDArray[Any]] = []
-        with RowWriter(path, row_tokens=row_tokens, vocab_size=vocab_size) as writer:
-            for row in self._packed(shards, split, packed):
-                writer.write(row)
+        rows = self._packed(shards, split, packed)
+        rows_per_block = max(1, _PROGRESS_EVERY // (self._inputs.max_seq_len + 1))
+        with HashingWriter(result / f"{split}.rows") as file:
+            while block := list(islice(rows, rows_per_block)):
+                block_RT = np.stack(block)
+                file.write(block_RT.tobytes())
                 if split == "train":
-                    targets.append(row[1:])  # a row's first token is no target
-                if len(targets) * row_tokens >= _PROGRESS_EVERY:
-                    _count(targets, counts)
-                    done = packed.tokens_kept + packed.tokens_dropped
-                    progress.update(f"packing {split}", done, total.tokens, "tokens")
-        _count(targets, counts)
+                    targets = block_RT[:, 1:].ravel()  # a row's first token is no target
+                    counts += np.bincount(targets, minlength=len(counts))
+                done = packed.tokens_kept + packed.tokens_dropped
+                progress.update(f"packing {split}", done, total.tokens, "tokens")
         progress.update(f"packing {split}", total.tokens, total.tokens, "tokens")
         if packed.rows == 0:
             raise self._too_little(split, shards)
@@ -308,7 +311,7 @@ class _Preparation:
             tokens_dropped=packed.tokens_dropped,
             bos_tokens=packed.bos_tokens,
             rows=packed.rows,
-            sha256=RowFile(path).sha256(),
+            sha256=file.sha256,
         )
 
     def _packed(
@@ -366,13 +369,6 @@ def nanochat_batches(documents: Iterator[TokenisedDocument]) -> Iterator[list[ND
         tokens = (document[0] for document in members)
         while batch := list(islice(tokens, BATCH_DOCUMENTS)):
             yield batch
-
-
-def _count(targets: list[NDArray[Any]], counts: NDArray[np.int64]) -> None:
-    """Add the tokens in `targets` to `counts`, and empty `targets`."""
-    if targets:
-        counts += np.bincount(np.concatenate(targets), minlength=len(counts))
-        targets.clear()
 
 
 def entropy_nats(counts: NDArray[np.int64]) -> float:

@@ -1,7 +1,8 @@
 """Rows of tokens in a memory-mapped file, and the order in which training reads them.
 
-A row file is a header of 64 bytes and the rows, little-endian: uint16 if the vocabulary allows,
-else uint32. It is written once, front to back, and never changed.
+A row file is its rows, one after the other, little-endian: uint16 if the vocabulary allows, else
+uint32. `dataset.json` says how many rows it has, of which length. It is written once, front to
+back, and never changed.
 
 Training reads an endless stream: epoch after epoch, each a permutation of all rows. The permutation
 is a function of seed, epoch and place. So row i of the stream is the same on every machine, for any
@@ -10,30 +11,18 @@ number of ranks and after any restart, and no state has to be stored for it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from yoked.core.fs import sha256_of
 from yoked.errors import DataError
-
-_MAGIC = b"YOKEROWS"
-_VERSION = 1
-# Magic, version, bytes a token, tokens a row, number of rows, size of the vocabulary.
-_HEADER = struct.Struct("<8sIIQQQ")
-_HEADER_BYTES = 64
-# No model reads a row of so many, and numpy cannot shape an empty file of longer ones.
-_MOST_ROW_TOKENS = 1 << 31
-_BUFFER_BYTES = 1 << 20
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -58,41 +47,29 @@ class Stamp(NamedTuple):
 
 
 class RowFile:
-    """Packed rows, read only. Opening reads the header and maps the file.
+    """Packed rows, read only and memory-mapped.
 
-    row_tokens: tokens in a row, T+1. opened: stamp of the mapped file.
-    Raises DataError if the file is missing, not a row file, or truncated.
+    num_rows: at least 1. row_tokens: tokens in a row, T+1. opened: stamp of the mapped file.
+    Raises DataError if the file is missing or of another size.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, num_rows: int, row_tokens: int, vocab_size: int) -> None:
+        assert num_rows > 0, f"{path} has {num_rows} rows"
         self.path = path
+        self.num_rows = num_rows
+        self.vocab_size = vocab_size
+        dtype = token_dtype(vocab_size)
+        expected_bytes = num_rows * row_tokens * dtype.itemsize
         try:
             with path.open("rb") as file:
-                header = file.read(_HEADER_BYTES)
-                size_bytes = os.fstat(file.fileno()).st_size
+                self.opened = Stamp.of(file)
+                if (size_bytes := self.opened.size_bytes) != expected_bytes:
+                    why = f"{size_bytes:,} bytes long where {expected_bytes:,} are expected"
+                    raise _damaged(path, why)
+                shape = (num_rows, row_tokens)
+                self._rows: NDArray[Any] = np.memmap(file, dtype, "r", shape=shape)
         except OSError as error:
             raise _damaged(path, error.strerror or str(error)) from error
-        if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
-            raise _damaged(path, "it does not begin like a row file")
-        _, version, token_size, row_tokens, num_rows, vocab_size = _HEADER.unpack_from(header)
-        if version != _VERSION or token_size != token_dtype(vocab_size).itemsize:
-            raise _damaged(path, f"format {version} with {token_size} bytes a token is unknown")
-        if not 0 < row_tokens <= _MOST_ROW_TOKENS or vocab_size == 0:
-            raise _damaged(path, f"{row_tokens:,} tokens a row of a vocabulary of {vocab_size}")
-        expected_bytes = _HEADER_BYTES + num_rows * row_tokens * token_size
-        if size_bytes != expected_bytes:
-            raise _damaged(path, f"{size_bytes:,} bytes long where {expected_bytes:,} are expected")
-        self.num_rows = int(num_rows)
-        self.row_tokens = int(row_tokens)
-        self.vocab_size = int(vocab_size)
-        shape = (self.num_rows, self.row_tokens)
-        with path.open("rb") as file:
-            self.opened = Stamp.of(file)
-            self._rows: NDArray[Any] = (
-                np.memmap(file, token_dtype(vocab_size), "r", _HEADER_BYTES, shape)
-                if num_rows
-                else np.empty(shape, token_dtype(vocab_size))
-            )
 
     def __len__(self) -> int:
         return self.num_rows
@@ -112,70 +89,12 @@ class RowFile:
             raise _damaged(self.path, why)
         return found.astype(np.int64)
 
-    def sha256(self) -> str:
-        """sha256 of the file; reads all of it."""
-        return sha256_of(self.path)
-
 
 def _damaged(path: Path, why: str) -> DataError:
     return DataError(
         f"{path} cannot be used: {why}",
         fix=f"remove the folder {path.parent} and prepare the data again",
     )
-
-
-class RowWriter:
-    """Writes a row file under a temporary name; `close` gives it its final name.
-
-    As a context manager, it removes the file if the block raises.
-    """
-
-    def __init__(self, path: Path, *, row_tokens: int, vocab_size: int) -> None:
-        self._path = path
-        self._temporary = path.with_name(f".{path.name}.tmp")
-        self._dtype = token_dtype(vocab_size)
-        self._shape = (row_tokens, vocab_size)
-        self._file = self._temporary.open("wb", buffering=_BUFFER_BYTES)
-        self._file.write(bytes(_HEADER_BYTES))  # the number of rows is known at the end
-        self.num_rows = 0
-
-    def write(self, row: NDArray[Any]) -> None:
-        """Append a row, (T+1,), of ids below the size of the vocabulary."""
-        assert row.shape == self._shape[:1], (row.shape, self._shape)
-        self._file.write(row.astype(self._dtype, copy=False).tobytes())
-        self.num_rows += 1
-
-    def close(self) -> None:
-        """Write the header, fsync the file, and rename it."""
-        row_tokens, vocab_size = self._shape
-        header = _HEADER.pack(
-            _MAGIC, _VERSION, self._dtype.itemsize, row_tokens, self.num_rows, vocab_size
-        )
-        self._file.seek(0)
-        self._file.write(header)
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._temporary.replace(self._path)
-
-    def __enter__(self) -> RowWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None:
-                self.close()
-        finally:
-            if self._temporary.exists():
-                # Closing flushes; on a full disk that fails again, and the first error counts.
-                with contextlib.suppress(OSError):
-                    self._file.close()
-                self._temporary.unlink()
 
 
 _ROUNDS = 8
@@ -192,7 +111,6 @@ class SampleStream:
     """
 
     def __init__(self, rows: RowFile, seed: int) -> None:
-        assert rows.num_rows > 0, f"{rows.path} has no rows"
         self._rows = rows
         self.seed = seed
         self.num_rows = rows.num_rows

@@ -352,6 +352,7 @@ def test_a_full_disk_is_told_with_what_is_needed_and_what_is_free(
     assert "fix: free some space, then run the same command again" in full.stdout
     assert [path.name for path in (cache / "data").iterdir()] == [f".staging-{folder.name}"]
     assert not list((cache / "data").rglob("*.tmp"))
+    assert not list((cache / "data").glob("*/result"))
 
     again = run_preparing(corpus, cache, "pieces", "2000")
     assert contents(Path(again.stdout.strip())) == reference
