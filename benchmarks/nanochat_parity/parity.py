@@ -417,7 +417,7 @@ class Parity:
         )
         rest = prepare(
             str(self.rest_data),
-            max_seq_len=self.setup.data.max_seq_len,
+            max_seq_len=self.setup.data.info.max_seq_len,
             tokenizer=self.tokenizer,
             packing="bestfit",
         )

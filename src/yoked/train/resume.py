@@ -258,7 +258,7 @@ def build_components(setup: RunSetup) -> TrainingComponents:
 
 
 def _muon_weight_decay(setup: RunSetup) -> float:
-    resolved, vocab_size = setup.resolved, setup.data.vocab_size
+    resolved, vocab_size = setup.resolved, setup.data.info.vocab_size
     return scaled_weight_decay(
         setup.config.weight_decay,
         setup.schedule.total_batch_size,
@@ -327,10 +327,10 @@ def _own_checkpoint(setup: RunSetup, store: CheckpointStore) -> LoadedCheckpoint
 def _check_same_run(loaded: LoadedCheckpoint, setup: RunSetup) -> None:
     ours = loaded.meta.get("yoked") or {}
     data = ours.get("data")
-    if data is not None and data != setup.data.fingerprint:
+    if data is not None and data != setup.data.info.fingerprint:
         raise CheckpointError(
             f"the run was trained on other data: its rows are {data[:12]}, "
-            f"those of {setup.config.data!r} are now {setup.data.fingerprint[:12]}",
+            f"those of {setup.config.data!r} are now {setup.data.info.fingerprint[:12]}",
             fix="restore the data, or start a new run from its weights with --from FOLDER",
         )
     for flag, key, mine in (
@@ -406,13 +406,13 @@ def describe_run(setup: RunSetup) -> RunResult:
         choices=choices,
         model=_model_facts(setup),
         data={
-            "name": data.name,
+            "name": data.info.name,
             "folder": str(data.folder),
-            "fingerprint": data.fingerprint,
-            "vocab_size": data.vocab_size,
+            "fingerprint": data.info.fingerprint,
+            "vocab_size": data.info.vocab_size,
             "train_rows": data.train.num_rows,
             "val_rows": data.val.num_rows,
-            "unigram_entropy_nats": data.unigram_entropy_nats,
+            "unigram_entropy_nats": data.info.unigram_entropy_nats,
         },
         horizon={
             key: value for key, value in dataclasses.asdict(schedule).items() if key != "reasons"

@@ -238,7 +238,8 @@ class TrainingRun:
         epochs = setup.rows_per_step * self.schedule.num_iterations / setup.data.train.num_rows
         say(
             f"training: {self.schedule.num_iterations:,} steps of "
-            f"{self.schedule.total_batch_size:,} tokens, {epochs:.2g} epochs of {setup.data.name}",
+            f"{self.schedule.total_batch_size:,} tokens, {epochs:.2g} epochs of "
+            f"{setup.data.info.name}",
             markup=False,
         )
 
@@ -325,7 +326,7 @@ class TrainingRun:
 
     def _evaluate(self, done: int, progress: TrainProgress) -> None:
         data, setup = self.setup.data, self.setup
-        rows = max(1, min(self.schedule.eval_tokens // data.max_seq_len, data.val.num_rows))
+        rows = max(1, min(self.schedule.eval_tokens // data.info.max_seq_len, data.val.num_rows))
         self.parts.model.eval()
         self.val_bpb = evaluate_bpb(
             self.parts.model,
@@ -384,7 +385,7 @@ class TrainingRun:
                 self.parts.optimizer.state_dict(whole),
                 self._meta(done),
                 extra={
-                    "data": self.setup.data.fingerprint,
+                    "data": self.setup.data.info.fingerprint,
                     "seed": self.setup.config.seed,
                     "dtype": self.setup.compute.dtype,
                     "run": self.folder.name,

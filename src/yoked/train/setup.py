@@ -181,7 +181,7 @@ def load_data(
     first = run_on_ranks(comm, rank_info.local_rank == 0, get, "preparing data")
     data = run_on_all_ranks(comm, get) if first is None else run_on_all_ranks(comm, lambda: first)
     # The fingerprint is that of what rows are made from; the row files' hashes are of the rows.
-    mine = [data.fingerprint, data.info.train.sha256, data.info.val.sha256]
+    mine = [data.info.fingerprint, data.info.train.sha256, data.info.val.sha256]
     told = comm.all_gather_json([socket.gethostname(), *mine], read_list(read_text))
     first_host, *expected = told[0]
     other = next((host for host, *prints in told if prints != expected), None)
@@ -273,8 +273,8 @@ def setup_model(
     kind = common_device_type(set(comm.all_gather_json(device.type, read_text)))
     resolved = run_on_all_ranks(comm, lambda: resolve(config, kind))
     data = load_data(config, resolved.max_seq_len, comm, rank_info, progress)
-    schedule = run_on_all_ranks(comm, lambda: resolve_schedule(resolved, data.vocab_size))
-    return ModelSetup(resolved, data, resolved.model_shape(data.vocab_size), schedule)
+    schedule = run_on_all_ranks(comm, lambda: resolve_schedule(resolved, data.info.vocab_size))
+    return ModelSetup(resolved, data, resolved.model_shape(data.info.vocab_size), schedule)
 
 
 def _decide(
@@ -384,6 +384,6 @@ def require_enough_rows(data: Dataset, rows_per_step: int) -> None:
     """Raise UsageError when a step is larger than an epoch."""
     if data.train.num_rows < rows_per_step:
         raise UsageError(
-            f"a step has {rows_per_step} rows, but {data.name} has only {data.train.num_rows}",
+            f"a step has {rows_per_step} rows, but {data.info.name} has only {data.train.num_rows}",
             fix="a smaller --total-batch-size, or more text",
         )

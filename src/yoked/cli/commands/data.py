@@ -133,7 +133,7 @@ def push(
                 push_kernels(client)
     finally:
         progress.close()
-    report_push(dataset.folder, dataset.max_seq_len, sent, output)
+    report_push(dataset.folder, dataset.info.max_seq_len, sent, output)
     return 0
 
 

@@ -123,7 +123,7 @@ _INFO = {
 class Dataset:
     """Prepared data, open for reading.
 
-    train, val: rows of max_seq_len + 1 tokens, each beginning with `bos_id`.
+    train, val: rows of info.max_seq_len + 1 tokens, each beginning with info.bos_id.
     """
 
     folder: Path
@@ -132,50 +132,9 @@ class Dataset:
     val: RowFile
 
     @property
-    def name(self) -> str:
-        """Name of the corpus."""
-        return self.info.name
-
-    @property
-    def fingerprint(self) -> str:
-        """sha256 of all that the rows depend on."""
-        return self.info.fingerprint
-
-    @property
-    def max_seq_len(self) -> int:
-        """T: a row has one token more."""
-        return self.info.max_seq_len
-
-    @property
-    def vocab_size(self) -> int:
-        """Tokens of the tokenizer."""
-        return self.info.vocab_size
-
-    @property
-    def bos_id(self) -> int:
-        """Id of `<|bos|>`."""
-        return self.info.bos_id
-
-    @property
-    def unigram_entropy_nats(self) -> float:
-        """Entropy of the training targets in nats a token."""
-        return self.info.unigram_entropy_nats
-
-    @property
     def tokenizer_folder(self) -> Path:
         """Folder for `Tokenizer.load`."""
         return self.folder / TOKENIZER_NAME
-
-    def require_seq_len(self, max_seq_len: int) -> None:
-        """Raise DataError unless rows have this length."""
-        if max_seq_len == self.max_seq_len:
-            return
-        relation = "longer" if max_seq_len > self.max_seq_len else "shorter"
-        raise DataError(
-            f"a sequence of {max_seq_len:,} tokens is {relation} than the data's rows: "
-            f"{self.folder} was packed for {self.max_seq_len:,}",
-            fix=_prepare(self.info, max_seq_len, self.tokenizer_folder),
-        )
 
     def recorded_sha256(self, rows: RowFile) -> str:
         """sha256 of one of the two row files, from when it was written."""
@@ -187,10 +146,19 @@ class Dataset:
         why: if the reason is not its sha256.
         """
         why = why or f"is damaged: its sha256 is not the one in {DATASET_NAME}"
+        info = self.info
+        # The tokenizer may exist nowhere else.
+        aside = self.folder.with_name(f"{self.folder.name}-damaged")
+        again = ["yoked", "data", "prepare", info.source, "--max-seq-len", str(info.max_seq_len)]
+        again += ["--packing", info.packing, "--tokenizer", str(aside / TOKENIZER_NAME)]
         return DataError(
             f"{rows.path} on {socket.gethostname()} {why}. Checkpoints that this run has saved so "
             "far may come from other rows than those that were prepared",
-            fix=_prepare_again(self.folder, self.info),
+            fix=(
+                shlex.join(["mv", str(self.folder), str(aside)]),
+                shlex.join(again),
+                shlex.join(["rm", "-r", str(aside)]),
+            ),
         )
 
 
@@ -227,22 +195,6 @@ def load_dataset(folder: Path) -> Dataset:
         for split, stats in (("train", info.train), ("val", info.val))
     )
     return Dataset(folder, info, train, val)
-
-
-def _prepare_again(folder: Path, info: DatasetInfo) -> tuple[str, str, str]:
-    # The tokenizer may exist nowhere else.
-    damaged = folder.with_name(f"{folder.name}-damaged")
-    return (
-        shlex.join(["mv", str(folder), str(damaged)]),
-        _prepare(info, info.max_seq_len, damaged / TOKENIZER_NAME),
-        shlex.join(["rm", "-r", str(damaged)]),
-    )
-
-
-def _prepare(info: DatasetInfo, max_seq_len: int, tokenizer: Path) -> str:
-    """The command that packs the same text with the same tokenizer and method."""
-    words = ["yoked", "data", "prepare", info.source, "--max-seq-len", str(max_seq_len)]
-    return shlex.join([*words, "--packing", info.packing, "--tokenizer", str(tokenizer)])
 
 
 @dataclass(frozen=True)

@@ -25,23 +25,6 @@ def prepared(tmp_path: Path, cache: Path) -> Dataset:
     return prepare(str(tmp_path / "farm.jsonl"), max_seq_len=16, vocab_size=280, cache=cache)
 
 
-def test_a_longer_sequence_than_the_rows_names_both_and_the_command(prepared: Dataset) -> None:
-    with pytest.raises(DataError) as caught:
-        prepared.require_seq_len(1_024)
-
-    assert "a sequence of 1,024 tokens is longer than the data's rows" in caught.value.what
-    assert f"{prepared.folder} was packed for 16" in caught.value.what
-    (fix,) = caught.value.fix
-    assert fix.startswith(f"yoked data prepare {prepared.info.source} --max-seq-len 1024 ")
-
-
-def test_the_sequence_that_it_was_packed_for_is_fine(prepared: Dataset) -> None:
-    prepared.require_seq_len(16)
-
-    with pytest.raises(DataError, match="8 tokens is shorter than the data's rows"):
-        prepared.require_seq_len(8)
-
-
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_a_flipped_bit_is_found_by_verification(prepared: Dataset, cache: Path, split: str) -> None:
     path = prepared.folder / f"{split}.rows"
@@ -178,7 +161,7 @@ def test_prepared_data_is_found_by_its_name_in_the_list(prepared: Dataset, cache
 
     found = prepare(name, max_seq_len=16, cache=cache)
 
-    assert found.fingerprint == prepared.fingerprint
+    assert found.info.fingerprint == prepared.info.fingerprint
 
 
 def test_an_empty_cache_lists_what_can_be_had(cache: Path) -> None:

@@ -89,8 +89,8 @@ def test_the_rows_are_those_of_packing_the_documents_in_memory(
         )
         expected_rows = np.array(list(expected))
         assert np.array_equal(rows.rows(range(len(rows))), expected_rows)
-    assert found.bos_id == tokenizer.bos_id
-    assert (found.train.rows(range(len(found.train)))[:, 0] == found.bos_id).all()
+    assert found.info.bos_id == tokenizer.bos_id
+    assert (found.train.rows(range(len(found.train)))[:, 0] == found.info.bos_id).all()
 
 
 def test_counts_add_up(corpus: Path, cache: Path) -> None:
@@ -109,7 +109,7 @@ def test_unigram_entropy_is_that_of_the_training_targets(corpus: Path, cache: Pa
     targets = Counter(found.train.rows(range(len(found.train)))[:, 1:].ravel().tolist())
     total = sum(targets.values())
     expected = -sum(n / total * math.log(n / total) for n in targets.values())
-    assert found.unigram_entropy_nats == pytest.approx(expected, rel=1e-12)
+    assert found.info.unigram_entropy_nats == pytest.approx(expected, rel=1e-12)
 
 
 def test_entropy_of_equal_counts_is_the_logarithm_of_their_number() -> None:
@@ -138,7 +138,7 @@ def test_what_was_prepared_is_found_by_its_name_without_the_text(corpus: Path, c
     found = prepare(made.folder.name, max_seq_len=32, cache=cache)
 
     assert found.folder == made.folder
-    assert found.fingerprint == made.fingerprint
+    assert found.info.fingerprint == made.info.fingerprint
 
 
 def test_prepared_rows_of_another_length_are_refused(corpus: Path, cache: Path) -> None:
@@ -160,11 +160,11 @@ def test_other_inputs_give_another_folder_and_the_same_ones_the_same(
     (moved / "c.parquet").write_bytes((moved / "b.parquet").read_bytes())
     other_content = small(moved, cache)
 
-    assert same_content.fingerprint == base.fingerprint
+    assert same_content.info.fingerprint == base.info.fingerprint
     others = [other_length, other_vocabulary, other_packing, other_content]
-    assert len({found.fingerprint for found in [base, *others]}) == 5
+    assert len({found.info.fingerprint for found in [base, *others]}) == 5
     assert len({found.folder for found in [base, *others]}) == 5
-    assert base.folder.name == f"farm-{base.fingerprint[:12]}"
+    assert base.folder.name == f"farm-{base.info.fingerprint[:12]}"
 
 
 def test_threads_and_shards_do_not_show_in_the_result(
@@ -188,7 +188,7 @@ def test_a_given_tokenizer_is_taken(corpus: Path, cache: Path, tmp_path: Path) -
 
     found = prepare(str(corpus), max_seq_len=32, tokenizer=tmp_path / "given", cache=cache)
 
-    assert found.vocab_size == 270
+    assert found.info.vocab_size == 270
     assert Tokenizer.load(found.tokenizer_folder).fingerprint == given.fingerprint
 
 
@@ -196,8 +196,8 @@ def test_a_vocabulary_that_the_text_cannot_give_is_noted(corpus: Path, cache: Pa
     found = prepare(str(corpus), max_seq_len=32, vocab_size=40_000, cache=cache)
 
     assert found.info.requested_vocab_size == 40_000
-    assert found.vocab_size < 1_000
-    note = f"asked for 40,000 tokens, the text gave {found.vocab_size:,}"
+    assert found.info.vocab_size < 1_000
+    note = f"asked for 40,000 tokens, the text gave {found.info.vocab_size:,}"
     assert any(note in line for line in found.info.notes)
 
 
