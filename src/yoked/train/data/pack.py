@@ -12,8 +12,7 @@ Token counts leave out `<|bos|>`, because the packer decides how often that is w
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections import deque
+from bisect import bisect_left, bisect_right, insort_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -44,114 +43,61 @@ class PackStats:
     bos_tokens: int = 0
 
 
-class _Shelf:
-    """Buffered documents by length. Each length has a queue, so ties go to the earliest.
-
-    nanochat has a list and takes the first index. That is the earliest too: a list keeps its order
-    when entries are removed.
-    """
-
-    def __init__(self) -> None:
-        self._queues: dict[int, deque[Tokens]] = {}
-        self._lengths: list[int] = []
-        self.count = 0
-
-    def put(self, document: Tokens) -> None:
-        length = len(document)
-        queue = self._queues.get(length)
-        if queue is None:
-            queue = self._queues[length] = deque()
-            insort(self._lengths, length)
-        queue.append(document)
-        self.count += 1
-
-    def take_largest(self, max_length: int) -> Tokens | None:
-        """The largest of at most `max_length` text tokens."""
-        place = bisect_right(self._lengths, max_length) - 1
-        return self._take(place) if place >= 0 else None
-
-    def take_shortest(self) -> Tokens:
-        return self._take(0)
-
-    def _take(self, place: int) -> Tokens:
-        length = self._lengths[place]
-        queue = self._queues[length]
-        document = queue.popleft()
-        if not queue:
-            del self._queues[length], self._lengths[place]
-        self.count -= 1
-        return document
+def piece_batches(documents: Iterable[Tokens], row_tokens: int) -> Iterator[list[Tokens]]:
+    """Cut documents into pieces that fit a row of `row_tokens` behind `<|bos|>`, in batches."""
+    length = row_tokens - 1
+    pieces = (
+        document[start : start + length]
+        for document in documents
+        for start in range(0, len(document), length)
+    )
+    while batch := list(islice(pieces, BATCH_DOCUMENTS)):
+        yield batch
 
 
-def pack_bestfit(
+def pack(
     batches: Iterable[Sequence[Tokens]],
     *,
     row_tokens: int,
     bos_id: int,
     stats: PackStats,
+    keep_rest: bool,
     dtype: DTypeLike = np.int64,
 ) -> Iterator[NDArray[Any]]:
-    """Pack as nanochat does on one rank, until the data ends.
+    """Pack documents, or pieces of them, until they end.
 
-    batches: documents in the batches in which the buffer is refilled.
+    batches: the batches in which the buffer is refilled.
+    keep_rest: put the rest of a cropped document back; False: drop it, as nanochat does.
     Yields rows of shape (row_tokens,), each beginning with `<|bos|>`. The last row, if it is not
     full, is dropped and counted.
     """
-    return _pack(iter(batches), row_tokens, bos_id, stats, dtype, keep_rest=False)
-
-
-def pack_pieces(
-    documents: Iterable[Tokens],
-    *,
-    row_tokens: int,
-    bos_id: int,
-    stats: PackStats,
-    dtype: DTypeLike = np.int64,
-) -> Iterator[NDArray[Any]]:
-    """Cut documents into pieces of at most `row_tokens`, `<|bos|>` included, and pack those.
-
-    The rest of a cropped piece is a piece again, so only the last row is dropped.
-    Yields rows of shape (row_tokens,), each beginning with `<|bos|>`.
-    """
-    pieces = _pieces(documents, row_tokens - 1)
-    batches = iter(lambda: list(islice(pieces, BATCH_DOCUMENTS)), [])
-    return _pack(batches, row_tokens, bos_id, stats, dtype, keep_rest=True)
-
-
-def _pieces(documents: Iterable[Tokens], max_length: int) -> Iterator[Tokens]:
-    for document in documents:
-        for start in range(0, len(document), max_length):
-            yield document[start : start + max_length]
-
-
-def _pack(
-    batches: Iterator[Sequence[Tokens]],
-    row_tokens: int,
-    bos_id: int,
-    stats: PackStats,
-    dtype: DTypeLike,
-    *,
-    keep_rest: bool,
-) -> Iterator[NDArray[Any]]:
     assert row_tokens >= 2, row_tokens  # <|bos|> and one target
-    shelf = _Shelf()
+    refills = iter(batches)
     more = True
+    # Sorted by length, and those of equal length by age. nanochat searches a list for the first
+    # index, which is the earliest too: a list keeps its order when entries are removed.
+    buffer: list[Tokens] = []
     while True:
         row = np.empty(row_tokens, dtype=dtype)
         position = text_tokens = bos_tokens = 0
         while position < row_tokens:
-            while more and shelf.count < BUFFER_DOCUMENTS:  # before each document, as nanochat does
-                more = _refill(shelf, batches)
-            if shelf.count == 0:
+            while more and len(buffer) < BUFFER_DOCUMENTS:  # before each document, as nanochat does
+                batch = next(refills, None)
+                more = batch is not None
+                buffer.extend(batch or ())
+                buffer.sort(key=len)  # stable: equal lengths stay in order of age
+            if not buffer:
                 stats.tokens_dropped += text_tokens
                 return
             room = row_tokens - position - 1  # behind <|bos|>; where it is 0, that ends the row
-            document = shelf.take_largest(room)
-            if document is None:
-                whole = shelf.take_shortest()
+            if fitting := bisect_right(buffer, room, key=len):
+                largest = len(buffer[fitting - 1])
+                document = buffer.pop(bisect_left(buffer, largest, key=len))
+            else:
+                whole = buffer.pop(0)
                 document, rest = whole[:room], whole[room:]
                 if keep_rest:
-                    shelf.put(rest)
+                    insort_right(buffer, rest, key=len)
                 else:
                     stats.tokens_dropped += len(rest)
             row[position] = bos_id
@@ -163,13 +109,3 @@ def _pack(
         stats.tokens_kept += text_tokens
         stats.bos_tokens += bos_tokens
         yield row
-
-
-def _refill(shelf: _Shelf, batches: Iterator[Sequence[Tokens]]) -> bool:
-    """Put the next batch on the shelf; returns False if there is none."""
-    batch = next(batches, None)
-    if batch is None:
-        return False
-    for document in batch:
-        shelf.put(document)
-    return True

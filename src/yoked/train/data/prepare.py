@@ -38,13 +38,7 @@ from yoked.train.data.dataset import (
 )
 from yoked.train.data.files import require_space, writing_to
 from yoked.train.data.locks import file_lock
-from yoked.train.data.pack import (
-    BATCH_DOCUMENTS,
-    Packing,
-    PackStats,
-    pack_bestfit,
-    pack_pieces,
-)
+from yoked.train.data.pack import BATCH_DOCUMENTS, Packing, PackStats, pack, piece_batches
 from yoked.train.data.progress import NullProgress, ProgressSink
 from yoked.train.data.readers import text_bytes
 from yoked.train.data.rows import token_dtype
@@ -317,15 +311,20 @@ class _Preparation:
     def _packed(
         self, shards: TokenShardFolder, split: Split, stats: PackStats
     ) -> Iterator[NDArray[Any]]:
-        row_tokens, bos_id = self._inputs.max_seq_len + 1, self._tokenizer.bos_id
-        if self._inputs.packing == "pieces":
-            documents = (tokens for tokens, _ in shards.documents(split))
-            return pack_pieces(
-                documents, row_tokens=row_tokens, bos_id=bos_id, stats=stats, dtype=self._dtype
-            )
-        batches = nanochat_batches(shards.documents(split))
-        return pack_bestfit(
-            batches, row_tokens=row_tokens, bos_id=bos_id, stats=stats, dtype=self._dtype
+        row_tokens, documents = self._inputs.max_seq_len + 1, shards.documents(split)
+        cut = self._inputs.packing == "pieces"
+        batches = (
+            piece_batches((tokens for tokens, _ in documents), row_tokens)
+            if cut
+            else nanochat_batches(documents)
+        )
+        return pack(
+            batches,
+            row_tokens=row_tokens,
+            bos_id=self._tokenizer.bos_id,
+            stats=stats,
+            keep_rest=cut,
+            dtype=self._dtype,
         )
 
     def _too_little(self, split: Split, shards: TokenShardFolder) -> DataError:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from yoked.train.data.corpus import open_corpus
-from yoked.train.data.pack import BATCH_DOCUMENTS, PackStats, pack_bestfit, pack_pieces
+from yoked.train.data.pack import BATCH_DOCUMENTS, PackStats, pack, piece_batches
 from yoked.train.data.prepare import nanochat_batches
 
 BOS = 9_999
@@ -29,6 +29,30 @@ def documents_of(lengths: list[int]) -> list[Tokens]:
 
 def batched(documents: list[Tokens], size: int = BATCH_DOCUMENTS) -> Iterator[list[Tokens]]:
     return (documents[i : i + size] for i in range(0, len(documents), size))
+
+
+def bestfit(
+    documents: list[Tokens], row_tokens: int, stats: PackStats | None = None
+) -> Iterator[Tokens]:
+    return pack(
+        batched(documents),
+        row_tokens=row_tokens,
+        bos_id=BOS,
+        stats=stats or PackStats(),
+        keep_rest=False,
+    )
+
+
+def pieces(
+    documents: list[Tokens], row_tokens: int, stats: PackStats | None = None
+) -> Iterator[Tokens]:
+    return pack(
+        piece_batches(documents, row_tokens),
+        row_tokens=row_tokens,
+        bos_id=BOS,
+        stats=stats or PackStats(),
+        keep_rest=True,
+    )
 
 
 def naive_bestfit(documents: list[Tokens], row_tokens: int, buffer_size: int) -> list[list[int]]:
@@ -64,7 +88,7 @@ def test_bestfit_is_what_a_search_of_the_whole_buffer_gives(
 ) -> None:
     documents = documents_of(lengths)
 
-    rows = pack_bestfit(batched(documents), row_tokens=row_tokens, bos_id=BOS, stats=PackStats())
+    rows = bestfit(documents, row_tokens)
 
     assert [row.tolist() for row in rows] == naive_bestfit(documents, row_tokens, 1_000)
 
@@ -75,11 +99,7 @@ def test_rows_are_full_begin_with_bos_and_every_token_is_accounted_for(
 ) -> None:
     documents, stats = documents_of(lengths), PackStats()
 
-    if whole:
-        packed = pack_bestfit(batched(documents), row_tokens=row_tokens, bos_id=BOS, stats=stats)
-    else:
-        packed = pack_pieces(documents, row_tokens=row_tokens, bos_id=BOS, stats=stats)
-    rows = list(packed)
+    rows = list((bestfit if whole else pieces)(documents, row_tokens, stats))
 
     assert all(row.shape == (row_tokens,) and row[0] == BOS for row in rows)
     text = [token for row in rows for token in row.tolist() if token != BOS]
@@ -94,7 +114,7 @@ def test_rows_are_full_begin_with_bos_and_every_token_is_accounted_for(
 def test_pieces_lose_less_than_a_row(lengths: list[int], row_tokens: int) -> None:
     stats = PackStats()
 
-    list(pack_pieces(documents_of(lengths), row_tokens=row_tokens, bos_id=BOS, stats=stats))
+    list(pieces(documents_of(lengths), row_tokens, stats))
 
     assert stats.tokens_dropped < row_tokens
 
@@ -106,7 +126,7 @@ def test_a_piece_is_tokens_that_follow_one_another_in_a_document(
     documents = documents_of(lengths)
     document_of = {token: number for number, doc in enumerate(documents) for token in doc.tolist()}
 
-    rows = pack_pieces(documents, row_tokens=row_tokens, bos_id=BOS, stats=PackStats())
+    rows = pieces(documents, row_tokens)
 
     for row in rows:
         for before, after in zip(row[:-1].tolist(), row[1:].tolist(), strict=True):
@@ -118,7 +138,7 @@ def test_a_piece_is_tokens_that_follow_one_another_in_a_document(
 def test_a_long_document_fills_rows_in_its_order() -> None:
     stats = PackStats()
 
-    rows = list(pack_pieces(documents_of([10]), row_tokens=5, bos_id=BOS, stats=stats))
+    rows = list(pieces(documents_of([10]), 5, stats))
 
     assert [row.tolist() for row in rows] == [
         [BOS, 10_000, 10_001, 10_002, 10_003],
@@ -130,18 +150,14 @@ def test_a_long_document_fills_rows_in_its_order() -> None:
 def test_bestfit_throws_the_remainder_of_a_cropped_document_away() -> None:
     stats = PackStats()
 
-    rows = list(pack_bestfit(batched(documents_of([10])), row_tokens=5, bos_id=BOS, stats=stats))
+    rows = list(bestfit(documents_of([10]), 5, stats))
 
     assert [row.tolist() for row in rows] == [[BOS, 10_000, 10_001, 10_002, 10_003]]
     assert (stats.tokens_kept, stats.tokens_dropped) == (4, 6)
 
 
 def test_equal_lengths_are_taken_in_their_order() -> None:
-    rows = list(
-        pack_bestfit(
-            batched(documents_of([2, 2, 2, 2])), row_tokens=6, bos_id=BOS, stats=PackStats()
-        )
-    )
+    rows = bestfit(documents_of([2, 2, 2, 2]), 6)
 
     assert [row[row != BOS].tolist() for row in rows] == [
         [10_000, 10_001, 10_002, 10_003],
@@ -154,16 +170,15 @@ def test_the_buffer_is_refilled_before_it_falls_below_a_thousand() -> None:
     inside, outside = documents_of([3] * 1_023 + [7]), documents_of([3] * 1_024 + [7])
 
     def first_row(documents: list[Tokens]) -> list[int]:
-        rows = pack_bestfit(batched(documents), row_tokens=8, bos_id=BOS, stats=PackStats())
-        return next(rows).tolist()
+        return next(bestfit(documents, 8)).tolist()
 
     assert first_row(inside).count(BOS) == 1
     assert first_row(outside).count(BOS) == 2
 
 
 def test_no_documents_give_no_rows() -> None:
-    assert list(pack_pieces([], row_tokens=4, bos_id=BOS, stats=PackStats())) == []
-    assert list(pack_bestfit(iter([]), row_tokens=4, bos_id=BOS, stats=PackStats())) == []
+    assert list(pieces([], 4)) == []
+    assert list(bestfit([], 4)) == []
 
 
 NANOCHAT_ROWS = """
@@ -205,9 +220,8 @@ def test_bestfit_gives_the_rows_of_nanochats_own_loader(tmp_path: Path) -> None:
         if split == "train"
     )
 
-    ours = list(
-        pack_bestfit(nanochat_batches(numbers), row_tokens=65, bos_id=BOS, stats=PackStats())
-    )
+    batches, stats = nanochat_batches(numbers), PackStats()
+    ours = list(pack(batches, row_tokens=65, bos_id=BOS, stats=stats, keep_rest=False))
     # Its loader begins anew when the data ends, so the rows before the buffer drains are compared.
     count = int(0.6 * len(ours))
     command = [sys.executable, "-c", NANOCHAT_ROWS, str(tmp_path / "shards")]

@@ -16,7 +16,7 @@ from yoked.errors import DataError, UsageError
 from yoked.train.data import files, locks
 from yoked.train.data.dataset import Dataset, load_dataset
 from yoked.train.data.locks import file_lock
-from yoked.train.data.pack import Packing, PackStats, pack_bestfit, pack_pieces
+from yoked.train.data.pack import Packing, PackStats, pack, piece_batches
 from yoked.train.data.prepare import entropy_nats, prepare
 from yoked.train.data.verify import Verification
 from yoked.train.tokenizer import Tokenizer
@@ -80,12 +80,18 @@ def test_the_rows_are_those_of_packing_the_documents_in_memory(
     tokenizer = Tokenizer.load(found.tokenizer_folder)
     for texts, rows in ((documents(360)[:300], found.train), (documents(360)[300:], found.val)):
         encoded = [np.array(tokenizer.encode(text), dtype=np.int64) for text in texts]
-        options = {"row_tokens": 33, "bos_id": tokenizer.bos_id, "stats": PackStats()}
-        expected = (
-            pack_pieces(encoded, **options)  # type: ignore[arg-type]
+        batches = (
+            piece_batches(encoded, 33)
             if packing == "pieces"
             # nanochat's batches end with the row group.
-            else pack_bestfit((encoded[i : i + 40] for i in range(0, 300, 40)), **options)  # type: ignore[arg-type]
+            else (encoded[i : i + 40] for i in range(0, 300, 40))
+        )
+        expected = pack(
+            batches,
+            row_tokens=33,
+            bos_id=tokenizer.bos_id,
+            stats=PackStats(),
+            keep_rest=packing == "pieces",
         )
         expected_rows = np.array(list(expected))
         assert np.array_equal(rows.rows(range(len(rows))), expected_rows)
