@@ -57,14 +57,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
 class HashingWriter:
     """Creates a file and writes it front to back: hashed on the way, fsynced on close.
 
-    A file that exists is an error, and a link is not followed.
-    error: the first OSError, because a library in between (torch's zip writer) may replace it.
+    A file that exists is an error, and a link is not followed. As a context manager, it raises the
+    first OSError of a write, also where a library in between (torch's zip writer) replaced it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size_bytes = 0
-        self.error: OSError | None = None
+        self._error: OSError | None = None
         self._sha256 = hashlib.sha256()
         # Unbuffered: a buffer would write at close, when nobody can be told of a full disk.
         self._file = path.open("xb", buffering=0)
@@ -78,7 +78,7 @@ class HashingWriter:
                 assert written is not None, "a blocking file wrote nothing"
                 rest = rest[written:]
         except OSError as error:
-            self.error = self.error or error
+            self._error = self._error or error
             raise
         self._sha256.update(view)
         self.size_bytes += len(view)
@@ -95,12 +95,18 @@ class HashingWriter:
     def __enter__(self) -> HashingWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
         try:
             if kind is None:
                 os.fsync(self._file.fileno())
         finally:
             self._file.close()
+        # Ctrl-C stays what it is.
+        replaced = isinstance(error, Exception) and error is not self._error
+        if replaced and self._error is not None:
+            raise self._error from error
 
 
 def sync_path(path: Path) -> None:

@@ -24,7 +24,6 @@ from yoked.errors import CheckpointError
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
     Manifest,
-    Staging,
     manifest_name,
     meta_name,
     model_name,
@@ -232,15 +231,7 @@ class CheckpointStore:
         self, step: int, contents: Mapping[str, Callable[[Any], object]], needed_bytes: int
     ) -> None:
         with self._disk_errors(step, needed_bytes):
-            staging = Staging(self.folder, step)
-            try:
-                for name, write in contents.items():
-                    with staging.create(name) as file:
-                        write(file)
-            except BaseException:
-                staging.discard()
-                raise
-            self._files.commit(staging)
+            self._files.save(step, contents)
             if self._keep_last is not None:
                 self._files.keep_newest(self._keep_last)
 

@@ -27,7 +27,7 @@ import re
 import secrets
 import time
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -135,37 +135,6 @@ _CONTENT = {
 
 def _content_digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-class Staging:
-    """The files of one checkpoint that is being written, not yet visible."""
-
-    def __init__(self, folder: Path, step: int) -> None:
-        self.folder = folder
-        self.step = step
-        self.token = secrets.token_hex(4)
-        self.entries: list[FileEntry] = []
-
-    @contextlib.contextmanager
-    def create(self, name: str) -> Iterator[HashingWriter]:
-        """Open a file of this checkpoint; it belongs to it when the block ends without error.
-
-        Raises OSError as the system gave it, even where a library in between changed it.
-        """
-        file = HashingWriter(staged_path(self.folder, self.step, self.token, name))
-        try:
-            with file:
-                yield file
-        except Exception as error:
-            if file.error is not None and error is not file.error:
-                raise file.error from error
-            raise
-        self.entries.append(FileEntry(name, file.size_bytes, file.sha256))
-
-    def discard(self) -> None:
-        """Remove everything that was staged."""
-        for path in self.folder.glob(f".yoked-*-{self.token}-*.part"):
-            path.unlink(missing_ok=True)
 
 
 def staged_path(folder: Path, step: int, token: str, name: str) -> Path:
@@ -326,22 +295,36 @@ class CheckpointFolder:
             return True
         return False
 
-    def commit(self, staging: Staging) -> Manifest:
-        """Make a staged checkpoint the one of its step; returns its manifest.
+    def save(self, step: int, contents: Mapping[str, Callable[[HashingWriter], object]]) -> None:
+        """Write a checkpoint, and make it the one of its step.
 
-        Raises OSError, with everything staged removed, when it could not become complete.
+        contents: what writes each file, by the file's name.
+        Raises OSError where it could not become complete; nothing of it is left then.
         """
-        manifest = Manifest(
-            staging.step, self._next_sequence(), staging.token, tuple(staging.entries)
-        )
+        token = secrets.token_hex(4)
+        entries: list[FileEntry] = []
+        try:
+            for name, write in contents.items():
+                with HashingWriter(staged_path(self.path, step, token, name)) as file:
+                    write(file)
+                entries.append(FileEntry(name, file.size_bytes, file.sha256))
+        except BaseException:
+            self._discard(token)
+            raise
+        manifest = Manifest(step, self._next_sequence(), token, tuple(entries))
         try:
             self._publish(manifest)
         except OSError:
-            staging.discard()
+            # Not after Ctrl-C: it may come when the manifest is in place and needs its files.
+            self._discard(token)
             raise
         sync_path(self.path)
         self._move_into_place(manifest)
-        return manifest
+
+    def _discard(self, token: str) -> None:
+        """Remove everything that a save has staged."""
+        for path in self.path.glob(f".yoked-*-{token}-*.part"):
+            path.unlink(missing_ok=True)
 
     def mark_newest(self, step: int) -> None:
         """Let a complete checkpoint of ours count as the one that was saved last."""

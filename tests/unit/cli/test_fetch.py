@@ -14,7 +14,7 @@ import pytest
 from yoked.cli.commands import fetch, fleet_job
 from yoked.errors import DataError
 from yoked.remote.transport import Here
-from yoked.train.checkpoint_files import CheckpointFolder, Staging, meta_name, model_name
+from yoked.train.checkpoint_files import CheckpointFolder, meta_name, model_name
 from yoked.train.tokenizer import JSON_NAME, PICKLE_NAME, Tokenizer
 
 TOKENIZER = "checkpoints/tokenizer"
@@ -49,11 +49,8 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Tokenizer.train(["the cat sat on the mat"] * 3, 270).save(run / TOKENIZER)
     folder = CheckpointFolder(run / "checkpoints/base_checkpoints/d4")
     folder.lock()
-    staging = Staging(folder.path, 1)
-    for name in (meta_name(1), model_name(1)):
-        with staging.create(name) as file:
-            file.write(b"old")
-    folder.commit(staging)
+    names = (meta_name(1), model_name(1))
+    folder.save(1, {name: lambda file: file.write(b"old") for name in names})
     folder.unlock()
     return run
 

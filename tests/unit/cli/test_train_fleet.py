@@ -16,7 +16,6 @@ from yoked.errors import CheckpointError, UsageError
 from yoked.fleet.model import Host
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
-    Staging,
     find_model_folder,
     find_tokenizer,
     meta_name,
@@ -112,13 +111,10 @@ def test_a_checkpoint_of_this_machine_travels_with_the_run(here: Path) -> None:
     (here / "old" / "checkpoints" / "tokenizer" / "tokenizer.pkl").write_text("tokens")
     model.mkdir(parents=True)
     for step in (50, 100):
-        staging = Staging(model, step)
-        for name in (model_name(step), meta_name(step)):
-            with staging.create(name) as file:
-                file.write(b"weights")
         folder = CheckpointFolder(model)
         folder.lock()
-        folder.commit(staging)
+        names = (model_name(step), meta_name(step))
+        folder.save(step, {name: lambda file: file.write(b"weights") for name in names})
         folder.unlock()
 
     train_fleet._write_config(TrainConfig(run="night", start_from=here / "old"), here)

@@ -170,17 +170,29 @@ class FullDisk:
         pass
 
 
-def test_the_first_error_of_a_hashed_file_is_kept_and_no_byte_is_left_out(tmp_path: Path) -> None:
-    with HashingWriter(tmp_path / "model") as whole:
-        opened, disk = whole._file, FullDisk()
-        whole._file = disk  # type: ignore[assignment]
-        whole.write(b"abc")
-        with pytest.raises(OSError, match="No space left") as caught:
-            whole.write(b"d")
-        whole._file = opened
+class LibraryError(Exception):
+    """What a library makes of an error of the system."""
+
+
+def test_a_hashed_file_raises_its_first_error_and_leaves_out_no_byte(tmp_path: Path) -> None:
+    disk = FullDisk()
+
+    def write(file: HashingWriter) -> None:
+        file._file.close()
+        file._file = disk  # type: ignore[assignment]
+        file.write(b"abc")
+        try:
+            file.write(b"d")
+        except OSError as error:
+            raise LibraryError from error
+
+    with (
+        pytest.raises(OSError, match="No space left"),
+        HashingWriter(tmp_path / "model") as whole,
+    ):
+        write(whole)
 
     assert disk.taken == b"abc"
-    assert whole.error is caught.value
     assert whole.size_bytes == 3
 
 

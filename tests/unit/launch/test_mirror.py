@@ -21,11 +21,11 @@ from yoked.remote.transport import Here
 from yoked.runs import MARK
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
-    Staging,
     manifest_name,
     meta_name,
     model_name,
     optim_name,
+    staged_path,
 )
 
 MODEL = "checkpoints/base_checkpoints/d4"
@@ -52,19 +52,20 @@ def there(tmp_path: Path) -> Path:
     return folder
 
 
-def stage(run: Path, step: int, content: str = "old") -> Staging:
-    """The files of a checkpoint, written, but not in place."""
-    staging = Staging(run / MODEL, step)
-    for name in (optim_name(step), meta_name(step), model_name(step)):
-        with staging.create(name) as file:
-            file.write(content.encode())
-    return staging
+def names_of(step: int) -> tuple[str, str, str]:
+    return optim_name(step), meta_name(step), model_name(step)
+
+
+def stage(run: Path, step: int) -> None:
+    """Leave the files of a checkpoint that is being saved: written, but not in place."""
+    for name in names_of(step):
+        staged_path(run / MODEL, step, "0123abcd", name).write_text("old")
 
 
 def save(run: Path, step: int, content: str = "old") -> None:
     folder = CheckpointFolder(run / MODEL)
     folder.lock()
-    folder.commit(stage(run, step, content))
+    folder.save(step, {name: lambda file: file.write(content.encode()) for name in names_of(step)})
     folder.unlock()
 
 

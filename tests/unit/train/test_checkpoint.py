@@ -10,7 +10,7 @@ import torch
 from yoked.errors import CheckpointError
 from yoked.train import checkpoint as checkpoint_module
 from yoked.train.checkpoint import CheckpointStore, check_matches
-from yoked.train.checkpoint_files import _content_digest, staged_path
+from yoked.train.checkpoint_files import CheckpointFolder, _content_digest, staged_path
 
 FILES = ("model_{:06d}.pt", "optim_{:06d}_rank0.pt", "meta_{:06d}.json", "manifest_{:06d}.json")
 
@@ -321,6 +321,20 @@ def test_a_file_that_cannot_grow_leaves_the_old_checkpoint_and_no_rest(store, st
     assert "complete there: 10" in caught.value.what
     assert names(store) == there
     assert same(store.load().model_state, state.model)
+
+
+def test_ctrl_c_when_the_manifest_is_in_place_keeps_the_checkpoint(store, state, same, monkeypatch):
+    publish = CheckpointFolder._publish
+
+    def interrupted(folder, manifest):
+        publish(folder, manifest)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CheckpointFolder, "_publish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(store, 10, state, background=False)
+
+    assert same(store.load(10).model_state, state.model)
 
 
 def test_the_failure_of_a_save_surfaces_at_the_next_one_and_only_once(store, state):
