@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -50,7 +49,6 @@ class LoadedCheckpoint:
     """A checkpoint in memory. Its tensors may be mapped from the files: copy, do not keep them.
 
     optim_state: None when it was not asked for, or nanochat saved none.
-    verified: whether the content was compared with the digests taken when it was saved.
     passed_over: newer checkpoints that were damaged, one message each.
     """
 
@@ -58,7 +56,6 @@ class LoadedCheckpoint:
     model_state: dict[str, Tensor]
     optim_state: OptimState | None
     meta: dict[str, Any]
-    verified: bool
     passed_over: tuple[str, ...] = ()
 
 
@@ -211,12 +208,7 @@ class CheckpointStore:
     def __enter__(self) -> CheckpointStore:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write_catching(
@@ -292,12 +284,10 @@ class CheckpointStore:
         """
         return next(iter(self._by_age()), None)
 
-    def load(
-        self, step: int | None = None, *, verify: bool = True, optimizer: bool = True
-    ) -> LoadedCheckpoint:
+    def load(self, step: int | None = None, *, optimizer: bool = True) -> LoadedCheckpoint:
         """The checkpoint of a step, by default the newest.
 
-        verify: read every file that is used once more and compare its digest first.
+        Every file of ours that is used is read once more, and its digest is compared first.
         Raises CheckpointError when it is not there or damaged, naming those that can be used.
         """
         if step is None:
@@ -308,7 +298,7 @@ class CheckpointStore:
                 fix="name the folder of a run that has saved one, or train without resuming",
             )
         try:
-            return self._load(step, verify=verify, optimizer=optimizer)
+            return self._load(step, optimizer=optimizer)
         except CheckpointError as error:
             if error.fix:
                 raise
@@ -323,7 +313,7 @@ class CheckpointStore:
         passed_over: list[str] = []
         for step in self._by_age():
             try:
-                loaded = self._load(step, verify=True, optimizer=optimizer)
+                loaded = self._load(step, optimizer=optimizer)
                 return replace(loaded, passed_over=tuple(passed_over))
             except CheckpointError as error:
                 passed_over.append(error.what)
@@ -337,22 +327,22 @@ class CheckpointStore:
     def _by_age(self) -> list[int]:
         return self._files.by_age() + self._files.foreign()
 
-    def _load(self, step: int, *, verify: bool, optimizer: bool) -> LoadedCheckpoint:
+    def _load(self, step: int, *, optimizer: bool) -> LoadedCheckpoint:
         manifest = self._files.manifest(step)
         try:
-            return self._load_as(manifest, step, verify=verify, optimizer=optimizer)
+            return self._load_as(manifest, step, optimizer=optimizer)
         except CheckpointError:
             # A run that is still saving may have replaced it while it was being read.
             again = self._files.manifest(step)
             if again == manifest or again is None:
                 raise
-            return self._load_as(again, step, verify=verify, optimizer=optimizer)
+            return self._load_as(again, step, optimizer=optimizer)
 
     def _load_as(
-        self, manifest: Manifest | None, step: int, *, verify: bool, optimizer: bool
+        self, manifest: Manifest | None, step: int, *, optimizer: bool
     ) -> LoadedCheckpoint:
         paths = self._paths(manifest, step)
-        if manifest is not None and verify:
+        if manifest is not None:
             unused = () if optimizer else (optim_name(step),)
             self._files.verify(manifest, leave_out=unused)
         meta = read_meta(paths[meta_name(step)])
@@ -365,9 +355,7 @@ class CheckpointStore:
                 optim_state = from_nanochat(read_tensors(optim_path), shapes)
             except CheckpointError as error:
                 raise CheckpointError(f"{optim_path}: {error.what}", fix=error.fix) from error
-        return LoadedCheckpoint(
-            step, model_state, optim_state, meta, verified=manifest is not None and verify
-        )
+        return LoadedCheckpoint(step, model_state, optim_state, meta)
 
     def _paths(self, manifest: Manifest | None, step: int) -> dict[str, Path]:
         if manifest is not None:

@@ -180,13 +180,12 @@ def checkpoint_meta(
     min_val_bpb: float = math.inf,
     smooth_train_loss: float = 0.0,
     total_training_time_s: float = 0.0,
-    dataloader_state: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """The keys of a meta file without which nanochat does not resume, bar the step.
 
-    total_batch_size in tokens, device_batch_size in rows. dataloader_state is nanochat's place in
-    its own parquet files (pq_idx, rg_idx, epoch); rows that were packed ahead have no such place,
-    so by default nanochat would begin with the first file.
+    total_batch_size in tokens, device_batch_size in rows. dataloader_state_dict is nanochat's place
+    in its own parquet files; rows that were packed ahead have none, so nanochat would begin with
+    the first file.
     """
     return {
         "val_bpb": val_bpb,
@@ -195,7 +194,7 @@ def checkpoint_meta(
         "device_batch_size": device_batch_size,
         "max_seq_len": max_seq_len,
         "total_batch_size": total_batch_size,
-        "dataloader_state_dict": dict(dataloader_state or {"pq_idx": 0, "rg_idx": 0, "epoch": 1}),
+        "dataloader_state_dict": {"pq_idx": 0, "rg_idx": 0, "epoch": 1},
         "loop_state": {
             "min_val_bpb": min_val_bpb,
             "smooth_train_loss": smooth_train_loss,

@@ -209,21 +209,15 @@ def stream(
     return decode_stream(ids, tokenizer)
 
 
-def load_for_sampling(
-    path: Path,
-    *,
-    step: int | None = None,
-    device: str = "cpu",
-    dtype: torch.dtype = torch.float32,
-) -> tuple[GPT, Tokenizer, dict[str, Any]]:
-    """A model, its tokenizer and its metadata, from a run of yoked or nanochat.
+def load_for_sampling(path: Path) -> tuple[GPT, Tokenizer, dict[str, Any]]:
+    """A run's newest model in float32 on the CPU, its tokenizer and its metadata.
 
     path: a run's folder, a folder that has base_checkpoints/ (nanochat's base folder), or the
     folder of the model_*.pt files. Of several models, the one that was saved last.
-    step: None: the newest checkpoint. Raises CheckpointError or DataError.
+    Raises CheckpointError or DataError.
     """
     folder = find_model_folder(path)
-    loaded = CheckpointStore(folder).load(step, optimizer=False)
+    loaded = CheckpointStore(folder).load(optimizer=False)
     config = _config_of(loaded.meta, folder)
     tokenizer = Tokenizer.load(find_tokenizer(folder))
     if tokenizer.vocab_size != config.vocab_size:
@@ -233,8 +227,8 @@ def load_for_sampling(
             fix=f"put the tokenizer it was trained with into {find_tokenizer(folder)}",
         )
     with torch.device("meta"):  # no memory and no draws for weights that are loaded
-        model = GPT(config, dtype)
-    model.to_empty(device=device)
+        model = GPT(config, torch.float32)
+    model.to_empty(device="cpu")
     try:
         model.load_state_dict(loaded.model_state)
     except RuntimeError as error:

@@ -52,7 +52,6 @@ def test_what_was_saved_is_loaded(store, state, same, background):
     loaded = store.load(10)
 
     assert loaded.step == 10
-    assert loaded.verified
     assert same(loaded.model_state, state.model)
     assert same(loaded.optim_state, state.optim)
     assert loaded.meta == {"step": 10, **state.meta, "yoked": {"rows": 10}}
@@ -211,13 +210,12 @@ def test_damage_to_any_file_names_it_and_the_steps_that_are_fine(store, state, d
     )
 
 
-def test_a_step_without_a_manifest_is_loaded_as_nanochats_unverified(store, state, same):
+def test_a_step_without_a_manifest_is_loaded_as_nanochats(store, state, same):
     save(store, 10, state)
     (store.folder / "manifest_000010.json").unlink()
 
     loaded = store.load()
 
-    assert not loaded.verified
     assert same(loaded.optim_state, state.optim)
 
 

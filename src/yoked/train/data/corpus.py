@@ -76,11 +76,6 @@ class Corpus:
     files: tuple[Path, ...]
     held_out: HeldOut = field(default_factory=lambda: HeldOut("last-shard"))
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of all files on the disk."""
-        return sum(path.stat().st_size for path in self.files)
-
     def documents(self, split: Split) -> Iterator[str]:
         """Stream the texts of one split, in a fixed order. Raises DataError."""
         return (document.text for where, document in self.split_documents() if where == split)

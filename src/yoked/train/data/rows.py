@@ -115,10 +115,6 @@ class SampleStream:
         self.seed = seed
         self.num_rows = rows.num_rows
 
-    def row_number(self, place: int) -> int:
-        """The row at a place of the stream, by its number in the file."""
-        return int(self.row_numbers(place, place + 1)[0])
-
     def row_numbers(self, start: int, stop: int) -> NDArray[np.int64]:
         """Numbers of the rows at places start to stop - 1, int64, (stop - start,)."""
         assert 0 <= start <= stop, (start, stop)
