@@ -1,15 +1,14 @@
 import copy
 import importlib
-import importlib.util
 import os
 import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.train.conftest import TinyState
 
 from yoked.errors import CheckpointError
 from yoked.train.nanochat_format import (
@@ -31,7 +30,7 @@ CHECKOUT = os.environ.get("NANOCHAT_CHECKOUT")
     seed=st.integers(0, 2**16),
 )
 def test_there_and_back_gives_the_same_optimizer_state(n_layer, n_kv_head, seed):
-    state = _tiny(seed=seed, n_layer=n_layer, n_head=4, n_kv_head=n_kv_head)
+    state = TinyState(seed=seed, n_layer=n_layer, n_head=4, n_kv_head=n_kv_head)
 
     there = to_nanochat(state.optim, state.shapes, settings=state.settings)
     back = from_nanochat(there, state.shapes)
@@ -233,16 +232,6 @@ def _equal(left, right):
     if isinstance(left, torch.Tensor):
         return left.dtype == right.dtype and torch.equal(left, right)
     return left == right
-
-
-def _tiny(**sizes):
-    # Hypothesis makes its own examples; a fixture made once for all of them would not do.
-    spec = importlib.util.spec_from_file_location(
-        "tiny_state_conftest", Path(__file__).with_name("conftest.py")
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.TinyState(**sizes)
 
 
 def test_a_folder_holds_the_tokenizer_that_was_written_there_whole_and_no_other(tmp_path):

@@ -1,10 +1,14 @@
-"""A sink that remembers, and the cache folder of a test."""
+"""A sink that remembers, the cache folder of a test, and a small data set in it."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+
+from yoked.train.data.dataset import Dataset
+from yoked.train.data.prepare import prepare
 
 
 class Recorder:
@@ -29,3 +33,10 @@ def recorder() -> Recorder:
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, cache: Path) -> Dataset:
+    lines = [json.dumps({"text": f"the {number} oxen pull {number}"}) for number in range(200)]
+    (tmp_path / "farm.jsonl").write_text("\n".join(lines))
+    return prepare(str(tmp_path / "farm.jsonl"), max_seq_len=16, vocab_size=280, cache=cache)

@@ -18,13 +18,6 @@ from yoked.train.data.verify import Verification
 from yoked.train.tokenizer import Tokenizer
 
 
-@pytest.fixture
-def prepared(tmp_path: Path, cache: Path) -> Dataset:
-    lines = [json.dumps({"text": f"the {number} oxen pull {number}"}) for number in range(200)]
-    (tmp_path / "farm.jsonl").write_text("\n".join(lines))
-    return prepare(str(tmp_path / "farm.jsonl"), max_seq_len=16, vocab_size=280, cache=cache)
-
-
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_a_flipped_bit_is_found_by_verification(prepared: Dataset, cache: Path, split: str) -> None:
     path = prepared.folder / f"{split}.rows"

@@ -4,20 +4,13 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Protocol
 
 import pytest
+from tests.unit.train.data.conftest import Recorder
 
 from yoked.errors import DataError, UsageError
 from yoked.train.data.corpus import CLIMBMIX_LAST_SHARD, climbmix_folder, climbmix_name
 from yoked.train.data.download import REPOSITORY, download
-
-
-class Recorder(Protocol):
-    updates: list[tuple[str, int, int | None, str]]
-
-    def stages(self) -> list[str]: ...
-
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 VALIDATION = climbmix_name(CLIMBMIX_LAST_SHARD)

@@ -5,12 +5,12 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.unit.train.data.conftest import Recorder
 
 from yoked.errors import DataError, UsageError
 from yoked.train.data import files, locks
@@ -23,14 +23,6 @@ from yoked.train.tokenizer import Tokenizer
 
 HERE = Path(__file__).parent
 WORDS = ["yoke", "oxen", "pull", "field", "plough", "furrow", "share", "night", "rest"]
-
-
-class Recorder(Protocol):
-    updates: list[tuple[str, int, int | None, str]]
-
-    def update(self, stage: str, done: int, total: int | None, unit: str) -> None: ...
-
-    def stages(self) -> list[str]: ...
 
 
 def documents(count: int) -> list[str]:

@@ -15,7 +15,6 @@ from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.dataset import Dataset, load_dataset
-from yoked.train.data.prepare import prepare
 from yoked.train.data.progress import NullProgress
 from yoked.train.data.verify import RENEW_NS, Verification
 from yoked.train.setup import load_data
@@ -27,13 +26,6 @@ SOON_NS = 10 * 10**9
 
 def soon(later_ns: int = 0) -> int:
     return time.time_ns() + SOON_NS + later_ns
-
-
-@pytest.fixture
-def prepared(tmp_path: Path, cache: Path) -> Dataset:
-    lines = [json.dumps({"text": f"the {number} oxen pull {number}"}) for number in range(200)]
-    (tmp_path / "farm.jsonl").write_text("\n".join(lines))
-    return prepare(str(tmp_path / "farm.jsonl"), max_seq_len=16, vocab_size=280, cache=cache)
 
 
 def swap_two_ids(path: Path) -> None:
