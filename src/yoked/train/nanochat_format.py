@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from yoked.core.fs import write_bytes
-from yoked.errors import CheckpointError, DataError
+from yoked.errors import CheckpointError
 from yoked.train.optim.groups import ParameterGroup, Shapes, parameter_groups
 from yoked.train.tokenizer import Tokenizer
 
@@ -201,15 +201,6 @@ def checkpoint_meta(
             "total_training_time": total_training_time_s,
         },
     }
-
-
-def holds_tokenizer(target: Path, fingerprint: str) -> bool:
-    """Whether `export_tokenizer` has written this very tokenizer there."""
-    try:
-        found = Tokenizer.load(target).fingerprint
-    except DataError:
-        return False
-    return found == fingerprint and (target / "token_bytes.pt").is_file()
 
 
 def export_tokenizer(tokenizer_folder: Path, target: Path) -> None:

@@ -34,7 +34,7 @@ from yoked.train.comm.control import run_on_all_ranks, run_on_rank0, run_on_rank
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.verify import Verification
-from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer, holds_tokenizer
+from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
 from yoked.train.progress import TrainProgress
 from yoked.train.result import RunResult, RunStats, State, host_table
 from yoked.train.resume import (
@@ -196,9 +196,8 @@ class TrainingRun:
             self.folder.claim()
         self.store.recover()
         tokenizer = self.folder.checkpoints / "tokenizer"
-        if not holds_tokenizer(tokenizer, self.setup.data.info.tokenizer_fingerprint):
-            with writing(tokenizer):
-                export_tokenizer(self.setup.data.tokenizer_folder, tokenizer)
+        with writing(tokenizer):
+            export_tokenizer(self.setup.data.tokenizer_folder, tokenizer)
         self.folder.open(self._describe(), self.origin.attempt)
         if self.origin.resumes:
             self.folder.resumed(self.first_step)

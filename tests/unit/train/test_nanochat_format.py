@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.train.conftest import TinyState
 
 from yoked.errors import CheckpointError
-from yoked.train.nanochat_format import (
-    checkpoint_meta,
-    export_tokenizer,
-    from_nanochat,
-    holds_tokenizer,
-    to_nanochat,
-)
+from yoked.train.nanochat_format import checkpoint_meta, from_nanochat, to_nanochat
 from yoked.train.optim.groups import parameter_groups
-from yoked.train.tokenizer import Tokenizer
 
 CHECKOUT = os.environ.get("NANOCHAT_CHECKOUT")
 
@@ -232,17 +225,3 @@ def _equal(left, right):
     if isinstance(left, torch.Tensor):
         return left.dtype == right.dtype and torch.equal(left, right)
     return left == right
-
-
-def test_a_folder_holds_the_tokenizer_that_was_written_there_whole_and_no_other(tmp_path):
-    source, target = tmp_path / "source", tmp_path / "target"
-    first = Tokenizer.train(["the cat sat on the mat"] * 3, 270)
-    other = Tokenizer.train(["a dog, a hog and a frog"] * 3, 270)
-    first.save(source)
-
-    assert not holds_tokenizer(target, first.fingerprint)
-    export_tokenizer(source, target)
-    assert holds_tokenizer(target, first.fingerprint)
-    assert not holds_tokenizer(target, other.fingerprint)
-    (target / "token_bytes.pt").unlink()
-    assert not holds_tokenizer(target, first.fingerprint)
