@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,11 @@ from yoked.train.data.readers import text_bytes
 from yoked.train.data.rows import token_dtype
 from yoked.train.data.token_shards import (
     SHARD_TEXT_BYTES,
+    ShardMaker,
     SplitShard,
     TokenisedDocument,
     TokenShardFolder,
     estimate_token_bytes,
-    tokenise,
 )
 from yoked.train.tokenizer import JSON_NAME, Tokenizer, require_vocab_size
 
@@ -98,8 +98,8 @@ def prepare(
         with file_lock(root / "locks" / f"{label}.lock", sink) as beating:
             # Another process may have made it while this one waited for the lock.
             if not (folder / DATASET_NAME).exists():
-                work = _Preparation(source, corpus, chosen, inputs, folder, threads, shard_bytes)
-                work.run(root, beating)
+                work = _Preparation(source, corpus, chosen, inputs, folder)
+                work.run(root, beating, threads, shard_bytes)
     found = load_dataset(folder)
     # A kill right after the rename leaves the staging folder.
     shutil.rmtree(_staging(folder), ignore_errors=True)
@@ -144,6 +144,7 @@ def _staging(folder: Path) -> Path:
 class _Inputs:
     """All that the rows depend on."""
 
+    # Their order is part of the fingerprint: in another one all data would be prepared anew.
     corpus_fingerprint: str
     tokenizer_fingerprint: str
     max_seq_len: int
@@ -152,14 +153,7 @@ class _Inputs:
     @property
     def fingerprint(self) -> str:
         """sha256 of all inputs and of the format's number."""
-        inputs = [
-            FORMAT,
-            self.corpus_fingerprint,
-            self.tokenizer_fingerprint,
-            self.max_seq_len,
-            self.packing,
-        ]
-        return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([FORMAT, *astuple(self)]).encode()).hexdigest()
 
 
 def _trained_tokenizer(
@@ -192,51 +186,36 @@ def _training_texts(corpus: Corpus, progress: ProgressSink) -> Iterator[str]:
             return
 
 
+@dataclass(frozen=True)
 class _Preparation:
     """The making of one dataset; the caller holds its lock."""
 
-    def __init__(
-        self,
-        source: str,
-        corpus: Corpus,
-        tokenizer: Tokenizer,
-        inputs: _Inputs,
-        folder: Path,
-        threads: int,
-        shard_bytes: int,
-    ) -> None:
-        self._source, self._corpus, self._tokenizer = source, corpus, tokenizer
-        self._inputs, self._folder = inputs, folder
-        self._threads, self._shard_bytes = threads, shard_bytes
-        self._staging = _staging(folder)
-        self._dtype = token_dtype(tokenizer.vocab_size)
+    source: str
+    corpus: Corpus
+    tokenizer: Tokenizer
+    inputs: _Inputs
+    folder: Path
 
-    def run(self, cache: Path, progress: ProgressSink) -> None:
+    def run(self, cache: Path, progress: ProgressSink, threads: int, shard_bytes: int) -> None:
         """Make the dataset's folder, from the shards of an earlier attempt if there are any."""
-        text_size = sum(map(text_bytes, self._corpus.files))
-        with writing_to(self._staging):
-            shards = TokenShardFolder(self._staging / "parts", self._dtype)
+        text_size = sum(map(text_bytes, self.corpus.files))
+        staging, dtype = _staging(self.folder), token_dtype(self.tokenizer.vocab_size)
+        with writing_to(staging):
+            shards = TokenShardFolder(staging / "parts", dtype)
         # Shards and rows are on the disk together for a while: twice this estimate, which is an
         # upper bound. Half of that refuses hardly any disk that is large enough.
         left_bytes = max(0, text_size - shards.text_bytes)
-        require_space(self._staging, estimate_token_bytes(left_bytes, self._dtype))
-        tokenise(
-            self._corpus,
-            self._tokenizer,
-            shards,
-            threads=self._threads,
-            total_bytes=text_size,
-            progress=progress,
-            shard_bytes=self._shard_bytes,
-        )
-        if self._corpus.fingerprint(cache=cache) != self._inputs.corpus_fingerprint:
+        require_space(staging, estimate_token_bytes(left_bytes, dtype))
+        maker = ShardMaker(self.corpus, self.tokenizer, shards, threads, text_size, progress)
+        maker.run(shard_bytes)
+        if self.corpus.fingerprint(cache=cache) != self.inputs.corpus_fingerprint:
             raise DataError(
-                f"{self._corpus.root} changed while it was prepared",
+                f"{self.corpus.root} changed while it was prepared",
                 fix="wait until the files are written, then run the same command again",
             )
-        result = self._staging / "result"
+        result = staging / "result"
         tokens = sum(shards.total(split).tokens for split in SPLITS)
-        with writing_to(self._staging, tokens * self._dtype.itemsize):
+        with writing_to(staging, tokens * dtype.itemsize):
             shutil.rmtree(result, ignore_errors=True)  # what a kill left
             private_folder(result)
             try:
@@ -245,27 +224,27 @@ class _Preparation:
                 # Rows of half a split are of no use, and the disk may be full because of them.
                 shutil.rmtree(result, ignore_errors=True)
                 raise
-            result.rename(self._folder)
-            sync_path(self._folder.parent)  # a rename is on the disk once its folder is (fsync(2))
+            result.rename(self.folder)
+            sync_path(self.folder.parent)  # a rename is on the disk once its folder is (fsync(2))
 
     def _fill(self, result: Path, shards: TokenShardFolder, progress: ProgressSink) -> None:
         """Write the dataset's files: tokenizer, rows, dataset.json."""
-        self._tokenizer.save(result / TOKENIZER_NAME)
-        counts = np.zeros(self._tokenizer.vocab_size, dtype=np.int64)
+        self.tokenizer.save(result / TOKENIZER_NAME)
+        counts = np.zeros(self.tokenizer.vocab_size, dtype=np.int64)
         stats = {
             split: self._write_rows(result, shards, split, counts, progress) for split in SPLITS
         }
         info = DatasetInfo(
-            name=self._corpus.name,
-            source=self._source,
-            fingerprint=self._inputs.fingerprint,
-            corpus_fingerprint=self._inputs.corpus_fingerprint,
-            tokenizer_fingerprint=self._inputs.tokenizer_fingerprint,
-            max_seq_len=self._inputs.max_seq_len,
-            packing=self._inputs.packing,
-            vocab_size=self._tokenizer.vocab_size,
-            requested_vocab_size=self._tokenizer.requested_vocab_size,
-            bos_id=self._tokenizer.bos_id,
+            name=self.corpus.name,
+            source=self.source,
+            fingerprint=self.inputs.fingerprint,
+            corpus_fingerprint=self.inputs.corpus_fingerprint,
+            tokenizer_fingerprint=self.inputs.tokenizer_fingerprint,
+            max_seq_len=self.inputs.max_seq_len,
+            packing=self.inputs.packing,
+            vocab_size=self.tokenizer.vocab_size,
+            requested_vocab_size=self.tokenizer.requested_vocab_size,
+            bos_id=self.tokenizer.bos_id,
             unigram_entropy_nats=entropy_nats(counts),
             train=stats["train"],
             val=stats["val"],
@@ -285,7 +264,7 @@ class _Preparation:
         """Pack one split into its row file. counts: (vocab_size,), to which targets are added."""
         total, packed = shards.total(split), PackStats()
         rows = self._packed(shards, split, packed)
-        rows_per_block = max(1, _PROGRESS_EVERY // (self._inputs.max_seq_len + 1))
+        rows_per_block = max(1, _PROGRESS_EVERY // (self.inputs.max_seq_len + 1))
         with HashingWriter(result / f"{split}.rows") as file:
             while block := list(islice(rows, rows_per_block)):
                 block_RT = np.stack(block)
@@ -311,8 +290,8 @@ class _Preparation:
     def _packed(
         self, shards: TokenShardFolder, split: Split, stats: PackStats
     ) -> Iterator[NDArray[Any]]:
-        row_tokens, documents = self._inputs.max_seq_len + 1, shards.documents(split)
-        cut = self._inputs.packing == "pieces"
+        row_tokens, documents = self.inputs.max_seq_len + 1, shards.documents(split)
+        cut = self.inputs.packing == "pieces"
         batches = (
             piece_batches((tokens for tokens, _ in documents), row_tokens)
             if cut
@@ -321,10 +300,10 @@ class _Preparation:
         return pack(
             batches,
             row_tokens=row_tokens,
-            bos_id=self._tokenizer.bos_id,
+            bos_id=self.tokenizer.bos_id,
             stats=stats,
             keep_rest=cut,
-            dtype=self._dtype,
+            dtype=shards.dtype,
         )
 
     def _too_little(self, split: Split, shards: TokenShardFolder) -> DataError:
@@ -334,25 +313,25 @@ class _Preparation:
         fits = min(self._longest_row(shards.total(each)) for each in SPLITS)
         shorter = (f"--max-seq-len {1 << (fits.bit_length() - 1)}",) if fits else ()
         return DataError(
-            f"{self._corpus.root}: the {kind} text has {total.tokens:,} tokens in "
+            f"{self.corpus.root}: the {kind} text has {total.tokens:,} tokens in "
             f"{total.documents:,} documents, not enough for one row of "
-            f"{self._inputs.max_seq_len:,}",
+            f"{self.inputs.max_seq_len:,}",
             fix=(*shorter, "give it more text"),
         )
 
     def _longest_row(self, total: SplitShard) -> int:
         """The largest T for which a split fills a row of T+1 tokens."""
-        bos_tokens = 1 if self._inputs.packing == "pieces" else total.documents
+        bos_tokens = 1 if self.inputs.packing == "pieces" else total.documents
         return max(0, total.tokens + bos_tokens - 1)
 
     def _notes(self, stats: dict[Split, SplitStats]) -> Iterator[str]:
-        requested = self._tokenizer.requested_vocab_size
-        if requested is not None and requested > self._tokenizer.vocab_size:
+        requested = self.tokenizer.requested_vocab_size
+        if requested is not None and requested > self.tokenizer.vocab_size:
             yield (
-                f"asked for {requested:,} tokens, the text gave {self._tokenizer.vocab_size:,}: "
+                f"asked for {requested:,} tokens, the text gave {self.tokenizer.vocab_size:,}: "
                 "it has no more pairs to merge"
             )
-        yield self._corpus.held_out.describe()
+        yield self.corpus.held_out.describe()
         for split in SPLITS:
             found = stats[split]
             tokens = found.tokens_kept + found.tokens_dropped

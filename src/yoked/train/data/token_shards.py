@@ -159,36 +159,17 @@ class _SplitWriter:
         return SplitShard(len(self._index), self.text_bytes, self._tokens, self._file.sha256)
 
 
-def tokenise(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    shards: TokenShardFolder,
-    *,
-    threads: int,
-    total_bytes: int,
-    progress: ProgressSink,
-    shard_bytes: int = SHARD_TEXT_BYTES,
-) -> None:
-    """Tokenise the rest of the corpus into further shards.
-
-    total_bytes: estimated text of the corpus, for progress and messages.
-    """
-    maker = _ShardMaker(corpus, tokenizer, shards, threads, total_bytes, progress)
-    while not shards.complete:
-        # Still to be written: the missing tokens, and afterwards the rows with all tokens.
-        text_size = max(0, total_bytes - shards.text_bytes) + total_bytes
-        with writing_to(shards.folder, estimate_token_bytes(text_size, shards.dtype)):
-            shards.shards.append(maker.make(shard_bytes))
-
-
 def estimate_token_bytes(text_bytes: int, dtype: np.dtype[Any]) -> int:
     """Estimated bytes of a text's tokens: a byte of text gives a quarter token or less."""
     return text_bytes * dtype.itemsize // 4
 
 
 @dataclass(frozen=True)
-class _ShardMaker:
-    """Makes the next shard."""
+class ShardMaker:
+    """Tokenises the rest of a corpus into further shards.
+
+    total_bytes: estimated text of the corpus, for progress and messages.
+    """
 
     corpus: Corpus
     tokenizer: Tokenizer
@@ -197,7 +178,16 @@ class _ShardMaker:
     total_bytes: int
     progress: ProgressSink
 
-    def make(self, shard_bytes: int) -> TokenShard:
+    def run(self, shard_bytes: int) -> None:
+        """Make all shards that are missing, each of at least `shard_bytes` of text but the last."""
+        while not self.shards.complete:
+            # Still to be written: the missing tokens, and afterwards the rows with all tokens.
+            text_size = max(0, self.total_bytes - self.shards.text_bytes) + self.total_bytes
+            needed_bytes = estimate_token_bytes(text_size, self.shards.dtype)
+            with writing_to(self.shards.folder, needed_bytes):
+                self.shards.shards.append(self._make_next(shard_bytes))
+
+    def _make_next(self, shard_bytes: int) -> TokenShard:
         number = len(self.shards.shards)
         with contextlib.ExitStack() as stack:
             writers: dict[Split, _SplitWriter] = {}
