@@ -29,13 +29,7 @@ from yoked.train.checkpoint_files import (
     optim_name,
 )
 from yoked.train.checkpoint_reading import read_meta, read_model, read_tensors
-from yoked.train.nanochat_format import (
-    LiveTensors,
-    OptimState,
-    Snapshot,
-    from_nanochat,
-    to_nanochat,
-)
+from yoked.train.nanochat_format import OptimState, Snapshot, from_nanochat, to_nanochat
 from yoked.units import format_bytes
 
 RESUME_FLAG = "--resume-from-step"
@@ -159,7 +153,7 @@ class CheckpointStore:
         document = json.dumps({"step": step, **meta, "yoked": dict(extra)}, indent=2).encode()
         needed_bytes = _size_bytes(model_state, optim_state) + len(document) + _OVERHEAD_BYTES
         self._require_room(step, needed_bytes)
-        snapshot: Snapshot = self._buffers if background else LiveTensors()
+        snapshot = self._buffers if background else Snapshot()
         shapes = {name: tuple(tensor.shape) for name, tensor in model_state.items()}
         settings = optim_state["settings"]
         optimizer = to_nanochat(optim_state, shapes, settings=settings, snapshot=snapshot)

@@ -21,7 +21,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,18 +34,12 @@ from yoked.train.tokenizer import Tokenizer
 OptimState = dict[str, dict[str, dict[str, Any]]]
 
 
-class Snapshot(Protocol):
-    """How tensors are taken over into a state that is to be written."""
+class Snapshot:
+    """How tensors are taken over into a state that is to be written.
 
-    def keep(self, key: str, tensor: Tensor, /) -> Tensor:
-        """The tensor on the host, in a storage of its own size."""
-
-    def stack(self, key: str, tensors: Sequence[Tensor], /) -> Tensor:
-        """The tensors stacked along a new first dimension, on the host."""
-
-
-class LiveTensors:
-    """Takes tensors as they are, copying only what could not be written as it is."""
+    Here as they are, and copied only where they could not be written so: they must not change
+    before they are written.
+    """
 
     def keep(self, _key: str, tensor: Tensor, /) -> Tensor:
         """The tensor itself, unless it is a view of something larger or on a device."""
@@ -71,7 +65,7 @@ def to_nanochat(
     state: ours, whole (all owners' parts merged); parameters never updated yet may be absent.
     settings: of each group by its name, as `group_settings` has them.
     """
-    snapshot = snapshot or LiveTensors()
+    snapshot = snapshot or Snapshot()
     tensors: dict[int, dict[str, Any]] = {}
     param_groups: list[dict[str, Any]] = []
     first = 0
