@@ -136,28 +136,21 @@ def generate(
             f"cannot draw with temperature {temperature}, max_tokens {max_tokens}, top_k {top_k}",
             fix="give temperature and max_tokens of 0 or more, top_k of 1 or more",
         )
-    return _generate(model, prompt_ids, max_tokens, temperature, top_k, seed, stop_ids)
 
+    def tokens() -> Iterator[int]:
+        decoder = CachedDecoder(model)
+        generator = torch.Generator().manual_seed(seed)  # the CPU's: a GPU draws other numbers
+        unread = prompt_ids
+        for _ in range(max_tokens):
+            logits = decoder.advance(unread)
+            token = _sample_token(logits.cpu(), temperature, top_k, generator)
+            if token in stop_ids:
+                return
+            yield token
+            unread = [token]
 
-def _generate(
-    model: GPT,
-    prompt_ids: Sequence[int],
-    max_tokens: int,
-    temperature: float,
-    top_k: int | None,
-    seed: int,
-    stop_ids: Collection[int],
-) -> Iterator[int]:
-    decoder = CachedDecoder(model)
-    generator = torch.Generator().manual_seed(seed)  # the CPU's: a GPU draws other numbers
-    unread = prompt_ids
-    for _ in range(max_tokens):
-        logits = decoder.advance(unread)
-        token = _sample_token(logits.cpu(), temperature, top_k, generator)
-        if token in stop_ids:
-            return
-        yield token
-        unread = [token]
+    # As a generator, this function would check its arguments when the first token is asked for.
+    return tokens()
 
 
 def _sample_token(
