@@ -122,7 +122,7 @@ def from_nanochat(state_dict: Mapping[str, Any], shapes: Shapes) -> OptimState:
                         state["adamw"][name] = _adamw_entry(name, tensors[index], shapes)
             elif indices[0] in tensors:
                 state["muon"].update(_unstack_group(group, tensors[indices[0]], shapes))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
         raise CheckpointError(f"it is not an optimizer state of nanochat's ({error!r}).") from error
     return state
 

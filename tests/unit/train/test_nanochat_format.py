@@ -96,6 +96,16 @@ def test_something_that_is_no_optimizer_state_is_refused(tiny_state):
         from_nanochat({"weights": 1}, tiny_state().shapes)
 
 
+@pytest.mark.parametrize("step", [float("inf"), torch.zeros(2), "last"])
+def test_a_step_that_is_no_number_is_refused(tiny_state, step):
+    state = tiny_state()
+    theirs = to_nanochat(state.optim, state.shapes, settings=state.settings)
+    theirs["state"][0]["step"] = step
+
+    with pytest.raises(CheckpointError, match="not an optimizer state"):
+        from_nanochat(theirs, state.shapes)
+
+
 def test_the_meta_file_has_every_key_that_nanochat_resumes_with():
     meta = checkpoint_meta(
         model_config={"n_layer": 2},
