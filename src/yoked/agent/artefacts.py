@@ -6,6 +6,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from yoked.agent.ask import sysctl
 from yoked.agent.server import Call
 from yoked.paths import cache_root
 
@@ -18,7 +19,7 @@ def answer_kernels_here(call: Call) -> dict[str, Any]:
 
 def cpu_type() -> str:
     """Architecture, features and C library: what decides whether machine code runs elsewhere."""
-    features = ""
+    features = sysctl("machdep.cpu.brand_string")  # "" elsewhere than on a Mac
     if platform.system() == "Linux":
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("flags", "Features")):

@@ -90,7 +90,7 @@ def part_processors(args: Mapping[str, Any]) -> dict[str, Any]:
     found = facts()
     return {
         "online": found["threads"],
-        "affinity": len(affinity()) if hasattr(resource, "prlimit") else found["threads"],
+        "affinity": len(affinity()),
         "quota_cores": found["cpu_quota"],
         "fast_cores": found["fast_cores"],
         "slow_cores": found["cores"] - found["fast_cores"],

@@ -25,8 +25,10 @@ def facts() -> dict[str, Any]:
 
 
 def affinity() -> tuple[int, ...]:
-    """The logical CPUs that this process may use."""
-    return tuple(sorted(os.sched_getaffinity(0)))
+    """The logical CPUs that this process may use: all of them on a system without affinity."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
 
 
 def linux_facts(proc: Path, cpus: Path, cgroups: Path, allowed: tuple[int, ...]) -> dict[str, Any]:
@@ -35,16 +37,16 @@ def linux_facts(proc: Path, cpus: Path, cgroups: Path, allowed: tuple[int, ...])
     allowed: the logical CPUs that affinity leaves.
     """
     online = _range(text(cpus / "online")) or allowed
-    cores = _first_of_each_core(cpus, online)
-    mine = _first_of_each_core(cpus, allowed)
-    fast = _fast(cpus, mine)
+    cores = first_of_each_core(cpus, online)
+    mine = first_of_each_core(cpus, allowed)
+    fast = fast_cores(cpus, mine)
     quota = cpu_quota(proc, cgroups)
     usable = len(fast) if quota is None else max(1, min(len(fast), int(quota + 0.5)))
     return {
         "cpu_model": cpu_model(text(proc / "cpuinfo")),
         "cores": len(cores),
         "threads": len(online),
-        "fast_cores": len(_fast(cpus, cores)),
+        "fast_cores": len(fast_cores(cpus, cores)),
         "cpu_quota": quota,
         "usable_cores": usable,
     }
@@ -69,7 +71,7 @@ def _range(written: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _first_of_each_core(cpus: Path, numbers: tuple[int, ...]) -> tuple[int, ...]:
+def first_of_each_core(cpus: Path, numbers: tuple[int, ...]) -> tuple[int, ...]:
     """One logical CPU of each physical core."""
     seen: set[int] = set()
     firsts = []
@@ -81,8 +83,11 @@ def _first_of_each_core(cpus: Path, numbers: tuple[int, ...]) -> tuple[int, ...]
     return tuple(firsts)
 
 
-def _fast(cpus: Path, numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Without efficiency cores: by capacity (Arm) or highest frequency (x86), where it is told."""
+def fast_cores(cpus: Path, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Of these CPUs, those that are not efficiency cores; all of them where no file tells.
+
+    Told by capacity (Arm) or highest frequency (x86), from the first file that all of them have.
+    """
     for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
         speeds = {each: number(cpus / f"cpu{each}" / name) for each in numbers}
         known = [speed for speed in speeds.values() if speed is not None]

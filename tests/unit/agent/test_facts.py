@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +56,20 @@ def test_facts_need_nothing_but_the_standard_library() -> None:
 # ---- processors ----
 
 
-def cores(root: Path, siblings: list[str], frequencies: list[int] | None = None) -> Path:
+def cores(
+    root: Path,
+    siblings: list[str],
+    frequencies: Sequence[int] = (),
+    capacities: Sequence[int] = (),
+) -> Path:
+    """Frequencies and capacities of the first CPUs, or of none."""
     files = {"online": f"0-{len(siblings) - 1}\n"}
     for number, text in enumerate(siblings):
         files[f"cpu{number}/topology/thread_siblings_list"] = f"{text}\n"
-        if frequencies:
-            files[f"cpu{number}/cpufreq/cpuinfo_max_freq"] = f"{frequencies[number]}\n"
+    for number, frequency in enumerate(frequencies):
+        files[f"cpu{number}/cpufreq/cpuinfo_max_freq"] = f"{frequency}\n"
+    for number, capacity in enumerate(capacities):
+        files[f"cpu{number}/cpu_capacity"] = f"{capacity}\n"
     return write(root / "cpu", files)
 
 
@@ -84,6 +94,48 @@ def test_affinity_leaves_fewer_cores_to_use(tmp_path: Path) -> None:
 
     assert told["cores"] == 4
     assert told["usable_cores"] == 1
+
+
+def test_threads_of_a_core_need_not_be_numbered_side_by_side(tmp_path: Path) -> None:
+    cpus = cores(tmp_path, ["0,2", "1,3", "0,2", "1,3"])
+
+    assert processors.first_of_each_core(cpus, (0, 1, 2, 3)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "capacities", "fast"),
+    [
+        ((5_700_000, 5_500_000, 5_200_000, 5_200_000), (), (0, 1, 2, 3)),
+        ((2_000_000,) * 4, (446, 446, 1024, 1024), (2, 3)),
+        ((4_000_000, 2_000_000), (), (0, 1, 2, 3)),
+        ((4_000_000,) * 4, (1024, 446), (0, 1, 2, 3)),
+    ],
+    ids=[
+        "boost bins of equal cores",
+        "Arm: capacity before frequency",
+        "a core of unknown speed is not a slow one",
+        "capacities are not compared with frequencies",
+    ],
+)
+def test_slow_cores_are_those_that_a_file_of_every_core_says_are_far_slower(
+    tmp_path: Path, frequencies: Sequence[int], capacities: Sequence[int], fast: tuple[int, ...]
+) -> None:
+    cpus = cores(tmp_path, ["0", "1", "2", "3"], frequencies, capacities)
+
+    assert processors.fast_cores(cpus, (0, 1, 2, 3)) == fast
+
+
+def test_where_only_slow_cores_are_left_they_are_the_fast_ones(tmp_path: Path) -> None:
+    assert processors.fast_cores(cores(tmp_path, HYBRID, SPEEDS), (4, 5)) == (4, 5)
+
+
+def test_a_system_without_affinity_leaves_all_its_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5, 2}, raising=False)
+    assert processors.affinity() == (2, 5)
+
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert processors.affinity() == (0, 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import torch
 
-from yoked.agent.processors import CGROUPS, cpu_quota
+from yoked.agent.processors import (
+    CGROUPS,
+    CPUS,
+    affinity,
+    cpu_quota,
+    fast_cores,
+    first_of_each_core,
+)
 from yoked.errors import UsageError
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.decisions.decision import Decision
-
-CPUS = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True)
@@ -43,50 +46,12 @@ class ThreadPlan:
     reason: str
 
 
-def read_cores(
-    root: Path = CPUS, allowed: tuple[int, ...] | None = None, quota: float | None = None
-) -> Cores:
-    """The cores of this host, from sysfs where there is one.
-
-    root: a folder like /sys/devices/system/cpu. allowed: logical CPUs, default: the affinity.
-    quota: CPUs, default: the control group's.
-    Hybrid CPUs are recognised by unequal cpu_capacity (Arm) or maximal frequency (x86).
-    """
-    if allowed is None:
-        allowed = (
-            tuple(sorted(os.sched_getaffinity(0)))
-            if hasattr(os, "sched_getaffinity")
-            else tuple(range(psutil.cpu_count() or 1))
-        )
-    if quota is None and sys.platform == "linux":
-        quota = cpu_quota(Path("/proc"), CGROUPS)
-    seen: set[str] = set()
-    first_of_core: list[int] = []
-    for cpu in allowed:
-        siblings = _read(root / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu)
-        if siblings not in seen:
-            seen.add(siblings)
-            first_of_core.append(cpu)
-    speeds = _speeds(root, first_of_core)
-    # Boost bins of equal cores differ by a few percent; efficiency cores by far more.
-    fast = tuple(cpu for cpu in first_of_core if speeds[cpu] >= 0.85 * max(speeds.values()))
-    return Cores(fast, allowed, len(fast) < len(first_of_core), quota)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None
-
-
-def _speeds(root: Path, cpus: list[int]) -> dict[int, int]:
-    """Relative speeds, from the first file that all the CPUs have; all alike without one."""
-    for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
-        texts = {cpu: _read(root / f"cpu{cpu}/{name}") or "" for cpu in cpus}
-        if all(text.isdecimal() for text in texts.values()):
-            return {cpu: int(text) for cpu, text in texts.items()}
-    return dict.fromkeys(cpus, 1)
+def read_cores(root: Path = CPUS) -> Cores:
+    """The cores of this host that this process may use. root: like /sys/devices/system/cpu."""
+    allowed = affinity()
+    cores = first_of_each_core(root, allowed)
+    fast = fast_cores(root, cores)
+    return Cores(fast, allowed, len(fast) < len(cores), cpu_quota(Path("/proc"), CGROUPS))
 
 
 def plan_threads(
@@ -123,7 +88,7 @@ def plan_threads(
     return ThreadPlan(threads, mine if cores.hybrid else None, reason)
 
 
-def set_threads(config: TrainConfig, rank_info: RankInfo) -> tuple[int, Decision]:
+def set_threads(config: TrainConfig, rank_info: RankInfo) -> Decision:
     """Set the number of threads of this rank, and pin it where that helps."""
     text = os.environ.get("OMP_NUM_THREADS", "")
     outside = int(text) if text.isdecimal() and int(text) > 0 else None
@@ -141,4 +106,4 @@ def set_threads(config: TrainConfig, rank_info: RankInfo) -> tuple[int, Decision
         os.sched_setaffinity(0, plan.cores)
     torch.set_num_threads(plan.threads)
     pinned = f", pinned to CPUs {', '.join(map(str, plan.cores))}" if plan.cores else ""
-    return plan.threads, Decision("threads", str(plan.threads), plan.reason + pinned)
+    return Decision("threads", str(plan.threads), plan.reason + pinned)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,95 +10,21 @@ from hypothesis import strategies as st
 from yoked.errors import UsageError
 from yoked.train.decisions.threads import Cores, plan_threads, read_cores
 
-GHZ = 1_000_000
 
+def test_of_a_hybrid_cpu_one_thread_of_each_performance_core_is_fast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    siblings = ("0-1", "0-1", "2-3", "2-3", "4", "5")
+    for cpu, threads_of_core in enumerate(siblings):
+        folder = tmp_path / f"cpu{cpu}"
+        (folder / "topology").mkdir(parents=True)
+        (folder / "topology/thread_siblings_list").write_text(threads_of_core)
+        (folder / "cpu_capacity").write_text("1024" if cpu < 4 else "446")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 4}, raising=False)
 
-def make_cpu(
-    root: Path, cpu: int, siblings: str, *, max_khz: int | None = None, capacity: int | None = None
-) -> None:
-    folder = root / f"cpu{cpu}"
-    (folder / "topology").mkdir(parents=True)
-    (folder / "topology/thread_siblings_list").write_text(siblings + "\n")
-    if max_khz is not None:
-        (folder / "cpufreq").mkdir()
-        (folder / "cpufreq/cpuinfo_max_freq").write_text(f"{max_khz}\n")
-    if capacity is not None:
-        (folder / "cpu_capacity").write_text(f"{capacity}\n")
+    cores = read_cores(tmp_path)
 
-
-def make_hybrid_pc(root: Path) -> None:
-    """Two performance cores of two threads each, four efficiency cores."""
-    for cpu in range(4):
-        make_cpu(root, cpu, "0-1" if cpu < 2 else "2-3", max_khz=int(5.8 * GHZ))
-    for cpu in range(4, 8):
-        make_cpu(root, cpu, str(cpu), max_khz=int(4.3 * GHZ))
-
-
-def test_one_thread_of_each_physical_core_counts(tmp_path: Path):
-    for cpu in range(4):
-        make_cpu(tmp_path, cpu, "0,2" if cpu % 2 == 0 else "1,3", max_khz=4 * GHZ)
-
-    assert read_cores(tmp_path, (0, 1, 2, 3)) == Cores((0, 1), (0, 1, 2, 3), hybrid=False)
-
-
-def test_efficiency_cores_are_left_out(tmp_path: Path):
-    make_hybrid_pc(tmp_path)
-
-    assert read_cores(tmp_path, tuple(range(8))) == Cores((0, 2), tuple(range(8)), hybrid=True)
-
-
-def test_boost_bins_of_equal_cores_are_not_taken_for_efficiency_cores(tmp_path: Path):
-    for cpu, khz in enumerate((5_700_000, 5_500_000, 5_200_000)):
-        make_cpu(tmp_path, cpu, str(cpu), max_khz=khz)
-
-    assert read_cores(tmp_path, (0, 1, 2)) == Cores((0, 1, 2), (0, 1, 2), hybrid=False)
-
-
-def test_arm_cores_are_told_apart_by_capacity_before_frequency(tmp_path: Path):
-    for cpu, capacity in enumerate((446, 446, 1024, 1024)):
-        make_cpu(tmp_path, cpu, str(cpu), max_khz=2 * GHZ, capacity=capacity)
-
-    assert read_cores(tmp_path, (0, 1, 2, 3)).fast == (2, 3)
-
-
-def test_without_sysfs_every_allowed_cpu_is_a_fast_core(tmp_path: Path):
-    cores = read_cores(tmp_path / "absent", (0, 1, 5))
-
-    assert cores == Cores((0, 1, 5), (0, 1, 5), hybrid=False)
-
-
-def test_a_core_whose_speed_is_unknown_is_not_taken_for_a_slow_one(tmp_path: Path):
-    make_cpu(tmp_path, 0, "0", max_khz=4 * GHZ)
-    make_cpu(tmp_path, 1, "1")
-
-    assert read_cores(tmp_path, (0, 1)) == Cores((0, 1), (0, 1), hybrid=False)
-
-
-def test_capacities_and_frequencies_are_not_compared_with_each_other(tmp_path: Path):
-    make_cpu(tmp_path, 0, "0", max_khz=4 * GHZ, capacity=1024)
-    make_cpu(tmp_path, 1, "1", max_khz=4 * GHZ)
-
-    assert read_cores(tmp_path, (0, 1)).fast == (0, 1)
-
-
-def test_only_cpus_of_the_affinity_are_used(tmp_path: Path):
-    make_hybrid_pc(tmp_path)
-
-    assert read_cores(tmp_path, (1, 3, 4)).fast == (1, 3)
-    assert read_cores(tmp_path, (5, 6)) == Cores((5, 6), (5, 6), hybrid=False)
-
-
-def test_the_affinity_of_the_process_is_the_default(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5, 2}, raising=False)
-
-    assert read_cores(tmp_path).allowed == (2, 5)
-
-
-def test_a_system_without_affinity_has_all_its_cpus(tmp_path: Path, monkeypatch):
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(psutil, "cpu_count", lambda: 3)
-
-    assert read_cores(tmp_path).allowed == (0, 1, 2)
+    assert (cores.fast, cores.allowed, cores.hybrid) == ((0, 2), (0, 1, 2, 3, 4), True)
 
 
 @given(fast=st.integers(1, 40), ranks=st.integers(1, 12))
