@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 
 import torch
 
+from yoked.agent import processors
 from yoked.errors import DeviceError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -44,6 +46,13 @@ def pick_device(device_type: str, local_rank: int) -> torch.device:
     return torch.device(device_type)
 
 
+def device_name(device: torch.device) -> str:
+    """The model of the GPU, or of this host's CPU."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return str(processors.facts()["cpu_model"])
+
+
 def synchronize(device: torch.device) -> None:
     """Wait for what was started on a GPU; on a CPU nothing is to be waited for."""
     if device.type == "cuda":
@@ -60,16 +69,9 @@ def keep_freed_memory() -> None:
     import ctypes
 
     trim_threshold, top_pad, mmap_threshold = -1, -2, -3
-    if not hasattr(os, "confstr") or "glibc" not in _libc_version():
+    if platform.libc_ver()[0] != "glibc":
         return
     libc = ctypes.CDLL(None)
     libc.mallopt(mmap_threshold, 32 << 20)
     libc.mallopt(trim_threshold, (1 << 31) - 1)
     libc.mallopt(top_pad, 64 << 20)
-
-
-def _libc_version() -> str:
-    try:
-        return os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (ValueError, OSError):
-        return ""

@@ -30,6 +30,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
+from yoked.agent.artefacts import cpu_type
 from yoked.paths import cache_root, private_folder
 
 SOURCE = Path(__file__).with_name("elementwise.c")
@@ -104,15 +105,6 @@ def _last_line(error: Exception) -> str:
     return output.rpartition("\n")[2] or type(error).__name__
 
 
-def cpu_features() -> str:
-    """What a compiled artefact depends on: architecture and CPU features, as one string."""
-    if platform.system() == "Linux":
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith(("flags", "Features")):
-                return platform.machine() + " " + line.partition(":")[2].strip()
-    return f"{platform.machine()} {platform.processor()} {platform.platform()}"
-
-
 def _build(compiler: str) -> tuple[Path, bool]:
     """Compile unless an equal artefact is there; returns its path and whether it is new."""
     flags = [*FLAGS, *_architecture_flags()]
@@ -121,7 +113,7 @@ def _build(compiler: str) -> tuple[Path, bool]:
     ).stdout
     sources = (SOURCE, CODECS_SOURCE)
     texts = [source.read_text() for source in sources]
-    identity = "\0".join([*texts, version, cpu_features(), *flags])
+    identity = "\0".join([*texts, version, cpu_type(), *flags])
     folder = cache_root() / "kernels" / hashlib.sha256(identity.encode()).hexdigest()[:16]
     target = folder / "elementwise.so"
     if target.exists():
@@ -151,7 +143,7 @@ def _architecture_flags() -> list[str]:
             return ["-march=haswell"]
         if held == "default":
             return []
-        if "avx512f" in cpu_features():
+        if "avx512f" in cpu_type():
             return ["-march=native", "-mprefer-vector-width=512"]  # gcc prefers 256 on many CPUs
     return ["-mcpu=native" if platform.machine() == "arm64" else "-march=native"]
 
