@@ -17,7 +17,7 @@ import pytest
 from yoked.errors import DataError
 from yoked.launch.here import RankCrash
 from yoked.train.__main__ import parse
-from yoked.train.setup import COLLECTIVE_TIMEOUT_S
+from yoked.train.comm.communicator import COLLECTIVE_TIMEOUT_S
 
 pytestmark = pytest.mark.distributed
 

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from yoked.agent import processors
 from yoked.costmodel.model_shape import ModelShape
 from yoked.records.measurement import Compute, StepCost
 from yoked.train import kernels
@@ -33,10 +32,16 @@ from yoked.train.decisions.compute import ComputeChoices, configure_model, measu
 from yoked.train.decisions.products import choose_dtype, libraries_for, measure_dtypes
 from yoked.train.decisions.threads import set_threads
 from yoked.train.decisions.timing import best_time_s
-from yoked.train.device import DTYPES, keep_freed_memory, pick_device, synchronize
+from yoked.train.device import (
+    DTYPES,
+    device_name,
+    keep_freed_memory,
+    pick_device,
+    synchronize,
+)
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT
-from yoked.train.model.linear import MatmulBackend, mm_nt
+from yoked.train.model.linear import mm_nt
 from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
@@ -44,13 +49,12 @@ from yoked.train.optim.schedule import Schedule
 from yoked.train.resolve import common_device_type, resolve
 from yoked.train.trainer import Rows, Trainer
 
-# A dtype is not tried where one micro-batch would take longer in it.
-MOST_BATCH_S = 4.0
+# A dtype is not tried where one micro-batch would take so long in it; where the first step takes
+# longer, no second one is taken.
+LONG_S = 4.0
 # Steps of one kind after a first one: that many, or until they took so long.
 MOST_STEPS = 6
 LIMIT_S = 1.0
-# No further step where the first takes so long.
-LONG_S = 4.0
 # Beside a row that takes so long, what does not grow with the rows is nothing.
 SLOW_ROW_S = 2.0
 # A product that takes so long is large enough.
@@ -141,7 +145,7 @@ def profile(
         choices[dtype] = [str(choice) for choice in compute.choices]
     return {
         "host": host,
-        "compute": [dataclasses.asdict(each) for each in rates(host, device, threads[0])],
+        "compute": [dataclasses.asdict(each) for each in rates(host, device, int(threads.value))],
         "step_costs": [dataclasses.asdict(each) for each in costs],
         "choices": choices,
     }
@@ -157,7 +161,7 @@ def dtypes_to_try(times_s: dict[str, float], batch_s: Callable[[], float]) -> It
     yield fastest
     for dtype in others:
         foreseen_s = batch_s() * times_s[dtype] / times_s[fastest]
-        if dtype == "float32" or foreseen_s < MOST_BATCH_S:
+        if dtype == "float32" or foreseen_s < LONG_S:
             yield dtype
 
 
@@ -309,7 +313,7 @@ def rates(host: str, device: torch.device, threads: int) -> list[Compute]:
         Compute(
             host=host,
             device=str(device),
-            device_name=_name_of(device),
+            device_name=device_name(device),
             dtype=name,
             threads=threads,
             flops_per_s=flops_per_s(device, name),
@@ -327,15 +331,11 @@ def flops_per_s(device: torch.device, dtype: str) -> float:
         a, b = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
         took_s = min(
             best_time_s(functools.partial(mm_nt, a, b, backend), device)
-            for backend in _libraries(device, kind)
+            for backend in libraries_for(device, kind, "auto")
         )
         if took_s >= PRODUCT_S or size >= LARGEST_PRODUCT:
             return 2.0 * size**3 / took_s
         size *= 2
-
-
-def _libraries(device: torch.device, dtype: torch.dtype) -> tuple[MatmulBackend, ...]:
-    return libraries_for(device, dtype, "auto")
 
 
 def copy_bytes_per_s(device: torch.device) -> float:
@@ -343,12 +343,6 @@ def copy_bytes_per_s(device: torch.device) -> float:
     source = torch.ones(COPY_BYTES // 4, device=device)
     target = torch.empty_like(source)
     return 2.0 * source.nbytes / best_time_s(lambda: target.copy_(source), device)
-
-
-def _name_of(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return str(processors.facts()["cpu_model"])
 
 
 def main(argv: list[str]) -> int:

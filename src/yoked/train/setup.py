@@ -30,7 +30,7 @@ from yoked.ranks.meeting import meet, tell_if_unproved
 from yoked.train import kernels
 from yoked.train.balance.initial import InitialShares, initial_shares, level_alike
 from yoked.train.balance.text import percents
-from yoked.train.comm.communicator import Communicator
+from yoked.train.comm.communicator import COLLECTIVE_TIMEOUT_S, Communicator
 from yoked.train.comm.control import run_on_all_ranks, run_on_ranks
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
@@ -58,8 +58,6 @@ from yoked.train.resolve import (
 )
 from yoked.train.speeds import measure_speeds
 
-# Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
-COLLECTIVE_TIMEOUT_S = 600
 # Set by yoked.launch.bootstrap.spawn.
 MEETING_FILE = "YOKED_MEETING_FILE"
 
@@ -234,7 +232,7 @@ def setup_run(
 
 def setup_devices(
     config: TrainConfig, rank_info: RankInfo
-) -> tuple[torch.device, Communicator, tuple[int, Decision]]:
+) -> tuple[torch.device, Communicator, Decision]:
     """This rank's device and threads, and the connections to the others."""
     device = run_on_all_ranks(
         Communicator(), lambda: pick_device(config.device_type, rank_info.local_rank)

@@ -20,6 +20,8 @@ from yoked.errors import YokedError
 from yoked.ranks.exchange import Read, decode, encode, gather_json
 from yoked.train.comm.step_clock import StepClock, WaitsFor
 
+# Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
+COLLECTIVE_TIMEOUT_S = 600
 # Tags of a message kind.
 MOST_OF_A_KIND = 100_000
 
@@ -94,10 +96,6 @@ class Work:
             if self._finish is not None:
                 self._finish()
                 self._finish = None
-
-    def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._work is None or bool(self._work.is_completed())
 
 
 def _failed(name: str, error: RuntimeError) -> YokedError:

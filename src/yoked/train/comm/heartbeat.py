@@ -11,32 +11,21 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 
 from yoked.ranks.exchange import read_flag
-from yoked.train.comm.communicator import Communicator, PeerLostError
+from yoked.train.comm.communicator import COLLECTIVE_TIMEOUT_S, Communicator, PeerLostError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 BEAT_S = 5.0
-SILENCE_S = 600.0
 LONGEST_LOOK_S = 1.0
 
 T = TypeVar("T")
 _turns = itertools.count()  # ranks call in one order, so their numbers agree
-
-
-class Store(Protocol):
-    """What is used of torch.distributed's key-value store."""
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Add to a counter, which begins at 0; returns the sum."""
-
-    def set(self, key: str, value: str, /) -> None:
-        """Set a key."""
-
-    def check(self, keys: list[str], /) -> bool:
-        """Whether all keys are set."""
 
 
 def run_with_heartbeat(
@@ -46,7 +35,7 @@ def run_with_heartbeat(
 
     Collective: every rank calls this, in the same order. Traffic: a few bytes to the store every
     BEAT_S. act must not raise. Raises PeerLostError on a rank that waits when one that works was
-    not heard of for SILENCE_S.
+    not heard of for COLLECTIVE_TIMEOUT_S.
     """
     if not comm.active:
         return act() if works else None
@@ -91,9 +80,9 @@ def wait_for_heartbeat(store: Store, key: str, who: str, what: str) -> None:
         now = time.monotonic()
         if now_beats != beats:
             beats, heard = now_beats, now
-        elif now - heard > SILENCE_S:
+        elif now - heard > COLLECTIVE_TIMEOUT_S:
             raise PeerLostError(
-                f"{who} was not heard of for {SILENCE_S:.0f} s in {what}",
+                f"{who} was not heard of for {COLLECTIVE_TIMEOUT_S:.0f} s in {what}",
                 fix="see whether it hangs or its host sleeps, then start again",
             )
         time.sleep(pause_s)

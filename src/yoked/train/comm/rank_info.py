@@ -18,13 +18,9 @@ class RankInfo:
     @classmethod
     def from_environment(cls) -> RankInfo:
         """As torchrun's variables have it; without them, the only rank."""
-        read = {
-            name: int(os.environ.get(name, default))
-            for name, default in (
-                ("RANK", "0"),
-                ("LOCAL_RANK", "0"),
-                ("WORLD_SIZE", "1"),
-                ("LOCAL_WORLD_SIZE", "1"),
-            )
-        }
-        return cls(read["RANK"], read["LOCAL_RANK"], read["WORLD_SIZE"], read["LOCAL_WORLD_SIZE"])
+        return cls(
+            rank=int(os.environ.get("RANK", "0")),
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            world_size=int(os.environ.get("WORLD_SIZE", "1")),
+            local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        )

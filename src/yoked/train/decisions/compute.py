@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import platform
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from yoked.agent.processors import cpu_model
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import DeviceError
 from yoked.ranks.exchange import read_number, read_table_of
@@ -30,9 +27,9 @@ from yoked.train.decisions.products import (
     products_name,
 )
 from yoked.train.decisions.timing import thread_time_clock, time_interleaved
-from yoked.train.device import DTYPES
+from yoked.train.device import DTYPES, device_name
 from yoked.train.model.attention import ATTENTION_PATHS, BLOCKED_MAX_TOKENS, AttentionPath, attend
-from yoked.train.model.gpt import GPT
+from yoked.train.model.gpt import GPT, Linear
 from yoked.train.model.linear import MatmulBackends
 
 RECORDED = "as recorded with the run"
@@ -56,7 +53,7 @@ def choose_compute(
     model_config: ModelShape,
     device: torch.device,
     comm: Communicator,
-    threads: tuple[int, Decision],
+    threads: Decision,
     recorded: Sequence[dict[str, Any]],
 ) -> ComputeChoices:
     """Choose on this rank, by measuring unless an earlier attempt of the run did. Collective.
@@ -83,10 +80,9 @@ def choose_compute(
             return measured_compute(config, model_config, device, dtype, measured, threads)
         assert earlier is not None
         layers, head = MatmulBackends(**earlier["layers"]), MatmulBackends(**earlier["head"])
-        path: AttentionPath = earlier["attention"]
         return _computing(
             (layers, head, Decision("matmul", products_name(layers, head), RECORDED)),
-            (path, Decision("attention", path, RECORDED)),
+            Decision("attention", earlier["attention"], RECORDED),
             dtype,
             threads,
             choose_compile(config.compile, device),
@@ -101,7 +97,7 @@ def measured_compute(
     device: torch.device,
     dtype: Decision,
     measured: ProductChoice,
-    threads: tuple[int, Decision],
+    threads: Decision,
 ) -> ComputeChoices:
     """How this rank computes in that dtype, by what its products took."""
     # First: it says whether the passes that attention is timed with are compiled.
@@ -114,13 +110,7 @@ def measured_compute(
         ]
     return _computing(
         choose_products(times, config.matmul),
-        choose_attention(
-            model_config,
-            device,
-            DTYPES[dtype.value],
-            model_config.sequence_len,
-            config.attention,
-        ),
+        choose_attention(model_config, device, DTYPES[dtype.value], config.attention),
         dtype,
         threads,
         compiled,
@@ -131,17 +121,17 @@ def choose_attention(
     config: ModelShape,
     device: torch.device,
     dtype: torch.dtype,
-    tokens: int,
     asked: AttentionPath | Literal["auto"] = "auto",
-) -> tuple[AttentionPath, Decision]:
-    """The faster attention path, forward and backward, for one row of this length."""
+) -> Decision:
+    """The faster attention path, forward and backward, for one row of the model's length."""
     if asked != "auto":
-        return asked, Decision("attention", asked, "asked for with --attention")
+        return Decision("attention", asked, "asked for with --attention")
     if device.type != "cpu":
-        return "sdpa", Decision("attention", "sdpa", f"PyTorch's kernels for {device.type}")
+        return Decision("attention", "sdpa", f"PyTorch's kernels for {device.type}")
+    tokens = config.sequence_len
     if tokens > BLOCKED_MAX_TOKENS:
         reason = f"the blocked path keeps T^2/2 numbers a head, too many for {tokens} tokens"
-        return "sdpa", Decision("attention", "sdpa", reason)
+        return Decision("attention", "sdpa", reason)
     shape = (1, tokens, config.n_head, config.head_dim)
     q, k, v = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))
 
@@ -155,7 +145,7 @@ def choose_attention(
     other = max(times, key=lambda path: times[path])
     reason = f"{times[other] / times[best]:.2f}x {other} here"
     measured = {f"{path}_s_per_row": took for path, took in times.items()}
-    return best, Decision("attention", best, reason, measured)
+    return Decision("attention", best, reason, measured)
 
 
 def choose_compile(asked: str, device: torch.device) -> Decision:
@@ -194,15 +184,10 @@ def configure_model(
     """Set what was chosen on the model's layers."""
     for block in model.blocks:
         block.attn.path = attention
-        for matrix in (
-            block.attn.c_q,
-            block.attn.c_k,
-            block.attn.c_v,
-            block.attn.c_proj,
-            block.mlp.c_fc,
-            block.mlp.c_proj,
-        ):
-            matrix.backends = layers
+        for module in block.modules():
+            # The gate is too small for the choice of a library to matter: it was not measured.
+            if isinstance(module, Linear) and module is not block.attn.ve_gate:
+                module.backends = layers
         if compile_blocks:
             # One graph for all layers of a kind; the whole model would be compiled layer by layer.
             block.compile(dynamic=False)
@@ -210,19 +195,19 @@ def configure_model(
 
 def _computing(
     backends: tuple[MatmulBackends, MatmulBackends, Decision],
-    attention: tuple[AttentionPath, Decision],
+    attention: Decision,
     dtype: Decision,
-    threads: tuple[int, Decision],
+    threads: Decision,
     compiled: Decision,
 ) -> ComputeChoices:
     return ComputeChoices(
         dtype=dtype.value,
         layers=backends[0],
         head=backends[1],
-        attention=attention[0],
+        attention="blocked" if attention.value == "blocked" else "sdpa",
         compile_blocks=compiled.value == "blocks",
-        threads=threads[0],
-        choices=(dtype, backends[2], threads[1], attention[1], compiled),
+        threads=int(threads.value),
+        choices=(dtype, backends[2], threads, attention, compiled),
     )
 
 
@@ -253,15 +238,6 @@ def device_identity(device: torch.device) -> dict[str, Any]:
     return {
         "name": socket.gethostname(),
         "device": str(device),
-        "device_name": _device_name(device),
+        "device_name": device_name(device),
         "torch": torch.__version__,
     }
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        return cpu_model(cpuinfo.read_text(encoding="utf-8"))
-    return platform.processor() or platform.machine()

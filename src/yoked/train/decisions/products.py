@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from yoked.costmodel.model_shape import ModelShape
+from yoked.costmodel.step_plan import MIN_SPEEDUP
 from yoked.errors import DeviceError
 from yoked.train.decisions.decision import Decision
 from yoked.train.decisions.timing import thread_time_clock, time_interleaved
@@ -66,7 +67,8 @@ class ProductTimes:
 def _fastest(times: dict[MatmulBackend, float]) -> MatmulBackend:
     # The default unless another is clearly faster: equal hosts should choose alike.
     best = min(times, key=lambda library: times[library])
-    return best if times[best] < 0.97 * times.get("default", math.inf) else "default"
+    faster = times[best] * MIN_SPEEDUP < times.get("default", math.inf)
+    return best if faster else "default"
 
 
 def _shapes(

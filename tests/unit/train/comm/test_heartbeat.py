@@ -15,7 +15,7 @@ from yoked.train.comm.heartbeat import heartbeat, run_with_heartbeat, wait_for_h
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beats, "BEAT_S", 0.01)
-    monkeypatch.setattr(beats, "SILENCE_S", 0.2)
+    monkeypatch.setattr(beats, "COLLECTIVE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(beats, "LONGEST_LOOK_S", 0.02)
 
 
@@ -30,7 +30,7 @@ def test_work_may_take_far_longer_than_the_silence_that_is_allowed(quick):
 
     def work() -> None:
         with heartbeat(store, "data"):
-            time.sleep(5 * beats.SILENCE_S)
+            time.sleep(5 * beats.COLLECTIVE_TIMEOUT_S)
             order.append("worked")
 
     worker = in_background(work)
