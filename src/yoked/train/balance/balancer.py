@@ -1,7 +1,7 @@
 """Whether another assignment of rows, and of the lm_head's parts, is worth a change.
 
 Which one is best, `yoked.costmodel.assignment` says. Here is the hysteresis: rows move only where a
-step gets shorter by more than 3%, and shorter even if the figures are wrong by two standard errors.
+step gets faster by MIN_SPEEDUP, and faster even if the figures are wrong by two standard errors.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from yoked.costmodel.assignment import LinearCost, assign_rows, level_head_work
+from yoked.costmodel.step_plan import MIN_SPEEDUP
 
 Why = Literal["measured", "slower", "faster"]
 
-# A step must get shorter by this part, also where figures are off by so many standard errors.
-MIN_GAIN, SIGMAS = 0.03, 2.0
+# A step must get faster also where figures are off by so many standard errors.
+SIGMAS = 2.0
 # Steps between two changes, doubled each time that one is taken back within MEMORY_STEPS.
 PAUSE_STEPS, MOST_DOUBLINGS, MEMORY_STEPS = 4, 4, 100
 # A rank whose rows take this much longer or shorter than at the last change is the reason for one.
@@ -122,8 +123,8 @@ class RowBalancer:
             cost.off_by(SIGMAS if more >= less else -SIGMAS)
             for cost, less, more in zip(costs, before, after, strict=True)
         ]
-        shorter = self._step_s(best, costs) < (1 - MIN_GAIN) * self._step_s(self.now, costs)
-        return shorter and self._step_s(best, worst) < self._step_s(self.now, worst)
+        faster = self._step_s(best, costs) * MIN_SPEEDUP < self._step_s(self.now, costs)
+        return faster and self._step_s(best, worst) < self._step_s(self.now, worst)
 
     def _reason(self, costs: Sequence[LinearCost]) -> tuple[Why, int | None]:
         """The rank whose speed is most unlike that of the last change."""
