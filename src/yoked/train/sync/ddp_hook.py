@@ -45,37 +45,35 @@ _UNTOLD = -1  # a rank without data tells 0
 class Weights:
     """What each rank's gradient counts for in one step. Traffic a rank: 8(N-1) bytes."""
 
-    def __init__(self, told: int | None, comm: Communicator, device: torch.device) -> None:
-        self.own = 1 if told is None else told
-        mine = torch.tensor([_UNTOLD if told is None else told], device=device)
-        # One row a rank.
-        self._by_rank, self._work = comm.all_gather(mine, NAME)
+    def __init__(self, told: int, comm: Communicator, device: torch.device) -> None:
+        """told: this rank's tokens, or _UNTOLD."""
+        self.own = 1 if told == _UNTOLD else told
+        # (N, 1) once the work is done.
+        self._by_rank, self._work = comm.all_gather(torch.tensor([told], device=device), NAME)
         self._total: int | None = None
 
     def total(self) -> int:
         """The sum over ranks; waits for them. Raises UsageError when it cannot be meant."""
-        if self._total is None:
-            self._work.wait()
-            self._total = _total(self._by_rank[:, 0].tolist())
+        if self._total is not None:
+            return self._total
+        self._work.wait()
+        by_rank: list[int] = self._by_rank[:, 0].tolist()
+        silent = [str(rank) for rank, tokens in enumerate(by_rank) if tokens == _UNTOLD]
+        if len(silent) == len(by_rank):
+            by_rank = [1] * len(by_rank)  # nobody told
+        elif silent:
+            who = f"rank {silent[0]}" if len(silent) == 1 else f"ranks {', '.join(silent)}"
+            raise UsageError(
+                f"{who} did not say how many tokens this step has there, and others did",
+                fix="call state.tokens(n) before backward on every rank, or on none",
+            )
+        if sum(by_rank) == 0:
+            raise UsageError(
+                "no rank has a token in this step, so its gradient has no mean",
+                fix="skip the step on all ranks",
+            )
+        self._total = sum(by_rank)
         return self._total
-
-
-def _total(by_rank: list[int]) -> int:
-    silent = [rank for rank, tokens in enumerate(by_rank) if tokens == _UNTOLD]
-    if len(silent) == len(by_rank):
-        return len(by_rank)  # nobody told: each rank counts for 1
-    if silent:
-        who = f"rank {silent[0]}" if len(silent) == 1 else f"ranks {', '.join(map(str, silent))}"
-        raise UsageError(
-            f"{who} did not say how many tokens this step has there, and others did",
-            fix="call state.tokens(n) before backward on every rank, or on none",
-        )
-    if sum(by_rank) == 0:
-        raise UsageError(
-            "no rank has a token in this step, so its gradient has no mean",
-            fix="skip the step on all ranks",
-        )
-    return sum(by_rank)
 
 
 @dataclass
@@ -111,7 +109,7 @@ class CompressionState:
         self.payload = payload
         self.comms = _communicators(group, payload)
         _hold_for_good(self.comms)
-        self._told: int | None = None
+        self._told = _UNTOLD
         self._weights: Weights | None = None
         if payload == POWERSGD:
             self._average = _PowerSGD(self.comms.start, powersgd_rank).average
@@ -139,27 +137,23 @@ class CompressionState:
 
         Raises RuntimeError, here or where the future is waited for.
         """
-        buffer, is_first = bucket.buffer(), bucket.index() == 0 or self._weights is None
+        buffer, comm = bucket.buffer(), self.comms.start
         try:
-            _require_dense(buffer)
-            if self.comms.start.world_size == 1:
-                return self._alone(buffer, is_first=is_first)
-            if is_first:
-                device = _wire_device(buffer, self.comms.start)
-                self._weights = Weights(self._told, self.comms.start, device)
-                self._told = None
-            assert self._weights is not None
+            if buffer.layout != torch.strided:
+                raise UsageError(
+                    "yoked's hook does not take sparse gradients",
+                    fix="nn.Embedding(..., sparse=False)",
+                )
+            if bucket.index() == 0 or self._weights is None:
+                self._weights = Weights(self._told, comm, _wire_device(buffer, comm))
+                self._told = _UNTOLD
+            if comm.world_size == 1:
+                self._weights.total()  # what cannot be meant is refused, as with several ranks
+                return _done(buffer)
             return self._average(bucket, self._weights)
         except YokedError as error:
             # What DDP makes of an error that comes by the future.
             raise RuntimeError(str(error)) from error
-
-    def _alone(self, buffer: Tensor, *, is_first: bool) -> Future[Tensor]:
-        """One rank has nothing to send; what cannot be meant is refused as with several."""
-        if is_first:
-            _total([_UNTOLD if self._told is None else self._told])
-            self._told = None
-        return _done(buffer)
 
 
 def compression_hook(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
@@ -191,14 +185,14 @@ class HookCommunicators(NamedTuple):
 
 
 def _communicators(group: dist.ProcessGroup | None, payload: str) -> HookCommunicators:
-    device_group = (group or dist.group.WORLD) if _is_nccl(group) else None
-    start = Communicator(device_group, group=group)
-    # Between two ranks `combine` sends nothing, and PowerSGD has no stages.
-    needs_second = payload != POWERSGD and dist.get_world_size(group) > 2
-    if not needs_second or not _takes_cpu(group):
-        return HookCommunicators(start, start)
     first = group or dist.group.WORLD
     assert first is not None, "the process group is there"
+    backends = dist.get_backend_config(first)
+    start = Communicator(first if "cuda:nccl" in backends else None, group=group)
+    # Between two ranks `combine` sends nothing, PowerSGD has no stages, and a stream needs no
+    # second group.
+    if start.world_size <= 2 or payload == POWERSGD or "cpu:" not in backends:
+        return HookCommunicators(start, start)
     # A new group would take the default deadline, half an hour, whatever this one's is.
     options = first._get_backend(torch.device("cpu")).options  # noqa: SLF001 - no public way
     second = meet(
@@ -222,21 +216,6 @@ def _hold_for_good(comms: HookCommunicators) -> None:
     """
     for group in {comm.group or dist.group.WORLD for comm in comms}:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-
-
-def _is_nccl(group: dist.ProcessGroup | None) -> bool:
-    return "cuda:nccl" in dist.get_backend_config(group)
-
-
-def _takes_cpu(group: dist.ProcessGroup | None) -> bool:
-    return "cpu:" in dist.get_backend_config(group)
-
-
-def _require_dense(buffer: Tensor) -> None:
-    if buffer.layout != torch.strided:
-        raise UsageError(
-            "yoked's hook does not take sparse gradients", fix="nn.Embedding(..., sparse=False)"
-        )
 
 
 def _wire_device(tensor: Tensor, comm: Communicator) -> torch.device:
@@ -275,11 +254,12 @@ class _Coded:
         reduce = self._start(bucket, weights, device)
         outcome: Future[Any] = _future(buffer.device)
         # Codecs write float32 in host memory.
-        mean = buffer if _is_plain(buffer) else torch.empty(buffer.shape)
+        in_place = buffer.device.type == "cpu" and buffer.dtype == torch.float32
+        mean = buffer if in_place else torch.empty(buffer.shape)
 
         def finish() -> None:
             reduce.finish(mean)
-            if mean is not buffer:
+            if not in_place:
                 buffer.copy_(mean)
             outcome.set_result(buffer)
 
@@ -344,10 +324,6 @@ class _Coded:
             own *= weight / kept.weight if kept.weight else 0.0  # 0 before: nothing was lost yet
         kept.weight = weight
         return kept.feedback
-
-
-def _is_plain(buffer: Tensor) -> bool:
-    return buffer.device.type == "cpu" and buffer.dtype == torch.float32
 
 
 def _guarded(stage: Callable[[], None], outcome: Future[Any]) -> None:
