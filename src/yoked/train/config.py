@@ -415,11 +415,6 @@ class TrainConfig:
             raise UsageError(f"{path} is not a configuration: {problem}") from problem
 
 
-def _refuse_unknown(flag: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UsageError(f"{flag} {value!r} is unknown", fix=f"choose one of {', '.join(known)}")
-
-
 def _check_choices(config: TrainConfig) -> None:
     for flag, value, known in (
         ("--device-type", config.device_type, get_args(DeviceType)),
@@ -432,7 +427,10 @@ def _check_choices(config: TrainConfig) -> None:
         ("--sync", config.sync, get_args(Sync)),
         ("--lm-head", config.lm_head, get_args(LmHead)),
     ):
-        _refuse_unknown(flag, value, known)
+        if value not in known:
+            raise UsageError(
+                f"{flag} {value!r} is unknown", fix=f"choose one of {', '.join(known)}"
+            )
     if config.threads != "auto" and not (config.threads.isdecimal() and int(config.threads) > 0):
         raise UsageError(
             f"--threads {config.threads!r} is neither auto nor a whole number above 0",

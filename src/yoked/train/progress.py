@@ -26,7 +26,7 @@ class TrainProgress:
         self._weight = 0.0
         self._dt_count = 0
 
-    def step(self, step: int, loss: float, tokens: int, dt_s: float, note: str = "") -> None:
+    def step(self, step: int, loss: float, tokens: int, dt_s: float) -> None:
         """Report a step. step: counted from 0. tokens: of all ranks."""
         self._smooth_loss = SMOOTHING * self._smooth_loss + (1 - SMOOTHING) * loss
         self._weight = SMOOTHING * self._weight + (1 - SMOOTHING)
@@ -43,7 +43,7 @@ class TrainProgress:
         left_s = (self._steps - step - 1) * self._smooth_dt
         line = (
             f"step {step + 1:,}/{self._steps:,}  loss {self._smooth_loss / self._weight:.4f}  "
-            f"{tokens / self._smooth_dt:,.0f} tokens/s  {format_duration(left_s)} left{note}"
+            f"{tokens / self._smooth_dt:,.0f} tokens/s  {format_duration(left_s)} left"
         )
         if draws:
             self._shown_s = now_s

@@ -79,20 +79,20 @@ class RunStats:
         return median(figures[place] for figures in self._recent or (self._first,))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunResult:
     """The result. steps and tokens are those of the whole run so far, all else is of this start."""
 
     run: str
     dir: str
     state: State
-    steps: int
-    tokens: int
-    loss: float | None
-    val_bpb: float | None
-    tokens_per_second: float | None
-    first_step_s: float | None
-    bytes_sent_per_step: int
+    steps: int = 0
+    tokens: int = 0
+    loss: float | None = None
+    val_bpb: float | None = None
+    tokens_per_second: float | None = None
+    first_step_s: float | None = None
+    bytes_sent_per_step: int = 0
     params: dict[str, int]
     hosts: list[dict[str, Any]]
     choices: list[dict[str, Any]]

@@ -394,17 +394,13 @@ def describe_run(setup: RunSetup) -> RunResult:
         run=setup.config.run or "",
         dir=str(setup.config.runs_dir / (setup.config.run or "")),
         state="planned",
-        steps=0,
-        tokens=0,
-        loss=None,
-        val_bpb=None,
-        tokens_per_second=None,
-        first_step_s=None,
-        bytes_sent_per_step=0,
         params=parameter_table(counts),
         hosts=host_table(setup.hosts, setup.first_rows, RunStats()),
         choices=choices,
-        model=_model_facts(setup),
+        model={
+            **dataclasses.asdict(setup.model_config),
+            "flops_per_token": flops_per_token(setup.model_config),
+        },
         data={
             "name": data.info.name,
             "folder": str(data.folder),
@@ -418,10 +414,3 @@ def describe_run(setup: RunSetup) -> RunResult:
             key: value for key, value in dataclasses.asdict(schedule).items() if key != "reasons"
         },
     )
-
-
-def _model_facts(setup: RunSetup) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(setup.model_config),
-        "flops_per_token": flops_per_token(setup.model_config),
-    }

@@ -457,11 +457,8 @@ class TrainingRun:
                     self.console.print(news, markup=False)
 
     def _result(self, done: int, state: State) -> RunResult:
-        plan = describe_run(self.setup)
         result = dataclasses.replace(
-            plan,
-            run=self.folder.name,
-            dir=str(self.folder.path),
+            describe_run(self.setup),
             state=state,
             steps=done,
             tokens=done * self.schedule.total_batch_size,

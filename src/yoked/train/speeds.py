@@ -52,20 +52,17 @@ def measure_speeds(
     _multiply(rounds)
     # All begin together, so that ranks of one host share it as they will.
     comm.all_gather_json(None, read_nothing)
-    started_s, used_s, count = time.perf_counter(), time.process_time(), 0
+    started_s, cpu_started_s, count = time.perf_counter(), time.process_time(), 0
     while True:
         _multiply(rounds)
         count += 1
         took_s = time.perf_counter() - started_s
-        whole = device.type != "cpu" or _had_its_cores(time.process_time() - used_s, took_s)
+        cpu_s = time.process_time() - cpu_started_s
+        whole = device.type != "cpu" or cpu_s >= WHOLE_CORES * torch.get_num_threads() * took_s
         if took_s >= (MEASURE_S if whole else STOPPED_MEASURE_S):
             break
     flops = sum(2 * a.size(0) * a.size(1) * b.size(0) for a, b, _ in rounds)
     return comm.all_gather_json(count * flops / took_s, read_number)
-
-
-def _had_its_cores(used_s: float, took_s: float) -> bool:
-    return used_s >= WHOLE_CORES * torch.get_num_threads() * took_s
 
 
 def _operands(

@@ -111,7 +111,7 @@ def test_the_loss_is_smoothed_without_a_start_at_zero(clock):
 def test_a_line_never_wraps_on_a_narrow_terminal(clock):
     progress, out = make(terminal=True, width=30)
 
-    progress.step(0, 5.0, 4096, 0.5, note="  and a long note")
+    progress.step(0, 5.0, 4096, 0.5)
 
     assert len(out.getvalue().removeprefix("\r").removesuffix("\x1b[K")) == 29
 

@@ -128,7 +128,15 @@ def test_a_host_of_a_planned_run_has_no_times():
 
 def test_a_result_is_plain_json_with_the_promised_keys():
     result = RunResult(
-        "a", "runs/a", "finished", 1, 2, 3.0, None, None, None, 0, {}, [], [], {}, {}, {}
+        run="a",
+        dir="runs/a",
+        state="finished",
+        params={},
+        hosts=[],
+        choices=[],
+        model={},
+        data={},
+        horizon={},
     )
 
     content = json.loads(json.dumps(result.to_dict()))

@@ -35,11 +35,6 @@ class RowGrads:
         self.flat = torch.zeros(len(rows) * sum(widths.values()), device=rows.device)
         self.tables = split_tables(self.flat, len(rows), widths)
 
-    @classmethod
-    def for_ids(cls, ids: Tensor, widths: dict[str, int], vocab_size: int) -> RowGrads:
-        """Zero gradients for the rows that occur in ids (any shape, int64)."""
-        return cls(torch.unique(ids), widths, vocab_size)
-
     def add(self, table: str, ids: Tensor, grad: Tensor) -> None:
         """Add the gradient (..., C) of an embedding's output for ids (...)."""
         index = self.row_index[ids.reshape(-1)]  # for each id the place of its row among the U

@@ -18,6 +18,10 @@ def dense(gradients: RowGrads, table: str) -> torch.Tensor:
     return whole
 
 
+def of_ids(ids: torch.Tensor, widths: dict[str, int], vocab_size: int) -> RowGrads:
+    return RowGrads(torch.unique(ids), widths, vocab_size)
+
+
 def seeded(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
@@ -27,7 +31,7 @@ def seeded(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_row_gradients_equal_the_dense_gradient_of_autograd(ids, micro_batches):
     widths = {"a": 3, "b": 5}
     all_ids = torch.tensor(ids)
-    gradients = RowGrads.for_ids(all_ids, widths, VOCAB)
+    gradients = of_ids(all_ids, widths, VOCAB)
     for name, width in widths.items():
         ours = seeded(VOCAB, width).requires_grad_()
         reference = ours.detach().clone().requires_grad_()
@@ -52,7 +56,7 @@ def test_rows_of_several_ranks_add_up_to_the_dense_sum(parts):
     total = RowGrads(torch.tensor(union, dtype=torch.int64), widths, VOCAB)
     expected = {name: torch.zeros(VOCAB, width) for name, width in widths.items()}
     for seed, part in enumerate(parts):
-        rank = RowGrads.for_ids(torch.tensor(part, dtype=torch.int64), widths, VOCAB)
+        rank = of_ids(torch.tensor(part, dtype=torch.int64), widths, VOCAB)
         rank.flat.copy_(seeded(rank.flat.numel(), seed=seed))
         total.add_rows(rank.rows, rank.flat)
         for name in widths:
@@ -63,7 +67,7 @@ def test_rows_of_several_ranks_add_up_to_the_dense_sum(parts):
 
 
 def test_a_rank_without_tokens_has_row_gradients_without_rows():
-    gradients = RowGrads.for_ids(torch.empty(0, 16, dtype=torch.int64), {"a": 3, "b": 5}, VOCAB)
+    gradients = of_ids(torch.empty(0, 16, dtype=torch.int64), {"a": 3, "b": 5}, VOCAB)
 
     assert {name: table.shape for name, table in gradients.tables.items()} == {
         "a": (0, 3),
@@ -73,7 +77,7 @@ def test_a_rank_without_tokens_has_row_gradients_without_rows():
 
 
 def test_row_index_says_where_a_row_is_and_minus_one_elsewhere():
-    gradients = RowGrads.for_ids(torch.tensor([[7, 3], [3, 9]]), {"a": 1}, 12)
+    gradients = of_ids(torch.tensor([[7, 3], [3, 9]]), {"a": 1}, 12)
 
     assert gradients.rows.tolist() == [3, 7, 9]
     assert gradients.row_index.tolist() == [-1, -1, -1, 0, -1, -1, -1, 1, -1, 2, -1, -1]
@@ -93,7 +97,7 @@ def test_all_tables_lie_in_one_buffer():
 def test_gradients_of_a_bfloat16_table_are_summed_in_float32():
     ids = torch.zeros(300, dtype=torch.int64)
     table = torch.zeros(4, 1, dtype=torch.bfloat16, requires_grad=True)
-    gradients = RowGrads.for_ids(ids, {"a": 1}, 4)
+    gradients = of_ids(ids, {"a": 1}, 4)
 
     embedding(ids, table, "a", gradients).backward(torch.ones(300, 1, dtype=torch.bfloat16))
 
@@ -112,7 +116,7 @@ def test_without_row_gradients_autograd_has_the_gradient():
 
 def test_a_token_outside_the_announced_rows_is_an_error():
     table = seeded(4, 2).requires_grad_()
-    gradients = RowGrads.for_ids(torch.tensor([1]), {"a": 2}, 4)
+    gradients = of_ids(torch.tensor([1]), {"a": 2}, 4)
     out = embedding(torch.tensor([2]), table, "a", gradients)
 
     with pytest.raises(IndexError):
