@@ -266,11 +266,11 @@ class _Preparation:
         rows = self._packed(shards, split, packed)
         rows_per_block = max(1, _PROGRESS_EVERY // (self.inputs.max_seq_len + 1))
         with HashingWriter(result / f"{split}.rows") as file:
-            while block := list(islice(rows, rows_per_block)):
-                block_RT = np.stack(block)
-                file.write(block_RT.tobytes())
+            while next_rows := list(islice(rows, rows_per_block)):
+                block = np.stack(next_rows)  # (rows, max_seq_len + 1)
+                file.write(block.tobytes())
                 if split == "train":
-                    targets = block_RT[:, 1:].ravel()  # a row's first token is no target
+                    targets = block[:, 1:].ravel()  # a row's first token is no target
                     counts += np.bincount(targets, minlength=len(counts))
                 done = packed.tokens_kept + packed.tokens_dropped
                 progress.update(f"packing {split}", done, total.tokens, "tokens")
