@@ -104,14 +104,6 @@ def best_rows(rows: int, ranks: Sequence[RankCost], device_batch_size: int) -> t
     return assign_rows(rows, times)
 
 
-def predict(
-    plan: StepPlan, shape: ModelShape, ranks: Sequence[RankCost], network: Network
-) -> StepForecast:
-    """How long a step takes, and where each host's time goes."""
-    works = [rank_work(plan, shape, rank, cost) for rank, cost in enumerate(ranks)]
-    return simulate_step(works, step_traffic(plan, shape), network)
-
-
 def rank_work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> RankWork:
     """One rank's work in a step, in the order in which it is done."""
     batch, owned = plan.device_batch_size, plan.owner_fractions[rank]
@@ -124,7 +116,7 @@ def rank_work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> R
     # The overhead is spread over the three passes in proportion to their time.
     stretch = passes_s / (last * cost.row_s) if last else 0.0
     if plan.lm_head == VOCAB_PARALLEL:
-        # It takes all micro-batches together, so a deferred forward pass is that of the layers.
+        # The lm_head takes all micro-batches together: deferred forward passes are of layers alone.
         deferred_forward_s = deferred_s * cost.forward_s / cost.row_s
         # A rank without rows gets no part from `level_head_work`.
         rows_s = cost.rows_time_s(rows, batch) * head_rows / rows if rows else 0.0
@@ -239,7 +231,8 @@ def predict_heads(
         plan = plan_step(
             shape, ranks, sync=sync, lm_head=name, rows=rows, device_batch_size=device_batch_size
         )
-        found[name] = plan, predict(plan, shape, ranks, network)
+        works = [rank_work(plan, shape, rank, cost) for rank, cost in enumerate(ranks)]
+        found[name] = plan, simulate_step(works, step_traffic(plan, shape), network)
     return found
 
 
