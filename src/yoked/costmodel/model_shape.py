@@ -94,10 +94,15 @@ class ModelShape:
         return min(short, self.sequence_len)
 
 
+# More than any model has. Sums go layer by layer: what another host tells must not take for ever.
+MOST_LAYERS = 10_000
+
+
 def check_shape(shape: ModelShape) -> None:
     """Raise ValueError for a shape that no model has: a file or another host may tell any."""
     sizes = dataclasses.astuple(shape)[:-1]  # all but the window pattern
-    if min(sizes) < 1 or shape.n_embd % shape.n_head or not shape.window_pattern:
+    fits = min(sizes) >= 1 and shape.n_embd % shape.n_head == 0 and shape.n_layer <= MOST_LAYERS
+    if not fits or not shape.window_pattern:
         raise ValueError(f"no model has this shape: {shape}")
 
 

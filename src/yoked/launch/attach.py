@@ -102,7 +102,7 @@ class JobEnd:
         failure, go_on = self.record.failure, self.record.go_on(fleet_flag)
         if failure is None:
             return go_on
-        return [*failure.get("fix", ()), self._all_output(fleet_flag), *go_on]
+        return [*(failure.get("fix") or ()), self._all_output(fleet_flag), *go_on]
 
     def to_dict(self) -> dict[str, Any]:
         """As --json has it."""
@@ -119,7 +119,7 @@ class JobEnd:
             failure = self.record.failure or {}
             raise JobError(
                 "\n".join([self.verdict, *self.evidence]),
-                fix=[*failure.get("fix", ()), self._all_output(fleet_flag), fix],
+                fix=[*(failure.get("fix") or ()), self._all_output(fleet_flag), fix],
             )
 
     def _all_output(self, fleet_flag: str) -> str:

@@ -301,16 +301,17 @@ def _decide(
             device=host["device"],
             dtype=host["dtype"],
             threads=host["threads"],
-            flops_per_s=speed or 1.0,  # --shares 1:0: no speed is known of who has no rows
+            flops_per_s=speed,
             device_batch_size=model.resolved.device_batch_size,
         )
-        # Where nothing is to be decided, speeds need not be measured: shares tell enough of them.
-        for host, speed in zip(hosts, speeds() if is_open else sharing.weights, strict=True)
+        # Where nothing is to be decided, speeds need not be measured.
+        for host, speed in zip(hosts, speeds() if is_open else [1.0] * len(hosts), strict=True)
     ]
     request = StepRequest(
         model.shape,
         ranks,
         [len(own) for own in split_by_weight(model.rows_per_step, sharing.weights)],
+        sharing.weights,
         model.resolved.device_batch_size,
         comm.all_gather_json(_memory_bytes(hosts), read_number),
         sync,

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from yoked.costmodel.compute_cost import RankCost
+from yoked.costmodel.assignment import level_head_work
+from yoked.costmodel.compute_cost import RankCost, head_time_fraction
 from yoked.costmodel.messages import ring_bytes
 from yoked.costmodel.model_shape import ModelShape
 from yoked.costmodel.step_plan import (
@@ -71,13 +72,15 @@ class PlannedStrategy:
 class StepRequest:
     """What the decision rests on. ranks: of one host each; rows: of a step, by rank.
 
-    sync, lm_head: what is settled already, else None. memory_bytes: that each rank may use.
-    planned: None where no plan was made; then the step is predicted from FLOP/s alone.
+    shares: that rows were divided by, as the ranks' speeds. sync, lm_head: what is settled already,
+    else None. memory_bytes: that each rank may use. planned: None where no plan was made; then the
+    step is predicted from FLOP/s alone.
     """
 
     shape: ModelShape
     ranks: Sequence[RankCost]
     rows: Sequence[int]
+    shares: Sequence[float]
     device_batch_size: int
     memory_bytes: Sequence[float]
     sync: Decision | None = None
@@ -113,10 +116,22 @@ def decide_sync_and_head(comm: Communicator, request: StepRequest) -> Strategy:
 
     def act() -> dict[str, Any]:
         sync, lm_head = decide(request, rate, latency_s, nccl=nccl)
-        head_rows = _step_plan(request, sync.value, lm_head.value).head_rows
+        head_rows = request.rows if lm_head.value == REPLICATED else _head_rows(request)
         return {"sync": asdict(sync), "lm_head": asdict(lm_head), "head_rows": list(head_rows)}
 
     return run_on_rank0(comm, act, _read_strategy)
+
+
+def _head_rows(request: StepRequest) -> tuple[float, ...]:
+    """Parts of a vocab-parallel lm_head that make up for what whole rows leave uneven.
+
+    By the shares: speeds that are measured anew would give a resumed run other parts, and so other
+    bits.
+    """
+    row_s = [1 / share if share else 0.0 for share in request.shares]
+    step_s = [count * each for count, each in zip(request.rows, row_s, strict=True)]
+    of_a_row = head_time_fraction(request.shape)
+    return level_head_work(request.rows, step_s, [of_a_row * each for each in row_s])
 
 
 def _read_strategy(value: Any) -> Strategy:

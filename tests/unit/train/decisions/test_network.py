@@ -54,7 +54,8 @@ def request(
         )
         for host, speed in zip(hosts, flops, strict=True)
     ]
-    return StepRequest(D4, ranks, rows, 2, [memory_bytes] * len(ranks), sync, lm_head, planned)
+    memory = [memory_bytes] * len(ranks)
+    return StepRequest(D4, ranks, rows, flops, 2, memory, sync, lm_head, planned)
 
 
 def sync_of(rate: float, *args: Any, **about: Any) -> Decision:
