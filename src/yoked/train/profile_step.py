@@ -42,7 +42,7 @@ from yoked.train.device import (
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT
 from yoked.train.model.linear import mm_nt
-from yoked.train.optim.groups import LearningRates, build_groups
+from yoked.train.optim.groups import group_settings
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
@@ -190,8 +190,10 @@ class StepProfiler:
         self.model = GPT(model_config)
         self.model.init_weights(config.seed)
         self.model.to(device)
-        groups = build_groups(self.model, LearningRates(), batch_lr_scale=1, muon_weight_decay=0)
-        self.buffers = ParamBuffers(self.model, groups, [1.0])
+        self.buffers = ParamBuffers(self.model, [1.0])
+        self.settings = group_settings(
+            config, model_config.n_embd, batch_lr_scale=1, muon_weight_decay=0
+        )
 
     def compute_by(self, compute: ComputeChoices) -> None:
         """From now on in this dtype and in this way, by an optimizer at its first step."""
@@ -204,6 +206,7 @@ class StepProfiler:
         self.head = FusedLinearCrossEntropy(self.model.config.vocab_size, compute.head)
         self.optimizer = MuonAdamW(
             self.buffers,
+            self.settings,
             Schedule(_STEPS),
             0,
             backend=compute.layers.forward,

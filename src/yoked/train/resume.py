@@ -29,7 +29,7 @@ from yoked.train.decisions.compute import configure_model
 from yoked.train.device import DTYPES
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT
-from yoked.train.optim.groups import LearningRates, build_groups
+from yoked.train.optim.groups import group_settings
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule, batch_lr_scale, scaled_weight_decay
@@ -206,22 +206,16 @@ def build_components(setup: RunSetup) -> TrainingComponents:
     # On the CPU whatever trains, so that one seed is one model on every device.
     model.init_weights(config.seed)
     model.to(setup.device)
-    groups = build_groups(
-        model,
-        LearningRates(
-            embedding=config.embedding_lr,
-            unembedding=config.unembedding_lr,
-            matrix=config.matrix_lr,
-            scalar=config.scalar_lr,
-            weight_decay=config.weight_decay,
-        ),
-        batch_lr_scale=batch_lr_scale(setup.schedule.total_batch_size),
-        muon_weight_decay=_muon_weight_decay(setup),
-    )
-    buffers = ParamBuffers(model, groups, setup.shares)
+    buffers = ParamBuffers(model, setup.shares)
     configure_model(model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks)
     optimizer = MuonAdamW(
         buffers,
+        group_settings(
+            config,
+            setup.model_config.n_embd,
+            batch_lr_scale=batch_lr_scale(setup.schedule.total_batch_size),
+            muon_weight_decay=_muon_weight_decay(setup),
+        ),
         Schedule(
             setup.schedule.num_iterations,
             config.warmup_steps,

@@ -14,8 +14,8 @@ from yoked.costmodel.model_shape import (
 )
 from yoked.plan.bandwidth_table import transfer_times
 from yoked.train.model import gpt
-from yoked.train.optim.groups import LearningRates, build_groups
 from yoked.train.optim.muon import orthogonalize
+from yoked.train.optim.param_buffers import ParamBuffers
 
 
 @settings(max_examples=8, deadline=None)
@@ -49,10 +49,8 @@ def test_muons_flops_are_those_that_run(shape: tuple[int, int]) -> None:
 
 
 def test_muon_of_a_model_is_that_of_its_matrices(anchor: ModelShape) -> None:
-    groups = build_groups(
-        gpt.GPT(anchor), LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.0
-    )
-    shapes = [group.shape for group in groups.muon for _ in group.names]
+    buckets = ParamBuffers(gpt.GPT(anchor), [1.0]).buckets
+    shapes = [bucket.shape for bucket in buckets for _ in bucket.names]
 
     assert muon_flops(anchor) == pytest.approx(sum(matrix_muon_flops(*s) for s in shapes), rel=1e-3)
 

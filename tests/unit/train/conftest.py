@@ -7,10 +7,9 @@ import torch
 from tests.unit.train.comm.in_memory import on_ranks
 from torch import Tensor
 
-from yoked.costmodel.model_shape import ModelShape
 from yoked.train import kernels
-from yoked.train.model.gpt import GPT
-from yoked.train.optim.groups import LearningRates, build_groups, group_settings
+from yoked.train.config import TrainConfig
+from yoked.train.optim.groups import group_settings
 
 __all__ = ["on_ranks"]
 
@@ -42,13 +41,8 @@ def _shapes(n_layer: int, width: int, n_head: int, n_kv_head: int, vocab: int) -
 
 def reference_settings(width: int) -> dict:
     """What a checkpoint says of each parameter group, by default and at the reference batch."""
-    shape = ModelShape(
-        sequence_len=16, vocab_size=64, n_layer=1, n_head=2, n_kv_head=2, n_embd=width
-    )
-    rates = LearningRates()
-    return group_settings(
-        build_groups(GPT(shape), rates, batch_lr_scale=1.0, muon_weight_decay=rates.weight_decay)
-    )
+    config = TrainConfig()
+    return group_settings(config, width, batch_lr_scale=1.0, muon_weight_decay=config.weight_decay)
 
 
 class TinyState:

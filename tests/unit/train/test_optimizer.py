@@ -9,10 +9,11 @@ from torch import Tensor
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import CheckpointError
 from yoked.train.comm.communicator import Communicator
+from yoked.train.config import TrainConfig
 from yoked.train.model.gpt import GPT
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
-from yoked.train.optim.groups import LearningRates, build_groups
+from yoked.train.optim.groups import group_settings
 from yoked.train.optim.muon import MuonStep, muon_update
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
@@ -39,8 +40,10 @@ ADAMW = {
 def make_optimizer(rank: int = 0, speeds: tuple[float, ...] = (1.0,)) -> MuonAdamW:
     model = GPT(CONFIG)
     model.init_weights()
-    groups = build_groups(model, LearningRates(), batch_lr_scale=0.5, muon_weight_decay=0.1)
-    return MuonAdamW(ParamBuffers(model, groups, speeds), Schedule(STEPS), rank)
+    settings = group_settings(
+        TrainConfig(), CONFIG.n_embd, batch_lr_scale=0.5, muon_weight_decay=0.1
+    )
+    return MuonAdamW(ParamBuffers(model, speeds), settings, Schedule(STEPS), rank)
 
 
 def fill_gradients(optimizer: MuonAdamW, step: int) -> RowGrads:
@@ -56,11 +59,16 @@ def fill_gradients(optimizer: MuonAdamW, step: int) -> RowGrads:
     return rows
 
 
+def update(optimizer: MuonAdamW, step: int, rows: RowGrads) -> None:
+    for bucket in optimizer.owned:
+        optimizer.step_bucket(step, bucket)
+    optimizer.step_adamw(step, rows)
+
+
 def take_steps(optimizer: MuonAdamW, steps: range) -> None:
     for step in steps:
         rows = fill_gradients(optimizer, step)
-        optimizer.step_muon(step)
-        optimizer.step_adamw(step, rows)
+        update(optimizer, step, rows)
 
 
 def weights(optimizer: MuonAdamW) -> dict[str, Tensor]:
@@ -106,8 +114,7 @@ def test_each_parameter_is_updated_by_its_own_rule_and_rates():
                     weight_decay=0.1 * optimizer.schedule.weight_decay(step),
                 ),
             )
-        optimizer.step_muon(step)
-        optimizer.step_adamw(step, tables)
+        update(optimizer, step, tables)
 
     assert set(expected) == {*ADAMW, *optimizer.buffers.owners}
     for name, value in weights(optimizer).items():

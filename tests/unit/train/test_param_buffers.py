@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from yoked.costmodel.matrix_owners import ADAMW_FLOPS
 from yoked.costmodel.model_shape import ModelShape, matrix_muon_flops
 from yoked.train.model.gpt import GPT
-from yoked.train.optim.groups import Groups, LearningRates, MuonGroup, build_groups
 from yoked.train.optim.param_buffers import ParamBuffers, assign_owners
 
 CONFIG = ModelShape(
@@ -17,28 +16,27 @@ CONFIG = ModelShape(
 SPEEDS = st.lists(st.floats(0, 100), min_size=1, max_size=6).filter(lambda s: max(s) > 1e-3)
 
 
-def make_groups(*counts: int) -> Groups:
+def make_matrices(*counts: int) -> dict[str, tuple[int, int]]:
+    """So many matrices of each of four shapes, by name."""
     shapes = [(64, 64), (256, 64), (64, 256), (4, 12)]
-    return Groups(
-        (),
-        tuple(
-            MuonGroup(tuple(f"{rows}x{columns}.{i}" for i in range(count)), (rows, columns), 1, 0)
-            for (rows, columns), count in zip(shapes, counts, strict=True)
-        ),
-    )
+    return {
+        f"{rows}x{columns}.{i}": (rows, columns)
+        for (rows, columns), count in zip(shapes, counts, strict=True)
+        for i in range(count)
+    }
 
 
 def make_buffers(speeds: list[float]) -> ParamBuffers:
     model = GPT(CONFIG)
     model.init_weights()
-    groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
-    return ParamBuffers(model, groups, speeds)
+    return ParamBuffers(model, speeds)
 
 
-def costs_by_rank(groups: Groups, owners: dict[str, int], ranks: int) -> list[int]:
-    shape_of = {name: group.shape for group in groups.muon for name in group.names}
+def costs_by_rank(
+    matrices: dict[str, tuple[int, int]], owners: dict[str, int], ranks: int
+) -> list[int]:
     return [
-        sum(matrix_muon_flops(*shape_of[name]) for name, owner in owners.items() if owner == rank)
+        sum(matrix_muon_flops(*matrices[name]) for name, owner in owners.items() if owner == rank)
         for rank in range(ranks)
     ]
 
@@ -46,13 +44,13 @@ def costs_by_rank(groups: Groups, owners: dict[str, int], ranks: int) -> list[in
 @settings(deadline=None)
 @given(speeds=SPEEDS, counts=st.tuples(*[st.integers(0, 9)] * 4))
 def test_every_matrix_has_one_owner_who_is_able(speeds, counts):
-    groups = make_groups(*counts)
+    matrices = make_matrices(*counts)
 
-    owners = assign_owners(groups, speeds)
+    owners = assign_owners(matrices, speeds)
 
-    assert sorted(owners) == sorted(name for group in groups.muon for name in group.names)
+    assert sorted(owners) == sorted(matrices)
     assert all(speeds[owner] > 0 for owner in owners.values())
-    assert owners == assign_owners(groups, list(speeds))
+    assert owners == assign_owners(matrices, list(speeds))
 
 
 @settings(deadline=None)
@@ -61,36 +59,35 @@ def test_every_matrix_has_one_owner_who_is_able(speeds, counts):
     counts=st.tuples(*[st.integers(0, 9)] * 4),
 )
 def test_no_rank_could_hand_its_smallest_matrix_to_one_that_is_done_earlier(speeds, counts):
-    groups = make_groups(*counts)
+    matrices = make_matrices(*counts)
 
-    owners = assign_owners(groups, speeds)
+    owners = assign_owners(matrices, speeds)
 
     # Greedy assignment: whoever is busiest would not have taken its last matrix otherwise.
-    costs = costs_by_rank(groups, owners, len(speeds))
+    costs = costs_by_rank(matrices, owners, len(speeds))
     times = [cost / speed for cost, speed in zip(costs, speeds, strict=True)]
     busiest = max(range(len(speeds)), key=times.__getitem__)
-    shape_of = {name: group.shape for group in groups.muon for name in group.names}
     theirs = [
-        matrix_muon_flops(*shape_of[name]) for name, rank in owners.items() if rank == busiest
+        matrix_muon_flops(*matrices[name]) for name, rank in owners.items() if rank == busiest
     ]
     for cost, speed in zip(costs, speeds, strict=True):
         assert not theirs or (cost + min(theirs)) / speed >= times[busiest] * (1 - 1e-9)
 
 
 def test_equal_ranks_own_equally_much():
-    groups = make_groups(16, 4, 4, 0)
+    matrices = make_matrices(16, 4, 4, 0)
 
-    costs = costs_by_rank(groups, assign_owners(groups, [1.0, 1.0]), 2)
+    costs = costs_by_rank(matrices, assign_owners(matrices, [1.0, 1.0]), 2)
 
     assert costs[0] == costs[1]
 
 
 def test_a_slow_rank_owns_less_where_all_have_much_to_update_besides():
-    groups = make_groups(16, 4, 4, 0)
-    total = sum(costs_by_rank(groups, assign_owners(groups, [1.0]), 1))
+    matrices = make_matrices(16, 4, 4, 0)
+    total = sum(costs_by_rank(matrices, assign_owners(matrices, [1.0]), 1))
 
     alone, beside = (
-        costs_by_rank(groups, assign_owners(groups, [3.0, 2.0], numbers), 2)
+        costs_by_rank(matrices, assign_owners(matrices, [3.0, 2.0], numbers), 2)
         for numbers in (0, 4 * total // ADAMW_FLOPS)
     )
 

@@ -9,9 +9,10 @@ from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import CheckpointError, UsageError
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.checkpoint_files import find_model_folder
+from yoked.train.config import TrainConfig
 from yoked.train.model.gpt import GPT
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
-from yoked.train.optim.groups import LearningRates, build_groups, group_settings
+from yoked.train.optim.groups import group_settings
 from yoked.train.sample import (
     CachedDecoder,
     decode_stream,
@@ -223,8 +224,10 @@ def save_model(folder, model, step):
         total_batch_size=model.config.sequence_len,
         val_bpb=None,
     )
-    groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.0)
-    empty = {"adamw": {}, "muon": {}, "settings": group_settings(groups)}
+    settings = group_settings(
+        TrainConfig(), model.config.n_embd, batch_lr_scale=1.0, muon_weight_decay=0.0
+    )
+    empty = {"adamw": {}, "muon": {}, "settings": settings}
     with CheckpointStore(folder) as store:
         store.save(step, model.state_dict(), empty, meta, extra={}, background=False)
 

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from yoked.costmodel.model_shape import ModelShape
 from yoked.train.comm.communicator import Communicator, Work
+from yoked.train.config import TrainConfig
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT
-from yoked.train.optim.groups import LearningRates, build_groups
+from yoked.train.optim.groups import group_settings
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
@@ -69,11 +70,13 @@ def make_trainer(
     dtype: torch.dtype = torch.float32,
 ) -> Trainer:
     model = make_model(dtype)
-    groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
-    buffers = ParamBuffers(model, groups, shares)
+    settings = group_settings(
+        TrainConfig(), CONFIG.n_embd, batch_lr_scale=1.0, muon_weight_decay=0.1
+    )
+    buffers = ParamBuffers(model, shares)
     return Trainer(
         model,
-        MuonAdamW(buffers, Schedule(100), rank),
+        MuonAdamW(buffers, settings, Schedule(100), rank),
         FusedLinearCrossEntropy(CONFIG.vocab_size),
         OneOf(rank, len(shares)),
         FakeStream(),

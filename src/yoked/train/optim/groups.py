@@ -9,11 +9,12 @@ from typing import Any
 
 from yoked.costmodel.model_shape import POLAR_EXPRESS_STEPS
 from yoked.errors import CheckpointError
-from yoked.train.model.gpt import GPT
+from yoked.train.config import TrainConfig
 from yoked.train.optim.adamw import EPS
 from yoked.train.optim.muon import BETA2
 
 Shapes = Mapping[str, tuple[int, ...]]
+GroupSettings = dict[str, dict[str, Any]]
 
 # The width for which AdamW's rates of the tables are given.
 REFERENCE_WIDTH = 768
@@ -84,98 +85,36 @@ def _matrices_in_module_order(shapes: Shapes) -> list[str]:
     return [name for _, _, name in sorted(found)]
 
 
-@dataclass(frozen=True)
-class LearningRates:
-    """Base rates as the flags give them, before any scaling."""
-
-    embedding: float = 0.3
-    unembedding: float = 0.008
-    matrix: float = 0.02
-    scalar: float = 0.5
-    weight_decay: float = 0.28
-
-
-@dataclass(frozen=True)
-class AdamWGroup:
-    """Parameters that share AdamW's settings; lr is already scaled, but for the schedule."""
-
-    name: str
-    names: tuple[str, ...]
-    lr: float
-    betas: tuple[float, float]
-    weight_decay: float
-
-
-@dataclass(frozen=True)
-class MuonGroup:
-    """Matrices of one shape."""
-
-    names: tuple[str, ...]
-    shape: tuple[int, int]
-    lr: float
-    weight_decay: float
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Every parameter of a model, in exactly one group."""
-
-    adamw: tuple[AdamWGroup, ...]
-    muon: tuple[MuonGroup, ...]
-
-
-def build_groups(
-    model: GPT, rates: LearningRates, *, batch_lr_scale: float, muon_weight_decay: float
-) -> Groups:
-    """All parameters of a model in their groups, with the rates of a run.
-
-    batch_lr_scale multiplies every rate but the fixed 0.2 of the smear and backout scalars;
-    AdamW's rates of the tables also shrink with the square root of the width.
-    """
-    width = (model.config.n_embd / REFERENCE_WIDTH) ** -0.5 * batch_lr_scale
-    scalar = rates.scalar * batch_lr_scale
-    settings = {  # rate, betas, weight decay
-        "lm_head": (rates.unembedding * width, (0.8, 0.96), 0.01),
-        "wte": (rates.embedding * width, (0.8, 0.995), 0.001),
-        "value_embeds": (rates.embedding * 0.5 * width, (0.8, 0.995), 0.01),
-        "resid_lambdas": (scalar * 0.01, (0.8, 0.95), 0.05),
-        "x0_lambdas": (scalar, (0.96, 0.95), 0.0),
-        "smear": (0.2, (0.8, 0.95), 0.0),
-    }
-    shapes = {name: tuple(each.shape) for name, each in model.named_parameters()}
-    adamw, muon = [], []
-    for group in parameter_groups(shapes):
-        if group.kind == MUON:
-            rows, columns = shapes[group.names[0]]
-            lr = rates.matrix * batch_lr_scale
-            muon.append(MuonGroup(group.names, (rows, columns), lr, muon_weight_decay))
-        else:
-            adamw.append(AdamWGroup(group.name, group.names, *settings[group.name]))
-    return Groups(tuple(adamw), tuple(muon))
-
-
-def group_settings(groups: Groups) -> dict[str, dict[str, Any]]:
+def group_settings(
+    config: TrainConfig, n_embd: int, *, batch_lr_scale: float, muon_weight_decay: float
+) -> GroupSettings:
     """Each group's settings by its name, as nanochat keeps them in a checkpoint.
 
+    config: has the base rates. batch_lr_scale multiplies every rate but the fixed 0.2 of the smear
+    and backout scalars; AdamW's rates of the tables also shrink with the square root of n_embd.
     Rates are unscheduled. Muon's weight decay and momentum are those before their schedules;
     nanochat computes both anew at every step.
     """
-    settings: dict[str, dict[str, Any]] = {
-        group.name: {
-            "lr": group.lr,
-            "betas": group.betas,
-            "eps": EPS,
-            "weight_decay": group.weight_decay,
-            "initial_lr": group.lr,
-        }
-        for group in groups.adamw
+    width = (n_embd / REFERENCE_WIDTH) ** -0.5 * batch_lr_scale
+    scalar_lr = config.scalar_lr * batch_lr_scale
+    matrix_lr = config.matrix_lr * batch_lr_scale  # alike for all shapes: scaled in the update
+    return {
+        "lm_head": _adamw(config.unembedding_lr * width, (0.8, 0.96), 0.01),
+        "wte": _adamw(config.embedding_lr * width, (0.8, 0.995), 0.001),
+        "value_embeds": _adamw(config.embedding_lr * 0.5 * width, (0.8, 0.995), 0.01),
+        "resid_lambdas": _adamw(scalar_lr * 0.01, (0.8, 0.95), 0.05),
+        "x0_lambdas": _adamw(scalar_lr, (0.96, 0.95), 0.0),
+        "smear": _adamw(0.2, (0.8, 0.95), 0.0),
+        MUON: {
+            "lr": matrix_lr,
+            "momentum": 0.95,
+            "ns_steps": POLAR_EXPRESS_STEPS,
+            "beta2": BETA2,
+            "weight_decay": muon_weight_decay,
+            "initial_lr": matrix_lr,
+        },
     }
-    settings[MUON] = {
-        "lr": groups.muon[0].lr,  # alike for all shapes: Muon scales it in the update
-        "momentum": 0.95,
-        "ns_steps": POLAR_EXPRESS_STEPS,
-        "beta2": BETA2,
-        "weight_decay": groups.muon[0].weight_decay,
-        "initial_lr": groups.muon[0].lr,
-    }
-    return settings
+
+
+def _adamw(lr: float, betas: tuple[float, float], weight_decay: float) -> dict[str, Any]:
+    return {"lr": lr, "betas": betas, "eps": EPS, "weight_decay": weight_decay, "initial_lr": lr}

@@ -12,7 +12,7 @@ from yoked.errors import CheckpointError
 from yoked.train.model.linear import MatmulBackend
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
-from yoked.train.optim.groups import group_settings
+from yoked.train.optim.groups import MUON, GroupSettings
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
 from yoked.train.optim.param_buffers import HEAD, Bucket, ParamBuffers
 from yoked.train.optim.schedule import Schedule
@@ -33,30 +33,25 @@ class MuonAdamW:
     def __init__(
         self,
         buffers: ParamBuffers,
+        settings: GroupSettings,
         schedule: Schedule,
         rank: int,
         *,
         backend: MatmulBackend = "default",
         in_bfloat16: bool = False,
     ) -> None:
-        self.buffers, self.schedule, self.rank = buffers, schedule, rank
+        self.buffers, self.settings, self.schedule, self.rank = buffers, settings, schedule, rank
         self.backend, self.in_bfloat16 = backend, in_bfloat16
         self.num_updates = 0  # of AdamW, for its bias correction
         # Moments have their parameter's dtype, as nanochat's: a table's may be bfloat16.
-        self.exp_avg = {n: torch.zeros_like(buffers.parameters[n].data) for n in self.adamw_names}
-        self.exp_avg_sq = {
-            n: torch.zeros_like(buffers.parameters[n].data) for n in self.adamw_names
-        }
+        updated = {name: buffers.parameters[name].data for name in buffers.adamw_names}
+        self.exp_avg = {name: torch.zeros_like(values) for name, values in updated.items()}
+        self.exp_avg_sq = {name: torch.zeros_like(values) for name, values in updated.items()}
         self.owned = [bucket for bucket in buffers.buckets if bucket.owner == rank]
         self.momentum = {
             bucket: torch.zeros_like(bucket.view(buffers.matrices)) for bucket in self.owned
         }
         self.second_moment = {bucket: self.empty_second_moment(bucket) for bucket in self.owned}
-
-    @property
-    def adamw_names(self) -> list[str]:
-        """Parameters that AdamW updates, on every rank."""
-        return [name for group in self.buffers.groups.adamw for name in group.names]
 
     def step_adamw(self, step: int, rows: RowGrads) -> None:
         """Update all but the matrices; `rows` has the tables' gradients. step counts from 0."""
@@ -72,9 +67,10 @@ class MuonAdamW:
 
     def _adamw_scalars(self, step: int) -> Iterator[tuple[str, Tensor]]:
         lr_factor = self.schedule.learning_rate(step)
-        for group in self.buffers.groups.adamw:
-            lr = group.lr * lr_factor
-            scalars = coefficients(self.num_updates, lr, group.betas, group.weight_decay)
+        for group in self.buffers.adamw_groups:
+            settings = self.settings[group.name]
+            lr, decay = settings["lr"] * lr_factor, settings["weight_decay"]
+            scalars = coefficients(self.num_updates, lr, settings["betas"], decay)
             # Once a group: every copy to a GPU waits for it.
             scalars = scalars.to(self.buffers.head_grad.device)
             for name in group.names:
@@ -100,25 +96,20 @@ class MuonAdamW:
             scalars,
         )
 
-    def step_muon(self, step: int) -> None:
-        """Update this rank's own matrices."""
-        for bucket in self.owned:
-            self.step_bucket(step, bucket)
-
     @torch.no_grad()
     def step_bucket(self, step: int, bucket: Bucket) -> None:
         """Update one stack of this rank's own."""
         lr_factor = self.schedule.learning_rate(step)
-        group = next(g for g in self.buffers.groups.muon if g.shape == bucket.shape)
+        settings = self.settings[MUON]
         muon_update(
             bucket.view(self.buffers.matrices),
             bucket.view(self.buffers.matrix_grads),
             self.momentum[bucket],
             self.second_moment[bucket],
             MuonStep(
-                lr=group.lr * lr_factor,
+                lr=settings["lr"] * lr_factor,
                 momentum=self.schedule.muon_momentum(step),
-                weight_decay=group.weight_decay * self.schedule.weight_decay(step),
+                weight_decay=settings["weight_decay"] * self.schedule.weight_decay(step),
                 backend=self.backend,
                 in_bfloat16=self.in_bfloat16,
             ),
@@ -128,7 +119,7 @@ class MuonAdamW:
         """All that it updates: parameters, AdamW's moments, and Muon's of the owners."""
         for name, parameter in self.buffers.parameters.items():
             state.register(name, parameter.data, Replicated())
-        for name in self.adamw_names:
+        for name in self.buffers.adamw_names:
             state.register(f"exp_avg/{name}", self.exp_avg[name], Replicated())
             state.register(f"exp_avg_sq/{name}", self.exp_avg_sq[name], Replicated())
         for number, bucket in enumerate(self.buffers.buckets):
@@ -145,7 +136,7 @@ class MuonAdamW:
                 "exp_avg": whole[f"exp_avg/{name}"],
                 "exp_avg_sq": whole[f"exp_avg_sq/{name}"],
             }
-            for name in self.adamw_names
+            for name in self.buffers.adamw_names
         }
         muon = {
             name: {
@@ -155,7 +146,7 @@ class MuonAdamW:
             for number, bucket in enumerate(self.buffers.buckets)
             for index, name in enumerate(bucket.names)
         }
-        return {"adamw": adamw, "muon": muon, "settings": group_settings(self.buffers.groups)}
+        return {"adamw": adamw, "muon": muon, "settings": self.settings}
 
     def load(self, state: OptimizerState) -> dict[str, Tensor]:
         """Take over a whole state, as saved at any number of ranks. Raises CheckpointError.
@@ -164,7 +155,7 @@ class MuonAdamW:
         """
         muon: dict[str, Tensor] = {}
         try:
-            for name in self.adamw_names:
+            for name in self.buffers.adamw_names:
                 entry = state["adamw"][name]
                 self.exp_avg[name].copy_(entry["exp_avg"])
                 self.exp_avg_sq[name].copy_(entry["exp_avg_sq"])

@@ -18,7 +18,7 @@ from torch import Tensor
 from yoked.costmodel.matrix_owners import ADAMW_FLOPS, owner_speeds
 from yoked.costmodel.model_shape import matrix_muon_flops
 from yoked.train.model.gpt import GPT
-from yoked.train.optim.groups import Groups
+from yoked.train.optim.groups import MUON, ParameterGroup, Shapes, parameter_groups
 
 HEAD = "lm_head.weight"
 
@@ -43,39 +43,44 @@ class Bucket:
 
 
 def assign_owners(
-    groups: Groups, speeds: Sequence[float], adamw_numbers: int = 0
+    matrices: Shapes, speeds: Sequence[float], adamw_numbers: int = 0
 ) -> dict[str, int]:
     """An owner for each matrix: the rank that would be done first, largest matrices first.
 
-    speeds: relative, by rank; the slow own nothing (`owner_speeds`). adamw_numbers: that every rank
-    updates besides. The same on all ranks.
+    matrices: their shapes, by name. speeds: relative, by rank; the slow own nothing
+    (`owner_speeds`). adamw_numbers: that every rank updates besides. The same on all ranks.
     """
     speeds = owner_speeds(speeds)
-    names = [
-        (-matrix_muon_flops(*group.shape), name, group.shape)
-        for group in groups.muon
-        for name in group.names
-    ]
+    flops = {name: matrix_muon_flops(*shape) for name, shape in matrices.items()}
     busy = [float(ADAMW_FLOPS * adamw_numbers)] * len(speeds)  # FLOPs, by rank
     owners: dict[str, int] = {}
     able = [rank for rank, speed in enumerate(speeds) if speed > 0]
-    for _, name, shape in sorted(names):  # matrices of one size by name, alike on all ranks
-        owner = min(able, key=lambda rank: (busy[rank] + matrix_muon_flops(*shape)) / speeds[rank])
-        busy[owner] += matrix_muon_flops(*shape)
+    # Matrices of one size by name, alike on all ranks.
+    for name in sorted(flops, key=lambda name: (-flops[name], name)):
+        owner = min(able, key=lambda rank: (busy[rank] + flops[name]) / speeds[rank])
+        busy[owner] += flops[name]
         owners[name] = owner
     return owners
 
 
 class ParamBuffers:
-    """The flat buffers of one model; after construction its parameters are views of them."""
+    """The flat buffers of one model; after construction its parameters are views of them.
 
-    def __init__(self, model: GPT, groups: Groups, speeds: Sequence[float]) -> None:
+    speeds: relative, by rank, as `assign_owners` has them.
+    """
+
+    def __init__(self, model: GPT, speeds: Sequence[float]) -> None:
         self.model = model
-        self.groups = groups
         self.parameters = dict(model.named_parameters())
-        numbers = sum(self.parameters[name].numel() for each in groups.adamw for name in each.names)
-        self.owners = assign_owners(groups, speeds, numbers)
-        self.buckets = self._bucket()
+        shapes = {name: tuple(each.shape) for name, each in self.parameters.items()}
+        groups = parameter_groups(shapes)
+        self.adamw_groups = [group for group in groups if group.kind != MUON]
+        muon_groups = [group for group in groups if group.kind == MUON]
+        self.adamw_names = [name for group in self.adamw_groups for name in group.names]
+        numbers = sum(self.parameters[name].numel() for name in self.adamw_names)
+        matrices = {name: shapes[name] for group in muon_groups for name in group.names}
+        self.owners = assign_owners(matrices, speeds, numbers)
+        self.buckets = self._bucket(muon_groups)
         device = model.device
         total = sum(bucket.numel for bucket in self.buckets)
         self.matrices = torch.empty(total, device=device)
@@ -83,9 +88,7 @@ class ParamBuffers:
         self.head_grad = torch.zeros_like(self.parameters[HEAD].data)
         # Rows of the lm_head that this rank updates: all, or its part of the vocabulary.
         self.own_vocab = slice(0, len(self.head_grad))
-        self.scalar_names = [
-            name for group in groups.adamw for name in group.names if self._is_scalar(name)
-        ]
+        self.scalar_names = [name for name in self.adamw_names if self._is_scalar(name)]
         sizes = [self.parameters[name].numel() for name in self.scalar_names]
         self.scalar_grads = torch.zeros(sum(sizes), device=device)
         self._attach_matrices()
@@ -95,14 +98,15 @@ class ParamBuffers:
     def _is_scalar(self, name: str) -> bool:
         return name != HEAD and name not in dict(self.model.tables())
 
-    def _bucket(self) -> list[Bucket]:
+    def _bucket(self, muon_groups: Sequence[ParameterGroup]) -> list[Bucket]:
         buckets: list[Bucket] = []
         offset = 0
         for owner in sorted(set(self.owners.values())):
-            for group in self.groups.muon:
+            for group in muon_groups:
                 names = tuple(name for name in group.names if self.owners[name] == owner)
                 if names:
-                    buckets.append(Bucket(owner, names, group.shape, offset))
+                    rows, columns = self.parameters[names[0]].shape
+                    buckets.append(Bucket(owner, names, (rows, columns), offset))
                     offset += buckets[-1].numel
         return buckets
 

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from yoked.costmodel.model_shape import ModelShape
 from yoked.train.comm.communicator import Communicator
+from yoked.train.config import TrainConfig
 from yoked.train.lm_head.vocab_parallel import SHARDED
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT
 from yoked.train.model.row_grads import RowGrads
-from yoked.train.optim.groups import LearningRates, build_groups
+from yoked.train.optim.groups import group_settings
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import HEAD, ParamBuffers
 from yoked.train.optim.schedule import Schedule
@@ -72,11 +73,13 @@ class Tiny:
             for parameter in model.parameters():
                 parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
         model.finish()
-        groups = build_groups(model, LearningRates(), batch_lr_scale=1.0, muon_weight_decay=0.1)
-        buffers = ParamBuffers(model, groups, shares)
+        settings = group_settings(
+            TrainConfig(), config.n_embd, batch_lr_scale=1.0, muon_weight_decay=0.1
+        )
+        buffers = ParamBuffers(model, shares)
         return Trainer(
             model,
-            MuonAdamW(buffers, Schedule(100), comm.rank),
+            MuonAdamW(buffers, settings, Schedule(100), comm.rank),
             FusedLinearCrossEntropy(VOCAB),
             comm,
             self,
