@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.adamw import adamw_update, coefficients
 from yoked.train.optim.groups import MUON, GroupSettings
 from yoked.train.optim.muon import MuonStep, muon_update, reduced_dimension
-from yoked.train.optim.param_buffers import HEAD, Bucket, ParamBuffers
+from yoked.train.optim.param_buffers import Bucket, ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.state import Owned, Replicated, TrainState
 
@@ -22,9 +22,7 @@ OptimizerState = dict[str, dict[str, dict[str, Any]]]
 
 
 class MuonAdamW:
-    """AdamW for tables, lm_head and scalars on every rank; Muon for the matrices that it owns.
-
-    Of the lm_head AdamW updates the buffers' `own_vocab`.
+    """AdamW on every rank, for the buffers' `own_rows`; Muon for the matrices that a rank owns.
 
     After `step_bucket`, a rank's own matrices are new and the others' are not: they come from their
     owners (`yoked.train.sync`).
@@ -40,7 +38,7 @@ class MuonAdamW:
         backend: MatmulBackend = "default",
         in_bfloat16: bool = False,
     ) -> None:
-        self.buffers, self.settings, self.schedule, self.rank = buffers, settings, schedule, rank
+        self.buffers, self.settings, self.schedule = buffers, settings, schedule
         self.backend, self.in_bfloat16 = backend, in_bfloat16
         self.num_updates = 0  # of AdamW, for its bias correction
         # Moments have their parameter's dtype, as nanochat's: a table's may be bfloat16.
@@ -53,48 +51,31 @@ class MuonAdamW:
         }
         self.second_moment = {bucket: self.empty_second_moment(bucket) for bucket in self.owned}
 
-    def step_adamw(self, step: int, rows: RowGrads) -> None:
-        """Update all but the matrices; `rows` has the tables' gradients. step counts from 0."""
-        self.num_updates += 1
-        for name, scalars in self._adamw_scalars(step):
-            table = rows.tables.get(name)  # (U, C); None: its gradient is dense
-            if name == HEAD:
-                self._update_head(scalars)
-            elif table is None:
-                self._update(name, self.buffers.gradient(name), scalars, None)
-            else:
-                self._update(name, table, scalars, rows.row_index)
+    @torch.no_grad()
+    def step_adamw(self, step: int, row_grads: RowGrads) -> None:
+        """Update all but the matrices, of each parameter this rank's rows; step counts from 0.
 
-    def _adamw_scalars(self, step: int) -> Iterator[tuple[str, Tensor]]:
+        row_grads: the tables' gradients; the others' are the buffers'.
+        """
+        self.num_updates += 1
         lr_factor = self.schedule.learning_rate(step)
         for group in self.buffers.adamw_groups:
             settings = self.settings[group.name]
             lr, decay = settings["lr"] * lr_factor, settings["weight_decay"]
             scalars = coefficients(self.num_updates, lr, settings["betas"], decay)
             # Once a group: every copy to a GPU waits for it.
-            scalars = scalars.to(self.buffers.head_grad.device)
+            scalars = scalars.to(self.buffers.matrices.device)
             for name in group.names:
-                yield name, scalars
-
-    @torch.no_grad()
-    def _update(
-        self, name: str, gradient: Tensor, scalars: Tensor, row_index: Tensor | None
-    ) -> None:
-        parameter = self.buffers.parameters[name].data
-        adamw_update(
-            parameter, gradient, self.exp_avg[name], self.exp_avg_sq[name], scalars, row_index
-        )
-
-    @torch.no_grad()
-    def _update_head(self, scalars: Tensor) -> None:
-        rows = self.buffers.own_vocab
-        adamw_update(
-            self.buffers.parameters[HEAD].data[rows],
-            self.buffers.head_grad[rows],
-            self.exp_avg[HEAD][rows],
-            self.exp_avg_sq[HEAD][rows],
-            scalars,
-        )
+                rows = self.buffers.own_rows(name)
+                table = row_grads.tables.get(name)  # (U, C); None: its gradient is dense
+                adamw_update(
+                    self.buffers.parameters[name].data[rows],
+                    self.buffers.gradient(name)[rows] if table is None else table,
+                    self.exp_avg[name][rows],
+                    self.exp_avg_sq[name][rows],
+                    scalars,
+                    None if table is None else row_grads.row_index,
+                )
 
     @torch.no_grad()
     def step_bucket(self, step: int, bucket: Bucket) -> None:

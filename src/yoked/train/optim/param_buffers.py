@@ -131,6 +131,10 @@ class ParamBuffers:
         for buffer in (self.head_grad[self.own_vocab], self.matrix_grads, self.scalar_grads):
             buffer.zero_()
 
+    def own_rows(self, name: str) -> slice:
+        """Rows of a parameter other than a matrix that this rank updates."""
+        return self.own_vocab if name == HEAD else slice(None)
+
     def gradient(self, name: str) -> Tensor:
         """The dense gradient of a parameter other than a table, fp32."""
         if name == HEAD:
