@@ -17,7 +17,7 @@ from yoked.costmodel.model_shape import (
     count_parameters,
     flops_per_token,
 )
-from yoked.costmodel.step_plan import VOCAB_PARALLEL
+from yoked.costmodel.step_plan import EXACT, VOCAB_PARALLEL
 from yoked.errors import CheckpointError, UsageError
 from yoked.ranks.exchange import read_flag, read_list, read_table, read_text, read_whole
 from yoked.runs import find_run, new_run_name
@@ -37,7 +37,7 @@ from yoked.train.resolve import REFERENCE_DEPTH
 from yoked.train.result import RunResult, RunStats, host_table
 from yoked.train.runfolder import RunFolder
 from yoked.train.setup import RunSetup, parameter_table
-from yoked.train.sync.compression import COMPRESSIONS
+from yoked.train.sync.codecs import CODECS
 from yoked.train.tokenizer import Tokenizer
 from yoked.train.trainer import Trainer
 
@@ -236,7 +236,7 @@ def build_components(setup: RunSetup) -> TrainingComponents:
         rows_per_step=setup.rows_per_step,
         device_batch_size=setup.resolved.device_batch_size,
         shares=setup.shares,
-        payload=COMPRESSIONS[setup.sync.value],
+        codec=None if setup.sync.value == EXACT else CODECS[setup.sync.value],
         head_rows=setup.head_rows if setup.lm_head.value == VOCAB_PARALLEL else None,
     )
     token_bytes = Tokenizer.load(setup.data.tokenizer_folder).token_bytes()

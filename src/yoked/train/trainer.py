@@ -28,7 +28,7 @@ from yoked.train.model.gpt import GPT
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.state import TrainState
 from yoked.train.step_batch import MicroBatch, StepBatch
-from yoked.train.sync.compression import COMPRESSIONS, GradientCompression
+from yoked.train.sync.codecs import Codec
 from yoked.train.sync.exact import ExactSync
 from yoked.train.sync.strategy import SyncStrategy
 
@@ -99,11 +99,11 @@ class Trainer:
         rows_per_step: int,
         device_batch_size: int,
         shares: list[float],
-        payload: GradientCompression = COMPRESSIONS["exact"],
+        codec: Codec | None = None,
         head_rows: Sequence[float] | None = None,
     ) -> None:
-        """shares: relative, of a step's rows. head_rows: relative parts of the vocabulary that
-        ranks compute of the lm_head; None: it is replicated.
+        """shares: relative, of a step's rows. codec: of `--sync`; None: exact. head_rows: relative
+        parts of the vocabulary that ranks compute of the lm_head; None: it is replicated.
         """
         self.model, self.optimizer, self.buffers = model, optimizer, optimizer.buffers
         self.comm, self.stream = comm, stream
@@ -117,9 +117,7 @@ class Trainer:
         self.max_deferred = kept if comm.active else 1
         self.state = TrainState(comm, model.device)
         optimizer.register(self.state)
-        self.sync: SyncStrategy = ExactSync(
-            comm, self.buffers, payload, sums_head=head_rows is None
-        )
+        self.sync: SyncStrategy = ExactSync(comm, self.buffers, codec, sums_head=head_rows is None)
         self.lm_head: LmHead
         if head_rows is None:
             self.lm_head = ReplicatedHead(self.buffers, head, self.sync.head_grad_ready)

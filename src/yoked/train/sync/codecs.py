@@ -24,43 +24,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from yoked.errors import UsageError
 from yoked.train import kernels
 
 INT8_BLOCK = 256
 INT4_BLOCK = 64  # why 64, with a bf16 scale: benchmarks/codecs
 # 2^-126: the reciprocal of a smaller scale would not be finite.
 SMALLEST_SCALE = torch.finfo(torch.float32).tiny
-
-
-class Codec(Protocol):
-    """Numbers to bytes and back; bits: what one number costs on the wire, scales included."""
-
-    @property
-    def name(self) -> str:
-        """The name that people give it."""
-
-    @property
-    def bits(self) -> float:
-        """Bits a number, in a long tensor."""
-
-    def encoded_bytes(self, numel: int) -> int:
-        """Length of the payload of so many numbers."""
-
-    def encode(self, values: Tensor, out: Tensor, residual: Tensor | None = None) -> None:
-        """Encode values, (n,) fp32, into out, (encoded_bytes(n),) uint8; both contiguous.
-
-        With residual, (n,) fp32: encodes values + residual, and leaves there what was lost (0
-        where what arrives is not finite, so that a step skipped for it leaves no trace).
-        """
-
-    def decode(self, encoded: Tensor, out: Tensor, *, add: bool = False) -> None:
-        """Overwrite out, (n,) fp32 contiguous, with the numbers of a payload, or add them."""
 
 
 # A codec in PyTorch, where there is no compiler (else kernels/codecs.c does the same):
@@ -70,8 +43,8 @@ Join = Callable[[Tensor, int], Tensor]
 
 
 @dataclass(frozen=True)
-class _BlockQuantizer:
-    """A codec by its layout. block: numbers that share a scale.
+class Codec:
+    """Numbers to bytes and back. block: numbers that share a scale.
 
     scale_bytes, payload_bytes: of one block, the latter only for whole blocks of `block` numbers
     if `padded`. split, join: the same in PyTorch as `kernels.encode` and `decode` are in C.
@@ -87,15 +60,22 @@ class _BlockQuantizer:
 
     @property
     def bits(self) -> float:
+        """Bits that a number costs on the wire in a long tensor, scales included."""
         return 8 * (self.scale_bytes + self.payload_bytes) / self.block
 
     def encoded_bytes(self, numel: int) -> int:
+        """Length of the payload of so many numbers."""
         blocks = -(-numel // self.block)
         # A byte of int4 has a number of each half of a block: the last block is sent whole.
         numbers = blocks * self.block if self.padded else numel
         return blocks * self.scale_bytes + numbers * self.payload_bytes // self.block
 
     def encode(self, values: Tensor, out: Tensor, residual: Tensor | None = None) -> None:
+        """Encode values, (n,) fp32, into out, (encoded_bytes(n),) uint8; both contiguous.
+
+        With residual, (n,) fp32: encodes values + residual, and leaves there what was lost (0
+        where what arrives is not finite, so that a step skipped for it leaves no trace).
+        """
         self._check(values, out)
         assert residual is None or (
             residual.shape == values.shape
@@ -113,6 +93,7 @@ class _BlockQuantizer:
             torch.sub(x, arrives, out=residual).masked_fill_(~arrives.isfinite(), 0.0)
 
     def decode(self, encoded: Tensor, out: Tensor, *, add: bool = False) -> None:
+        """Overwrite out, (n,) fp32 contiguous, with the numbers of a payload, or add them."""
         self._check(out, encoded)
         if _compiled(out, encoded):
             kernels.decode(self.name, self.block, encoded, out, add)
@@ -212,10 +193,10 @@ CODECS: dict[str, Codec] = {
     codec.name: codec
     for codec in (
         # Name, block, scale_bytes, payload_bytes, padded, split, join.
-        _BlockQuantizer("fp32", 1, 0, 4, False, _split_fp32, _join_fp32),
-        _BlockQuantizer("bf16", 1, 0, 2, False, _split_bf16, _join_bf16),
-        _BlockQuantizer("int8", INT8_BLOCK, 4, INT8_BLOCK, False, _split_int8, _join_int8),
-        _BlockQuantizer("int4", INT4_BLOCK, 2, INT4_BLOCK // 2, True, _split_int4, _join_int4),
+        Codec("fp32", 1, 0, 4, False, _split_fp32, _join_fp32),
+        Codec("bf16", 1, 0, 2, False, _split_bf16, _join_bf16),
+        Codec("int8", INT8_BLOCK, 4, INT8_BLOCK, False, _split_int8, _join_int8),
+        Codec("int4", INT4_BLOCK, 2, INT4_BLOCK // 2, True, _split_int4, _join_int4),
     )
 }
 
@@ -233,13 +214,3 @@ def decode_sum(codec: Codec, payloads: Sequence[Tensor], total: Tensor) -> None:
     """Overwrite total, (n,) fp32, with the sum of payloads, added in their order."""
     for number, payload in enumerate(payloads):
         codec.decode(payload, total, add=number > 0)
-
-
-def get_codec(name: str) -> Codec:
-    """The codec of that name. Raises UsageError, with the names that there are."""
-    try:
-        return CODECS[name]
-    except KeyError:
-        raise UsageError(
-            f"no payload dtype is called {name!r}", fix=f"choose among {', '.join(CODECS)}"
-        ) from None

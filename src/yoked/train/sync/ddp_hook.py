@@ -28,7 +28,7 @@ from torch.futures import Future
 from yoked.errors import UsageError, YokedError
 from yoked.ranks.meeting import meet
 from yoked.train.comm.communicator import Communicator
-from yoked.train.sync.codecs import CODECS, get_codec
+from yoked.train.sync.codecs import CODECS
 from yoked.train.sync.compressed_reduce import (
     CompressedReduce,
     ErrorFeedback,
@@ -239,7 +239,7 @@ class _Coded:
     """Buckets by one of our codecs."""
 
     def __init__(self, payload: str, comms: HookCommunicators) -> None:
-        self.codec, self.comms = get_codec(payload), comms
+        self.codec, self.comms = CODECS[payload], comms
         self._kept: dict[int, BucketState] = {}
         self._stream: torch.cuda.Stream | None = None
         # One thread each: collectives start in the order of the buckets.

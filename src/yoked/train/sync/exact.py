@@ -1,6 +1,6 @@
 """Every step's gradient is this step's sum over ranks, as one process would have it.
 
-Exact in what is summed; in which number format it travels is the payload's matter (`compression`).
+Exact in what is summed; in which number format it travels is the codec's matter (`codecs`).
 
 What is learned does not depend on how many ranks took part: the gradient of a step is the sum of
 the ranks' (each already divided by the step's tokens). It leaves while it is being made: the
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from yoked.errors import UsageError
@@ -25,7 +26,7 @@ from yoked.train.model.cross_entropy import grad_chunk_edges
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.optim.param_buffers import Bucket, ParamBuffers
 from yoked.train.step_batch import StepBatch
-from yoked.train.sync.compression import COMPRESSIONS, GradientCompression
+from yoked.train.sync.codecs import Codec
 from yoked.train.sync.dense_reduce import dense_all_reduce
 from yoked.train.sync.matrix_reducer import CollectiveReducer, MatrixReducer
 from yoked.train.sync.row_reduce import EmbeddingGradReducer
@@ -34,29 +35,30 @@ from yoked.train.sync.row_reduce import EmbeddingGradReducer
 class ExactSync:
     """Sums gradients step by step; collective: all ranks call in the same order.
 
-    sums_head: whether the lm_head's gradient is summed; vocab-parallel, each rank has its part of
-    the sum already.
+    codec: of gradients and updates; None: they travel as they are. sums_head: whether the lm_head's
+    gradient is summed; vocab-parallel, each rank has its part of the sum already.
     """
 
     def __init__(
         self,
         comm: Communicator,
         buffers: ParamBuffers,
-        payload: GradientCompression = COMPRESSIONS["exact"],
+        codec: Codec | None = None,
         *,
         sums_head: bool = True,
     ) -> None:
         self.comm, self.buffers = comm, buffers
-        self.matrices = _matrices(comm, buffers, payload)
+        self.matrices = _matrices(comm, buffers, codec)
         width = buffers.head_grad.size(1)
         edges = grad_chunk_edges(buffers.head_grad.size(0)) if sums_head else []
         chunks = [slice(a * width, b * width) for a, b in edges]  # rows a to b of the flat gradient
-        self.head = dense_all_reduce(comm, buffers.head_grad.view(-1), chunks, payload.dense)
+        self.head = dense_all_reduce(comm, buffers.head_grad.view(-1), chunks, codec)
         self.rows = EmbeddingGradReducer(
             comm,
             buffers.table_widths,
             buffers.model.config.padded_vocab_size,
-            payload.rows,
+            # Every step touches other rows: no residual could make good what the codec loses.
+            None if codec is None else torch.bfloat16,
             buffers.head_grad.device,
         )
         self._scalars: Work | None = None
@@ -175,14 +177,12 @@ class ExactSync:
             self.matrices.drain()
 
 
-def _matrices(
-    comm: Communicator, buffers: ParamBuffers, payload: GradientCompression
-) -> MatrixReducer:
+def _matrices(comm: Communicator, buffers: ParamBuffers, codec: Codec | None) -> MatrixReducer:
     if comm.device_group is None:
-        return MatrixReducer(comm, buffers, payload.dense)
-    if not payload.exact:
+        return MatrixReducer(comm, buffers, codec)
+    if codec is not None:
         raise UsageError(
-            f"--sync {payload.name} is for Gloo; every rank here has a GPU, and uses NCCL",
+            f"--sync {codec.name} is for Gloo; every rank here has a GPU, and uses NCCL",
             fix="--sync exact",
         )
     return CollectiveReducer(comm, buffers)

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from yoked.errors import UsageError
 from yoked.train import kernels
-from yoked.train.sync.codecs import CODECS, get_codec
+from yoked.train.sync.codecs import CODECS
 
 LENGTHS = (0, 1, 31, 63, 64, 65, 255, 256, 257, 100_003)
 # Numbers from which a block's scale is made: a largest one of 1 gives that scale.
@@ -257,10 +256,3 @@ def test_bits_are_those_of_a_long_tensor(name: str) -> None:
     codec = CODECS[name]
 
     assert codec.encoded_bytes(2**20) * 8 / 2**20 == codec.bits
-
-
-def test_an_unknown_payload_dtype_is_told_which_there_are() -> None:
-    with pytest.raises(UsageError, match="no payload dtype is called 'int9'") as raised:
-        get_codec("int9")
-
-    assert raised.value.fix == ("choose among fp32, bf16, int8, int4",)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.unit.train.sync.tiny import Tiny, gradient_step
 from torch import Tensor
 
+from yoked.costmodel.step_plan import SYNCS
 from yoked.train.comm.communicator import Communicator
 from yoked.train.state import checksum
-from yoked.train.sync.compression import COMPRESSIONS
 from yoked.train.trainer import Trainer
 
 TINY = Tiny(sequence_len=8, n_layer=3, rows=6)
@@ -105,7 +105,7 @@ def weights_after(comm: Communicator, shares: list[float], payload: str, steps: 
     return [checksum(parameter) for parameter in trainer.buffers.parameters.values()]
 
 
-@pytest.mark.parametrize("payload", list(COMPRESSIONS))
+@pytest.mark.parametrize("payload", SYNCS)
 @pytest.mark.parametrize("shares", [[1.0, 1.0], [2.0, 0.0, 1.0]])
 def test_weights_stay_equal_on_all_ranks_and_repeat_to_the_bit(on_ranks, payload, shares):
     first, second = (

@@ -22,7 +22,7 @@ from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import HEAD, ParamBuffers
 from yoked.train.optim.schedule import Schedule
 from yoked.train.state import checksum
-from yoked.train.sync.compression import COMPRESSIONS
+from yoked.train.sync.codecs import CODECS
 from yoked.train.trainer import StepStats, Trainer
 
 VOCAB = 60
@@ -86,7 +86,7 @@ class Tiny:
             rows_per_step=self.rows,
             device_batch_size=batch,
             shares=shares,
-            payload=COMPRESSIONS[payload],
+            codec=None if payload == "exact" else CODECS[payload],
             head_rows=shares if vocab_parallel else None,
         )
 
