@@ -30,8 +30,8 @@ RECOVERED = 0.75
 class RankStep:
     """What a rank did in a step.
 
-    compute_s: without waiting and sending. fixed_s: the part of it without rows. work: of the
-    lm_head and the layers, in rows; more or less than `rows` where the lm_head is vocab-parallel.
+    compute_s: without waiting and sending. fixed_s: the part of it without rows. work: in rows,
+    more or less than `rows` where a rank computes for others, or they for it.
     """
 
     rows: int

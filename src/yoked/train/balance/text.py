@@ -1,4 +1,4 @@
-"""What people are told of rows that move."""
+"""What people are told of work that moves between ranks."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class MessageKind(IntEnum):
 
     GRADIENT = 0
     PARAMETER = 1
-    HEAD_GRADIENT = 2
+    DENSE_GRADIENT = 2
     TABLE_ROWS = 3
     VOCAB_PARALLEL = 4
     REDISTRIBUTE = 5

@@ -54,8 +54,33 @@ def shards(numel: int, size: int) -> list[slice]:
     return [slice(*edge) for edge in pairwise(numel * rank // size for rank in range(size + 1))]
 
 
-class CompressedReduce:
-    """One tensor on its way to its mean. name: of it, for errors."""
+class PairReduce:
+    """One tensor of two ranks on its way to its mean. Traffic a rank: the payload."""
+
+    def __init__(
+        self, codec: Codec, comm: Communicator, feedback: ErrorFeedback, name: str
+    ) -> None:
+        """name: of the tensor, for errors."""
+        self.codec, self.comm, self.feedback, self.name = codec, comm, feedback, name
+
+    def start(self, values: Tensor) -> None:
+        """Send values, (n,) fp32: this rank's times its weight. They may change afterwards."""
+        payload = encoded(self.codec, values, self.feedback.own)
+        self._both, self._work = self.comm.all_gather(payload, self.name)  # (2, bytes) uint8
+
+    def combine(self, total: float) -> None:
+        """Wait for the other's. total: the sum of the weights."""
+        self._total = total
+        self._work.wait()
+
+    def finish(self, mean: Tensor) -> None:
+        """Leave sum(values) / total in mean, (n,) fp32."""
+        decode_sum(self.codec, list(self._both), mean)
+        _divide(mean, self._total)
+
+
+class ShardedReduce:
+    """The same for any number of ranks. Traffic a rank: 2(N-1)/N of the payload."""
 
     def __init__(
         self,
@@ -68,43 +93,8 @@ class CompressedReduce:
         """combine_comm: of the same ranks, where `combine` runs in another thread than `start`."""
         self.codec, self.comm, self.feedback, self.name = codec, comm, feedback, name
         self._combine_comm = combine_comm or comm
-        self._rows: Tensor  # (N, bytes) uint8: every rank's payload, or its shard of this rank's
+        self._rows: Tensor  # (N, bytes) uint8: all ranks' of this rank's shard; then all shards
         self._work: Work
-
-    def start(self, values: Tensor) -> None:
-        """Send values, (n,) fp32: this rank's times its weight. They may change afterwards."""
-        raise NotImplementedError
-
-    def combine(self, total: float) -> None:
-        """Wait for what the others sent. total: the sum of the weights."""
-        raise NotImplementedError
-
-    def finish(self, mean: Tensor) -> None:
-        """Wait, and leave sum(values) / total in mean, (n,) fp32."""
-        raise NotImplementedError
-
-
-class PairReduce(CompressedReduce):
-    """Two ranks. Traffic a rank: the payload."""
-
-    def start(self, values: Tensor) -> None:
-        """Encode and send."""
-        payload = encoded(self.codec, values, self.feedback.own)
-        self._rows, self._work = self.comm.all_gather(payload, self.name)
-
-    def combine(self, total: float) -> None:
-        """Wait for the other's."""
-        self._total = total
-        self._work.wait()
-
-    def finish(self, mean: Tensor) -> None:
-        """Decode both."""
-        decode_sum(self.codec, list(self._rows), mean)
-        _divide(mean, self._total)
-
-
-class ShardedReduce(CompressedReduce):
-    """Any number of ranks. Traffic a rank: 2(N-1)/N of the payload."""
 
     def start(self, values: Tensor) -> None:
         """Encode, and send each shard to its owner."""
@@ -142,6 +132,9 @@ class ShardedReduce(CompressedReduce):
         return row[: self.codec.encoded_bytes(shard.stop - shard.start)]
 
 
+CompressedReduce = PairReduce | ShardedReduce
+
+
 def compressed_reduce(
     codec: Codec,
     comm: Communicator,
@@ -149,9 +142,10 @@ def compressed_reduce(
     name: str,
     combine_comm: Communicator | None = None,
 ) -> CompressedReduce:
-    """What sends the least between so many ranks."""
-    kind = PairReduce if comm.world_size <= 2 else ShardedReduce
-    return kind(codec, comm, feedback, name, combine_comm)
+    """What sends the least between so many ranks. combine_comm: as ShardedReduce has it."""
+    if comm.world_size <= 2:
+        return PairReduce(codec, comm, feedback, name)
+    return ShardedReduce(codec, comm, feedback, name, combine_comm)
 
 
 def _divide(mean: Tensor, total: float) -> None:

@@ -1,4 +1,4 @@
-"""A dense gradient that every rank needs summed: the lm_head's, chunk by chunk as it is made.
+"""A dense gradient that every rank needs summed, chunk by chunk as it is made.
 
 Two ranks send each other what they have, and both add. Of more, float32 goes through the process
 group's own all-reduce; a lossy payload dtype is summed in float32 by a `CompressedReduce`. What it
@@ -22,52 +22,34 @@ from yoked.train.sync.compressed_reduce import (
     compressed_reduce,
 )
 
-WHAT = "the lm_head's gradient"
 PAIR = 2
 
 
-class DenseAllReduce:
-    """Sums a flat tensor over all ranks, by chunks that are the same on all of them."""
+class PairAllReduce:
+    """Sums a flat tensor of two ranks, which send each other each chunk.
+
+    chunks: the same on both. name: of the tensor, for errors. Traffic a rank: the payload.
+    """
 
     def __init__(
-        self, comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None
+        self, comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None, name: str
     ) -> None:
-        self.comm, self.flat, self.chunks, self.codec = comm, flat, chunks, codec
-
-    def post_receives(self) -> None:
-        """A step begins. Collective, as all that follows: all ranks call it in the same order."""
-
-    def reduce_chunk(self, number: int) -> None:
-        """A chunk of this rank is complete; it must not change before `wait`."""
-        raise NotImplementedError
-
-    def wait(self) -> None:
-        """Wait until the tensor holds the sum, the same bytes on all ranks."""
-        raise NotImplementedError
-
-
-class PairAllReduce(DenseAllReduce):
-    """Between two ranks, which send each other each chunk. Traffic a rank: the payload."""
-
-    def __init__(
-        self, comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None
-    ) -> None:
-        super().__init__(comm, flat, chunks, codec)
+        self.comm, self.flat, self.chunks, self.codec, self.name = comm, flat, chunks, codec, name
         # In host memory, where the codecs work.
         self._residual = None if codec is None else torch.zeros(flat.shape)
         self._arriving: list[RaggedGather] = []
 
     def post_receives(self) -> None:
-        """Post the receives of all chunks."""
+        """Post the receives of all chunks: a step begins."""
         for number, chunk in enumerate(self.chunks):
             numel, dtype = chunk.stop - chunk.start, self.flat.dtype
             if self.codec is not None:
                 numel, dtype = self.codec.encoded_bytes(numel), torch.uint8
-            numels, tag = [numel] * self.comm.world_size, Tag(MessageKind.HEAD_GRADIENT, number)
-            self._arriving.append(RaggedGather(self.comm, numels, dtype, tag, WHAT))
+            numels, tag = [numel] * self.comm.world_size, Tag(MessageKind.DENSE_GRADIENT, number)
+            self._arriving.append(RaggedGather(self.comm, numels, dtype, tag, self.name))
 
     def reduce_chunk(self, number: int) -> None:
-        """Encode and send a chunk."""
+        """Encode and send a chunk of this rank's, which must not change before `wait`."""
         chunk = self.chunks[number]
         payload = self.flat[chunk]
         if self.codec is not None:
@@ -88,13 +70,13 @@ class PairAllReduce(DenseAllReduce):
         self._arriving = []
 
 
-class GroupAllReduce(DenseAllReduce):
-    """Between any number of ranks. Traffic a rank: 2(N-1)/N of the payload."""
+class GroupAllReduce:
+    """The same for any number of ranks; collective. Traffic a rank: 2(N-1)/N of the payload."""
 
     def __init__(
-        self, comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None
+        self, comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None, name: str
     ) -> None:
-        super().__init__(comm, flat, chunks, codec)
+        self.comm, self.flat, self.chunks, self.codec, self.name = comm, flat, chunks, codec, name
         self._feedback: list[ErrorFeedback] = []
         if codec is not None and comm.active:
             # In host memory, where the codecs work.
@@ -104,13 +86,16 @@ class GroupAllReduce(DenseAllReduce):
         self._sums: list[Work] = []
         self._compressed: list[tuple[slice, CompressedReduce]] = []
 
+    def post_receives(self) -> None:
+        """Nothing: a sum starts on all ranks alike."""
+
     def reduce_chunk(self, number: int) -> None:
-        """Start a chunk's sum."""
+        """Start a chunk's sum; it must not change before `wait`."""
         chunk = self.chunks[number]
         if self.codec is None:
-            self._sums.append(self.comm.all_reduce(self.flat[chunk], WHAT))
+            self._sums.append(self.comm.all_reduce(self.flat[chunk], self.name))
             return
-        reduce = compressed_reduce(self.codec, self.comm, self._feedback[number], WHAT)
+        reduce = compressed_reduce(self.codec, self.comm, self._feedback[number], self.name)
         reduce.start(self.flat[chunk].cpu())
         self._compressed.append((chunk, reduce))
 
@@ -136,9 +121,12 @@ def _in_host_memory(values: Tensor) -> Iterator[Tensor]:
         values.copy_(host)
 
 
+DenseAllReduce = PairAllReduce | GroupAllReduce
+
+
 def dense_all_reduce(
-    comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None
+    comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None, name: str
 ) -> DenseAllReduce:
     """What sends the least between so many ranks; NCCL has an all-reduce of its own."""
     by_messages = comm.world_size == PAIR and comm.device_group is None
-    return (PairAllReduce if by_messages else GroupAllReduce)(comm, flat, chunks, codec)
+    return (PairAllReduce if by_messages else GroupAllReduce)(comm, flat, chunks, codec, name)

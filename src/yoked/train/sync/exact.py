@@ -52,7 +52,8 @@ class ExactSync:
         width = buffers.head_grad.size(1)
         edges = grad_chunk_edges(buffers.head_grad.size(0)) if sums_head else []
         chunks = [slice(a * width, b * width) for a, b in edges]  # rows a to b of the flat gradient
-        self.head = dense_all_reduce(comm, buffers.head_grad.view(-1), chunks, codec)
+        flat = buffers.head_grad.view(-1)
+        self.head = dense_all_reduce(comm, flat, chunks, codec, "the lm_head's gradient")
         self.rows = EmbeddingGradReducer(
             comm,
             buffers.table_widths,
