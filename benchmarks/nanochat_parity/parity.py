@@ -34,7 +34,7 @@ from yoked.costmodel.model_shape import count_parameters, flops_per_token  # noq
 from yoked.train.data.prepare import prepare  # noqa: E402
 from yoked.train.model.gpt import GPT  # noqa: E402
 from yoked.train.nanochat_format import from_nanochat  # noqa: E402
-from yoked.train.resume import build_components  # noqa: E402
+from yoked.train.resume import build_trainer  # noqa: E402
 from yoked.train.sample import load_for_sampling  # noqa: E402
 from yoked.train.setup import RunSetup  # noqa: E402
 from yoked.train.tokenizer import Tokenizer  # noqa: E402
@@ -263,18 +263,18 @@ class Parity:
         printed = self.nanochat_trains(base, dtype)
         self.their_steps[dtype] = printed
         steps = self.case.steady_steps
-        parts = build_components(setup)
-        parts.trainer.stream = ours.InOrder(setup.data.train)
-        mine = ours.train(parts, range(steps))
+        trainer = build_trainer(setup)
+        trainer.stream = ours.InOrder(setup.data.train)
+        mine = ours.train(trainer, range(steps))
         self._compare_losses(
             f"{steps} steps on the same rows, {dtype}", mine, printed[:steps], limit
         )
         state = torch.load(base / self._tag() / f"optim_{STEPS:06d}_rank0.pt")
-        shapes = {name: tuple(p.shape) for name, p in parts.buffers.parameters.items()}
+        shapes = {name: tuple(p.shape) for name, p in trainer.buffers.parameters.items()}
         theirs = from_nanochat(state, shapes)["adamw"]
         differ = [
             name
-            for name, moment in parts.optimizer.exp_avg.items()
+            for name, moment in trainer.optimizer.exp_avg.items()
             if theirs[name]["exp_avg"].dtype != moment.dtype
         ]
         self.note(
@@ -351,9 +351,9 @@ class Parity:
         for file in (self._base(dtype) / self._tag()).glob(f"*_{SAVED:06d}*"):
             shutil.copy(file, folder)
         setup = self._setup(dtype)
-        parts = ours.started_from(setup, folder)
-        parts.trainer.stream = ours.InOrder(setup.data.train)
-        mine = ours.train(parts, range(SAVED, STEPS))
+        trainer = ours.started_from(setup, folder)
+        trainer.stream = ours.InOrder(setup.data.train)
+        mine = ours.train(trainer, range(SAVED, STEPS))
         theirs = self.their_steps[dtype][SAVED:]
         self._compare_losses(f"nanochat's run goes on here, {dtype}", mine, theirs, limit)
 
@@ -421,12 +421,12 @@ class Parity:
             tokenizer=self.tokenizer,
             packing="bestfit",
         )
-        parts = build_components(self.setup)
-        stream = parts.trainer.stream
+        trainer = build_trainer(self.setup)
+        stream = trainer.stream
         assert isinstance(stream, ours.SampleStream)
         until = SAVED * self.setup.rows_per_step
-        parts.trainer.stream = ours.Continued(stream, until, rest.train)
-        mine = ours.train(parts, range(STEPS))[SAVED:]
+        trainer.stream = ours.Continued(stream, until, rest.train)
+        mine = ours.train(trainer, range(STEPS))[SAVED:]
         self._compare_losses("our run goes on there", mine, resumed, LOSS_LIMIT)
 
 

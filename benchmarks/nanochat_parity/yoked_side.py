@@ -19,10 +19,11 @@ from yoked.train.data.rows import RowFile, SampleStream
 from yoked.train.decisions.compute import configure_model
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy, LossAndGrads
 from yoked.train.model.gpt import GPT
-from yoked.train.resume import RunOrigin, TrainingComponents, build_components, load_checkpoint
+from yoked.train.resume import RunOrigin, build_trainer, load_checkpoint
 from yoked.train.sample import generate
 from yoked.train.setup import RunSetup, setup_run
 from yoked.train.tokenizer import Tokenizer
+from yoked.train.trainer import Trainer
 
 STEPS = 20
 ALONE = RankInfo(rank=0, local_rank=0, world_size=1, local_world_size=1)
@@ -103,25 +104,25 @@ def open_session(config: TrainConfig) -> RunSetup:
     return setup_run(config, ALONE, NullProgress())
 
 
-def train(parts: TrainingComponents, steps: range) -> list[float]:
+def train(trainer: Trainer, steps: range) -> list[float]:
     """Take steps; the loss of each one's last micro-batch, which is what nanochat reports."""
-    head = RecordingHead(parts.trainer.lm_head.head)
-    parts.trainer.lm_head.head = head
+    head = RecordingHead(trainer.lm_head.head)
+    trainer.lm_head.head = head
     last_losses = []
     for step in steps:
-        parts.trainer.step(step)
+        trainer.step(step)
         last_losses.append(head.losses[-1])
-    parts.trainer.lm_head.head = head.inner
+    trainer.lm_head.head = head.inner
     return last_losses
 
 
-def started_from(setup: RunSetup, checkpoint: Path) -> TrainingComponents:
-    """A run's parts with weights and optimizer state of the one checkpoint in a folder."""
-    parts = build_components(setup)
+def started_from(setup: RunSetup, checkpoint: Path) -> Trainer:
+    """A run's trainer with weights and optimizer state of the one checkpoint in a folder."""
+    trainer = build_trainer(setup)
     origin = RunOrigin(setup.config, checkpoint, resumes=False, start_from=checkpoint)
-    loaded = load_checkpoint(origin, setup, parts, CheckpointStore(checkpoint))
+    loaded, _ = load_checkpoint(origin, setup, trainer, CheckpointStore(checkpoint))
     assert loaded is not None
-    return parts
+    return trainer
 
 
 def compute_as_in_training(model: GPT, setup: RunSetup) -> None:

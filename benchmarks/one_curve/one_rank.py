@@ -26,9 +26,10 @@ from yoked.train.config import TrainConfig
 from yoked.train.device import DTYPES
 from yoked.train.lm_head.vocab_parallel import VocabParallelHead
 from yoked.train.model.linear import MatmulBackends
-from yoked.train.resume import TrainingComponents, build_components
+from yoked.train.resume import build_trainer
 from yoked.train.setup import RunSetup, init_process_group, setup_run
 from yoked.train.state import all_gather_rows
+from yoked.train.trainer import Trainer
 
 
 def in_float64(setup: RunSetup) -> RunSetup:
@@ -45,10 +46,9 @@ def in_float64(setup: RunSetup) -> RunSetup:
     return dataclasses.replace(setup, compute=compute)
 
 
-def whole_gradient(parts: TrainingComponents, step: int) -> dict[str, np.ndarray]:
+def whole_gradient(trainer: Trainer, step: int) -> dict[str, np.ndarray]:
     """The gradient of a step by parameter name, summed over all ranks; collective."""
-    trainer, buffers = parts.trainer, parts.buffers
-    optimizer, tables = trainer.optimizer, []
+    buffers, optimizer, tables = trainer.buffers, trainer.optimizer, []
     # Nothing is updated, but the others wait for what this rank owns.
     optimizer.step_bucket = lambda step, bucket: None
     optimizer.step_adamw = lambda step, rows: tables.append(rows)
@@ -81,23 +81,23 @@ def main(job: dict) -> None:
     setup = setup_run(config, rank_info, StageProgress(Console(quiet=True)))
     if job["dtype"] == "float64":
         setup = in_float64(setup)
-    parts = build_components(setup)
-    parts.trainer.state.broadcast(print, None, has_owned=False)
+    trainer = build_trainer(setup)
+    trainer.state.broadcast(print, None, has_owned=False)
     out = Path(job["out"])
-    first = whole_gradient(parts, 0)
+    first = whole_gradient(trainer, 0)
     losses = []
     for step in range(job["steps"]):
-        stats = parts.trainer.step(step)
+        stats = trainer.step(step)
         nats = torch.tensor([stats.nats], dtype=torch.float64)
         setup.comm.all_reduce(nats, "the loss").wait()
         losses.append(float(nats) / setup.schedule.total_batch_size)
-    parts.trainer.gather_weights()
-    parts.trainer.state.require_equal(list(parts.buffers.parameters), job["steps"])
-    weights = {name: p.detach().clone() for name, p in parts.buffers.parameters.items()}
+    trainer.gather_weights()
+    trainer.state.require_equal(list(trainer.buffers.parameters), job["steps"])
+    weights = {name: p.detach().clone() for name, p in trainer.buffers.parameters.items()}
     if job["weights"] is not None:
         for name, tensor in torch.load(job["weights"], weights_only=True).items():
-            parts.buffers.parameters[name].data.copy_(tensor)
-    later = whole_gradient(parts, job["steps"])
+            trainer.buffers.parameters[name].data.copy_(tensor)
+    later = whole_gradient(trainer, job["steps"])
     if rank_info.rank == 0:
         torch.save(weights, out / "weights.pt")
         np.savez(out / "gradient.npz", **first)

@@ -1,4 +1,4 @@
-"""Where a run begins: anew, from its own checkpoint, or from another run's; and its parts."""
+"""Where a run begins: anew, from its own checkpoint, or from another run's; and its trainer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from yoked.costmodel.model_shape import (
-    ParameterCounts,
-    count_parameters,
-    flops_per_token,
-)
+from yoked.costmodel.model_shape import count_parameters, flops_per_token
 from yoked.costmodel.step_plan import EXACT, VOCAB_PARALLEL
 from yoked.errors import CheckpointError, UsageError
 from yoked.ranks.exchange import read_flag, read_list, read_table, read_text, read_whole
@@ -184,23 +180,8 @@ def _require_same_dtype(config: TrainConfig, recorded: str, folder: Path) -> Non
         )
 
 
-@dataclass
-class TrainingComponents:
-    """The live parts of a run on this rank."""
-
-    model: GPT
-    buffers: ParamBuffers
-    optimizer: MuonAdamW
-    head: FusedLinearCrossEntropy
-    trainer: Trainer
-    token_bytes: Tensor
-    counts: ParameterCounts
-    # On rank 0, what a checkpoint has of all owners.
-    muon_from_checkpoint: dict[str, Tensor] | None = None
-
-
-def build_components(setup: RunSetup) -> TrainingComponents:
-    """Build model, optimizer and trainer with a fresh model's weights."""
+def build_trainer(setup: RunSetup) -> Trainer:
+    """This rank's trainer of a fresh model."""
     config, compute = setup.config, setup.compute
     model = GPT(setup.model_config, DTYPES[compute.dtype])
     # On the CPU whatever trains, so that one seed is one model on every device.
@@ -226,11 +207,10 @@ def build_components(setup: RunSetup) -> TrainingComponents:
         backend=compute.layers.forward,
         in_bfloat16=compute.dtype == "bfloat16",
     )
-    head = FusedLinearCrossEntropy(setup.model_config.vocab_size, compute.head)
-    trainer = Trainer(
+    return Trainer(
         model,
         optimizer,
-        head,
+        FusedLinearCrossEntropy(setup.model_config.vocab_size, compute.head),
         setup.comm,
         SampleStream(setup.data.train, config.seed),
         rows_per_step=setup.rows_per_step,
@@ -238,16 +218,6 @@ def build_components(setup: RunSetup) -> TrainingComponents:
         shares=setup.shares,
         codec=None if setup.sync.value == EXACT else CODECS[setup.sync.value],
         head_rows=setup.head_rows if setup.lm_head.value == VOCAB_PARALLEL else None,
-    )
-    token_bytes = Tokenizer.load(setup.data.tokenizer_folder).token_bytes()
-    return TrainingComponents(
-        model,
-        buffers,
-        optimizer,
-        head,
-        trainer,
-        torch.from_numpy(token_bytes.copy()).to(setup.device),
-        count_parameters(setup.model_config),
     )
 
 
@@ -262,11 +232,12 @@ def _muon_weight_decay(setup: RunSetup) -> float:
 
 
 def load_checkpoint(
-    origin: RunOrigin, setup: RunSetup, parts: TrainingComponents, store: CheckpointStore
-) -> LoadedCheckpoint | None:
-    """Load what the run starts from into this rank's parts; None: it starts anew.
+    origin: RunOrigin, setup: RunSetup, trainer: Trainer, store: CheckpointStore
+) -> tuple[LoadedCheckpoint | None, dict[str, Tensor]]:
+    """Load what the run starts from into this rank's trainer.
 
-    Its `step` is the one that the run goes on with.
+    Returns it (None: the run starts anew), with the step that the run goes on with, and Muon's
+    state of all owners as `MuonAdamW.load` has it, where the run goes on with one.
     """
     loaded = _own_checkpoint(setup, store) if origin.resumes else None
     own = loaded is not None
@@ -275,14 +246,14 @@ def load_checkpoint(
     elif origin.start_from is not None:
         loaded = dataclasses.replace(_load_another(origin.start_from, setup), step=0)
     else:
-        return None
+        return None, {}
     check_matches(loaded.meta, dataclasses.asdict(setup.model_config))
-    _apply_checkpoint(loaded, parts, optimizer=own or loaded.optim_state is not None)
+    owned = _apply_checkpoint(loaded, trainer, optimizer=own or loaded.optim_state is not None)
     if own and setup.config.resume_from_step is not None:
         # From now on this is the run, should it be killed before it saves again.
         store.mark_newest(loaded.step)
     # Figures of the run so far are its own alone.
-    return loaded if own else dataclasses.replace(loaded, meta={})
+    return loaded if own else dataclasses.replace(loaded, meta={}), owned
 
 
 def _load_another(path: Path, setup: RunSetup) -> LoadedCheckpoint:
@@ -354,9 +325,10 @@ def _check_same_run(loaded: LoadedCheckpoint, setup: RunSetup) -> None:
 
 
 def _apply_checkpoint(
-    loaded: LoadedCheckpoint, parts: TrainingComponents, *, optimizer: bool
-) -> None:
-    lacking = [name for name in parts.buffers.parameters if name not in loaded.model_state]
+    loaded: LoadedCheckpoint, trainer: Trainer, *, optimizer: bool
+) -> dict[str, Tensor]:
+    parameters = trainer.buffers.parameters
+    lacking = [name for name in parameters if name not in loaded.model_state]
     if lacking:
         raise CheckpointError(
             f"the checkpoint of step {loaded.step} lacks {', '.join(lacking)}: it is of an older "
@@ -364,16 +336,16 @@ def _apply_checkpoint(
             fix="take one of a version that has them",
         )
     with torch.no_grad():
-        for name, parameter in parts.buffers.parameters.items():
+        for name, parameter in parameters.items():
             parameter.copy_(loaded.model_state[name])
     if not optimizer:
-        return
+        return {}
     if loaded.optim_state is None:
         raise CheckpointError(
             f"the checkpoint of step {loaded.step} has no optimizer state",
             fix="start a new run from its weights with --from FOLDER",
         )
-    parts.muon_from_checkpoint = parts.optimizer.load(loaded.optim_state)
+    return trainer.optimizer.load(loaded.optim_state)
 
 
 def describe_run(setup: RunSetup) -> RunResult:

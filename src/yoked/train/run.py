@@ -22,8 +22,9 @@ from rich.console import Console
 from torch import Tensor
 
 from yoked.console import StageProgress
+from yoked.costmodel.model_shape import count_parameters
 from yoked.errors import CheckpointError, DivergedError
-from yoked.ranks.exchange import read_flag, read_nothing, read_whole
+from yoked.ranks.exchange import read_list, read_nothing, read_whole
 from yoked.spare import frozen_objects
 from yoked.train.balance.balancer import Assignment
 from yoked.train.balance.controller import BalanceController
@@ -39,8 +40,7 @@ from yoked.train.progress import TrainProgress
 from yoked.train.result import RunResult, RunStats, State, host_table
 from yoked.train.resume import (
     RunOrigin,
-    TrainingComponents,
-    build_components,
+    build_trainer,
     describe_run,
     load_checkpoint,
     resolve_origin,
@@ -54,6 +54,7 @@ from yoked.train.setup import (
     setup_run,
 )
 from yoked.train.step_batch import batch_arithmetic
+from yoked.train.tokenizer import Tokenizer
 from yoked.train.trainer import StepStats, evaluate_bpb
 
 CHECK_EVERY_STEPS = 100
@@ -103,7 +104,9 @@ class TrainingRun:
         self.comm, self.schedule = setup.comm, setup.schedule
         self.console = console if setup.rank_info.rank == 0 else Console(quiet=True)
         self.folder = RunFolder(origin.folder)
-        self.parts: TrainingComponents = build_components(setup)
+        self.trainer = build_trainer(setup)
+        token_bytes = Tokenizer.load(setup.data.tokenizer_folder).token_bytes()
+        self.token_bytes = torch.from_numpy(token_bytes.copy()).to(setup.device)
         self.store = CheckpointStore(
             self.folder.checkpoint_folder(setup.resolved.model_tag), setup.config.keep_last
         )
@@ -117,9 +120,7 @@ class TrainingRun:
         if setup.sharing.live:
             hosts = [host["name"] for host in setup.hosts]
             now = Assignment(tuple(setup.first_rows), setup.head_rows)
-            self.balance = BalanceController(
-                self.parts.trainer, self.folder, hosts, setup.shares, now
-            )
+            self.balance = BalanceController(self.trainer, self.folder, hosts, setup.shares, now)
         self.verification = Verification(setup.data, works=setup.rank_info.local_rank == 0)
         self._next_step = 0
         self._pending_stats: tuple[int, Tensor, Work, float] | None = None
@@ -163,24 +164,23 @@ class TrainingRun:
 
     def _start(self) -> None:
         """Weights from the start's origin, the same on all ranks; the folder; the choices."""
-        comm = self.comm
-        run_on_all_ranks(comm, self._load)
-        self.first_step = run_on_rank0(comm, lambda: self.first_step, read_whole)
-        owned = self.parts.muon_from_checkpoint
-        has_owned = run_on_rank0(comm, lambda: owned is not None, read_flag)
-        self.parts.trainer.state.broadcast(self.console.print, owned, has_owned=has_owned)
-        self.parts.muon_from_checkpoint = None
-        updates = comm.all_gather_json(self.parts.optimizer.num_updates, read_whole)
-        self.parts.optimizer.num_updates = updates[0]
-        run_on_all_ranks(comm, self._open_folder)
+        optimizer = self.trainer.optimizer
+        owned: dict[str, Tensor] = {}  # on rank 0, what a checkpoint has of all owners
+
+        def load() -> list[int]:
+            owned.update(self._load())
+            return [self.first_step, optimizer.num_updates, len(owned)]
+
+        told = run_on_rank0(self.comm, load, read_list(read_whole))
+        self.first_step, optimizer.num_updates, num_owned = told
+        self.trainer.state.broadcast(self.console.print, owned or None, has_owned=num_owned > 0)
+        run_on_all_ranks(self.comm, self._open_folder)
         self._print_start()
 
-    def _load(self) -> None:
-        """Rank 0 reads the checkpoint that the run starts from, if it does."""
-        if self.is_first:
-            loaded = load_checkpoint(self.origin, self.setup, self.parts, self.store)
-            if loaded is None:
-                return
+    def _load(self) -> dict[str, Tensor]:
+        """Read the checkpoint that the run starts from, if it does. Returns Muon's state of it."""
+        loaded, owned = load_checkpoint(self.origin, self.setup, self.trainer, self.store)
+        if loaded is not None:
             for message in loaded.passed_over:
                 self.console.print(f"passed over: {message}", markup=False)
             self.first_step = loaded.step
@@ -188,6 +188,7 @@ class TrainingRun:
             self.training_time_s = float(state.get("total_training_time") or 0.0)
             self.min_val_bpb = float(state.get("min_val_bpb") or math.inf)
             self.val_bpb = loaded.meta.get("val_bpb")
+        return owned
 
     def _open_folder(self) -> None:
         if not self.is_first:
@@ -224,7 +225,7 @@ class TrainingRun:
 
     def _print_start(self) -> None:
         setup, say = self.setup, self.console.print
-        counts = parameter_table(self.parts.counts)
+        counts = parameter_table(count_parameters(setup.model_config))
         groups = ", ".join(f"{name} {count:,}" for name, count in counts.items() if name != "total")
         say(f"model: {counts['total']:,} parameters ({groups})", markup=False)
         for choice in setup.choices:
@@ -250,7 +251,7 @@ class TrainingRun:
         if self.balance is not None:
             self.balance.apply()
         started = time.perf_counter()
-        stats = self.parts.trainer.step(step)
+        stats = self.trainer.step(step)
         dt_s = time.perf_counter() - started
         flags = (self.verification.problem is not None, self.stop_asked)
         vector = torch.tensor([*stats.to_vector(), *map(float, flags)], dtype=torch.float64)
@@ -314,30 +315,19 @@ class TrainingRun:
             # leave out for good; nor may it hold what a loss that is not finite has left.
             self._log_pending_step(progress)
         if checks:
-            self.parts.trainer.drain()
-            self.parts.trainer.state.require_equal(list(self.parts.buffers.parameters), done)
+            self.trainer.drain()
+            self.trainer.state.require_equal(list(self.trainer.buffers.parameters), done)
         if evaluates:
-            self.parts.trainer.gather_weights()
+            self.trainer.gather_weights()
             self._evaluate(done, progress)
         if saves:
             self._save(done, background=True)
         self._report_failed_save(progress)
 
     def _evaluate(self, done: int, progress: TrainProgress) -> None:
-        data, setup = self.setup.data, self.setup
+        data = self.setup.data
         rows = max(1, min(self.schedule.eval_tokens // data.info.max_seq_len, data.val.num_rows))
-        self.parts.model.eval()
-        self.val_bpb = evaluate_bpb(
-            self.parts.model,
-            self.parts.head,
-            data.val.rows,
-            rows,
-            self.parts.token_bytes,
-            self.comm,
-            setup.resolved.device_batch_size,
-            self.parts.trainer.rows,
-        )
-        self.parts.model.train()
+        self.val_bpb = evaluate_bpb(self.trainer, data.val.rows, rows, self.token_bytes)
         self.min_val_bpb = min(self.min_val_bpb, self.val_bpb)
         if self.is_first:
             self.folder.evaluation(done, self.val_bpb)
@@ -349,8 +339,8 @@ class TrainingRun:
         """Save after `done` steps; collective, because matrices' state lies with their owners."""
         if not background and done == self.first_step and self.origin.resumes:
             return
-        self.parts.trainer.drain()
-        whole = self.parts.trainer.state.gather()
+        self.trainer.drain()
+        whole = self.trainer.state.gather()
         run_on_all_ranks(self.comm, lambda: self._require_finite_weights(done))
         if background:
             self._write(done, whole, background=True)
@@ -360,7 +350,7 @@ class TrainingRun:
 
     def _require_finite_weights(self, done: int) -> None:
         """A finite loss can be followed by weights that are not; they must not be saved."""
-        for name, parameter in self.parts.model.named_parameters():
+        for name, parameter in self.trainer.model.named_parameters():
             # Apple's GPUs have no float64; there a sum beyond float32 is no weight's either.
             exact = torch.float32 if parameter.device.type == "mps" else torch.float64
             if not math.isfinite(float(parameter.detach().sum(dtype=exact))):
@@ -380,8 +370,8 @@ class TrainingRun:
         try:
             self.store.save(
                 done,
-                self.parts.model.state_dict(),
-                self.parts.optimizer.state_dict(whole),
+                self.trainer.model.state_dict(),
+                self.trainer.optimizer.state_dict(whole),
                 self._meta(done),
                 extra={
                     "data": self.setup.data.info.fingerprint,
@@ -467,9 +457,7 @@ class TrainingRun:
             tokens_per_second=self.stats.tokens_per_second,
             first_step_s=self.stats.first_step_s,
             bytes_sent_per_step=self.stats.bytes_sent_per_step,
-            hosts=host_table(
-                self.setup.hosts, [len(rows) for rows in self.parts.trainer.ranges], self.stats
-            ),
+            hosts=host_table(self.setup.hosts, self.trainer.rows, self.stats),
         )
         if self.is_first:
             write_json(self.folder.path / "result.json", result.to_dict())

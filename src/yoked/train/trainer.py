@@ -106,7 +106,7 @@ class Trainer:
         parts of the vocabulary that ranks compute of the lm_head; None: it is replicated.
         """
         self.model, self.optimizer, self.buffers = model, optimizer, optimizer.buffers
-        self.comm, self.stream = comm, stream
+        self.head, self.comm, self.stream = head, comm, stream
         self.rows_per_step, self.device_batch_size = rows_per_step, device_batch_size
         self.ranges = split_by_weight(rows_per_step, shares)
         tokens = device_batch_size * model.config.sequence_len
@@ -239,30 +239,24 @@ def zero_rounding_noise(scalar_grads: Tensor) -> None:
 
 @torch.no_grad()
 def evaluate_bpb(
-    model: GPT,
-    head: FusedLinearCrossEntropy,
-    rows_of: Callable[[Rows], Rows],
-    num_rows: int,
-    token_bytes: Tensor,
-    comm: Communicator,
-    device_batch_size: int,
-    shares: Sequence[float] = (),
+    trainer: Trainer, rows_of: Callable[[Rows], Rows], num_rows: int, token_bytes: Tensor
 ) -> float:
     """Bits per byte over rows [0, num_rows): summed nats / (ln 2 * bytes of the targets).
 
     Tokens without bytes (special tokens) count neither way. rows_of: reads rows by number.
-    token_bytes: (V,) int on the model's device. shares: of the rows, by rank; none: equal ones.
-    Collective.
+    token_bytes: (V,) int on the model's device. Ranks take as many rows as of a step.
+    Collective; every rank holds the whole weights (`Trainer.gather_weights`).
     """
-    mine = split_by_weight(num_rows, shares or [1.0] * comm.world_size)[comm.rank]
+    model, comm, batch_size = trainer.model, trainer.comm, trainer.device_batch_size
+    mine = split_by_weight(num_rows, trainer.rows)[comm.rank]
     totals = torch.zeros(2, dtype=torch.float64)
     weight = model.lm_head.weight.to(model.compute_dtype)
-    for first in range(mine.start, mine.stop, device_batch_size):
-        numbers = np.arange(first, min(first + device_batch_size, mine.stop), dtype=np.int64)
+    for first in range(mine.start, mine.stop, batch_size):
+        numbers = np.arange(first, min(first + batch_size, mine.stop), dtype=np.int64)
         rows = torch.from_numpy(rows_of(numbers)).to(model.device)
         targets = rows[:, 1:].flatten()
         hidden = model(rows[:, :-1]).flatten(0, 1)
-        result = head.loss(hidden, weight, targets)
+        result = trainer.head.loss(hidden, weight, targets)
         target_bytes = token_bytes[targets]
         totals[0] += (result.token_nats * (target_bytes > 0)).cpu().double().sum()
         totals[1] += target_bytes.sum().cpu()

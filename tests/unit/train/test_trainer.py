@@ -217,15 +217,10 @@ def rows_of(numbers: np.ndarray) -> np.ndarray:
 def evaluate(
     token_bytes: Tensor, *, batch: int = 3, rows: int = 7, comm: Communicator | None = None
 ) -> float:
-    return evaluate_bpb(
-        make_model(),
-        FusedLinearCrossEntropy(60),
-        rows_of,
-        rows,
-        token_bytes,
-        comm or OneOf(0, 1),
-        batch,
-    )
+    comm = comm or OneOf(0, 1)
+    trainer = make_trainer(comm.rank, (1.0,) * comm.world_size, device_batch_size=batch)
+    trainer.comm = comm
+    return evaluate_bpb(trainer, rows_of, rows, token_bytes)
 
 
 def reference_bpb(token_bytes: Tensor, rows: int = 7) -> float:
@@ -271,8 +266,10 @@ def test_no_bytes_at_all_are_no_number():
 
 
 def test_evaluation_leaves_no_gradient():
-    model = make_model()
+    trainer = make_trainer()
 
-    evaluate_bpb(model, FusedLinearCrossEntropy(60), rows_of, 2, torch.ones(60), OneOf(0, 1), 2)
+    evaluate_bpb(trainer, rows_of, 2, torch.ones(60))
 
-    assert all(parameter.grad is None for parameter in model.parameters())
+    gradients = [parameter.grad for parameter in trainer.model.parameters()]
+    assert not any(gradient.any() for gradient in gradients if gradient is not None)
+    assert not trainer.buffers.head_grad.any()
