@@ -103,7 +103,7 @@ def main(job: dict) -> None:
         np.savez(out / "gradient.npz", **first)
         np.savez(out / "later.npz", **later)
         hosts = [{"rank": h["rank"], "choices": h["choices"]} for h in setup.hosts]
-        facts = {"losses": losses, "hosts": hosts, "lm_head": setup.lm_head.value}
+        facts = {"losses": losses, "hosts": hosts, "lm_head": setup.strategy.lm_head.value}
         (out / "losses.json").write_text(json.dumps(facts))
     if dist.is_initialized():
         dist.barrier()

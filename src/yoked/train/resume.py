@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
-from yoked.costmodel.step_plan import EXACT, VOCAB_PARALLEL
+from yoked.costmodel.step_plan import EXACT
 from yoked.errors import CheckpointError, UsageError
 from yoked.ranks.exchange import read_flag, read_list, read_table, read_text, read_whole
 from yoked.runs import find_run, new_run_name
@@ -182,7 +182,7 @@ def _require_same_dtype(config: TrainConfig, recorded: str, folder: Path) -> Non
 
 def build_trainer(setup: RunSetup) -> Trainer:
     """This rank's trainer of a fresh model."""
-    config, compute = setup.config, setup.compute
+    config, compute, sync = setup.config, setup.compute, setup.strategy.sync.value
     model = GPT(setup.model_config, DTYPES[compute.dtype])
     # On the CPU whatever trains, so that one seed is one model on every device.
     model.init_weights(config.seed)
@@ -216,8 +216,8 @@ def build_trainer(setup: RunSetup) -> Trainer:
         rows_per_step=setup.rows_per_step,
         device_batch_size=setup.resolved.device_batch_size,
         shares=setup.shares,
-        codec=None if setup.sync.value == EXACT else CODECS[setup.sync.value],
-        head_rows=setup.head_rows if setup.lm_head.value == VOCAB_PARALLEL else None,
+        codec=None if sync == EXACT else CODECS[sync],
+        head_rows=setup.strategy.head_rows,
     )
 
 

@@ -119,7 +119,8 @@ class TrainingRun:
         self.balance: BalanceController | None = None
         if setup.sharing.live:
             hosts = [host["name"] for host in setup.hosts]
-            now = Assignment(tuple(setup.first_rows), setup.head_rows)
+            rows = tuple(setup.first_rows)
+            now = Assignment(rows, setup.strategy.head_rows or rows)
             self.balance = BalanceController(self.trainer, self.folder, hosts, setup.shares, now)
         self.verification = Verification(setup.data, works=setup.rank_info.local_rank == 0)
         self._next_step = 0

@@ -19,11 +19,7 @@ from yoked.agent.facts import memory
 from yoked.costmodel.assignment import split_by_weight
 from yoked.costmodel.compute_cost import estimated_cost
 from yoked.costmodel.memory import USABLE_FRACTION
-from yoked.costmodel.model_shape import (
-    ModelShape,
-    ParameterCounts,
-)
-from yoked.costmodel.step_plan import VOCAB_PARALLEL
+from yoked.costmodel.model_shape import ModelShape, ParameterCounts
 from yoked.errors import DataError, UsageError
 from yoked.ranks.exchange import read_list, read_number, read_table, read_text, read_whole
 from yoked.ranks.meeting import meet, tell_if_unproved
@@ -63,31 +59,32 @@ MEETING_FILE = "YOKED_MEETING_FILE"
 
 
 @dataclass(frozen=True)
-class RunSetup:
-    """All that is settled before the first weight is drawn.
-
-    head_rows: the lm_head's work in the first step by rank, in rows.
-    """
+class ModelSetup:
+    """What is learned from what, for how long, and by which ranks."""
 
     config: TrainConfig
     rank_info: RankInfo
     comm: Communicator
     device: torch.device
-    data: Dataset
     resolved: ResolvedConfig
+    data: Dataset
     model_config: ModelShape
     schedule: TrainSchedule
-    compute: ComputeChoices
-    sync: Decision
-    lm_head: Decision
-    head_rows: tuple[float, ...]
-    hosts: list[dict[str, Any]]
-    sharing: InitialShares
 
     @property
     def rows_per_step(self) -> int:
         """Rows of a step, over all ranks."""
         return self.schedule.total_batch_size // self.resolved.max_seq_len
+
+
+@dataclass(frozen=True)
+class RunSetup(ModelSetup):
+    """All that is settled before the first weight is drawn. hosts: one entry a rank."""
+
+    compute: ComputeChoices
+    strategy: Strategy
+    hosts: list[dict[str, Any]]
+    sharing: InitialShares
 
     @property
     def shares(self) -> list[float]:
@@ -102,16 +99,16 @@ class RunSetup:
     @property
     def choices(self) -> tuple[Decision, ...]:
         """Everything that was chosen, for people and run.json."""
-        choices = (*self.compute.choices, self.sync)
+        choices = (*self.compute.choices, self.strategy.sync)
         if self.rank_info.world_size == 1:
             return choices
         live = ", and moved by speed" if self.sharing.live else ""
         rows = ":".join(map(str, self.first_rows)) + " rows"
         parts = ""
-        if self.lm_head.value == VOCAB_PARALLEL:
-            parts = f"; {percents(self.head_rows)} % of the lm_head's vocabulary"
+        if self.strategy.head_rows is not None:
+            parts = f"; {percents(self.strategy.head_rows)} % of the lm_head's vocabulary"
         shares = Decision("shares", rows, self.sharing.reason + live + parts)
-        return (*choices, self.lm_head, shares)
+        return (*choices, self.strategy.lm_head, shares)
 
 
 def init_process_group(rank_info: RankInfo) -> None:
@@ -204,30 +201,15 @@ def setup_run(
     last_rows: by rank, those of that attempt's last step.
     """
     device, comm, threads = setup_devices(config, rank_info)
-    model = setup_model(config, device, comm, rank_info, progress)
-    compute = choose_compute(config, model.shape, device, comm, threads, recorded)
-    hosts = comm.all_gather_json(_describe(config, rank_info, device, compute), _described)
+    model = setup_model(config, rank_info, comm, device, progress)
+    compute = choose_compute(config, model.model_config, device, comm, threads, recorded)
+    hosts = comm.all_gather_json(_describe(model, compute), _described)
     if [host["name"] for host in hosts] != [host["name"] for host in recorded]:
         recorded, last_rows = (), ()  # what suited other hosts is decided anew
-    sharing, strategy = _decide(config, model, compute, hosts, recorded, last_rows, comm)
+    sharing, strategy = _decide(model, compute, hosts, recorded, last_rows)
     for host in hosts:
         host["sync"], host["lm_head"] = strategy.sync.value, strategy.lm_head.value
-    return RunSetup(
-        config=config,
-        rank_info=rank_info,
-        comm=comm,
-        device=device,
-        data=model.data,
-        resolved=model.resolved,
-        model_config=model.shape,
-        schedule=model.schedule,
-        compute=compute,
-        sync=strategy.sync,
-        lm_head=strategy.lm_head,
-        head_rows=strategy.head_rows,
-        hosts=hosts,
-        sharing=sharing,
-    )
+    return RunSetup(**vars(model), compute=compute, strategy=strategy, hosts=hosts, sharing=sharing)
 
 
 def setup_devices(
@@ -245,26 +227,11 @@ def setup_devices(
     return device, comm, run_on_all_ranks(comm, lambda: set_threads(config, rank_info))
 
 
-@dataclass(frozen=True)
-class ModelSetup:
-    """What is learned from what, for how long: the same on all ranks."""
-
-    resolved: ResolvedConfig
-    data: Dataset
-    shape: ModelShape
-    schedule: TrainSchedule
-
-    @property
-    def rows_per_step(self) -> int:
-        """Rows of a step, over all ranks."""
-        return self.schedule.total_batch_size // self.resolved.max_seq_len
-
-
 def setup_model(
     config: TrainConfig,
-    device: torch.device,
-    comm: Communicator,
     rank_info: RankInfo,
+    comm: Communicator,
+    device: torch.device,
     progress: ProgressSink,
 ) -> ModelSetup:
     """The configuration that fits all devices, the data, and the model that reads it."""
@@ -272,23 +239,22 @@ def setup_model(
     resolved = run_on_all_ranks(comm, lambda: resolve(config, kind))
     data = load_data(config, resolved.max_seq_len, comm, rank_info, progress)
     schedule = run_on_all_ranks(comm, lambda: resolve_schedule(resolved, data.info.vocab_size))
-    return ModelSetup(resolved, data, resolved.model_shape(data.info.vocab_size), schedule)
+    shape = resolved.model_shape(data.info.vocab_size)
+    return ModelSetup(config, rank_info, comm, device, resolved, data, shape, schedule)
 
 
 def _decide(
-    config: TrainConfig,
     model: ModelSetup,
     compute: ComputeChoices,
     hosts: Sequence[dict[str, Any]],
     recorded: Sequence[dict[str, Any]],
     last_rows: Sequence[int],
-    comm: Communicator,
 ) -> tuple[InitialShares, Strategy]:
     """Who has which rows, how gradients travel, and which ranks have the lm_head."""
-    device = torch.device(hosts[comm.rank]["device"])
+    config, comm, shape = model.config, model.comm, model.model_config
     libraries = (compute.layers.forward, compute.head.forward)
     speeds = functools.cache(
-        lambda: level_alike(measure_speeds(model.shape, device, compute.dtype, libraries, comm))
+        lambda: level_alike(measure_speeds(shape, model.device, compute.dtype, libraries, comm))
     )
     sharing = initial_shares(config, [host["name"] for host in hosts], last_rows, speeds)
     sync = settled("sync", config.sync, ASKED_SYNC, recorded)
@@ -296,7 +262,7 @@ def _decide(
     is_open = comm.active and (sync is None or lm_head is None)
     ranks = [
         estimated_cost(
-            model.shape,
+            shape,
             host=host["name"],
             device=host["device"],
             dtype=host["dtype"],
@@ -308,7 +274,7 @@ def _decide(
         for host, speed in zip(hosts, speeds() if is_open else [1.0] * len(hosts), strict=True)
     ]
     request = StepRequest(
-        model.shape,
+        shape,
         ranks,
         [len(own) for own in split_by_weight(model.rows_per_step, sharing.weights)],
         sharing.weights,
@@ -340,13 +306,11 @@ def _memory_bytes(hosts: Sequence[dict[str, Any]]) -> float:
     return USABLE_FRACTION * known / max(1, here)
 
 
-def _describe(
-    config: TrainConfig, rank_info: RankInfo, device: torch.device, compute: ComputeChoices
-) -> dict[str, Any]:
-    """One rank, as run.json and the result have it."""
+def _describe(model: ModelSetup, compute: ComputeChoices) -> dict[str, Any]:
+    """This rank, as run.json and the result have it."""
     return {
-        **device_identity(device),
-        "rank": rank_info.rank,
+        **device_identity(model.device),
+        "rank": model.rank_info.rank,
         "dtype": compute.dtype,
         "threads": compute.threads,
         "python": platform.python_version(),
@@ -354,8 +318,8 @@ def _describe(
             "layers": dataclasses.asdict(compute.layers),
             "head": dataclasses.asdict(compute.head),
             "attention": compute.attention,
-            "asked_matmul": config.matmul,
-            "asked_attention": config.attention,
+            "asked_matmul": model.config.matmul,
+            "asked_attention": model.config.attention,
         },
         "choices": [dataclasses.asdict(choice) for choice in compute.choices],
         "kernels": kernels.kernels().reason,

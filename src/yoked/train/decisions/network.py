@@ -95,12 +95,12 @@ class StepRequest:
 
 class Strategy(NamedTuple):
     """sync: the payload dtype. lm_head: which ranks have it. head_rows: its work by rank, in rows,
-    as the run starts.
+    as the run starts; None: each rank has that of its own rows.
     """
 
     sync: Decision
     lm_head: Decision
-    head_rows: tuple[float, ...]
+    head_rows: tuple[float, ...] | None
 
 
 def decide_sync_and_head(comm: Communicator, request: StepRequest) -> Strategy:
@@ -116,8 +116,8 @@ def decide_sync_and_head(comm: Communicator, request: StepRequest) -> Strategy:
 
     def act() -> dict[str, Any]:
         sync, lm_head = decide(request, rate, latency_s, nccl=nccl)
-        head_rows = request.rows if lm_head.value == REPLICATED else _head_rows(request)
-        return {"sync": asdict(sync), "lm_head": asdict(lm_head), "head_rows": list(head_rows)}
+        head_rows = list(_head_rows(request)) if lm_head.value == VOCAB_PARALLEL else None
+        return {"sync": asdict(sync), "lm_head": asdict(lm_head), "head_rows": head_rows}
 
     return run_on_rank0(comm, act, _read_strategy)
 
@@ -136,7 +136,8 @@ def _head_rows(request: StepRequest) -> tuple[float, ...]:
 
 def _read_strategy(value: Any) -> Strategy:
     told = read_table(value)
-    head_rows = tuple(read_list(read_number)(told["head_rows"]))
+    rows = told["head_rows"]
+    head_rows = None if rows is None else tuple(read_list(read_number)(rows))
     return Strategy(_read_choice(told["sync"]), _read_choice(told["lm_head"]), head_rows)
 
 
