@@ -119,7 +119,7 @@ def train(trainer: Trainer, steps: range) -> list[float]:
 def started_from(setup: RunSetup, checkpoint: Path) -> Trainer:
     """A run's trainer with weights and optimizer state of the one checkpoint in a folder."""
     trainer = build_trainer(setup)
-    origin = RunOrigin(setup.config, checkpoint, resumes=False, start_from=checkpoint)
+    origin = RunOrigin(setup.config, checkpoint)
     loaded, _ = load_checkpoint(origin, setup, trainer, CheckpointStore(checkpoint))
     assert loaded is not None
     return trainer

@@ -15,7 +15,7 @@ from torch import Tensor
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
 from yoked.costmodel.step_plan import EXACT
 from yoked.errors import CheckpointError, UsageError
-from yoked.ranks.exchange import read_flag, read_list, read_table, read_text, read_whole
+from yoked.ranks.exchange import read_list, read_table, read_text, read_whole
 from yoked.runs import find_run, new_run_name
 from yoked.train.checkpoint import CheckpointStore, LoadedCheckpoint, check_matches
 from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
@@ -50,18 +50,27 @@ _OF_THE_MODEL = (
 
 @dataclass(frozen=True)
 class RunOrigin:
-    """config: as the run goes on with it; start_from: the checkpoint that a run without one of
-    its own begins with; recorded: run.json's hosts, one entry a rank, of the attempt before;
-    last_rows: by rank, those of its last step.
+    """config: as the run goes on with it, with its name; start_from: the checkpoint that a run
+    without one of its own begins with; attempt: from 1; recorded: run.json's hosts, one entry a
+    rank, of the attempt before; last_rows: by rank, those of its last step.
     """
 
     config: TrainConfig
-    folder: Path
-    resumes: bool
     start_from: Path | None = None
     attempt: int = 1
     recorded: tuple[dict[str, Any], ...] = ()
     last_rows: tuple[int, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """The run's."""
+        assert self.config.run is not None, "resolve_origin names the run"
+        return self.config.runs_dir / self.config.run
+
+    @property
+    def resumes(self) -> bool:
+        """Whether an earlier attempt has begun the run."""
+        return self.attempt > 1
 
     @property
     def persistent_config(self) -> TrainConfig:
@@ -74,8 +83,6 @@ class RunOrigin:
         """Plain JSON data from which `from_dict` makes an equal origin, on another rank."""
         return {
             "config": self.config.to_dict(),
-            "folder": str(self.folder),
-            "resumes": self.resumes,
             "start_from": None if self.start_from is None else str(self.start_from),
             "attempt": self.attempt,
             "recorded": list(self.recorded),
@@ -89,8 +96,6 @@ class RunOrigin:
         start_from = told["start_from"]
         return cls(
             TrainConfig.from_dict(read_table(told["config"])),
-            Path(read_text(told["folder"])),
-            resumes=read_flag(told["resumes"]),
             start_from=None if start_from is None else Path(read_text(start_from)),
             attempt=read_whole(told["attempt"]),
             recorded=tuple(read_list(read_table)(told["recorded"])),
@@ -103,12 +108,7 @@ def resolve_origin(config: TrainConfig, world_size: int) -> RunOrigin:
     if not config.resume and config.resume_from_step is None:
         name = config.run or new_run_name(config.runs_dir, datetime.now().astimezone())
         start_from = None if config.start_from is None else config.start_from.absolute()
-        return RunOrigin(
-            dataclasses.replace(config, run=name),
-            config.runs_dir / name,
-            resumes=False,
-            start_from=start_from,
-        )
+        return RunOrigin(dataclasses.replace(config, run=name), start_from)
     folder = find_run(config.run, config.runs_dir)
     run = RunFolder(folder)
     recorded = run.read()
@@ -124,9 +124,7 @@ def resolve_origin(config: TrainConfig, world_size: int) -> RunOrigin:
     _require_same_dtype(config, str(hosts[0]["dtype"]), folder)
     return RunOrigin(
         resumed,
-        folder,
-        resumes=True,
-        start_from=start_from,
+        start_from,
         attempt=int(recorded["attempt"]) + 1,
         recorded=hosts,
         last_rows=run.last_rows(),

@@ -113,7 +113,13 @@ def test_the_other_ranks_begin_where_the_first_one_found_it(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("config", []), ("config", {"depth": "x"}), ("folder", 1), ("recorded", [1]), ("attempt", "")],
+    [
+        ("config", []),
+        ("config", {"depth": "x"}),
+        ("start_from", 1),
+        ("recorded", [1]),
+        ("attempt", ""),
+    ],
 )
 def test_an_origin_that_is_none_is_refused(tmp_path: Path, name: str, value: object) -> None:
     told = resolve_origin(TrainConfig(run="new", runs_dir=tmp_path), world_size=2).to_dict()
