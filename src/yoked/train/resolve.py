@@ -85,7 +85,7 @@ class ResolvedConfig:
         )
 
     def scaling_parameters(self, vocab_size: int, depth: int | None = None) -> int:
-        """Those of that model's matrices and lm_head, which nanochat's rules count."""
+        """Those of that model that nanochat's rules count (`ParameterCounts.dense`)."""
         return count_parameters(self.model_shape(vocab_size, depth)).dense
 
 

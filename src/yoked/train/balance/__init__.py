@@ -1,1 +1,1 @@
-"""Rows and the lm_head's parts, assigned to ranks by the speed that their steps show."""
+"""A step's work, assigned to ranks by the speed that their steps show."""
