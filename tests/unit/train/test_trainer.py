@@ -6,39 +6,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.unit.train.sync.tiny import gradient_step
+from tests.unit.train.sync.tiny import Tiny, gradient_step
 from torch import Tensor
 
-from yoked.costmodel.model_shape import ModelShape
 from yoked.train.comm.communicator import Communicator, Work
-from yoked.train.config import TrainConfig
-from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
-from yoked.train.model.gpt import GPT
-from yoked.train.optim.groups import group_settings
-from yoked.train.optim.optimizer import MuonAdamW
-from yoked.train.optim.param_buffers import ParamBuffers
-from yoked.train.optim.schedule import Schedule
 from yoked.train.trainer import Trainer, evaluate_bpb
 
-CONFIG = ModelShape(
-    sequence_len=12, vocab_size=60, n_layer=3, n_head=2, n_kv_head=2, n_embd=32, window_pattern="L"
-)
-ROWS = 5
-
-
-class FakeStream:
-    """Row i is fixed; remembers which rows were read."""
-
-    def __init__(self) -> None:
-        self.read: list[tuple[int, int]] = []
-
-    def batch(self, start: int, stop: int) -> np.ndarray:
-        self.read.append((start, stop))
-        return np.stack([self.row(number) for number in range(start, stop)])
-
-    @staticmethod
-    def row(number: int) -> np.ndarray:
-        return np.random.default_rng(number).integers(0, 60, CONFIG.sequence_len + 1)
+TINY = Tiny(sequence_len=12, n_layer=3, rows=5)
 
 
 class OneOf(Communicator):
@@ -52,38 +26,15 @@ class OneOf(Communicator):
         return Work(None, None, what, self.clock)
 
 
-def make_model(dtype: torch.dtype = torch.float32) -> GPT:
-    model = GPT(CONFIG, dtype)
-    model.init_weights()
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-    return model
-
-
 def make_trainer(
     rank: int = 0,
     shares: tuple[float, ...] = (1.0,),
     *,
-    device_batch_size: int = 2,
+    batch: int = 2,
     dtype: torch.dtype = torch.float32,
 ) -> Trainer:
-    model = make_model(dtype)
-    settings = group_settings(
-        TrainConfig(), CONFIG.n_embd, batch_lr_scale=1.0, muon_weight_decay=0.1
-    )
-    buffers = ParamBuffers(model, shares)
-    return Trainer(
-        model,
-        MuonAdamW(buffers, settings, Schedule(100), rank),
-        FusedLinearCrossEntropy(CONFIG.vocab_size),
-        OneOf(rank, len(shares)),
-        FakeStream(),
-        rows_per_step=ROWS,
-        device_batch_size=device_batch_size,
-        shares=list(shares),
-    )
+    """One rank's; ranks send nothing."""
+    return TINY.trainer(OneOf(rank, len(shares)), list(shares), batch=batch, dtype=dtype)
 
 
 def dense_gradients(trainer: Trainer, step: int) -> tuple[float, dict[str, Tensor]]:
@@ -101,14 +52,13 @@ def dense_gradients(trainer: Trainer, step: int) -> tuple[float, dict[str, Tenso
 
 def autograd_gradients(step: int) -> tuple[float, dict[str, Tensor]]:
     """Summed nats of the step's rows, and the gradient of their mean, by plain PyTorch."""
-    model = make_model()
-    first = step * ROWS
-    rows = torch.from_numpy(FakeStream().batch(first, first + ROWS))
+    model = TINY.model()
+    rows = torch.from_numpy(TINY.batch(step * TINY.rows, (step + 1) * TINY.rows))
     logits = model.logits(model(rows[:, :-1])).flatten(0, 1)
     loss = F.cross_entropy(logits, rows[:, 1:].flatten())
     loss.backward()
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    return float(loss.detach()) * ROWS * CONFIG.sequence_len, gradients
+    return float(loss.detach()) * TINY.rows * TINY.sequence_len, gradients
 
 
 def assert_same_gradient(ours: dict[str, Tensor], right: dict[str, Tensor]) -> None:
@@ -117,10 +67,10 @@ def assert_same_gradient(ours: dict[str, Tensor], right: dict[str, Tensor]) -> N
         assert (ours[name] - expected).norm() <= 1e-5 * expected.norm() + 1e-9, name
 
 
-@pytest.mark.parametrize("device_batch_size", [1, 2, 5, 100])
+@pytest.mark.parametrize("batch", [1, 2, 5, 100])
 @pytest.mark.parametrize("step", [0, 3])
-def test_a_steps_gradient_is_that_of_its_mean_loss(device_batch_size, step):
-    nats, gradients = dense_gradients(make_trainer(device_batch_size=device_batch_size), step)
+def test_a_steps_gradient_is_that_of_its_mean_loss(batch, step):
+    nats, gradients = dense_gradients(make_trainer(batch=batch), step)
 
     expected_nats, expected = autograd_gradients(step)
     assert nats == pytest.approx(expected_nats, rel=1e-5)
@@ -129,7 +79,7 @@ def test_a_steps_gradient_is_that_of_its_mean_loss(device_batch_size, step):
 
 @pytest.mark.parametrize("deferred", [2, 3, 8])
 def test_deferred_backward_passes_change_no_bit(deferred):
-    trainer, right = make_trainer(device_batch_size=1), make_trainer(device_batch_size=1)
+    trainer, right = make_trainer(batch=1), make_trainer(batch=1)
     trainer.max_deferred = deferred
 
     nats, gradients = dense_gradients(trainer, 0)
@@ -140,7 +90,7 @@ def test_deferred_backward_passes_change_no_bit(deferred):
 
 
 def test_deferred_passes_come_after_the_last_head(monkeypatch):
-    trainer = make_trainer(device_batch_size=1)
+    trainer = make_trainer(batch=1)
     trainer.max_deferred = 3
     order: list[str] = []
     head = trainer.lm_head.head  # type: ignore[attr-defined]
@@ -184,11 +134,19 @@ def test_a_rank_without_rows_takes_part_and_reports_no_tokens():
 
 def test_step_s_takes_the_rows_from_s_times_b():
     trainer = make_trainer()
+    read: list[tuple[int, int]] = []
+
+    class Noted(Tiny):
+        def batch(self, start: int, stop: int) -> np.ndarray:
+            read.append((start, stop))
+            return super().batch(start, stop)
+
+    trainer.stream = Noted(**vars(TINY))
 
     stats = [trainer.step(step) for step in range(3)]
 
-    assert trainer.stream.read == [(0, 5), (5, 10), (10, 15)]  # type: ignore[attr-defined]
-    assert {one.tokens for one in stats} == {ROWS * CONFIG.sequence_len}
+    assert read == [(0, 5), (5, 10), (10, 15)]
+    assert {one.tokens for one in stats} == {TINY.rows * TINY.sequence_len}
     assert all(one.compute_s > 0 and one.bytes_sent == 0 for one in stats)
 
 
@@ -196,11 +154,11 @@ def test_step_s_takes_the_rows_from_s_times_b():
 def test_the_loss_falls_on_rows_that_are_seen_again(dtype):
     trainer = make_trainer(dtype=dtype)
 
-    class SameRows(FakeStream):
+    class SameRows(Tiny):
         def batch(self, start: int, stop: int) -> np.ndarray:
-            return super().batch(0, ROWS)
+            return super().batch(0, stop - start)
 
-    trainer.stream = SameRows()
+    trainer.stream = SameRows(**vars(TINY))
     losses = [trainer.step(step).nats for step in range(12)]
 
     assert losses[-1] < 0.8 * losses[0]
@@ -211,23 +169,23 @@ def test_the_loss_falls_on_rows_that_are_seen_again(dtype):
 
 
 def rows_of(numbers: np.ndarray) -> np.ndarray:
-    return np.stack([FakeStream.row(int(number)) for number in numbers])
+    return np.concatenate([TINY.batch(number, number + 1) for number in numbers])
 
 
 def evaluate(
     token_bytes: Tensor, *, batch: int = 3, rows: int = 7, comm: Communicator | None = None
 ) -> float:
     comm = comm or OneOf(0, 1)
-    trainer = make_trainer(comm.rank, (1.0,) * comm.world_size, device_batch_size=batch)
+    trainer = make_trainer(comm.rank, (1.0,) * comm.world_size, batch=batch)
     trainer.comm = comm
     return evaluate_bpb(trainer, rows_of, rows, token_bytes)
 
 
 def reference_bpb(token_bytes: Tensor, rows: int = 7) -> float:
-    model = make_model()
+    model = TINY.model()
     nats = byte_count = 0.0
     for number in range(rows):
-        row = torch.from_numpy(FakeStream.row(number))
+        (row,) = torch.from_numpy(TINY.batch(number, number + 1))
         with torch.no_grad():
             logs = model.logits(model(row[None, :-1]))[0].log_softmax(-1)
         for position, target in enumerate(row[1:].tolist()):

@@ -45,19 +45,8 @@ class Tiny:
             ]
         )
 
-    def trainer(
-        self,
-        comm: Communicator,
-        shares: list[float],
-        payload: str = "exact",
-        *,
-        batch: int = 2,
-        dtype: torch.dtype = torch.float32,
-        vocab_parallel: bool = False,
-    ) -> Trainer:
-        """One rank's, with weights that are alike on all; batch: rows of a micro-batch;
-        vocab_parallel: the lm_head is.
-        """
+    def model(self, dtype: torch.dtype = torch.float32) -> GPT:
+        """With weights that are always the same."""
         config = ModelShape(
             sequence_len=self.sequence_len,
             vocab_size=VOCAB,
@@ -73,8 +62,22 @@ class Tiny:
             for parameter in model.parameters():
                 parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
         model.finish()
+        return model
+
+    def trainer(
+        self,
+        comm: Communicator,
+        shares: list[float],
+        payload: str = "exact",
+        *,
+        batch: int = 2,
+        dtype: torch.dtype = torch.float32,
+        vocab_parallel: bool = False,
+    ) -> Trainer:
+        """One rank's. batch: rows of a micro-batch; vocab_parallel: the lm_head is."""
+        model = self.model(dtype)
         settings = group_settings(
-            TrainConfig(), config.n_embd, batch_lr_scale=1.0, muon_weight_decay=0.1
+            TrainConfig(), model.config.n_embd, batch_lr_scale=1.0, muon_weight_decay=0.1
         )
         buffers = ParamBuffers(model, shares)
         return Trainer(
