@@ -2,6 +2,8 @@
 
 Which one is best, `yoked.costmodel.assignment` says. Here is the hysteresis: rows move only where a
 step gets faster by MIN_SPEEDUP, and faster even if the figures are wrong by two standard errors.
+After a change there is a pause, twice as long where one is taken back. What a step costs, without
+the odd slow one, `speed_estimator` says.
 """
 
 from __future__ import annotations

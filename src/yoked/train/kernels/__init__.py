@@ -166,7 +166,7 @@ _FUNCTIONS = {
     "decode_{}": (2, "ii"),
 }
 _SUFFIX = {torch.float32: "f32", torch.bfloat16: "bf16"}
-_CODECS = ("fp32", "bf16", "int8", "int4")
+CODECS = ("fp32", "bf16", "int8", "int4")
 _TAKE_STRIDES = ("rotate_norm_{}", "rotate_norm_backward_{}")
 _TYPES = {"i": ctypes.c_int64, "f": ctypes.c_float}
 # Numbers that are worth a thread: for fewer, waking it costs more than it saves.
@@ -177,7 +177,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     """Set the argument types of the library's functions; ctypes then converts and checks."""
     for name, (tensors, numbers) in _FUNCTIONS.items():
         of_codecs = name in ("encode_{}", "decode_{}")
-        for variant in _CODECS if of_codecs else _SUFFIX.values():
+        for variant in CODECS if of_codecs else _SUFFIX.values():
             function = getattr(library, "yoked_" + name.format(variant))
             span = [ctypes.c_int64] * 2
             types = [_TYPES[letter] for letter in numbers]

@@ -82,7 +82,7 @@ class Codec:
             and residual.dtype == torch.float32
             and residual.is_contiguous()
         ), f"residual {tuple(residual.shape)} {residual.dtype}, values {tuple(values.shape)}"
-        if _compiled(values, out):
+        if self._is_compiled(values, out):
             kernels.encode(self.name, self.block, values, out, residual)
             return
         x = values if residual is None else values + residual
@@ -95,12 +95,17 @@ class Codec:
     def decode(self, encoded: Tensor, out: Tensor, *, add: bool = False) -> None:
         """Overwrite out, (n,) fp32 contiguous, with the numbers of a payload, or add them."""
         self._check(out, encoded)
-        if _compiled(out, encoded):
+        if self._is_compiled(out, encoded):
             kernels.decode(self.name, self.block, encoded, out, add)
         elif add:
             out += self.join(encoded, len(out))
         else:
             out.copy_(self.join(encoded, len(out)))
+
+    def _is_compiled(self, *tensors: Tensor) -> bool:
+        """Whether a fused pass has been compiled for it; else PyTorch's operators do the same."""
+        on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
+        return on_cpu and self.name in kernels.CODECS and kernels.kernels().available
 
     def _check(self, numbers: Tensor, payload: Tensor) -> None:
         room = (self.encoded_bytes(len(numbers)),)
@@ -110,10 +115,6 @@ class Codec:
         assert payload.dtype == torch.uint8, payload.dtype
         assert payload.shape == room, f"{self.name} takes {room} bytes, not {payload.shape}"
         assert payload.is_contiguous(), payload.stride()
-
-
-def _compiled(*tensors: Tensor) -> bool:
-    return all(t.device.type == "cpu" for t in tensors) and kernels.kernels().available
 
 
 def _read(payload: Tensor, dtype: torch.dtype) -> Tensor:

@@ -55,7 +55,9 @@ def shards(numel: int, size: int) -> list[slice]:
 
 
 class PairReduce:
-    """One tensor of two ranks on its way to its mean. Traffic a rank: the payload."""
+    """One tensor of two ranks on its way to its mean, for the DDP hook; the trainer's two ranks
+    have `dense_reduce.PairAllReduce`. Traffic a rank: the payload.
+    """
 
     def __init__(
         self, codec: Codec, comm: Communicator, feedback: ErrorFeedback, name: str

@@ -14,7 +14,9 @@ class SyncStrategy(Protocol):
     """Called in this order in each step, by all ranks alike, also by one without rows.
 
     Gradients one step late, or several local steps between two exchanges, are other strategies:
-    `reduced_buckets` may yield another step's gradients, or this rank's own.
+    `reduced_buckets` may yield another step's gradients, or this rank's own. A Bucket says where in
+    the buffers its gradients are: they must be there before it is yielded, the lm_head's and the
+    scalars' before `wait_replicated` returns. A vocab-parallel lm_head adds its own part itself.
     """
 
     def begin_step(self, batch: StepBatch) -> list[RowGrads]:
