@@ -203,7 +203,7 @@ def step_messages(classes: RankClasses, traffic: StepTraffic) -> StepMessages:
         return [_all_gather(classes, own_bytes)] if any(own_bytes) else []
 
     vocab_parallel = traffic.lm_head == "vocab-parallel"
-    # As `yoked.train.sync.exact` sends them: deferred rows stay behind the lm_head's gradient.
+    # As `yoked.train.sync.same_step` sends them: deferred rows stay behind the lm_head's gradient.
     messages = StepMessages(
         early=rows_message(work.early_rows for work in classes.works),
         head=[] if vocab_parallel else [_head_chunk(classes, traffic)] * traffic.head_chunks,
@@ -212,7 +212,7 @@ def step_messages(classes: RankClasses, traffic: StepTraffic) -> StepMessages:
         deferred_second=rows_message(work.deferred_rows[1] for work in classes.works),
         layers=[gradients] * traffic.layers,
         rows=[_all_gather(classes, [row * work.table_rows for work in classes.works])],
-        # All ranks wait for the slowest before they wait for its bytes (`ExactSync.backward_done`).
+        # All wait for the slowest before they wait for its bytes (`SameStepSync.backward_done`).
         done=[classes.all_reduce(0.0, hops=2 * (classes.num_ranks - 1))],
         updates=[updates] * traffic.buckets,
     )

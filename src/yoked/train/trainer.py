@@ -29,7 +29,7 @@ from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.state import TrainState
 from yoked.train.step_batch import MicroBatch, StepBatch
 from yoked.train.sync.codecs import Codec
-from yoked.train.sync.exact import ExactSync
+from yoked.train.sync.same_step import SameStepSync
 from yoked.train.sync.strategy import SyncStrategy
 
 Rows = NDArray[np.int64]
@@ -117,7 +117,9 @@ class Trainer:
         self.max_deferred = kept if comm.active else 1
         self.state = TrainState(comm, model.device)
         optimizer.register(self.state)
-        self.sync: SyncStrategy = ExactSync(comm, self.buffers, codec, sums_head=head_rows is None)
+        self.sync: SyncStrategy = SameStepSync(
+            comm, self.buffers, codec, sums_head=head_rows is None
+        )
         self.lm_head: LmHead
         if head_rows is None:
             self.lm_head = ReplicatedHead(self.buffers, head, self.sync.head_grad_ready)

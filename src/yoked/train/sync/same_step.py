@@ -1,6 +1,6 @@
 """Every step's gradient is this step's sum over ranks, as one process would have it.
 
-Exact in what is summed; in which number format it travels is the codec's matter (`codecs`).
+In which number format it travels is the codec's matter (`codecs`).
 
 What is learned does not depend on how many ranks took part: the gradient of a step is the sum of
 the ranks' (each already divided by the step's tokens). It leaves while it is being made: the
@@ -32,7 +32,7 @@ from yoked.train.sync.matrix_reducer import CollectiveReducer, MatrixReducer
 from yoked.train.sync.row_reduce import EmbeddingGradReducer
 
 
-class ExactSync:
+class SameStepSync:
     """Sums gradients step by step; collective: all ranks call in the same order.
 
     codec: of gradients and updates; None: they travel as they are. sums_head: whether the lm_head's
