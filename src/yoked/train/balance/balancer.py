@@ -14,15 +14,15 @@ from typing import Literal
 
 from yoked.costmodel.assignment import LinearCost, assign_rows, level_head_work
 from yoked.costmodel.step_plan import MIN_SPEEDUP
+from yoked.train.balance.speed_estimator import OTHER_SPEED
 
 Why = Literal["measured", "slower", "faster"]
 
 # A step must get faster also where figures are off by so many standard errors.
 SIGMAS = 2.0
-# Steps between two changes, doubled each time that one is taken back within MEMORY_STEPS.
-PAUSE_STEPS, MOST_DOUBLINGS, MEMORY_STEPS = 4, 4, 100
-# A rank whose rows take this much longer or shorter than at the last change is the reason for one.
-NAMED = 1.15
+# Steps between two changes, doubled each time that one is taken back within MEMORY_STEPS. When the
+# pause itself is longer than that, the next one has PAUSE_STEPS again.
+PAUSE_STEPS, MEMORY_STEPS = 4, 100
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class RowBalancer:
         self._since_change += 1
         if costs is None:
             return None
-        self._basis = self._basis or [cost.row_s for cost in costs]
-        if self._since_change < PAUSE_STEPS << min(self._reversals, MOST_DOUBLINGS):
+        if self._since_change < PAUSE_STEPS << self._reversals:
             return None
+        self._basis = self._basis or [cost.row_s for cost in costs]
         best = best_assignment(sum(self.now.rows), costs, self.head_part)
         if best == self.now or not self._worthwhile(best, costs):
             return None
@@ -136,7 +136,7 @@ class RowBalancer:
             for cost, before in zip(costs, self._basis, strict=True)
         ]
         rank = max(range(len(ratios)), key=lambda rank: max(ratios[rank], 1 / ratios[rank]))
-        if max(ratios[rank], 1 / ratios[rank]) < NAMED:
+        if max(ratios[rank], 1 / ratios[rank]) < OTHER_SPEED:
             return "measured", None
         return ("slower" if ratios[rank] > 1 else "faster"), rank
 

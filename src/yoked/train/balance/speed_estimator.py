@@ -15,15 +15,13 @@ from yoked.costmodel.assignment import LinearCost
 
 # The first steps compile, allocate and fill caches.
 WARM_UP_STEPS = 2
-FEWEST_SEEN = 2
 WINDOW = 32  # steps
 # What a step's time varies by until it is known better, which counts as so many steps of knowledge.
 NOISE, NOISE_STEPS = 0.05, 4
-# Two figures in a row that are off by so much are another speed, not noise.
-JUMP, JUMP_SPREADS = 0.1, 4.5
-# The optimizer of a rank without rows takes this part of the time that it took: the rank is fast
-# again.
-RECOVERED = 0.75
+# Two figures in a row that are off by so many standard deviations are another speed, not noise.
+JUMP_SPREADS = 4.5
+# A rank has another speed where its work takes this many times longer or shorter than before.
+OTHER_SPEED = 1.25
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class ChangePointMedian:
         if self.count <= 2:  # nothing older to compare the last two with
             return
         *older, first, second = self._window
-        off = max(JUMP, JUMP_SPREADS * _spread(older)) * median(older)
+        off = JUMP_SPREADS * _spread(older) * median(older)
         lower, upper = median(older) - off, median(older) + off
         if min(first, second) > upper or max(first, second) < lower:
             self._window = deque((first, second), maxlen=WINDOW)
@@ -111,7 +109,7 @@ class RankSpeed:
         if self._idle and self._fixed_with_rows:
             # Its optimizer is all that tells of a rank without rows.
             faster = fixed_s / self._fixed_with_rows
-            row_s *= faster if faster < RECOVERED else 1.0
+            row_s *= faster if OTHER_SPEED * faster < 1 else 1.0
         return LinearCost(fixed_s, row_s, self.row.error)
 
 
@@ -135,9 +133,9 @@ class SpeedEstimator:
 
     @property
     def known(self) -> bool:
-        """Whether every rank that has rows has been seen often enough."""
+        """Whether every rank that has rows has been seen with some."""
         return bool(self._last) and all(
-            rank.row.count >= FEWEST_SEEN
+            rank.row.value is not None
             for rank, step in zip(self._ranks, self._last, strict=True)
             if step.rows
         )
