@@ -6,7 +6,7 @@ OLD and NEW are checkouts, each with its own .venv. Each case trains the same ru
 their command line, on this machine, every choice fixed by a flag that would otherwise be measured.
 Then it compares what the run folders hold: the loss of each step, each evaluation, and each tensor
 of each checkpoint, to the bit. Nothing of yoked is imported: inside, everything may have another
-name. Where a flag was renamed, RENAMED says how NEW spells it.
+name. Where a flag was renamed, EARLIER says how a checkout of before spells it.
 
 The cases without --all take a few minutes. Exit status: 0 the same, 1 not, 2 a run failed.
 """
@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# (flag, value) of OLD -> how NEW spells both.
-RENAMED: dict[tuple[str, str], tuple[str, str]] = {
-    ("lm-head", "whole"): ("lm-head", "replicated"),
-    ("lm-head", "divided"): ("lm-head", "vocab-parallel"),
+PARALLEL = "vocab-parallel"
+# (flag, value) -> how a checkout spells both that does not know the value yet.
+EARLIER: dict[tuple[str, str], tuple[str, str]] = {
+    ("lm-head", "replicated"): ("lm-head", "whole"),
+    ("lm-head", PARALLEL): ("lm-head", "divided"),
 }
 LIMIT_S = 600
 # Lines of a case that differs.
@@ -60,7 +61,7 @@ FIXED = {
     "threads": "1",
     "balance": "off",
     "sync": "exact",
-    "lm-head": "whole",
+    "lm-head": "replicated",
 }
 # Prints a line for each tensor and number of a file that torch wrote.
 READ = """
@@ -109,7 +110,7 @@ def case(
     """A case. more: flags with _ for -; shares are equal unless they are given."""
     flags = {**shape, **FIXED, "shares": ":".join("1" * ranks)}
     flags |= {key.replace("_", "-"): value for key, value in more.items()}
-    if flags["lm-head"] == "divided":
+    if flags["lm-head"] == PARALLEL:
         # It is for steps of few tokens, against the ids of the vocabulary.
         flags["vocab-size"] = str(16 * int(flags["total-batch-size"]))
     return Case(name, flags, resume_at)
@@ -123,13 +124,13 @@ def quick_cases() -> list[Case]:
         case("3 ranks", 3),
         case("2 ranks, 3:1", 2, shares="3:1"),
         case("3 ranks, one without rows", 3, shares="1:0:1"),
-        case("vocabulary parallel", 2, lm_head="divided"),
-        case("vocabulary parallel, 3 ranks, 2:1:1", 3, lm_head="divided", shares="2:1:1"),
+        case("vocabulary parallel", 2, lm_head=PARALLEL),
+        case("vocabulary parallel, 3 ranks, 2:1:1", 3, lm_head=PARALLEL, shares="2:1:1"),
         case("bf16 gradients", 2, sync="bf16"),
         case("int8 gradients", 2, sync="int8"),
         case("int4 gradients, 3 ranks", 3, sync="int4"),
         case("bfloat16", 2, dtype="bfloat16"),
-        case("all at once", 2, dtype="bfloat16", lm_head="divided", sync="int8", shares="3:1"),
+        case("all at once", 2, dtype="bfloat16", lm_head=PARALLEL, sync="int8", shares="3:1"),
         case("resumed", 2, resume_at=6),
         case("depth 4", 2, shape=SMALL),
     ]  # fmt: skip
@@ -140,25 +141,26 @@ def all_cases() -> Iterator[Case]:
     yield from quick_cases()
     shares = ("1", "1:1", "3:1", "1:1:1", "2:1:0", "1:1:1:1", "3:2:2:1")
     for parts, sync, head, dtype in itertools.product(
-        shares, ("exact", "bf16", "int8", "int4"), ("whole", "divided"), ("float32", "bfloat16")
+        shares, ("exact", "bf16", "int8", "int4"), ("replicated", PARALLEL), ("float32", "bfloat16")
     ):
         ranks = parts.count(":") + 1
-        if ranks == 1 and (sync, head) != ("exact", "whole"):
+        if ranks == 1 and (sync, head) != ("exact", "replicated"):
             continue
         name = f"{parts} {sync} {head} {dtype}"
         yield case(name, ranks, shares=parts, sync=sync, lm_head=head, dtype=dtype)
-    for sync, head in itertools.product(("exact", "int8"), ("whole", "divided")):
+    for sync, head in itertools.product(("exact", "int8"), ("replicated", PARALLEL)):
         name = f"3:1 {sync} {head}"
         yield case(f"resumed, {name}", 2, shares="3:1", sync=sync, lm_head=head, resume_at=6)
         yield case(f"depth 4, {name}", 2, shares="3:1", sync=sync, lm_head=head, shape=SMALL)
 
 
 class Checkout:
-    """One of the two. renames: whether its flags are NEW's."""
+    """One of the two."""
 
-    def __init__(self, path: Path, *, renames: bool) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path.resolve()
-        self._renames = renames
+        known = (self.path / "src" / "yoked" / "train" / "config.py").read_text()
+        self._earlier = {was: old for was, old in EARLIER.items() if f'"{was[1]}"' not in known}
         self._python = self.path / ".venv" / "bin" / "python"
         if not self._python.exists():
             raise SystemExit(f"{self.path} has no .venv\nfix: cd {self.path} && make setup")
@@ -174,7 +176,7 @@ class Checkout:
     def _run(self, flags: dict[str, str], folder: Path) -> None:
         words = ["--run=same"]
         for flag in flags.items():
-            name, value = RENAMED.get(flag, flag) if self._renames else flag
+            name, value = self._earlier.get(flag, flag)
             words.append(f"--{name}={value}")
         log = folder / "log.txt"
         with log.open("a") as out:
@@ -260,7 +262,7 @@ def main() -> int:
     if args.list:
         sys.stdout.write("".join(f"{one.name}\n" for one in chosen))
         return 0
-    old, new = Checkout(args.old, renames=False), Checkout(args.new, renames=True)
+    old, new = Checkout(args.old), Checkout(args.new)
     statuses = []
     with tempfile.TemporaryDirectory(prefix="same-steps-") as temporary:
         folder = args.keep or Path(temporary)
