@@ -1,4 +1,4 @@
-"""What a row and a step cost one rank: measured, or estimated from its FLOP/s."""
+"""The cost of a row and of a step on one rank: measured, or estimated from its FLOP/s."""
 
 from __future__ import annotations
 

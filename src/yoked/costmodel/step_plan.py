@@ -202,6 +202,12 @@ def plan_memory(plan: StepPlan, shape: ModelShape) -> list[float]:
     ]
 
 
+def fits_memory(plan: StepPlan, shape: ModelShape, memory_bytes: Sequence[float]) -> bool:
+    """Whether every rank may use the memory that it needs. memory_bytes: by rank."""
+    needs = plan_memory(plan, shape)
+    return all(need <= most for need, most in zip(needs, memory_bytes, strict=True))
+
+
 def why_not_vocab_parallel(ranks: Sequence[RankCost]) -> str | None:
     """Why the lm_head cannot be vocab-parallel between these ranks; None: it can."""
     if len(ranks) == 1:
@@ -249,7 +255,6 @@ def faster_head(
     if len(found) == 1:
         return next(iter(found))
     (parallel, parallel_step), (_, replicated_step) = found[VOCAB_PARALLEL], found[REPLICATED]
-    needs = plan_memory(parallel, shape)
-    fits = all(need <= most for need, most in zip(needs, memory_bytes, strict=True))
     faster = parallel_step.step_s * MIN_SPEEDUP <= replicated_step.step_s
-    return VOCAB_PARALLEL if fits and faster else REPLICATED
+    chosen = faster and fits_memory(parallel, shape, memory_bytes)
+    return VOCAB_PARALLEL if chosen else REPLICATED

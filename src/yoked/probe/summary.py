@@ -78,7 +78,7 @@ def is_complete(measurement: Measurement) -> bool:
 
 
 def _by_device(told: Iterable[_Told]) -> list[list[_Told]]:
-    """What the ranks told, grouped by host, device and dtype."""
+    """The ranks' records, grouped by host, device and dtype."""
     groups: dict[tuple[str, str, str], list[_Told]] = {}
     for each in told:
         groups.setdefault((each.host, each.device, each.dtype), []).append(each)

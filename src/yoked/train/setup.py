@@ -60,7 +60,7 @@ MEETING_FILE = "YOKED_MEETING_FILE"
 
 @dataclass(frozen=True)
 class ModelSetup:
-    """What is learned from what, for how long, and by which ranks."""
+    """A model, its data, its schedule, and the ranks that train it."""
 
     config: TrainConfig
     rank_info: RankInfo
@@ -274,15 +274,15 @@ def _decide(
         for host, speed in zip(hosts, speeds() if is_open else [1.0] * len(hosts), strict=True)
     ]
     request = StepRequest(
-        shape,
-        ranks,
-        [len(own) for own in split_by_weight(model.rows_per_step, sharing.weights)],
-        sharing.weights,
-        model.resolved.device_batch_size,
-        comm.all_gather_json(_memory_bytes(hosts), read_number),
-        sync,
-        lm_head,
-        None if config.planned is None else PlannedStrategy(**config.planned),
+        shape=shape,
+        ranks=ranks,
+        rows=[len(own) for own in split_by_weight(model.rows_per_step, sharing.weights)],
+        shares=sharing.weights,
+        device_batch_size=model.resolved.device_batch_size,
+        memory_bytes=comm.all_gather_json(_memory_bytes(hosts), read_number),
+        sync=sync,
+        lm_head=lm_head,
+        planned=None if config.planned is None else PlannedStrategy(**config.planned),
     )
     return sharing, decide_sync_and_head(comm, request)
 

@@ -1,4 +1,4 @@
-"""What people are told of work that moves between ranks."""
+"""Messages about work that moves between ranks."""
 
 from __future__ import annotations
 

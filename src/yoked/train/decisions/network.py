@@ -25,9 +25,8 @@ from yoked.costmodel.step_plan import (
     REPLICATED,
     SYNCS,
     VOCAB_PARALLEL,
-    StepPlan,
     faster_head,
-    plan_memory,
+    fits_memory,
     plan_step,
     predict_heads,
     why_not_vocab_parallel,
@@ -231,21 +230,15 @@ def _valid_plan(request: StepRequest, rate: float | None) -> PlannedStrategy | N
     planned = request.planned
     if planned is None or rate is None or not planned.holds(request.ranks[0].dtype, rate):
         return None
-    plan = _step_plan(request, planned.sync, planned.lm_head)
-    needs = plan_memory(plan, request.shape)
-    fits = all(n <= most for n, most in zip(needs, request.memory_bytes, strict=True))
-    return planned if fits else None
-
-
-def _step_plan(request: StepRequest, sync: str, lm_head: str) -> StepPlan:
-    return plan_step(
+    plan = plan_step(
         request.shape,
         request.ranks,
-        sync=sync,
-        lm_head=lm_head,
+        sync=planned.sync,
+        lm_head=planned.lm_head,
         rows=request.rows,
         device_batch_size=request.device_batch_size,
     )
+    return planned if fits_memory(plan, request.shape, request.memory_bytes) else None
 
 
 def _choose_sync(step_s: dict[str, float], rate: float) -> Decision:

@@ -144,7 +144,7 @@ def compressed_reduce(
     name: str,
     combine_comm: Communicator | None = None,
 ) -> CompressedReduce:
-    """What sends the least between so many ranks. combine_comm: as ShardedReduce has it."""
+    """The one that sends less between so many ranks. combine_comm: for `ShardedReduce`."""
     if comm.world_size <= 2:
         return PairReduce(codec, comm, feedback, name)
     return ShardedReduce(codec, comm, feedback, name, combine_comm)
