@@ -159,11 +159,11 @@ class Checkout:
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
-        known = (self.path / "src" / "yoked" / "train" / "config.py").read_text()
-        self._earlier = {was: old for was, old in EARLIER.items() if f'"{was[1]}"' not in known}
         self._python = self.path / ".venv" / "bin" / "python"
         if not self._python.exists():
             raise SystemExit(f"{self.path} has no .venv\nfix: cd {self.path} && make setup")
+        known = (self.path / "src" / "yoked" / "train" / "config.py").read_text()
+        self._earlier = {was: old for was, old in EARLIER.items() if f'"{was[1]}"' not in known}
 
     def train(self, one: Case, folder: Path) -> dict[str, list[str]]:
         """What a run came to: lines to compare, by what they are of. Raises RuntimeError."""
