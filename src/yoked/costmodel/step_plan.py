@@ -36,7 +36,7 @@ SYNCS = ("exact", "bf16", "int8", "int4")
 # Shown, but never chosen: its effect on the loss must be looked at first.
 OPT_IN = ("int4",)
 # What another way must be faster by: one that loses more, that all ranks must meet for in mid-step,
-# that moves rows between ranks, or that a library other than the default computes.
+# that moves weights between ranks, or that a library other than the default computes.
 MIN_SPEEDUP = 1.03
 # Gradients are sent layer by layer; for deeper models this many groups are accurate enough.
 MAX_LAYER_GROUPS = 8

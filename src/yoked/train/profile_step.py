@@ -262,9 +262,8 @@ class StepProfiler:
             self.head,
             comm,
             RandomRows(self.model.config),
-            rows_per_step=rows,
+            rows=[rows],
             device_batch_size=rows,
-            shares=[1.0],
         )
         first = self.optimizer.num_updates
         times: list[PhaseTimes] = []

@@ -185,7 +185,7 @@ def build_trainer(setup: RunSetup) -> Trainer:
     # On the CPU whatever trains, so that one seed is one model on every device.
     model.init_weights(config.seed)
     model.to(setup.device)
-    buffers = ParamBuffers(model, setup.shares)
+    buffers = ParamBuffers(model, setup.sharing.weights)
     configure_model(model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks)
     optimizer = MuonAdamW(
         buffers,
@@ -211,9 +211,8 @@ def build_trainer(setup: RunSetup) -> Trainer:
         FusedLinearCrossEntropy(setup.model_config.vocab_size, compute.head),
         setup.comm,
         SampleStream(setup.data.train, config.seed),
-        rows_per_step=setup.rows_per_step,
+        rows=setup.sharing.rows,
         device_batch_size=setup.resolved.device_batch_size,
-        shares=setup.shares,
         codec=None if sync == EXACT else CODECS[sync],
         head_rows=setup.strategy.head_rows,
     )
@@ -359,7 +358,7 @@ def describe_run(setup: RunSetup) -> RunResult:
         dir=str(setup.config.runs_dir / (setup.config.run or "")),
         state="planned",
         params=parameter_table(counts),
-        hosts=host_table(setup.hosts, setup.first_rows, RunStats()),
+        hosts=host_table(setup.hosts, setup.sharing.rows, RunStats()),
         choices=choices,
         model={
             **dataclasses.asdict(setup.model_config),

@@ -119,9 +119,9 @@ class TrainingRun:
         self.balance: BalanceController | None = None
         if setup.sharing.live:
             hosts = [host["name"] for host in setup.hosts]
-            rows = tuple(setup.first_rows)
+            rows, speeds = setup.sharing.rows, setup.sharing.weights
             now = Assignment(rows, setup.strategy.head_rows or rows)
-            self.balance = BalanceController(self.trainer, self.folder, hosts, setup.shares, now)
+            self.balance = BalanceController(self.trainer, self.folder, hosts, speeds, now)
         self.verification = Verification(setup.data, works=setup.rank_info.local_rank == 0)
         self._next_step = 0
         self._pending_stats: tuple[int, Tensor, Work, float] | None = None
@@ -207,7 +207,7 @@ class TrainingRun:
             "start",
             step=self.first_step,
             ranks=self.setup.rank_info.world_size,
-            rows=self.setup.first_rows,
+            rows=self.setup.sharing.rows,
         )
 
     def _describe(self) -> dict[str, Any]:
@@ -232,10 +232,10 @@ class TrainingRun:
         for choice in setup.choices:
             say(str(choice), markup=False)
         names = rank_names([host["name"] for host in setup.hosts])
-        if note := idle_note(setup.first_rows, setup.shares, names):
+        if note := idle_note(setup.sharing.rows, setup.sharing.weights, names):
             say(note, markup=False)
         batch_size, row_tokens = setup.resolved.device_batch_size, setup.resolved.max_seq_len
-        say(f"batch: {batch_arithmetic(setup.first_rows, batch_size, row_tokens)}", markup=False)
+        say(f"batch: {batch_arithmetic(setup.sharing.rows, batch_size, row_tokens)}", markup=False)
         epochs = setup.rows_per_step * self.schedule.num_iterations / setup.data.train.num_rows
         say(
             f"training: {self.schedule.num_iterations:,} steps of "

@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 
 from yoked.agent.facts import memory
-from yoked.costmodel.assignment import split_by_weight
-from yoked.costmodel.compute_cost import estimated_cost
+from yoked.costmodel.compute_cost import RankCost, estimated_cost
 from yoked.costmodel.memory import USABLE_FRACTION
 from yoked.costmodel.model_shape import ModelShape, ParameterCounts
 from yoked.errors import DataError, UsageError
@@ -87,23 +86,13 @@ class RunSetup(ModelSetup):
     sharing: InitialShares
 
     @property
-    def shares(self) -> list[float]:
-        """Relative share of a step's rows by rank, as the run starts."""
-        return list(self.sharing.weights)
-
-    @property
-    def first_rows(self) -> list[int]:
-        """Rows of the first step by rank."""
-        return [len(rows) for rows in split_by_weight(self.rows_per_step, self.shares)]
-
-    @property
     def choices(self) -> tuple[Decision, ...]:
         """Everything that was chosen, for people and run.json."""
         choices = (*self.compute.choices, self.strategy.sync)
         if self.rank_info.world_size == 1:
             return choices
         live = ", and moved by speed" if self.sharing.live else ""
-        rows = ":".join(map(str, self.first_rows)) + " rows"
+        rows = ":".join(map(str, self.sharing.rows)) + " rows"
         parts = ""
         if self.strategy.head_rows is not None:
             parts = f"; {percents(self.strategy.head_rows)} % of the lm_head's vocabulary"
@@ -251,18 +240,43 @@ def _decide(
     last_rows: Sequence[int],
 ) -> tuple[InitialShares, Strategy]:
     """Who has which rows, how gradients travel, and which ranks have the lm_head."""
-    config, comm, shape = model.config, model.comm, model.model_config
-    libraries = (compute.layers.forward, compute.head.forward)
-    speeds = functools.cache(
-        lambda: level_alike(measure_speeds(shape, model.device, compute.dtype, libraries, comm))
-    )
-    sharing = initial_shares(config, [host["name"] for host in hosts], last_rows, speeds)
+    config, comm, batch = model.config, model.comm, model.resolved.device_batch_size
+    costs = functools.cache(lambda: _measured_costs(model, compute, hosts))
+    names = [host["name"] for host in hosts]
+    sharing = initial_shares(config, names, model.rows_per_step, batch, last_rows, costs)
     sync = settled("sync", config.sync, ASKED_SYNC, recorded)
     lm_head = settled("lm_head", config.lm_head, ASKED_HEAD, recorded)
     is_open = comm.active and (sync is None or lm_head is None)
-    ranks = [
+    # Where nothing is to be decided, speeds need not be measured.
+    request = StepRequest(
+        shape=model.model_config,
+        ranks=costs() if is_open else _estimated_costs(model, hosts, [1.0] * len(hosts)),
+        rows=sharing.rows,
+        shares=sharing.weights,
+        device_batch_size=batch,
+        memory_bytes=comm.all_gather_json(_memory_bytes(hosts), read_number),
+        sync=sync,
+        lm_head=lm_head,
+        planned=None if config.planned is None else PlannedStrategy(**config.planned),
+    )
+    return sharing, decide_sync_and_head(comm, request)
+
+
+def _measured_costs(
+    model: ModelSetup, compute: ComputeChoices, hosts: Sequence[dict[str, Any]]
+) -> list[RankCost]:
+    """By rank; alike where they are about equally fast. Collective."""
+    libraries = (compute.layers.forward, compute.head.forward)
+    speeds = measure_speeds(model.model_config, model.device, compute.dtype, libraries, model.comm)
+    return _estimated_costs(model, hosts, level_alike(speeds))
+
+
+def _estimated_costs(
+    model: ModelSetup, hosts: Sequence[dict[str, Any]], flops_per_s: Sequence[float]
+) -> list[RankCost]:
+    return [
         estimated_cost(
-            shape,
+            model.model_config,
             host=host["name"],
             device=host["device"],
             dtype=host["dtype"],
@@ -270,21 +284,8 @@ def _decide(
             flops_per_s=speed,
             device_batch_size=model.resolved.device_batch_size,
         )
-        # Where nothing is to be decided, speeds need not be measured.
-        for host, speed in zip(hosts, speeds() if is_open else [1.0] * len(hosts), strict=True)
+        for host, speed in zip(hosts, flops_per_s, strict=True)
     ]
-    request = StepRequest(
-        shape=shape,
-        ranks=ranks,
-        rows=[len(own) for own in split_by_weight(model.rows_per_step, sharing.weights)],
-        shares=sharing.weights,
-        device_batch_size=model.resolved.device_batch_size,
-        memory_bytes=comm.all_gather_json(_memory_bytes(hosts), read_number),
-        sync=sync,
-        lm_head=lm_head,
-        planned=None if config.planned is None else PlannedStrategy(**config.planned),
-    )
-    return sharing, decide_sync_and_head(comm, request)
 
 
 def settled(

@@ -96,23 +96,22 @@ class Trainer:
         comm: Communicator,
         stream: Stream,
         *,
-        rows_per_step: int,
+        rows: Sequence[int],
         device_batch_size: int,
-        shares: list[float],
         codec: Codec | None = None,
         head_rows: Sequence[float] | None = None,
     ) -> None:
-        """shares: relative, of a step's rows. codec: of `--sync`; None: exact. head_rows: relative
+        """rows: of the first step, by rank. codec: of `--sync`; None: exact. head_rows: relative
         parts of the vocabulary that ranks compute of the lm_head; None: it is replicated.
         """
         self.model, self.optimizer, self.buffers = model, optimizer, optimizer.buffers
         self.head, self.comm, self.stream = head, comm, stream
-        self.rows_per_step, self.device_batch_size = rows_per_step, device_batch_size
-        self.ranges = split_by_weight(rows_per_step, shares)
+        self.rows_per_step, self.device_batch_size = sum(rows), device_batch_size
+        self.ranges = ranges_of(rows)
         tokens = device_batch_size * model.config.sequence_len
         kept = max_deferred_backwards(tokens, model.config.n_embd, model.config.n_layer)
         if head_rows is not None:
-            kept = rows_per_step  # all backward passes wait for the lm_head
+            kept = self.rows_per_step  # all backward passes wait for the lm_head
         # A rank alone has no message to hide.
         self.max_deferred = kept if comm.active else 1
         self.state = TrainState(comm, model.device)

@@ -1,8 +1,8 @@
 """Whether another assignment of rows, and of the lm_head's parts, is worth a change.
 
 Which one is best, `yoked.costmodel.assignment` says. Here is the hysteresis: rows move only where a
-step gets faster by MIN_SPEEDUP, and faster even if the figures are wrong by two standard errors.
-After a change there is a pause, twice as long where one is taken back. What a step costs, without
+step gets faster even if the figures are wrong by two standard errors, and parts of the lm_head,
+which take weights with them, only where it gets faster by MIN_SPEEDUP as well. After a change there is a pause, twice as long where one is taken back. What a step costs, without
 the odd slow one, `speed_estimator` says.
 """
 
@@ -125,7 +125,9 @@ class RowBalancer:
             cost.off_by(SIGMAS if more >= less else -SIGMAS)
             for cost, less, more in zip(costs, before, after, strict=True)
         ]
-        faster = self._step_s(best, costs) * MIN_SPEEDUP < self._step_s(self.now, costs)
+        # Rows move for nothing. A part of the lm_head that moves takes its weights with it.
+        enough = MIN_SPEEDUP if self.head_part else 1.0
+        faster = self._step_s(best, costs) * enough < self._step_s(self.now, costs)
         return faster and self._step_s(best, worst) < self._step_s(self.now, worst)
 
     def _reason(self, costs: Sequence[LinearCost]) -> tuple[Why, int | None]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from yoked.costmodel.assignment import split_by_weight
+from yoked.costmodel.compute_cost import RankCost
+from yoked.costmodel.step_plan import best_rows
 from yoked.train.config import TrainConfig
 
 # A short measurement is off by as much when something else starts on a host; the first steps tell
@@ -21,10 +24,11 @@ def level_alike(speeds: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class InitialShares:
-    """weights: relative shares of a step's rows, by rank. live: whether rows move between ranks
-    while the run goes on.
+    """rows: of the first step, by rank. weights: the ranks' relative speeds, as rows tell them or
+    as they were measured. live: whether rows move between ranks while the run goes on.
     """
 
+    rows: tuple[int, ...]
     weights: tuple[float, ...]
     live: bool
     reason: str
@@ -33,25 +37,32 @@ class InitialShares:
 def initial_shares(
     config: TrainConfig,
     hosts: Sequence[str],
+    rows: int,
+    device_batch_size: int,
     last_rows: Sequence[int],
-    measure: Callable[[], list[float]],
+    measure: Callable[[], Sequence[RankCost]],
 ) -> InitialShares:
-    """How rows are shared out at the start. Collective where `measure` is called.
+    """How a step's rows are shared out at the start. Collective where `measure` is called.
 
     hosts: the host of each rank. last_rows: where the run has had rows on the same hosts.
-    measure: the ranks' speeds, by `level_alike`; asked for only where the shares rest on them.
+    measure: the ranks' costs; asked for only where the shares rest on them.
     """
     fixed = config.share_weights
     several = len(set(hosts)) > 1 and fixed is None
     live = len(hosts) > 1 and (config.balance == "on" or (config.balance == "auto" and several))
     if fixed is not None:
-        return InitialShares(tuple(map(float, fixed)), live, "as asked for with --shares")
-    if last_rows and config.balance != "off":  # off: equal parts, also after --resume
-        return InitialShares(tuple(map(float, last_rows)), live, "as the run had them last")
-    if live:
-        speeds = measure()
-        if max(speeds) == min(speeds):
-            return InitialShares((1.0,) * len(hosts), live, "equal parts, by about equal speeds")
-        reason = "by the speed of this model's matrix products"
-        return InitialShares(tuple(speeds), live, reason)
-    return InitialShares((1.0,) * len(hosts), live, "equal parts")
+        weights, reason = tuple(map(float, fixed)), "as asked for with --shares"
+    elif last_rows and config.balance != "off":  # off: equal parts, also after --resume
+        weights, reason = tuple(map(float, last_rows)), "as the run had them last"
+    elif live:
+        costs = measure()
+        weights = tuple(cost.rows_per_s for cost in costs)
+        if max(weights) > min(weights):
+            best = best_rows(rows, costs, device_batch_size)
+            reason = "by the speed of this model's matrix products"
+            return InitialShares(best, weights, live, reason)
+        weights, reason = (1.0,) * len(hosts), "equal parts, by about equal speeds"
+    else:
+        weights, reason = (1.0,) * len(hosts), "equal parts"
+    by_weight = tuple(len(own) for own in split_by_weight(rows, weights))
+    return InitialShares(by_weight, weights, live, reason)

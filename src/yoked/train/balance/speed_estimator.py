@@ -17,7 +17,7 @@ from yoked.costmodel.assignment import LinearCost
 WARM_UP_STEPS = 2
 WINDOW = 32  # steps
 # What a step's time varies by until it is known better, which counts as so many steps of knowledge.
-NOISE, NOISE_STEPS = 0.05, 4
+NOISE, NOISE_STEPS = 0.03, 4
 # Two figures in a row that are off by so many standard deviations are another speed, not noise.
 JUMP_SPREADS = 4.5
 # A rank has another speed where its work takes this many times longer or shorter than before.

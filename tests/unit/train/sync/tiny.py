@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from yoked.costmodel.assignment import split_by_weight
 from yoked.costmodel.model_shape import ModelShape
 from yoked.train.comm.communicator import Communicator
 from yoked.train.config import TrainConfig
@@ -86,9 +87,8 @@ class Tiny:
             FusedLinearCrossEntropy(VOCAB),
             comm,
             self,
-            rows_per_step=self.rows,
+            rows=[len(part) for part in split_by_weight(self.rows, shares)],
             device_batch_size=batch,
-            shares=shares,
             codec=None if payload == "exact" else CODECS[payload],
             head_rows=shares if vocab_parallel else None,
         )
