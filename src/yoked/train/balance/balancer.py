@@ -2,8 +2,9 @@
 
 Which one is best, `yoked.costmodel.assignment` says. Here is the hysteresis: rows move only where a
 step gets faster even if the figures are wrong by two standard errors, and parts of the lm_head,
-which take weights with them, only where it gets faster by MIN_SPEEDUP as well. After a change there is a pause, twice as long where one is taken back. What a step costs, without
-the odd slow one, `speed_estimator` says.
+which take weights with them, only where it gets faster by MIN_SPEEDUP as well. After a change there
+is a pause, twice as long where one is taken back. What a step costs, without the odd slow one,
+`speed_estimator` says.
 """
 
 from __future__ import annotations
