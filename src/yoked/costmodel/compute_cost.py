@@ -23,19 +23,32 @@ STEP_TIME_OVER_MATMULS = 1.3
 
 
 @dataclass(frozen=True)
+class RankSpeed:
+    """How fast a rank is before its first step.
+
+    flops_per_s: in the model's products. own_cores: the part of its threads' time that it had; less
+    than 1 under a quota, or beside other programs. Then all else that it does takes longer too.
+    """
+
+    flops_per_s: float
+    own_cores: float = 1.0
+
+
+@dataclass(frozen=True)
 class RankCost:
     """Costs of one rank of a host in one dtype.
 
-    forward_s, head_s, backward_s: of one more row in a micro-batch; overhead_s: of a micro-batch,
-    independent of its rows. adamw_s, muon_s: of a step, all parameters. copy_bytes_per_s: this
-    rank's part of the host's memory bandwidth. measured_rows: of the micro-batch that was timed.
-    scaled_from: the measured model, if it is another.
+    cores: that it has for itself, a part of one under a quota. forward_s, head_s, backward_s: of
+    one more row in a micro-batch; overhead_s: of a micro-batch, independent of its rows. adamw_s,
+    muon_s: of a step, all parameters. copy_bytes_per_s: this rank's part of the host's memory
+    bandwidth. measured_rows: of the micro-batch that was timed. scaled_from: the measured model, if
+    it is another.
     """
 
     host: str
     device: str
     dtype: str
-    threads: int
+    cores: float
     ranks: int
     forward_s: float
     head_s: float
@@ -81,25 +94,26 @@ def estimated_cost(
     device: str,
     dtype: str,
     threads: int,
-    flops_per_s: float,
+    speed: RankSpeed,
     device_batch_size: int,
 ) -> RankCost:
-    """Of a rank of which only its FLOP/s in the model's products are known."""
-    row_s = STEP_TIME_OVER_MATMULS * shape.sequence_len * flops_per_token(shape) / flops_per_s
+    """Of a rank that has taken no step yet. threads: that it computes with."""
+    row_s = STEP_TIME_OVER_MATMULS * shape.sequence_len * flops_per_token(shape) / speed.flops_per_s
     head_s = row_s * head_time_fraction(shape)
     layers_s = row_s - head_s
+    copy_bytes_per_s = COPY_BYTES_PER_S * speed.own_cores
     return RankCost(
         host=host,
         device=device,
         dtype=dtype,
-        threads=threads,
+        cores=threads * speed.own_cores,
         ranks=1,
         forward_s=layers_s / 3,  # the backward pass has twice the FLOPs
         head_s=head_s,
         backward_s=layers_s * 2 / 3,
         overhead_s=0.0,  # only a measurement shows it
-        adamw_s=ADAMW_BYTES_PER_NUMBER * count_parameters(shape).adamw / COPY_BYTES_PER_S,
-        muon_s=STEP_TIME_OVER_MATMULS * muon_flops(shape) / flops_per_s,
-        copy_bytes_per_s=COPY_BYTES_PER_S,
+        adamw_s=ADAMW_BYTES_PER_NUMBER * count_parameters(shape).adamw / copy_bytes_per_s,
+        muon_s=STEP_TIME_OVER_MATMULS * muon_flops(shape) / speed.flops_per_s,
+        copy_bytes_per_s=copy_bytes_per_s,
         measured_rows=device_batch_size,
     )

@@ -155,7 +155,7 @@ def rank_work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> R
         encode_s=encode_s,
         decode_s=decode_s,
         # Beside a GPU, the cores that send do not compute.
-        cpu_s_per_byte=GLOO_CPU_S_PER_BYTE / cost.threads if cost.device == "cpu" else 0.0,
+        cpu_s_per_byte=GLOO_CPU_S_PER_BYTE / cost.cores if cost.device == "cpu" else 0.0,
         tokens=float(rows * shape.sequence_len),
     )
 

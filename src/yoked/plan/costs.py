@@ -59,7 +59,7 @@ def _rank_cost(cost: StepCost, measurement: Measurement, shape: ModelShape) -> R
         host=cost.host,
         device=cost.device,
         dtype=cost.dtype,
-        threads=cost.threads,
+        cores=cost.threads,
         ranks=measurement.ranks[cost.host],
         forward_s=cost.forward_s * per_row * layers,
         head_s=cost.head_s * per_row * head,

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from yoked.agent.facts import memory
-from yoked.costmodel.compute_cost import RankCost, estimated_cost
+from yoked.costmodel.compute_cost import RankCost, RankSpeed, estimated_cost
 from yoked.costmodel.memory import USABLE_FRACTION
 from yoked.costmodel.model_shape import ModelShape, ParameterCounts
 from yoked.errors import DataError, UsageError
@@ -250,7 +250,7 @@ def _decide(
     # Where nothing is to be decided, speeds need not be measured.
     request = StepRequest(
         shape=model.model_config,
-        ranks=costs() if is_open else _estimated_costs(model, hosts, [1.0] * len(hosts)),
+        ranks=costs() if is_open else _estimated_costs(model, hosts, [RankSpeed(1.0)] * len(hosts)),
         rows=sharing.rows,
         shares=sharing.weights,
         device_batch_size=batch,
@@ -272,7 +272,7 @@ def _measured_costs(
 
 
 def _estimated_costs(
-    model: ModelSetup, hosts: Sequence[dict[str, Any]], flops_per_s: Sequence[float]
+    model: ModelSetup, hosts: Sequence[dict[str, Any]], speeds: Sequence[RankSpeed]
 ) -> list[RankCost]:
     return [
         estimated_cost(
@@ -281,10 +281,10 @@ def _estimated_costs(
             device=host["device"],
             dtype=host["dtype"],
             threads=host["threads"],
-            flops_per_s=speed,
+            speed=speed,
             device_batch_size=model.resolved.device_batch_size,
         )
-        for host, speed in zip(hosts, flops_per_s, strict=True)
+        for host, speed in zip(hosts, speeds, strict=True)
     ]
 
 

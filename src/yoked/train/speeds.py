@@ -9,12 +9,15 @@ Shape legend: N tokens, I inputs, O outputs.
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from yoked.costmodel.compute_cost import RankSpeed
 from yoked.costmodel.model_shape import ModelShape
-from yoked.ranks.exchange import read_nothing, read_number
+from yoked.ranks.exchange import read_nothing, read_number, read_table
 from yoked.train.comm.communicator import Communicator
 from yoked.train.decisions.products import SAMPLE_TOKENS
 from yoked.train.device import DTYPES
@@ -34,8 +37,8 @@ def measure_speeds(
     dtype: str,
     libraries: tuple[MatmulBackend, MatmulBackend],
     comm: Communicator,
-) -> list[float]:
-    """FLOP a second in the model's products, by rank. Collective; takes MEASURE_S, up to
+) -> list[RankSpeed]:
+    """How fast each rank is in the model's products, by rank. Collective; takes MEASURE_S, up to
     STOPPED_MEASURE_S where a rank does not have its cores for itself.
 
     libraries: those of the layers' and of the head's products.
@@ -58,11 +61,19 @@ def measure_speeds(
         count += 1
         took_s = time.perf_counter() - started_s
         cpu_s = time.process_time() - cpu_started_s
-        whole = device.type != "cpu" or cpu_s >= WHOLE_CORES * torch.get_num_threads() * took_s
-        if took_s >= (MEASURE_S if whole else STOPPED_MEASURE_S):
+        own_cores = 1.0
+        if device.type == "cpu":
+            own_cores = min(1.0, cpu_s / (torch.get_num_threads() * took_s))
+        if took_s >= (MEASURE_S if own_cores >= WHOLE_CORES else STOPPED_MEASURE_S):
             break
     flops = sum(2 * a.size(0) * a.size(1) * b.size(0) for a, b, _ in rounds)
-    return comm.all_gather_json(count * flops / took_s, read_number)
+    mine = RankSpeed(count * flops / took_s, own_cores)
+    return comm.all_gather_json(asdict(mine), _read_speed)
+
+
+def _read_speed(value: Any) -> RankSpeed:
+    told = read_table(value)
+    return RankSpeed(read_number(told["flops_per_s"]), read_number(told["own_cores"]))
 
 
 def _operands(

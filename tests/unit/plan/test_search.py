@@ -29,7 +29,7 @@ def cost(row_s: float, overhead_s: float = 0.0, adamw_s: float = 0.0) -> RankCos
         host="h",
         device="cpu",
         dtype="float32",
-        threads=1,
+        cores=1,
         ranks=1,
         forward_s=row_s,
         head_s=0.0,

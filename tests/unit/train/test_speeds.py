@@ -32,4 +32,5 @@ def test_a_host_that_is_stopped_now_and_then_is_measured_for_longer(
 
     warm_up = 1
     assert len(done) - warm_up == pytest.approx(rounds, abs=1)
-    assert speed > 0
+    assert speed.flops_per_s > 0
+    assert speed.own_cores == pytest.approx(cores)

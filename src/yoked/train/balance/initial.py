@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from yoked.costmodel.assignment import split_by_weight
-from yoked.costmodel.compute_cost import RankCost
+from yoked.costmodel.compute_cost import RankCost, RankSpeed
 from yoked.costmodel.step_plan import best_rows
 from yoked.train.config import TrainConfig
 
@@ -15,11 +16,13 @@ from yoked.train.config import TrainConfig
 ALIKE = 1.35
 
 
-def level_alike(speeds: Sequence[float]) -> list[float]:
-    """Speeds by rank, all their mean where they are about equal."""
-    if max(speeds) > ALIKE * min(speeds):
+def level_alike(speeds: Sequence[RankSpeed]) -> list[RankSpeed]:
+    """By rank, all their mean where FLOP/s are about equal."""
+    flops_per_s = [speed.flops_per_s for speed in speeds]
+    if max(flops_per_s) > ALIKE * min(flops_per_s):
         return list(speeds)
-    return [sum(speeds) / len(speeds)] * len(speeds)
+    own_cores = fmean(speed.own_cores for speed in speeds)
+    return [RankSpeed(fmean(flops_per_s), own_cores)] * len(speeds)
 
 
 @dataclass(frozen=True)

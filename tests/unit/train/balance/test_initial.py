@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from yoked.costmodel.compute_cost import RankCost, estimated_cost
+from yoked.costmodel.compute_cost import RankCost, RankSpeed, estimated_cost
 from yoked.costmodel.model_shape import ModelShape
 from yoked.train.balance.initial import initial_shares, level_alike
 from yoked.train.config import TrainConfig
@@ -21,7 +21,7 @@ def rank_cost(speed: float) -> RankCost:
         device="cpu",
         dtype="float32",
         threads=1,
-        flops_per_s=speed * 1e11,
+        speed=RankSpeed(speed * 1e11),
         device_batch_size=2,
     )
 
@@ -48,8 +48,9 @@ def test_a_resumed_run_starts_with_the_rows_that_it_had_last() -> None:
 
 
 def test_speeds_that_a_short_measurement_cannot_tell_apart_are_taken_for_equal() -> None:
-    assert level_alike([1.25, 1.0]) == [1.125, 1.125]
-    assert level_alike([1.4, 1.0]) == [1.4, 1.0]
+    whole, half = RankSpeed(1.4, 1.0), RankSpeed(1.0, 0.5)
+    assert level_alike([RankSpeed(1.25, 1.0), half]) == [RankSpeed(1.125, 0.75)] * 2
+    assert level_alike([whole, half]) == [whole, half]
 
 
 @pytest.mark.parametrize(("balance", "rows"), [("auto", (26, 6)), ("off", (16, 16))])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from yoked.costmodel.compute_cost import estimated_cost
+from yoked.costmodel.compute_cost import RankSpeed, estimated_cost
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import UsageError
 from yoked.train.comm.communicator import Communicator
@@ -34,6 +34,7 @@ def request(
     rows: Sequence[int] = (16, 16),
     *,
     flops: Sequence[float] = (1e11, 1e11),
+    own_cores: Sequence[float] = (),
     hosts: Sequence[str] = ("i9", "laptop"),
     threads: int = 1,
     device: str = "cpu",
@@ -49,10 +50,10 @@ def request(
             device=device,
             dtype="float32",
             threads=threads,
-            flops_per_s=speed,
+            speed=RankSpeed(speed, cores),
             device_batch_size=2,
         )
-        for host, speed in zip(hosts, flops, strict=True)
+        for host, speed, cores in zip(hosts, flops, own_cores or [1.0] * len(hosts), strict=True)
     ]
     memory = [memory_bytes] * len(ranks)
     return StepRequest(D4, ranks, rows, flops, 2, memory, sync, lm_head, planned)
@@ -118,6 +119,13 @@ def test_between_ranks_of_one_host_and_gpus_on_nccl_sync_is_exact():
 
 
 # --- who has the lm_head
+
+
+def test_it_is_vocab_parallel_beside_a_host_with_half_a_core_that_also_sends_with_it() -> None:
+    speeds = {"flops": (2.4e11, 1.24e11)}
+
+    assert head_of(GBIT, (21, 11), **speeds).value == "replicated"
+    assert head_of(GBIT, (21, 11), own_cores=(1.0, 0.5), **speeds).value == "vocab-parallel"
 
 
 def test_it_is_vocab_parallel_where_its_gradient_would_hold_a_step_up():
