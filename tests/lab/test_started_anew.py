@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
+from yoked.lab import faults
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import LabUp
-from yoked.lab.timed import LabHand
+from yoked.lab.random_faults import RandomFault, random_faults
 
 
 def test_a_host_that_another_process_started_anew_is_no_ghost(lab_up: LabUp) -> None:
@@ -26,14 +29,21 @@ def test_a_host_that_another_process_started_anew_is_no_ghost(lab_up: LabUp) -> 
     assert other.host("alpha").run(["hostname"]).stdout == "alpha\n"
 
 
-def test_timed_faults_find_a_host_that_another_process_started_anew(lab_up: LabUp) -> None:
+def test_random_faults_find_a_host_that_another_process_started_anew(lab_up: LabUp) -> None:
     lab = lab_up("two-hosts-100mbit")
-    hand = LabHand(lab, seed=1)
+    fault = RandomFault(("slow-link", "alpha", "10mbit"), after_s=0.0, for_s=60.0)
     other = Lab.open(lab.name)
     other.stop_host("alpha")
     other.start_host("alpha")
 
-    fault_id = hand.apply(["slow-link", "alpha", "10mbit"])
-    hand.heal(fault_id)
+    with random_faults(lab, [fault]) as (record,):
+        end_s = time.monotonic() + 20
+        while record.began_s is None and time.monotonic() < end_s:
+            time.sleep(0.05)
+        active = [each.kind for each in faults.active(lab)]
+    lab.refresh()
 
+    assert active == ["slow-link"]
+    assert record.healed_s is not None
+    assert faults.active(lab) == []
     assert lab.host("alpha").process == other.host("alpha").process

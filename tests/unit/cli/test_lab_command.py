@@ -166,7 +166,6 @@ def test_down_without_a_lab_names_the_way_to_clear_what_a_killed_one_left(
         (["lab", "exec", "alpha", "--rot", "--", "ls"], "--root"),
         (["lab", "fault"], "yoked lab fault --list"),
         (["lab", "down", "x", "--all"], "give one of both"),
-        (["lab", "faults", "nowhere.toml"], "nowhere.toml cannot be read"),
     ],
 )
 def test_what_cannot_be_meant_gets_status_2_and_a_way_on(

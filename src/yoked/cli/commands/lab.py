@@ -9,7 +9,7 @@ import sys
 import types
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import App, Parameter
 
@@ -21,7 +21,6 @@ from yoked.errors import LabError, UsageError
 if TYPE_CHECKING:
     from yoked.lab.host import LabHost
     from yoked.lab.lab import Lab
-    from yoked.lab.schedule import Plan
 
 Json = Annotated[
     bool,
@@ -302,83 +301,6 @@ def heal(
         evidence=[f"{each.id}  {each.text}" for each in healed],
     )
     return 0
-
-
-@app.command(name="faults")
-def timed_faults(
-    file: Annotated[Path, Parameter(help="TOML file that says what breaks when.")],
-    /,
-    *,
-    seed: Annotated[
-        int | None, Parameter(help="For what is drawn. Default: the file's, else a new one.")
-    ] = None,
-    dry_run: Annotated[bool, Parameter(negative="", help="Print the plan; break nothing.")] = False,
-    lab: LabName = None,
-    json_output: Json = False,
-) -> int:
-    """Break and heal by a plan: after some time, at a step of a run, or at random by a seed.
-
-    The file has `[[fault]]` tables: `do = "cut alpha"`, and `after = "3 s"` or `at_step = 20`
-    with `run = "alpha:runs/x"` (without `alpha:` on this machine), and `for = "10 s"` where it
-    is to be healed. A `[random]` table draws: `kinds = ["cut", "slow-link HOST 20mbit"]`,
-    `hosts`, `every`, `for`, `count`. The same seed gives the same plan. Ctrl-C heals what it
-    brought about.
-    """
-    from yoked.lab.schedule import read_file
-    from yoked.lab.timed import LabHand
-
-    output = Output(json_mode=json_output)
-    written = read_file(file)
-    opened = _open(lab)
-    if seed is None:
-        seed = written.seed if written.seed is not None else int.from_bytes(os.urandom(3))
-    plan = written.plan(seed=seed, hosts=list(opened.hosts))
-    hand = LabHand(opened, seed=seed)
-    hand.check(plan)
-    if dry_run:
-        output.result(
-            _plan_payload(plan),
-            verdict=_plan_verdict(plan),
-            evidence=[str(each) for each in plan.faults],
-            next_commands=[f"yoked lab faults{_flag(lab)} {file} --seed {seed}"],
-        )
-        return 0
-    with _ends_as_interrupt(signal.SIGTERM, signal.SIGHUP):
-        return _carry_out(plan, hand, output)
-
-
-def _carry_out(plan: Plan, hand: Any, output: Output) -> int:
-    from yoked.lab.timed import Event, WallClock, carry_out
-
-    def say(line: str) -> None:
-        if output.json_mode:
-            output.say(line)
-        else:
-            output.text(line + "\n")
-
-    say("\n".join([_plan_verdict(plan), *(f"  {each}" for each in plan.faults)]))
-    try:
-        events: list[Event] = carry_out(
-            plan, hand, clock=WallClock(), tell=lambda event: say(str(event))
-        )
-    finally:
-        hand.close()
-    missed = [event for event in events if event.what in ("failed", "skipped")]
-    output.result(
-        {**_plan_payload(plan), "events": [event.to_json() for event in events]},
-        verdict=f"done: {counted(len(plan.faults), 'fault')}, "
-        f"{len(missed)} not brought about or not healed",
-        next_commands=["yoked lab status"],
-    )
-    return 1 if missed else 0
-
-
-def _plan_payload(plan: Plan) -> dict[str, Any]:
-    return {"seed": plan.seed, "plan": [each.to_json() for each in plan.faults]}
-
-
-def _plan_verdict(plan: Plan) -> str:
-    return f"plan: {counted(len(plan.faults), 'fault')}, seed {plan.seed}"
 
 
 @app.command(name="list")
