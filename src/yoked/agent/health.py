@@ -12,7 +12,7 @@ A part that cannot be told is null, and `untold` has why; none holds up another.
     limits        {nofile, ...: [soft, hard], pids: {max, current}, umask}
     folders       {home, state, cache, tmp, shm: {path, exists, writable, free_bytes, ...}}
     ports         {range, reserved, taken, owners: {port: [...]}}
-    processes     {stale: [...], busy: [...], idle_cores}
+    processes     {stale: [...], busy: [...]}
     memory, power, processors, wireless, links, compiler, kernel, clock, gpu, shell
 
 What each holds is described where it is made.

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from yoked.agent.ask import text
 from yoked.agent.processes import LAUNCH_VARIABLE, Process, all_processes
-from yoked.agent.processors import affinity
 from yoked.agent.reap import stale_processes
 
 # Set for what the doctor itself starts.
@@ -42,11 +41,7 @@ class _Sight(NamedTuple):
 
 
 def part_processes(args: Mapping[str, Any]) -> dict[str, Any] | None:
-    """stale, busy and idle_cores; see health. None where there is no /proc.
-
-    idle_cores: logical CPUs that we may use, less what others' programs use; the doctor's own
-    work does not count.
-    """
+    """stale and busy; see health. None where there is no /proc."""
     del args
     if not Path("/proc/self/stat").exists():
         return None
@@ -60,12 +55,7 @@ def part_processes(args: Mapping[str, Any]) -> dict[str, Any] | None:
         for each in others
         if each.cores >= _BUSY_CORES and each.process.pid not in stale_pids
     ]
-    used = sum(each.cores for each in others)
-    return {
-        "stale": stale,
-        "busy": sorted(busy, key=lambda each: -float(each["cores"])),
-        "idle_cores": round(max(0.0, len(affinity()) - used), 2),
-    }
+    return {"stale": stale, "busy": sorted(busy, key=lambda each: -float(each["cores"]))}
 
 
 def _look() -> list[_Sight]:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,10 +35,8 @@ from yoked.ranks.exchange import gather_json, read_flag, read_table
 from yoked.ranks.meeting import meet
 from yoked.units import format_bytes
 
-# For the last rank to start, and for the gate to open. A slow disk takes long to import torch, and
-# many hosts have many links to measure.
+# For the last rank to start: a slow disk takes long to import torch.
 START_TIMEOUT_S = 180
-_GATE_POLL_S = 0.02
 # A collective that takes longer has lost a rank.
 COLLECTIVE_TIMEOUT_S = 60
 
@@ -50,9 +47,6 @@ def measure(spec: Mapping[str, Any]) -> int:
     """Measure as one rank. spec: that of `yoked.probe.worker`. Returns the exit status."""
     store, rank, world = next(iter(rendezvous("env://")))
     tell = _tell if rank == 0 else _discard
-    # Only rank 0's host has the file; the other ranks wait for rank 0 below.
-    if rank == 0 and spec["gate"] is not None:
-        _wait_for_gate(Path(spec["gate"]))
     _wait_for_all_ranks(store, world)
     profiled: dict[str, Any] | None = None
     if (profile := spec["profile"]) is not None:
@@ -89,15 +83,6 @@ def _tell(message: dict[str, Any]) -> None:
 
 def _discard(message: dict[str, Any]) -> None:
     del message
-
-
-def _wait_for_gate(gate: Path) -> None:
-    """Wait until the file exists. Raises TimeoutError."""
-    until_s = time.monotonic() + START_TIMEOUT_S
-    while not gate.exists():
-        if time.monotonic() > until_s:
-            raise TimeoutError(f"nobody made {gate} within {START_TIMEOUT_S} s")
-        time.sleep(_GATE_POLL_S)
 
 
 def _wait_for_all_ranks(store: Store, world: int) -> None:

@@ -221,9 +221,7 @@ HEALTH = fields(
                 "owners": named(port_text, each(fields(_PROCESS))),
             }
         ),
-        "processes": fields(
-            {"stale": each(fields(_PROCESS)), "busy": each(fields(_PROCESS)), "idle_cores": number}
-        ),
+        "processes": fields({"stale": each(fields(_PROCESS)), "busy": each(fields(_PROCESS))}),
         "memory": fields(
             dict.fromkeys(
                 (

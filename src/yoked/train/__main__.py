@@ -19,10 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from yoked.collector import without_collector
 from yoked.console import stderr_console
 from yoked.core.fs import write_bytes
 from yoked.errors import UsageError, YokedError
-from yoked.spare import without_collector
 from yoked.streams import outlive_full_disk
 from yoked.tether import tie_to_parent
 from yoked.train.config import TrainConfig

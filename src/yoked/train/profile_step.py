@@ -102,12 +102,6 @@ class Known(NamedTuple):
     row_s: float
 
 
-def preload() -> None:
-    """Load what the first backward pass would load: sympy, half a second of work."""
-    ones = torch.ones(1, requires_grad=True)
-    torch.autograd.grad(2 * ones, ones, ones.detach())
-
-
 def profile(
     args: list[str], of_all: Callable[[str], Sequence[str]] = lambda mine: [mine]
 ) -> dict[str, Any]:

@@ -21,11 +21,11 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from yoked.collector import frozen_objects
 from yoked.console import StageProgress
 from yoked.costmodel.model_shape import count_parameters
 from yoked.errors import CheckpointError, DivergedError
 from yoked.ranks.exchange import read_list, read_nothing, read_whole
-from yoked.spare import frozen_objects
 from yoked.train.balance.balancer import Assignment
 from yoked.train.balance.controller import BalanceController
 from yoked.train.balance.text import idle_note, rank_names

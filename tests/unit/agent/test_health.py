@@ -315,4 +315,3 @@ def test_what_this_agent_started_is_nobody_elses() -> None:
 
     assert told is not None
     assert child.pid not in {each["pid"] for each in told["busy"]}
-    assert 0 <= told["idle_cores"] <= len(os.sched_getaffinity(0))

@@ -6,15 +6,14 @@ import dataclasses
 import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.unit.probe.made_up import step_cost, two_hosts
 
 from yoked.cli.commands import probe
-from yoked.cli.commands.probe import ModelFlags, ProbeResult, _MeasureOnce
-from yoked.cli.commands.probe_job import RankListener, ResultReceivedError, have_spare_time
+from yoked.cli.commands.probe import ModelFlags, ProbeResult
+from yoked.cli.commands.probe_job import RankListener, ResultReceivedError
 from yoked.cli.commands.probe_text import report
 from yoked.cli.output import Output
 from yoked.errors import FleetError, HostError, UsageError
@@ -175,44 +174,3 @@ def test_rank_0_is_heard_in_whole_lines_whatever_else_it_prints() -> None:
 
     assert doing == ["all_reduce"]
     assert listener.result == {"a": 1}
-
-
-class Asked:
-    """A host's agent that tells how much of its processors nobody uses; None: it cannot tell."""
-
-    def __init__(self, idle_cores: float | None) -> None:
-        self.idle_cores = idle_cores
-
-    def call(self, name: str, **args: Any) -> dict[str, Any]:
-        assert (name, args) == ("health", {"parts": ["processes"]})
-        told = None if self.idle_cores is None else {"idle_cores": self.idle_cores}
-        return {"processes": told, "untold": {}}
-
-
-@pytest.mark.parametrize(
-    ("idle_cores", "spare"),
-    [((3.9, 1.0), True), ((3.9, 0.2), False), ((1.0, None), False)],
-    ids=["all idle", "one busy", "one that cannot tell"],
-)
-def test_torch_is_loaded_beside_the_links_only_where_every_host_has_a_core_for_it(
-    idle_cores: tuple[float | None, ...], spare: bool
-) -> None:
-    seats: Any = [SimpleNamespace(client=Asked(cores)) for cores in idle_cores]
-
-    assert have_spare_time(seats) is spare
-
-
-def test_links_are_measured_once_and_their_failure_stays_one() -> None:
-    calls: list[int] = []
-
-    def measure() -> list[LinkMeasurement]:
-        calls.append(1)
-        raise HostError("alpha lost its connection to beta", fix="yoked hosts")
-
-    links = _MeasureOnce(measure)
-
-    for _ in range(2):
-        with pytest.raises(HostError, match="alpha lost"):
-            links()
-    assert len(calls) == 1
-    assert links.measured == []

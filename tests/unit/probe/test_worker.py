@@ -7,8 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +20,14 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 SOURCE = Path(__file__).parents[3] / "src"
 LIMIT_S = 120.0
 # Long enough for both to have imported torch and wait.
-LOADED_S = 8.0
 PROFILER = """
 import os
 
-preloaded_by = None
-
-def preload():
-    global preloaded_by
-    preloaded_by = os.sched_getscheduler(0)
-
 def profile(args, of_all):
-    gate = args[0].partition("--gate=")[2]
     return {
-        "preloaded_by": preloaded_by,
         "args": args,
         "device_types": of_all("device-of-" + os.environ["RANK"]),
         "rank": int(os.environ["RANK"]),
-        "gate_open": bool(gate) and os.path.exists(gate),
-        "policy": os.sched_getscheduler(0),
     }
 """
 
@@ -51,10 +38,8 @@ def free_port() -> int:
         return port
 
 
-def run_ranks(
-    folder: Path, spec: dict[str, Any], meanwhile: Callable[[], None] = lambda: None
-) -> list[tuple[int, str, str]]:
-    """(exit status, stdout, stderr) of two ranks. meanwhile: done when they are started."""
+def run_ranks(folder: Path, spec: dict[str, Any]) -> list[tuple[int, str, str]]:
+    """(exit status, stdout, stderr) of two ranks."""
     (folder / "profiler_of_two.py").write_text(PROFILER)
     shared = {
         **os.environ,
@@ -76,7 +61,6 @@ def run_ranks(
         for rank in range(2)
     ]
     try:
-        meanwhile()
         said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
     finally:
         for rank in ranks:
@@ -91,7 +75,6 @@ def test_two_ranks_profile_and_time_every_collective_and_rank_0_alone_tells(
     spec = {
         "profile": {"module": "profiler_of_two", "args": ["--depth=2"]},
         "collectives": {"largest_bytes": 16_000, "limit_s": 0.5, "gpus": False},
-        "gate": None,
     }
 
     first, second = run_ranks(tmp_path, spec)
@@ -114,28 +97,3 @@ def test_two_ranks_profile_and_time_every_collective_and_rank_0_alone_tells(
     assert all(each["time_s"] > 0 for each in result["collectives"])
     assert result["left_out"] == []
     assert {each["backend"] for each in result["collectives"]} == {"gloo"}
-
-
-def test_nothing_is_measured_before_the_gate_opens_and_then_as_ever(
-    tmp_path: Path,
-) -> None:
-    gate = tmp_path / "measure"
-    spec = {
-        "profile": {"module": "profiler_of_two", "args": [f"--gate={gate}"]},
-        "collectives": None,
-        "gate": str(gate),
-    }
-
-    def open_late() -> None:
-        time.sleep(LOADED_S)
-        gate.touch()
-
-    ranks = run_ranks(tmp_path, spec, open_late)
-
-    assert [rank[0] for rank in ranks] == [0, 0], ranks
-    *_, last = [json.loads(line) for line in ranks[0][1].splitlines()]
-    profiles = last["result"]["profiles"]
-    assert [each["gate_open"] for each in profiles] == [True, True]
-    # In spare time.
-    assert [each["preloaded_by"] for each in profiles] == [os.SCHED_IDLE] * 2
-    assert [each["policy"] for each in profiles] == [os.sched_getscheduler(0)] * 2

@@ -14,7 +14,7 @@ from yoked.errors import UsageError, YokedError
 from yoked.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from yoked.fleet.model import Fleet
     from yoked.launch.start import Seat
@@ -214,18 +214,16 @@ class _Probe:
         with self._progress, connected(self._fleet) as clients:
             facts = self._facts(clients)
             addresses = self._addresses(clients)
-            links = _MeasureOnce(lambda: self._links(clients, addresses))
+            links = self._links(clients, addresses)
             if self._parts.compute or self._parts.collectives:
                 try:
-                    seats, from_ranks = self._job(clients, addresses, links)
+                    seats, from_ranks = self._job(clients, addresses)
                 except YokedError as caught:
                     problem = caught
-            # Measured here if no job did it; a failure in the job is raised again.
-            links()
         # Values in it come from the ranks: an invalid one is that host's error.
         first = next((seat.host.name for seat in seats), self._fleet.hosts[0].name)
         with host_wrote(first, "what the probe measured"):
-            self.result = self._probe_result(facts, links.measured, seats, from_ranks, problem)
+            self.result = self._probe_result(facts, links, seats, from_ranks, problem)
 
     def _probe_result(
         self,
@@ -287,20 +285,11 @@ class _Probe:
         self,
         clients: Mapping[str, AgentClient],
         addresses: Mapping[str, tuple[str, str]],
-        links: Callable[[], None],
     ) -> tuple[Sequence[Seat], Mapping[str, Any]]:
-        """Run the ranks' part. links: called while hosts load torch, if they have spare time."""
-        from yoked.cli.commands.probe_job import (
-            PROFILER,
-            have_spare_time,
-            run_worker,
-            seats_of,
-        )
+        """Run the ranks' part."""
+        from yoked.cli.commands.probe_job import PROFILER, run_worker, seats_of
 
         seats = seats_of(self._fleet, clients, addresses)
-        meanwhile = self._measures_links and have_spare_time(seats)
-        if not meanwhile:
-            links()
         self._progress.show("starting " + ", ".join(seat.host.name for seat in seats))
         profile = {"module": PROFILER, "args": self._model.to_args()}
         collectives = {
@@ -312,9 +301,7 @@ class _Probe:
             "profile": profile if self._parts.compute else None,
             "collectives": collectives if self._parts.collectives else None,
         }
-        return seats, run_worker(
-            self._fleet, clients, seats, spec, self._progress.show, links if meanwhile else None
-        )
+        return seats, run_worker(self._fleet, clients, seats, spec, self._progress.show)
 
     def _measurement(
         self,
@@ -345,26 +332,6 @@ class _Probe:
         from yoked.probe.summary import is_complete
 
         return save(self._fleet, measurement) if is_complete(measurement) else None
-
-
-class _MeasureOnce:
-    """Measures links on the first call; every call raises the failure of that one."""
-
-    def __init__(self, measure: Callable[[], list[LinkMeasurement]]) -> None:
-        self._measure = measure
-        self._problem: YokedError | None = None
-        self._done = False
-        self.measured: list[LinkMeasurement] = []
-
-    def __call__(self) -> None:
-        if not self._done:
-            self._done = True
-            try:
-                self.measured = self._measure()
-            except YokedError as problem:
-                self._problem = problem
-        if self._problem is not None:
-            raise self._problem
 
 
 def _link_ends(

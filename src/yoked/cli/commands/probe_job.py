@@ -22,12 +22,9 @@ from yoked.launch.program import Program
 from yoked.launch.start import Order, Seat, start_job, take_seats
 from yoked.remote.client import AgentClient
 from yoked.runs import stamp
-from yoked.spare import SPARE_TIME
 
 WORKER = "yoked.probe.worker"
 PROFILER = "yoked.train.profile_step"
-GATE = "measure"
-SPARE_CORES = 0.5
 
 
 def seats_of(
@@ -41,57 +38,31 @@ def seats_of(
     return seats
 
 
-def have_spare_time(seats: Sequence[Seat]) -> bool:
-    """Whether every host reports half an idle core."""
-
-    def spare(seat: Seat) -> bool:
-        processes = seat.client.call("health", parts=["processes"])["processes"]
-        return processes is not None and processes["idle_cores"] >= SPARE_CORES
-
-    return all(at_once(spare, seats))
-
-
 def run_worker(
     fleet: Fleet,
     clients: Mapping[str, AgentClient],
     seats: Sequence[Seat],
     spec: Mapping[str, Any],
     doing: Callable[[str], None],
-    meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Run the worker on all hosts; returns its result. doing: called with each progress message.
 
-    meanwhile: called while the hosts load torch in spare time; the worker measures only after it
-    returns, and an exception of it ends the job. Ctrl-C ends the job on all hosts. Raises JobError
-    if the job failed; its logs then stay on the hosts.
+    Ctrl-C ends the job on all hosts. Raises JobError if the job failed; its logs then stay on the
+    hosts.
     """
     name = f"probe-{stamp(datetime.now().astimezone())}-{secrets.token_hex(2)}"
     at_once(lambda seat: push_kernels(seat.client), seats, leave=True)
-    first = seats[0]
-    gate = None if meanwhile is None else f"{first.job_root}/{name}/{GATE}"
     order = Order(
         run=name,
-        program=Program("module", WORKER, (json.dumps({**spec, "gate": gate}),), None),
+        program=Program("module", WORKER, (json.dumps(spec),), None),
         own_threads=True,
         bootstrap=False,
-        env={} if meanwhile is None else {SPARE_TIME: "1"},
     )
-
-    def approve() -> None:
-        if meanwhile is not None:
-            meanwhile()
-            # The gate is in the job's folder, and is removed with it.
-            made = first.client.call("run", argv=["touch", gate])
-            if made["exit_status"] != 0:
-                raise JobError(
-                    f"{first.host.name} cannot make {gate}: {made['stderr'].strip()}",
-                    fix=f"ssh {first.host.name} df ~    shows whether its disk is full",
-                )
 
     listener = RankListener(doing)
     keep_logs = False
     try:
-        start_job(order, list(seats), lambda _: None, approve=approve)
+        start_job(order, list(seats), lambda _: None)
         with contextlib.suppress(ResultReceivedError):
             end = follow_job(clients, name, listener, partial(reconnect, fleet))
             if end.detached:

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from yoked.collector import without_collector
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.alone import Alone
 from yoked.launch.bootstrap.hearing import Hearing
@@ -36,7 +37,6 @@ from yoked.launch.bootstrap.verdict import (
     Stop,
     decide,
 )
-from yoked.spare import SPARE_TIME, in_spare_time, without_collector
 from yoked.streams import outlive_full_disk
 
 if TYPE_CHECKING:
@@ -75,8 +75,6 @@ class HostProgram:
             self._control = Alone(job)
             return
         with without_collector():
-            if os.environ.get(SPARE_TIME):
-                in_spare_time(_load_torch)
             from yoked.launch.bootstrap.control import Control
 
             self._control = Control(job)

@@ -28,10 +28,10 @@ from types import ModuleType, TracebackType
 from typing import NoReturn, TextIO
 
 from yoked.channel.names import SECRET
+from yoked.collector import without_collector
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.job import Job, read_job
 from yoked.ranks.secret import FILE_VARIABLE
-from yoked.spare import without_collector
 from yoked.streams import outlive_full_disk
 from yoked.tether import tie_to_parent
 

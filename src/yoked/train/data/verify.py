@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +28,6 @@ from typing import Any
 
 from yoked.core.fs import read_json
 from yoked.paths import cache_root
-from yoked.spare import give_way
 from yoked.train.data.dataset import Dataset
 from yoked.train.data.file_digests import SETTLED_NS, digest_cache_path, save_digests
 from yoked.train.data.progress import NullProgress, ProgressSink
@@ -94,7 +95,7 @@ class Verification:
     def _in_spare_time(self) -> None:
         # A sandbox may forbid the idle priority; the rows must be compared all the same.
         with contextlib.suppress(PermissionError):
-            give_way()
+            _give_way()
         self._advance(self._stopped.is_set, NullProgress())
 
     def _advance(self, give_up: Callable[[], bool], progress: ProgressSink) -> None:
@@ -145,3 +146,13 @@ class Verification:
             # A time in the future was written while the clock was wrong.
             and 0 <= self._now_ns() - compared_ns < RENEW_NS
         )
+
+
+def _give_way() -> None:
+    """Put the calling thread under SCHED_IDLE, for good; without Linux, do nothing.
+
+    It gives way to what belongs to its session and control group. Other sessions are its equals
+    where the kernel groups by session. Source: sched(7), "The autogroup feature".
+    """
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
