@@ -21,31 +21,25 @@ from yoked.streams import open_closed_streams
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Each command is a module of yoked.cli.commands, in the order of the reference: its `command`, or
-# the `app` that holds its own commands.
-_COMMANDS = (
-    "init:command",
-    "hosts:command",
-    "trust:command",
-    "install:command",
-    "doctor:command",
-    "probe:command",
-    "plan:command",
-    "train:command",
-    "bench:command",
-    "run:command",
-    "runs:command",
-    "logs:command",
-    "attach:command",
-    "stop:command",
-    "fetch:command",
-    "clean:command",
-    "sample:command",
-    "plot:command",
-    "data:app",
-    "launch:command",
-    "lab:app",
-)
+# By what a person does, in the order of use. Each command is a module of yoked.cli.commands: its
+# `command`, or the `app` that holds its own commands.
+_GROUPS = {
+    "Set up": ("init:command", "trust:command", "install:command", "hosts:command", "data:app"),
+    "Check": ("doctor:command", "probe:command", "plan:command", "bench:command"),
+    "Train": ("train:command", "run:command", "launch:command"),
+    "Look on": (
+        "runs:command",
+        "attach:command",
+        "logs:command",
+        "stop:command",
+        "fetch:command",
+        "plot:command",
+        "sample:command",
+        "clean:command",
+    ),
+    "Learn": ("lab:app",),
+}
+_COMMANDS = tuple(each for group in _GROUPS.values() for each in group)
 _NAMES = tuple(each.partition(":")[0] for each in _COMMANDS)
 _PAGES = ("--help", "-h", "--version")
 # Typed alone, these show a page too.
@@ -64,8 +58,12 @@ def build_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     app["--help"].group = app["--version"].group = Group("Other", sort_key=99)
-    for name, each in zip(_NAMES, _COMMANDS, strict=True):
-        app.command(f"yoked.cli.commands.{each}", name=name)
+    for place, (title, commands) in enumerate(_GROUPS.items()):
+        group = Group(title, sort_key=place)
+        for number, each in enumerate(commands):
+            name = each.partition(":")[0]
+            path = f"yoked.cli.commands.{each}"
+            app.command(path, name=name, group=group, sort_key=number)
     return app
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -157,6 +158,15 @@ os._exit(status if os.open(os.devnull, 0) > 2 else 99)
     # Nobody can be asked whether to trust the file.
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_help_shows_commands_in_the_order_of_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+
+    page = capsys.readouterr().out
+    shown = [line.split()[1] for line in page.splitlines() if re.match(r"(╭─|│) [A-Za-z]", line)]
+    assert shown[:7] == ["Set", "init", "trust", "install", "hosts", "data", "Check"]
+    assert shown.index("doctor") < shown.index("train") < shown.index("attach") < shown.index("lab")
 
 
 def test_the_command_reference_is_up_to_date() -> None:
