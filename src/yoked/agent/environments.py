@@ -25,6 +25,7 @@ from yoked.agent.files import blob_path, require, sync_tree, writing_to
 from yoked.agent.programs import Outcome, run_program
 from yoked.agent.server import Call
 from yoked.core.fs import free_bytes
+from yoked.core.packages import install_line, package_manager, this_distribution
 from yoked.errors import HostError
 from yoked.paths import cache_root, private_folder
 
@@ -233,16 +234,24 @@ def _choose_python(named: str | None, minor: str) -> tuple[str, str]:
     if bare is not None:
         raise HostError(
             f"Python {bare} cannot make virtual environments here: it has no ensurepip",
-            fix=f"sudo apt install python{bare}-venv    there",
+            fix=f"{_install_venv(bare)}    there",
         )
     raise HostError(
         f"there is no Python from {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}: "
         + ("; ".join(seen) or f"{named or 'python3'} is not there"),
         fix=(
-            "install one there (`sudo apt install python3.12-venv`, or `uv python install 3.12`)",
+            "install one there, such as by `uv python install 3.12`",
             "or name one: yoked install --python PATH",
         ),
     )
+
+
+def _install_venv(version: str) -> str:
+    """Debian and Ubuntu have a package of it for each Python; elsewhere it is a part of Python."""
+    distribution = this_distribution()
+    if package_manager(distribution) == "apt":
+        return f"sudo apt install python{version}-venv"
+    return install_line("venv", distribution)
 
 
 def _describe(path: str | None) -> tuple[list[int], str, bool] | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from yoked.at_once import at_once
 from yoked.channel.names import AUTHORITY, CERTIFICATE, KEY, SECRET
 from yoked.channel.tls import node_name
+from yoked.core.packages import install_line, this_distribution
 from yoked.errors import YokedError
 
 # Hosts ignore dates, because their clocks may be off: openssl wants some.
@@ -35,7 +36,7 @@ def make_credentials(launch_id: str, nodes: int) -> list[dict[str, str]]:
         raise YokedError(
             "there is no program openssl here: it makes the certificates by which the hosts of a "
             "run know each other",
-            fix=("sudo apt install openssl    (Debian, Ubuntu)", "sudo dnf install openssl"),
+            fix=install_line("openssl", this_distribution()),
         )
     with tempfile.TemporaryDirectory(prefix="yoked-authority-") as name:
         folder = Path(name)

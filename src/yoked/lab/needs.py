@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from yoked.core.packages import install_line, package_manager, this_distribution
 from yoked.errors import LabError
 
 # Debian keeps these folders out of an ordinary user's PATH.
@@ -78,21 +79,16 @@ class Facts:
 class _Tool:
     use: str
     required: bool
-    apt: str
-    dnf: str
-    pacman: str
 
 
 _TOOLS = {
-    "ip": _Tool("makes the links", True, "iproute2", "iproute", "iproute2"),
-    "tc": _Tool("keeps the links' rates", True, "iproute2", "iproute-tc", "iproute2"),
-    "ssh-keygen": _Tool("makes the lab's keys", True, "openssh-client", "openssh", "openssh"),
-    "ssh": _Tool("logs in to hosts", False, "openssh-client", "openssh-clients", "openssh"),
-    "sshd": _Tool("answers on every host", False, "openssh-server", "openssh-server", "openssh"),
-    "nft": _Tool("firewalls and losses", False, "nftables", "nftables", "nftables"),
-    "libfaketime": _Tool(
-        "the fault clock-skew", False, "libfaketime", "libfaketime", "libfaketime"
-    ),
+    "ip": _Tool("makes the links", required=True),
+    "tc": _Tool("keeps the links' rates", required=True),
+    "ssh-keygen": _Tool("makes the lab's keys", required=True),
+    "ssh": _Tool("logs in to hosts", required=False),
+    "sshd": _Tool("answers on every host", required=False),
+    "nft": _Tool("firewalls and losses", required=False),
+    "libfaketime": _Tool("the fault clock-skew", required=False),
 }
 
 
@@ -150,22 +146,11 @@ def _judge_tool(name: str, tool: _Tool, facts: Facts) -> Need:
     there = facts.faketime if name == "libfaketime" else facts.programs.get(name)
     if there:
         return Need(name, True, tool.required, there)
-    manager = _package_manager(facts.distribution)
-    if manager is None:
-        fix = f"install the package that has {name}; on Debian it is {tool.apt}"
-    else:
-        act = "-S" if manager == "pacman" else "install"
-        fix = f"sudo {manager} {act} {getattr(tool, manager)}"
-    if name == "sshd" and manager == "apt":
+    fix = install_line(name, facts.distribution)
+    if name == "sshd" and package_manager(facts.distribution) == "apt":
         # Debian starts it at once, which opens a port of the machine itself.
         fix += "; to keep the machine itself closed, sudo systemctl disable --now ssh"
     return Need(name, False, tool.required, f"is not installed ({tool.use})", fix)
-
-
-def _package_manager(distribution: Iterable[str]) -> str | None:
-    families = {"debian": "apt", "ubuntu": "apt", "arch": "pacman"}
-    families.update(dict.fromkeys(("fedora", "rhel", "centos"), "dnf"))
-    return next((families[each] for each in distribution if each in families), None)
 
 
 def _judge_namespaces(facts: Facts) -> Need:
@@ -229,7 +214,7 @@ def _feature_fix(feature: _Feature, problem: str, facts: Facts) -> str:
         return other
     if "ubuntu" in facts.distribution:
         return "sudo apt install linux-modules-extra-$(uname -r)"
-    if _package_manager(facts.distribution) == "dnf":
+    if package_manager(facts.distribution) == "dnf":
         return "sudo dnf install kernel-modules-extra-$(uname -r)"
     return other
 
@@ -277,7 +262,7 @@ def gather() -> Facts:
     probe = probe_kernel(is_root, programs.get("unshare"), programs.get("ip"), programs.get("tc"))
     return Facts(
         is_root=is_root,
-        distribution=read_distribution(_read("/etc/os-release")),
+        distribution=this_distribution(),
         kernel=platform.release(),
         programs=programs,
         faketime=_find_faketime(),
@@ -305,13 +290,6 @@ def _read(path: str) -> str:
 
 def _lines(path: str) -> list[str]:
     return [line for line in _read(path).splitlines() if line.strip()]
-
-
-def read_distribution(os_release: str) -> tuple[str, ...]:
-    """ID, then the words of ID_LIKE, of a text as in os-release(5)."""
-    pairs = (line.partition("=") for line in os_release.splitlines())
-    values = {key.strip(): value.strip().strip("\"'") for key, _, value in pairs}
-    return tuple(f"{values.get('ID', '')} {values.get('ID_LIKE', '')}".lower().split())
 
 
 def _find_faketime() -> str | None:

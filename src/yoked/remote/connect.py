@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from yoked.core.packages import install_line, this_distribution
 from yoked.errors import HostError, NoPythonError, YokedError
 from yoked.remote.client import AgentClient
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
@@ -52,7 +53,8 @@ def connect_host(
         return Here(host.name, sys.executable).connect()
     if shutil.which("ssh") is None:
         raise HostError(
-            f"{host.name}: there is no ssh on this machine", fix="sudo apt install openssh-client"
+            f"{host.name}: there is no ssh on this machine",
+            fix=install_line("ssh", this_distribution()),
         )
     config = None if ssh_config is None else str(ssh_config)
     if host.python is not None:

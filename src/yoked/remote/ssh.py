@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from yoked.core.packages import install_lines
 from yoked.errors import HostError, NoPythonError, UsageError, YokedError
 from yoked.paths import own_folder, private_folder
 from yoked.records.examination import SshKind
@@ -170,7 +171,7 @@ _REASONS: tuple[tuple[str, SshKind, str, tuple[str, ...]], ...] = (
         r"Connection refused",
         "refused",
         "it is up, but has no ssh server at that port",
-        ("sudo apt install openssh-server    there, or `sudo systemctl start ssh`",),
+        (f"there: {install_lines('sshd')}", "or start it there: `sudo systemctl start ssh`"),
     ),
     (
         r"timed out",
@@ -214,7 +215,7 @@ def explain_end(host: str, status: int, said: str, *, ssh: bool) -> HostError:
         return NoPythonError(
             f"{host}: no such Python: {own_words}",
             fix=(
-                "sudo apt install python3    there",
+                f"there: {install_lines('python3')}",
                 f'or name one for {host} in yoked.toml: python = "~/venv/bin/python"',
             ),
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from yoked.agent.protocol import GREETING
+from yoked.core.packages import install_line, this_distribution
 from yoked.errors import HostError, NoPythonError, YokedError
 from yoked.remote.client import AgentClient, close_streams
 from yoked.remote.ssh import (
@@ -110,7 +111,7 @@ def start_agent(
     except OSError as problem:
         raise HostError(
             f"{host}: {argv[0]} cannot be started: {problem.strerror}",
-            fix="sudo apt install openssh-client" if ssh else (),
+            fix=install_line("ssh", this_distribution()) if ssh else (),
         ) from problem
     way = _Way(host, process, ssh=ssh, deadline_s=deadline_s)
     late = threading.Timer(deadline_s, way.give_up)

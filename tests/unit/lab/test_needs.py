@@ -288,13 +288,6 @@ def test_a_machine_without_cgroups_says_so() -> None:
     assert found == Cgroups("none")
 
 
-def test_the_distribution_is_read_with_what_it_is_like() -> None:
-    text = 'NAME="Linux Mint"\nID=linuxmint\nID_LIKE="ubuntu debian"\n'
-
-    assert needs.read_distribution(text) == ("linuxmint", "ubuntu", "debian")
-    assert needs.read_distribution("") == ()
-
-
 def test_attempts_are_read_with_the_reason_of_their_failure() -> None:
     output = "yes namespaces\nyes veth\nno netem Error: Specified qdisc kind is unknown.\nno tbf\n"
 

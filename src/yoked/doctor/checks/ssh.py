@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 
+from yoked.core.packages import install_lines
 from yoked.doctor.check import Check, page
 from yoked.doctor.checks.keeping import change_file
 from yoked.doctor.checks.reading import at, by_hand, finding, part
@@ -247,7 +248,7 @@ CHECKS = (
             cause="The machine answered that nobody listens: no ssh server is installed or "
             "started, or it listens at another port.",
             fix="Starts the server, now and at each start of the host. Run it at the host itself. "
-            "Where it is not installed: `sudo apt install openssh-server`; on macOS `sudo "
+            f"Where it is not installed: {install_lines('sshd')}; on macOS `sudo "
             "systemsetup -setremotelogin on`.",
         ),
     ),

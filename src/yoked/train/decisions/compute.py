@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 
+from yoked.core.packages import install_line, this_distribution
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import DeviceError
 from yoked.ranks.exchange import read_number, read_table_of
@@ -165,7 +166,7 @@ def choose_compile(asked: str, device: torch.device) -> Decision:
     if asked == "on":
         raise DeviceError(
             f"--compile on: {state.reason}",
-            fix="install a C compiler (Debian, Ubuntu: sudo apt install gcc), or --compile auto",
+            fix=f"{install_line('gcc', this_distribution())}, or --compile auto",
         )
     return Decision("compile", "off", f"eager: {state.reason}")
 

@@ -332,7 +332,7 @@ def test_without_a_compiler_training_is_eager_and_says_why(monkeypatch):
 def test_compile_on_without_a_compiler_is_an_error_with_the_way_out(monkeypatch):
     monkeypatch.setattr(kernels, "_load", lambda: kernels.Kernels(None, "no C compiler"))
 
-    with pytest.raises(DeviceError, match=r"--compile on: no C compiler\nfix: install a C"):
+    with pytest.raises(DeviceError, match=r"--compile on: no C compiler\nfix: .*gcc"):
         choose_compile("on", CPU)
 
 
