@@ -8,9 +8,11 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -347,6 +349,19 @@ def test_clean_removes_what_is_left_of_a_removal_that_was_cut_short(
 
     assert f"half removed: {left}, 3.00 kB" in shown
     assert not left.exists()
+
+
+def test_clean_removes_on_all_hosts_at_once() -> None:
+    both = threading.Barrier(2)
+
+    class Client:
+        def call(self, name: str, **args: Any) -> None:
+            both.wait(timeout=10)  # one after the other, the first would wait for ever
+
+    hosts: Any = SimpleNamespace(clients={"desk": Client(), "attic": Client()})
+    gone = {"folder": "x", "size_bytes": 1}
+
+    clean._remove(hosts, clean.Litter(half_removed={"desk": [gone], "attic": [gone]}))
 
 
 def test_clean_removes_a_run_that_is_named_and_no_other(

@@ -15,11 +15,11 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from yoked.at_once import at_once
 from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, JsonFlag, reach_hosts, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.launch.registry import ask_all
-from yoked.remote.client import AgentClient
 from yoked.remote.ssh import control_folder
 from yoked.text import one_line
 from yoked.units import format_bytes, format_duration, parse_duration_s
@@ -195,9 +195,10 @@ def _asked(lines: Iterable[str], output: Output) -> bool:
 
 
 def _remove(hosts: Hosts, litter: Litter) -> None:
-    """Remove it; each host checks again what is still so."""
+    """Remove it, on all hosts at once; each checks again what is still so."""
 
-    def act(client: AgentClient, host: str) -> None:
+    def act(host: str) -> None:
+        client = hosts.clients[host]
         if litter.processes or litter.shared_memory:
             client.call("job_reap", kill=True)
         for job in litter.jobs.get(host, ()):
@@ -207,8 +208,7 @@ def _remove(hosts: Hosts, litter: Litter) -> None:
         if litter.half_removed.get(host):
             client.call("job_sweep", remove=True, timeout_s=REMOVE_S)
 
-    for host, client in hosts.clients.items():
-        act(client, host)
+    at_once(act, hosts.clients)
     for path in litter.control_sockets:
         path.unlink(missing_ok=True)
 
