@@ -16,7 +16,6 @@ from yoked.errors import UsageError, YokedError
 from yoked.launch.manifests.slurm import SlurmOptions, sbatch_script
 from yoked.launch.manifests.spec import (
     POD_STORAGE,
-    KubernetesKind,
     Manifest,
     ManifestSpec,
     Program,
@@ -78,10 +77,6 @@ class LaunchFlags:
     storage: Annotated[
         str | None, _flag("PersistentVolumeClaim for runs and prepared data.", KUBERNETES)
     ] = None
-    kind: Annotated[
-        KubernetesKind | None,
-        _flag("An indexed Job (the default), or Kubeflow's TrainJob.", KUBERNETES),
-    ] = None
 
     @property
     def ranks(self) -> int:
@@ -127,11 +122,11 @@ def make(words: Sequence[str], flags: LaunchFlags) -> Manifest:
 
     assert flags.image is not None
     where = KubernetesOptions(image=flags.image, namespace=flags.namespace, storage=flags.storage)
-    return manifest(spec, where, flags.kind or "job")
+    return manifest(spec, where)
 
 
 _FOREIGN = {
-    "slurm": ("image", "namespace", "storage", "kind"),
+    "slurm": ("image", "namespace", "storage"),
     "kubernetes": ("time", "partition", "account"),
 }
 

@@ -1,10 +1,8 @@
-"""Manifests for Kubernetes: an indexed Job with a headless Service, or a Kubeflow TrainJob.
+"""Manifests for Kubernetes: an indexed Job, a headless Service, and a Secret.
 
-Both come with a Secret, made anew for each manifest, by which the ranks know each other.
-
-In a Job, each pod is a node: its completion index is the node's rank, and the pod with index 0
-has a name that the others can look up, because the Service makes one for each pod. A TrainJob
-gets the same from Kubeflow's runtime `torch-distributed`, through variables that torchrun reads.
+Each pod is a node: its completion index is the node's rank, and the pod with index 0 has a name
+that the others can look up, because the Service makes one for each pod. The Secret is made anew for
+each manifest; by it the ranks know each other.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ import yaml
 
 from yoked.launch.manifests.spec import (
     POD_STORAGE,
-    KubernetesKind,
     Manifest,
     ManifestSpec,
     require_match,
@@ -55,18 +52,11 @@ class KubernetesOptions:
         require_match("--storage", self.storage, _LABEL, "the name of a PersistentVolumeClaim")
 
 
-def manifest(spec: ManifestSpec, options: KubernetesOptions, kind: KubernetesKind) -> Manifest:
+def manifest(spec: ManifestSpec, options: KubernetesOptions) -> Manifest:
     """The run as documents for `kubectl apply`."""
-    documents = [
-        _secret(spec, options),
-        *(
-            [_service(spec, options), _job(spec, options)]
-            if kind == "job"
-            else [_train_job(spec, options)]
-        ),
-    ]
+    documents = [_secret(spec, options), _service(spec, options), _job(spec, options)]
     text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
-    return Manifest(kind, text, tuple(_notes(spec, options, kind)), holds_secret=True)
+    return Manifest("job", text, tuple(_notes(spec, options)), holds_secret=True)
 
 
 def label_of(run: str) -> str:
@@ -75,7 +65,7 @@ def label_of(run: str) -> str:
     return f"yoked-{label}"[:_LABEL_LENGTH].rstrip("-")
 
 
-def _notes(spec: ManifestSpec, options: KubernetesOptions, kind: KubernetesKind) -> Iterable[str]:
+def _notes(spec: ManifestSpec, options: KubernetesOptions) -> Iterable[str]:
     yield "the text holds the secret by which the run's ranks know each other: not for a repository"
     if options.storage is None:
         yield (
@@ -84,10 +74,6 @@ def _notes(spec: ManifestSpec, options: KubernetesOptions, kind: KubernetesKind)
         )
     elif spec.nodes > 1:
         yield f"the claim {options.storage} must have the access mode ReadWriteMany"
-    if kind == "trainjob":
-        yield "the storage is mounted by runtimePatches, which Kubeflow Trainer has since 2.2"
-    if kind == "trainjob" and spec.restarts:
-        yield "--restarts has no place in a TrainJob: its runtime says how often it is tried"
 
 
 # --- documents
@@ -175,33 +161,6 @@ _EVICTION_IS_NO_FAILURE: Body = {
     "action": "Ignore",
     "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
 }
-
-
-def _train_job(spec: ManifestSpec, options: KubernetesOptions) -> Body:
-    node = {
-        "volumes": _volumes(options),
-        "containers": [{"name": "node", "volumeMounts": _mounts()}],
-    }
-    replicated = {"name": "node", "template": {"spec": {"template": {"spec": node}}}}
-    patch = {"template": {"spec": {"replicatedJobs": [replicated]}}}
-    return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": _metadata(spec, options),
-        "spec": {
-            "runtimeRef": {"name": "torch-distributed"},
-            "trainer": {
-                "image": options.image,
-                # The runtime says number, rank and address of nodes in PET_ variables.
-                **_command(spec, []),
-                "env": _environment(spec),
-                "numNodes": spec.nodes,
-                "numProcPerNode": spec.ranks_per_node,
-                "resourcesPerNode": _resources(spec),
-            },
-            "runtimePatches": [{"manager": "yoked/launch", "trainingRuntimeSpec": patch}],
-        },
-    }
 
 
 # --- the pod

@@ -9,7 +9,6 @@ from typing import Literal
 from yoked.errors import UsageError
 
 ProgramKind = Literal["module", "script"]
-KubernetesKind = Literal["job", "trainjob"]
 
 POD_STORAGE = "/yoked"
 """Where the storage is in a pod: runs in runs/, prepared data in cache/."""
@@ -84,7 +83,7 @@ class ManifestSpec:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Text for a scheduler. kind: sbatch, job or trainjob; notes: what its owner should know.
+    """Text for a scheduler. kind: sbatch or job; notes: what its owner should know.
 
     holds_secret: only its owner is to read it.
     """

@@ -15,7 +15,7 @@ from yoked.launch.manifests.kubernetes import (
     label_of,
     manifest,
 )
-from yoked.launch.manifests.spec import KubernetesKind, ManifestSpec, Program
+from yoked.launch.manifests.spec import ManifestSpec, Program
 
 # Words of a person, of a shell and of Kubernetes, and some that YAML takes for something else.
 AWKWARD = ("it's", "$(HOME)", "$HOME", "$$", "a\nb", "", "1e3", "no", "y", "0x1f", "null", "- a")
@@ -32,9 +32,9 @@ FULL_OPTIONS = replace(OPTIONS, namespace="team", storage="runs")
 
 
 def documents(
-    spec: ManifestSpec = SPEC, options: KubernetesOptions = OPTIONS, kind: KubernetesKind = "job"
+    spec: ManifestSpec = SPEC, options: KubernetesOptions = OPTIONS
 ) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(manifest(spec, options, kind).text))
+    return list(yaml.safe_load_all(manifest(spec, options).text))
 
 
 def container(spec: ManifestSpec = SPEC, options: KubernetesOptions = OPTIONS) -> dict[str, Any]:
@@ -75,19 +75,6 @@ def test_job_and_service_are_right_by_the_schemas_of_kubernetes(
     for document in documents(spec, options):
         # strict refuses keys that the schema does not know.
         validator.validate(document, version, strict=True)
-
-
-@pytest.mark.parametrize(("spec", "options"), [(SPEC, OPTIONS), (FULL, FULL_OPTIONS)])
-def test_a_train_job_is_right_by_the_models_of_kubeflow(
-    spec: ManifestSpec, options: KubernetesOptions
-) -> None:
-    models = pytest.importorskip("kubeflow_trainer_api.models", reason="it has the models")
-
-    _, document = documents(spec, options, "trainjob")
-    understood = models.TrainerV1alpha1TrainJob.from_dict(document)
-
-    # A key that the models do not know would be missing here.
-    assert understood.to_dict() == document
 
 
 def test_each_argument_reaches_the_program_as_it_was_given(stage: Any) -> None:
@@ -156,10 +143,9 @@ def test_the_interface_is_picked_in_the_pod(stage: Any) -> None:
     assert "no interface with a name like rocket is up" in said
 
 
-@pytest.mark.parametrize("kind", ["job", "trainjob"])
-def test_ranks_get_a_secret_that_is_in_no_command_line(kind: KubernetesKind) -> None:
-    secret, *others = documents(FULL, FULL_OPTIONS, kind)
-    again, *_ = documents(FULL, FULL_OPTIONS, kind)
+def test_ranks_get_a_secret_that_is_in_no_command_line() -> None:
+    secret, *others = documents(FULL, FULL_OPTIONS)
+    again, *_ = documents(FULL, FULL_OPTIONS)
 
     (text,) = secret["stringData"].values()
     assert (secret["kind"], len(text)) == ("Secret", 64)
@@ -186,7 +172,7 @@ def test_resources_are_those_asked_for() -> None:
 
 
 def test_without_storage_a_pod_has_a_folder_of_its_own_and_the_person_is_told() -> None:
-    made = manifest(SPEC, OPTIONS, "job")
+    made = manifest(SPEC, OPTIONS)
 
     volumes = documents()[2]["spec"]["template"]["spec"]["volumes"]
     assert volumes[0] == {"name": "storage", "emptyDir": {}}
@@ -196,7 +182,7 @@ def test_without_storage_a_pod_has_a_folder_of_its_own_and_the_person_is_told() 
 def test_words_that_other_parsers_read_as_numbers_are_in_quotes() -> None:
     program = Program(kind="script", name="x.py", args=("1e3", "no", "y", "on", "plain"))
 
-    text = manifest(replace(SPEC, program=program), OPTIONS, "job").text
+    text = manifest(replace(SPEC, program=program), OPTIONS).text
 
     for line in ('- "1e3"', '- "no"', '- "y"', '- "on"', "- plain"):
         assert f"{line}\n" in text
