@@ -57,7 +57,7 @@ def test_pods_keep_their_runs_on_the_storage() -> None:
     text = kubernetes("train --depth 8 --run mine", storage="claim")
 
     assert "if [ -f /yoked/runs/mine/run.json ]; then" in text
-    assert "claimName: claim" in text
+    assert 'claimName: "claim"' in text
 
 
 def test_a_module_and_a_script_are_started_as_they_are(empty_folder: Path) -> None:

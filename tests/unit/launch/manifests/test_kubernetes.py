@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from yoked.errors import UsageError
 from yoked.launch.manifests.kubernetes import (
@@ -85,6 +88,22 @@ def test_each_argument_reaches_the_program_as_it_was_given(stage: Any) -> None:
     assert (status, said) == (0, "")
     argv = stage.calls()[0]["argv"]
     assert argv[-len(AWKWARD) - 2 :] == ["--", "my script.py", *AWKWARD]
+
+
+# Unicode as bash and files have it: no half of a pair.
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(word=TEXT, folder=TEXT)
+@example(word="a\r\nb\x85\u2028\x07", folder="  \n\n it's\t")
+def test_a_yaml_reader_has_each_word_and_the_script_as_they_are(word: str, folder: str) -> None:
+    program = Program(kind="script", name="x.py", args=(word,), run_folder=folder)
+
+    made = container(replace(SPEC, program=program))
+
+    assert as_kubelet(made["args"][0], {}) == word
+    script = as_kubelet(made["command"][2], {})
+    assert f"if [ -f {shlex.quote(folder + '/run.json')} ]; then\n" in script
 
 
 def test_a_pod_is_a_node_and_the_first_is_found_by_its_name(stage: Any) -> None:
@@ -184,7 +203,7 @@ def test_words_that_other_parsers_read_as_numbers_are_in_quotes() -> None:
 
     text = manifest(replace(SPEC, program=program), OPTIONS).text
 
-    for line in ('- "1e3"', '- "no"', '- "y"', '- "on"', "- plain"):
+    for line in ('- "1e3"', '- "no"', '- "y"', '- "on"', '- "plain"'):
         assert f"{line}\n" in text
 
 
