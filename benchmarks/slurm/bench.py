@@ -1,6 +1,6 @@
 """A d4 run of 10 steps on two nodes of a Slurm that is started here for the purpose.
 
-The script is what `yoked launch --on slurm --nodes 2 -- train --depth 4 ...` writes; `sbatch
+The script is what `yoked manifest --for slurm --nodes 2 -- train --depth 4 ...` writes; `sbatch
 --test-only` checks it and `sbatch` starts it. The losses must be those of `yoked train` with
 two ranks on the same data, to the tolerance: the job is the same run.
 
@@ -36,7 +36,7 @@ def yoked(*words: str, folder: Path) -> None:
 
 def run_under_slurm(folder: Path, flags: list[str]) -> dict[str, Any]:
     """Write the script, check it, run it; returns how the job ended."""
-    launch = ["launch", "--on", "slurm", "--nodes", "2", "--interface", "lo"]
+    launch = ["manifest", "--for", "slurm", "--nodes", "2", "--interface", "lo"]
     launch += ["--partition", "p", "--time", "15:00", "--output", "job.sh"]
     yoked(*launch, "--", "train", *flags, "--run", "slurm", folder=folder)
     with LocalSlurm(folder / "cluster") as cluster:

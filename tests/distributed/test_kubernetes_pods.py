@@ -1,4 +1,4 @@
-"""The pods of `yoked launch --on kubernetes`, as processes on this machine."""
+"""The pods of `yoked manifest --for kubernetes`, as processes on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from yoked.cli.commands.launch import LaunchFlags, make
+from yoked.cli.commands.manifest import ManifestFlags, make
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
@@ -52,7 +52,9 @@ class Pods:
 
 
 def test_evicted_pods_save_and_their_successors_go_on(lab: Any) -> None:
-    flags = LaunchFlags(on="kubernetes", image="x", nodes=2, interface="lo", python=sys.executable)
+    flags = ManifestFlags(
+        scheduler="kubernetes", image="x", nodes=2, interface="lo", python=sys.executable
+    )
     words = [
         "train",
         *lab.flags(matmul="mkl", num_iterations=200, eval_every=-1, save_every=-1),

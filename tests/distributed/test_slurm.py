@@ -1,4 +1,4 @@
-"""The script of `yoked launch --on slurm` under a real Slurm: two nodes, started here."""
+"""The script of `yoked manifest --for slurm` under a real Slurm: two nodes, started here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from yoked.cli.commands.launch import LaunchFlags, make
+from yoked.cli.commands.manifest import ManifestFlags, make
 
 pytestmark = pytest.mark.distributed
 
@@ -42,7 +42,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def write_script(lab: Any, run: str, **changes: Any) -> Path:
     """The script for a tiny run on both nodes."""
-    flags = LaunchFlags(on="slurm", nodes=2, interface="lo", partition="p", time="10:00")
+    flags = ManifestFlags(scheduler="slurm", nodes=2, interface="lo", partition="p", time="10:00")
     words = ["train", *lab.flags(matmul="mkl", **changes), f"--run={run}"]
     path: Path = lab.root / f"{run}.sh"
     path.write_text(make(words, flags).text)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _GROUPS = {
     "Set up": ("init:command", "trust:command", "install:command", "hosts:command", "data:app"),
     "Check": ("doctor:command", "probe:command", "plan:command", "bench:command"),
-    "Train": ("train:command", "run:command", "launch:command"),
+    "Train": ("train:command", "run:command", "manifest:command"),
     "Look on": (
         "runs:command",
         "attach:command",

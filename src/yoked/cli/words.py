@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from yoked.errors import UsageError
 
-# Flags of `launch` and `run` that stand alone; every other takes the word behind it.
+# Flags of `manifest` and `run` that stand alone; every other takes the word behind it.
 BARE_FLAGS = (
     *("--json", "--help", "--version", "--detach"),
     *("--bootstrap", "--no-bootstrap", "--doctor", "--no-doctor"),
@@ -14,12 +14,12 @@ BARE_FLAGS = (
 
 
 def part_program(tokens: Sequence[str]) -> list[str]:
-    """A command line of `launch` or `run` with `--` before the program, where it is left out.
+    """A command line of `manifest` or `run` with `--` before the program, where it is left out.
 
     All that follows the program's name is the program's. Anything else is unchanged.
     """
     place = 1
-    is_ours = bool(tokens) and tokens[0] in ("launch", "run")
+    is_ours = bool(tokens) and tokens[0] in ("manifest", "run")
     while is_ours and place < len(tokens) and tokens[place] != "--":
         token = tokens[place]
         if not token.startswith("--"):

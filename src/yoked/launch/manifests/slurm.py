@@ -42,7 +42,7 @@ def sbatch_script(spec: ManifestSpec, options: SlurmOptions) -> Manifest:
     size = f"{spec.nodes} x {spec.ranks_per_node} ranks"
     parts = [
         "#!/bin/bash",
-        f"# Run {_plain_name(spec.run)}, {size}; written by `yoked launch --on slurm`.",
+        f"# Run {_plain_name(spec.run)}, {size}; written by `yoked manifest --for slurm`.",
         *(f"#SBATCH {line}" for line in _directives(spec, options)),
         "",
         "# Load what the program needs here, such as: module load cuda",

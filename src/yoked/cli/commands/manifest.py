@@ -1,4 +1,4 @@
-"""`yoked launch`: the run as a script for Slurm or manifests for Kubernetes."""
+"""`yoked manifest`: the run as a script for Slurm or manifests for Kubernetes."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def _flag(help_text: str, group: Group, **more: Any) -> Parameter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchFlags:
-    """The flags of `yoked launch`; None leaves a thing to its default."""
+class ManifestFlags:
+    """The flags of `yoked manifest`; None leaves a thing to its default."""
 
-    on: Annotated[Scheduler, _flag("Who starts the ranks.", WRITTEN)]
+    scheduler: Annotated[Scheduler, _flag("Who starts the ranks.", WRITTEN, name="--for")]
     output: Annotated[Path | None, _flag("File to write. Default: stdout.", WRITTEN)] = None
     json_output: Annotated[
         bool,
@@ -88,9 +88,9 @@ class LaunchFlags:
 
 def command(
     *program: Annotated[str, Parameter(help="train FLAGS, or SCRIPT ARGS, or -m MODULE ARGS.")],
-    flags: Annotated[LaunchFlags, Parameter(name="*")],
+    flags: Annotated[ManifestFlags, Parameter(name="*")],
 ) -> int:
-    """Write the same run for a cluster: `yoked launch --on slurm --nodes 2 -- train --depth 8`.
+    """Write the same run for a cluster: `yoked manifest --for slurm --nodes 2 -- train --depth 8`.
 
     It starts nothing: `sbatch` and `kubectl apply -f` do. Behind `--` stands `train` with its
     flags, a script, or `-m` and a module, with their arguments.
@@ -98,7 +98,7 @@ def command(
     return report(flags, make(program, flags), Output(json_mode=flags.json_output))
 
 
-def make(words: Sequence[str], flags: LaunchFlags) -> Manifest:
+def make(words: Sequence[str], flags: ManifestFlags) -> Manifest:
     """The manifest that a command line asks for. Raises UsageError."""
     _check(flags)
     run, program = _read_program(words, flags)
@@ -112,9 +112,9 @@ def make(words: Sequence[str], flags: LaunchFlags) -> Manifest:
         restarts=flags.restarts,
         interface=flags.interface,
         adapters=flags.rails,
-        python=flags.python or (sys.executable if flags.on == "slurm" else "python"),
+        python=flags.python or (sys.executable if flags.scheduler == "slurm" else "python"),
     )
-    if flags.on == "slurm":
+    if flags.scheduler == "slurm":
         options = SlurmOptions(time=flags.time, partition=flags.partition, account=flags.account)
         return sbatch_script(spec, options)
     # YAML is for Kubernetes alone.
@@ -131,26 +131,27 @@ _FOREIGN = {
 }
 
 
-def _check(flags: LaunchFlags) -> None:
-    for name in _FOREIGN[flags.on]:
+def _check(flags: ManifestFlags) -> None:
+    for name in _FOREIGN[flags.scheduler]:
         if getattr(flags, name) is not None:
-            other = "kubernetes" if flags.on == "slurm" else "slurm"
+            other = "kubernetes" if flags.scheduler == "slurm" else "slurm"
             raise UsageError(
-                f"--{name} means nothing to {flags.on}", fix=f"leave it out, or say --on {other}"
+                f"--{name} means nothing to {flags.scheduler}",
+                fix=f"leave it out, or say --for {other}",
             )
     if flags.gpus_per_node is not None and flags.ranks_per_node is not None:
         raise UsageError(
             "--gpus-per-node starts one rank for each GPU, and --ranks-per-node says otherwise",
             fix="give one of the two",
         )
-    if flags.on == "kubernetes" and flags.image is None:
+    if flags.scheduler == "kubernetes" and flags.image is None:
         raise UsageError(
             "a pod needs an image with Python, torch and the program, and none is named",
             fix="--image REGISTRY/NAME:TAG",
         )
 
 
-def report(flags: LaunchFlags, made: Manifest, output: Output) -> int:
+def report(flags: ManifestFlags, made: Manifest, output: Output) -> int:
     """Write a manifest where it is wanted, and what its owner should know to stderr."""
     file = flags.output
     files = []
@@ -162,9 +163,9 @@ def report(flags: LaunchFlags, made: Manifest, output: Output) -> int:
     if file is None and not output.json_mode:
         output.text(made.text)
         return 0
-    starts = "sbatch" if flags.on == "slurm" else "kubectl apply -f"
+    starts = "sbatch" if flags.scheduler == "slurm" else "kubectl apply -f"
     output.result(
-        {"on": flags.on, "kind": made.kind, "text": made.text, "files": files},
+        {"for": flags.scheduler, "kind": made.kind, "text": made.text, "files": files},
         verdict=f"written: {file}",
         next_commands=[f"{starts} {file}"],
     )
@@ -187,11 +188,12 @@ def _write(file: Path, made: Manifest) -> None:
 # --- the program
 
 
-def _read_program(words: Sequence[str], flags: LaunchFlags) -> tuple[str, Program]:
+def _read_program(words: Sequence[str], flags: ManifestFlags) -> tuple[str, Program]:
     """The run's name and what it runs. Raises UsageError."""
     if not words:
         raise UsageError(
-            "no program is named", fix=f"yoked launch --on {flags.on} --nodes 2 -- train --depth 8"
+            "no program is named",
+            fix=f"yoked manifest --for {flags.scheduler} --nodes 2 -- train --depth 8",
         )
     first, rest = words[0], tuple(words[1:])
     now = datetime.now().astimezone()
@@ -206,7 +208,7 @@ def _read_program(words: Sequence[str], flags: LaunchFlags) -> tuple[str, Progra
             f"{first} stands where a program should", fix="-- train FLAGS, SCRIPT or -m MODULE"
         )
     script = Path(first)
-    if flags.on == "slurm" and not script.is_absolute() and not script.exists():
+    if flags.scheduler == "slurm" and not script.is_absolute() and not script.exists():
         raise UsageError(
             f"there is no file {first} in {Path.cwd()}, from where the job would start it",
             fix="write where it is on the nodes, as a path from /",
@@ -218,10 +220,10 @@ def _name_after(program: str, now: datetime) -> str:
     return f"{program.rpartition('.')[2]}-{stamp(now)}"
 
 
-def _read_train(words: tuple[str, ...], flags: LaunchFlags, now: datetime) -> tuple[str, Program]:
+def _read_train(words: tuple[str, ...], flags: ManifestFlags, now: datetime) -> tuple[str, Program]:
     config = _parse_train(words)
     _check_train(config, flags)
-    runs_dir = Path(POD_STORAGE, "runs") if flags.on == "kubernetes" else config.runs_dir
+    runs_dir = Path(POD_STORAGE, "runs") if flags.scheduler == "kubernetes" else config.runs_dir
     run = config.run or new_run_name(runs_dir, now)
     args = list(words)
     if config.run is None:
@@ -260,7 +262,7 @@ def _parse_train(words: Sequence[str]) -> TrainConfig:
     return config
 
 
-def _check_train(config: TrainConfig, flags: LaunchFlags) -> None:
+def _check_train(config: TrainConfig, flags: ManifestFlags) -> None:
     """Refuse what `yoked train` allows and a cluster cannot mean."""
     if config.ranks is not None:
         raise UsageError(
@@ -278,13 +280,13 @@ def _check_train(config: TrainConfig, flags: LaunchFlags) -> None:
             "--resume goes on with the latest run, which may be another when the job starts",
             fix="name it: --resume --run NAME",
         )
-    if flags.on == "kubernetes" and config.runs_dir != Path("runs"):
+    if flags.scheduler == "kubernetes" and config.runs_dir != Path("runs"):
         raise UsageError(
             f"--runs-dir {config.runs_dir} is a folder of a pod, which ends with it",
             fix=f"leave it out: runs are kept in {POD_STORAGE}/runs, on the claim of --storage",
         )
     taken = config.run is not None and (config.runs_dir / config.run / "run.json").exists()
-    if flags.on == "slurm" and taken and not config.resume:
+    if flags.scheduler == "slurm" and taken and not config.resume:
         raise UsageError(
             f"there is a run named {config.run} in {config.runs_dir} already",
             fix=f"another --run NAME, or go on with it: -- train --resume --run {config.run}",

@@ -1,4 +1,4 @@
-"""`yoked launch`: what a command line is taken to mean."""
+"""`yoked manifest`: what a command line is taken to mean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from yoked.cli.commands.launch import LaunchFlags, command, make, report
+from yoked.cli.commands.manifest import ManifestFlags, command, make, report
 from yoked.cli.main import build_app
 from yoked.cli.output import Output
 from yoked.cli.words import BARE_FLAGS, part_program
@@ -24,11 +24,11 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def slurm(words: str, **flags: Any) -> str:
-    return make(words.split(), LaunchFlags(on="slurm", **flags)).text
+    return make(words.split(), ManifestFlags(scheduler="slurm", **flags)).text
 
 
 def kubernetes(words: str, **flags: Any) -> str:
-    return make(words.split(), LaunchFlags(on="kubernetes", image="x", **flags)).text
+    return make(words.split(), ManifestFlags(scheduler="kubernetes", image="x", **flags)).text
 
 
 def test_train_gets_its_flags_and_a_way_to_go_on() -> None:
@@ -74,9 +74,9 @@ def test_gpus_say_how_many_ranks_a_node_has() -> None:
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("launch --on slurm train --depth 8", "launch --on slurm -- train --depth 8"),
-        ("launch --json --on=slurm -m a --x", "launch --json --on=slurm -- -m a --x"),
-        ("launch --on slurm -- train --json", "launch --on slurm -- train --json"),
+        ("manifest --for slurm train --depth 8", "manifest --for slurm -- train --depth 8"),
+        ("manifest --json --for=slurm -m a --x", "manifest --json --for=slurm -- -m a --x"),
+        ("manifest --for slurm -- train --json", "manifest --for slurm -- train --json"),
         ("launch --help", "launch --help"),
         ("train --depth 8", "train --depth 8"),
     ],
@@ -123,7 +123,7 @@ def test_what_cannot_be_meant_for_pods_is_said(
     words: str, flags: dict[str, Any], what: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        make(words.split(), LaunchFlags(on="kubernetes", **{"image": "x", **flags}))
+        make(words.split(), ManifestFlags(scheduler="kubernetes", **{"image": "x", **flags}))
 
     assert what in caught.value.what
     assert caught.value.fix
@@ -140,7 +140,7 @@ def test_the_name_of_a_run_that_is_there_is_refused(empty_folder: Path) -> None:
 
 
 def test_the_text_alone_is_on_stdout_and_notes_are_not(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = LaunchFlags(on="slurm")
+    flags = ManifestFlags(scheduler="slurm")
 
     command("train", "--depth", "8", flags=flags)
 
@@ -151,7 +151,7 @@ def test_the_text_alone_is_on_stdout_and_notes_are_not(capsys: pytest.CaptureFix
 
 def test_a_file_is_written_and_the_next_command_named(empty_folder: Path) -> None:
     stdout = io.StringIO()
-    flags = LaunchFlags(on="kubernetes", output=Path("run.yaml"))
+    flags = ManifestFlags(scheduler="kubernetes", output=Path("run.yaml"))
 
     report(flags, Manifest("job", "text\n"), Output(json_mode=False, stdout=stdout))
 
@@ -166,7 +166,7 @@ def test_a_file_that_holds_a_secret_is_its_owners_alone(empty_folder: Path, ther
         file.touch(0o644)
 
     report(
-        LaunchFlags(on="kubernetes", output=Path("run.yaml")),
+        ManifestFlags(scheduler="kubernetes", output=Path("run.yaml")),
         Manifest("job", "text\n", holds_secret=True),
         Output(json_mode=False, stdout=io.StringIO()),
     )
@@ -176,12 +176,12 @@ def test_a_file_that_holds_a_secret_is_its_owners_alone(empty_folder: Path, ther
 
 def test_programs_get_text_and_files_in_one_object() -> None:
     stdout = io.StringIO()
-    flags = LaunchFlags(on="slurm", output=Path("job.sh"))
+    flags = ManifestFlags(scheduler="slurm", output=Path("job.sh"))
 
     report(flags, Manifest("sbatch", "text\n"), Output(json_mode=True, stdout=stdout))
 
     assert json.loads(stdout.getvalue()) == {
-        "on": "slurm",
+        "for": "slurm",
         "kind": "sbatch",
         "text": "text\n",
         "files": ["job.sh"],
@@ -189,7 +189,7 @@ def test_programs_get_text_and_files_in_one_object() -> None:
 
 
 def test_a_file_that_cannot_be_written_is_named() -> None:
-    flags = LaunchFlags(on="slurm", output=Path("nowhere/job.sh"))
+    flags = ManifestFlags(scheduler="slurm", output=Path("nowhere/job.sh"))
 
     with pytest.raises(YokedError, match=r"nowhere/job\.sh cannot be written"):
         report(flags, Manifest("sbatch", ""), Output(json_mode=False))
@@ -210,7 +210,7 @@ def test_run_parts_the_programs_words_from_its_own(typed: str, parted: str) -> N
     assert part_program(typed.split()) == parted.split()
 
 
-@pytest.mark.parametrize("name", ["run", "launch"])
+@pytest.mark.parametrize("name", ["run", "manifest"])
 def test_every_flag_that_stands_alone_is_known_before_the_parser(name: str) -> None:
     arguments = build_app()[name].assemble_argument_collection()
 
