@@ -90,7 +90,8 @@ def test_a_job_that_runs_out_of_time_saves_and_goes_on_when_it_starts_again(
     slurm.run("scancel", "--signal=USR1", "--batch", job)
     until(lambda: slurm.state(job) == "PENDING")
     stopped_at = lab.lines("long")
-    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    # In the second of its requeue slurmd takes the job for the one that has just been killed.
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now+2")
 
     assert slurm.wait(job, LIMIT_S) == "COMPLETED", output(lab) + slurm.logs()
     lines = (lab.runs / "long" / "metrics.jsonl").read_text().splitlines()
