@@ -21,6 +21,7 @@ MODULES = {
     "blobs_missing": "files",
     "blobs_put": "files",
     "blob_append": "files",
+    "folder_contents": "folders",
     "folder_here": "folders",
     "folder_put": "folders",
     "tree_checkout": "folders",

@@ -19,12 +19,13 @@ import secrets
 import shutil
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from yoked.agent.files import blob_path, require, require_space, sync_tree, writing_to
 from yoked.agent.server import Call
+from yoked.core.fs import sha256_of
 from yoked.errors import HostError
 from yoked.paths import cache_root, private_folder, state_root
 
@@ -46,6 +47,34 @@ def entries_digest(entries: Sequence[Entry]) -> str:
 def pack_entries(entries: Sequence[Entry]) -> bytes:
     """Entries as they travel."""
     return zlib.compress(json.dumps([list(entry) for entry in entries]).encode())
+
+
+def answer_folder_contents(call: Call) -> dict[str, str] | None:
+    """`contents` of `folder`, which may begin with `~`. Raises HostError if it cannot be read."""
+    folder = Path(call.args["folder"]).expanduser()
+    try:
+        return contents(folder, call.cancelled.is_set)
+    except OSError as problem:
+        raise HostError(f"{problem.filename}: {problem.strerror}", fix=f"ls -l {folder}") from None
+
+
+def contents(folder: Path, is_over: Callable[[], bool] = lambda: False) -> dict[str, str] | None:
+    """{path below it: SHA-256} of the files of a folder that is data or a program's; None: it is
+    not there. Raises OSError. is_over: asked before each file.
+
+    Nothing of a version control, of an interpreter or of an environment is either.
+    """
+    if not folder.is_dir():
+        return None
+    found = {}
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted(set(folders) - {".git", "__pycache__", ".venv"})
+        for name in names:
+            if is_over():
+                return None
+            path = Path(where, name)
+            found[str(path.relative_to(folder))] = sha256_of(path)
+    return found
 
 
 def answer_folder_here(call: Call) -> str | None:

@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from yoked.agent.programs import run_program
+from yoked.agent.folders import contents
 from yoked.at_once import at_once
-from yoked.doctor.fixing import Caller, Connect
-from yoked.errors import HostError, UsageError, YokedError
+from yoked.doctor.fixing import Connect
+from yoked.errors import UsageError, YokedError
 from yoked.records.examination import Examination, HostSeen
 
 # Ten gigabytes a minute is what a slow disk gives.
 LIMIT_S = 900.0
-_ANSWER_S = LIMIT_S + 10.0
-_KEPT_BYTES = 100_000_000
-# It runs on any Python 3, here and there: what is compared was found in one way. Nothing of a
-# version control, of an interpreter or of an environment is data or a program.
-_LIST = """
-import hashlib, json, os, sys
-folder = os.path.expanduser(sys.argv[1])
-found = {}
-for where, folders, files in os.walk(folder):
-    folders[:] = sorted(set(folders) - {".git", "__pycache__", ".venv"})
-    for name in files:
-        path = os.path.join(where, name)
-        digest = hashlib.sha256()
-        with open(path, "rb") as file:
-            for piece in iter(lambda: file.read(1 << 20), b""):
-                digest.update(piece)
-        found[os.path.relpath(path, folder)] = digest.hexdigest()
-print(json.dumps(found if os.path.isdir(folder) else None))
-"""
 
 Digests = Mapping[str, str]
 
@@ -72,15 +51,13 @@ def with_contents(
 
 
 def _here(kind: str, folder: Path) -> Digests:
-    outcome = run_program(
-        [sys.executable, "-c", _LIST, str(folder.absolute())],
-        limit_s=LIMIT_S,
-        keep_bytes=_KEPT_BYTES,
-    )
-    if not outcome.ok:
-        said = outcome.stderr.decode(errors="replace").strip().splitlines() or ["it took too long"]
-        raise UsageError(f"--{kind} {folder} cannot be read: {said[-1]}", fix=f"ls -l {folder}")
-    found: Digests | None = json.loads(outcome.stdout)
+    try:
+        found = contents(folder.absolute())
+    except OSError as problem:
+        raise UsageError(
+            f"--{kind} {folder} cannot be read: {problem.filename}: {problem.strerror}",
+            fix=f"ls -l {folder}",
+        ) from problem
     if not found:
         raise UsageError(
             f"--{kind} {folder}: there is no such folder here, or nothing in it",
@@ -97,21 +74,9 @@ def _path_there(folder: Path) -> str:
 
 
 def _there(host: HostSeen, paths: Mapping[str, str], connect: Connect) -> dict[str, Digests]:
-    """What a host has. Raises HostError when it cannot tell."""
+    """What a host has; nothing of a folder that is not there. Raises HostError."""
     with connect(host.name) as agent:
         return {
-            kind: _listed(agent, [str(host.facts["executable"]), "-c", _LIST, path], host.name)
+            kind: agent.call("folder_contents", folder=path, timeout_s=LIMIT_S) or {}
             for kind, path in paths.items()
         }
-
-
-def _listed(agent: Caller, argv: Sequence[str], host: str) -> Digests:
-    told = agent.call(
-        "run", argv=list(argv), limit_s=LIMIT_S, keep_bytes=_KEPT_BYTES, timeout_s=_ANSWER_S
-    )
-    if told["exit_status"] != 0:
-        said = told["stderr"].strip().splitlines() or [f"no end in {LIMIT_S:g} s"]
-        raise HostError(f"{host}: {said[-1]}", fix=f"ssh {host}")
-    found: Digests | None = json.loads(told["stdout"])
-    # A folder that is not there has nothing of what is wanted.
-    return found or {}

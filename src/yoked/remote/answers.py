@@ -56,6 +56,7 @@ RESULTS: Mapping[str, Shape] = {
     "file_read": bool,
     "blobs_missing": {str: amount},
     "blob_append": amount,
+    "folder_contents": ({str: str}, None),
     "folder_here": _WORD,
     "folder_put": str,
     "tree_checkout": str,

@@ -53,13 +53,14 @@ def test_names_and_contents_are_compared_file_by_file(data: Path) -> None:
 class Agent:
     """Answers a call as it is told to, and remembers the folder that it was asked for."""
 
-    def __init__(self, stdout: str) -> None:
+    def __init__(self, contents: dict[str, str] | None) -> None:
         self.folders: list[str] = []
-        self._stdout = stdout
+        self._contents = contents
 
-    def call(self, name: str, *, timeout_s: float, **args: Any) -> Any:
-        self.folders.append(args["argv"][-1])
-        return {"exit_status": 0, "stdout": self._stdout, "stderr": ""}
+    def call(self, name: str, *, timeout_s: float, folder: str) -> Any:
+        assert name == "folder_contents"
+        self.folders.append(folder)
+        return self._contents
 
     def __enter__(self) -> Agent:
         return self
@@ -69,7 +70,7 @@ class Agent:
 
 
 def test_a_folder_that_a_host_lacks_is_empty_there(data: Path) -> None:
-    seen = with_contents(Examination((host("attic"),)), {"code": data}, lambda _: Agent("null"))
+    seen = with_contents(Examination((host("attic"),)), {"code": data}, lambda _: Agent(None))
 
     assert seen.hosts[0].health["code"] == {}
     assert seen.need.code is not None
@@ -78,7 +79,7 @@ def test_a_folder_that_a_host_lacks_is_empty_there(data: Path) -> None:
 def test_below_the_home_folder_each_host_looks_below_its_own(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = Agent("{}")
+    agent = Agent({})
     monkeypatch.setenv("HOME", str(data.parent))
 
     with_contents(Examination((host("attic"),)), {"data": data}, lambda _: agent)
