@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup demo test test-all lint format bench docs clean
+.PHONY: help setup demo test test-all lint format bench docs size clean
 
 help:
 	@echo "make demo      train a small model on this machine, sample from it, draw its loss"
@@ -12,6 +12,7 @@ help:
 	@echo "make format    lay out the code as lint wants it"
 	@echo "make bench     the benchmarks that need nothing else"
 	@echo "make docs      write docs/commands.md and docs/checks.md from the code"
+	@echo "make size      lines, functions and sentences in tests, by package"
 	@echo "make setup     .venv with all that is needed; quick when it is there"
 	@echo "make clean     remove what the targets made; runs/ stays"
 
@@ -46,6 +47,9 @@ bench: setup
 docs: setup
 	$(BIN)/python -m yoked.cli.reference docs/commands.md
 	$(BIN)/python -m yoked.doctor.pages docs/checks.md
+
+size:
+	@python3 scripts/size.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
