@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup demo test test-all lint format bench docs size clean
+.PHONY: help setup demo test test-all lint format bench docs golden size clean
 
 help:
 	@echo "make demo      train a small model on this machine, sample from it, draw its loss"
@@ -12,6 +12,7 @@ help:
 	@echo "make format    lay out the code as lint wants it"
 	@echo "make bench     the benchmarks that need nothing else"
 	@echo "make docs      write docs/commands.md and docs/checks.md from the code"
+	@echo "make golden    write tests/golden from the code: wording is read as a diff"
 	@echo "make size      lines, functions and sentences in tests, by package"
 	@echo "make setup     .venv with all that is needed; quick when it is there"
 	@echo "make clean     remove what the targets made; runs/ stays"
@@ -47,6 +48,9 @@ bench: setup
 docs: setup
 	$(BIN)/python -m yoked.cli.reference docs/commands.md
 	$(BIN)/python -m yoked.doctor.pages docs/checks.md
+
+golden: setup
+	$(BIN)/python -m tests.unit.doctor.test_golden
 
 size:
 	@python3 scripts/size.py
