@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from yoked.lab.topology import Topology, load
+from yoked.lab.topology import Topology
 from yoked.lab.topology_file import read
+from yoked.lab.topology_load import load
 
 ALPHA_BETA = ("alpha", "beta")
 FOUR = ("alpha", "beta", "gamma", "delta")

@@ -27,7 +27,7 @@ from yoked.lab import shaping, tools
 from yoked.lab.host import LabHost
 from yoked.lab.lab import Lab, labs_folder
 from yoked.lab.process import ProcessId
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 
 HERE = Path(__file__).parent
 COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.lab.lab import Lab
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"

@@ -23,7 +23,7 @@ from typing import Any
 
 from yoked.cli.commands import probe
 from yoked.lab.lab import Lab
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 
 RESULTS = Path(__file__).parent / "results" / "results.json"
 # What the collectives may take: enough for several all_reduces of 64 MB, not for one of 256 MB.

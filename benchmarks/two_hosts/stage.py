@@ -21,7 +21,7 @@ from yoked.fleet.file import read_fleet
 from yoked.fleet.trust import remember
 from yoked.journal import read
 from yoked.lab.lab import Lab
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 from yoked.report.bench_table import concurrent_steps
 
 COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"

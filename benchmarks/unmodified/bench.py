@@ -26,7 +26,7 @@ from compare import Comparison, checksums, compare
 from prepare_nanochat import prepare, train_words
 
 from yoked.lab.lab import Lab
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE.parents[1] / "tests" / "distributed" / "programs"

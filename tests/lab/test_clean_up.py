@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from yoked.lab.lab import Lab, down_all, labs_folder
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 
 DEADLINE_S = 60.0
 UP = """
 import sys
 from yoked.lab.lab import Lab
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 lab = Lab.up(load(sys.argv[1]), tethered=sys.argv[2] == "tethered")
 print(lab.id, flush=True)
 sys.stdin.read()

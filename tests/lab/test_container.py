@@ -17,7 +17,7 @@ WALK = """
 import json, subprocess, sys
 from pathlib import Path
 from yoked.lab.lab import Lab
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 
 for name in ("hosts", "hostname", "resolv.conf"):
     subprocess.run(["mount", "--bind", sys.argv[1], f"/etc/{name}"], check=True)

@@ -20,7 +20,7 @@ from yoked.errors import LabError, UsageError
 from yoked.lab.host import LabHost
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import LabUp, new_lab
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 
 DEADLINE_S = 60.0
 # Prints its port once it listens, on the loopback address alone.
@@ -44,7 +44,7 @@ UP_AND_WAIT = """
 import sys
 from yoked.errors import LabError
 from yoked.lab.lab import Lab
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 try:
     lab = Lab.up(load(sys.argv[2]), name=sys.argv[1], tethered=True)
 except LabError as problem:

@@ -28,7 +28,7 @@ WALK = """
 import json, os, pwd, subprocess, sys
 from pathlib import Path
 from yoked.lab.lab import Lab, down_all
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 
 def login(host):
     command = ["ssh", "-F", str(lab.ssh_config), host, "hostname; id -u"]
@@ -81,7 +81,7 @@ HOME = """
 import json, os, subprocess
 from pathlib import Path
 from yoked.lab.lab import Lab
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 
 home = Path.home()
 (home / "data").mkdir()

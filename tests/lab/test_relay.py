@@ -18,7 +18,8 @@ from yoked.lab import faults
 from yoked.lab.host import LabHost
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import LabUp, new_lab
-from yoked.lab.topology import Topology, load
+from yoked.lab.topology import Topology
+from yoked.lab.topology_load import load
 
 DELAY_S, JITTER_S = 0.020, 0.005
 # The relay is one of many processes on a machine that may be busy; this is far from no bound.

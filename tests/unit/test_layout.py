@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import re
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,31 @@ def test_what_benchmarks_and_scripts_import_from_yoked_is_there(path: str) -> No
                 assert hasattr(module, name) or importlib.util.find_spec(
                     f"{module.__name__}.{name}"
                 ), f"{module.__name__} has no {name}"
+
+
+def imports_of(path: Path) -> set[str]:
+    """Modules that a file names in imports, in functions and for types too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {f"{node.module}.{each.name}" for each in node.names}
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    modules = {
+        ".".join(path.relative_to(REPOSITORY / "src").with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in (REPOSITORY / "src" / "yoked").rglob("*.py")
+    }
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        # `from yoked.lab import boot` names a module, `from yoked.lab.boot import start` does not.
+        named = {each if each in modules else each.rpartition(".")[0] for each in imports_of(path)}
+        graph[name] = {each for each in named if each in modules and each != name}
+
+    # Raises CycleError, which names the modules.
+    tuple(TopologicalSorter(graph).static_order())

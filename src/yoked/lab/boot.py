@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from yoked.errors import LabError
 from yoked.fleet.file import read_fleet
@@ -25,10 +25,8 @@ from yoked.lab.cgroups import Cgroups
 from yoked.lab.hostgroup import HostGroup
 from yoked.lab.inside import Inside
 from yoked.lab.process import ProcessId, own_program
+from yoked.lab.state import LabState
 from yoked.lab.topology import Host
-
-if TYPE_CHECKING:
-    from yoked.lab.lab import Lab
 
 BOOT_DEADLINE_S = 20.0
 SSH_DEADLINE_S = 10.0
@@ -40,7 +38,7 @@ _TCP_LISTEN = "0A"
 _NO_SHELLS = ("", "nologin", "false")
 
 
-def bring_up(lab: Lab, busy: Sequence[int] = ()) -> None:
+def bring_up(lab: LabState, busy: Sequence[int] = ()) -> None:
     """Everything of a lab whose first process is there. busy: the CPUs of other labs' hosts."""
     topology = lab.topology
     network.require_ipv6(topology)
@@ -69,7 +67,7 @@ class _Booting:
     process: ProcessId | None = None
 
 
-def boot_hosts(lab: Lab, hosts: Sequence[Host], busy: Sequence[int] = ()) -> None:
+def boot_hosts(lab: LabState, hosts: Sequence[Host], busy: Sequence[int] = ()) -> None:
     """Start hosts side by side; each ends up in lab.hosts. Raises LabError."""
     groups = _groups(lab)
     cpus = {host.name: _cpus(lab, host, busy) for host in hosts}
@@ -100,12 +98,12 @@ def boot_hosts(lab: Lab, hosts: Sequence[Host], busy: Sequence[int] = ()) -> Non
             one.starter.wait()
 
 
-def _groups(lab: Lab) -> Cgroups:
+def _groups(lab: LabState) -> Cgroups:
     """Those that the lab has: another login, from which a host starts anew, would make others."""
     return Cgroups.open(lab.id) if lab.hosts else Cgroups.find(lab.id, lab.is_root)
 
 
-def _start(lab: Lab, host: Host, group: HostGroup, cpus: tuple[int, ...]) -> _Booting:
+def _start(lab: LabState, host: Host, group: HostGroup, cpus: tuple[int, ...]) -> _Booting:
     _limit(lab, host, group)
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -125,7 +123,7 @@ def _start(lab: Lab, host: Host, group: HostGroup, cpus: tuple[int, ...]) -> _Bo
     return _Booting(host, ours, starter, cpus, group)
 
 
-def _limit(lab: Lab, host: Host, group: HostGroup) -> None:
+def _limit(lab: LabState, host: Host, group: HostGroup) -> None:
     for note in group.notes:
         if note not in lab.notes:
             lab.notes.append(note)
@@ -136,7 +134,7 @@ def _limit(lab: Lab, host: Host, group: HostGroup) -> None:
         group.set_memory(host.memory_bytes)
 
 
-def _cpus(lab: Lab, host: Host, busy: Sequence[int] = ()) -> tuple[int, ...]:
+def _cpus(lab: LabState, host: Host, busy: Sequence[int] = ()) -> tuple[int, ...]:
     """The machine's CPUs that a host may use: those that it had, or those after the hosts
     before it, in turn, beginning with those that other labs use least.
     """
@@ -152,7 +150,9 @@ def _cpus(lab: Lab, host: Host, busy: Sequence[int] = ()) -> tuple[int, ...]:
     return tuple(sorted({machine[(first + i) % len(machine)] for i in range(host.cpus)}))
 
 
-def _configuration(lab: Lab, host: Host, group: HostGroup, cpus: tuple[int, ...]) -> dict[str, Any]:
+def _configuration(
+    lab: LabState, host: Host, group: HostGroup, cpus: tuple[int, ...]
+) -> dict[str, Any]:
     """What `yoked.lab.hostinit` wants to know."""
     keys = ssh.Keys(lab.folder / "ssh")
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -186,7 +186,7 @@ def _carried() -> list[str]:
     return sorted(places, key=len)
 
 
-def _files(lab: Lab, host: Host) -> dict[str, str]:
+def _files(lab: LabState, host: Host) -> dict[str, str]:
     return {
         "/etc/passwd": _password_file(),
         **({"/etc/group": _group_file()} if lab.user is not None else {}),
@@ -199,7 +199,7 @@ def _files(lab: Lab, host: Host) -> dict[str, str]:
     }
 
 
-def hosts_file(lab: Lab, host: Host) -> str:
+def hosts_file(lab: LabState, host: Host) -> str:
     """/etc/hosts of a host in good order: each name leads to an address that others reach."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     own_first = [host, *(other for other in lab.topology.hosts if other is not host)]
@@ -282,7 +282,7 @@ def _failed(one: _Booting, why: str) -> LabError:
     )
 
 
-def _connect(lab: Lab, one: _Booting) -> None:
+def _connect(lab: LabState, one: _Booting) -> None:
     """Cables, addresses, and the speed of its links."""
     assert one.process is not None
     relayed = shaping.relayed_ports(lab.topology, lab.features)
@@ -296,7 +296,7 @@ def _connect(lab: Lab, one: _Booting) -> None:
     shape_host(lab, one.spec, inside)
 
 
-def _start_relay(lab: Lab) -> None:
+def _start_relay(lab: LabState) -> None:
     """The process that delays links, where the kernel cannot."""
     links = shaping.relay_links(lab.topology, lab.features)
     if not links:
@@ -318,7 +318,7 @@ def _start_relay(lab: Lab) -> None:
         raise _relay_failed(lab, "it did not start")
 
 
-def _await_relay(lab: Lab, host: Host) -> None:
+def _await_relay(lab: LabState, host: Host) -> None:
     """Until the relay carries this host's frames: before, its cables have no carrier."""
     relayed = shaping.relayed_ports(lab.topology, lab.features)
     names = [each.name for each in host.interfaces if each.port in relayed]
@@ -333,7 +333,7 @@ def _await_relay(lab: Lab, host: Host) -> None:
             time.sleep(0.005)
 
 
-def _relay_failed(lab: Lab, why: str) -> LabError:
+def _relay_failed(lab: LabState, why: str) -> LabError:
     said = (lab.folder / RELAY_LOG).read_text(errors="replace").strip().rpartition("\n")[2]
     return LabError(
         f"the relay that delays links failed: {said or why}",
@@ -341,7 +341,7 @@ def _relay_failed(lab: Lab, why: str) -> LabError:
     )
 
 
-def shape_host(lab: Lab, host: Host, inside: Inside) -> None:
+def shape_host(lab: LabState, host: Host, inside: Inside) -> None:
     """Give a host's links the speed that the topology says, on both ends."""
     own_side: list[str] = []
     switch_side: list[str] = []
@@ -375,7 +375,7 @@ def _user_name() -> str:
     return pwd.getpwuid(os.getuid()).pw_name
 
 
-def _fleet_toml(lab: Lab) -> str:
+def _fleet_toml(lab: LabState) -> str:
     """The fleet, for every other command's --fleet."""
     lines = [
         "# Written by `yoked lab up`.",
@@ -394,7 +394,7 @@ def _fleet_toml(lab: Lab) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _notes(lab: Lab) -> list[str]:
+def _notes(lab: LabState) -> list[str]:
     """What the lab does without on this machine, for people."""
     notes = list(shaping.missing(lab.topology, lab.features))
     if ssh.server_command() is None:

@@ -13,23 +13,23 @@ import os
 import re
 import secrets
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from filelock import FileLock
 
 from yoked.errors import LabError, UsageError
 from yoked.lab import boot, cgroups
 from yoked.lab.host import LabHost
-from yoked.lab.hostgroup import HostGroup
 from yoked.lab.inside import Inside
 from yoked.lab.keeper import KEEP, remove_folder
 from yoked.lab.process import ProcessId, own_program
 from yoked.lab.shaping import Features
-from yoked.lab.topology import Topology, from_json, to_json
+from yoked.lab.state import LabState, known
+from yoked.lab.topology import Topology, from_json
 from yoked.paths import private_folder, state_root
 
 DOWN_DEADLINE_S = 10.0
@@ -43,45 +43,15 @@ def labs_folder() -> Path:
 
 
 @dataclass
-class Lab:
+class Lab(LabState):
     """A lab that is up. Use `up`, `open` or `all`."""
 
-    name: str
-    id: str
-    folder: Path
-    topology: Topology
-    user: tuple[int, int] | None
-    keeper: ProcessId
-    init: ProcessId
-    hosts: dict[str, LabHost]
-    notes: list[str]
-    features: Features
     tether: subprocess.Popen[bytes] | None = None
-
-    @property
-    def is_root(self) -> bool:
-        """Whether root made it; otherwise an ordinary user, in a user namespace."""
-        return self.user is None
-
-    @property
-    def switch(self) -> Inside:
-        """The namespaces in which the hosts are plugged together."""
-        return Inside(self.init, not self.is_root)
 
     @property
     def alive(self) -> bool:
         """Whether the lab is up."""
         return self.init.alive
-
-    @property
-    def ssh_config(self) -> Path:
-        """For `ssh -F`."""
-        return self.folder / "ssh_config"
-
-    @property
-    def fleet_file(self) -> Path:
-        """The fleet's `yoked.toml`."""
-        return self.folder / "yoked.toml"
 
     @property
     def cpus(self) -> list[int]:
@@ -156,57 +126,6 @@ class Lab:
         self.tether.returncode = 0
         self.tether = None
 
-    def save(self, booted: Iterable[str] = ()) -> None:
-        """Write lab.json, from which other processes know the lab.
-
-        booted: the hosts that this process has started; all others are as the file knows them.
-        """
-        with FileLock(self.folder / "lab.lock", timeout=_LOCK_TIMEOUT_S):
-            known = _known(self.folder / "lab.json")
-            self._adopt({**known.get("hosts", {}), **{name: self._entry(name) for name in booted}})
-            self.notes += [note for note in known.get("notes", []) if note not in self.notes]
-            self._write()
-
-    def refresh(self) -> None:
-        """Learn which hosts other processes have started anew."""
-        known = _known(self.folder / "lab.json")
-        if known.get("id") != self.id:
-            raise LabError(f"the lab {self.name} is no longer up", fix=f"yoked lab up {self.name}")
-        self._adopt(known["hosts"])
-
-    def _adopt(self, entries: dict[str, Any]) -> None:
-        """Have the hosts that these entries of lab.json tell of."""
-        new = [name for name in entries if self._entry(name) != entries[name]]
-        groups = {}
-        if new:
-            groups = {group.name: group for group in cgroups.Cgroups.open(self.id).hosts()}
-        for name in new:
-            process, cpus = ProcessId.from_json(entries[name]), tuple(entries[name]["cpus"])
-            self.hosts[name] = self.as_host(name, process, cpus, groups.get(name))
-
-    def _entry(self, name: str) -> dict[str, Any] | None:
-        """A host as it stands in lab.json; None: it was not started yet."""
-        if name not in self.hosts:
-            return None
-        host = self.hosts[name]
-        return {**host.process.to_json(), "cpus": list(host.cpus)}
-
-    def _write(self) -> None:
-        data: dict[str, Any] = {
-            "name": self.name,
-            "id": self.id,
-            "user": self.user,
-            "keeper": self.keeper.to_json(),
-            "init": self.init.to_json(),
-            "notes": self.notes,
-            "features": {"netem": self.features.netem, "nft": self.features.nft},
-            "topology": to_json(self.topology),
-            "hosts": {name: self._entry(name) for name in self.hosts},
-        }
-        new = self.folder / "lab.json.new"
-        new.write_text(json.dumps(data, indent=1), encoding="utf-8")
-        new.replace(self.folder / "lab.json")
-
     @classmethod
     def _read(cls, folder: Path) -> Lab:
         data = json.loads((folder / "lab.json").read_text(encoding="utf-8"))
@@ -227,13 +146,6 @@ class Lab:
         )
         lab._adopt(data["hosts"])
         return lab
-
-    def as_host(
-        self, name: str, process: ProcessId, cpus: tuple[int, ...], group: HostGroup | None
-    ) -> LabHost:
-        """A host of this lab by its PID 1."""
-        storage = Path(f"/proc/{self.init.pid}/root/run/hosts/{name}")
-        return LabHost(self.topology.host(name), self.id, process, cpus, self.user, group, storage)
 
     @classmethod
     def all(cls) -> list[Lab]:
@@ -333,7 +245,7 @@ def _processes() -> Iterator[tuple[str, Path]]:
 def _clear(folder: Path) -> None:
     """Remove a lab in whatever state it is."""
     claim, started, up = (
-        _known(folder / name) for name in ("claim.json", "keeper.json", "lab.json")
+        known(folder / name) for name in ("claim.json", "keeper.json", "lab.json")
     )
     lab_id = claim.get("id") or started.get("id") or up.get("id")
     for data in (started, up.get("keeper")):
@@ -346,14 +258,6 @@ def _clear(folder: Path) -> None:
         for process in _own_programs(lab_id):
             process.terminate(DOWN_DEADLINE_S)
     _remove_rest(folder, lab_id)
-
-
-def _known(path: Path) -> dict[str, Any]:
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(data, dict):
-            return data
-    return {}
 
 
 def _own_programs(lab_id: str) -> list[ProcessId]:
@@ -394,7 +298,7 @@ def _claim_folder(name: str, lab_id: str) -> Path:
 
 
 def _anybody_in(folder: Path) -> bool:
-    holder = _known(folder / "keeper.json") or _known(folder / "claim.json").get("claimant", {})
+    holder = known(folder / "keeper.json") or known(folder / "claim.json").get("claimant", {})
     return bool(holder) and ProcessId.from_json(holder).alive
 
 

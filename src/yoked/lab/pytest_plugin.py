@@ -74,7 +74,7 @@ def new_lab(topology: str | Topology = DEFAULT_TOPOLOGY) -> Lab:
     if (reason := why_not()) is not None:
         pytest.skip(f"no lab on this machine: {reason}")
     from yoked.lab.lab import Lab
-    from yoked.lab.topology import load
+    from yoked.lab.topology_load import load
 
     wanted = load(topology) if isinstance(topology, str) else topology
     name = f"test-{os.getpid()}-{secrets.token_hex(3)}"

@@ -15,7 +15,7 @@ from yoked.lab import faults
 from yoked.lab.faults import ActiveFault
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import new_lab
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 
 THREE_HOSTS = """
 description = "three equal hosts"

@@ -409,7 +409,7 @@ def test_with_nothing_to_take_back_undo_is_well(
 
 
 def test_a_host_that_left_the_fleet_is_named(home: Home, tmp_path: Path) -> None:
-    from yoked.cli.commands.doctor_fix import connect
+    from yoked.cli.commands.doctor_look import connect
 
     with pytest.raises(HostError, match="cellar is not in"):
         connect(Fleet("home", (), home.fleet), "cellar")

@@ -16,7 +16,8 @@ from yoked.errors import LabError
 from yoked.lab.faults.base import ActiveFault
 from yoked.lab.host import HostProcess
 from yoked.lab.lab import Lab
-from yoked.lab.topology import Host, Shape, Topology, load
+from yoked.lab.topology import Host, Shape, Topology
+from yoked.lab.topology_load import load
 
 
 @pytest.fixture(autouse=True)

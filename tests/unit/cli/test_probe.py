@@ -12,9 +12,9 @@ import pytest
 from tests.unit.probe.made_up import step_cost, two_hosts
 
 from yoked.cli.commands import probe
-from yoked.cli.commands.probe import ModelFlags, ProbeResult
+from yoked.cli.commands.probe import ModelFlags
 from yoked.cli.commands.probe_job import RankListener, ResultReceivedError
-from yoked.cli.commands.probe_text import report
+from yoked.cli.commands.probe_text import ProbeResult, report
 from yoked.cli.output import Output
 from yoked.errors import FleetError, HostError, UsageError
 from yoked.fleet.model import Fleet, Host

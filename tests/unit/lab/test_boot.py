@@ -15,7 +15,8 @@ import pytest
 
 from yoked.errors import LabError
 from yoked.lab import boot, cgroups
-from yoked.lab.topology import Host, Interface, Shape, Topology, load
+from yoked.lab.topology import Host, Interface, Shape, Topology
+from yoked.lab.topology_load import load
 
 MAC = "02:79:6b:00:00:01"
 

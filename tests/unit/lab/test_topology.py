@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yoked.errors import UsageError
-from yoked.lab import topology
+from yoked.lab import topology, topology_load
 from yoked.lab.topology import Shape, Topology
 from yoked.lab.topology_file import read
 
@@ -29,7 +29,7 @@ def error_of(text: str) -> str:
 
 
 def test_the_shipped_topologies_are_those_that_the_documents_name() -> None:
-    assert set(topology.shipped()) == {
+    assert set(topology_load.shipped()) == {
         "two-hosts-1gbe",
         "two-hosts-100mbit",
         "wifi-laptop",
@@ -37,12 +37,12 @@ def test_the_shipped_topologies_are_those_that_the_documents_name() -> None:
         "four-hosts",
         "vpn-and-docker",
     }
-    assert all(topology.shipped().values())
+    assert all(topology_load.shipped().values())
 
 
-@pytest.mark.parametrize("name", sorted(topology.shipped()))
+@pytest.mark.parametrize("name", sorted(topology_load.shipped()))
 def test_a_shipped_topology_survives_its_json(name: str) -> None:
-    loaded = topology.load(name)
+    loaded = topology_load.load(name)
 
     through_json = topology.from_json(json.loads(json.dumps(topology.to_json(loaded))))
 
@@ -50,9 +50,9 @@ def test_a_shipped_topology_survives_its_json(name: str) -> None:
     assert loaded.name == name
 
 
-@pytest.mark.parametrize("name", sorted(topology.shipped()))
+@pytest.mark.parametrize("name", sorted(topology_load.shipped()))
 def test_names_and_addresses_in_a_shipped_topology_are_unique(name: str) -> None:
-    interfaces = [each for host in topology.load(name).hosts for each in host.interfaces]
+    interfaces = [each for host in topology_load.load(name).hosts for each in host.interfaces]
     joined = [each for each in interfaces if each.network is not None]
 
     for values in (
@@ -64,7 +64,7 @@ def test_names_and_addresses_in_a_shipped_topology_are_unique(name: str) -> None
 
 
 def test_a_gigabit_pair_has_addresses_in_order_and_its_rate() -> None:
-    pair = topology.load("two-hosts-1gbe")
+    pair = topology_load.load("two-hosts-1gbe")
 
     assert [host.address for host in pair.hosts] == ["192.168.77.1", "192.168.77.2"]
     assert [host.cpus for host in pair.hosts] == [1, 1]
@@ -74,20 +74,20 @@ def test_a_gigabit_pair_has_addresses_in_order_and_its_rate() -> None:
 
 
 def test_the_wifi_laptop_is_slow_late_and_lossy_and_the_desktop_is_not() -> None:
-    desktop, laptop = topology.load("wifi-laptop").hosts
+    desktop, laptop = topology_load.load("wifi-laptop").hosts
 
     assert desktop.interfaces[0].shape == Shape(rate_bit_per_s=1e9)
     assert laptop.interfaces[0].shape == Shape(40e6, delay_s=0.004, jitter_s=0.003, loss=0.002)
 
 
 def test_unequal_hosts_are_four_to_one() -> None:
-    unequal = topology.load("unequal")
+    unequal = topology_load.load("unequal")
 
     assert unequal.host("fast").speed == 4 * unequal.host("slow").speed
 
 
 def test_docker_bridges_share_one_address_and_the_vpn_has_only_ipv6() -> None:
-    alpha, beta = topology.load("vpn-and-docker").hosts
+    alpha, beta = topology_load.load("vpn-and-docker").hosts
     eth0, docker0, tailscale0 = alpha.interfaces
 
     assert docker0.address4 == beta.interfaces[1].address4 == IPv4Interface("172.17.0.1/16")
@@ -264,17 +264,17 @@ def test_a_path_is_read_and_names_the_topology(tmp_path: Path) -> None:
     file = tmp_path / "My Home.toml"
     file.write_text(ALPHA)
 
-    assert topology.load(str(file)).name == "my-home"
+    assert topology_load.load(str(file)).name == "my-home"
 
 
 def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: No such file"):
-        topology.load(str(tmp_path / "home.toml"))
+        topology_load.load(str(tmp_path / "home.toml"))
 
 
 def test_an_unknown_name_lists_the_shipped_and_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
-        topology.load("two-host-1gbe")
+        topology_load.load("two-host-1gbe")
 
     assert "did you mean 'two-hosts-1gbe'?" in str(caught.value)
     assert "vpn-and-docker" in str(caught.value)
@@ -282,7 +282,7 @@ def test_an_unknown_name_lists_the_shipped_and_the_nearest() -> None:
 
 def test_an_unknown_host_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean 'alpha'"):
-        topology.load("two-hosts-1gbe").host("alhpa")
+        topology_load.load("two-hosts-1gbe").host("alhpa")
 
 
 def test_a_topology_cannot_be_changed_by_accident() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from yoked.cli.commands.doctor_look import connect
 from yoked.cli.commands.doctor_text import (
     error_lines,
     fleet_flag,
@@ -25,7 +26,7 @@ from yoked.doctor.fixing import (
     still_there,
     take_back,
 )
-from yoked.errors import HostError, UsageError
+from yoked.errors import UsageError
 from yoked.records.examination import Finding
 
 if TYPE_CHECKING:
@@ -199,16 +200,6 @@ def part_of(fleet: Fleet, finding: Finding) -> Fleet:
     return dataclasses.replace(
         fleet, hosts=tuple(host for host in fleet.hosts if host.name in chosen)
     )
-
-
-def connect(fleet: Fleet, name: str) -> AgentClient:
-    """An agent on a host of a fleet. Raises HostError, also for one that is no longer in it."""
-    from yoked.remote.connect import connect_host
-
-    host = next((host for host in fleet.hosts if host.name == name), None)
-    if host is None:
-        raise HostError(f"{name} is not in {fleet.path}", fix=f"yoked hosts --fleet {fleet.path}")
-    return connect_host(host, fleet.ssh_file)
 
 
 def _trust_as_changed(file: Path) -> None:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from yoked.errors import HostError
 from yoked.records.examination import Examination, Finding, Need
 
 if TYPE_CHECKING:
     from yoked.cli.output import Output
     from yoked.fleet.model import Fleet
+    from yoked.remote.client import AgentClient
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,6 @@ class Eyes:
 
     def __call__(self, fleet: Fleet, *, quick: bool | None = None) -> Seen:
         """Look at a fleet, and judge. quick: None is as was asked for."""
-        from yoked.cli.commands.doctor_fix import connect
         from yoked.cli.commands.probe import StatusLine
         from yoked.doctor.causes import findings_of
         from yoked.doctor.compare import with_contents
@@ -70,3 +71,13 @@ def replayed(path: Path) -> Seen:
 
     examination = from_json(read_saved(path), where=f"--from {path}")
     return Seen(path.name, examination, findings_of(examination))
+
+
+def connect(fleet: Fleet, name: str) -> AgentClient:
+    """An agent on a host of a fleet. Raises HostError, also for one that is no longer in it."""
+    from yoked.remote.connect import connect_host
+
+    host = next((host for host in fleet.hosts if host.name == name), None)
+    if host is None:
+        raise HostError(f"{name} is not in {fleet.path}", fix=f"yoked hosts --fleet {fleet.path}")
+    return connect_host(host, fleet.ssh_file)

@@ -64,7 +64,7 @@ def up(
     """
     from yoked.lab import needs
     from yoked.lab.lab import Lab
-    from yoked.lab.topology import load
+    from yoked.lab.topology_load import load
 
     output = Output(json_mode=json_output)
     wanted = load(topology)
@@ -308,7 +308,7 @@ def list_all(*, json_output: Json = False) -> int:
     """List the topologies that come with yoked, the labs that are up, and what is missing here."""
     from yoked.lab import needs
     from yoked.lab.lab import Lab
-    from yoked.lab.topology import shipped
+    from yoked.lab.topology_load import shipped
 
     topologies, found = shipped(), needs.check()
     labs = [{"name": lab.name, "hosts": list(lab.hosts)} for lab in Lab.all()]

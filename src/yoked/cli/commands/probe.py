@@ -16,6 +16,7 @@ from yoked.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from yoked.cli.commands.probe_text import ProbeResult
     from yoked.fleet.model import Fleet
     from yoked.launch.start import Seat
     from yoked.probe.links import LinkMeasurement
@@ -133,24 +134,6 @@ def command(
     return report(probe.result, output)
 
 
-@dataclass
-class ProbeResult:
-    """The result of a probe.
-
-    skipped_sizes: sizes of collectives that would have taken too long. problem: why a part is
-    missing. saved_to: the measurement's file; None: it is incomplete and was not saved.
-    """
-
-    fleet: Fleet
-    measurement: Measurement
-    links: list[LinkMeasurement]
-    skipped_sizes: list[dict[str, Any]]
-    choices: dict[str, dict[str, list[str]]]
-    problem: YokedError | None
-    saved_to: Path | None
-    took_s: float
-
-
 class StatusLine:
     """One line of progress on a terminal; nothing elsewhere."""
 
@@ -233,6 +216,8 @@ class _Probe:
         from_ranks: Mapping[str, Any],
         problem: YokedError | None,
     ) -> ProbeResult:
+        from yoked.cli.commands.probe_text import ProbeResult
+
         measurement = self._measurement(facts, links, seats, from_ranks)
         return ProbeResult(
             fleet=self._fleet,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from yoked.cli.commands.lab_text import counted, table
@@ -11,8 +12,11 @@ from yoked.probe.roofline import Roofline, roofline
 from yoked.units import format_bit_per_s, format_bytes, format_bytes_per_s, format_duration
 
 if TYPE_CHECKING:
-    from yoked.cli.commands.probe import ProbeResult
+    from pathlib import Path
+
     from yoked.cli.output import Output
+    from yoked.errors import YokedError
+    from yoked.fleet.model import Fleet
     from yoked.probe.links import LinkMeasurement
     from yoked.records.measurement import Measurement, StepCost
 
@@ -20,6 +24,24 @@ _LINKS = ("from", "to", "interface", "goodput", "both ways", "round trip", "medi
 _COLLECTIVES = ("collective", "size", "time", "algorithm", "bus", "of the wire")
 _COMPUTE = ("host", "device", "dtype", "threads", "products", "copy", "held by")
 _STEPS = ("host", "dtype", "tokens", "forward", "head", "backward", "AdamW", "Muon", "together")
+
+
+@dataclass
+class ProbeResult:
+    """The result of a probe.
+
+    skipped_sizes: sizes of collectives that would have taken too long. problem: why a part is
+    missing. saved_to: the measurement's file; None: it is incomplete and was not saved.
+    """
+
+    fleet: Fleet
+    measurement: Measurement
+    links: list[LinkMeasurement]
+    skipped_sizes: list[dict[str, Any]]
+    choices: dict[str, dict[str, list[str]]]
+    problem: YokedError | None
+    saved_to: Path | None
+    took_s: float
 
 
 def report(result: ProbeResult, output: Output) -> int:

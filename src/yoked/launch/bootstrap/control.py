@@ -33,9 +33,8 @@ from yoked.channel.names import LOOPBACK
 from yoked.channel.peer import Peer
 from yoked.channel.tls import client_context, node_name, server_context
 from yoked.errors import HostError
-from yoked.launch.bootstrap.hearing import CONNECT_S, SILENCE_S
 from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.notice import Notice
+from yoked.launch.bootstrap.notice import CONNECT_S, SILENCE_S, Notice
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]

@@ -8,17 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from yoked.launch.bootstrap.job import Job, Node
+from yoked.launch.bootstrap.notice import CONNECT_S, SILENCE_S
 from yoked.launch.bootstrap.verdict import VANISHED, Failure, Stop
 
 if TYPE_CHECKING:
     from yoked.launch.bootstrap.alone import Alone
     from yoked.launch.bootstrap.control import Control
 
-# All hosts are there within this time of the first.
-CONNECT_S = 60.0
-# Longer than a switch takes to restart or a laptop to change its Wi-Fi cell: TCP survives that,
-# and so can a run.
-SILENCE_S = 120.0
 # Notices are renewed five times a second. In a run that is ending anyway, this is silence.
 SILENT_S = 3.0
 # A host that has been told of a failure needs GRACE_S for its ranks, and then reports.

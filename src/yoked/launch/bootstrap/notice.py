@@ -19,6 +19,12 @@ from yoked.launch.bootstrap.verdict import (
 # Of what went wrong, when all of it is too long to be sent.
 _BRIEF_CHARACTERS = 2_000
 
+# All hosts are there within this time of the first.
+CONNECT_S = 60.0
+# Longer than a switch takes to restart or a laptop to change its Wi-Fi cell: TCP survives that,
+# and so can a run.
+SILENCE_S = 120.0
+
 
 @dataclass(frozen=True)
 class Notice:

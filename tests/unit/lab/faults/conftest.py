@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from yoked.lab.shaping import Features
-from yoked.lab.topology import load
+from yoked.lab.topology_load import load
 
 
 @pytest.fixture
