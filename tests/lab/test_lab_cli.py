@@ -285,69 +285,6 @@ def test_of_several_labs_one_must_be_named(cli: Cli) -> None:
     assert cli.labs() == ["two-hosts-1gbe"]
 
 
-def test_timed_faults_come_and_go_and_are_told(cli: Cli) -> None:
-    (cli.folder / "faults.toml").write_text(
-        '[[fault]]\nafter = "0.1 s"\ndo = "hosts-loopback alpha"\nfor = "0.2 s"\n'
-        '[random]\nkinds = ["no-resolve HOST OTHER"]\nevery = "0.2 s"\nfor = "0.1 s"\ncount = 2\n'
-    )
-
-    plan = cli.json("faults", "faults.toml", "--seed", "5", "--dry-run")
-    done = cli.json("faults", "faults.toml", "--seed", "5")
-
-    assert done["plan"] == plan["plan"]
-    assert len(plan["plan"]) == 3
-    assert sorted(event["what"] for event in done["events"]) == ["applied"] * 3 + ["healed"] * 3
-    assert "0 faults" in cli("status").stdout
-
-
-def test_a_fault_at_a_step_follows_the_run_on_its_host(cli: Cli) -> None:
-    (cli.folder / "step.toml").write_text(
-        '[[fault]]\nat_step = 3\nrun = "alpha:/tmp/run"\n'
-        'do = "hosts-loopback beta"\nfor = "0.1 s"\n'
-    )
-    with cli.start("faults", "step.toml", "--json") as process:
-        for step in (1, 2, 3):
-            line = json.dumps({"step": step})
-            script = f"mkdir -p /tmp/run; echo '{line}' >> /tmp/run/metrics.jsonl"
-            assert cli("exec", "alpha", "--", "sh", "-c", script).returncode == 0
-            if step == 2:
-                assert cli.json("status")["hosts"][1]["faults"] == []
-        said, _ = process.communicate(timeout=DEADLINE_S)
-
-    assert [event["what"] for event in json.loads(said)["events"]] == ["applied", "healed"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_plan_heals_what_it_brought_about(cli: Cli, number: signal.Signals) -> None:
-    (cli.folder / "long.toml").write_text(
-        '[[fault]]\nafter = "0 s"\ndo = "hosts-loopback alpha"\n'
-        '[[fault]]\nafter = "1 h"\ndo = "cut alpha"\n'
-    )
-    with cli.start("faults", "long.toml") as process:
-        assert process.stdout is not None
-        until(lambda: "applied" in process.stdout.readline())
-        process.send_signal(number)
-        said = process.stdout.read()
-
-    assert process.returncode == 130
-    assert "healed" in said
-    assert "0 faults" in cli("status").stdout
-
-
-def test_a_plan_that_cannot_work_breaks_nothing(cli: Cli) -> None:
-    (cli.folder / "wrong.toml").write_text(
-        '[[fault]]\nafter = "0 s"\ndo = "hosts-loopback alpha"\n'
-        '[[fault]]\nafter = "1 s"\ndo = "cut alhpa"\n'
-    )
-
-    done = cli("faults", "wrong.toml")
-
-    assert done.returncode == 2
-    assert "cut alhpa" in done.stderr
-    assert "alpha" in done.stderr
-    assert "0 faults" in cli("status").stdout
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_up_leaves_nothing(empty_cli: Cli, number: signal.Signals) -> None:
     # In the middle of bringing a lab up, its keys are made.
