@@ -55,9 +55,9 @@ CHECKS: tuple[Check, ...] = (
 def check_named(name: str) -> Check:
     """The check of that name. Raises UsageError with the nearest."""
     for check in CHECKS:
-        if check.name == name:
+        if check.code == name:
             return check
-    known = [check.name for check in CHECKS]
+    known = [check.code for check in CHECKS]
     near = difflib.get_close_matches(name, known, n=3)
     raise UsageError(
         f"there is no check {name!r}",

@@ -16,7 +16,7 @@ def findings_of(examination: Examination, checks: Sequence[Check] = CHECKS) -> t
     What another finding explains is among its `follows`, and not listed beside it.
     """
     found = [each for check in checks for each in check.run(examination)]
-    by_name = {check.name: check for check in checks}
+    by_name = {check.code: check for check in checks}
     order = {host.name: number for number, host in enumerate(examination.hosts)}
     heads = _merge(_sorted(found, list(by_name), order), by_name)
     return tuple(heads)

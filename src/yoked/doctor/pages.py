@@ -32,13 +32,13 @@ def checks_page() -> str:
 
 def _row(check: Check) -> str:
     quick = ", quick" if check.quick else ""
-    return f"| [{check.name}](#{check.name}) | {check.question} | {check.severity}{quick} |"
+    return f"| [{check.code}](#{check.code}) | {check.question} | {check.severity}{quick} |"
 
 
 def section(check: Check) -> str:
     """What is said of one check: its question, its page, what it reads and what it explains."""
-    lines = [f"## {check.name}", "", f"*{check.question}*", "", check.page, ""]
-    lines.append(f"Reads: {', '.join(check.needs)}.")
+    lines = [f"## {check.code}", "", f"*{check.question}*", "", check.page, ""]
+    lines.append(f"Reads: {', '.join(check.reads)}.")
     if check.explains:
         lines.append(f"Explains: {', '.join(check.explains)}.")
     return "\n".join(lines)

@@ -83,7 +83,17 @@ class Home:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     found = Home(tmp_path)
     checks = tuple(
-        Check(name, "Is it?", (), "error", "**Symptom.** It breaks.", lambda _: (), quick=True)
+        Check(
+            code=name,
+            question="Is it?",
+            reads=(),
+            severity="error",
+            saw="",
+            why="",
+            page="**Symptom.** It breaks.",
+            look=lambda _: (),
+            quick=True,
+        )
         for name in ("own-name", "firewall")
     )
     monkeypatch.setattr("yoked.doctor.examine.look", found.look)

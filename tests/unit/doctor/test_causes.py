@@ -20,8 +20,8 @@ from tests.unit.doctor.builders import (
 from tests.unit.doctor.troubles import fixed_neighbour
 
 from yoked.doctor.causes import findings_of
-from yoked.doctor.check import Check
-from yoked.records.examination import Examination, Finding, World
+from yoked.doctor.check import Check, Match
+from yoked.records.examination import Examination, Finding, Severity, World
 
 ROUTES = {
     "interface off": lambda seen, name: told(seen, name, "health/links/eth0/up", False),
@@ -37,6 +37,14 @@ CHECKS_OF = {
     "old name": "own-name",
     "clock": "clock",
 }
+
+
+def made_up(code: str, severity: Severity = "error", explains: str = "") -> Check:
+    """A check that finds something on attic, always."""
+    return Check(
+        code=code, question="?", reads=(), severity=severity, saw="saw", why="why", page="",
+        look=lambda _: [Match("attic")], explains=(explains,),
+    )  # fmt: skip
 
 
 def names(found: tuple[Finding, ...]) -> list[tuple[str, str]]:
@@ -109,12 +117,9 @@ def test_a_host_that_is_down_does_not_hide_what_is_wrong_with_the_others() -> No
 
 
 def test_a_warning_never_hides_an_error() -> None:
-    def find(severity: str, name: str) -> list[Finding]:
-        return [Finding(name, severity, ("attic",), "saw", "why")]  # type: ignore[arg-type]
-
     checks = (
-        Check("slow", "?", (), "warning", "", lambda _: find("warning", "slow"), ("dead",)),
-        Check("dead", "?", (), "error", "", lambda _: find("error", "dead")),
+        made_up("slow", severity="warning", explains="dead"),
+        made_up("dead", severity="error"),
     )
 
     found = findings_of(home(), checks)
@@ -123,13 +128,7 @@ def test_a_warning_never_hides_an_error() -> None:
 
 
 def test_two_that_explain_each_other_are_one_finding() -> None:
-    def find(name: str) -> list[Finding]:
-        return [Finding(name, "error", ("attic",), "saw", "why")]
-
-    checks = (
-        Check("hen", "?", (), "error", "", lambda _: find("hen"), ("egg",)),
-        Check("egg", "?", (), "error", "", lambda _: find("egg"), ("hen",)),
-    )
+    checks = (made_up("hen", explains="egg"), made_up("egg", explains="hen"))
 
     found = findings_of(home(), checks)
 

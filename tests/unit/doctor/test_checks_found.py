@@ -386,12 +386,12 @@ def test_a_trouble_is_one_finding_with_its_host_and_its_fix(case: Case) -> None:
 
 
 def test_every_check_has_cases_as_grave_as_it_says() -> None:
-    found: dict[str, set[str]] = {check.name: set() for check in CHECKS}
+    found: dict[str, set[str]] = {check.code: set() for check in CHECKS}
     for case in CASES:
         found[case.check].add(case.severity)
 
-    assert all(check.severity in found[check.name] for check in CHECKS), found
-    assert all(found[check.name] == {"warning"} for check in CHECKS if check.severity == "warning")
+    assert all(check.severity in found[check.code] for check in CHECKS), found
+    assert all(found[check.code] == {"warning"} for check in CHECKS if check.severity == "warning")
 
 
 def test_nothing_is_found_in_an_ordinary_home() -> None:
@@ -428,7 +428,7 @@ def test_sizes_of_a_gpu_are_not_compared_where_a_host_has_none() -> None:
 
 
 def test_a_check_is_made_before_a_launch_only_if_it_can_find_something_there() -> None:
-    quick = {check.name for check in CHECKS if check.quick}
+    quick = {check.code for check in CHECKS if check.quick}
 
     assert not quick & {"torch-import", "gloo-missing", "gpu-unused", "nccl-missing"}
 

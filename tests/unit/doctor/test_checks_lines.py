@@ -17,13 +17,13 @@ from tests.unit.doctor.troubles import said
 from yoked.agent.processes import Process
 from yoked.doctor.causes import findings_of
 from yoked.doctor.checks.flow import narrow_route
-from yoked.doctor.checks.installing import get_package, get_torch
-from yoked.doctor.checks.keeping import rewrite_file
 from yoked.doctor.checks.names import write_name
 from yoked.doctor.checks.processes import kill_line
-from yoked.doctor.checks.reading import choose_again, edit_entry
-from yoked.doctor.checks.startfiles import quiet, take_out_limit, take_out_variable
 from yoked.doctor.fixing import Book, Repair, Said, carry_out, take_back
+from yoked.doctor.repairs.files import rewrite_file
+from yoked.doctor.repairs.fleet import choose_again, edit_entry
+from yoked.doctor.repairs.packages import get_package, get_torch
+from yoked.doctor.repairs.startfiles import quiet, take_out_limit, take_out_variable
 from yoked.records.examination import Examination, Finding, Fix, SshFailure
 from yoked.records.shell import quoted, shell_line
 

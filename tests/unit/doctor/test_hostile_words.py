@@ -25,8 +25,8 @@ import yoked
 from yoked.cli.commands.doctor_text import evidence, payload
 from yoked.doctor.causes import findings_of
 from yoked.doctor.checks.names import write_name
-from yoked.doctor.checks.reading import edit_entry
-from yoked.doctor.checks.startfiles import take_out_variable
+from yoked.doctor.repairs.fleet import edit_entry
+from yoked.doctor.repairs.startfiles import take_out_variable
 from yoked.doctor.replay import from_json, to_json
 from yoked.errors import YokedError
 from yoked.records.examination import Examination, Finding, Fix
@@ -275,7 +275,7 @@ def test_lines_for_a_shell_have_literal_words_and_quoted_values_alone() -> None:
             template = {"shell_line": 0, "by_hand": 1}.get(node.func.id)
             words = None if template is None else node.args[template]
             # `by_hand` hands its own words on.
-            handed_on = isinstance(words, ast.Name) and path.name == "reading.py"
+            handed_on = isinstance(words, ast.Name) and path.name == "manual.py"
             if words is not None and not handed_on and not isinstance(words, ast.Constant):
                 wrong.append(f"{where}: its words are no literal")
     assert wrong == []

@@ -20,7 +20,7 @@ def test_the_page_in_docs_is_that_of_the_checks() -> None:
     )
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
 def test_a_check_says_symptom_cause_and_fix(check: object) -> None:
     text = section(check)  # type: ignore[arg-type]
 
@@ -28,7 +28,7 @@ def test_a_check_says_symptom_cause_and_fix(check: object) -> None:
 
 
 def test_names_are_unique_and_explain_known_ones() -> None:
-    names = [check.name for check in CHECKS]
+    names = [check.code for check in CHECKS]
 
     assert len(set(names)) == len(names) >= 50
     assert {each for check in CHECKS for each in check.explains} <= set(names)
@@ -47,7 +47,7 @@ def test_the_example_in_docs_has_checks_that_there_are() -> None:
 
     assert len(errors) == 2
     assert len(warnings) == 1
-    assert {*errors, *warnings} <= {check.name for check in CHECKS}
+    assert {*errors, *warnings} <= {check.code for check in CHECKS}
 
 
 def test_a_wrong_name_gets_the_nearest() -> None:

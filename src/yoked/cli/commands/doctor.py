@@ -267,7 +267,7 @@ def _explain(name: str, output: Output) -> int:
     from yoked.cli.commands.doctor_text import page_lines
     from yoked.doctor.catalog import CHECKS
 
-    known: dict[str, Check] = {check.name: check for check in CHECKS}
+    known: dict[str, Check] = {check.code: check for check in CHECKS}
     if name not in known:
         import difflib
 
@@ -277,12 +277,12 @@ def _explain(name: str, output: Output) -> int:
         )
     check = known[name]
     payload = {
-        "check": check.name,
+        "check": check.code,
         "question": check.question,
         "severity": check.severity,
-        "needs": list(check.needs),
+        "needs": list(check.reads),
         "page": check.page,
     }
-    verdict = f"{check.name}: {check.question}"
+    verdict = f"{check.code}: {check.question}"
     output.result(payload, verdict=verdict, evidence=page_lines(check.page))
     return 0

@@ -177,7 +177,7 @@ class _Mender:
         """The finding, if it is still there; what else is gone by now is not mended twice."""
         from yoked.doctor.catalog import CHECKS
 
-        quick = {check.name for check in CHECKS if check.quick}
+        quick = {check.code for check in CHECKS if check.quick}
         fleet = part_of(self._fleet_now(), finding)
         now = self._eyes(fleet, quick=finding.check in quick)
         looked_at = {host.name for host in fleet.hosts}

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from yoked.doctor.check import Check, page
+from yoked.doctor.check import Match, check
 from yoked.doctor.checks.interfaces import link_of, several
-from yoked.doctor.checks.reading import (
-    at,
-    by_hand,
-    choose_again,
-    chosen_interface,
-    finding,
-    listed,
-    own_interfaces,
-)
-from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.doctor.checks.reading import at, chosen_interface, own_interfaces
+from yoked.doctor.repairs.fleet import choose_again
+from yoked.doctor.repairs.manual import by_hand
+from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import shell_line
-from yoked.units import format_bit_per_s
 
 _SLOW_PORT_BIT_PER_S = 10**8
 
 
-def _slower(seen: Examination) -> Iterator[Finding]:
+@check(
+    "slow-interface",
+    question="Is the best interface used?",
+    reads=("dials", "interfaces"),
+    severity="warning",
+    saw="the run would use {values:list}, at which all others reach it too",
+    why="each step would wait for the slower way; a VPN also encrypts on one core",
+    symptom="It trains, slowly, and no error says why.",
+    cause="Two hosts that share a cable talk over a VPN or radio, because its interface "
+    "was named, or came first.",
+    fix="Measures all interfaces and takes the fastest.",
+    on_cluster="NCCL: training over the management network, because InfiniBand or the fast "
+    "NIC is not in NCCL_SOCKET_IFNAME.",
+)
+def slow_interface(seen: Examination) -> Iterator[Match]:
     """VPN or radio is used where a cable leads to the same host."""
     found: dict[str, str] = {}
     for host in several(seen):
@@ -33,14 +40,7 @@ def _slower(seen: Examination) -> Iterator[Finding]:
             what = "a VPN" if kind == "vpn" else "radio"
             found[host.name] = f"{used} of {host.name}, {what}, beside its cable {better}"
     if found:
-        yield finding(
-            "slow-interface",
-            "warning",
-            found,
-            f"the run would use {listed(found.values())}, at which all others reach it too",
-            "each step would wait for the slower way; a VPN also encrypts on one core",
-            choose_again(seen),
-        )
+        yield Match(found, choose_again(seen), values=found.values())
 
 
 def _all_reach(seen: Examination, host: HostSeen, kind: str) -> str | None:
@@ -57,87 +57,67 @@ def _all_reach(seen: Examination, host: HostSeen, kind: str) -> str | None:
     return None
 
 
-def _slow_port(seen: Examination) -> Iterator[Finding]:
+@check(
+    "slow-port",
+    question="Does the port of every cable run at gigabit speed?",
+    reads=("health.links",),
+    severity="warning",
+    saw="{interface} of {host} runs at {speed:bit/s}",
+    why="a cable with a broken pair, or an old switch, makes a gigabit port fall back; every "
+    "exchange takes ten times as long",
+    symptom="It trains at a tenth of the speed that was planned.",
+    cause="The port fell back to 100 Mbit/s: a cable with two pairs, a bent plug, an old switch.",
+    fix="By hand: cable or switch. `ethtool eth0` shows what both ends can do.",
+    explains=("slow-link",),
+)
+def slow_port(seen: Examination) -> Iterator[Match]:
     for host in several(seen):
         interface = chosen_interface(seen, host)
         speed = at(link_of(host, interface), "speed_bit_per_s")
         kind = at(own_interfaces(host).get(str(interface)), "kind")
         if speed and speed <= _SLOW_PORT_BIT_PER_S and kind == "physical":
-            yield finding(
-                "slow-port",
-                "warning",
+            yield Match(
                 host.name,
-                f"{interface} of {host.name} runs at {format_bit_per_s(speed)}",
-                "a cable with a broken pair, or an old switch, makes a gigabit port fall back; "
-                "every exchange takes ten times as long",
                 by_hand(
                     host.name,
                     "try another cable and another port of the switch at {interface}",
                     interface=interface,
                 ),
+                interface=interface,
+                speed=speed,
             )
 
 
-def _half_duplex(seen: Examination) -> Iterator[Finding]:
+@check(
+    "half-duplex",
+    question="Can every port send and receive at once?",
+    reads=("health.links",),
+    severity="warning",
+    saw="{interface} of {host} is half duplex",
+    why="it cannot send and receive at once, as every all-reduce does",
+    symptom="Exchanges take more than twice as long as they should; errors are counted.",
+    cause="One end was set to a fixed speed, and the other fell back to half duplex.",
+    fix="Has both ends agree by themselves.",
+    explains=("slow-link",),
+)
+def half_duplex(seen: Examination) -> Iterator[Match]:
     for host in several(seen):
         interface = chosen_interface(seen, host)
         if at(link_of(host, interface), "duplex") == "half":
-            yield finding(
-                "half-duplex",
-                "warning",
+            yield Match(
                 host.name,
-                f"{interface} of {host.name} is half duplex",
-                "it cannot send and receive at once, as every all-reduce does",
                 Fix(
                     host.name,
                     shell_line("ethtool -s {it} autoneg on", it=interface),
                     root=True,
                     undo=shell_line("ethtool -s {it} autoneg off duplex half", it=interface),
                 ),
+                interface=interface,
             )
 
 
 CHECKS = (
-    Check(
-        "slow-interface",
-        "Is the best interface used?",
-        ("dials", "interfaces"),
-        "warning",
-        page(
-            symptom="It trains, slowly, and no error says why.",
-            cause="Two hosts that share a cable talk over a VPN or radio, because its interface "
-            "was named, or came first.",
-            fix="Measures all interfaces and takes the fastest.",
-            elsewhere="NCCL: training over the management network, because InfiniBand or the fast "
-            "NIC is not in NCCL_SOCKET_IFNAME.",
-        ),
-        _slower,
-    ),
-    Check(
-        "slow-port",
-        "Does the port of every cable run at gigabit speed?",
-        ("health.links",),
-        "warning",
-        page(
-            symptom="It trains at a tenth of the speed that was planned.",
-            cause="The port fell back to 100 Mbit/s: a cable with two pairs, a bent plug, an old "
-            "switch.",
-            fix="By hand: cable or switch. `ethtool eth0` shows what both ends can do.",
-        ),
-        _slow_port,
-        explains=("slow-link",),
-    ),
-    Check(
-        "half-duplex",
-        "Can every port send and receive at once?",
-        ("health.links",),
-        "warning",
-        page(
-            symptom="Exchanges take more than twice as long as they should; errors are counted.",
-            cause="One end was set to a fixed speed, and the other fell back to half duplex.",
-            fix="Has both ends agree by themselves.",
-        ),
-        _half_duplex,
-        explains=("slow-link",),
-    ),
+    slow_interface,
+    slow_port,
+    half_duplex,
 )

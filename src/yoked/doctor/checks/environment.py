@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
-from yoked.doctor.check import Check, page
-from yoked.doctor.checks.reading import (
-    finding,
-    listed,
-    mapping,
-    part,
-    plural,
-    ranks_of,
-    trains_on_gpu,
-)
-from yoked.doctor.checks.startfiles import take_out_variable
-from yoked.records.examination import Examination, Finding, Fix, HostSeen, Severity
+from yoked.doctor.check import Match, check, listed
+from yoked.doctor.checks.reading import mapping, part, ranks_of, trains_on_gpu
+from yoked.doctor.repairs.startfiles import take_out_variable
+from yoked.records.examination import Examination, HostSeen
 
 # What torchrun tells its ranks, and whoever else reads it takes for the truth.
 _OF_A_RANK = (
@@ -45,6 +37,8 @@ _AS_UNSET = {
 }
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
 _SLOW_PYTHON = ("PYTHONMALLOC", "PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONASYNCIODEBUG")
+_SAW = "the shell's start files set {variables} on {host}"
+_FIX = "Makes the line of the start file that exports it a comment."
 
 
 def _variables(host: HostSeen, names: Iterable[str]) -> dict[str, str]:
@@ -57,64 +51,71 @@ def _shown(found: dict[str, str]) -> str:
     return listed(f"{name}={value}" for name, value in found.items())
 
 
-def _take_out(host: HostSeen, found: Iterable[str]) -> tuple[Fix, ...]:
-    return tuple(take_out_variable(host.name, name) for name in found)
+def _set(host: HostSeen, found: dict[str, str], how: str = "", cores: int = 0) -> Match:
+    """Variables that are set on a host, each with the line that takes it out."""
+    fix = (take_out_variable(host.name, name) for name in found)
+    return Match(host.name, *fix, how=how, variables=_shown(found), cores=cores)
 
 
-def _about(
-    check: str, host: HostSeen, found: dict[str, str], why: str, severity: Severity = "warning"
-) -> Finding:
-    saw = f"the shell's start files set {_shown(found)} on {host.name}"
-    return finding(check, severity, host.name, saw, why, *_take_out(host, found))
-
-
-def _rank_variables(seen: Examination) -> Iterator[Finding]:
+@check(
+    "python-home",
+    question="Does Python look for its library in the right place?",
+    reads=("health.environment",),
+    severity="error",
+    saw=_SAW,
+    why="every Python looks for its own library there: `No module named 'encodings'`",
+    symptom="`Fatal Python error: init_fs_encoding`, `No module named 'encodings'`.",
+    cause="PYTHONHOME is set, and is the home of another Python.",
+    fix=_FIX,
+    explains=("torch-missing", "torch-import", "python-missing", "world-failed"),
+    quick=True,
+)
+def python_home(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        if found := _variables(host, _OF_A_RANK):
-            yield _about(
-                "rank-variables",
-                host,
-                found,
-                "a program that is started without a launcher takes itself for a rank, and waits "
-                "for peers that do not come; ranks of a run get their own",
-            )
+        if found := _variables(host, ("PYTHONHOME",)):
+            yield _set(host, found)
 
 
-def _gloo_variables(seen: Examination) -> Iterator[Finding]:
-    for host in seen.up:
-        told = mapping(part(host, "environment"))
-        pinned = _variables(host, _OVERRIDDEN)
-        if pinned:
-            yield _about(
-                "gloo-variables",
-                host,
-                pinned,
-                "yoked names the interface itself; other programs use this one, whatever network "
-                "they are in",
-            )
-        idle = {name: str(told[name]) for name in told if name.startswith("GLOO_") and name not in
-                _OF_GLOO}  # fmt: skip
-        if idle:
-            yield _about(
-                "gloo-variables", host, idle, "torch knows no such variable: it does nothing"
-            )
-
-
-def _transport(seen: Examination) -> Iterator[Finding]:
+@check(
+    "gloo-transport",
+    question="Does Gloo use plain TCP on all hosts?",
+    reads=("health.environment",),
+    severity="error",
+    saw=_SAW,
+    why="Gloo speaks plain TCP to all others: the build has no such transport, or certificates "
+    "are missing; docs/security.md says how to encrypt",
+    symptom="`unsupported gloo device transport`, or `Connection reset by peer` in the first "
+    "handshake.",
+    cause="GLOO_DEVICE_TRANSPORT is set on a host.",
+    fix=_FIX,
+    explains=("unlike-variables", "world-failed"),
+    quick=True,
+)
+def gloo_transport(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         found = _variables(host, ("GLOO_DEVICE_TRANSPORT",))
         if found and found["GLOO_DEVICE_TRANSPORT"] != "TCP":
-            yield _about(
-                "gloo-transport",
-                host,
-                found,
-                "Gloo speaks plain TCP to all others: the build has no such transport, or "
-                "certificates are missing; docs/security.md says how to encrypt",
-                "error",
-            )
+            yield _set(host, found)
 
 
-def _unlike(seen: Examination) -> Iterator[Finding]:
+@check(
+    "unlike-variables",
+    question="Are variables that must be alike the same on all hosts?",
+    reads=("health.environment",),
+    severity="error",
+    saw="{name} is {shown:list}",
+    why="ranks that are set up differently wait for different messages: all hang",
+    symptom="All ranks hang in the first collective, or in init_process_group.",
+    cause="TORCH_DISTRIBUTED_DEBUG=DETAIL, NCCL_PROTO or the like on some of the hosts: "
+    "these ranks send messages that the others do not expect. NCCL's count where all hosts "
+    "train on GPUs; values that are the default count nowhere.",
+    fix=_FIX,
+    on_cluster="Slurm exports the submitting shell's variables to all nodes, so it cannot "
+    "occur; with ssh it can.",
+    explains=("debug-variables", "world-failed"),
+    quick=True,
+)
+def unlike_variables(seen: Examination) -> Iterator[Match]:
     """Variables that must be the same on all hosts, and are not."""
     on_gpus = all(trains_on_gpu(seen, host) for host in seen.up)
     for name in (*_ALIKE, *_ALIKE_OF_NCCL) if on_gpus else _ALIKE:
@@ -127,13 +128,11 @@ def _unlike(seen: Examination) -> Iterator[Finding]:
             continue
         bearers = [seen.host(host) for host, value in values.items() if value]
         shown = [f"{value or 'as good as unset'} on {host}" for host, value in values.items()]
-        yield finding(
-            "unlike-variables",
-            "error",
+        yield Match(
             [host.name for host in bearers],
-            f"{name} is {listed(shown)}",
-            "ranks that are set up differently wait for different messages: all hang",
             *(take_out_variable(host.name, name) for host in bearers),
+            name=name,
+            shown=shown,
         )
 
 
@@ -144,20 +143,90 @@ def _meant(name: str, value: str) -> str | None:
     return None if value in ("", *_AS_UNSET.get(name, ())) else value
 
 
-def _debugging(seen: Examination) -> Iterator[Finding]:
+@check(
+    "rank-variables",
+    question="Is the shell free of another job's rank?",
+    reads=("health.environment",),
+    severity="warning",
+    saw=_SAW,
+    why="a program that is started without a launcher takes itself for a rank, and waits for peers "
+    "that do not come; ranks of a run get their own",
+    symptom="A script that trains alone hangs in init_process_group.",
+    cause="RANK, WORLD_SIZE or MASTER_ADDR were exported once, by hand.",
+    fix=_FIX,
+    quick=True,
+)
+def rank_variables(seen: Examination) -> Iterator[Match]:
+    for host in seen.up:
+        if found := _variables(host, _OF_A_RANK):
+            yield _set(host, found)
+
+
+@check(
+    "gloo-variables",
+    question="Does the shell leave the interface to the launcher?",
+    reads=("health.environment",),
+    severity="warning",
+    saw=_SAW,
+    why={
+        "pinned": "yoked names the interface itself; other programs use this one, whatever "
+        "network they are in",
+        "unknown": "torch knows no such variable: it does nothing",
+    },
+    symptom="`Unable to find address for: wlan0` on some days.",
+    cause="GLOO_SOCKET_IFNAME and the like in a start file; or variables that torch does not know "
+    "(GLOO_PORT_RANGE, GLOO_IPV6).",
+    fix=_FIX,
+    quick=True,
+)
+def gloo_variables(seen: Examination) -> Iterator[Match]:
+    for host in seen.up:
+        told = mapping(part(host, "environment"))
+        if pinned := _variables(host, _OVERRIDDEN):
+            yield _set(host, pinned, "pinned")
+        unknown = {
+            name: str(value)
+            for name, value in told.items()
+            if name.startswith("GLOO_") and name not in _OF_GLOO
+        }
+        if unknown:
+            yield _set(host, unknown, "unknown")
+
+
+@check(
+    "debug-variables",
+    question="Is torch's slow check of collectives off?",
+    reads=("health.environment",),
+    severity="warning",
+    saw=_SAW,
+    why="each collective is preceded by another that compares what all ranks are about to do",
+    symptom="Steps with many small collectives are several times slower.",
+    cause="TORCH_DISTRIBUTED_DEBUG=DETAIL is left from a search for a bug.",
+    fix=_FIX,
+    quick=True,
+)
+def debug_variables(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         found = _variables(host, ("TORCH_DISTRIBUTED_DEBUG",))
         if found and found["TORCH_DISTRIBUTED_DEBUG"].upper() == "DETAIL":
-            yield _about(
-                "debug-variables",
-                host,
-                found,
-                "each collective is preceded by another that compares what all ranks are about to "
-                "do",
-            )
+            yield _set(host, found)
 
 
-def _threads(seen: Examination) -> Iterator[Finding]:
+@check(
+    "thread-variables",
+    question="May ranks use all of their cores?",
+    reads=("health.environment",),
+    severity="warning",
+    saw=_SAW,
+    why="`yoked train` takes what a person has set, and {cores:plural core} could work for "
+    "each rank",
+    symptom="One core at 100%, the others idle.",
+    cause="OMP_NUM_THREADS=1 in a start file.",
+    fix=_FIX,
+    on_cluster="torchrun itself sets OMP_NUM_THREADS=1 where nobody else has.",
+    quick=True,
+)
+def thread_variables(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         cores = host.facts.get("usable_cores")
         if not cores or host.facts.get("gpus"):
@@ -169,28 +238,27 @@ def _threads(seen: Examination) -> Iterator[Finding]:
             if value.isdigit() and int(value) < fair
         }
         if few:
-            yield _about(
-                "thread-variables",
-                host,
-                few,
-                f"`yoked train` takes what a person has set, and {plural(fair, 'core')} could work "
-                "for each rank",
-            )
+            yield _set(host, few, cores=fair)
 
 
-def _python_home(seen: Examination) -> Iterator[Finding]:
-    for host in seen.up:
-        if found := _variables(host, ("PYTHONHOME",)):
-            yield _about(
-                "python-home",
-                host,
-                found,
-                "every Python looks for its own library there: `No module named 'encodings'`",
-                "error",
-            )
-
-
-def _python_variables(seen: Examination) -> Iterator[Finding]:
+@check(
+    "python-variables",
+    question="Is the shell free of settings for Python?",
+    reads=("health.environment",),
+    severity="warning",
+    saw=_SAW,
+    why={
+        "slow": "every rank's Python is slower, or ends at the first warning of a library",
+        "path": "programs that are started by hand find other modules than ranks of a run, which "
+        "get a path of their own",
+    },
+    symptom="Everything is slower, a warning ends the run, or another module is imported than "
+    "expected.",
+    cause="PYTHONMALLOC, PYTHONDEVMODE, PYTHONWARNINGS=error or PYTHONPATH in a start file.",
+    fix=_FIX,
+    quick=True,
+)
+def python_variables(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         found = _variables(host, _SLOW_PYTHON)
         found |= {
@@ -199,158 +267,39 @@ def _python_variables(seen: Examination) -> Iterator[Finding]:
             if "error" in value
         }
         if found:
-            yield _about(
-                "python-variables",
-                host,
-                found,
-                "every rank's Python is slower, or ends at the first warning of a library",
-            )
+            yield _set(host, found, "slow")
         if paths := _variables(host, ("PYTHONPATH",)):
-            yield _about(
-                "python-variables",
-                host,
-                paths,
-                "programs that are started by hand find other modules than ranks of a run, which "
-                "get a path of their own",
-            )
+            yield _set(host, paths, "path")
 
 
-def _preload(seen: Examination) -> Iterator[Finding]:
+@check(
+    "preload",
+    question="Is no library forced upon every program?",
+    reads=("health.environment",),
+    severity="warning",
+    saw=_SAW,
+    why="that library is loaded into every rank; where it is not there, each program says `object "
+    "... from LD_PRELOAD cannot be preloaded`",
+    symptom="`ERROR: ld.so: object '/gone.so' from LD_PRELOAD cannot be preloaded`, before each "
+    "line of output.",
+    cause="LD_PRELOAD in a start file.",
+    fix=_FIX,
+    quick=True,
+)
+def preload(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         if found := _variables(host, ("LD_PRELOAD",)):
-            yield _about(
-                "preload",
-                host,
-                found,
-                "that library is loaded into every rank; where it is not there, each program says "
-                "`object ... from LD_PRELOAD cannot be preloaded`",
-            )
+            yield _set(host, found)
 
-
-def _check(
-    name: str,
-    run: Callable[[Examination], Iterator[Finding]],
-    question: str,
-    text: str,
-    *explains: str,
-    severity: Severity = "warning",
-) -> Check:
-    needs = ("health.environment",)
-    return Check(name, question, needs, severity, text, run, explains=explains, quick=True)
-
-
-_FIX = "Makes the line of the start file that exports it a comment."
 
 CHECKS = (
-    _check(
-        "python-home",
-        _python_home,
-        "Does Python look for its library in the right place?",
-        page(
-            symptom="`Fatal Python error: init_fs_encoding`, `No module named 'encodings'`.",
-            cause="PYTHONHOME is set, and is the home of another Python.",
-            fix=_FIX,
-        ),
-        "torch-missing",
-        "torch-import",
-        "python-missing",
-        "world-failed",
-        severity="error",
-    ),
-    _check(
-        "gloo-transport",
-        _transport,
-        "Does Gloo use plain TCP on all hosts?",
-        page(
-            symptom="`unsupported gloo device transport`, or `Connection reset by peer` in the "
-            "first handshake.",
-            cause="GLOO_DEVICE_TRANSPORT is set on a host.",
-            fix=_FIX,
-        ),
-        "unlike-variables",
-        "world-failed",
-        severity="error",
-    ),
-    _check(
-        "unlike-variables",
-        _unlike,
-        "Are variables that must be alike the same on all hosts?",
-        page(
-            symptom="All ranks hang in the first collective, or in init_process_group.",
-            cause="TORCH_DISTRIBUTED_DEBUG=DETAIL, NCCL_PROTO or the like on some of the hosts: "
-            "these ranks send messages that the others do not expect. NCCL's count where all hosts "
-            "train on GPUs; values that are the default count nowhere.",
-            fix=_FIX,
-            elsewhere="Slurm exports the submitting shell's variables to all nodes, so it cannot "
-            "occur; with ssh it can.",
-        ),
-        "debug-variables",
-        "world-failed",
-        severity="error",
-    ),
-    _check(
-        "rank-variables",
-        _rank_variables,
-        "Is the shell free of another job's rank?",
-        page(
-            symptom="A script that trains alone hangs in init_process_group.",
-            cause="RANK, WORLD_SIZE or MASTER_ADDR were exported once, by hand.",
-            fix=_FIX,
-        ),
-    ),
-    _check(
-        "gloo-variables",
-        _gloo_variables,
-        "Does the shell leave the interface to the launcher?",
-        page(
-            symptom="`Unable to find address for: wlan0` on some days.",
-            cause="GLOO_SOCKET_IFNAME and the like in a start file; or variables that torch does "
-            "not know (GLOO_PORT_RANGE, GLOO_IPV6).",
-            fix=_FIX,
-        ),
-    ),
-    _check(
-        "debug-variables",
-        _debugging,
-        "Is torch's slow check of collectives off?",
-        page(
-            symptom="Steps with many small collectives are several times slower.",
-            cause="TORCH_DISTRIBUTED_DEBUG=DETAIL is left from a search for a bug.",
-            fix=_FIX,
-        ),
-    ),
-    _check(
-        "thread-variables",
-        _threads,
-        "May ranks use all of their cores?",
-        page(
-            symptom="One core at 100%, the others idle.",
-            cause="OMP_NUM_THREADS=1 in a start file.",
-            fix=_FIX,
-            elsewhere="torchrun itself sets OMP_NUM_THREADS=1 where nobody else has.",
-        ),
-    ),
-    _check(
-        "python-variables",
-        _python_variables,
-        "Is the shell free of settings for Python?",
-        page(
-            symptom="Everything is slower, a warning ends the run, or another module is imported "
-            "than expected.",
-            cause="PYTHONMALLOC, PYTHONDEVMODE, PYTHONWARNINGS=error or PYTHONPATH in a start "
-            "file.",
-            fix=_FIX,
-        ),
-    ),
-    _check(
-        "preload",
-        _preload,
-        "Is no library forced upon every program?",
-        page(
-            symptom="`ERROR: ld.so: object '/gone.so' from LD_PRELOAD cannot be preloaded`, before "
-            "each line of output.",
-            cause="LD_PRELOAD in a start file.",
-            fix=_FIX,
-        ),
-    ),
+    python_home,
+    gloo_transport,
+    unlike_variables,
+    rank_variables,
+    gloo_variables,
+    debug_variables,
+    thread_variables,
+    python_variables,
+    preload,
 )

@@ -9,24 +9,22 @@ from dataclasses import replace
 from statistics import median
 from typing import TypeVar
 
-from yoked.doctor.check import Check, page
+from yoked.doctor.check import Match, check, plural
 from yoked.doctor.checks.groups import described
-from yoked.doctor.checks.keeping import is_free
 from yoked.doctor.checks.reading import (
     at,
-    by_hand,
-    choose_again,
     chosen_address,
     chosen_interface,
-    finding,
     own_interfaces,
     part,
-    plural,
 )
 from yoked.doctor.checks.verdicts import connected, failing, reached
-from yoked.records.examination import Dial, Examination, Finding, Fix, HostSeen
+from yoked.doctor.repairs.files import is_free
+from yoked.doctor.repairs.fleet import choose_again
+from yoked.doctor.repairs.manual import by_hand
+from yoked.records.examination import Dial, Examination, Fix, HostSeen
 from yoked.records.shell import joined, shell_line
-from yoked.units import format_bit_per_s, format_bytes, format_duration
+from yoked.units import format_bit_per_s
 
 # A first window of full-size packets, of which not one arrived.
 _NOTHING_BYTES = 14_600
@@ -89,7 +87,27 @@ def _more(links: Sized) -> str:
     return f" (and {plural(len(links) - 1, 'other link')})" if len(links) > 1 else ""
 
 
-def _black_hole(seen: Examination) -> Iterator[Finding]:
+@check(
+    "mtu",
+    question="Do full-size packets pass on every link?",
+    reads=("dials",),
+    severity="error",
+    saw="{source} to {target}: small messages pass, and of full-size packets "
+    "{bulk_bytes:bytes} arrived{more}; {name} sends {mtu} bytes in one packet",
+    why="something between them carries less, and does not say so: the first gradient hangs",
+    symptom="The rendezvous works, small tensors are exchanged, the first large one hangs; "
+    "ssh hangs when much is printed.",
+    cause="A VPN, a tunnel or a switch without jumbo frames carries less than the MTU of "
+    "both ends, and no message says so. Unequal ends alone are settled by TCP.",
+    fix="Tries with ping which size passes, and gives the way to the peer that MTU, until "
+    "the next start; a router on that way stays in it. One end is enough: the other is "
+    "told by TCP. Where a VPN is the cause, set the MTU in its configuration.",
+    on_cluster="Kubernetes: an overlay (VXLAN takes 50 bytes) on nodes that think they have "
+    "1500. NCCL hangs in its first all-reduce.",
+    explains=("world-failed", "loss", "jitter", "slow-link"),
+    quick=True,
+)
+def mtu(seen: Examination) -> Iterator[Match]:
     holes = {
         (source.name, target.name): dial
         for source, target, dial in _stalled(seen)
@@ -99,20 +117,18 @@ def _black_hole(seen: Examination) -> Iterator[Finding]:
         yield _narrow(seen, host, own)
 
 
-def _narrow(seen: Examination, host: HostSeen, holes: Mapping[_Pair, Dial]) -> Finding:
+def _narrow(seen: Examination, host: HostSeen, holes: Mapping[_Pair, Dial]) -> Match:
     """The black holes at one host, which is an end of all of them."""
     (source, target), dial = next(iter(holes.items()))
     names = _all_at(host, holes)
-    return finding(
-        "mtu",
-        "error",
+    return Match(
         names,
-        f"{source} to {target}: small messages pass, and of full-size packets "
-        f"{format_bytes(dial.bulk_bytes or 0)} arrived{_more(holes)}; {host.name} sends "
-        f"{_mtu(seen, host)} bytes in one packet",
-        "something between them carries less, and does not say so: the first gradient hangs",
         *(_smaller_packets(seen, host, seen.host(name)) for name in names[1:]),
         link=(source, target),
+        bulk_bytes=dial.bulk_bytes or 0,
+        more=_more(holes),
+        name=host.name,
+        mtu=_mtu(seen, host),
     )
 
 
@@ -169,16 +185,25 @@ def narrow_route(host: str, address: str) -> Fix:
     return Fix(host, line, root=True, undo=undo, kept=kept)
 
 
-def _bulk_stalls(seen: Examination) -> Iterator[Finding]:
+@check(
+    "bulk-stalls",
+    question="Does a long transfer come to its end on every link?",
+    reads=("dials",),
+    severity="error",
+    saw="{described}; {bulk_bytes:bytes} arrived before it stopped",
+    why="an exchange of gradients would stop the same way",
+    symptom="Steps begin, then `Connection reset by peer`, or a stall.",
+    cause="A bad cable or switch, a radio that gives up, a firewall that ends connections.",
+    fix="By hand.",
+    explains=("world-failed", "loss", "jitter", "slow-link"),
+    quick=True,
+)
+def bulk_stalls(seen: Examination) -> Iterator[Match]:
     for source, target, dial in _stalled(seen):
         if (dial.bulk_bytes or 0) <= _NOTHING_BYTES:
             continue
-        yield finding(
-            "bulk-stalls",
-            "error",
+        yield Match(
             (target.name, source.name),
-            f"{described(dial)}; {format_bytes(dial.bulk_bytes or 0)} arrived before it stopped",
-            "an exchange of gradients would stop the same way",
             by_hand(
                 target.name,
                 "check cable, switch and radio between {source} and {target}",
@@ -186,6 +211,8 @@ def _bulk_stalls(seen: Examination) -> Iterator[Finding]:
                 target=target.name,
             ),
             link=(source.name, target.name),
+            described=described(dial),
+            bulk_bytes=dial.bulk_bytes or 0,
         )
 
 
@@ -194,7 +221,21 @@ def _echoes(seen: Examination, source: HostSeen, target: HostSeen) -> tuple[floa
     return tuple(each for dial in dials for each in dial.echo_s)
 
 
-def _lossy(seen: Examination) -> Iterator[Finding]:
+@check(
+    "loss",
+    question="Do all packets arrive?",
+    reads=("dials",),
+    severity="warning",
+    saw="{source} to {target}: {lost} of {echoes} echoes took up to {longest:duration}, others "
+    "{median:duration}{more}",
+    why="packets are lost and sent again, and all ranks wait for each",
+    symptom="Some steps take a fifth of a second longer, without a pattern.",
+    cause="Packets are lost: a bad cable, a full queue, a weak radio.",
+    fix="By hand.",
+    on_cluster="`NCCL WARN ... IB timeout` on a fabric that loses packets.",
+    explains=("jitter", "slow-link"),
+)
+def loss(seen: Examination) -> Iterator[Match]:
     found: dict[_Pair, tuple[float, ...]] = {}
     for source, target in _open_pairs(seen):
         echo_s = _echoes(seen, source, target)
@@ -204,19 +245,31 @@ def _lossy(seen: Examination) -> Iterator[Finding]:
     for host, own in by_host(seen, found):
         (source_name, target_name), echo_s = next(iter(own.items()))
         lost = [each for each in echo_s if each > _RETRY_S + median(echo_s)]
-        yield finding(
-            "loss",
-            "warning",
+        yield Match(
             _all_at(host, own),
-            f"{source_name} to {target_name}: {len(lost)} of {len(echo_s)} echoes took up to "
-            f"{format_duration(max(lost))}, others {format_duration(median(echo_s))}{_more(own)}",
-            "packets are lost and sent again, and all ranks wait for each",
             by_hand(host.name, "check the cable or the radio of {host}", host=host.name),
             link=(source_name, target_name),
+            lost=len(lost),
+            echoes=len(echo_s),
+            longest=max(lost),
+            median=median(echo_s),
+            more=_more(own),
         )
 
 
-def _jitter(seen: Examination) -> Iterator[Finding]:
+@check(
+    "jitter",
+    question="Do messages take about the same time?",
+    reads=("dials",),
+    severity="warning",
+    saw="{source} to {target}: echoes take {shortest:duration} to {longest:duration}, half of "
+    "them more than {median:duration}{more}",
+    why="a step waits for the slowest of its messages",
+    symptom="Step times vary by tens of milliseconds, and all ranks wait.",
+    cause="Radio, a VPN over the internet, or a host whose cores are all busy.",
+    fix="By hand: a cable.",
+)
+def jitter(seen: Examination) -> Iterator[Match]:
     found: dict[_Pair, list[float]] = {}
     for source, target in _open_pairs(seen):
         echo_s = sorted(_echoes(seen, source, target))
@@ -226,18 +279,16 @@ def _jitter(seen: Examination) -> Iterator[Finding]:
             found[source.name, target.name] = echo_s
     for host, own in by_host(seen, found):
         (source_name, target_name), echo_s = next(iter(own.items()))
-        yield finding(
-            "jitter",
-            "warning",
-            _all_at(host, own),
-            f"{source_name} to {target_name}: echoes take {format_duration(echo_s[0])} to "
-            f"{format_duration(echo_s[-1])}, half of them more than "
-            f"{format_duration(median(echo_s))}{_more(own)}",
-            "a step waits for the slowest of its messages",
-            by_hand(host.name, "use a cable for {host}, or bring it nearer to the access point",
+        yield Match(
+_all_at(host, own),
+by_hand(host.name, "use a cable for {host}, or bring it nearer to the access point",
                     host=host.name),
-            link=(source_name, target_name),
-        )  # fmt: skip
+link=(source_name, target_name),
+shortest=echo_s[0],
+longest=echo_s[-1],
+median=median(echo_s),
+more=_more(own),
+)  # fmt: skip
 
 
 def _best_s(seen: Examination, pair: frozenset[str]) -> float:
@@ -265,39 +316,58 @@ def _radio(seen: Examination) -> Iterator[tuple[HostSeen, str]]:
             yield host, interface
 
 
-def _power_save(seen: Examination) -> Iterator[Finding]:
+@check(
+    "wifi-power-save",
+    question="Is the radio awake?",
+    reads=("health.wireless",),
+    severity="warning",
+    saw="the radio of {interface} of {host} saves power",
+    why="it sleeps between messages, and answers a tenth of a second late",
+    symptom="Steps are jittery: 5 ms, 90 ms, 7 ms, 110 ms.",
+    cause="A laptop's radio sleeps between beacons of the access point.",
+    fix="Switches power save off, until the next start or the next network.",
+    explains=("jitter",),
+)
+def wifi_power_save(seen: Examination) -> Iterator[Match]:
     for host, interface in _radio(seen):
         if part(host, "wireless", interface, "power_save") is True:
-            yield finding(
-                "wifi-power-save",
-                "warning",
+            yield Match(
                 host.name,
-                f"the radio of {interface} of {host.name} saves power",
-                "it sleeps between messages, and answers a tenth of a second late",
                 Fix(
                     host.name,
                     shell_line("iw dev {it} set power_save off", it=interface),
                     root=True,
                     undo=shell_line("iw dev {it} set power_save on", it=interface),
                 ),
+                interface=interface,
             )
 
 
-def _weak_signal(seen: Examination) -> Iterator[Finding]:
+@check(
+    "wifi-weak",
+    question="Is the radio near enough?",
+    reads=("health.wireless",),
+    severity="warning",
+    saw="{interface} of {host} hears its access point at {signal_dbm} dBm",
+    why="below -75 dBm a radio is slow and loses packets",
+    symptom="Slow and uneven steps over WiFi.",
+    cause="The signal is weak.",
+    fix="By hand: nearer, another channel, or a cable.",
+    explains=("jitter", "loss", "slow-link"),
+)
+def wifi_weak(seen: Examination) -> Iterator[Match]:
     for host, interface in _radio(seen):
         signal_dbm = part(host, "wireless", interface, "signal_dbm")
         if signal_dbm is not None and signal_dbm < _WEAK_DBM:
-            yield finding(
-                "wifi-weak",
-                "warning",
+            yield Match(
                 host.name,
-                f"{interface} of {host.name} hears its access point at {signal_dbm} dBm",
-                "below -75 dBm a radio is slow and loses packets",
                 by_hand(
                     host.name,
                     "bring {host} nearer to the access point, or use a cable",
                     host=host.name,
                 ),
+                interface=interface,
+                signal_dbm=signal_dbm,
             )
 
 
@@ -315,7 +385,19 @@ def _goodputs(seen: Examination, pair: _Pair) -> tuple[float, float, str] | None
     return max(used), best.goodput_bytes_per_s or 0.0, best.interface
 
 
-def _slow_link(seen: Examination) -> Iterator[Finding]:
+@check(
+    "slow-link",
+    question="Is every link as fast as it could be?",
+    reads=("dials",),
+    severity="warning",
+    saw="{source} to {target} at {interface}: {rate:bit/s}{other}{more}",
+    why="every step sends the model's gradients over it; `yoked plan` says what that costs",
+    symptom="Two hosts are slower than one; all-reduce takes most of a step.",
+    cause="WiFi, 100 Mbit/s, or a VPN beside a faster cable.",
+    fix="Measures all interfaces and takes the fastest; where there is no other, a cable.",
+    on_cluster="nccl-tests' busbw far below the wire's rate says the same.",
+)
+def slow_link(seen: Examination) -> Iterator[Match]:
     found = {
         pair: rates
         for source, target in _open_pairs(seen)
@@ -327,118 +409,25 @@ def _slow_link(seen: Examination) -> Iterator[Finding]:
         (source_name, target_name), (rate, best, interface) = next(iter(own.items()))
         faster = rate < _FAR_BELOW * best
         other = f"; {interface} gives {format_bit_per_s(8 * best)}" if faster else ""
-        yield finding(
-            "slow-link",
-            "warning",
+        yield Match(
             _all_at(host, own),
-            f"{source_name} to {target_name} at {chosen_interface(seen, seen.host(target_name))}: "
-            f"{format_bit_per_s(8 * rate)}{other}{_more(own)}",
-            "every step sends the model's gradients over it; `yoked plan` says what that costs",
             choose_again(seen)
             if faster
             else by_hand(host.name, "use a cable for {host}", host=host.name),
             link=(source_name, target_name),
+            interface=chosen_interface(seen, seen.host(target_name)),
+            rate=8 * rate,
+            other=other,
+            more=_more(own),
         )
 
 
 CHECKS = (
-    Check(
-        "mtu",
-        "Do full-size packets pass on every link?",
-        ("dials",),
-        "error",
-        page(
-            symptom="The rendezvous works, small tensors are exchanged, the first large one hangs; "
-            "ssh hangs when much is printed.",
-            cause="A VPN, a tunnel or a switch without jumbo frames carries less than the MTU of "
-            "both ends, and no message says so. Unequal ends alone are settled by TCP.",
-            fix="Tries with ping which size passes, and gives the way to the peer that MTU, until "
-            "the next start; a router on that way stays in it. One end is enough: the other is "
-            "told by TCP. Where a VPN is the cause, set the MTU in its configuration.",
-            elsewhere="Kubernetes: an overlay (VXLAN takes 50 bytes) on nodes that think they have "
-            "1500. NCCL hangs in its first all-reduce.",
-        ),
-        _black_hole,
-        explains=("world-failed", "loss", "jitter", "slow-link"),
-        quick=True,
-    ),
-    Check(
-        "bulk-stalls",
-        "Does a long transfer come to its end on every link?",
-        ("dials",),
-        "error",
-        page(
-            symptom="Steps begin, then `Connection reset by peer`, or a stall.",
-            cause="A bad cable or switch, a radio that gives up, a firewall that ends connections.",
-            fix="By hand.",
-        ),
-        _bulk_stalls,
-        explains=("world-failed", "loss", "jitter", "slow-link"),
-        quick=True,
-    ),
-    Check(
-        "loss",
-        "Do all packets arrive?",
-        ("dials",),
-        "warning",
-        page(
-            symptom="Some steps take a fifth of a second longer, without a pattern.",
-            cause="Packets are lost: a bad cable, a full queue, a weak radio.",
-            fix="By hand.",
-            elsewhere="`NCCL WARN ... IB timeout` on a fabric that loses packets.",
-        ),
-        _lossy,
-        explains=("jitter", "slow-link"),
-    ),
-    Check(
-        "wifi-power-save",
-        "Is the radio awake?",
-        ("health.wireless",),
-        "warning",
-        page(
-            symptom="Steps are jittery: 5 ms, 90 ms, 7 ms, 110 ms.",
-            cause="A laptop's radio sleeps between beacons of the access point.",
-            fix="Switches power save off, until the next start or the next network.",
-        ),
-        _power_save,
-        explains=("jitter",),
-    ),
-    Check(
-        "wifi-weak",
-        "Is the radio near enough?",
-        ("health.wireless",),
-        "warning",
-        page(
-            symptom="Slow and uneven steps over WiFi.",
-            cause="The signal is weak.",
-            fix="By hand: nearer, another channel, or a cable.",
-        ),
-        _weak_signal,
-        explains=("jitter", "loss", "slow-link"),
-    ),
-    Check(
-        "jitter",
-        "Do messages take about the same time?",
-        ("dials",),
-        "warning",
-        page(
-            symptom="Step times vary by tens of milliseconds, and all ranks wait.",
-            cause="Radio, a VPN over the internet, or a host whose cores are all busy.",
-            fix="By hand: a cable.",
-        ),
-        _jitter,
-    ),
-    Check(
-        "slow-link",
-        "Is every link as fast as it could be?",
-        ("dials",),
-        "warning",
-        page(
-            symptom="Two hosts are slower than one; all-reduce takes most of a step.",
-            cause="WiFi, 100 Mbit/s, or a VPN beside a faster cable.",
-            fix="Measures all interfaces and takes the fastest; where there is no other, a cable.",
-            elsewhere="nccl-tests' busbw far below the wire's rate says the same.",
-        ),
-        _slow_link,
-    ),
+    mtu,
+    bulk_stalls,
+    loss,
+    wifi_power_save,
+    wifi_weak,
+    jitter,
+    slow_link,
 )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from yoked.doctor.check import Check, page
-from yoked.doctor.checks.reading import at, by_hand, finding, listed, mapping, part
-from yoked.doctor.checks.startfiles import take_out_variable
-from yoked.records.examination import Examination, Finding, Fix, HostSeen, Severity
+from yoked.doctor.check import Match, check, listed
+from yoked.doctor.checks.reading import at, mapping, part
+from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.startfiles import take_out_variable
+from yoked.records.examination import Examination, Fix, HostSeen, Severity
 from yoked.records.shell import Line, shell_line
-from yoked.units import format_bytes
 
 # Source: NEEDED_BYTES of yoked.agent.jobs.
 _JOB_BYTES = 64 << 20
@@ -55,7 +55,20 @@ def _needed_bytes(seen: Examination, host: HostSeen) -> int:
     return _JOB_BYTES + one * keeps
 
 
-def _disk_full(seen: Examination) -> Iterator[Finding]:
+@check(
+    "disk-full",
+    question="Is there room for logs and checkpoints?",
+    reads=("health.folders",),
+    severity="error",
+    saw="{least:bytes} are free for {paths} on {host}; a run needs {wanted:bytes}",
+    why="the first log line or checkpoint that does not fit ends the run",
+    symptom="`OSError: [Errno 28] No space left on device` at the first checkpoint.",
+    cause="The disk, or the user's quota, is full. A checkpoint has weights and the "
+    "optimizer's state, and a new one is whole before an old one goes.",
+    fix="By hand: only you know what can go.",
+    explains=("world-failed", "folder-denied"),
+)
+def disk_full(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         needed = _needed_bytes(seen, host)
         folders = _folders(host, *_WRITTEN) or {
@@ -70,16 +83,15 @@ def _disk_full(seen: Examination) -> Iterator[Finding]:
         }
         if full:
             least = min((each.get("free_bytes") or 0) for each in full.values())
-            yield finding(
-                "disk-full",
-                _severity(full),
-                host.name,
-                f"{format_bytes(least)} are free for {_shown(full)} on {host.name}; a run needs "
-                f"{format_bytes(needed if 'state' in full else _JOB_BYTES)}",
-                "the first log line or checkpoint that does not fit ends the run",
-                by_hand(host.name, "make room: `du -xh -d1 {place} | sort -h`; `yoked clean` "
+            yield Match(
+host.name,
+by_hand(host.name, "make room: `du -xh -d1 {place} | sort -h`; `yoked clean` "
                                    "removes runs that are over", place=_place(full)),
-            )  # fmt: skip
+severity=_severity(full),
+least=least,
+paths=_shown(full),
+wanted=needed if 'state' in full else _JOB_BYTES,
+)  # fmt: skip
 
 
 def _is_full(folder: _Folder, needed_bytes: int) -> bool:
@@ -93,7 +105,19 @@ def _place(folders: Mapping[str, _Folder]) -> str:
     return str(next(iter(folders.values())).get("path"))
 
 
-def _no_inodes(seen: Examination) -> Iterator[Finding]:
+@check(
+    "no-inodes",
+    question="Can more files be made?",
+    reads=("health.folders",),
+    severity="error",
+    saw="{paths} on {host} can take {least:,} more files, however small",
+    why="the run ends with `No space left on device`, although df shows room",
+    symptom="`No space left on device`, although `df` shows room; `df -i` shows none.",
+    cause="Millions of small files: caches, mails, container layers.",
+    fix="By hand.",
+    explains=("disk-full", "folder-denied", "world-failed"),
+)
+def no_inodes(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         empty = {
             name: each
@@ -102,19 +126,31 @@ def _no_inodes(seen: Examination) -> Iterator[Finding]:
         }
         if empty:
             least = min(each["free_inodes"] for each in empty.values())
-            yield finding(
-                "no-inodes",
-                _severity(empty),
-                host.name,
-                f"{_shown(empty)} on {host.name} can take {least:,} more files, however small",
-                "the run ends with `No space left on device`, although df shows room",
-                by_hand(host.name, "find the folder with the most files, and remove what is not "
+            yield Match(
+host.name,
+by_hand(host.name, "find the folder with the most files, and remove what is not "
                                    "needed: `du --inodes -x -d2 {place} | sort -n`",
                         place=_place(empty)),
-            )  # fmt: skip
+severity=_severity(empty),
+paths=_shown(empty),
+least=least,
+)  # fmt: skip
 
 
-def _read_only(seen: Examination) -> Iterator[Finding]:
+@check(
+    "read-only",
+    question="Can the folders of a run be written to?",
+    reads=("health.folders",),
+    severity="error",
+    saw="the file system of {paths} on {host} is mounted read-only",
+    why="nothing can be written there; the kernel does this after errors of a disk: see "
+    "`dmesg` first",
+    symptom="`OSError: [Errno 30] Read-only file system`.",
+    cause="The kernel mounted it so after errors, or somebody did.",
+    fix="Mounts it for writing again. After errors of a disk, save your files first.",
+    explains=("world-failed", "folder-denied", "disk-full"),
+)
+def read_only(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         locked = {
             name: each
@@ -123,14 +159,11 @@ def _read_only(seen: Examination) -> Iterator[Finding]:
         }
         if locked:
             paths = dict.fromkeys(str(each["path"]) for each in locked.values())
-            yield finding(
-                "read-only",
-                _severity(locked),
+            yield Match(
                 host.name,
-                f"the file system of {_shown(locked)} on {host.name} is mounted read-only",
-                "nothing can be written there; the kernel does this after errors of a disk: see "
-                "`dmesg` first",
                 *dict.fromkeys(_remount(host, path) for path in paths),
+                severity=_severity(locked),
+                paths=_shown(locked),
             )
 
 
@@ -148,7 +181,21 @@ def _remount(host: HostSeen, path: str) -> Fix:
     return Fix(host.name, remount("rw"), root=True, undo=remount("ro"))
 
 
-def _denied(seen: Examination) -> Iterator[Finding]:
+@check(
+    "folder-denied",
+    question="Do the folders of a run belong to its user?",
+    reads=("health.folders",),
+    severity="error",
+    saw="nothing can be written to {paths} on {host}: {said}{owned}",
+    why="a run keeps its job, its logs and its caches there",
+    symptom="`PermissionError: [Errno 13] Permission denied: '/home/ada/.cache/...'`.",
+    cause="A program that was once started with sudo made ~/.cache or ~/.local its own.",
+    fix="Gives the folder to the user, where it lies in the home. By hand elsewhere: "
+    "others may have files there.",
+    on_cluster="Kubernetes: a volume without fsGroup.",
+    explains=("world-failed",),
+)
+def folder_denied(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         closed = {
             name: each
@@ -163,13 +210,13 @@ def _denied(seen: Examination) -> Iterator[Finding]:
         uid = host.facts.get("uid")
         owners = {int(each.get("owner_uid", uid)) for each in closed.values()} - {uid}
         owned = f"; it belongs to user number {listed(map(str, sorted(owners)))}" if owners else ""
-        yield finding(
-            "folder-denied",
-            _severity(closed),
+        yield Match(
             host.name,
-            f"nothing can be written to {_shown(closed)} on {host.name}: {said}{owned}",
-            "a run keeps its job, its logs and its caches there",
             *(_hand_over(host, name, str(each["path"]), uid) for name, each in closed.items()),
+            severity=_severity(closed),
+            paths=_shown(closed),
+            said=said,
+            owned=owned,
         )
 
 
@@ -199,7 +246,19 @@ def _is_below(path: str, home: str) -> bool:
     return len(own.parts) > 1 and own in place.parents and ".." not in place.parts
 
 
-def _hangs(seen: Examination) -> Iterator[Finding]:
+@check(
+    "folder-hangs",
+    question="Do the folders of a run answer?",
+    reads=("health.folders",),
+    severity="error",
+    saw="{paths} on {host} gave no answer: {error}",
+    why="a file server that is gone stops every process that looks there",
+    symptom="A process that cannot be killed, state D; `ls` hangs.",
+    cause="A network folder whose server is gone.",
+    fix="By hand.",
+    explains=("world-failed",),
+)
+def folder_hangs(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         hung = {
             name: each
@@ -207,37 +266,62 @@ def _hangs(seen: Examination) -> Iterator[Finding]:
             if each.get("error") and "writable" not in each
         }
         if hung:
-            yield finding(
-                "folder-hangs",
-                "error",
+            yield Match(
                 host.name,
-                f"{_shown(hung)} on {host.name} gave no answer: "
-                f"{next(iter(hung.values()))['error']}",
-                "a file server that is gone stops every process that looks there",
                 by_hand(host.name, "see `mount`: bring the file server up, or unmount the folder"),
+                paths=_shown(hung),
+                error=next(iter(hung.values()))["error"],
             )
 
 
-def _temporary(seen: Examination) -> Iterator[Finding]:
+@check(
+    "tmp-missing",
+    question="Is there a folder for temporary files?",
+    reads=("health.folders",),
+    severity="warning",
+    saw={
+        "": "there is no folder {path} on {host}, where temporary files go",
+        "set": "there is no folder {path} on {host}, where temporary files go (TMPDIR)",
+    },
+    why="compilers and programs that do not look elsewhere fail",
+    symptom="`FileNotFoundError: No usable temporary directory found`, or a compiler that "
+    "cannot create its files.",
+    cause="TMPDIR names a folder that is not there: one of a job that is over.",
+    fix="Takes TMPDIR out of the shell's start file.",
+    on_cluster="Slurm jobs on other nodes inherit TMPDIR of the login node.",
+    explains=("noexec", "folder-denied", "disk-full"),
+)
+def tmp_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         folder = _folders(host, "tmp").get("tmp", {})
         if folder.get("exists") is False:
             path = str(folder.get("path"))
             set_by = part(host, "environment", "TMPDIR")
-            yield finding(
-                "tmp-missing",
-                "warning",
+            yield Match(
                 host.name,
-                f"there is no folder {path} on {host.name}, where temporary files go"
-                + (" (TMPDIR)" if set_by else ""),
-                "compilers and programs that do not look elsewhere fail",
                 take_out_variable(host.name, "TMPDIR")
                 if set_by
                 else Fix(host.name, shell_line("mkdir -m 1777 {path}", path=path), root=True),
+                how="set" if set_by else "",
+                path=path,
             )
 
 
-def _no_exec(seen: Examination) -> Iterator[Finding]:
+@check(
+    "noexec",
+    question="Can what is compiled be loaded where it is written?",
+    reads=("health.folders",),
+    severity="warning",
+    saw="the file system of {paths} on {host} is mounted noexec",
+    why="what is compiled there cannot be loaded: `failed to map segment from shared "
+    "object`; torch.compile and yoked's kernels fall back to slower ways",
+    symptom="`ImportError: ... failed to map segment from shared object`, by torch.compile "
+    "or an extension.",
+    cause="The folder for temporary files, or the home, is mounted noexec.",
+    fix="Lets programs run there, until the next start. Where noexec is meant, `export "
+    "TMPDIR=/var/tmp` in the shell's start file does as well.",
+)
+def noexec(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         closed = {
             name: each
@@ -245,15 +329,7 @@ def _no_exec(seen: Examination) -> Iterator[Finding]:
             if each.get("noexec")
         }
         if closed:
-            yield finding(
-                "noexec",
-                "warning",
-                host.name,
-                f"the file system of {_shown(closed)} on {host.name} is mounted noexec",
-                "what is compiled there cannot be loaded: `failed to map segment from shared "
-                "object`; torch.compile and yoked's kernels fall back to slower ways",
-                _executable(host, closed),
-            )
+            yield Match(host.name, _executable(host, closed), paths=_shown(closed))
 
 
 def _executable(host: HostSeen, folders: Mapping[str, _Folder]) -> Fix:
@@ -267,31 +343,53 @@ def _executable(host: HostSeen, folders: Mapping[str, _Folder]) -> Fix:
     return Fix(host.name, remount("exec"), root=True, undo=remount("noexec"))
 
 
-def _shared_memory(seen: Examination) -> Iterator[Finding]:
+@check(
+    "shared-memory",
+    question="Is there shared memory?",
+    reads=("health.folders",),
+    severity="warning",
+    saw={
+        "closed": "{host} has no shared memory that can be written: {error}",
+        "small": "{host} has {free:bytes} of shared memory left (/dev/shm)",
+    },
+    why="workers of a DataLoader die with `Bus error`, and NCCL between the GPUs of a host "
+    "fails; in a container, start it with --shm-size=2g",
+    symptom="`Bus error (core dumped)`; `RuntimeError: unable to write to file </torch_...>`.",
+    cause="Docker gives a container 64 MiB of /dev/shm.",
+    fix="Makes it larger, until the next start; a container is started with --shm-size.",
+    on_cluster="Kubernetes: mount an emptyDir of medium Memory at /dev/shm. NCCL: "
+    "`NCCL WARN ... failed to extend /dev/shm`.",
+)
+def shared_memory(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         folder = _folders(host, "shm").get("shm")
         free = at(folder, "free_bytes")
         if folder is None or (free is None and folder.get("writable") is None):
             continue
-        size = "--shm-size=2g"
-        if folder.get("exists") is False or folder.get("writable") is False:
-            saw = f"{host.name} has no shared memory that can be written: {folder.get('error')}"
-        elif free is not None and free < _SHM_BYTES:
-            saw = f"{host.name} has {format_bytes(free)} of shared memory left (/dev/shm)"
-        else:
+        closed = folder.get("exists") is False or folder.get("writable") is False
+        if not closed and (free is None or free >= _SHM_BYTES):
             continue
-        yield finding(
-            "shared-memory",
-            "warning",
+        yield Match(
             host.name,
-            saw,
-            "workers of a DataLoader die with `Bus error`, and NCCL between the GPUs of a host "
-            f"fails; in a container, start it with {size}",
             Fix(host.name, shell_line("mount -o remount,size=2g /dev/shm"), root=True),
+            how="closed" if closed else "small",
+            error=folder.get("error"),
+            free=free,
         )
 
 
-def _remote_folder(seen: Examination) -> Iterator[Finding]:
+@check(
+    "remote-folder",
+    question="Are logs and caches on a local disk?",
+    reads=("health.folders",),
+    severity="warning",
+    saw="a network file system ({kind}) holds {paths} on {host}",
+    why="logs and checkpoints wait for the server, and share the wire with the gradients",
+    symptom="Now and then a step takes seconds.",
+    cause="The home folder is on a file server.",
+    fix="By hand: folders of a local disk for state and cache.",
+)
+def remote_folder(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         far = {
             name: each
@@ -300,149 +398,26 @@ def _remote_folder(seen: Examination) -> Iterator[Finding]:
         }
         if far:
             kind = next(iter(far.values()))["filesystem"]
-            yield finding(
-                "remote-folder",
-                "warning",
+            yield Match(
                 host.name,
-                f"a network file system ({kind}) holds {_shown(far)} on {host.name}",
-                "logs and checkpoints wait for the server, and share the wire with the gradients",
                 by_hand(
                     host.name,
                     "set XDG_STATE_HOME and XDG_CACHE_HOME to folders of a local disk, in the "
                     "shell's start file",
                 ),
+                kind=kind,
+                paths=_shown(far),
             )
 
 
-_Run = Callable[[Examination], Iterator[Finding]]
-
-
-def _check(name: str, severity: Severity, run: _Run, question: str, text: str,
-           *explains: str) -> Check:  # fmt: skip
-    return Check(name, question, ("health.folders",), severity, text, run, explains=explains)
-
-
 CHECKS = (
-    _check(
-        "folder-hangs",
-        "error",
-        _hangs,
-        "Do the folders of a run answer?",
-        page(
-            symptom="A process that cannot be killed, state D; `ls` hangs.",
-            cause="A network folder whose server is gone.",
-            fix="By hand.",
-        ),
-        "world-failed",
-    ),
-    _check(
-        "read-only",
-        "error",
-        _read_only,
-        "Can the folders of a run be written to?",
-        page(
-            symptom="`OSError: [Errno 30] Read-only file system`.",
-            cause="The kernel mounted it so after errors, or somebody did.",
-            fix="Mounts it for writing again. After errors of a disk, save your files first.",
-        ),
-        "world-failed",
-        "folder-denied",
-        "disk-full",
-    ),
-    _check(
-        "folder-denied",
-        "error",
-        _denied,
-        "Do the folders of a run belong to its user?",
-        page(
-            symptom="`PermissionError: [Errno 13] Permission denied: '/home/ada/.cache/...'`.",
-            cause="A program that was once started with sudo made ~/.cache or ~/.local its own.",
-            fix="Gives the folder to the user, where it lies in the home. By hand elsewhere: "
-            "others may have files there.",
-            elsewhere="Kubernetes: a volume without fsGroup.",
-        ),
-        "world-failed",
-    ),
-    _check(
-        "disk-full",
-        "error",
-        _disk_full,
-        "Is there room for logs and checkpoints?",
-        page(
-            symptom="`OSError: [Errno 28] No space left on device` at the first checkpoint.",
-            cause="The disk, or the user's quota, is full. A checkpoint has weights and the "
-            "optimizer's state, and a new one is whole before an old one goes.",
-            fix="By hand: only you know what can go.",
-        ),
-        "world-failed",
-        "folder-denied",
-    ),
-    _check(
-        "no-inodes",
-        "error",
-        _no_inodes,
-        "Can more files be made?",
-        page(
-            symptom="`No space left on device`, although `df` shows room; `df -i` shows none.",
-            cause="Millions of small files: caches, mails, container layers.",
-            fix="By hand.",
-        ),
-        "disk-full",
-        "folder-denied",
-        "world-failed",
-    ),
-    _check(
-        "tmp-missing",
-        "warning",
-        _temporary,
-        "Is there a folder for temporary files?",
-        page(
-            symptom="`FileNotFoundError: No usable temporary directory found`, or a compiler that "
-            "cannot create its files.",
-            cause="TMPDIR names a folder that is not there: one of a job that is over.",
-            fix="Takes TMPDIR out of the shell's start file.",
-            elsewhere="Slurm jobs on other nodes inherit TMPDIR of the login node.",
-        ),
-        "noexec",
-        "folder-denied",
-        "disk-full",
-    ),
-    _check(
-        "noexec",
-        "warning",
-        _no_exec,
-        "Can what is compiled be loaded where it is written?",
-        page(
-            symptom="`ImportError: ... failed to map segment from shared object`, by torch.compile "
-            "or an extension.",
-            cause="The folder for temporary files, or the home, is mounted noexec.",
-            fix="Lets programs run there, until the next start. Where noexec is meant, `export "
-            "TMPDIR=/var/tmp` in the shell's start file does as well.",
-        ),
-    ),
-    _check(
-        "shared-memory",
-        "warning",
-        _shared_memory,
-        "Is there shared memory?",
-        page(
-            symptom="`Bus error (core dumped)`; `RuntimeError: unable to write to file "
-            "</torch_...>`.",
-            cause="Docker gives a container 64 MiB of /dev/shm.",
-            fix="Makes it larger, until the next start; a container is started with --shm-size.",
-            elsewhere="Kubernetes: mount an emptyDir of medium Memory at /dev/shm. NCCL: "
-            "`NCCL WARN ... failed to extend /dev/shm`.",
-        ),
-    ),
-    _check(
-        "remote-folder",
-        "warning",
-        _remote_folder,
-        "Are logs and caches on a local disk?",
-        page(
-            symptom="Now and then a step takes seconds.",
-            cause="The home folder is on a file server.",
-            fix="By hand: folders of a local disk for state and cache.",
-        ),
-    ),
+    folder_hangs,
+    read_only,
+    folder_denied,
+    disk_full,
+    no_inodes,
+    tmp_missing,
+    noexec,
+    shared_memory,
+    remote_folder,
 )

@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from yoked.doctor.check import Check, page
-from yoked.doctor.checks.installing import get_torch
-from yoked.doctor.checks.reading import (
-    by_hand,
-    edit_entry,
-    finding,
-    listed,
-    mapping,
-    part,
-    plural,
-)
-from yoked.doctor.checks.startfiles import take_out_variable
+from yoked.doctor.check import Match, check, listed
+from yoked.doctor.checks.reading import mapping, part
+from yoked.doctor.repairs.fleet import edit_entry
+from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.packages import get_torch
+from yoked.doctor.repairs.startfiles import take_out_variable
 from yoked.fleet.model import usable_gpus
-from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import shell_line
 
 _HIDDEN = ("", "-1", "NoDevFiles")
@@ -38,7 +32,24 @@ def _take_what_is_there(seen: Examination, host: HostSeen) -> Fix:
     return edit_entry(seen, host.name, 's/^device *=.*/device = "auto"/')
 
 
-def _no_device(seen: Examination) -> Iterator[Finding]:
+@check(
+    "device-missing",
+    question="Is the device of yoked.toml there?",
+    reads=("facts",),
+    severity="error",
+    saw='yoked.toml has device = "{device}" for {host}: {what}',
+    why="a rank there ends with `Torch not compiled with CUDA enabled` or `No CUDA GPUs are "
+    "available`",
+    symptom="`AssertionError: Torch not compiled with CUDA enabled`, `RuntimeError: No "
+    "CUDA GPUs are available`.",
+    cause="yoked.toml asks for a device that the host does not have.",
+    fix='Writes `device = "auto"`: a GPU where there is one, else the CPU.',
+    on_cluster="Slurm: the job did not ask for `--gres=gpu`; Kubernetes: no "
+    "`nvidia.com/gpu` among its limits.",
+    explains=(*_AFTER, "gpu-driver"),
+    quick=True,
+)
+def device_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         device, system = _device(host), host.facts.get("os")
         if device == "cuda" and "gpus" in host.facts and not _gpus(host):
@@ -48,29 +59,37 @@ def _no_device(seen: Examination) -> Iterator[Finding]:
             what = f"mps is Apple's, and it runs {system}"
         else:
             continue
-        yield finding(
-            "device-missing",
-            "error",
+        yield Match(
             host.name,
-            f'yoked.toml has device = "{device}" for {host.name}: {what}',
-            "a rank there ends with `Torch not compiled with CUDA enabled` or `No CUDA GPUs are "
-            "available`",
             _take_what_is_there(seen, host),
+            device=device,
+            what=what,
         )
 
 
-def _driver(seen: Examination) -> Iterator[Finding]:
+@check(
+    "gpu-driver",
+    question="Does the GPU's driver work?",
+    reads=("health.gpu",),
+    severity="error",
+    saw="the GPU of {host} cannot be used: {error}",
+    why="torch sees no GPU, and would train on the CPU",
+    symptom="`NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA "
+    "driver`, `Driver/library version mismatch`.",
+    cause="No driver, one that was renewed without a restart, or no permission for /dev/nvidia*.",
+    fix="Gives the user the groups of the GPU; the rest is by hand.",
+    explains=(*_AFTER, "gpu-unused"),
+)
+def gpu_driver(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         error = part(host, "gpu", "error")
         if not error or _device(host) in ("cpu", "mps"):
             continue
-        yield finding(
-            "gpu-driver",
-            "error" if _device(host) == "cuda" else "warning",
+        yield Match(
             host.name,
-            f"the GPU of {host.name} cannot be used: {error}",
-            "torch sees no GPU, and would train on the CPU",
             *_mend_driver(host, str(error)),
+            severity="error" if _device(host) == "cuda" else "warning",
+            error=error,
         )
 
 
@@ -86,7 +105,20 @@ def _mend_driver(host: HostSeen, error: str) -> tuple[Fix, ...]:
     )
 
 
-def _unused(seen: Examination) -> Iterator[Finding]:
+@check(
+    "gpu-unused",
+    question="Can torch use the GPU that is there?",
+    reads=("torch", "facts"),
+    severity="error",
+    saw="{host} has {gpus:plural GPU} ({names}), and {reason}",
+    why="it would train on the CPU, many times slower",
+    symptom="A host with a GPU trains at the speed of its CPU.",
+    cause="The CPU's build of torch, or one for a newer CUDA than the driver knows. A GPU "
+    "of AMD is asked for where yoked.toml names it, or torch is built for ROCm.",
+    fix="Makes an environment with the build for NVIDIA's GPUs; others are by hand.",
+    explains=_AFTER,
+)
+def gpu_unused(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         told = mapping(host.torch)
         gpus, device = usable_gpus(host.facts), _device(host)
@@ -98,13 +130,13 @@ def _unused(seen: Examination) -> Iterator[Finding]:
             continue
         saw, fix = _unused_amd(host) if amd else _unused_nvidia(seen, host)
         names = listed(dict.fromkeys(str(each.get("name")) for each in gpus))
-        yield finding(
-            "gpu-unused",
-            "error" if device == "cuda" else "warning",
+        yield Match(
             host.name,
-            f"{host.name} has {plural(len(gpus), 'GPU')} ({names}), and {saw}",
-            "it would train on the CPU, many times slower",
             *fix,
+            severity="error" if device == "cuda" else "warning",
+            gpus=len(gpus),
+            names=names,
+            reason=saw,
         )
 
 
@@ -130,7 +162,20 @@ def _unused_nvidia(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, .
     return f"its torch (CUDA {build}) cannot use it", (fix,)
 
 
-def _hidden(seen: Examination) -> Iterator[Finding]:
+@check(
+    "gpu-hidden",
+    question="Is the GPU visible?",
+    reads=("health.environment", "facts"),
+    severity="error",
+    saw='CUDA_VISIBLE_DEVICES is "{setting}" on {host}, which hides {gpus:plural GPU}',
+    why="torch sees no GPU, and would train on the CPU",
+    symptom="`torch.cuda.is_available()` is False, and nvidia-smi shows the GPU.",
+    cause="A start file of the shell sets CUDA_VISIBLE_DEVICES to nothing.",
+    fix="Makes that line a comment.",
+    explains=(*_AFTER, "gpu-unused"),
+    quick=True,
+)
+def gpu_hidden(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         environment = mapping(part(host, "environment"))
         value = environment.get("CUDA_VISIBLE_DEVICES")
@@ -138,102 +183,37 @@ def _hidden(seen: Examination) -> Iterator[Finding]:
             continue
         if _device(host) in ("cpu", "mps"):
             continue
-        yield finding(
-            "gpu-hidden",
-            "error" if _device(host) == "cuda" else "warning",
+        yield Match(
             host.name,
-            f'CUDA_VISIBLE_DEVICES is "{value}" on {host.name}, which hides '
-            f"{plural(len(_gpus(host)), 'GPU')}",
-            "torch sees no GPU, and would train on the CPU",
             take_out_variable(host.name, "CUDA_VISIBLE_DEVICES"),
+            severity="error" if _device(host) == "cuda" else "warning",
+            setting=value,
+            gpus=len(_gpus(host)),
         )
 
 
-def _nccl(seen: Examination) -> Iterator[Finding]:
+@check(
+    "nccl-missing",
+    question="Does torch have NCCL where GPUs train?",
+    reads=("torch",),
+    severity="warning",
+    saw="the torch of {host} was built without NCCL",
+    why="gradients of GPUs would travel by Gloo, through the CPU's memory",
+    symptom="`Distributed package doesn't have NCCL built in`.",
+    cause="A build of torch without it.",
+    fix="Installs the usual build.",
+)
+def nccl_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         told = mapping(host.torch)
         if told.get("nccl") is False and told.get("cuda_build") and _device(host) == "cuda":
-            yield finding(
-                "nccl-missing",
-                "warning",
-                host.name,
-                f"the torch of {host.name} was built without NCCL",
-                "gradients of GPUs would travel by Gloo, through the CPU's memory",
-                *get_torch(seen, host, told.get("torch"), "--anew"),
-            )
+            yield Match(host.name, *get_torch(seen, host, told.get("torch"), "--anew"))
 
 
 CHECKS = (
-    Check(
-        "device-missing",
-        "Is the device of yoked.toml there?",
-        ("facts",),
-        "error",
-        page(
-            symptom="`AssertionError: Torch not compiled with CUDA enabled`, `RuntimeError: No "
-            "CUDA GPUs are available`.",
-            cause="yoked.toml asks for a device that the host does not have.",
-            fix='Writes `device = "auto"`: a GPU where there is one, else the CPU.',
-            elsewhere="Slurm: the job did not ask for `--gres=gpu`; Kubernetes: no "
-            "`nvidia.com/gpu` among its limits.",
-        ),
-        _no_device,
-        explains=(*_AFTER, "gpu-driver"),
-        quick=True,
-    ),
-    Check(
-        "gpu-hidden",
-        "Is the GPU visible?",
-        ("health.environment", "facts"),
-        "error",
-        page(
-            symptom="`torch.cuda.is_available()` is False, and nvidia-smi shows the GPU.",
-            cause="A start file of the shell sets CUDA_VISIBLE_DEVICES to nothing.",
-            fix="Makes that line a comment.",
-        ),
-        _hidden,
-        explains=(*_AFTER, "gpu-unused"),
-        quick=True,
-    ),
-    Check(
-        "gpu-driver",
-        "Does the GPU's driver work?",
-        ("health.gpu",),
-        "error",
-        page(
-            symptom="`NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA "
-            "driver`, `Driver/library version mismatch`.",
-            cause="No driver, one that was renewed without a restart, or no permission for "
-            "/dev/nvidia*.",
-            fix="Gives the user the groups of the GPU; the rest is by hand.",
-        ),
-        _driver,
-        explains=(*_AFTER, "gpu-unused"),
-    ),
-    Check(
-        "gpu-unused",
-        "Can torch use the GPU that is there?",
-        ("torch", "facts"),
-        "error",
-        page(
-            symptom="A host with a GPU trains at the speed of its CPU.",
-            cause="The CPU's build of torch, or one for a newer CUDA than the driver knows. A GPU "
-            "of AMD is asked for where yoked.toml names it, or torch is built for ROCm.",
-            fix="Makes an environment with the build for NVIDIA's GPUs; others are by hand.",
-        ),
-        _unused,
-        explains=_AFTER,
-    ),
-    Check(
-        "nccl-missing",
-        "Does torch have NCCL where GPUs train?",
-        ("torch",),
-        "warning",
-        page(
-            symptom="`Distributed package doesn't have NCCL built in`.",
-            cause="A build of torch without it.",
-            fix="Installs the usual build.",
-        ),
-        _nccl,
-    ),
+    device_missing,
+    gpu_hidden,
+    gpu_driver,
+    gpu_unused,
+    nccl_missing,
 )

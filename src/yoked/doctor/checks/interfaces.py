@@ -6,23 +6,21 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from yoked.doctor.check import Check, page
+from yoked.doctor.check import Match, check, listed
 from yoked.doctor.checks.reading import (
     addresses,
     at,
-    by_hand,
-    choose_again,
     chosen_address,
-    finding,
     former_address,
     host_of_address,
-    listed,
     own_interfaces,
     part,
     prefix_of,
     version_of,
 )
-from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.doctor.repairs.fleet import choose_again
+from yoked.doctor.repairs.manual import by_hand
+from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import Line, shell_line
 
 _LINKS = (
@@ -54,64 +52,112 @@ def several(seen: Examination) -> tuple[HostSeen, ...]:
     return seen.up if len(seen.hosts) > 1 else ()
 
 
-def _interface_gone(seen: Examination) -> Iterator[Finding]:
+@check(
+    "interface-gone",
+    question="Is the interface of yoked.toml there on every host?",
+    reads=("interfaces", "health.links"),
+    severity="error",
+    saw="{host} has no interface {wanted}, which yoked.toml names; it has {present:list}",
+    why="the run would have no address there",
+    symptom="`RuntimeError: [enforce fail at .../tcp/device.cc] ifa != nullptr. Unable to "
+    "find address for: enp4s0`.",
+    cause="An adapter was unplugged or has another name: USB adapters are named by their "
+    "port or MAC.",
+    fix="Finds out anew, with traffic, which interface each host can use.",
+    on_cluster="NCCL: `Bootstrap : no socket interface found`, when NCCL_SOCKET_IFNAME "
+    "names one that a node does not have.",
+    explains=(*_LINKS, "no-interface"),
+    quick=True,
+)
+def interface_gone(seen: Examination) -> Iterator[Match]:
     for host in several(seen):
         wanted, known = _wanted(host), set(own_interfaces(host))
         links = part(host, "links")
         if wanted is None or not known or links is None:
             continue
         if wanted not in known and wanted.partition(":")[0] not in links:
-            yield finding(
-                "interface-gone",
-                "error",
+            yield Match(
                 host.name,
-                f"{host.name} has no interface {wanted}, which yoked.toml names; it has "
-                f"{listed(sorted(each for each in links if each != 'lo'))}",
-                "the run would have no address there",
                 choose_again(seen),
+                wanted=wanted,
+                present=sorted(each for each in links if each != "lo"),
             )
 
 
-def _interface_down(seen: Examination) -> Iterator[Finding]:
+@check(
+    "interface-down",
+    question="Is that interface switched on?",
+    reads=("health.links",),
+    severity="error",
+    saw="{wanted} of {host} is switched off",
+    why="nobody reaches the host at the address that the run would use",
+    symptom="`Unable to find address for: eth0`, and `No route to host` from the others.",
+    cause="Somebody, or a network manager, switched it off.",
+    fix="Switches it on.",
+    explains=(*_LINKS, *NAMES, "no-address", "no-interface"),
+    quick=True,
+)
+def interface_down(seen: Examination) -> Iterator[Match]:
     for host in several(seen):
         wanted = _wanted(host)
         if wanted and at(link_of(host, wanted), "up") is False:
-            yield finding(
-                "interface-down",
-                "error",
+            yield Match(
                 host.name,
-                f"{wanted} of {host.name} is switched off",
-                "nobody reaches the host at the address that the run would use",
                 Fix(
                     host.name,
                     shell_line("ip link set dev {it} up", it=wanted),
                     root=True,
                     undo=shell_line("ip link set dev {it} down", it=wanted),
                 ),
+                wanted=wanted,
             )
 
 
-def _no_carrier(seen: Examination) -> Iterator[Finding]:
+@check(
+    "no-carrier",
+    question="Does that interface have a signal?",
+    reads=("health.links",),
+    severity="error",
+    saw="{wanted} of {host} is on, but has no signal",
+    why="the cable is out, or the switch or access point is off",
+    symptom="`No route to host` from all others after some seconds.",
+    cause="The cable is out, the switch is off, or the radio has lost its network.",
+    fix="By hand.",
+    explains=(*_LINKS, "no-address", "no-interface"),
+    quick=True,
+)
+def no_carrier(seen: Examination) -> Iterator[Match]:
     for host in several(seen):
         wanted = _wanted(host)
         link = link_of(host, wanted)
         lost = at(link, "up") and at(link, "carrier") is False
         if wanted and lost and not _OWN_BRIDGE.fullmatch(wanted):
-            yield finding(
-                "no-carrier",
-                "error",
+            yield Match(
                 host.name,
-                f"{wanted} of {host.name} is on, but has no signal",
-                "the cable is out, or the switch or access point is off",
                 by_hand(
                     host.name,
                     "plug in the cable of {it}, or join its wireless network",
                     it=wanted,
                 ),
+                wanted=wanted,
             )
 
 
-def _no_address(seen: Examination) -> Iterator[Finding]:
+@check(
+    "no-address",
+    question="Does that interface have an address?",
+    reads=("interfaces", "health.links"),
+    severity="error",
+    saw="{wanted} of {host} is up, but has no address",
+    why="Gloo can neither listen there nor be dialled",
+    symptom="`Unable to find address for: eth0`.",
+    cause="No DHCP server answered, or a fixed address was taken away.",
+    fix="Gives it the address that yoked.toml has, until the next start of the host; "
+    "where none is known, asks the DHCP server again.",
+    explains=(*_LINKS, *NAMES, "no-interface"),
+    quick=True,
+)
+def no_address(seen: Examination) -> Iterator[Match]:
     for host in several(seen):
         wanted = _wanted(host)
         link = link_of(host, wanted)
@@ -120,14 +166,7 @@ def _no_address(seen: Examination) -> Iterator[Finding]:
             continue
         if _OWN_BRIDGE.fullmatch(wanted):
             continue
-        yield finding(
-            "no-address",
-            "error",
-            host.name,
-            f"{wanted} of {host.name} is up, but has no address",
-            "Gloo can neither listen there nor be dialled",
-            _give_address(seen, host, wanted),
-        )
+        yield Match(host.name, _give_address(seen, host, wanted), wanted=wanted)
 
 
 def _give_address(seen: Examination, host: HostSeen, interface: str) -> Fix:
@@ -152,19 +191,30 @@ def on_device(address: str, prefix: int | None, interface: str) -> Line:
     return shell_line("{at} dev {interface}", at=f"{address}/{prefix}", interface=interface)
 
 
-def _link_local(seen: Examination) -> Iterator[Finding]:
+@check(
+    "link-local",
+    question="Can Gloo use the address of that interface?",
+    reads=("interfaces",),
+    severity="error",
+    saw="{wanted} of {host} has a link-local address alone: {address}",
+    why="it means nothing to another host, and Gloo cannot use it",
+    symptom="`connect [fe80::...]: Invalid argument`.",
+    cause="Only an IPv6 link-local address is there: it needs an interface's name beside "
+    "it, which Gloo does not send.",
+    fix="Gives the interface an IPv4 address.",
+    explains=(*_LINKS, *NAMES),
+    quick=True,
+)
+def link_local(seen: Examination) -> Iterator[Match]:
     for host in several(seen):
         wanted = _wanted(host)
         own = own_interfaces(host).get(str(wanted))
         if own and own.get("addresses") and own.get("gloo_address") is None:
-            yield finding(
-                "link-local",
-                "error",
+            yield Match(
                 host.name,
-                f"{wanted} of {host.name} has a link-local address alone: "
-                f"{own['addresses'][0]['address']}",
-                "it means nothing to another host, and Gloo cannot use it",
                 _give_address(seen, host, str(wanted)),
+                wanted=wanted,
+                address=own["addresses"][0]["address"],
             )
 
 
@@ -174,18 +224,28 @@ _PRIVATE = {
 }
 
 
-def _not_for_peers(seen: Examination) -> Iterator[Finding]:
+@check(
+    "private-interface",
+    question="Is that interface one that leads to other hosts?",
+    reads=("interfaces",),
+    severity="error",
+    saw="yoked.toml has {values:list}",
+    why="the peers would dial their own containers, or nobody",
+    symptom="Peers dial 172.17.0.1 or 127.0.0.1: `Connection refused`, or a rank that "
+    "talks to itself and hangs.",
+    cause="docker0, another bridge for containers, or loopback was chosen. They have the "
+    "same address on every host.",
+    fix="Finds out anew, with traffic, which interface each host can use.",
+    on_cluster="NCCL leaves docker and lo out by itself (`NCCL_SOCKET_IFNAME=^docker,lo`); "
+    "Gloo does not.",
+    explains=(*_LINKS, "same-address", "families"),
+    quick=True,
+)
+def private_interface(seen: Examination) -> Iterator[Match]:
     """Interfaces that lead to nobody else: one line of yoked.toml each, and one fix."""
     found = {host.name: what for host in several(seen) if (what := _private(seen, host))}
     if found:
-        yield finding(
-            "private-interface",
-            "error",
-            found,
-            f"yoked.toml has {listed(found.values())}",
-            "the peers would dial their own containers, or nobody",
-            choose_again(seen),
-        )
+        yield Match(found, choose_again(seen), values=found.values())
 
 
 def _private(seen: Examination, host: HostSeen) -> str | None:
@@ -202,7 +262,22 @@ def _private(seen: Examination, host: HostSeen) -> str | None:
     return f"{wanted}, {address}{shared}, for {host.name}, {what}"
 
 
-def _same_address(seen: Examination) -> Iterator[Finding]:
+@check(
+    "same-address",
+    question="Does each host have an address of its own?",
+    reads=("interfaces",),
+    severity="error",
+    saw="{names:list} have one address, {address}",
+    why="packets for one reach the other, by chance and in turns",
+    symptom="Connections fail or reach the wrong machine, now and then.",
+    cause="Two machines were given one address: a copied disk image, a fixed address "
+    "inside the DHCP server's range.",
+    fix="Takes the address from the host that is not to have it, and gives it back its "
+    "own, as yoked.toml has it.",
+    explains=(*_LINKS, *NAMES, "wrong-neighbour"),
+    quick=True,
+)
+def same_address(seen: Examination) -> Iterator[Match]:
     """An address that the run would use on one host, and that another has too."""
     told: set[str] = set()
     for host in several(seen):
@@ -214,13 +289,11 @@ def _same_address(seen: Examination) -> Iterator[Finding]:
             continue
         told.add(address)
         wrong = _intruder(seen, address, [host.name, *others])
-        yield finding(
-            "same-address",
-            "error",
+        yield Match(
             (wrong.name, *(each for each in (host.name, *others) if each != wrong.name)),
-            f"{listed([host.name, *others])} have one address, {address}",
-            "packets for one reach the other, by chance and in turns",
             *_own_address_back(seen, wrong, address),
+            names=[host.name, *others],
+            address=address,
         )
 
 
@@ -283,7 +356,21 @@ def replace_address(
     )
 
 
-def _mixed_families(seen: Examination) -> Iterator[Finding]:
+@check(
+    "families",
+    question="Are the addresses of all hosts of one family?",
+    reads=("interfaces", "dials"),
+    severity="error",
+    saw="the run would use {shown:list}: IPv4 and IPv6 do not meet",
+    why="Gloo ends with `ss1.ss_family == ss2.ss_family. 10 vs 2`",
+    symptom="`ss1.ss_family == ss2.ss_family. 10 vs 2`: 10 is IPv6, 2 is IPv4.",
+    cause="On one host an interface with IPv6 alone was chosen, often a VPN's; on another "
+    "one with IPv4.",
+    fix="Finds out anew, with traffic, which interfaces of one family reach each other.",
+    explains=(*_LINKS, *NAMES),
+    quick=True,
+)
+def families(seen: Examination) -> Iterator[Match]:
     found = {
         host.name: address for host in several(seen) if (address := chosen_address(seen, host))
     }
@@ -292,171 +379,43 @@ def _mixed_families(seen: Examination) -> Iterator[Finding]:
         return
     odd = [name for name, version in versions.items() if version == 6]
     shown = [f"{found[name]} on {name}" for name in found]
-    yield finding(
-        "families",
-        "error",
-        odd,
-        f"the run would use {listed(shown)}: IPv4 and IPv6 do not meet",
-        "Gloo ends with `ss1.ss_family == ss2.ss_family. 10 vs 2`",
-        choose_again(seen),
-    )
+    yield Match(odd, choose_again(seen), shown=shown)
 
 
-def _no_interface(seen: Examination) -> Iterator[Finding]:
+@check(
+    "no-interface",
+    question="Does every host have an interface that others could dial?",
+    reads=("interfaces",),
+    severity="error",
+    saw="{host} has no interface with an address that others could dial",
+    why="it cannot take part",
+    symptom="The host is reached over ssh by a jump host, USB or a serial line alone.",
+    cause="It is in no network with the others.",
+    fix="By hand: a cable, or a wireless network.",
+    explains=(*_LINKS, *NAMES),
+    quick=True,
+)
+def no_interface(seen: Examination) -> Iterator[Match]:
     """Hosts without any address that others could dial, where yoked.toml names no interface."""
     for host in several(seen):
         if _wanted(host) or not host.interfaces or chosen_address(seen, host):
             continue
         if not any(each.get("gloo_address") and each.get("kind") != "loopback" for each in
                    host.interfaces):  # fmt: skip
-            yield finding(
-                "no-interface",
-                "error",
+            yield Match(
                 host.name,
-                f"{host.name} has no interface with an address that others could dial",
-                "it cannot take part",
                 by_hand(host.name, "connect {host} to the network of the others", host=host.name),
             )
 
 
 CHECKS = (
-    Check(
-        "interface-gone",
-        "Is the interface of yoked.toml there on every host?",
-        ("interfaces", "health.links"),
-        "error",
-        page(
-            symptom="`RuntimeError: [enforce fail at .../tcp/device.cc] ifa != nullptr. Unable to "
-            "find address for: enp4s0`.",
-            cause="An adapter was unplugged or has another name: USB adapters are named by their "
-            "port or MAC.",
-            fix="Finds out anew, with traffic, which interface each host can use.",
-            elsewhere="NCCL: `Bootstrap : no socket interface found`, when NCCL_SOCKET_IFNAME "
-            "names one that a node does not have.",
-        ),
-        _interface_gone,
-        explains=(*_LINKS, "no-interface"),
-        quick=True,
-    ),
-    Check(
-        "interface-down",
-        "Is that interface switched on?",
-        ("health.links",),
-        "error",
-        page(
-            symptom="`Unable to find address for: eth0`, and `No route to host` from the others.",
-            cause="Somebody, or a network manager, switched it off.",
-            fix="Switches it on.",
-        ),
-        _interface_down,
-        explains=(*_LINKS, *NAMES, "no-address", "no-interface"),
-        quick=True,
-    ),
-    Check(
-        "no-carrier",
-        "Does that interface have a signal?",
-        ("health.links",),
-        "error",
-        page(
-            symptom="`No route to host` from all others after some seconds.",
-            cause="The cable is out, the switch is off, or the radio has lost its network.",
-            fix="By hand.",
-        ),
-        _no_carrier,
-        explains=(*_LINKS, "no-address", "no-interface"),
-        quick=True,
-    ),
-    Check(
-        "no-address",
-        "Does that interface have an address?",
-        ("interfaces", "health.links"),
-        "error",
-        page(
-            symptom="`Unable to find address for: eth0`.",
-            cause="No DHCP server answered, or a fixed address was taken away.",
-            fix="Gives it the address that yoked.toml has, until the next start of the host; "
-            "where none is known, asks the DHCP server again.",
-        ),
-        _no_address,
-        explains=(*_LINKS, *NAMES, "no-interface"),
-        quick=True,
-    ),
-    Check(
-        "link-local",
-        "Can Gloo use the address of that interface?",
-        ("interfaces",),
-        "error",
-        page(
-            symptom="`connect [fe80::...]: Invalid argument`.",
-            cause="Only an IPv6 link-local address is there: it needs an interface's name beside "
-            "it, which Gloo does not send.",
-            fix="Gives the interface an IPv4 address.",
-        ),
-        _link_local,
-        explains=(*_LINKS, *NAMES),
-        quick=True,
-    ),
-    Check(
-        "private-interface",
-        "Is that interface one that leads to other hosts?",
-        ("interfaces",),
-        "error",
-        page(
-            symptom="Peers dial 172.17.0.1 or 127.0.0.1: `Connection refused`, or a rank that "
-            "talks to itself and hangs.",
-            cause="docker0, another bridge for containers, or loopback was chosen. They have the "
-            "same address on every host.",
-            fix="Finds out anew, with traffic, which interface each host can use.",
-            elsewhere="NCCL leaves docker and lo out by itself (`NCCL_SOCKET_IFNAME=^docker,lo`); "
-            "Gloo does not.",
-        ),
-        _not_for_peers,
-        explains=(*_LINKS, "same-address", "families"),
-        quick=True,
-    ),
-    Check(
-        "same-address",
-        "Does each host have an address of its own?",
-        ("interfaces",),
-        "error",
-        page(
-            symptom="Connections fail or reach the wrong machine, now and then.",
-            cause="Two machines were given one address: a copied disk image, a fixed address "
-            "inside the DHCP server's range.",
-            fix="Takes the address from the host that is not to have it, and gives it back its "
-            "own, as yoked.toml has it.",
-        ),
-        _same_address,
-        explains=(*_LINKS, *NAMES, "wrong-neighbour"),
-        quick=True,
-    ),
-    Check(
-        "families",
-        "Are the addresses of all hosts of one family?",
-        ("interfaces", "dials"),
-        "error",
-        page(
-            symptom="`ss1.ss_family == ss2.ss_family. 10 vs 2`: 10 is IPv6, 2 is IPv4.",
-            cause="On one host an interface with IPv6 alone was chosen, often a VPN's; on another "
-            "one with IPv4.",
-            fix="Finds out anew, with traffic, which interfaces of one family reach each other.",
-        ),
-        _mixed_families,
-        explains=(*_LINKS, *NAMES),
-        quick=True,
-    ),
-    Check(
-        "no-interface",
-        "Does every host have an interface that others could dial?",
-        ("interfaces",),
-        "error",
-        page(
-            symptom="The host is reached over ssh by a jump host, USB or a serial line alone.",
-            cause="It is in no network with the others.",
-            fix="By hand: a cable, or a wireless network.",
-        ),
-        _no_interface,
-        explains=(*_LINKS, *NAMES),
-        quick=True,
-    ),
+    interface_gone,
+    interface_down,
+    no_carrier,
+    no_address,
+    link_local,
+    private_interface,
+    same_address,
+    families,
+    no_interface,
 )

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from yoked.doctor.check import page
+from yoked.doctor.check import Match, check, listed
 from yoked.doctor.checks.groups import alternative, groups
 from yoked.doctor.checks.interfaces import NAMES
-from yoked.doctor.checks.reading import (
-    addresses,
-    at,
-    by_hand,
-    chosen_address,
-    finding,
-    listed,
-    part,
-)
-from yoked.doctor.checks.ways import join, network_of, way_check
-from yoked.records.examination import Examination, Finding, HostSeen
+from yoked.doctor.checks.reading import addresses, at, chosen_address, part
+from yoked.doctor.checks.ways import AFTER, join, network_of
+from yoked.doctor.repairs.manual import by_hand
+from yoked.records.examination import Examination, HostSeen
 from yoked.records.shell import listed_words
 
 
-def _other_answers(seen: Examination) -> Iterator[Finding]:
+@check(
+    "other-answers",
+    question="Does the right host answer at every address?",
+    reads=("dials",),
+    severity="error",
+    saw="at {address}, the address of {host}, {named} answers: {evidence}",
+    why="two machines have that address, or it means another one on each host",
+    symptom="`Connection refused`, or a handshake that makes no sense: `op.preamble.length "
+    "<= op.nbytes`.",
+    cause="Another machine has the same address, or the address (172.17.0.1) means each "
+    "host's own containers.",
+    fix="Takes an interface at which the right host answers; else by hand, another address.",
+    explains=(*NAMES, *AFTER),
+    quick=True,
+)
+def other_answers(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "other-answers"):
         who = {
             dial.answered_by
@@ -30,52 +38,74 @@ def _other_answers(seen: Examination) -> Iterator[Finding]:
             if dial.answered_by not in (None, dial.target)
         }
         named = listed(sorted(str(each) for each in who)) or "a machine that is not of the fleet"
-        yield finding(
-            "other-answers",
-            "error",
-            group.host.name,
-            f"at {group.address}, the address of {group.host.name}, {named} answers: "
-            f"{group.evidence}",
-            "two machines have that address, or it means another one on each host",
-            *(alternative(group) or (by_hand(
+        yield Match(
+group.host.name,
+*(alternative(group) or (by_hand(
                 group.host.name, "give {interface} of {host} another address",
                 interface=group.interface, host=group.host.name,
             ),)),
-            link=group.link,
-        )  # fmt: skip
+link=group.link,
+address=group.address,
+named=named,
+evidence=group.evidence,
+)  # fmt: skip
 
 
-def _nat(seen: Examination) -> Iterator[Finding]:
+@check(
+    "nat",
+    question="Is the address of every host one that others can dial?",
+    reads=("dials", "facts"),
+    severity="error",
+    saw="{host} is Linux inside Windows (WSL2), and its address {address} is behind a NAT: "
+    "{evidence}",
+    why="it reaches others, but nobody reaches it",
+    symptom="`Connection timed out` towards one host only; its own connections work.",
+    cause="WSL2 has an address of its own behind Windows.",
+    fix="By hand: WSL's mirrored networking gives Linux the addresses of Windows.",
+    on_cluster="Docker without `--network host` is the same.",
+    explains=(*NAMES, *AFTER),
+    quick=True,
+)
+def nat(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "nat"):
-        yield finding(
-            "nat",
-            "error",
+        yield Match(
             group.host.name,
-            f"{group.host.name} is Linux inside Windows (WSL2), and its address {group.address} is "
-            f"behind a NAT: {group.evidence}",
-            "it reaches others, but nobody reaches it",
             by_hand(
                 group.host.name,
                 "in Windows, write `[wsl2]` and `networkingMode=mirrored` into "
                 "%UserProfile%\\.wslconfig, then run `wsl --shutdown`",
             ),
             link=group.link,
+            address=group.address,
+            evidence=group.evidence,
         )
 
 
-def _router_between(seen: Examination) -> Iterator[Finding]:
+@check(
+    "router-between",
+    question="Are the hosts in one network?",
+    reads=("dials", "interfaces"),
+    severity="error",
+    saw="a router stands between {nets:list}: {evidence}",
+    why="a router that translates addresses, or a guest network, lets connections through in "
+    "one direction at most",
+    symptom="`Connection timed out`, often in one direction: the one behind the second "
+    "router reaches the others, and not the other way round.",
+    cause="Two routers, one behind the other, or a guest network.",
+    fix="Takes another interface where one works; else by hand: plug both into the same router.",
+    explains=(*NAMES, *AFTER),
+    quick=True,
+)
+def router_between(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "router-between"):
         names = [group.host.name, *(each.name for each in group.peers)]
         nets = [f"{each} of {name}" for name in names for each in _networks(seen.host(name), seen)]
-        yield finding(
-            "router-between",
-            "error",
+        yield Match(
             names,
-            f"a router stands between {listed(nets)}: {group.evidence}",
-            "a router that translates addresses, or a guest network, lets connections through in "
-            "one direction at most",
             *join(group),
             link=group.link,
+            nets=nets,
+            evidence=group.evidence,
         )
 
 
@@ -86,35 +116,58 @@ def _networks(host: HostSeen, seen: Examination) -> Iterator[str]:
             yield network_of(address, prefix)
 
 
-def _silent_neighbour(seen: Examination) -> Iterator[Finding]:
+@check(
+    "silent-neighbour",
+    question="Do the network cards of all hosts hear each other?",
+    reads=("dials", "health.ways"),
+    severity="error",
+    saw="{names:list} count each other to their network, but no network card answers: {evidence}",
+    why="they do not hear each other: a cable, a switch, or two networks with the same numbers",
+    symptom="`No route to host` after three seconds.",
+    cause="Nothing answers on the wire: cable, switch, VLAN, or two networks that have the "
+    "same numbers (192.168.1.0/24 at home and at work).",
+    fix="By hand, or another interface where there is one that works.",
+    explains=AFTER,
+    quick=True,
+)
+def silent_neighbour(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "silent-neighbour"):
         names = [group.host.name, *(each.name for each in group.peers)]
-        yield finding(
-            "silent-neighbour",
-            "error",
-            names,
-            f"{listed(names)} count each other to their network, but no network card answers: "
-            f"{group.evidence}",
-            "they do not hear each other: a cable, a switch, or two networks with the same numbers",
-            *(alternative(group) or (by_hand(
+        yield Match(
+names,
+*(alternative(group) or (by_hand(
                 group.host.name,
                 "check the cable of {interface}, and that both are at one switch or router",
                 interface=group.interface,
             ),)),
-            link=group.link,
-        )  # fmt: skip
+link=group.link,
+names=names,
+evidence=group.evidence,
+)  # fmt: skip
 
 
-def _lost_between(seen: Examination) -> Iterator[Finding]:
+@check(
+    "lost-between",
+    question="Does what is between the hosts let packets pass?",
+    reads=("dials", "health.firewall", "health.ways"),
+    severity="error",
+    saw="the network cards of {names:list} answer each other, neither has a firewall, and no "
+    "connection comes about in either direction: {evidence}",
+    why="something between them drops packets, in one direction at least",
+    symptom="`Connection timed out` in both directions, although `ip neighbour` shows both "
+    "as reachable.",
+    cause="What lies between drops packets, perhaps in one direction alone: then no answer "
+    "comes back, and both directions fail.",
+    fix="Takes another interface where one works; else by hand.",
+    on_cluster="Clouds: a security group or network ACL that is not stateful.",
+    explains=AFTER,
+    quick=True,
+)
+def lost_between(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "lost-between"):
         names = [group.host.name, *(each.name for each in group.peers)]
-        yield finding(
-            "lost-between",
-            "error",
+        yield Match(
             names,
-            f"the network cards of {listed(names)} answer each other, neither has a firewall, and "
-            f"no connection comes about in either direction: {group.evidence}",
-            "something between them drops packets, in one direction at least",
             *(
                 alternative(group)
                 or (
@@ -127,109 +180,49 @@ def _lost_between(seen: Examination) -> Iterator[Finding]:
                 )
             ),
             link=group.link,
+            names=names,
+            evidence=group.evidence,
         )
 
 
-def _client_isolation(seen: Examination) -> Iterator[Finding]:
+@check(
+    "client-isolation",
+    question="May clients of one access point speak to each other?",
+    reads=("dials", "health.ways", "health.gateway"),
+    severity="error",
+    saw="{names:list} reach the router ({router}), and not each other: {evidence}",
+    why="the access point keeps its clients apart (client or AP isolation, a guest network)",
+    symptom="`No route to host` between two laptops in one wireless network; both surf.",
+    cause="Client isolation: the access point hands on nothing between its clients. Guest "
+    "networks have it always.",
+    fix="By hand: at the access point, or a cable.",
+    on_cluster="Clouds: two subnets or security groups without a rule between them.",
+    explains=AFTER,
+    quick=True,
+)
+def client_isolation(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "client-isolation"):
         names = [group.host.name, *(each.name for each in group.peers)]
         router = at(part(group.host, "gateway"), "address")
-        yield finding(
-            "client-isolation",
-            "error",
-            names,
-            f"{listed(names)} reach the router ({router}), and not each other: {group.evidence}",
-            "the access point keeps its clients apart (client or AP isolation, a guest network)",
-            *(alternative(group) or (by_hand(
+        yield Match(
+names,
+*(alternative(group) or (by_hand(
                 "",
                 "switch isolation off at {router}, or connect {host} by cable",
                 router=router, host=group.host.name,
             ),)),
-            link=group.link,
-        )  # fmt: skip
+link=group.link,
+names=names,
+router=router,
+evidence=group.evidence,
+)  # fmt: skip
 
 
 CHECKS = (
-    way_check(
-        "other-answers",
-        _other_answers,
-        "Does the right host answer at every address?",
-        page(
-            symptom="`Connection refused`, or a handshake that makes no sense: `op.preamble.length "
-            "<= op.nbytes`.",
-            cause="Another machine has the same address, or the address (172.17.0.1) means each "
-            "host's own containers.",
-            fix="Takes an interface at which the right host answers; else by hand, another "
-            "address.",
-        ),
-        explains=NAMES,
-    ),
-    way_check(
-        "client-isolation",
-        _client_isolation,
-        "May clients of one access point speak to each other?",
-        page(
-            symptom="`No route to host` between two laptops in one wireless network; both surf.",
-            cause="Client isolation: the access point hands on nothing between its clients. Guest "
-            "networks have it always.",
-            fix="By hand: at the access point, or a cable.",
-            elsewhere="Clouds: two subnets or security groups without a rule between them.",
-        ),
-        "health.ways",
-        "health.gateway",
-    ),
-    way_check(
-        "lost-between",
-        _lost_between,
-        "Does what is between the hosts let packets pass?",
-        page(
-            symptom="`Connection timed out` in both directions, although `ip neighbour` shows both "
-            "as reachable.",
-            cause="What lies between drops packets, perhaps in one direction alone: then no answer "
-            "comes back, and both directions fail.",
-            fix="Takes another interface where one works; else by hand.",
-            elsewhere="Clouds: a security group or network ACL that is not stateful.",
-        ),
-        "health.firewall",
-        "health.ways",
-    ),
-    way_check(
-        "silent-neighbour",
-        _silent_neighbour,
-        "Do the network cards of all hosts hear each other?",
-        page(
-            symptom="`No route to host` after three seconds.",
-            cause="Nothing answers on the wire: cable, switch, VLAN, or two networks that have the "
-            "same numbers (192.168.1.0/24 at home and at work).",
-            fix="By hand, or another interface where there is one that works.",
-        ),
-        "health.ways",
-    ),
-    way_check(
-        "nat",
-        _nat,
-        "Is the address of every host one that others can dial?",
-        page(
-            symptom="`Connection timed out` towards one host only; its own connections work.",
-            cause="WSL2 has an address of its own behind Windows.",
-            fix="By hand: WSL's mirrored networking gives Linux the addresses of Windows.",
-            elsewhere="Docker without `--network host` is the same.",
-        ),
-        "facts",
-        explains=NAMES,
-    ),
-    way_check(
-        "router-between",
-        _router_between,
-        "Are the hosts in one network?",
-        page(
-            symptom="`Connection timed out`, often in one direction: the one behind the second "
-            "router reaches the others, and not the other way round.",
-            cause="Two routers, one behind the other, or a guest network.",
-            fix="Takes another interface where one works; else by hand: plug both into the same "
-            "router.",
-        ),
-        "interfaces",
-        explains=NAMES,
-    ),
+    other_answers,
+    client_isolation,
+    lost_between,
+    silent_neighbour,
+    nat,
+    router_between,
 )

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from yoked.doctor.check import Check, page
-from yoked.doctor.checks.reading import by_hand, finding, listed, part, plural
-from yoked.records.examination import Examination, Finding, Fix, HostSeen
+from yoked.doctor.check import Match, check, listed
+from yoked.doctor.checks.reading import part
+from yoked.doctor.repairs.manual import by_hand
+from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import Line, joined, shell_line
 from yoked.text import one_line
-from yoked.units import format_bytes, format_duration
 
 # Less than this of the cores is what a desktop always does.
 _NOTABLE = 0.15
@@ -28,7 +28,27 @@ def _pids(processes: Sequence[Mapping[str, Any]]) -> Line:
     return joined(" ", (each["pid"] for each in processes if each.get("pid")))
 
 
-def _stale(seen: Examination) -> Iterator[Finding]:
+@check(
+    "stale-ranks",
+    question="Are there ranks whose launcher is gone?",
+    reads=("health.processes",),
+    severity="warning",
+    saw="{count} {processes}{of} on {host} lost the launcher and go on: {command}; "
+    "they hold {memory:bytes} and {cores:.1f} cores, the oldest for {oldest:duration}",
+    why="they hold memory, cores and ports that the next run wants",
+    symptom="Memory or cores are gone before the start; `EADDRINUSE`; a new rank meets an "
+    "old one and hangs.",
+    cause="A launcher was killed, or a login dropped, and its ranks went on (their parent "
+    "is process 1). Known by the run's id in their environment, or by RANK and "
+    "WORLD_SIZE. A launcher itself is never meant: with `nohup`, or as a service, it lives "
+    "on by intent.",
+    fix="Ends these very processes, where they are of yoked's runs; `yoked clean` does so "
+    "on all hosts. By hand for others: only you know whether one is wanted.",
+    on_cluster="Slurm ends what is left of a step by its control group; on machines without "
+    "one it is the same.",
+    explains=("port-taken", "busy-cpu", "busy-gpu", "memory"),
+)
+def stale_ranks(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         stale: list[Mapping[str, Any]] = part(host, "processes", "stale") or []
         if not stale:
@@ -38,15 +58,16 @@ def _stale(seen: Examination) -> Iterator[Finding]:
         runs = sorted({str(each["run"]) for each in stale if each.get("run")})
         oldest = max((each.get("age_s") or 0.0) for each in stale)
         of = f" of {listed(runs)}" if runs else ""
-        yield finding(
-            "stale-ranks",
-            "warning",
+        yield Match(
             host.name,
-            f"{plural(len(stale), 'process')}{'es'[: 2 * (len(stale) > 1)]}{of} on {host.name}"
-            f" lost the launcher and go on: {_command(stale[0])}; they hold {format_bytes(memory)} "
-            f"and {cores:.1f} cores, the oldest for {format_duration(oldest)}",
-            "they hold memory, cores and ports that the next run wants",
             *_end(host, stale),
+            count=len(stale),
+            processes="process" if len(stale) == 1 else "processes",
+            of=of,
+            command=_command(stale[0]),
+            memory=memory,
+            cores=cores,
+            oldest=oldest,
         )
 
 
@@ -96,7 +117,19 @@ def kill_line(processes: Sequence[Mapping[str, Any]]) -> Line:
     )
 
 
-def _busy(seen: Examination) -> Iterator[Finding]:
+@check(
+    "busy-cpu",
+    question="Do other programs use the cores?",
+    reads=("health.processes",),
+    severity="warning",
+    saw="other programs on {host} use {cores:.1f} of its {have:plural core}: {programs:list}",
+    why="all ranks wait for the one that shares its cores",
+    symptom="Steps are slower than the probe measured, on all hosts alike.",
+    cause="A build, a browser, an indexer, another user.",
+    fix="By hand: only you know whether it can go.",
+    on_cluster="Shared partitions without `--exclusive`.",
+)
+def busy_cpu(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         busy: list[Mapping[str, Any]] = part(host, "processes", "busy") or []
         cores = sum(each.get("cores") or 0.0 for each in busy)
@@ -108,79 +141,43 @@ def _busy(seen: Examination) -> Iterator[Finding]:
             f"{each.get('cores'):.1f} cores)"
             for each in busy[:_SHOWN]
         ]
-        yield finding(
-            "busy-cpu",
-            "warning",
+        yield Match(
             host.name,
-            f"other programs on {host.name} use {cores:.1f} of its {plural(int(have), 'core')}: "
-            f"{listed(shown)}",
-            "all ranks wait for the one that shares its cores",
             by_hand(host.name, "end it, if it can go: kill {pids}", pids=_pids(busy)),
+            cores=cores,
+            have=int(have),
+            programs=shown,
         )
 
 
-def _busy_gpu(seen: Examination) -> Iterator[Finding]:
+@check(
+    "busy-gpu",
+    question="Do other programs hold GPU memory?",
+    reads=("health.gpu",),
+    severity="warning",
+    saw="other programs hold {held:bytes} of GPU memory on {host}: {programs:list}",
+    why="a batch that fits an empty GPU does not fit this one: `CUDA out of memory`",
+    symptom="`torch.OutOfMemoryError: CUDA out of memory`, with a batch that fits.",
+    cause="A notebook, a server of a model, a game.",
+    fix="By hand: only you know whether it can go.",
+)
+def busy_gpu(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         busy: list[Mapping[str, Any]] = part(host, "gpu", "busy") or []
         held = sum(each.get("memory_bytes") or 0 for each in busy)
         # A desktop draws with it too.
         if host.wanted.get("device") in ("cpu", "mps") or held < 1 << 30:
             continue
-        yield finding(
-            "busy-gpu",
-            "warning",
+        yield Match(
             host.name,
-            f"other programs hold {format_bytes(held)} of GPU memory on {host.name}: "
-            f"{listed(_command(each) for each in busy[:_SHOWN])}",
-            "a batch that fits an empty GPU does not fit this one: `CUDA out of memory`",
             by_hand(host.name, "end it, if it can go: kill {pids}", pids=_pids(busy)),
+            held=held,
+            programs=[_command(each) for each in busy[:_SHOWN]],
         )
 
 
 CHECKS = (
-    Check(
-        "stale-ranks",
-        "Are there ranks whose launcher is gone?",
-        ("health.processes",),
-        "warning",
-        page(
-            symptom="Memory or cores are gone before the start; `EADDRINUSE`; a new rank meets an "
-            "old one and hangs.",
-            cause="A launcher was killed, or a login dropped, and its ranks went on (their parent "
-            "is process 1). Known by the run's id in their environment, or by RANK and "
-            "WORLD_SIZE. A launcher itself is never meant: with `nohup`, or as a service, it lives "
-            "on by intent.",
-            fix="Ends these very processes, where they are of yoked's runs; `yoked clean` does so "
-            "on all hosts. By hand for others: only you know whether one is wanted.",
-            elsewhere="Slurm ends what is left of a step by its control group; on machines without "
-            "one it is the same.",
-        ),
-        _stale,
-        explains=("port-taken", "busy-cpu", "busy-gpu", "memory"),
-    ),
-    Check(
-        "busy-cpu",
-        "Do other programs use the cores?",
-        ("health.processes",),
-        "warning",
-        page(
-            symptom="Steps are slower than the probe measured, on all hosts alike.",
-            cause="A build, a browser, an indexer, another user.",
-            fix="By hand: only you know whether it can go.",
-            elsewhere="Shared partitions without `--exclusive`.",
-        ),
-        _busy,
-    ),
-    Check(
-        "busy-gpu",
-        "Do other programs hold GPU memory?",
-        ("health.gpu",),
-        "warning",
-        page(
-            symptom="`torch.OutOfMemoryError: CUDA out of memory`, with a batch that fits.",
-            cause="A notebook, a server of a model, a game.",
-            fix="By hand: only you know whether it can go.",
-        ),
-        _busy_gpu,
-    ),
+    stale_ranks,
+    busy_cpu,
+    busy_gpu,
 )

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import Any
 
-from yoked.doctor.checks.keeping import change_file, rewrite_file
 from yoked.fleet.model import usable_gpus
 from yoked.records.examination import Dial, Examination, Finding, Fix, HostSeen, Severity
-from yoked.records.shell import Line, command_line, quoted, shell_line
-from yoked.records.words import CONTROL
 
 # Neighbour states in which the other one has answered. Source: ip-neighbour(8).
 ANSWERED = frozenset({"reachable", "stale", "delay", "probe", "noarp"})
@@ -50,13 +45,6 @@ def finding(
     """A finding; hosts may be one name."""
     named = (hosts,) if isinstance(hosts, str) else tuple(hosts)
     return Finding(check, severity, named, saw, why, fix, link)
-
-
-def by_hand(host: str, words: str, /, **values: object) -> Fix:
-    """What only a person can do. host "": wherever. words, values: as of `shell_line`: a person
-    pastes what stands there.
-    """
-    return Fix(host, shell_line(words, **values), by_hand=True)
 
 
 def chosen_dial(seen: Examination, target: str) -> Dial | None:
@@ -181,44 +169,3 @@ def trains_on_gpu(seen: Examination, host: HostSeen) -> bool:
     if device in ("cpu", "mps") or mapping(host.torch).get("cuda_available") is False:
         return False
     return bool(usable_gpus(host.facts))
-
-
-def choose_again(seen: Examination) -> Fix:
-    """Find out anew, by traffic, which interface each host can use."""
-    words = ["yoked", "init", "--force", *fleet_flag(seen)]
-    return rewrite_file("", fleet_file(seen), "chosen", command_line(*words))
-
-
-def fleet_file(seen: Examination) -> Line:
-    """The fleet's file, as a word of the controller's shell."""
-    return quoted(at(seen.controller, "fleet") or "yoked.toml")
-
-
-def fleet_flag(seen: Examination) -> list[str]:
-    """`--fleet FILE` for a line of the controller, where it is not the file of its folder."""
-    path = at(seen.controller, "fleet")
-    return ["--fleet", str(path)] if path else []
-
-
-def edit_entry(seen: Examination, host: str, script: str) -> Fix:
-    """Change a host's entry of yoked.toml. script: for sed, of the lines below its name."""
-    change = f'/^name *= *"{for_sed(host)}"/,/^\\[/{{{script};}}'
-    # Each change has a copy of its own.
-    mark = f"{zlib.crc32(change.encode()):08x}"
-    return change_file("", fleet_file(seen), mark, lambda old: command_line("sed", change, old))
-
-
-def for_sed(text: str) -> str:
-    """A text as a regular expression of sed's, between slashes, and nothing but that text."""
-    return re.sub(r"([][\\./*^$])", r"\\\1", CONTROL.sub("", text))
-
-
-def plural(count: int, word: str) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{count:,} {word}{'s' * (count != 1)}"
-
-
-def listed(words: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    *first, last = list(words) or [""]
-    return f"{', '.join(first)} and {last}" if first else last

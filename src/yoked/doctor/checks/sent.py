@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from yoked.doctor.check import Check, page
-from yoked.doctor.checks.reading import by_hand, finding, fleet_flag, listed, mapping, part, plural
-from yoked.records.examination import Examination, Finding, HostSeen
+from yoked.doctor.check import Match, check, listed, plural
+from yoked.doctor.checks.reading import mapping, part
+from yoked.doctor.repairs.fleet import fleet_flag
+from yoked.doctor.repairs.manual import by_hand
+from yoked.records.examination import Examination, HostSeen
 from yoked.records.shell import command_line, shell_line
 
 _SHOWN = 3
@@ -56,16 +58,26 @@ def _hosts_with(
             yield host, flaws
 
 
-def _data(seen: Examination) -> Iterator[Finding]:
+@check(
+    "data-differs",
+    question="Does every host have the same data?",
+    reads=("need.data", "health.data"),
+    severity="error",
+    saw="the data on {host} is not the controller's: {described}",
+    why="ranks read other rows than they think: the loss is of something else, or an epoch "
+    "ends early on one host and all hang",
+    symptom="The loss is garbage, or the run hangs at the end of an epoch.",
+    cause="Shards are missing on a host, were prepared there with another tokenizer, or "
+    "are left from an earlier set, which a program that takes all files reads too.",
+    fix="By hand, or by `yoked train`, which sends what is missing by content hash.",
+    on_cluster="On a cluster the data lies on one shared file system, so it cannot differ; "
+    "a stale cache of it can.",
+)
+def data_differs(seen: Examination) -> Iterator[Match]:
     for host, flaws in _hosts_with(seen, "data", seen.need.data):
         more = shell_line(", and remove what is extra there")
-        yield finding(
-            "data-differs",
-            "error",
+        yield Match(
             host.name,
-            f"the data on {host.name} is not the controller's: {_described(flaws)}",
-            "ranks read other rows than they think: the loss is of something else, or an epoch "
-            "ends early on one host and all hang",
             by_hand(
                 "",
                 "`yoked train` sends the data that is here to {host}; for other programs: "
@@ -74,55 +86,38 @@ def _data(seen: Examination) -> Iterator[Finding]:
                 there=f"{host.name}:",
                 more=more if "extra" in flaws.values() else shell_line(""),
             ),
+            described=_described(flaws),
         )
 
 
-def _code(seen: Examination) -> Iterator[Finding]:
+@check(
+    "code-differs",
+    question="Does every host have the same program?",
+    reads=("need.code", "health.code"),
+    severity="warning",
+    saw="the program's folder on {host} is not the one here: {described}",
+    why="yoked sends the folder that is here, whatever lies there; torchrun by hand would "
+    "run two programs: `different tensors`, or a deadlock",
+    symptom="`different tensors`, shapes that do not match, or a deadlock at the first collective.",
+    cause="The program was changed on one host, or has files there that are gone here.",
+    fix="By hand; `yoked run` sends the folder that is here to all hosts.",
+)
+def code_differs(seen: Examination) -> Iterator[Match]:
     for host, flaws in _hosts_with(seen, "code", seen.need.code):
         words = ["yoked", "run", *fleet_flag(seen), "--", "PROGRAM"]
-        yield finding(
-            "code-differs",
-            "warning",
+        yield Match(
             host.name,
-            f"the program's folder on {host.name} is not the one here: {_described(flaws)}",
-            "yoked sends the folder that is here, whatever lies there; torchrun by hand would run "
-            "two programs: `different tensors`, or a deadlock",
             by_hand(
                 "",
                 "start it with `{line}`, or copy the folder to {host}",
                 line=command_line(*words),
                 host=host.name,
             ),
+            described=_described(flaws),
         )
 
 
 CHECKS = (
-    Check(
-        "data-differs",
-        "Does every host have the same data?",
-        ("need.data", "health.data"),
-        "error",
-        page(
-            symptom="The loss is garbage, or the run hangs at the end of an epoch.",
-            cause="Shards are missing on a host, were prepared there with another tokenizer, or "
-            "are left from an earlier set, which a program that takes all files reads too.",
-            fix="By hand, or by `yoked train`, which sends what is missing by content hash.",
-            elsewhere="On a cluster the data lies on one shared file system, so it cannot differ; "
-            "a stale cache of it can.",
-        ),
-        _data,
-    ),
-    Check(
-        "code-differs",
-        "Does every host have the same program?",
-        ("need.code", "health.code"),
-        "warning",
-        page(
-            symptom="`different tensors`, shapes that do not match, or a deadlock at the first "
-            "collective.",
-            cause="The program was changed on one host, or has files there that are gone here.",
-            fix="By hand; `yoked run` sends the folder that is here to all hosts.",
-        ),
-        _code,
-    ),
+    data_differs,
+    code_differs,
 )

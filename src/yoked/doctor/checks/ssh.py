@@ -8,14 +8,14 @@ import zlib
 from collections.abc import Callable, Iterator
 
 from yoked.core.packages import install_lines
-from yoked.doctor.check import Check, page
-from yoked.doctor.checks.keeping import change_file
-from yoked.doctor.checks.reading import at, by_hand, finding, part
-from yoked.doctor.checks.startfiles import quiet, take_out_variable
-from yoked.records.examination import Examination, Finding, Fix, HostSeen, SshKind
+from yoked.doctor.check import Check, Match, check
+from yoked.doctor.checks.reading import at, part
+from yoked.doctor.repairs.files import change_file
+from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.startfiles import quiet, take_out_variable
+from yoked.records.examination import Examination, Fix, HostSeen, SshKind
 from yoked.records.shell import as_made, command_line, path_word, shell_line
 from yoked.remote.ssh import forget_key
-from yoked.units import format_duration
 
 # ssh itself is there in a quarter of a second over a LAN.
 _SLOW_S = 5.0
@@ -157,208 +157,194 @@ def _copy_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     )
 
 
-_Act = Callable[[Examination, HostSeen], tuple[Fix, ...]]
+_Repair = Callable[[Examination, HostSeen], tuple[Fix, ...]]
 
 
-def _check(kind: SshKind, act: _Act, why: str, *, question: str, text: str) -> Check:
-    """The check of one kind of failure. why: may name {host}."""
-    name = f"ssh-{kind}"
+def _failure(
+    kind: SshKind,
+    repair: _Repair,
+    *,
+    question: str,
+    why: str,
+    symptom: str,
+    cause: str,
+    fix: str,
+    on_cluster: str = "",
+) -> Check:
+    """The check of one kind of failure."""
 
-    def run(seen: Examination) -> Iterator[Finding]:
+    def look(seen: Examination) -> Iterator[Match]:
         for host in seen.hosts:
             if host.failure is not None and host.failure.kind == kind:
-                yield finding(
-                    name,
-                    "error",
-                    host.name,
-                    f"ssh {host.name}: {host.failure.text}",
-                    why.format(host=host.name),
-                    *(act(seen, host) or _mend(seen, host)),
-                )
+                fixes = repair(seen, host) or _mend(seen, host)
+                yield Match(host.name, *fixes, text=host.failure.text)
 
-    return Check(name, question, ("ssh",), "error", text, run, quick=True)
+    return check(
+        f"ssh-{kind}",
+        question=question,
+        reads=("ssh",),
+        severity="error",
+        saw="ssh {host}: {text}",
+        why=why,
+        symptom=symptom,
+        cause=cause,
+        fix=fix,
+        on_cluster=on_cluster,
+        quick=True,
+    )(look)
 
 
-def _slow(seen: Examination) -> Iterator[Finding]:
+@check(
+    "ssh-slow",
+    question="Does ssh come in soon?",
+    reads=("ssh",),
+    severity="warning",
+    saw="ssh and the agent took {connect_s:duration} to come up",
+    why="each command that reaches this host for the first time waits as long",
+    symptom="Each command pauses for some seconds before anything is said.",
+    cause="sshd asks a DNS for the name of who comes (`UseDNS`), or the shell's start file "
+    "works for long (conda, nvm, a network drive).",
+    fix="By hand, since only you know what the start file is for.",
+    quick=True,
+)
+def ssh_slow(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         if host.connect_s is not None and host.connect_s > _SLOW_S:
-            yield finding(
-                "ssh-slow",
-                "warning",
+            yield Match(
                 host.name,
-                f"ssh and the agent took {format_duration(host.connect_s)} to come up",
-                "each command that reaches this host for the first time waits as long",
                 by_hand(
                     host.name,
                     "time it with `ssh -v`: a start file of the shell, or `UseDNS yes` of sshd, "
                     "is what usually takes long",
                 ),
+                connect_s=host.connect_s,
             )
 
 
-def _noise(seen: Examination) -> Iterator[Finding]:
+@check(
+    "shell-noise",
+    question="Is the login shell silent where nobody sits?",
+    reads=("ssh", "health.shell"),
+    severity="warning",
+    saw="the shell's start file on {host} prints something, although nobody sits there",
+    why="yoked reads past it; scp, rsync and git over ssh do not",
+    symptom="scp: `Received message too long`; rsync: `is your shell clean?`.",
+    cause="A start file greets, for people and programs alike.",
+    fix="Has the start file end at once where nobody sits at a terminal, which also leaves "
+    "out what it exports.",
+)
+def shell_noise(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         if part(host, "shell", "sources_noise") is True:
-            yield finding(
-                "shell-noise",
-                "warning",
-                host.name,
-                f"the shell's start file on {host.name} prints something, although nobody sits "
-                "there",
-                "yoked reads past it; scp, rsync and git over ssh do not",
-                quiet(host.name),
-            )
+            yield Match(host.name, quiet(host.name))
 
 
 CHECKS = (
-    _check(
+    _failure(
         "unresolved",
         _say_its_address,
-        f"nobody knows where it is; {_TRAINS}",
         question="Does ssh know the address of every host?",
-        text=page(
-            symptom="`ssh: Could not resolve hostname beta: Name or service not known`.",
-            cause="The name stands in yoked.toml, but neither in ~/.ssh/config nor in /etc/hosts "
-            "nor in a DNS or mDNS that this machine asks.",
-            fix="Gives the name an address in ssh's configuration, before all other entries.",
-            elsewhere="Slurm: `sinfo` lists the node, yet `srun` says `Unable to resolve`; the "
-            "node's NodeAddr is missing in slurm.conf.",
-        ),
+        why=f"nobody knows where it is; {_TRAINS}",
+        symptom="`ssh: Could not resolve hostname beta: Name or service not known`.",
+        cause="The name stands in yoked.toml, but neither in ~/.ssh/config nor in /etc/hosts "
+        "nor in a DNS or mDNS that this machine asks.",
+        fix="Gives the name an address in ssh's configuration, before all other entries.",
+        on_cluster="Slurm: `sinfo` lists the node, yet `srun` says `Unable to resolve`; the "
+        "node's NodeAddr is missing in slurm.conf.",
     ),
-    _check(
+    _failure(
         "timeout",
         _wake,
-        f"nothing at its address answers; {_TRAINS}",
         question="Does something answer at the address of every host?",
-        text=page(
-            symptom="`ssh: connect to host beta port 22: Connection timed out`.",
-            cause="The host is off or asleep, in another network, or a firewall drops port 22. "
-            "A timeout is silence: a host that is up and refuses says so at once.",
-            fix="By hand: power, the network, or port 22.",
-            elsewhere="Slurm shows the node as `down*`; Kubernetes as `NotReady`.",
-        ),
+        why=f"nothing at its address answers; {_TRAINS}",
+        symptom="`ssh: connect to host beta port 22: Connection timed out`.",
+        cause="The host is off or asleep, in another network, or a firewall drops port 22. "
+        "A timeout is silence: a host that is up and refuses says so at once.",
+        fix="By hand: power, the network, or port 22.",
+        on_cluster="Slurm shows the node as `down*`; Kubernetes as `NotReady`.",
     ),
-    _check(
+    _failure(
         "refused",
         _start_server,
-        "the host is up, but no ssh server listens there",
         question="Does an ssh server listen on every host?",
-        text=page(
-            symptom="`ssh: connect to host beta port 22: Connection refused`.",
-            cause="The machine answered that nobody listens: no ssh server is installed or "
-            "started, or it listens at another port.",
-            fix="Starts the server, now and at each start of the host. Run it at the host itself. "
-            f"Where it is not installed: {install_lines('sshd')}; on macOS `sudo "
-            "systemsetup -setremotelogin on`.",
-        ),
+        why="the host is up, but no ssh server listens there",
+        symptom="`ssh: connect to host beta port 22: Connection refused`.",
+        cause="The machine answered that nobody listens: no ssh server is installed or "
+        "started, or it listens at another port.",
+        fix="Starts the server, now and at each start of the host. Run it at the host itself. "
+        f"Where it is not installed: {install_lines('sshd')}; on macOS `sudo "
+        "systemsetup -setremotelogin on`.",
     ),
-    _check(
+    _failure(
         "unreachable",
         _wake,
-        f"there is no way to it from here; {_TRAINS}",
         question="Is there a way from here to every host?",
-        text=page(
-            symptom="`ssh: connect to host beta port 22: No route to host`, or `Network is "
-            "unreachable`.",
-            cause="No machine has that address in this network, or the VPN or network that leads "
-            "to it is not up here.",
-            fix="By hand: bring up the network that leads to it, or the host.",
-        ),
+        why=f"there is no way to it from here; {_TRAINS}",
+        symptom="`ssh: connect to host beta port 22: No route to host`, or `Network is "
+        "unreachable`.",
+        cause="No machine has that address in this network, or the VPN or network that leads "
+        "to it is not up here.",
+        fix="By hand: bring up the network that leads to it, or the host.",
     ),
-    _check(
+    _failure(
         "host-key",
         _look_at_key,
-        "ssh refuses to speak with what may be another machine; go on only if you know why its "
-        "key is another",
         question="Is every host the machine that it was?",
-        text=page(
-            symptom="`REMOTE HOST IDENTIFICATION HAS CHANGED!` or `Host key verification failed.`",
-            cause="The host was installed anew, another machine has its address now, or somebody "
-            "stands between. Or nobody ever looked at its key from here.",
-            fix=f"By hand, for who stands between would be let in as well: compare the fingerprint "
-            f"with that of `{_SHOW_KEY}` at the host, then forget the old key and take the new one "
-            "over.",
-        ),
+        why="ssh refuses to speak with what may be another machine; go on only if you know why its "
+        "key is another",
+        symptom="`REMOTE HOST IDENTIFICATION HAS CHANGED!` or `Host key verification failed.`",
+        cause="The host was installed anew, another machine has its address now, or somebody "
+        "stands between. Or nobody ever looked at its key from here.",
+        fix=f"By hand, for who stands between would be let in as well: compare the fingerprint "
+        f"with that of `{_SHOW_KEY}` at the host, then forget the old key and take the new one "
+        "over.",
     ),
-    _check(
+    _failure(
         "denied",
         _copy_key,
-        "it asks for more than a key, and a run cannot type a password",
         question="Does every host let our key in?",
-        text=page(
-            symptom="`beta: Permission denied (publickey,password).`",
-            cause="Our public key is not among those that the host accepts; or sshd passes over "
-            "authorized_keys, because the file, ~/.ssh or the home folder can be written by "
-            "others (StrictModes).",
-            fix="At the host itself, the first line gives the files the modes that sshd wants; the "
-            "second, here, copies the key there and asks for the password once.",
-        ),
+        why="it asks for more than a key, and a run cannot type a password",
+        symptom="`beta: Permission denied (publickey,password).`",
+        cause="Our public key is not among those that the host accepts; or sshd passes over "
+        "authorized_keys, because the file, ~/.ssh or the home folder can be written by "
+        "others (StrictModes).",
+        fix="At the host itself, the first line gives the files the modes that sshd wants; the "
+        "second, here, copies the key there and asks for the password once.",
     ),
-    _check(
+    _failure(
         "shell",
         _mend_shell,
-        "the agent speaks over that shell, and every byte of its own is in the way",
         question="Does the login shell of every host run what it is told, and nothing else?",
-        text=page(
-            symptom="scp and rsync fail too: `protocol version mismatch -- is your shell clean?`, "
-            "or the connection ends at once.",
-            cause="A start file of the shell (~/.bashrc, ~/.zshenv) prints, exits, waits or starts "
-            "another program although nobody sits there; or the login shell is one like nologin.",
-            fix="Has the start file end at once where nobody sits at a terminal, which also leaves "
-            "out what it exports; gives the account a shell, where it has none.",
-            elsewhere="The same start files break `srun` and `mpirun` over ssh.",
-        ),
+        why="the agent speaks over that shell, and every byte of its own is in the way",
+        symptom="scp and rsync fail too: `protocol version mismatch -- is your shell clean?`, "
+        "or the connection ends at once.",
+        cause="A start file of the shell (~/.bashrc, ~/.zshenv) prints, exits, waits or starts "
+        "another program although nobody sits there; or the login shell is one like nologin.",
+        fix="Has the start file end at once where nobody sits at a terminal, which also leaves "
+        "out what it exports; gives the account a shell, where it has none.",
+        on_cluster="The same start files break `srun` and `mpirun` over ssh.",
     ),
-    _check(
+    _failure(
         "python",
         _get_python,
-        "the agent, and every rank, is a Python program",
         question="Does every host have a Python that can run the agent?",
-        text=page(
-            symptom="`bash: line 1: python3: command not found`, or `torchrun: command not found` "
-            "although it is there: a shell without a terminal has another PATH.",
-            cause="No Python of 3.9 or later is found by the shell that ssh starts there, and "
-            "yoked.toml names none by its path.",
-            fix="Installs the system's Python. To train, the host needs 3.11 or later: "
-            "`yoked install` says which it takes.",
-        ),
+        why="the agent, and every rank, is a Python program",
+        symptom="`bash: line 1: python3: command not found`, or `torchrun: command not found` "
+        "although it is there: a shell without a terminal has another PATH.",
+        cause="No Python of 3.9 or later is found by the shell that ssh starts there, and "
+        "yoked.toml names none by its path.",
+        fix="Installs the system's Python. To train, the host needs 3.11 or later: "
+        "`yoked install` says which it takes.",
     ),
-    _check(
+    _failure(
         "other",
         _mend,
-        f"there is no agent on it; {_TRAINS}",
         question="Is there anything else between ssh and the agent?",
-        text=page(
-            symptom="The finding has ssh's own words, or the agent's.",
-            cause="None of the known kinds: a jump host, a ProxyCommand, a quota, a broken disk.",
-            fix="`ssh -v HOST true` shows how far it comes.",
-        ),
+        why=f"there is no agent on it; {_TRAINS}",
+        symptom="The finding has ssh's own words, or the agent's.",
+        cause="None of the known kinds: a jump host, a ProxyCommand, a quota, a broken disk.",
+        fix="`ssh -v HOST true` shows how far it comes.",
     ),
-    Check(
-        "shell-noise",
-        "Is the login shell silent where nobody sits?",
-        ("ssh", "health.shell"),
-        "warning",
-        page(
-            symptom="scp: `Received message too long`; rsync: `is your shell clean?`.",
-            cause="A start file greets, for people and programs alike.",
-            fix="Has the start file end at once where nobody sits at a terminal, which also leaves "
-            "out what it exports.",
-        ),
-        _noise,
-    ),
-    Check(
-        "ssh-slow",
-        "Does ssh come in soon?",
-        ("ssh",),
-        "warning",
-        page(
-            symptom="Each command pauses for some seconds before anything is said.",
-            cause="sshd asks a DNS for the name of who comes (`UseDNS`), or the shell's start file "
-            "works for long (conda, nvm, a network drive).",
-            fix="By hand, since only you know what the start file is for.",
-        ),
-        _slow,
-        quick=True,
-    ),
+    shell_noise,
+    ssh_slow,
 )

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from ipaddress import ip_interface
 
-from yoked.doctor.check import Check, page
+from yoked.doctor.check import Match, check
 from yoked.doctor.checks.groups import Group, alternative, groups
 from yoked.doctor.checks.interfaces import NAMES, replace_address
 from yoked.doctor.checks.reading import (
     address_of,
-    by_hand,
     chosen_address,
     chosen_interface,
     common_prefix,
-    finding,
     former_address,
-    listed,
     part,
     prefix_of,
 )
 from yoked.doctor.checks.verdicts import FORBIDDEN
-from yoked.records.examination import Examination, Finding, Fix
+from yoked.doctor.repairs.manual import by_hand
+from yoked.records.examination import Examination, Fix
 from yoked.records.shell import listed_words, shell_line
 
-_AFTER = ("rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed")
+AFTER = ("rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed")
 # Before the rules of VPNs, which begin at a few thousand.
 _RULE = 1
 
 
-def _no_route(seen: Examination) -> Iterator[Finding]:
+@check(
+    "no-route",
+    question="Does every host have a route to the others?",
+    reads=("dials", "health.ways"),
+    severity="error",
+    saw="{host} has no route to {peer_addresses:list}, although it is in their network: {evidence}",
+    why="the kernel does not know by which interface to send",
+    symptom="`OSError: [Errno 101] Network is unreachable`.",
+    cause="The route of the interface's network is gone: a VPN program or a script removed it.",
+    fix="Adds the route that the address should have brought.",
+    explains=AFTER,
+    quick=True,
+)
+def no_route(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "no-route"):
         own, prefix = group.address, None
         if own is not None:
@@ -45,22 +56,19 @@ def _no_route(seen: Examination) -> Iterator[Finding]:
             if own and prefix
             else None
         )
-        yield finding(
-            "no-route",
-            "error",
-            group.host.name,
-            f"{group.host.name} has no route to {listed(group.peer_addresses)}, although it is in "
-            f"their network: {group.evidence}",
-            "the kernel does not know by which interface to send",
-            *(
+        yield Match(
+group.host.name,
+*(
                 (Fix(group.host.name, shell_line("ip route add {net}", net=network), root=True,
                      undo=shell_line("ip route del {net}", net=network)),)
                 if network
                 else (by_hand(group.host.name, "ip route add NETWORK dev {interface}",
                               interface=interface),)
             ),
-            link=group.link,
-        )  # fmt: skip
+link=group.link,
+peer_addresses=group.peer_addresses,
+evidence=group.evidence,
+)  # fmt: skip
 
 
 def network_of(address: str, prefix: int) -> str:
@@ -69,19 +77,35 @@ def network_of(address: str, prefix: int) -> str:
     return "" if own is None else str(ip_interface(f"{own}/{prefix}").network)
 
 
-def _forbidden_route(seen: Examination) -> Iterator[Finding]:
+@check(
+    "forbidden-route",
+    question="Does a route or rule of a host forbid the way to another?",
+    reads=("dials", "health.ways"),
+    severity="error",
+    saw="{host} is not to send to {peer_addresses:list}: its kernel says {error}, as for a "
+    "route or rule of kind {prohibit}",
+    why="a VPN's kill switch, a container network or an old `ip route` forbids the way; "
+    "nothing is sent, whatever the firewalls say",
+    symptom="`Permission denied`, `Invalid argument` or `No route to host` at once, while "
+    "the neighbour answers to others.",
+    cause="A route of kind prohibit, blackhole or unreachable, or such a rule in `ip "
+    "rule`: a VPN's kill switch forbids the home's own network.",
+    fix="Routes straight to the peers, with a rule that is asked before the VPN's. Most "
+    "VPN programs have a switch for it: allow the local network.",
+    on_cluster="Kubernetes: a network policy, or Calico's blackhole routes.",
+    explains=AFTER,
+    quick=True,
+)
+def forbidden_route(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "forbidden-route"):
         error = str(next(_way_errors(group), "EINVAL"))
-        yield finding(
-            "forbidden-route",
-            "error",
+        yield Match(
             group.host.name,
-            f"{group.host.name} is not to send to {listed(group.peer_addresses)}: its kernel "
-            f"says {error}, as for a route or rule of kind {FORBIDDEN.get(error, 'prohibit')}",
-            "a VPN's kill switch, a container network or an old `ip route` forbids the way; "
-            "nothing is sent, whatever the firewalls say",
             *direct(group),
             link=group.link,
+            peer_addresses=group.peer_addresses,
+            error=error,
+            prohibit=FORBIDDEN.get(error, "prohibit"),
         )
 
 
@@ -108,23 +132,53 @@ def direct(group: Group) -> Iterator[Fix]:
         )
 
 
-def _wrong_netmask(seen: Examination) -> Iterator[Finding]:
+@check(
+    "wrong-netmask",
+    question="Do all hosts of a network have the same netmask?",
+    reads=("dials", "interfaces"),
+    severity="error",
+    saw="{interface} of {host} has {own}/{prefix}: its network leaves out "
+    "{peer_addresses:list}, whose networks (/{right}) have it in",
+    why="what others send arrives, and no answer comes back",
+    symptom="One host reaches nobody, `Network is unreachable`; the others wait in vain "
+    "for its answer, `Connection timed out`.",
+    cause="A prefix length typed wrongly, such as /30 or /32 for /24.",
+    fix="Gives the address the prefix length that the others have, until the next start; "
+    "put it right in the network settings too.",
+    explains=AFTER,
+    quick=True,
+)
+def wrong_netmask(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "wrong-netmask"):
         own = str(group.address)
         prefix, right = prefix_of(group.host, own), common_prefix(seen, own, but=group.host.name)
-        yield finding(
-            "wrong-netmask",
-            "error",
+        yield Match(
             group.host.name,
-            f"{group.interface} of {group.host.name} has {own}/{prefix}: its network leaves out "
-            f"{listed(group.peer_addresses)}, whose networks (/{right}) have it in",
-            "what others send arrives, and no answer comes back",
             replace_address(group.host, (own, prefix), (own, right), group.interface),
             link=group.link,
+            interface=group.interface,
+            own=own,
+            prefix=prefix,
+            peer_addresses=group.peer_addresses,
+            right=right,
         )
 
 
-def _wrong_neighbour(seen: Examination) -> Iterator[Finding]:
+@check(
+    "wrong-neighbour",
+    question="Does every host know the network cards of the others?",
+    reads=("dials", "health.ways"),
+    severity="error",
+    saw="{host} was told by hand to use the network card {entries:list}, and nobody answers "
+    "there: {evidence}",
+    why="every packet goes to a card that is not there",
+    symptom="`Connection timed out` or `No route to host` in one direction.",
+    cause="A fixed entry in the neighbour table has the MAC of a card that was replaced.",
+    fix="Deletes the entry; the kernel then asks.",
+    explains=AFTER,
+    quick=True,
+)
+def wrong_neighbour(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "wrong-neighbour"):
         interface = group.interface.partition(":")[0]
         macs = {each: part(group.host, "ways", each, "mac") for each in group.peer_addresses}
@@ -134,13 +188,8 @@ def _wrong_neighbour(seen: Examination) -> Iterator[Finding]:
             if part(group.host, "ways", each, "neighbour") == "permanent"
         }
         shown = [f"{mac} for {each}" for each, mac in fixed.items()]
-        yield finding(
-            "wrong-neighbour",
-            "error",
+        yield Match(
             group.host.name,
-            f"{group.host.name} was told by hand to use the network card {listed(shown)}, and "
-            f"nobody answers there: {group.evidence}",
-            "every packet goes to a card that is not there",
             *(
                 Fix(
                     group.host.name,
@@ -156,36 +205,66 @@ def _wrong_neighbour(seen: Examination) -> Iterator[Finding]:
                 for each, mac in fixed.items()
             ),
             link=group.link,
+            entries=shown,
+            evidence=group.evidence,
         )
 
 
-def _other_way(seen: Examination) -> Iterator[Finding]:
+@check(
+    "other-way",
+    question="Do packets leave by the interface that leads to the others?",
+    reads=("dials", "health.ways"),
+    severity="error",
+    saw="{host} sends what is for {peer_addresses:list} out by {taken:list}, although it is "
+    "in their network at {interface}",
+    why="a VPN that takes all traffic, or a rule of `ip rule`, draws it away",
+    symptom="`Connection timed out`, only while the VPN is on.",
+    cause="A VPN that takes all traffic, or a policy route, draws packets for the home's "
+    "own network away.",
+    fix="Routes straight to the peers, with a rule that is asked before the VPN's.",
+    explains=AFTER,
+    quick=True,
+)
+def other_way(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "other-way"):
         taken = {str(part(group.host, "ways", each, "interface")) for each in group.peer_addresses}
-        yield finding(
-            "other-way",
-            "error",
+        yield Match(
             group.host.name,
-            f"{group.host.name} sends what is for {listed(group.peer_addresses)} out by "
-            f"{listed(sorted(taken))}, although it is in their network at {group.interface}",
-            "a VPN that takes all traffic, or a rule of `ip rule`, draws it away",
             *direct(group),
             link=group.link,
+            peer_addresses=group.peer_addresses,
+            taken=sorted(taken),
+            interface=group.interface,
         )
 
 
-def _other_network(seen: Examination) -> Iterator[Finding]:
+@check(
+    "other-network",
+    question="Are all hosts in networks that reach each other?",
+    reads=("dials", "health.ways", "interfaces"),
+    severity="error",
+    saw="{host}, at {address}, and {peers:list} are in different networks: {evidence}",
+    why="packets find no way between the two networks",
+    symptom="`Network is unreachable`, or `Connection timed out`, on all links of a host.",
+    cause="Its address is of a network that the others have no way to: that of a virtual "
+    "machine's NAT (10.0.2.15), of a container, or one from another router.",
+    fix="Gives it back the address of yoked.toml, where that fits into the network of the "
+    "others; otherwise by hand: bridge the virtual machine, use the host's network for "
+    "the container (`--network host`).",
+    on_cluster="Kubernetes: pods with `hostNetwork: false` on clusters without an overlay.",
+    explains=(*NAMES, *AFTER),
+    quick=True,
+)
+def other_network(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "other-network"):
         peers = group.peer_addresses
-        yield finding(
-            "other-network",
-            "error",
+        yield Match(
             group.host.name,
-            f"{group.host.name}, at {group.address or 'no address'}, and {listed(peers)} are in "
-            f"different networks: {group.evidence}",
-            "packets find no way between the two networks",
             *into_their_network(group),
             link=group.link,
+            address=group.address or "no address",
+            peers=peers,
+            evidence=group.evidence,
         )
 
 
@@ -208,18 +287,29 @@ def join(group: Group) -> tuple[Fix, ...]:
     )
 
 
-def _reverse_path(seen: Examination) -> Iterator[Finding]:
+@check(
+    "reverse-path",
+    question="Would every host take packets that come in where it would not answer?",
+    reads=("dials", "health.kernel", "health.ways"),
+    severity="error",
+    saw="{host} drops what comes in at {interface}, because it would answer by another "
+    "interface (rp_filter {rp_filter}): {evidence}",
+    why="two interfaces lead to one network, and the strict filter takes packets for forged",
+    symptom="`Connection timed out` on a host with two interfaces in one network.",
+    cause="Strict reverse path filtering: what comes in by another interface than the "
+    "answer would take is dropped.",
+    fix="Sets the filter of the interface to loose (2), until the next start.",
+    on_cluster="The same on Kubernetes nodes with several NICs.",
+    explains=AFTER,
+    quick=True,
+)
+def reverse_path(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "reverse-path"):
         interface = group.interface.partition(":")[0]
         setting = f"net.ipv4.conf.{interface}.rp_filter"
         before = part(group.host, "kernel", "rp_filter") or {}
-        yield finding(
-            "reverse-path",
-            "error",
+        yield Match(
             group.host.name,
-            f"{group.host.name} drops what comes in at {interface}, because it would answer by "
-            f"another interface (rp_filter {before.get(interface, 1)}): {group.evidence}",
-            "two interfaces lead to one network, and the strict filter takes packets for forged",
             Fix(
                 group.host.name,
                 shell_line("sysctl -w {setting}", setting=f"{setting}=2"),
@@ -229,136 +319,42 @@ def _reverse_path(seen: Examination) -> Iterator[Finding]:
                 ),
             ),
             link=group.link,
+            interface=interface,
+            rp_filter=before.get(interface, 1),
+            evidence=group.evidence,
         )
 
 
-def _dial_failed(seen: Examination) -> Iterator[Finding]:
+@check(
+    "dial-failed",
+    question="Is there anything else that keeps two hosts apart?",
+    reads=("dials",),
+    severity="error",
+    saw="a connection failed: {evidence}",
+    why="the ranks open the same connections",
+    symptom="The finding has the system's own words.",
+    cause="None of the known kinds.",
+    fix="None is known; where another interface works, that one is taken.",
+    explains=AFTER,
+    quick=True,
+)
+def dial_failed(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "dial-failed"):
-        yield finding(
-            "dial-failed",
-            "error",
+        yield Match(
             group.host.name,
-            f"a connection failed: {group.evidence}",
-            "the ranks open the same connections",
             *alternative(group),
             link=group.link,
+            evidence=group.evidence,
         )
-
-
-_Run = Callable[[Examination], Iterator[Finding]]
-
-
-def way_check(
-    name: str, run: _Run, question: str, text: str, *needs: str, explains: tuple[str, ...] = ()
-) -> Check:
-    """A check of links. needs: what it reads beside the dials; explains: more than any way does."""
-    reads, after = ("dials", *needs), (*explains, *_AFTER)
-    return Check(name, question, reads, "error", text, run, explains=after, quick=True)
 
 
 CHECKS = (
-    way_check(
-        "wrong-netmask",
-        _wrong_netmask,
-        "Do all hosts of a network have the same netmask?",
-        page(
-            symptom="One host reaches nobody, `Network is unreachable`; the others wait in vain "
-            "for its answer, `Connection timed out`.",
-            cause="A prefix length typed wrongly, such as /30 or /32 for /24.",
-            fix="Gives the address the prefix length that the others have, until the next start; "
-            "put it right in the network settings too.",
-        ),
-        "interfaces",
-    ),
-    way_check(
-        "forbidden-route",
-        _forbidden_route,
-        "Does a route or rule of a host forbid the way to another?",
-        page(
-            symptom="`Permission denied`, `Invalid argument` or `No route to host` at once, while "
-            "the neighbour answers to others.",
-            cause="A route of kind prohibit, blackhole or unreachable, or such a rule in `ip "
-            "rule`: a VPN's kill switch forbids the home's own network.",
-            fix="Routes straight to the peers, with a rule that is asked before the VPN's. Most "
-            "VPN programs have a switch for it: allow the local network.",
-            elsewhere="Kubernetes: a network policy, or Calico's blackhole routes.",
-        ),
-        "health.ways",
-    ),
-    way_check(
-        "no-route",
-        _no_route,
-        "Does every host have a route to the others?",
-        page(
-            symptom="`OSError: [Errno 101] Network is unreachable`.",
-            cause="The route of the interface's network is gone: a VPN program or a script removed "
-            "it.",
-            fix="Adds the route that the address should have brought.",
-        ),
-        "health.ways",
-    ),
-    way_check(
-        "other-network",
-        _other_network,
-        "Are all hosts in networks that reach each other?",
-        page(
-            symptom="`Network is unreachable`, or `Connection timed out`, on all links of a host.",
-            cause="Its address is of a network that the others have no way to: that of a virtual "
-            "machine's NAT (10.0.2.15), of a container, or one from another router.",
-            fix="Gives it back the address of yoked.toml, where that fits into the network of the "
-            "others; otherwise by hand: bridge the virtual machine, use the host's network for "
-            "the container (`--network host`).",
-            elsewhere="Kubernetes: pods with `hostNetwork: false` on clusters without an overlay.",
-        ),
-        "health.ways",
-        "interfaces",
-        explains=NAMES,
-    ),
-    way_check(
-        "wrong-neighbour",
-        _wrong_neighbour,
-        "Does every host know the network cards of the others?",
-        page(
-            symptom="`Connection timed out` or `No route to host` in one direction.",
-            cause="A fixed entry in the neighbour table has the MAC of a card that was replaced.",
-            fix="Deletes the entry; the kernel then asks.",
-        ),
-        "health.ways",
-    ),
-    way_check(
-        "other-way",
-        _other_way,
-        "Do packets leave by the interface that leads to the others?",
-        page(
-            symptom="`Connection timed out`, only while the VPN is on.",
-            cause="A VPN that takes all traffic, or a policy route, draws packets for the home's "
-            "own network away.",
-            fix="Routes straight to the peers, with a rule that is asked before the VPN's.",
-        ),
-        "health.ways",
-    ),
-    way_check(
-        "reverse-path",
-        _reverse_path,
-        "Would every host take packets that come in where it would not answer?",
-        page(
-            symptom="`Connection timed out` on a host with two interfaces in one network.",
-            cause="Strict reverse path filtering: what comes in by another interface than the "
-            "answer would take is dropped.",
-            fix="Sets the filter of the interface to loose (2), until the next start.",
-            elsewhere="The same on Kubernetes nodes with several NICs.",
-        ),
-        "health.kernel",
-        "health.ways",
-    ),
-    way_check(
-        "dial-failed",
-        _dial_failed,
-        "Is there anything else that keeps two hosts apart?",
-        page(
-            symptom="The finding has the system's own words.",
-            cause="None of the known kinds.",
-            fix="None is known; where another interface works, that one is taken.",
-        ),
-    ),
+    wrong_netmask,
+    forbidden_route,
+    no_route,
+    other_network,
+    wrong_neighbour,
+    other_way,
+    reverse_path,
+    dial_failed,
 )

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from yoked.doctor.checks.keeping import change_file
+from yoked.doctor.repairs.files import change_file
 from yoked.records.examination import Fix
 from yoked.records.shell import Line, command_line, shell_line
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from yoked.doctor.checks.reading import at, edit_entry, fleet_flag, mapping
+from yoked.doctor.checks.reading import at, mapping
+from yoked.doctor.repairs.fleet import edit_entry, fleet_flag
 from yoked.fleet.model import HERE
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import command_line, path_word, shell_line

@@ -1,0 +1,99 @@
+"""Codes, sentences and parameters of checks hold together; read from the sources."""
+
+from __future__ import annotations
+
+import ast
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.doctor.builders import home
+
+import yoked.doctor.checks
+from yoked.doctor.catalog import CHECKS
+from yoked.doctor.check import Check, Match, render
+
+FOLDER = Path(yoked.doctor.checks.__file__).parent
+# Known of every match.
+PLACES = {"host", "source", "target"}
+NOT_PARAMS = {"link", "severity", "how"}
+CODES = {check.code: check for check in CHECKS}
+
+
+def fields(check: Check) -> set[str]:
+    texts = [
+        t
+        for text in (check.saw, check.why)
+        for t in ([text] if isinstance(text, str) else text.values())
+    ]
+    return {name for text in texts for _, name, _, _ in string.Formatter().parse(text) if name}
+
+
+def matches() -> Iterator[tuple[str, ast.Call]]:
+    """Each place that makes a match, with the code of the check that it is for."""
+    for path in FOLDER.glob("*.py"):
+        functions = {
+            node.name: node
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.FunctionDef)
+        }
+        for function in functions.values():
+            code = function.name.replace("_", "-")
+            if code not in CODES or not function.decorator_list:
+                continue
+            called = [
+                functions[node.func.id]
+                for node in ast.walk(function)
+                if isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in functions
+            ]
+            for node in (n for each in (function, *called) for n in ast.walk(each)):
+                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Match":
+                    yield code, node
+
+
+def test_every_match_gives_what_its_sentences_name_and_nothing_else() -> None:
+    found = list(matches())
+    # Those of ssh are made in one place for all kinds.
+    assert len({code for code, _ in found}) > len(CHECKS) - 12
+    for code, call in found:
+        given = {str(keyword.arg) for keyword in call.keywords} - NOT_PARAMS
+        wanted = fields(CODES[code]) - PLACES
+        shared = {"cores"} if code in OF_VARIABLES else set()
+        assert given - shared == wanted - shared, code
+
+
+OF_VARIABLES = {
+    code for code in CODES if "the shell's start files set {variables}" in str(CODES[code].saw)
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
+def test_a_function_is_named_like_its_code(check: Check) -> None:
+    name = check.look.__name__  # type: ignore[attr-defined]
+    assert check.code == name.replace("_", "-") or check.code.startswith("ssh-"), name
+
+
+def test_sentences_show_units_lists_and_numbers() -> None:
+    text = "{size:bytes}, {took:duration}, {rate:bit/s}, {names:list}, {n:plural rank}, {m:04o}"
+    params = {
+        "size": 2e9, "took": 3.0, "rate": 1e9, "names": ("a", "b", "c"), "n": 2, "m": 0o22,
+    }  # fmt: skip
+
+    assert render(text, "", params) == "2.00 GB, 3.00 s, 1.00 Gbit/s, a, b and c, 2 ranks, 0022"
+
+
+def test_a_parameter_with_braces_stays_as_it_is() -> None:
+    assert (
+        render("{host}: {said}", "", {"host": "a", "said": "{nothing} {0}"}) == "a: {nothing} {0}"
+    )
+
+
+def test_a_match_without_what_its_sentence_names_is_a_bug() -> None:
+    check = Check(code="c", question="?", reads=(), severity="error", saw="{missing}", why="",
+                  page="", look=lambda _: [Match("attic")])  # fmt: skip
+
+    with pytest.raises(KeyError):
+        list(check.run(home()))
