@@ -280,15 +280,18 @@ def jitter(seen: Examination) -> Iterator[Match]:
     for host, own in by_host(seen, found):
         (source_name, target_name), echo_s = next(iter(own.items()))
         yield Match(
-_all_at(host, own),
-by_hand(host.name, "use a cable for {host}, or bring it nearer to the access point",
-                    host=host.name),
-link=(source_name, target_name),
-shortest=echo_s[0],
-longest=echo_s[-1],
-median=median(echo_s),
-more=_more(own),
-)  # fmt: skip
+            _all_at(host, own),
+            by_hand(
+                host.name,
+                "use a cable for {host}, or bring it nearer to the access point",
+                host=host.name,
+            ),
+            link=(source_name, target_name),
+            shortest=echo_s[0],
+            longest=echo_s[-1],
+            median=median(echo_s),
+            more=_more(own),
+        )
 
 
 def _best_s(seen: Examination, pair: frozenset[str]) -> float:

@@ -84,14 +84,18 @@ def disk_full(seen: Examination) -> Iterator[Match]:
         if full:
             least = min((each.get("free_bytes") or 0) for each in full.values())
             yield Match(
-host.name,
-by_hand(host.name, "make room: `du -xh -d1 {place} | sort -h`; `yoked clean` "
-                                   "removes runs that are over", place=_place(full)),
-severity=_severity(full),
-least=least,
-paths=_shown(full),
-wanted=needed if 'state' in full else _JOB_BYTES,
-)  # fmt: skip
+                host.name,
+                by_hand(
+                    host.name,
+                    "make room: `du -xh -d1 {place} | sort -h`; `yoked clean` "
+                    "removes runs that are over",
+                    place=_place(full),
+                ),
+                severity=_severity(full),
+                least=least,
+                paths=_shown(full),
+                wanted=needed if "state" in full else _JOB_BYTES,
+            )
 
 
 def _is_full(folder: _Folder, needed_bytes: int) -> bool:
@@ -127,14 +131,17 @@ def no_inodes(seen: Examination) -> Iterator[Match]:
         if empty:
             least = min(each["free_inodes"] for each in empty.values())
             yield Match(
-host.name,
-by_hand(host.name, "find the folder with the most files, and remove what is not "
-                                   "needed: `du --inodes -x -d2 {place} | sort -n`",
-                        place=_place(empty)),
-severity=_severity(empty),
-paths=_shown(empty),
-least=least,
-)  # fmt: skip
+                host.name,
+                by_hand(
+                    host.name,
+                    "find the folder with the most files, and remove what is not "
+                    "needed: `du --inodes -x -d2 {place} | sort -n`",
+                    place=_place(empty),
+                ),
+                severity=_severity(empty),
+                paths=_shown(empty),
+                least=least,
+            )
 
 
 @check(

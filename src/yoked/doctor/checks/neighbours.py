@@ -39,16 +39,23 @@ def other_answers(seen: Examination) -> Iterator[Match]:
         }
         named = listed(sorted(str(each) for each in who)) or "a machine that is not of the fleet"
         yield Match(
-group.host.name,
-*(alternative(group) or (by_hand(
-                group.host.name, "give {interface} of {host} another address",
-                interface=group.interface, host=group.host.name,
-            ),)),
-link=group.link,
-address=group.address,
-named=named,
-evidence=group.evidence,
-)  # fmt: skip
+            group.host.name,
+            *(
+                alternative(group)
+                or (
+                    by_hand(
+                        group.host.name,
+                        "give {interface} of {host} another address",
+                        interface=group.interface,
+                        host=group.host.name,
+                    ),
+                )
+            ),
+            link=group.link,
+            address=group.address,
+            named=named,
+            evidence=group.evidence,
+        )
 
 
 @check(
@@ -134,16 +141,21 @@ def silent_neighbour(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "silent-neighbour"):
         names = [group.host.name, *(each.name for each in group.peers)]
         yield Match(
-names,
-*(alternative(group) or (by_hand(
-                group.host.name,
-                "check the cable of {interface}, and that both are at one switch or router",
-                interface=group.interface,
-            ),)),
-link=group.link,
-names=names,
-evidence=group.evidence,
-)  # fmt: skip
+            names,
+            *(
+                alternative(group)
+                or (
+                    by_hand(
+                        group.host.name,
+                        "check the cable of {interface}, and that both are at one switch or router",
+                        interface=group.interface,
+                    ),
+                )
+            ),
+            link=group.link,
+            names=names,
+            evidence=group.evidence,
+        )
 
 
 @check(
@@ -205,17 +217,23 @@ def client_isolation(seen: Examination) -> Iterator[Match]:
         names = [group.host.name, *(each.name for each in group.peers)]
         router = at(part(group.host, "gateway"), "address")
         yield Match(
-names,
-*(alternative(group) or (by_hand(
-                "",
-                "switch isolation off at {router}, or connect {host} by cable",
-                router=router, host=group.host.name,
-            ),)),
-link=group.link,
-names=names,
-router=router,
-evidence=group.evidence,
-)  # fmt: skip
+            names,
+            *(
+                alternative(group)
+                or (
+                    by_hand(
+                        "",
+                        "switch isolation off at {router}, or connect {host} by cable",
+                        router=router,
+                        host=group.host.name,
+                    ),
+                )
+            ),
+            link=group.link,
+            names=names,
+            router=router,
+            evidence=group.evidence,
+        )
 
 
 CHECKS = (

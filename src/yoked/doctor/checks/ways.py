@@ -57,18 +57,27 @@ def no_route(seen: Examination) -> Iterator[Match]:
             else None
         )
         yield Match(
-group.host.name,
-*(
-                (Fix(group.host.name, shell_line("ip route add {net}", net=network), root=True,
-                     undo=shell_line("ip route del {net}", net=network)),)
+            group.host.name,
+            *(
+                (
+                    Fix(
+                        group.host.name,
+                        shell_line("ip route add {net}", net=network),
+                        root=True,
+                        undo=shell_line("ip route del {net}", net=network),
+                    ),
+                )
                 if network
-                else (by_hand(group.host.name, "ip route add NETWORK dev {interface}",
-                              interface=interface),)
+                else (
+                    by_hand(
+                        group.host.name, "ip route add NETWORK dev {interface}", interface=interface
+                    ),
+                )
             ),
-link=group.link,
-peer_addresses=group.peer_addresses,
-evidence=group.evidence,
-)  # fmt: skip
+            link=group.link,
+            peer_addresses=group.peer_addresses,
+            evidence=group.evidence,
+        )
 
 
 def network_of(address: str, prefix: int) -> str:

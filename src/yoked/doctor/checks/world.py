@@ -36,16 +36,16 @@ def world_failed(seen: Examination) -> Iterator[Match]:
     failed = [described(each) for each in dials if not each.ok]
     rest = f"; {listed(failed)}" if failed else ""
     yield Match(
-[host.name for host in seen.up if host.name in world.said] or
-        [host.name for host in seen.up],
-by_hand("", "yoked doctor --bundle doctor.zip    has all that was seen, for a bug report"),
-reason=world.reason or 'a world of ranks did not come about',
-took=took,
-listed=listed(said) or 'no rank said a word',
-passed=passed,
-len=len(dials),
-rest=rest,
-)  # fmt: skip
+        [host.name for host in seen.up if host.name in world.said]
+        or [host.name for host in seen.up],
+        by_hand("", "yoked doctor --bundle doctor.zip    has all that was seen, for a bug report"),
+        reason=world.reason or "a world of ranks did not come about",
+        took=took,
+        listed=listed(said) or "no rank said a word",
+        passed=passed,
+        len=len(dials),
+        rest=rest,
+    )
 
 
 CHECKS = (world_failed,)
