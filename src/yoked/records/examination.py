@@ -176,6 +176,7 @@ class Fix:
     root: it needs root there. undo: the line that takes it back; None: nothing to take back.
     by_hand: only a person can do it (a cable); `--fix` leaves it alone. kept: how the names of the
     copies end that both lines speak of; "": none. Undoing then does no harm where nothing was done.
+    repair: the function of yoked.doctor.repairs that made it.
     """
 
     host: str
@@ -184,6 +185,7 @@ class Fix:
     undo: Line | None = None
     by_hand: bool = False
     kept: str = ""
+    repair: str = ""
 
 
 @dataclass(frozen=True)

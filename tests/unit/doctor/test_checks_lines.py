@@ -16,14 +16,13 @@ from tests.unit.doctor.troubles import said
 
 from yoked.agent.processes import Process
 from yoked.doctor.causes import findings_of
-from yoked.doctor.checks.flow import narrow_route
-from yoked.doctor.checks.names import write_name
-from yoked.doctor.checks.processes import kill_line
 from yoked.doctor.fixing import Book, Repair, Said, carry_out, take_back
 from yoked.doctor.repairs.files import rewrite_file
 from yoked.doctor.repairs.fleet import choose_again, edit_entry
+from yoked.doctor.repairs.network import narrow_route, write_name
 from yoked.doctor.repairs.packages import get_package, get_torch
 from yoked.doctor.repairs.startfiles import quiet, take_out_limit, take_out_variable
+from yoked.doctor.repairs.system import kill_line
 from yoked.records.examination import Examination, Finding, Fix, SshFailure
 from yoked.records.shell import quoted, shell_line
 
@@ -135,7 +134,7 @@ def test_a_start_file_is_made_silent_where_nobody_sits(tmp_path: Path) -> None:
 def test_a_name_gets_one_address_in_the_hosts_file(before: str, after: str, tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text(before)
-    fix = write_name(home().host("garage"), "garage", ADDRESS["garage"])
+    fix = write_name("garage", "garage", ADDRESS["garage"])
 
     def here(line: str) -> str:
         return line.replace("/etc/hosts", str(file))
@@ -226,9 +225,9 @@ def every_fix(folder: Path) -> list[Fix]:
     """Some change one file several times, and one is there twice."""
     seen = Examination((), controller={"fleet": str(folder / "yoked.toml")})
     fixes = [
-        write_name(home().host("garage"), "garage", ADDRESS["garage"]),
-        write_name(home().host("garage"), "attic", ADDRESS["attic"]),
-        write_name(home().host("garage"), "garage", ADDRESS["study"]),
+        write_name("garage", "garage", ADDRESS["garage"]),
+        write_name("garage", "attic", ADDRESS["attic"]),
+        write_name("garage", "garage", ADDRESS["study"]),
         edit_entry(seen, "gar.age", "s/^ranks *=.*/ranks = 4/"),
         edit_entry(seen, "gar.age", "/^python *=/d"),
         take_out_variable("garage", "RANK"),

@@ -24,8 +24,8 @@ from tests.unit.doctor.troubles import Make, said
 import yoked
 from yoked.cli.commands.doctor_text import evidence, payload
 from yoked.doctor.causes import findings_of
-from yoked.doctor.checks.names import write_name
 from yoked.doctor.repairs.fleet import edit_entry
+from yoked.doctor.repairs.network import write_name
 from yoked.doctor.repairs.startfiles import take_out_variable
 from yoked.doctor.replay import from_json, to_json
 from yoked.errors import YokedError
@@ -299,7 +299,7 @@ def test_a_word_in_a_program_of_seds_is_no_part_of_it(tmp_path: Path) -> None:
     hosts = str(tmp_path / "hosts")
     (tmp_path / "hosts").write_text("10.0.0.1 a\n")
 
-    named = write_name(home().hosts[0], SED_HOSTILE, "10.0.0.1")
+    named = write_name(home().hosts[0].name, SED_HOSTILE, "10.0.0.1")
     run(named.command.replace("/etc/hosts", hosts), tmp_path)
     run(take_out_variable("garage", f"GLOO_{SED_HOSTILE}").command, tmp_path)
     run(edit_entry(seen, SED_HOSTILE, "s/^ranks *=.*/ranks = 2/").command, tmp_path)

@@ -9,8 +9,8 @@ from yoked.doctor.checks.interfaces import link_of, several
 from yoked.doctor.checks.reading import at, chosen_interface, own_interfaces
 from yoked.doctor.repairs.fleet import choose_again
 from yoked.doctor.repairs.manual import by_hand
-from yoked.records.examination import Examination, Fix, HostSeen
-from yoked.records.shell import shell_line
+from yoked.doctor.repairs.network import negotiate_speed
+from yoked.records.examination import Examination, HostSeen
 
 _SLOW_PORT_BIT_PER_S = 10**8
 
@@ -106,12 +106,7 @@ def half_duplex(seen: Examination) -> Iterator[Match]:
         if at(link_of(host, interface), "duplex") == "half":
             yield Match(
                 host.name,
-                Fix(
-                    host.name,
-                    shell_line("ethtool -s {it} autoneg on", it=interface),
-                    root=True,
-                    undo=shell_line("ethtool -s {it} autoneg off duplex half", it=interface),
-                ),
+                negotiate_speed(host.name, str(interface)),
                 interface=interface,
             )
 

@@ -9,8 +9,8 @@ from yoked.doctor.check import Match, check, listed
 from yoked.doctor.checks.groups import Group, groups
 from yoked.doctor.checks.reading import at, part
 from yoked.doctor.checks.verdicts import reached
+from yoked.doctor.repairs.system import sysctl
 from yoked.records.examination import Dial, Examination, Fix
-from yoked.records.shell import shell_line
 
 _AFTER = (
     "rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed",
@@ -296,12 +296,7 @@ def conntrack_full(seen: Examination) -> Iterator[Match]:
             continue
         yield Match(
             host.name,
-            Fix(
-                host.name,
-                shell_line("sysctl -w net.netfilter.nf_conntrack_max={most}", most=4 * most),
-                root=True,
-                undo=shell_line("sysctl -w net.netfilter.nf_conntrack_max={most}", most=most),
-            ),
+            sysctl(host.name, "net.netfilter.nf_conntrack_max", 4 * most, was=most),
             severity="error" if count >= most else "warning",
             count=count,
             most=most,

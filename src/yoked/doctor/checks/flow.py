@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import replace
 from statistics import median
 from typing import TypeVar
 
@@ -19,11 +17,10 @@ from yoked.doctor.checks.reading import (
     part,
 )
 from yoked.doctor.checks.verdicts import connected, failing, reached
-from yoked.doctor.repairs.files import is_free
 from yoked.doctor.repairs.fleet import choose_again
 from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.network import keep_radio_awake, send_smaller_packets
 from yoked.records.examination import Dial, Examination, Fix, HostSeen
-from yoked.records.shell import joined, shell_line
 from yoked.units import format_bit_per_s
 
 # A first window of full-size packets, of which not one arrived.
@@ -139,50 +136,8 @@ def _mtu(seen: Examination, host: HostSeen) -> int:
 
 
 def _smaller_packets(seen: Examination, host: HostSeen, peer: HostSeen) -> Fix:
-    """Try which packets pass, and send none that are larger: for TCP one end is enough."""
-    address = str(chosen_address(seen, peer))
-    route = narrow_route(host.name, address)
-    line = shell_line(
-        "for m in {sizes}; do {ping} -c 1 -W 1 -M do -s $((m - {header})) {address} "
-        ">/dev/null 2>&1 && break; done; {route}",
-        sizes=joined(" ", (each for each in _SIZES if each < _mtu(seen, host))),
-        ping=shell_line("ping -6") if ":" in address else shell_line("ping"),
-        header=48 if ":" in address else 28,
-        address=address,
-        route=route.command,
-    )
-    return replace(route, command=line)
-
-
-def narrow_route(host: str, address: str) -> Fix:
-    """Send packets of at most $m bytes to an address, by the way that they take already.
-
-    Routes to the very address that were there before come back with the undo.
-    """
-    # Of several routes to one address the one with the least metric counts; IPv6 has no 0.
-    six = ":" in address
-    kept = f".yoked-{re.sub(r'[^0-9A-Fa-f.:]', '', address)}"
-    words = {
-        "ip": shell_line("ip -6") if six else shell_line("ip"),
-        "metric": shell_line(" metric 1") if six else shell_line(""),
-        "address": address,
-        # Routes do not outlive the start of a host, and neither does what is kept there.
-        "before": joined("", ("/run/route", kept)),
-    }
-    line = shell_line(
-        "{free} && "
-        "{ip} route show exact {address} | sed 's/ linkdown//g; s/ dead//g' > {before} && "
-        "way=$({ip} route get {address} | grep -oE '(via( inet6)?|dev) [^ ]+' | tr '\\n' ' ') && "
-        "{ip} route replace {address} $way{metric} mtu $m",
-        free=is_free(joined("", ("/run/route", kept))),
-        **words,
-    )
-    undo = shell_line(
-        "[ ! -e {before} ] || {{ {ip} route del {address}{metric} 2>/dev/null; "
-        "while read -r route; do {ip} route replace $route; done < {before}; rm {before}; }}",
-        **words,
-    )
-    return Fix(host, line, root=True, undo=undo, kept=kept)
+    sizes = (each for each in _SIZES if each < _mtu(seen, host))
+    return send_smaller_packets(host.name, str(chosen_address(seen, peer)), sizes)
 
 
 @check(
@@ -336,12 +291,7 @@ def wifi_power_save(seen: Examination) -> Iterator[Match]:
         if part(host, "wireless", interface, "power_save") is True:
             yield Match(
                 host.name,
-                Fix(
-                    host.name,
-                    shell_line("iw dev {it} set power_save off", it=interface),
-                    root=True,
-                    undo=shell_line("iw dev {it} set power_save on", it=interface),
-                ),
+                keep_radio_awake(host.name, interface),
                 interface=interface,
             )
 

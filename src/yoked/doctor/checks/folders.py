@@ -8,10 +8,17 @@ from typing import Any
 
 from yoked.doctor.check import Match, check, listed
 from yoked.doctor.checks.reading import at, mapping, part
+from yoked.doctor.repairs.files import (
+    give_folder,
+    grow_shared_memory,
+    make_shared_folder,
+    remount_executable,
+    remount_writable,
+    share_folder,
+)
 from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.startfiles import take_out_variable
 from yoked.records.examination import Examination, Fix, HostSeen, Severity
-from yoked.records.shell import Line, shell_line
 
 # Source: NEEDED_BYTES of yoked.agent.jobs.
 _JOB_BYTES = 64 << 20
@@ -168,24 +175,10 @@ def read_only(seen: Examination) -> Iterator[Match]:
             paths = dict.fromkeys(str(each["path"]) for each in locked.values())
             yield Match(
                 host.name,
-                *dict.fromkeys(_remount(host, path) for path in paths),
+                *dict.fromkeys(remount_writable(host.name, path) for path in paths),
                 severity=_severity(locked),
                 paths=_shown(locked),
             )
-
-
-def _remount(host: HostSeen, path: str) -> Fix:
-    def remount(how: str) -> Line:
-        # The folder may not be there yet; then it is that above it which counts.
-        return shell_line(
-            'p={path}; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; '
-            'p=$(findmnt -no TARGET --target "$p" | tail -n 1); '
-            'mount -o remount,{how} "$p" || mount -o remount,bind,{how} "$p"',
-            path=path,
-            how=how,
-        )
-
-    return Fix(host.name, remount("rw"), root=True, undo=remount("ro"))
 
 
 @check(
@@ -229,7 +222,7 @@ def folder_denied(seen: Examination) -> Iterator[Match]:
 
 def _hand_over(host: HostSeen, name: str, path: str, uid: object) -> Fix:
     if path in ("/tmp", "/var/tmp"):  # noqa: S108 - as it is on the host
-        return Fix(host.name, shell_line("chmod 1777 {path}", path=path), root=True)
+        return share_folder(host.name, path)
     if not _is_below(path, str(part(host, "folders", "home", "path") or "/")):
         # It may be everybody's: what lies there is not handed over.
         return by_hand(
@@ -238,13 +231,7 @@ def _hand_over(host: HostSeen, name: str, path: str, uid: object) -> Fix:
             variable=_SET_BY[name],
             path=path,
         )
-    return Fix(
-        host.name,
-        shell_line(
-            "mkdir -p {path} && chown -R {uid} {path} && chmod u+rwx {path}", path=path, uid=uid
-        ),
-        root=True,
-    )
+    return give_folder(host.name, path, uid)
 
 
 def _is_below(path: str, home: str) -> bool:
@@ -308,7 +295,7 @@ def tmp_missing(seen: Examination) -> Iterator[Match]:
                 host.name,
                 take_out_variable(host.name, "TMPDIR")
                 if set_by
-                else Fix(host.name, shell_line("mkdir -m 1777 {path}", path=path), root=True),
+                else make_shared_folder(host.name, path),
                 how="set" if set_by else "",
                 path=path,
             )
@@ -336,18 +323,9 @@ def noexec(seen: Examination) -> Iterator[Match]:
             if each.get("noexec")
         }
         if closed:
-            yield Match(host.name, _executable(host, closed), paths=_shown(closed))
-
-
-def _executable(host: HostSeen, folders: Mapping[str, _Folder]) -> Fix:
-    def remount(how: str) -> Line:
-        return shell_line(
-            'mount -o remount,{how} "$(findmnt -no TARGET --target {place})"',
-            how=how,
-            place=_place(folders),
-        )
-
-    return Fix(host.name, remount("exec"), root=True, undo=remount("noexec"))
+            yield Match(
+                host.name, remount_executable(host.name, _place(closed)), paths=_shown(closed)
+            )
 
 
 @check(
@@ -378,7 +356,7 @@ def shared_memory(seen: Examination) -> Iterator[Match]:
             continue
         yield Match(
             host.name,
-            Fix(host.name, shell_line("mount -o remount,size=2g /dev/shm"), root=True),
+            grow_shared_memory(host.name),
             how="closed" if closed else "small",
             error=folder.get("error"),
             free=free,

@@ -11,9 +11,9 @@ from yoked.doctor.repairs.fleet import edit_entry
 from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.packages import get_torch
 from yoked.doctor.repairs.startfiles import take_out_variable
+from yoked.doctor.repairs.system import join_gpu_groups
 from yoked.fleet.model import usable_gpus
 from yoked.records.examination import Examination, Fix, HostSeen
-from yoked.records.shell import shell_line
 
 _HIDDEN = ("", "-1", "NoDevFiles")
 _AFTER = ("world-failed", "nccl-missing")
@@ -95,9 +95,8 @@ def gpu_driver(seen: Examination) -> Iterator[Match]:
 
 def _mend_driver(host: HostSeen, error: str) -> tuple[Fix, ...]:
     if "permission" in error:
-        user = host.facts.get("user")
-        line = shell_line("usermod -a -G video,render {user}", user=user)
-        return (Fix(host.name, line, root=True), by_hand(host.name, "log in anew"))
+        groups = join_gpu_groups(host.name, host.facts.get("user"))
+        return (groups, by_hand(host.name, "log in anew"))
     if "mismatch" in error:
         return (by_hand(host.name, "restart the host: its driver was renewed while it ran"),)
     return (

@@ -20,8 +20,14 @@ from yoked.doctor.checks.reading import (
 )
 from yoked.doctor.repairs.fleet import choose_again
 from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.network import (
+    add_address,
+    ask_for_address,
+    drop_address,
+    replace_address,
+    set_link_up,
+)
 from yoked.records.examination import Examination, Fix, HostSeen
-from yoked.records.shell import Line, shell_line
 
 _LINKS = (
     "no-route", "forbidden-route", "other-network", "other-way", "firewall-drop",
@@ -103,12 +109,7 @@ def interface_down(seen: Examination) -> Iterator[Match]:
         if wanted and at(link_of(host, wanted), "up") is False:
             yield Match(
                 host.name,
-                Fix(
-                    host.name,
-                    shell_line("ip link set dev {it} up", it=wanted),
-                    root=True,
-                    undo=shell_line("ip link set dev {it} down", it=wanted),
-                ),
+                set_link_up(host.name, wanted),
                 wanted=wanted,
             )
 
@@ -173,22 +174,8 @@ def _give_address(seen: Examination, host: HostSeen, interface: str) -> Fix:
     """Give an interface the address that it had, or have one asked for."""
     former = former_address(seen, host)
     if former is None:
-        line = shell_line(
-            "nmcli device connect {it} || networkctl renew {it} || dhclient {it}", it=interface
-        )
-        return Fix(host.name, line, root=True)
-    what = on_device(*former, interface)
-    return Fix(
-        host.name,
-        shell_line("ip address add {what}", what=what),
-        root=True,
-        undo=shell_line("ip address del {what}", what=what),
-    )
-
-
-def on_device(address: str, prefix: int | None, interface: str) -> Line:
-    """An address as `ip address` takes it."""
-    return shell_line("{at} dev {interface}", at=f"{address}/{prefix}", interface=interface)
+        return ask_for_address(host.name, interface)
+    return add_address(host.name, *former, interface)
 
 
 @check(
@@ -313,15 +300,7 @@ def _own_address_back(seen: Examination, host: HostSeen, address: str) -> tuple[
     interface = next(name for name, own, _ in addresses(host) if own == address)
     prefix = prefix_of(host, address)
     if chosen_address(seen, host) != address:
-        taken = on_device(address, prefix, interface)
-        return (
-            Fix(
-                host.name,
-                shell_line("ip address del {taken}", taken=taken),
-                root=True,
-                undo=shell_line("ip address add {taken}", taken=taken),
-            ),
-        )
+        return (drop_address(host.name, address, prefix, interface),)
     former = former_address(seen, host)
     if former is None:
         return (
@@ -332,28 +311,7 @@ def _own_address_back(seen: Examination, host: HostSeen, address: str) -> tuple[
                 host=host.name,
             ),
         )
-    return (replace_address(host, (address, prefix), former, interface),)
-
-
-def replace_address(
-    host: HostSeen, old: tuple[str, int | None], new: tuple[str, int | None], interface: str
-) -> Fix:
-    """Give an interface an address for another; old, new: (address, prefix).
-
-    The new one comes first: with its last address an interface loses its routes.
-    """
-    words = {"old": on_device(*old, interface), "new": on_device(*new, interface)}
-    return Fix(
-        host.name,
-        shell_line(
-            # Else the second of a network goes with the first.
-            "sysctl -qw {keep} && ip address add {new} && ip address del {old}",
-            keep=f"net/ipv4/conf/{interface}/promote_secondaries=1",
-            **words,
-        ),
-        root=True,
-        undo=shell_line("ip address add {old} && ip address del {new}", **words),
-    )
+    return (replace_address(host.name, (address, prefix), former, interface),)
 
 
 @check(

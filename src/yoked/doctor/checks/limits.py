@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.doctor.check import Match, check, listed
-from yoked.doctor.checks.processes import kill_line
 from yoked.doctor.checks.reading import part, ranks_of
 from yoked.doctor.checks.verdicts import NO_DESCRIPTORS, USED_UP
 from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.startfiles import take_out_limit
+from yoked.doctor.repairs.system import end_processes, sysctl
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import shell_line
 
@@ -242,7 +242,7 @@ def port_range(seen: Examination) -> Iterator[Match]:
         grave = left < needed or host.name in used_up
         yield Match(
             host.name,
-            *_usual_ports(host, f"{low} {high}"),
+            _usual_ports(host, f"{low} {high}"),
             severity="error" if grave else "warning",
             low=low,
             high=high,
@@ -252,18 +252,10 @@ def port_range(seen: Examination) -> Iterator[Match]:
         )
 
 
-def _usual_ports(host: HostSeen, before: str) -> tuple[Fix, ...]:
+def _usual_ports(host: HostSeen, before: str) -> Fix:
     if before == _USUAL_PORTS:
-        return (by_hand(host.name, "end the program that holds so many connections: `ss -s`"),)
-    setting = "net.ipv4.ip_local_port_range"
-    return (
-        Fix(
-            host.name,
-            shell_line("sysctl -w {it}={ports}", it=setting, ports=_USUAL_PORTS),
-            root=True,
-            undo=shell_line("sysctl -w {it}={ports}", it=setting, ports=before),
-        ),
-    )
+        return by_hand(host.name, "end the program that holds so many connections: `ss -s`")
+    return sysctl(host.name, "net.ipv4.ip_local_port_range", _USUAL_PORTS, was=before)
 
 
 @check(
@@ -309,7 +301,7 @@ def _free(host: HostSeen, port: str, owners: Sequence[Mapping[str, Any]]) -> Fix
         if each.get("ended") is True and each.get("launch") and each.get("start_ticks")
     ]
     if left and len(left) == len(owners):
-        return Fix(host.name, kill_line(left))
+        return end_processes(host.name, left)
     runs = [str(each["run"]) for each in owners if each.get("run") and each not in left]
     if runs:
         return by_hand(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.reading import at, part, ranks_of, trains_on_gpu
-from yoked.doctor.repairs.files import rewrite_file
-from yoked.doctor.repairs.fleet import edit_entry, fleet_file
+from yoked.doctor.checks.reading import part, ranks_of, trains_on_gpu
+from yoked.doctor.repairs.fleet import drop_host, set_ranks
 from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.system import set_clock, sysctl
 from yoked.fleet.model import usable_gpus
-from yoked.records.examination import Examination, Fix, HostSeen
-from yoked.records.shell import command_line, shell_line
+from yoked.records.examination import Examination, HostSeen
 
 # What `import torch` and an empty rank hold.
 _RANK_BYTES = 400 << 20
@@ -53,15 +52,7 @@ def same_machine(seen: Examination) -> Iterator[Match]:
             continue
         other = first.setdefault(str(machine), host.name)
         if other != host.name:
-            yield Match((host.name, other), _drop_host(seen, host.name), other=other)
-
-
-def _drop_host(seen: Examination, name: str) -> Fix:
-    """Write yoked.toml anew without one of the names."""
-    path = str(at(seen.controller, "fleet") or "yoked.toml")
-    kept = [host.name for host in seen.hosts if host.name != name]
-    words = ["yoked", "init", "--force", *kept, "--fleet", path]
-    return rewrite_file("", fleet_file(seen), "one-name", command_line(*words))
+            yield Match((host.name, other), drop_host(seen, host.name), other=other)
 
 
 @check(
@@ -172,12 +163,7 @@ def overcommit(seen: Examination) -> Iterator[Match]:
         if part(host, "memory", "overcommit") == 2 and left is not None and left < needed:
             yield Match(
                 host.name,
-                Fix(
-                    host.name,
-                    shell_line("sysctl -w vm.overcommit_memory=0"),
-                    root=True,
-                    undo=shell_line("sysctl -w vm.overcommit_memory=2"),
-                ),
+                sysctl(host.name, "vm.overcommit_memory", 0, was=2),
                 left=left,
                 ranks=ranks_of(host),
                 needed=needed,
@@ -207,16 +193,11 @@ def ranks(seen: Examination) -> Iterator[Match]:
         slow = f" ({fast} slow ones are left out)" if fast else ""
         yield Match(
             host.name,
-            _set_ranks(seen, host.name, cores),
+            set_ranks(seen, host.name, cores),
             ranks=ranks,
             cores=cores,
             slow=slow,
         )
-
-
-def _set_ranks(seen: Examination, host: str, ranks: int) -> Fix:
-    """Write another number of ranks into a host's entry of yoked.toml."""
-    return edit_entry(seen, host, f"s/^ranks *=.*/ranks = {ranks}/")
 
 
 @check(
@@ -262,7 +243,7 @@ def slow_cores(seen: Examination) -> Iterator[Match]:
         if slow and fast and host.wanted.get("ranks") and ranks_of(host) > fast:
             yield Match(
                 host.name,
-                _set_ranks(seen, host.name, fast),
+                set_ranks(seen, host.name, fast),
                 fast=fast,
                 slow=slow,
                 ranks=ranks_of(host),
@@ -293,26 +274,11 @@ def clock(seen: Examination) -> Iterator[Match]:
         keeper = f"{service} is to keep it" if service else "nobody keeps it"
         yield Match(
             host.name,
-            *_set_clock(host),
+            set_clock(host.name, part(host, "clock", "service")),
             abs=abs(offset),
             which=which,
             keeper=keeper,
         )
-
-
-def _set_clock(host: HostSeen) -> tuple[Fix, ...]:
-    service = part(host, "clock", "service")
-    if service == "chrony":
-        return (Fix(host.name, shell_line("chronyc makestep"), root=True),)
-    return (
-        Fix(
-            host.name,
-            shell_line("timedatectl set-ntp true"),
-            root=True,
-            # Where somebody keeps the clock already, it is on, and stays so.
-            undo=None if service else shell_line("timedatectl set-ntp false"),
-        ),
-    )
 
 
 @check(
@@ -336,12 +302,7 @@ def ptrace(seen: Examination) -> Iterator[Match]:
         if scope is not None and scope >= _PTRACE:
             yield Match(
                 host.name,
-                Fix(
-                    host.name,
-                    shell_line("sysctl -w kernel.yama.ptrace_scope=1"),
-                    root=True,
-                    undo=shell_line("sysctl -w kernel.yama.ptrace_scope={scope}", scope=scope),
-                ),
+                sysctl(host.name, "kernel.yama.ptrace_scope", 1, was=scope),
                 scope=scope,
             )
 

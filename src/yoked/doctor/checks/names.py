@@ -21,10 +21,8 @@ from yoked.doctor.checks.reading import (
     part,
     version_of,
 )
-from yoked.doctor.repairs.files import change_file
-from yoked.doctor.repairs.fleet import for_sed
+from yoked.doctor.repairs.network import ask_name_servers_briefly, write_name
 from yoked.records.examination import Examination, Fix, HostSeen
-from yoked.records.shell import Line, shell_line
 
 # torchrun asks for names several times before it says a word.
 _SLOW_S = 1.0
@@ -51,28 +49,11 @@ def _bears(host: HostSeen, name: str) -> bool:
     return name in (host.name, _own(host)[0])
 
 
-def write_name(host: HostSeen, name: str, address: str) -> Fix:
-    """Have a name be an address in /etc/hosts of a host, instead of what stands there."""
-    # The name goes from every line, and a line of nothing but an address goes with it. Written
-    # over, not replaced: in containers /etc/hosts is mounted.
-    drop = f"s/[[:space:]]{for_sed(name)}([[:space:]]|$)/\\1/g"
-
-    def change(old: Line) -> Line:
-        return shell_line(
-            "{{ echo {entry}; sed -E -e {drop} -e '/^[^#[:space:]]+[[:space:]]*$/d' {old}; }}",
-            entry=f"{address} {name}",
-            drop=drop,
-            old=old,
-        )
-
-    return change_file(host.name, shell_line("/etc/hosts"), name, change, root=True)
-
-
 def _written(host: HostSeen, name: str, address: str | None) -> tuple[Fix, ...]:
     """The line that has a name be an address; none where either is not what it should be."""
     if address is None or address_of(address) is None or not _NAME.fullmatch(name):
         return ()
-    return (write_name(host, name, address),)
+    return (write_name(host.name, name, address),)
 
 
 def _to_own_address(seen: Examination, host: HostSeen, name: str) -> tuple[Fix, ...]:
@@ -312,23 +293,12 @@ def slow_names(seen: Examination) -> Iterator[Match]:
             yield Match(
                 host.name,
                 *_known(seen, host, name),
-                _ask_briefly(host),
+                ask_name_servers_briefly(host.name),
                 severity="error" if failed else "warning",
                 took=slow[name],
                 of="of " if name in used else "",
                 name=name,
             )
-
-
-def _ask_briefly(host: HostSeen) -> Fix:
-    """Have the resolver give a silent server up after a second."""
-    return change_file(
-        host.name,
-        shell_line("/etc/resolv.conf"),
-        "brief",
-        lambda old: shell_line("{{ cat {old}; echo 'options timeout:1 attempts:1'; }}", old=old),
-        root=True,
-    )
 
 
 def _known(seen: Examination, host: HostSeen, name: str) -> tuple[Fix, ...]:

@@ -6,13 +6,10 @@ from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.reading import part
-from yoked.doctor.repairs.files import is_free
 from yoked.doctor.repairs.manual import by_hand
-from yoked.records.examination import Examination, Fix, HostSeen
-from yoked.records.shell import shell_line
+from yoked.doctor.repairs.system import let_linger, mask_sleep, unlock_cpu_speed
+from yoked.records.examination import Examination, HostSeen
 
-_CPUS = shell_line("/sys/devices/system/cpu/cpu*/cpufreq")
-_LINGER = "/var/lib/systemd/linger"
 _SLEEPS = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "poweroff", "halt")
 
 
@@ -42,16 +39,6 @@ def _can_sleep(host: HostSeen) -> bool:
     return may and part(host, "power", "can_inhibit") is False
 
 
-def _stay_awake(host: HostSeen) -> Fix:
-    targets = shell_line("sleep.target suspend.target hibernate.target hybrid-sleep.target")
-    return Fix(
-        host.name,
-        shell_line("systemctl mask {targets}", targets=targets),
-        root=True,
-        undo=shell_line("systemctl unmask {targets}", targets=targets),
-    )
-
-
 @check(
     "lid",
     question="Does a laptop stay awake with its lid closed?",
@@ -72,7 +59,7 @@ def lid(seen: Examination) -> Iterator[Match]:
         if lid is not None and action in _SLEEPS and _can_sleep(host):
             yield Match(
                 host.name,
-                _stay_awake(host),
+                mask_sleep(host.name),
                 lid=lid,
                 action=action,
             )
@@ -93,7 +80,7 @@ def idle_sleep(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         action = part(host, "power", "idle_action")
         if action in _SLEEPS and _can_sleep(host):
-            yield Match(host.name, _stay_awake(host), action=action)
+            yield Match(host.name, mask_sleep(host.name), action=action)
 
 
 @check(
@@ -119,21 +106,7 @@ def logout(seen: Examination) -> Iterator[Match]:
             user = host.facts.get("user")
             yield Match(
                 host.name,
-                Fix(
-                    host.name,
-                    shell_line(
-                        "loginctl enable-linger {user} || {{ mkdir -p {folder} && touch {file}; }}",
-                        user=user,
-                        folder=_LINGER,
-                        file=f"{_LINGER}/{user}",
-                    ),
-                    root=True,
-                    undo=shell_line(
-                        "loginctl disable-linger {user} || rm -f {file}",
-                        user=user,
-                        file=f"{_LINGER}/{user}",
-                    ),
-                ),
+                let_linger(host.name, str(user)),
                 user=user,
             )
 
@@ -157,29 +130,7 @@ def throttled(seen: Examination) -> Iterator[Match]:
         held = part(host, "power", "throttled") is True
         if held or (governor == "powersave" and arm):
             what = "something holds" if held else "its governor, powersave, holds"
-            yield Match(host.name, _full_speed(host), what=what)
-
-
-def _full_speed(host: HostSeen) -> Fix:
-    """Take the limits of the CPUs away; what each had is kept until the next start, as they are."""
-    before = shell_line("/run/limits.yoked-cpus")
-    return Fix(
-        host.name,
-        shell_line(
-            "{free} && grep . {cpus}/scaling_max_freq {cpus}/scaling_governor > {before} && "
-            "cpupower frequency-set -g performance -u 100GHz",
-            free=is_free(before),
-            cpus=_CPUS,
-            before=before,
-        ),
-        root=True,
-        undo=shell_line(
-            "[ ! -e {before} ] || {{ while IFS=: read -r file value; do "
-            'echo "$value" > "$file"; done < {before} && rm {before}; }}',
-            before=before,
-        ),
-        kept=".yoked-cpus",
-    )
+            yield Match(host.name, unlock_cpu_speed(host.name), what=what)
 
 
 CHECKS = (

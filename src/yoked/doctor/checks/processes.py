@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.doctor.check import Match, check, listed
 from yoked.doctor.checks.reading import part
 from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.system import end_processes
 from yoked.records.examination import Examination, Fix, HostSeen
-from yoked.records.shell import Line, joined, shell_line
+from yoked.records.shell import Line, joined
 from yoked.text import one_line
 
 # Less than this of the cores is what a desktop always does.
 _NOTABLE = 0.15
 _SHOWN = 3
-_LAUNCH = "YOKED_LAUNCH_ID"
 
 
 def _command(process: Mapping[str, Any]) -> str:
@@ -82,7 +81,7 @@ def _end(host: HostSeen, stale: Sequence[Mapping[str, Any]]) -> tuple[Fix, ...]:
     rest = [each for each in stale if each not in known]
     return (
         *(
-            Fix(host.name, kill_line(some), root=root)
+            end_processes(host.name, some, root=root)
             for some, root in ((own, False), (others, True))
             if some
         ),
@@ -91,29 +90,6 @@ def _end(host: HostSeen, stale: Sequence[Mapping[str, Any]]) -> tuple[Fix, ...]:
             if rest
             else []
         ),
-    )
-
-
-def kill_line(processes: Sequence[Mapping[str, Any]]) -> Line:
-    """End processes, each if it began when it did and is of that launch: a number may be another's
-    by then.
-
-    Source: proc_pid_stat(5); the name, in parentheses, may hold anything.
-    """
-    words = joined(" ", (f"{each['pid']}:{each['start_ticks']}" for each in processes))
-    launches = {
-        re.sub(r"[^\w-]", "", str(each["launch"])) for each in processes if each.get("launch")
-    }
-    is_ours = shell_line(
-        " || ! tr '\\0' '\\n' < /proc/${{p%:*}}/environ | grep -qxE {of}",
-        of=f"{_LAUNCH}=({'|'.join(sorted(launches))})",
-    )
-    return shell_line(
-        "for p in {words}; do "
-        "[ \"$(sed 's/.*) //' /proc/${{p%:*}}/stat 2>/dev/null | cut -d ' ' -f 20)\" != ${{p#*:}} ]"
-        "{is_ours} || kill -9 ${{p%:*}}; done",
-        words=words,
-        is_ours=is_ours if launches else shell_line(""),
     )
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.reading import at, mapping, part
+from yoked.doctor.repairs.files import move_package_aside
 from yoked.doctor.repairs.fleet import edit_entry
 from yoked.doctor.repairs.packages import get_package, get_torch, install_torch, public
-from yoked.records.examination import Examination, Fix, HostSeen
-from yoked.records.shell import command_line, shell_line
+from yoked.doctor.repairs.system import install_compiler
+from yoked.records.examination import Examination, HostSeen
 
 # Of yoked itself, which every rank imports.
 _OLDEST = (3, 11)
@@ -155,18 +156,11 @@ def torch_shadowed(seen: Examination) -> Iterator[Match]:
         fails = told.get("imported") is False or not str(path).endswith("/__init__.py")
         yield Match(
             host.name,
-            *((_move_away(host, str(path)),) if fails else ()),
+            *((move_package_aside(host.name, str(path)),) if fails else ()),
             severity="error" if fails else "warning",
             how="module" if fails else "checkout",
             path=path,
         )
-
-
-def _move_away(host: HostSeen, path: str) -> Fix:
-    # A package is found by its folder.
-    place = path.removesuffix("/__init__.py")
-    moved = f"{place}.yoked-moved"
-    return Fix(host.name, command_line("mv", place, moved), undo=command_line("mv", moved, place))
 
 
 @check(
@@ -331,14 +325,7 @@ def compiler(seen: Examination) -> Iterator[Match]:
         if lacking:
             yield Match(
                 host.name,
-                Fix(
-                    host.name,
-                    shell_line(
-                        "apt-get install -y build-essential || dnf install -y gcc gcc-c++ || "
-                        "pacman -S --noconfirm base-devel"
-                    ),
-                    root=True,
-                ),
+                install_compiler(host.name),
                 lacking=lacking,
             )
 

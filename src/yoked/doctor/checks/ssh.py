@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-import zlib
 from collections.abc import Callable, Iterator
 
 from yoked.core.packages import install_lines
 from yoked.doctor.check import Check, Match, check
 from yoked.doctor.checks.reading import at, part
-from yoked.doctor.repairs.files import change_file
+from yoked.doctor.repairs.files import close_ssh_folder, name_for_ssh
 from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.startfiles import quiet, take_out_variable
+from yoked.doctor.repairs.system import give_login_shell, install_python, start_ssh_server
 from yoked.records.examination import Examination, Fix, HostSeen, SshKind
 from yoked.records.shell import as_made, command_line, path_word, shell_line
 from yoked.remote.ssh import forget_key
@@ -53,12 +52,7 @@ def _let_in(host: HostSeen, user: str | None) -> Fix:
             "where the shell of the user that ssh comes in as is nologin or false: "
             "usermod -s /bin/bash USER",
         )
-    line = shell_line(
-        'case "$(getent passwd {user} | cut -d : -f 7)" in */nologin|*/false) '
-        "usermod -s /bin/bash {user} ;; esac",
-        user=user,
-    )
-    return Fix(host.name, line, root=True)
+    return give_login_shell(host.name, user)
 
 
 def _get_python(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
@@ -66,11 +60,7 @@ def _get_python(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     assert host.failure is not None
     if _WRONG_HOME.search(host.failure.text):
         return (take_out_variable(host.name, "PYTHONHOME"),)
-    line = shell_line(
-        "apt-get install -y python3 || dnf install -y python3 || pacman -S --noconfirm python || "
-        "apk add python3"
-    )
-    return (Fix(host.name, line, root=True),)
+    return (install_python(host.name),)
 
 
 def _ssh_words(seen: Examination) -> list[str]:
@@ -90,19 +80,7 @@ def _say_its_address(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
                 host=host.name,
             ),
         )
-    # ssh takes the first that it finds, so it must stand before `Host *`. Quoted for printf, which
-    # would take a % for its own.
-    entry = f"Host {host.name}\\n  HostName {address}\\n\\n".replace("%", "%%")
-    path = path_word(config)
-    mark = f"{zlib.crc32(entry.encode()):08x}"
-    fix = change_file(
-        "",
-        path,
-        mark,
-        lambda old: shell_line("{{ printf {entry}; cat {old}; }}", entry=entry, old=old),
-    )
-    line = shell_line("touch {path} && {line}", path=path, line=fix.command)
-    return (dataclasses.replace(fix, command=line),)
+    return (name_for_ssh(config, host.name, str(address)),)
 
 
 def _wake(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
@@ -121,11 +99,7 @@ def _wake(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
 
 def _start_server(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     del seen
-    line = shell_line(
-        "systemctl enable --now ssh || systemctl enable --now sshd || service ssh start"
-    )
-    undo = shell_line("systemctl stop ssh || systemctl stop sshd")
-    return (Fix(host.name, line, root=True, undo=undo),)
+    return (start_ssh_server(host.name),)
 
 
 def _look_at_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
@@ -150,9 +124,8 @@ def _look_at_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
 
 def _copy_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     copy = command_line("ssh-copy-id", *_ssh_words(seen)[1:], host.name)
-    modes = shell_line("chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys && chmod u+rwx ~/.ssh")
     return (
-        Fix(host.name, modes),
+        close_ssh_folder(host.name),
         by_hand("", "{copy}", copy=copy),
     )
 

@@ -7,7 +7,7 @@ from ipaddress import ip_interface
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.groups import Group, alternative, groups
-from yoked.doctor.checks.interfaces import NAMES, replace_address
+from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.reading import (
     address_of,
     chosen_address,
@@ -19,12 +19,12 @@ from yoked.doctor.checks.reading import (
 )
 from yoked.doctor.checks.verdicts import FORBIDDEN
 from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.network import add_route, forget_neighbor, replace_address, route_directly
+from yoked.doctor.repairs.system import sysctl
 from yoked.records.examination import Examination, Fix
 from yoked.records.shell import listed_words, shell_line
 
 AFTER = ("rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed")
-# Before the rules of VPNs, which begin at a few thousand.
-_RULE = 1
 
 
 @check(
@@ -58,21 +58,10 @@ def no_route(seen: Examination) -> Iterator[Match]:
         )
         yield Match(
             group.host.name,
-            *(
-                (
-                    Fix(
-                        group.host.name,
-                        shell_line("ip route add {net}", net=network),
-                        root=True,
-                        undo=shell_line("ip route del {net}", net=network),
-                    ),
-                )
-                if network
-                else (
-                    by_hand(
-                        group.host.name, "ip route add NETWORK dev {interface}", interface=interface
-                    ),
-                )
+            add_route(group.host.name, network)
+            if network
+            else by_hand(
+                group.host.name, "ip route add NETWORK dev {interface}", interface=interface
             ),
             link=group.link,
             peer_addresses=group.peer_addresses,
@@ -110,7 +99,10 @@ def forbidden_route(seen: Examination) -> Iterator[Match]:
         error = str(next(_way_errors(group), "EINVAL"))
         yield Match(
             group.host.name,
-            *direct(group),
+            *(
+                route_directly(group.host.name, each, group.interface)
+                for each in group.peer_addresses
+            ),
             link=group.link,
             peer_addresses=group.peer_addresses,
             error=error,
@@ -123,22 +115,6 @@ def _way_errors(group: Group) -> Iterator[object]:
         error = part(group.host, "ways", address, "error")
         if error is not None:
             yield error
-
-
-def direct(group: Group) -> Iterator[Fix]:
-    """Routes straight to the peers, and a rule that has them asked before all others."""
-    for address in group.peer_addresses:
-        words = {
-            "ip": shell_line("ip -6") if ":" in address else shell_line("ip"),
-            "route": shell_line("{to} dev {interface}", to=address, interface=group.interface),
-            "rule": shell_line("to {to} lookup main pref {place}", to=address, place=_RULE),
-        }
-        yield Fix(
-            group.host.name,
-            shell_line("{ip} route replace {route} && {ip} rule add {rule}", **words),
-            root=True,
-            undo=shell_line("{ip} rule del {rule} && {ip} route del {route}", **words),
-        )
 
 
 @check(
@@ -163,7 +139,7 @@ def wrong_netmask(seen: Examination) -> Iterator[Match]:
         prefix, right = prefix_of(group.host, own), common_prefix(seen, own, but=group.host.name)
         yield Match(
             group.host.name,
-            replace_address(group.host, (own, prefix), (own, right), group.interface),
+            replace_address(group.host.name, (own, prefix), (own, right), group.interface),
             link=group.link,
             interface=group.interface,
             own=own,
@@ -200,17 +176,7 @@ def wrong_neighbour(seen: Examination) -> Iterator[Match]:
         yield Match(
             group.host.name,
             *(
-                Fix(
-                    group.host.name,
-                    shell_line("ip neighbour del {to} dev {it}", to=each, it=interface),
-                    root=True,
-                    undo=shell_line(
-                        "ip neighbour replace {to} lladdr {mac} dev {it} nud permanent",
-                        to=each,
-                        mac=mac,
-                        it=interface,
-                    ),
-                )
+                forget_neighbor(group.host.name, each, mac, interface)
                 for each, mac in fixed.items()
             ),
             link=group.link,
@@ -239,7 +205,10 @@ def other_way(seen: Examination) -> Iterator[Match]:
         taken = {str(part(group.host, "ways", each, "interface")) for each in group.peer_addresses}
         yield Match(
             group.host.name,
-            *direct(group),
+            *(
+                route_directly(group.host.name, each, group.interface)
+                for each in group.peer_addresses
+            ),
             link=group.link,
             peer_addresses=group.peer_addresses,
             taken=sorted(taken),
@@ -284,7 +253,7 @@ def into_their_network(group: Group) -> tuple[Fix, ...]:
         former = former_address(group.seen, host)
         if today is None or interface is None or former is None or former[0] == today:
             continue
-        return (replace_address(host, (today, prefix_of(host, today)), former, interface),)
+        return (replace_address(host.name, (today, prefix_of(host, today)), former, interface),)
     return join(group)
 
 
@@ -319,14 +288,7 @@ def reverse_path(seen: Examination) -> Iterator[Match]:
         before = part(group.host, "kernel", "rp_filter") or {}
         yield Match(
             group.host.name,
-            Fix(
-                group.host.name,
-                shell_line("sysctl -w {setting}", setting=f"{setting}=2"),
-                root=True,
-                undo=shell_line(
-                    "sysctl -w {setting}", setting=f"{setting}={before.get(interface, 1)}"
-                ),
-            ),
+            sysctl(group.host.name, setting, 2, was=before.get(interface, 1)),
             link=group.link,
             interface=interface,
             rp_filter=before.get(interface, 1),

@@ -1,4 +1,5 @@
-"""Lines that mend a host, each by a function with what it needs; values are quoted there.
+"""Lines that mend a host, each made by a function of what it needs; values are quoted there.
 
-A check takes one of these, or adds one. What takes a line back is made beside it.
+A check calls one of these. What takes a line back is made beside it. `Fix.repair` has the
+function's name.
 """

@@ -6,10 +6,13 @@ a whole copy of it is there, and nothing is put back where there is none: the li
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
+from dataclasses import replace
 
+from yoked.doctor.repairs.named import repair
 from yoked.records.examination import Fix
-from yoked.records.shell import Line, joined, quoted, shell_line
+from yoked.records.shell import Line, command_line, joined, path_word, quoted, shell_line
 
 
 def keep(file: Line, kept: Line) -> Line:
@@ -56,3 +59,93 @@ def rewrite_file(host: str, file: Line, mark: str, program: Line) -> Fix:
     old = joined("", (file, quoted(kept)))
     line = joined(" && ", (keep(file, old), program))
     return Fix(host, line, undo=put_back(file, old), kept=kept)
+
+
+@repair
+def move_package_aside(host: str, path: str) -> Fix:
+    """Give a module, or the folder of a package, another name."""
+    # A package is found by its folder.
+    place = path.removesuffix("/__init__.py")
+    moved = f"{place}.yoked-moved"
+    return Fix(host, command_line("mv", place, moved), undo=command_line("mv", moved, place))
+
+
+@repair
+def remount_writable(host: str, path: str) -> Fix:
+    """Mount the file system of a folder for writing again."""
+
+    def remount(how: str) -> Line:
+        # The folder may not be there yet; then it is that above it which counts.
+        return shell_line(
+            'p={path}; while [ ! -e "$p" ]; do p=$(dirname "$p"); done; '
+            'p=$(findmnt -no TARGET --target "$p" | tail -n 1); '
+            'mount -o remount,{how} "$p" || mount -o remount,bind,{how} "$p"',
+            path=path,
+            how=how,
+        )
+
+    return Fix(host, remount("rw"), root=True, undo=remount("ro"))
+
+
+@repair
+def remount_executable(host: str, path: str) -> Fix:
+    """Let programs of a folder's file system run, until the next start."""
+
+    def remount(how: str) -> Line:
+        return shell_line(
+            'mount -o remount,{how} "$(findmnt -no TARGET --target {path})"', how=how, path=path
+        )
+
+    return Fix(host, remount("exec"), root=True, undo=remount("noexec"))
+
+
+@repair
+def give_folder(host: str, path: str, uid: object) -> Fix:
+    """Give a folder, and all below it, to a user."""
+    line = shell_line(
+        "mkdir -p {path} && chown -R {uid} {path} && chmod u+rwx {path}", path=path, uid=uid
+    )
+    return Fix(host, line, root=True)
+
+
+@repair
+def share_folder(host: str, path: str) -> Fix:
+    """Let everybody write to a folder for temporary files, and remove his own alone."""
+    return Fix(host, shell_line("chmod 1777 {path}", path=path), root=True)
+
+
+@repair
+def make_shared_folder(host: str, path: str) -> Fix:
+    """Make a folder for everybody's temporary files."""
+    return Fix(host, shell_line("mkdir -m 1777 {path}", path=path), root=True)
+
+
+@repair
+def grow_shared_memory(host: str) -> Fix:
+    """Make /dev/shm larger, until the next start."""
+    return Fix(host, shell_line("mount -o remount,size=2g /dev/shm"), root=True)
+
+
+@repair
+def close_ssh_folder(host: str) -> Fix:
+    """Give the user's ssh files the modes that sshd wants (StrictModes of sshd_config(5))."""
+    line = shell_line("chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys && chmod u+rwx ~/.ssh")
+    return Fix(host, line)
+
+
+@repair
+def name_for_ssh(config: str, name: str, address: str) -> Fix:
+    """Have ssh take a name for an address, on the controller."""
+    # ssh takes the first that it finds, so it must stand before `Host *`. Quoted for printf, which
+    # would take a % for its own.
+    entry = f"Host {name}\\n  HostName {address}\\n\\n".replace("%", "%%")
+    path = path_word(config)
+    mark = f"{zlib.crc32(entry.encode()):08x}"
+    fix = change_file(
+        "",
+        path,
+        mark,
+        lambda old: shell_line("{{ printf {entry}; cat {old}; }}", entry=entry, old=old),
+    )
+    line = shell_line("touch {path} && {line}", path=path, line=fix.command)
+    return replace(fix, command=line)

@@ -7,15 +7,32 @@ import zlib
 
 from yoked.doctor.checks.reading import at
 from yoked.doctor.repairs.files import change_file, rewrite_file
+from yoked.doctor.repairs.named import repair
 from yoked.records.examination import Examination, Fix
 from yoked.records.shell import Line, command_line, quoted
 from yoked.records.words import CONTROL
 
 
+@repair
 def choose_again(seen: Examination) -> Fix:
     """Find out anew, by traffic, which interface each host can use."""
     words = ["yoked", "init", "--force", *fleet_flag(seen)]
     return rewrite_file("", fleet_file(seen), "chosen", command_line(*words))
+
+
+@repair
+def drop_host(seen: Examination, name: str) -> Fix:
+    """Write yoked.toml anew without one of the names."""
+    path = str(at(seen.controller, "fleet") or "yoked.toml")
+    kept = [host.name for host in seen.hosts if host.name != name]
+    words = ["yoked", "init", "--force", *kept, "--fleet", path]
+    return rewrite_file("", fleet_file(seen), "one-name", command_line(*words))
+
+
+@repair
+def set_ranks(seen: Examination, host: str, ranks: int) -> Fix:
+    """Write another number of ranks into a host's entry of yoked.toml."""
+    return edit_entry(seen, host, f"s/^ranks *=.*/ranks = {ranks}/")
 
 
 def fleet_file(seen: Examination) -> Line:
@@ -29,6 +46,7 @@ def fleet_flag(seen: Examination) -> list[str]:
     return ["--fleet", str(path)] if path else []
 
 
+@repair
 def edit_entry(seen: Examination, host: str, script: str) -> Fix:
     """Change a host's entry of yoked.toml. script: for sed, of the lines below its name."""
     change = f'/^name *= *"{for_sed(host)}"/,/^\\[/{{{script};}}'

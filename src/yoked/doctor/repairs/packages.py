@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from yoked.doctor.checks.reading import at, mapping
 from yoked.doctor.repairs.fleet import edit_entry, fleet_flag
+from yoked.doctor.repairs.named import repair
 from yoked.fleet.model import HERE
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import command_line, path_word, shell_line
 
 
+@repair
 def install_torch(seen: Examination, host: HostSeen, *flags: str) -> Fix:
     """Make an environment on a host with the versions that are here."""
     words = ["yoked", "install", *flags, "--host", host.name, *fleet_flag(seen)]

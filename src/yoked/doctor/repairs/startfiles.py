@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from yoked.doctor.repairs.files import change_file
+from yoked.doctor.repairs.named import repair
 from yoked.records.examination import Fix
 from yoked.records.shell import Line, command_line, shell_line
 
@@ -14,6 +15,7 @@ from yoked.records.shell import Line, command_line, shell_line
 _FILES = shell_line("~/.bashrc ~/.zshenv ~/.ssh/environment ~/.pam_environment")
 
 
+@repair
 def take_out_variable(host: str, name: str) -> Fix:
     """Have no start file set a variable."""
     # It stands in a program of sed's.
@@ -21,6 +23,7 @@ def take_out_variable(host: str, name: str) -> Fix:
     return _comment_out(host, f"(export[[:space:]]+|declare -x +)?{name}=", name)
 
 
+@repair
 def take_out_limit(host: str, flag: str) -> Fix:
     """Have no start file call `ulimit` with a flag."""
     return _comment_out(host, f"ulimit[[:space:]](.*[[:space:]])?-[HS]*{flag}", f"ulimit-{flag}")
@@ -52,6 +55,7 @@ def _change_each(host: str, begin: Line, mark: str, change: Callable[[Line], Lin
     return dataclasses.replace(each, command=line, undo=undo)
 
 
+@repair
 def quiet(host: str) -> Fix:
     """Have the start files end at once where nobody sits at a terminal."""
     guard = "case $- in *i*) ;; *) return ;; esac"

@@ -1,0 +1,230 @@
+"""Interfaces, addresses, routes and names of a host; none but a name outlasts its next start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from yoked.doctor.repairs.files import change_file, is_free
+from yoked.doctor.repairs.fleet import for_sed
+from yoked.doctor.repairs.named import repair
+from yoked.records.examination import Fix
+from yoked.records.shell import Line, joined, shell_line
+
+# Before the rules of VPNs, which begin at a few thousand.
+_RULE = 1
+
+
+@repair
+def set_link_up(host: str, interface: str) -> Fix:
+    """Switch an interface on."""
+    return Fix(
+        host,
+        shell_line("ip link set dev {it} up", it=interface),
+        root=True,
+        undo=shell_line("ip link set dev {it} down", it=interface),
+    )
+
+
+@repair
+def ask_for_address(host: str, interface: str) -> Fix:
+    """Ask the DHCP server for an address again."""
+    line = shell_line(
+        "nmcli device connect {it} || networkctl renew {it} || dhclient {it}", it=interface
+    )
+    return Fix(host, line, root=True)
+
+
+def _on_device(address: str, prefix: int | None, interface: str) -> Line:
+    """An address as `ip address` takes it."""
+    return shell_line("{at} dev {interface}", at=f"{address}/{prefix}", interface=interface)
+
+
+@repair
+def add_address(host: str, address: str, prefix: int | None, interface: str) -> Fix:
+    """Give an interface an address."""
+    what = _on_device(address, prefix, interface)
+    return Fix(
+        host,
+        shell_line("ip address add {what}", what=what),
+        root=True,
+        undo=shell_line("ip address del {what}", what=what),
+    )
+
+
+@repair
+def drop_address(host: str, address: str, prefix: int | None, interface: str) -> Fix:
+    """Take an address from an interface."""
+    what = _on_device(address, prefix, interface)
+    return Fix(
+        host,
+        shell_line("ip address del {what}", what=what),
+        root=True,
+        undo=shell_line("ip address add {what}", what=what),
+    )
+
+
+@repair
+def replace_address(
+    host: str, old: tuple[str, int | None], new: tuple[str, int | None], interface: str
+) -> Fix:
+    """Give an interface an address for another; old, new: (address, prefix).
+
+    The new one comes first: with its last address an interface loses its routes.
+    """
+    words = {"old": _on_device(*old, interface), "new": _on_device(*new, interface)}
+    return Fix(
+        host,
+        shell_line(
+            # Else the second of a network goes with the first.
+            "sysctl -qw {keep} && ip address add {new} && ip address del {old}",
+            keep=f"net/ipv4/conf/{interface}/promote_secondaries=1",
+            **words,
+        ),
+        root=True,
+        undo=shell_line("ip address add {old} && ip address del {new}", **words),
+    )
+
+
+@repair
+def add_route(host: str, network: Line) -> Fix:
+    """Add a route. network: as `ip route` takes it."""
+    return Fix(
+        host,
+        shell_line("ip route add {net}", net=network),
+        root=True,
+        undo=shell_line("ip route del {net}", net=network),
+    )
+
+
+@repair
+def route_directly(host: str, address: str, interface: str) -> Fix:
+    """A route straight to a peer, and a rule that has it asked before all others."""
+    words = {
+        "ip": shell_line("ip -6") if ":" in address else shell_line("ip"),
+        "route": shell_line("{to} dev {interface}", to=address, interface=interface),
+        "rule": shell_line("to {to} lookup main pref {place}", to=address, place=_RULE),
+    }
+    return Fix(
+        host,
+        shell_line("{ip} route replace {route} && {ip} rule add {rule}", **words),
+        root=True,
+        undo=shell_line("{ip} rule del {rule} && {ip} route del {route}", **words),
+    )
+
+
+@repair
+def narrow_route(host: str, address: str) -> Fix:
+    """Send packets of at most $m bytes to an address, by the route that they take already.
+
+    Routes to the very address that were there before come back with the undo.
+    """
+    # Of several routes to one address the one with the least metric counts; IPv6 has no 0.
+    six = ":" in address
+    kept = f".yoked-{re.sub(r'[^0-9A-Fa-f.:]', '', address)}"
+    words = {
+        "ip": shell_line("ip -6") if six else shell_line("ip"),
+        "metric": shell_line(" metric 1") if six else shell_line(""),
+        "address": address,
+        # Routes do not outlive the start of a host, and neither does what is kept there.
+        "before": joined("", ("/run/route", kept)),
+    }
+    line = shell_line(
+        "{free} && "
+        "{ip} route show exact {address} | sed 's/ linkdown//g; s/ dead//g' > {before} && "
+        "way=$({ip} route get {address} | grep -oE '(via( inet6)?|dev) [^ ]+' | tr '\\n' ' ') && "
+        "{ip} route replace {address} $way{metric} mtu $m",
+        free=is_free(joined("", ("/run/route", kept))),
+        **words,
+    )
+    undo = shell_line(
+        "[ ! -e {before} ] || {{ {ip} route del {address}{metric} 2>/dev/null; "
+        "while read -r route; do {ip} route replace $route; done < {before}; rm {before}; }}",
+        **words,
+    )
+    return Fix(host, line, root=True, undo=undo, kept=kept)
+
+
+@repair
+def send_smaller_packets(host: str, address: str, sizes_bytes: Iterable[int]) -> Fix:
+    """Try which of some sizes pass, and send none that are larger: for TCP one end is enough."""
+    route = narrow_route(host, address)
+    line = shell_line(
+        "for m in {sizes}; do {ping} -c 1 -W 1 -M do -s $((m - {header})) {address} "
+        ">/dev/null 2>&1 && break; done; {route}",
+        sizes=joined(" ", sizes_bytes),
+        ping=shell_line("ping -6") if ":" in address else shell_line("ping"),
+        header=48 if ":" in address else 28,
+        address=address,
+        route=route.command,
+    )
+    return replace(route, command=line)
+
+
+@repair
+def forget_neighbor(host: str, address: str, mac: str, interface: str) -> Fix:
+    """Delete a fixed entry of the neighbour table; the kernel then asks."""
+    return Fix(
+        host,
+        shell_line("ip neighbour del {to} dev {it}", to=address, it=interface),
+        root=True,
+        undo=shell_line(
+            "ip neighbour replace {to} lladdr {mac} dev {it} nud permanent",
+            to=address,
+            mac=mac,
+            it=interface,
+        ),
+    )
+
+
+@repair
+def negotiate_speed(host: str, interface: str) -> Fix:
+    """Have both ends of a cable agree on speed and duplex."""
+    return Fix(
+        host,
+        shell_line("ethtool -s {it} autoneg on", it=interface),
+        root=True,
+        undo=shell_line("ethtool -s {it} autoneg off duplex half", it=interface),
+    )
+
+
+@repair
+def keep_radio_awake(host: str, interface: str) -> Fix:
+    """Switch a wireless interface's power saving off."""
+    return Fix(
+        host,
+        shell_line("iw dev {it} set power_save off", it=interface),
+        root=True,
+        undo=shell_line("iw dev {it} set power_save on", it=interface),
+    )
+
+
+@repair
+def write_name(host: str, name: str, address: str) -> Fix:
+    """Have a name be an address in /etc/hosts, instead of what stands there."""
+    # The name goes from every line, and a line of nothing but an address goes with it. Written
+    # over, not replaced: in containers /etc/hosts is mounted.
+    drop = f"s/[[:space:]]{for_sed(name)}([[:space:]]|$)/\\1/g"
+
+    def change(old: Line) -> Line:
+        return shell_line(
+            "{{ echo {entry}; sed -E -e {drop} -e '/^[^#[:space:]]+[[:space:]]*$/d' {old}; }}",
+            entry=f"{address} {name}",
+            drop=drop,
+            old=old,
+        )
+
+    return change_file(host, shell_line("/etc/hosts"), name, change, root=True)
+
+
+@repair
+def ask_name_servers_briefly(host: str) -> Fix:
+    """Have the resolver give a silent server up after a second."""
+    return change_file(
+        host,
+        shell_line("/etc/resolv.conf"),
+        "brief",
+        lambda old: shell_line("{{ cat {old}; echo 'options timeout:1 attempts:1'; }}", old=old),
+        root=True,
+    )
