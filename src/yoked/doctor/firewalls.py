@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any, Literal
 
@@ -167,18 +167,25 @@ def allow(
     """
     # They stand in programs of nft's and awk's too, where a quote of the shell's is not enough.
     addresses = [each for each in dict.fromkeys(peers) if _is_address(each)]
+    made = _lines(host, told, addresses, direction, program or "/usr/bin/python3")
+    return tuple(replace(each, repair="allow_peers") for each in made)
+
+
+def _lines(
+    host: str, told: Told, addresses: list[str], direction: Direction, program: str
+) -> Iterable[Fix]:
     make: dict[str, _Make] = {"ufw": _ufw, "firewalld": _firewalld, "iptables": _iptables}
     kind = kind_of(told)
     if kind == "pf":
-        return _macos(host, program or "/usr/bin/python3")
+        return _macos(host, program)
     if kind == "firewalld" and direction == "out":
         kind = None
     if kind in make and _has_tool(told, str(kind)):
-        return tuple(make[str(kind)](host, addresses, direction))
+        return make[str(kind)](host, addresses, direction)
     tools = (told or {}).get("tools") or ["nft"]
     if "nft" not in tools and "iptables" in tools:
-        return tuple(_iptables(host, addresses, direction))
-    return tuple(_nft(host, told, addresses, direction))
+        return _iptables(host, addresses, direction)
+    return _nft(host, told, addresses, direction)
 
 
 def _is_address(text: str) -> bool:

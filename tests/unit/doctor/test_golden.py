@@ -37,8 +37,8 @@ def lines(finding: Finding) -> Iterator[str]:
     yield f"saw:  {finding.saw}"
     yield f"why:  {finding.why}"
     for fix in finding.fix:
-        marks = (" as root" * fix.root) + (" by hand" * fix.by_hand)
-        yield f"fix{marks} on {fix.host or 'the controller'}:  {fix.command}"
+        root = " as root" * fix.root
+        yield f"{fix.repair}{root} on {fix.host or 'the controller'}:  {fix.command}"
         if fix.undo is not None:
             yield f"undo:  {fix.undo}"
 

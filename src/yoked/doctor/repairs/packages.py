@@ -34,14 +34,20 @@ def get_package(
             [edit_entry(seen, host.name, "/^python *=/d")] if host.wanted.get("python") else []
         )
         return (*removal, install_torch(seen, host, *flags))
+    return (pip_install(host.name, python, package, again=bool(flags)),)
+
+
+@repair
+def pip_install(host: str, python: str, package: str, *, again: bool) -> Fix:
+    """Have an interpreter's pip install a package; again: although it seems to be there."""
     line = shell_line(
         # An environment of uv has no pip until it is asked for.
         "{path} -m pip --version || {path} -m ensurepip; {path} -m pip install{again} {package}",
         path=path_word(python),
-        again=shell_line(" --force-reinstall") if flags else shell_line(""),
+        again=shell_line(" --force-reinstall") if again else shell_line(""),
         package=package,
     )
-    return (Fix(host.name, line),)
+    return Fix(host, line)
 
 
 def _own_python(seen: Examination, host: HostSeen) -> str | None:
