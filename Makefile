@@ -11,7 +11,7 @@ help:
 	@echo "make lint      ruff, mypy, import contracts"
 	@echo "make format    lay out the code as lint wants it"
 	@echo "make bench     the benchmarks that need nothing else"
-	@echo "make docs      write docs/commands.md and docs/checks.md from the code"
+	@echo "make docs      write docs/commands.md, docs/errors.md and docs/checks.md from the code"
 	@echo "make golden    write tests/golden from the code: wording is read as a diff"
 	@echo "make size      lines, functions and sentences in tests, by package"
 	@echo "make setup     .venv with all that is needed; quick when it is there"
@@ -46,7 +46,7 @@ bench: setup
 	$(BIN)/python benchmarks/dtype_choice/dtype_choice.py
 
 docs: setup
-	$(BIN)/python -m yoked.cli.reference docs/commands.md
+	$(BIN)/python -m yoked.cli.reference docs
 	$(BIN)/python -m yoked.doctor.pages docs/checks.md
 
 golden: setup

@@ -6,7 +6,7 @@ failure, 2 wrong usage, 3 a bug in yoked, 130 interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class YokedError(Exception):
@@ -17,6 +17,9 @@ class YokedError(Exception):
     """
 
     exit_status = 1
+    # Of yoked.core.faults; "": nobody needs to tell it from others.
+    code = ""
+    params: Mapping[str, str | int | float | None] = {}
 
     def __init__(self, what: str, *, fix: str | Sequence[str] = ()) -> None:
         super().__init__(what)
@@ -28,11 +31,19 @@ class YokedError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process boundaries; the default would drop keyword arguments.
-        return (_rebuild, (type(self), self.what, self.fix))
+        return (_rebuild, (type(self), self.what, self.fix, self.code, dict(self.params)))
 
 
-def _rebuild(kind: type[YokedError], what: str, fix: tuple[str, ...]) -> YokedError:
-    return kind(what, fix=fix)
+def _rebuild(
+    kind: type[YokedError],
+    what: str,
+    fix: tuple[str, ...],
+    code: str,
+    params: Mapping[str, str | int | float | None],
+) -> YokedError:
+    error = kind(what, fix=fix)
+    error.code, error.params = code, params
+    return error
 
 
 class UsageError(YokedError):

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from yoked.core.faults import fault
 from yoked.core.fs import sync_path
-from yoked.errors import YokedError
 from yoked.paths import private_folder
 
 _BLOCK_BYTES = 65_536
@@ -56,9 +56,8 @@ class Journal:
             try:
                 self._write(data)
             except OSError as problem:
-                raise YokedError(
-                    f"{self.path} takes no more lines: {problem}",
-                    fix=f"free space on the disk of {self.path.parent}",
+                raise fault(
+                    "log-full", path=self.path, problem=problem, parent=self.path.parent
                 ) from problem
 
     def _write(self, data: bytes) -> None:
@@ -149,14 +148,9 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 event = json.loads(line)
             except (ValueError, RecursionError) as problem:
-                raise YokedError(
-                    f"{path}:{number} is not JSON: {problem}",
-                    fix=f"remove line {number}; yoked appends whole lines only",
-                ) from problem
+                raise fault("log-damaged", path=path, number=number, problem=problem) from problem
             if not isinstance(event, dict):
-                raise YokedError(
-                    f"{path}:{number} is not a JSON object", fix=f"remove line {number}"
-                )
+                raise fault("log-damaged", path=path, number=number, problem="no object")
             yield event
 
 

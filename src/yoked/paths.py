@@ -11,6 +11,7 @@ import os
 import stat
 from pathlib import Path
 
+from yoked.core.faults import fault
 from yoked.errors import YokedError
 
 _PRIVATE = 0o700
@@ -69,10 +70,7 @@ def own_folder(folder: Path) -> Path:
             f"{folder} cannot be made: {problem.strerror}",
             fix="set XDG_RUNTIME_DIR to a folder of your own",
         ) from problem
-    raise YokedError(
-        f"{folder} is no folder of yours: another user's, or a link, which may lead anywhere",
-        fix=(f"ls -ld {folder}", "set XDG_RUNTIME_DIR to a folder of your own"),
-    )
+    raise fault("folder-foreign", folder=folder)
 
 
 def _root(own_variable: str, xdg_variable: str, below_home: str) -> Path:

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.failures import raises_fault
 
-from yoked.errors import YokedError
 from yoked.journal import Journal, PatientJournal, read
 
 
@@ -107,7 +107,7 @@ def test_a_damaged_line_is_named_with_its_number(tmp_path: Path, bad: str) -> No
     path = tmp_path / "m.jsonl"
     path.write_text(json.dumps({"step": 1}) + "\n" + bad + "\n" + json.dumps({"step": 3}) + "\n")
 
-    with pytest.raises(YokedError, match=r"m\.jsonl:2 is not"):
+    with raises_fault("log-damaged", number=2):
         list(read(path))
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.failures import raises_fault
 
-from yoked.errors import YokedError
 from yoked.paths import cache_root, own_folder, private_folder, state_root
 from yoked.remote.ssh import control_folder
 from yoked.remote.transport import Here
@@ -139,7 +139,7 @@ def test_what_another_user_put_there_is_refused_and_left_alone(tmp_path: Path, w
     place = tmp_path / "yoked-1"
     plant(place, what)
 
-    with pytest.raises(YokedError, match=r"yoked-1 is no folder of yours(.|\n)*XDG_RUNTIME_DIR"):
+    with raises_fault("folder-foreign"):
         own_folder(place)
 
     assert mode(tmp_path / "aim") == 0o755

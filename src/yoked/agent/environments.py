@@ -24,6 +24,7 @@ from typing import Any
 from yoked.agent.files import blob_path, require, sync_tree, writing_to
 from yoked.agent.programs import Outcome, run_program
 from yoked.agent.server import Call
+from yoked.core.faults import fault
 from yoked.core.fs import free_bytes
 from yoked.core.packages import install_line, package_manager, this_distribution
 from yoked.errors import HostError
@@ -177,10 +178,7 @@ def _locked(folder: Path) -> Iterator[int]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise HostError(
-                f"another `yoked install` is at work on {folder}",
-                fix="wait until it is done, then run the same command again",
-            ) from None
+            raise fault("install-running", folder=folder) from None
         yield descriptor
     finally:
         os.close(descriptor)
@@ -232,10 +230,7 @@ def _choose_python(named: str | None, minor: str) -> tuple[str, str]:
         else:
             bare = bare or text
     if bare is not None:
-        raise HostError(
-            f"Python {bare} cannot make virtual environments here: it has no ensurepip",
-            fix=f"{_install_venv(bare)}    there",
-        )
+        raise fault("venv-missing", version=bare, install=_install_venv(bare))
     raise HostError(
         f"there is no Python from {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}: "
         + ("; ".join(seen) or f"{named or 'python3'} is not there"),

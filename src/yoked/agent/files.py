@@ -20,8 +20,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from yoked.agent.server import Call
+from yoked.core.faults import fault
 from yoked.core.fs import free_bytes, nearest_folder, sha256_of, sync_path
-from yoked.errors import HostError
+from yoked.errors import HostError, YokedError
 from yoked.paths import cache_root, private_folder
 
 # EFBIG is a limit on the size of a file (ulimit -f); a quota has its own number.
@@ -152,21 +153,19 @@ def writing_to(path: Path, needed_bytes: int | None) -> Iterator[None]:
     except OSError as problem:
         if problem.errno in _FULL:
             raise disk_full(path, needed_bytes) from problem
-        raise HostError(
-            f"{problem.filename or path} cannot be written: {problem.strerror or problem}",
-            fix=f"ls -ld {path.parent}    there shows whose it is",
+        raise fault(
+            "write-failed",
+            path=problem.filename or path,
+            reason=problem.strerror or problem,
+            parent=path.parent,
         ) from problem
 
 
-def disk_full(path: Path, needed_bytes: int | None) -> HostError:
+def disk_full(path: Path, needed_bytes: int | None) -> YokedError:
     """The error of a disk that cannot take what is needed."""
     needed = "" if needed_bytes is None else f"{needed_bytes:,} bytes are needed, "
-    return HostError(
-        f"{path}: the disk is full: {needed}{free_bytes(path):,} bytes are free",
-        fix=(
-            f"df -h {nearest_folder(path)}    there; free some space, then run the command again",
-        ),
-    )
+    free, folder = free_bytes(path), nearest_folder(path)
+    return fault("disk-full", path=path, needed=needed, free=free, folder=folder)
 
 
 def _part_path(digest: str) -> Path:
@@ -219,9 +218,5 @@ def _complete(part: Path, digest: str) -> None:
     part.replace(blob_path(digest))
 
 
-def _damaged(digest: str) -> HostError:
-    return HostError(
-        f"a file arrived with other content than its hash says ({digest[:12]}): it was changed "
-        "while it was sent, or is damaged where it came from",
-        fix="run the same command again; if it stays so, make the file anew",
-    )
+def _damaged(digest: str) -> YokedError:
+    return fault("transfer-damaged", digest=digest[:12])

@@ -25,6 +25,7 @@ from typing import Any
 
 from yoked.agent.files import blob_path, require, require_space, sync_tree, writing_to
 from yoked.agent.server import Call
+from yoked.core.faults import fault
 from yoked.core.fs import sha256_of
 from yoked.errors import HostError
 from yoked.paths import cache_root, private_folder, state_root
@@ -127,10 +128,7 @@ def checkout_tree(digest: str, folder: Path) -> None:
     """
     source = _folder("trees", digest)
     if folder.exists():
-        raise HostError(
-            f"{folder} is there already",
-            fix="take another name for the run, or `yoked clean` if the run is over",
-        )
+        raise fault("folder-taken", folder=folder)
     if not source.is_dir():
         raise HostError(f"{source} is gone", fix="run the same command again, which sends it")
     needed_bytes = sum(path.lstat().st_size for path in source.rglob("*"))
@@ -199,10 +197,7 @@ def _place(folder: Path, name: str, kind: str, content: str, size: int) -> None:
         else:
             _link_or_copy(source, target)
     except FileNotFoundError as problem:
-        raise HostError(
-            f"{source} is gone: somebody emptied the cache meanwhile",
-            fix="run the same command again",
-        ) from problem
+        raise fault("cache-emptied", source=source) from problem
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

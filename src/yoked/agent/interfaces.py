@@ -19,7 +19,7 @@ from typing import Any
 
 from yoked.agent.ask import number, text
 from yoked.agent.server import Call
-from yoked.errors import HostError
+from yoked.core.faults import fault
 
 NET = Path("/sys/class/net")
 # Linux and macOS agree on these: net/if.h.
@@ -138,8 +138,5 @@ def entries() -> Iterator[Entry]:
     try:
         from yoked.agent.getifaddrs import getifaddrs
     except ImportError as problem:
-        raise HostError(
-            f"{sys.executable} was built without ctypes, and cannot tell this host's addresses",
-            fix="install the system's own python3 there",
-        ) from problem
+        raise fault("no-ctypes", python=sys.executable) from problem
     return (Entry(*each) for each in getifaddrs())

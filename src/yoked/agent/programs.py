@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from yoked.agent.server import Call
+from yoked.core.faults import fault
 from yoked.errors import HostError
 
 KEPT_BYTES = 20_000
@@ -130,10 +131,7 @@ def _start(
             pass_fds=pass_fds,
         )
     except OSError as problem:
-        raise HostError(
-            f"{program} cannot be started: {problem.strerror}",
-            fix="is it installed there, and spelt like that?",
-        ) from problem
+        raise fault("program-missing", program=program, reason=problem.strerror) from problem
 
 
 def _await_end(

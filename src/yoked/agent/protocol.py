@@ -4,7 +4,7 @@
     cancel    {"cancel": 1}
     part      {"id": 1, "part": ..., "size": 12}        any number, of a call that streams
     answer    {"id": 1, "result": ..., "size": 0}
-    failure   {"id": 1, "error": {"kind", "what", "fix", "trace"}}
+    failure   {"id": 1, "error": {"kind", "what", "fix", "trace", "code", "params"}}
 
 Neither side trusts the other's lines: what is no message, or is larger than any message of ours,
 ends the connection. The agent greets first, with GREETING and what its controller told it to say:

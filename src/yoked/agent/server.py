@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 from yoked.agent.protocol import Message, ProtocolError, read_message, write_message
-from yoked.errors import HostError, YokedError
+from yoked.core.faults import fault
+from yoked.errors import YokedError
 from yoked.shape import is_int
 
 # What Python says where the system gives it no thread.
@@ -99,26 +100,25 @@ class Server:
                 return
             import traceback
 
-            self._fail(number, "bug", repr(problem), [], traceback.format_exc())
+            self._fail(number, kind="bug", what=repr(problem), trace=traceback.format_exc())
         finally:
             self._open.pop(number, None)
 
     def _refuse(self, number: int, problem: YokedError) -> None:
-        self._fail(number, type(problem).__name__, problem.what, list(problem.fix))
+        kind, fix = type(problem).__name__, list(problem.fix)
+        self._fail(
+            number, kind=kind, what=problem.what, fix=fix, code=problem.code, params=problem.params
+        )
 
-    def _fail(self, number: int, kind: str, what: str, fix: list[str], trace: str = "") -> None:
-        error = {"kind": kind, "what": what, "fix": fix, "trace": trace}
-        self.write({"id": number, "error": error})
+    def _fail(self, number: int, *, kind: str, what: str, **more: object) -> None:
+        known = {"fix": [], "trace": "", "code": "", "params": {}}
+        self.write({"id": number, "error": {**known, "kind": kind, "what": what, **more}})
 
     def _cancel_all(self) -> None:
         for call in list(self._open.values()):
             call.cancelled.set()
 
 
-def _exhausted(problem: Exception) -> HostError:
+def _exhausted(problem: Exception) -> YokedError:
     """A host that lets its user have too little to answer with."""
-    return HostError(
-        f"the host gives no more memory or threads ({problem!r}): a limit of the "
-        "user's processes, as `ulimit -a` shows it",
-        fix="take out `ulimit -v` and `ulimit -u` from the shell's start files on that host",
-    )
+    return fault("host-exhausted", problem=repr(problem))

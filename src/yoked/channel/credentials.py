@@ -16,6 +16,7 @@ from pathlib import Path
 from yoked.at_once import at_once
 from yoked.channel.names import AUTHORITY, CERTIFICATE, KEY, SECRET
 from yoked.channel.tls import node_name
+from yoked.core.faults import fault
 from yoked.core.packages import install_line, this_distribution
 from yoked.errors import YokedError
 
@@ -33,11 +34,7 @@ def make_credentials(launch_id: str, nodes: int) -> list[dict[str, str]]:
     if nodes == 1:
         return [shared]
     if shutil.which("openssl") is None:
-        raise YokedError(
-            "there is no program openssl here: it makes the certificates by which the hosts of a "
-            "run know each other",
-            fix=install_line("openssl", this_distribution()),
-        )
+        raise fault("openssl-missing", install=install_line("openssl", this_distribution()))
     with tempfile.TemporaryDirectory(prefix="yoked-authority-") as name:
         folder = Path(name)
         _make_authority(folder)

@@ -127,6 +127,8 @@ class Output:
                 {
                     "error": {
                         "kind": type(problem).__name__,
+                        "code": problem.code or None,
+                        "params": dict(problem.params),
                         "what": problem.what,
                         "fix": list(problem.fix),
                     }

@@ -1,4 +1,4 @@
-"""docs/commands.md, from the parser: `make docs` writes it, a test compares."""
+"""docs/commands.md and docs/errors.md, from the code: `make docs` writes them, a test compares."""
 
 from __future__ import annotations
 
@@ -8,8 +8,25 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from yoked.cli.main import build_app
+from yoked.core.faults import FAULTS
 
 _HEADER = "<!-- Written by `make docs` from the parser; edit the help texts instead. -->\n\n"
+
+
+_ERRORS = """\
+<!-- Written by `make docs` from core/faults.py; edit the sentences there instead. -->
+
+# Codes of errors
+
+With `--json`, an expected failure is one object: `{"error": {"kind", "code", "params", "what",
+"fix"}}`. `code` is stable: a script may branch on it; `params` holds the names and figures of the
+sentence. Wrong usage (exit status 2) and failures that nobody needs to tell apart have no code
+(`null`). What `yoked doctor` finds has codes of its own, in [checks.md](checks.md); where both see
+the same trouble, the code is the same.
+
+| code | what is said | what to do |
+|---|---|---|
+"""
 
 
 @contextmanager
@@ -31,5 +48,20 @@ def command_reference() -> str:
     return _HEADER + "\n".join(lines).strip() + "\n"
 
 
+def error_reference() -> str:
+    """Every code of an error with its sentences, as Markdown."""
+    rows = (
+        f"| {code} | {_cell(each.what)} | {_cell('; '.join(each.fix))} |"
+        for code, each in sorted(FAULTS.items())
+    )
+    return _ERRORS + "\n".join(rows) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(command_reference(), encoding="utf-8")
+    folder = Path(sys.argv[1])
+    (folder / "commands.md").write_text(command_reference(), encoding="utf-8")
+    (folder / "errors.md").write_text(error_reference(), encoding="utf-8")

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Literal
 
-from yoked.errors import HostError
+from yoked.core.faults import fault
+from yoked.errors import HostError, YokedError
 from yoked.records.shell import quoted
 
 # Two measurements of one link differ by so much: only what is faster by more counts as faster.
@@ -159,17 +160,13 @@ def _choice(offer: _Offer) -> Choice:
 
 def _explain(
     hosts: Sequence[str], candidates: Sequence[Candidate], attempts: Sequence[Attempt]
-) -> HostError:
+) -> YokedError:
     """Why there is no choice: the family that comes closest, its first host without an offer, and
     the dial to its best candidate that failed.
     """
     for host in hosts:
         if not any(each.host == host for each in candidates):
-            return HostError(
-                f"{host} has no interface with an address that others could dial",
-                fix=f"connect {host} to the network of the others; `ssh {host} ip address` lists "
-                "what it has",
-            )
+            return fault("no-interface", host=host)
     usable = reached_by_all(hosts, candidates, attempts)
     lacking = {
         version: [host for host in hosts if not _of(usable, host, version)] for version in (4, 6)
@@ -189,12 +186,8 @@ def _of(candidates: Iterable[Candidate], host: str, version: int) -> list[Candid
     return [each for each in candidates if each.host == host and each.version == version]
 
 
-def _no_common_family(host: str, version: int) -> HostError:
-    return HostError(
-        f"the hosts have no address family in common: {host} has no IPv{version} address that "
-        "Gloo would take, and others have no other",
-        fix=f"give {host} an IPv{version} address in the network of the others",
-    )
+def _no_common_family(host: str, version: int) -> YokedError:
+    return fault("families", host=host, version=version)
 
 
 # What a dial's failure means: {target} is the host, {source} the one who dialled, {text} the
@@ -220,7 +213,7 @@ _CAUSES: dict[str | None, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def _failed_pair(attempts: Sequence[Attempt], candidates: Sequence[Candidate]) -> HostError:
+def _failed_pair(attempts: Sequence[Attempt], candidates: Sequence[Candidate]) -> YokedError:
     """The failed dial that says most, in words."""
     reached = {each.target for each in attempts if each.reached}
     worst = min(

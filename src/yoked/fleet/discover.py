@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from yoked.at_once import at_once
-from yoked.errors import FleetError, HostError
+from yoked.core.faults import fault
+from yoked.errors import HostError
 from yoked.fleet.choose import Attempt, Candidate, Choice, choose, reached_by_all
 from yoked.fleet.model import Fleet, Host
 
@@ -86,21 +87,14 @@ def require_distinct(facts: Mapping[str, Mapping[str, Any]]) -> None:
     for name, own in facts.items():
         other = seen.setdefault(own["machine"], name)
         if other != name:
-            raise FleetError(
-                f"{other} and {name} are one machine ({own['hostname']}): its ranks would share "
-                "one CPU and be taken for two hosts",
-                fix=f"leave {name} out; for more ranks there, write `ranks = 2` for {other}",
-            )
+            raise fault("same-machine", other=other, name=name, hostname=own["hostname"])
 
 
 def _candidates(host: Host, interfaces: Sequence[Mapping[str, Any]]) -> list[Candidate]:
     """The interfaces that Gloo could use, or the one that the file names."""
     if host.interface is not None and all(each["name"] != host.interface for each in interfaces):
         there = ", ".join(each["name"] for each in interfaces) or "none"
-        raise FleetError(
-            f"{host.name}: there is no interface {host.interface} that is up; there are: {there}",
-            fix=f"mend `interface` of {host.name} in the fleet's file, or remove it",
-        )
+        raise fault("interface-gone", host=host.name, interface=host.interface, there=there)
     return [
         Candidate(host.name, each["name"], each["gloo_address"], each["kind"])
         for each in interfaces
@@ -136,10 +130,7 @@ def dialled(
     """What a host answers when it is to dial, one for each target. Raises HostError."""
     answers: Sequence[Mapping[str, Any]] = agent.call("dial", host=source, targets=targets, **args)
     if len(answers) != len(targets):
-        raise HostError(
-            f"{source} was to dial {len(targets)} addresses, and tells of {len(answers)}",
-            fix=f"ssh {source}    find out who answers there",
-        )
+        raise fault("odd-dials", source=source, targets=len(targets), answers=len(answers))
     return answers
 
 

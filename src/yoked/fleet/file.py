@@ -18,6 +18,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, get_args
 
+from yoked.core.faults import fault
 from yoked.errors import FleetError
 from yoked.fleet.model import HERE, Device, Fleet, Host
 from yoked.fleet.trust import require_trusted
@@ -124,9 +125,7 @@ def find_fleet(named: Path | None) -> Path | None:
     if named == Path(HERE):
         return None
     if not named.is_file():
-        raise FleetError(
-            f"there is no file {named}", fix=f"yoked init HOST... --fleet {named}    writes it"
-        )
+        raise fault("fleet-missing", path=named)
     return named
 
 
@@ -154,9 +153,7 @@ def read_fleet(path: Path) -> Fleet:
         raw = tomllib.loads(text)
         flaws = list(_flaws(raw))
     except OSError as problem:
-        raise FleetError(
-            f"{path} cannot be read: {problem.strerror}", fix=f"ls -l {path}"
-        ) from problem
+        raise fault("fleet-unreadable", path=path, reason=problem.strerror) from problem
     except UnicodeDecodeError as problem:
         raise FleetError(f"{path} is not UTF-8 text", fix=f"file {path}") from problem
     except (ValueError, RecursionError) as problem:
@@ -316,19 +313,11 @@ def write_fleet(path: Path, text: str, *, force: bool = False) -> Path | None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as problem:
-        raise FleetError(
-            f"{path} cannot be written: {problem.strerror}", fix="name another with --fleet FILE"
-        ) from problem
+        raise fault("fleet-unwritable", path=path, reason=problem.strerror) from problem
     return kept
 
 
 def require_free(path: Path, *, force: bool) -> None:
     """Raise FleetError when there is a file that must not be replaced."""
     if path.exists() and not force:
-        raise FleetError(
-            f"{path} is there already, and may be somebody's work",
-            fix=(
-                f"yoked hosts --fleet {path}    shows its hosts",
-                f"--force    keeps it as {path.name}.old, and takes over ranks, device and python",
-            ),
-        )
+        raise fault("fleet-exists", path=path, name=path.name)

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from yoked.core.faults import fault
 from yoked.core.fs import write_bytes
 from yoked.errors import FleetError
 from yoked.fleet.model import Fleet
@@ -94,10 +95,7 @@ def _ask(fleet: Fleet, new: Values) -> None:
 def _copy(fleet: Fleet, config: bytes | None) -> Path:
     """Where the ssh_config that was agreed to lies, by itself."""
     if config is None:
-        raise FleetError(
-            f"{fleet.path}: there is no file {fleet.ssh_config}",
-            fix="take ssh_config out of it, or name the file that is meant",
-        )
+        raise fault("ssh-config-missing", path=fleet.path, ssh_config=fleet.ssh_config)
     path = _entry(fleet.path).with_suffix(".ssh_config")
     try:
         if path.read_bytes() == config:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from yoked.errors import HostError, UsageError
+from yoked.core.faults import fault
+from yoked.errors import UsageError
 from yoked.remote.client import AgentClient
 
 # A piece is on a 1 GbE wire for 70 ms, against which its round trip is short.
@@ -115,10 +116,7 @@ def _append(client: AgentClient, sending: _Sending, here: int, report: _Report) 
                 # What was here may be gone: somebody emptied the cache.
                 refused = refused + 1 if taken <= here else 0
                 if refused > _REFUSALS:
-                    raise HostError(
-                        f"{client.host}: {sending.path} does not arrive whole",
-                        fix="does it change while it is sent? then wait, and try again",
-                    )
+                    raise fault("file-changes", host=client.host, path=sending.path)
                 report.add(taken - here)
                 here = taken
     except OSError as problem:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from yoked.at_once import at_once
-from yoked.errors import HostError
+from yoked.core.faults import fault
 from yoked.fleet.model import HERE, Host
 from yoked.launch.requirements import public_version, requirements_digest, train_requirements
 from yoked.records.shell import path_word, quoted
@@ -82,16 +82,10 @@ def environment_python(client: AgentClient, host: Host) -> str:
     digest = requirements_digest(train_requirements())
     found = client.call("environment", digest=digest, configured=host.python, timeout_s=_QUICK_S)
     if host.python is not None and found["configured"] is None:
-        raise HostError(
-            f"{host.name}: there is no {host.python}, which yoked.toml names as its python",
-            fix=f"mend `python` of {host.name} in yoked.toml, or remove it and run "
-            f"`yoked install --host {host.name}`",
-        )
+        raise fault("python-missing", host=host.name, python=host.python)
     python = found["configured"] or found["made"] or found["system"]
     if python is None:
-        raise HostError(
-            f"{host.name}: no Python there has torch", fix=f"yoked install --host {host.name}"
-        )
+        raise fault("torch-missing", host=host.name)
     return str(python)
 
 
@@ -153,16 +147,11 @@ def host_versions(client: AgentClient, python: str, packages: Sequence[str]) -> 
     )
     if outcome["exit_status"] != 0:
         said = outcome["stderr"].strip().splitlines() or ["it said nothing"]
-        raise HostError(
-            f"{client.host}: {python} does not start: {said[-1]}",
-            fix="it must be Python 3.11 or newer: yoked hosts",
-        )
+        raise fault("python-broken", host=client.host, python=python, said=said[-1])
     try:
         answer = _VERSIONS(json.loads(outcome["stdout"]), "versions", [])
     except (ValueError, RecursionError):
-        raise HostError(
-            f"{client.host}: {python} does not say what it has", fix=f"ssh {client.host} true"
-        ) from None
+        raise fault("python-silent", host=client.host, python=python) from None
     # What is not told is taken for missing.
     return Versions(answer["python"], {name: answer["packages"].get(name) for name in packages})
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from yoked.errors import HostError
+from yoked.core.faults import fault
 from yoked.fleet.model import Host
 from yoked.launch.blobs import Progress, push_blobs
 from yoked.launch.environment import (
@@ -142,9 +142,7 @@ def _order(
         # Of what pip says, what takes minutes.
         if line.lstrip().startswith(("Downloading", "Installing collected")):
             say(f"{client.host}: {line.strip()[:100]}")
-    raise HostError(
-        f"{client.host} ended without a word", fix=f"yoked install --host {client.host}"
-    )
+    raise fault("install-silent", host=client.host)
 
 
 def _pip_options(build: Build, wishes: Wishes) -> list[str]:

@@ -19,7 +19,8 @@ from os import SEEK_END
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from yoked.errors import CheckpointError, HostError, UsageError, YokedError
+from yoked.core.faults import fault
+from yoked.errors import CheckpointError, HostError, UsageError
 from yoked.journal import cut_torn_line
 from yoked.launch.listing import (
     MOST_JSON_BYTES,
@@ -217,18 +218,14 @@ def _last_saved_ns(listing: _Listing) -> int:
 def _require_room(client: AgentClient, here: Path, todo: list[tuple[str, int]]) -> None:
     """Raise HostError for more files than a run has, YokedError where the disk is too small."""
     if len(todo) > _MOST_FILES:
-        raise HostError(
-            f"{client.host} lists {len(todo):,} files of a run; {_MOST_FILES:,} are the most",
-            fix=f"ssh {client.host}    find out who answers there",
-        )
+        raise fault("run-too-many-files", host=client.host, files=len(todo), most=_MOST_FILES)
     # What a file that grows has here already does not come again.
     needed = sum(max(0, size - _grown_bytes(here / name)) for name, size in todo)
     there_is = next(folder for folder in (here, *here.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(there_is).free
     if needed > free:
-        raise YokedError(
-            f"{here}: {format_bytes(needed)} more needed, {format_bytes(free)} are free there",
-            fix="free space on that disk, or name another --runs-dir",
+        raise fault(
+            "disk-full-here", here=here, needed=format_bytes(needed), free=format_bytes(free)
         )
 
 
@@ -298,10 +295,7 @@ def _pieces(
     left = most_bytes
     for part in client.stream("file_read", path=path, offset=offset):
         if len(part.data) > left and not cut:
-            raise HostError(
-                f"{path} on {client.host} is larger than the {most_bytes:,} bytes that it may have",
-                fix="once more: it may have been replaced meanwhile",
-            )
+            raise fault("file-grew", path=path, host=client.host, most_bytes=most_bytes)
         piece = part.data[: max(left, 0)]
         left -= len(piece)
         if piece:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yoked
-from yoked.errors import YokedError
+from yoked.core.faults import fault
 from yoked.paths import cache_root, private_folder
 
 if TYPE_CHECKING:
@@ -83,10 +83,7 @@ def own_requirements() -> list[str]:
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
         return [*project["dependencies"], *project["optional-dependencies"][EXTRA]]
     except (OSError, KeyError, tomllib.TOMLDecodeError) as problem:
-        raise YokedError(
-            f"what yoked needs is not known: it is not installed, and {file} does not say",
-            fix="pip install 'yoked[train]'    here",
-        ) from problem
+        raise fault("requirements-unknown", file=file) from problem
 
 
 def _project_file() -> Path:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import yoked
 from yoked.at_once import at_once
 from yoked.channel.credentials import make_credentials
-from yoked.errors import HostError, YokedError
+from yoked.core.faults import fault
+from yoked.errors import YokedError
 from yoked.fleet.discover import require_distinct
 from yoked.fleet.model import Fleet, Host, usable_gpus
 from yoked.launch.environment import environment_python
@@ -149,14 +150,7 @@ def default_ranks(host: Host, facts: Mapping[str, Any]) -> int:
 def _require_linux(host: Host, facts: Mapping[str, Any]) -> None:
     """Raise HostError for a Mac: what runs of a job is recognised by its entries in /proc."""
     if facts.get("os") == "Darwin":
-        raise HostError(
-            f"{host.name}: a Mac cannot take part in a run of a fleet: what is supervised there "
-            "has to be Linux's",
-            fix=[
-                "yoked train --fleet .    on the Mac trains there alone",
-                "leave it out of yoked.toml: it can start, follow and stop runs of other hosts",
-            ],
-        )
+        raise fault("mac-in-fleet", host=host.name)
 
 
 def _address_today(host: Host, client: AgentClient) -> tuple[str, str]:
@@ -166,16 +160,10 @@ def _address_today(host: Host, client: AgentClient) -> tuple[str, str]:
     named = next((each for each in interfaces if each["name"] == host.interface), None)
     if named is None:
         there = ", ".join(each["name"] for each in interfaces) or "none"
-        raise HostError(
-            f"{host.name}: there is no interface {host.interface} that is up; there are: {there}",
-            fix="yoked init --force with all hosts finds out anew which they can use",
-        )
+        raise fault("interface-lost", host=host.name, interface=host.interface, there=there)
     address = named["gloo_address"]
     if address is None:
-        raise HostError(
-            f"{host.name}: interface {host.interface} has no address that Gloo could use",
-            fix=f"look at it with `ssh {host.name} ip address`; then yoked init --force",
-        )
+        raise fault("no-address", host=host.name, interface=host.interface)
     return host.interface, str(address)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from filelock import FileLock
 
+from yoked.core.faults import fault
 from yoked.core.fs import sha256_of
-from yoked.errors import HostError
 from yoked.paths import cache_root, private_folder
 
 # The first glibc that manylinux names in this way, by machine. Source: PEP 600.
@@ -59,12 +59,8 @@ def _download(host: str, base: Mapping[str, Any], folder: Path, options: Sequenc
     command += [*options, "-r", str(folder / "requirements.txt")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise HostError(
-            f"{host}: its wheels cannot be fetched here either:\n{_last_lines(done.stderr)}",
-            fix=(
-                f"is this machine online, and does `{sys.executable} -m pip --version` work?",
-                f"or take a Python there that has them: yoked install --host {host} --python PATH",
-            ),
+        raise fault(
+            "wheels-not-found", host=host, said=_last_lines(done.stderr), python=sys.executable
         )
 
 
@@ -88,10 +84,8 @@ def _tags(base: Mapping[str, Any]) -> Iterator[str]:
             yield f"macosx_{major}_0_{machine}"
             yield f"macosx_{major}_0_universal2"
     else:
-        raise HostError(
-            f"which wheels fit {base['system']} with {base['libc'] or 'another C library'} is not "
-            "known",
-            fix="make an environment there by hand, and name its python in yoked.toml",
+        raise fault(
+            "wheels-unknown", system=base["system"], libc=base["libc"] or "another C library"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from yoked.core.faults import fault
 from yoked.costmodel.compute_cost import COPY_BYTES_PER_S, RankCost
 from yoked.costmodel.model_shape import (
     ModelShape,
@@ -26,10 +27,7 @@ def rank_costs(measurement: Measurement, shape: ModelShape) -> dict[str, list[Ra
     hosts = list(measurement.ranks)
     missing = [host for host in hosts if not any(c.host == host for c in measurement.step_costs)]
     if missing:
-        raise YokedError(
-            f"what a training step costs was not measured on {', '.join(missing)}",
-            fix=["yoked probe    says why", "yoked install    where torch is missing"],
-        )
+        raise fault("cost-unmeasured", names=", ".join(missing))
     by_dtype: dict[str, list[RankCost]] = {}
     for dtype in dict.fromkeys(cost.dtype for cost in measurement.step_costs):
         for host in hosts:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection
 from itertools import permutations
 
+from yoked.core.faults import fault
 from yoked.costmodel.work import Network, PortRate
-from yoked.errors import YokedError
 from yoked.records.measurement import Collective, Measurement
 
 # Gloo's bus bandwidth over raw TCP's goodput, if no collective was measured: all_reduces of 8 MB
@@ -32,9 +32,7 @@ def network_of(measurement: Measurement, hosts: Collection[str]) -> Network:
     known = {(link.from_host, link.to_host) for link in links}
     for a, b in permutations(sorted(hosts), 2):
         if (a, b) not in known:
-            raise YokedError(
-                f"the link from {a} to {b} was not measured", fix="yoked probe    says why"
-            )
+            raise fault("link-unmeasured", source=a, target=b)
     if not links:
         return _single_host_network(measurement)
     fraction = link_fraction(measurement)
@@ -43,10 +41,7 @@ def network_of(measurement: Measurement, hosts: Collection[str]) -> Network:
         # A rank sends and receives at the same time.
         rate = fraction * link.both_ways_bytes_per_s
         if not rate > 0:
-            raise YokedError(
-                f"the link from {link.from_host} to {link.to_host} carried nothing",
-                fix="yoked probe",
-            )
+            raise fault("link-idle", source=link.from_host, target=link.to_host)
         egress[link.from_host] = min(egress[link.from_host], rate)
         ingress[link.to_host] = min(ingress[link.to_host], rate)
     ports = {host: PortRate(egress[host], ingress[host]) for host in hosts}

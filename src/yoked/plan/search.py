@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from yoked.core.faults import fault
 from yoked.costmodel.compute_cost import RankCost
 from yoked.costmodel.memory import USABLE_FRACTION
 from yoked.costmodel.model_shape import ModelShape
@@ -24,7 +25,7 @@ from yoked.costmodel.step_plan import (
     predict_heads,
 )
 from yoked.costmodel.work import Network, StepForecast
-from yoked.errors import UsageError, YokedError
+from yoked.errors import UsageError
 from yoked.plan.costs import rank_costs
 from yoked.plan.network import network_of
 from yoked.records.measurement import Measurement
@@ -200,10 +201,7 @@ class _Search:
                 fitting = [each for each in tried if not self._over_memory(each)] or tried[:1]
                 found.append(max(fitting, key=lambda each: each.tokens_per_second))
         if not found:
-            raise YokedError(
-                f"no dtype was measured on all of {', '.join(hosts)}",
-                fix=["yoked probe", "or leave --dtype out"],
-            )
+            raise fault("dtype-unmeasured", names=", ".join(hosts))
         return found
 
     def _device_batches(self, costs: Sequence[RankCost]) -> list[int]:

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from yoked.at_once import at_once
-from yoked.errors import HostError
+from yoked.core.faults import fault
 from yoked.fleet.discover import Agent, dialled, listening, rounds
 from yoked.records.measurement import Link
 
@@ -168,23 +168,12 @@ class _Prober:
 def _require_answer(source: str, end: LinkEnd, answer: Mapping[str, Any], echoes: int) -> None:
     where = f"{end.host} at {end.address} ({end.interface})"
     if not answer["ok"]:
-        raise HostError(
-            f"{source} lost its connection to {where}: {answer['error_text']}",
-            fix=("yoked hosts    shows which of them are up", "yoked probe"),
-        )
+        raise fault("link-lost", source=source, where=where, reason=answer["error_text"])
     if len(answer["echo_s"]) != echoes:
-        raise HostError(
-            f"{source} was to send {echoes} echoes to {where}, and tells of "
-            f"{len(answer['echo_s'])}",
-            fix=f"ssh {source}    find out who answers there",
+        raise fault(
+            "odd-echoes", source=source, echoes=echoes, where=where, told=len(answer["echo_s"])
         )
     if answer["answered_by"] != end.host:
-        raise HostError(
-            f"{source} reached {answer['answered_by']} instead of {where}",
-            fix="two machines have that address: give one of them another",
-        )
+        raise fault("other-answers", source=source, answered_by=answer["answered_by"], where=where)
     if answer["goodput_bytes_per_s"] is None:
-        raise HostError(
-            f"next to nothing of what {source} sent arrived at {where}",
-            fix=f"look at the link's losses: on {end.host}, ip -s link show {end.interface}",
-        )
+        raise fault("link-dead", source=source, where=where, host=end.host, interface=end.interface)

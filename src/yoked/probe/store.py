@@ -9,6 +9,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from yoked.core.faults import fault
 from yoked.core.fs import write_bytes
 from yoked.errors import YokedError
 from yoked.fleet.model import Fleet
@@ -34,10 +35,7 @@ def save(fleet: Fleet, measurement: Measurement) -> Path:
         private_folder(path.parent)
         write_bytes(path, measurement_to_json(measurement).encode())
     except OSError as problem:
-        raise YokedError(
-            f"the measurement cannot be kept in {path}: {problem.strerror}",
-            fix="free space there, or set YOKED_STATE to another folder",
-        ) from problem
+        raise fault("measurement-unwritable", path=path, reason=problem.strerror) from problem
     return path
 
 

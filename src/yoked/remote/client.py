@@ -24,11 +24,12 @@ from yoked.agent.protocol import (
     read_message,
     write_message,
 )
+from yoked.core.faults import fault, told_fault
 from yoked.errors import HostError, YokedError
 from yoked.records.answers import understood
 from yoked.records.words import OddError
 from yoked.remote.answers import PARTS, part_misfit, result_misfit
-from yoked.shape import misfit
+from yoked.shape import anything, misfit
 from yoked.text import plain
 
 # What answers at once: a host that takes longer is as good as gone.
@@ -43,7 +44,8 @@ _KINDS: dict[str, type[YokedError]] = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, YokedError)
 }
-_ERROR = {"kind": str, "what": str, "fix": [str], "trace": str}
+# What an agent says of a failure.
+_ERROR = {"kind": str, "what": str, "fix": [str], "trace": str, "code": str, "params": anything}
 
 
 @dataclass(frozen=True)
@@ -209,10 +211,7 @@ class AgentClient:
         try:
             found = pending.take(timeout_s)
         except TimeoutError:
-            raise HostError(
-                f"{self.host} gave no answer to {name!r} in {timeout_s:g} s",
-                fix=f"ssh {self.host} uptime",
-            ) from None
+            raise fault("no-answer", host=self.host, name=name, timeout_s=timeout_s) from None
         if found is None:
             raise self._unfit_message() if self._broken else self._explain()
         message, data = found
@@ -235,19 +234,11 @@ class AgentClient:
             self.odd.append(str(problem))
             raise self._unfit(name, f"{problem} is not what it must be") from None
 
-    def _unfit(self, name: str, why: str) -> HostError:
-        return HostError(
-            f"{self.host}: its agent's answer to {name!r} is none that yoked's agent gives: "
-            f"{plain(why)}",
-            fix=_look_at(self.host),
-        )
+    def _unfit(self, name: str, why: str) -> YokedError:
+        return fault("odd-answer", host=self.host, name=name, why=plain(why))
 
-    def _unfit_message(self) -> HostError:
-        return HostError(
-            f"{self.host}: its agent said what is no message, so the connection was closed: "
-            f"{plain(self._broken)}",
-            fix=_look_at(self.host),
-        )
+    def _unfit_message(self) -> YokedError:
+        return fault("odd-message", host=self.host, why=plain(self._broken))
 
     def _read(self) -> None:
         at_end = False
@@ -300,15 +291,12 @@ def host_wrote(host: str, what: str) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as problem:
-        raise HostError(
-            f"{host}: {what} is not in the form in which yoked writes it: "
-            f"{plain(str(problem) or repr(problem))}",
-            fix=_look_at(host),
+        raise fault(
+            "odd-content",
+            host=host,
+            what=what,
+            problem=plain(str(problem) or repr(problem)),
         ) from problem
-
-
-def _look_at(host: str) -> str:
-    return f"something on {host} is not as it should be: look at it with `ssh {host}`"
 
 
 def close_streams(process: subprocess.Popen[bytes]) -> None:
@@ -333,5 +321,10 @@ def remote_error(host: str, error: Mapping[str, Any]) -> Exception:
     what = plain(f"{host}: {error['what']}")
     if error["kind"] == "bug":
         return RemoteBug(f"on {what}\n{plain(error['trace'])}")
+    if (known := told_fault(error.get("code"), error.get("params"))) is not None:
+        # The sentences are ours; only the parameters are the host's.
+        known.what = plain(f"{host}: {known.what}")
+        known.fix = tuple(map(plain, known.fix))
+        return known
     kind = _KINDS.get(error["kind"], HostError)
     return kind(what, fix=tuple(plain(line) for line in error["fix"]))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from yoked.agent.protocol import GREETING
+from yoked.core.faults import fault
 from yoked.core.packages import install_line, this_distribution
 from yoked.errors import HostError, NoPythonError, YokedError
 from yoked.remote.client import AgentClient, close_streams
@@ -150,9 +151,7 @@ class _Way:
         try:
             status = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            return HostError(
-                f"{self._host} closed the agent's connection", fix=f"ssh {self._host} true"
-            )
+            return fault("agent-ended", host=self._host)
         if self._overdue:
             return NoAgentError(
                 f"{self._host}: no agent answered in {self._deadline_s:g} s",

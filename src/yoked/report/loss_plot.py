@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from yoked.core.faults import fault
 from yoked.core.fs import read_json
 from yoked.errors import YokedError
 from yoked.journal import read
@@ -107,10 +108,7 @@ def plot_loss(run_dir: Path) -> tuple[Path, Path]:
     """
     metrics = run_dir / "metrics.jsonl"
     if not metrics.is_file():
-        raise YokedError(
-            f"{run_dir} has no metrics.jsonl, so there is no loss to draw",
-            fix="name a run that has trained",
-        )
+        raise fault("no-metrics", folder=run_dir)
     curve = read_curve(metrics)
     if not curve.steps:
         raise YokedError(f"{metrics} has no step yet", fix="wait for the first step and try again")

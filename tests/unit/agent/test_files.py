@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.failures import raises_fault
 
 from yoked.agent import environments, files, folders
 from yoked.agent.calls import HANDLERS
@@ -155,14 +156,14 @@ def test_a_file_that_could_not_be_made_durable_gets_no_name(
 
     monkeypatch.setattr(os, "fsync", fail)
 
-    with pytest.raises(HostError, match="cannot be written: Input/output error"):
+    with raises_fault("write-failed"):
         put(b"small")
 
     assert left_behind() == []
 
 
 def test_a_small_file_with_other_content_is_refused() -> None:
-    with pytest.raises(HostError, match="other content than its hash says"):
+    with raises_fault("transfer-damaged"):
         ask("blobs_put", zlib.compress(b"bent"), files=[[sha256(b"straight"), 4]])
 
     assert left_behind() == []
@@ -194,7 +195,7 @@ def test_a_piece_whose_predecessor_is_missing_is_not_taken() -> None:
 def test_a_large_file_that_arrives_damaged_is_thrown_away() -> None:
     content = b"0123456789"
 
-    with pytest.raises(HostError, match="other content than its hash says"):
+    with raises_fault("transfer-damaged"):
         ask("blob_append", b"9876543210", digest=sha256(content), offset=0, total=10)
 
     assert left_behind() == []
@@ -207,7 +208,7 @@ def test_a_file_that_came_meanwhile_needs_no_more_pieces() -> None:
 
 
 def test_a_disk_that_is_too_small_is_named_before_anything_is_sent() -> None:
-    with pytest.raises(HostError, match=r"blobs: the disk is full: [\d,]+,000 bytes are needed"):
+    with raises_fault("disk-full"):
         ask("blobs_missing", sizes={sha256(b"x"): 10**18})
 
 
@@ -228,7 +229,7 @@ def test_a_large_file_on_a_full_disk_leaves_nothing() -> None:
     order = {"digest": sha256(content), "total": len(content)}
     ask("blob_append", content[:4000], offset=0, **order)
 
-    with files_of_at_most(5000), pytest.raises(HostError, match="the disk is full"):
+    with files_of_at_most(5000), raises_fault("disk-full"):
         ask("blob_append", content[4000:], offset=4000, **order)
 
     assert left_behind() == []
@@ -237,7 +238,7 @@ def test_a_large_file_on_a_full_disk_leaves_nothing() -> None:
 def test_a_cache_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
 
-    with pytest.raises(HostError, match="cannot be written"):
+    with raises_fault("write-failed"):
         put(b"content")
 
 
@@ -265,7 +266,7 @@ def test_a_tree_is_absent_where_a_file_of_it_is() -> None:
         ["b", folders.FILE, sha256(b"never came"), 10],
     ]
 
-    with pytest.raises(HostError, match="is gone"):
+    with raises_fault("cache-emptied"):
         put_tree(*entries)
 
     assert ask("folder_here", place="trees", label=folders.entries_digest(entries)) is None
@@ -276,7 +277,7 @@ def test_a_tree_on_a_full_disk_is_absent() -> None:
     content = b"x" * 10_000
     put(content)
 
-    with files_of_at_most(5000), pytest.raises(HostError, match="the disk is full"):
+    with files_of_at_most(5000), raises_fault("disk-full"):
         put_tree(["program", folders.PROGRAM, sha256(content), len(content)])
 
     assert left_behind() == [files.blob_path(sha256(content))]
@@ -349,7 +350,7 @@ def test_a_job_writes_into_its_copy_alone(checked_out: Path) -> None:
 
 
 def test_a_folder_that_is_there_is_not_written_over(checked_out: Path) -> None:
-    with pytest.raises(HostError, match="is there already"):
+    with raises_fault("folder-taken"):
         ask("tree_checkout", digest="0" * 64, folder=str(checked_out))
 
 

@@ -7,11 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.failures import raises_fault
 
 from yoked.channel.credentials import make_credentials
 from yoked.channel.names import AUTHORITY, CERTIFICATE, KEY, SECRET
 from yoked.channel.tls import client_context, server_context
-from yoked.errors import YokedError
 
 LAUNCH = "0123456789ab"
 
@@ -61,7 +61,7 @@ def test_a_machine_without_openssl_is_told_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(YokedError, match="no program openssl") as caught:
+    with raises_fault("openssl-missing") as caught:
         make_credentials(LAUNCH, 2)
 
     assert "apt install openssl" in caught.value.fix[0]

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.failures import raises_fault
 
 from yoked.cli.commands import fleet_text, init
 from yoked.cli.commands.fleet_text import Look
-from yoked.errors import FleetError, HostError, UsageError
+from yoked.errors import HostError, UsageError
 from yoked.fleet.choose import Choice
 from yoked.fleet.file import load_fleet
 from yoked.fleet.model import Host
@@ -55,7 +56,7 @@ def test_a_file_that_is_there_stops_init_before_anybody_is_dialled(tmp_path: Pat
     file = tmp_path / "yoked.toml"
     file.write_text("by hand")
 
-    with pytest.raises(FleetError, match="is there already"):
+    with raises_fault("fleet-exists"):
         init.command("nobody", fleet=file)
 
 

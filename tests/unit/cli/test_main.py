@@ -10,7 +10,7 @@ import pytest
 
 from yoked.cli import main as cli
 from yoked.cli.main import main
-from yoked.cli.reference import command_reference
+from yoked.cli.reference import command_reference, error_reference
 from yoked.errors import DataError
 
 HEAVY = ("torch", "numpy", "pyarrow", "matplotlib")
@@ -173,3 +173,9 @@ def test_the_command_reference_is_up_to_date() -> None:
     written = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
 
     assert written == command_reference(), "run `make docs`"
+
+
+def test_the_list_of_errors_is_up_to_date() -> None:
+    written = (REPOSITORY / "docs" / "errors.md").read_text(encoding="utf-8")
+
+    assert written == error_reference(), "run `make docs`"

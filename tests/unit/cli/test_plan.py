@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.failures import raises_fault
 
 from yoked.cli.commands import plan
 from yoked.cli.commands.plan import PlanFlags
 from yoked.costmodel.model_shape import ModelShape
-from yoked.errors import FleetError, UsageError, YokedError
+from yoked.errors import FleetError, UsageError
 from yoked.fleet.file import open_fleet
 from yoked.plan.simulated_fleet import load_simulated, simulate
 from yoked.probe.store import save
@@ -74,7 +75,7 @@ def test_the_newest_measurement_of_the_fleet_is_read(
 
 
 def test_a_fleet_that_was_never_probed_is_told_to_be() -> None:
-    with pytest.raises(YokedError, match="not been measured") as refused:
+    with raises_fault("fleet-unmeasured") as refused:
         plan.command()
     assert refused.value.fix[0] == "yoked probe"
 

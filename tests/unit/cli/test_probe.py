@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.failures import raises_fault
 from tests.unit.probe.made_up import step_cost, two_hosts
 
 from yoked.cli.commands import probe
@@ -16,7 +17,7 @@ from yoked.cli.commands.probe import ModelFlags
 from yoked.cli.commands.probe_job import RankListener, ResultReceivedError
 from yoked.cli.commands.probe_text import ProbeResult, report
 from yoked.cli.output import Output
-from yoked.errors import FleetError, HostError, UsageError
+from yoked.errors import HostError, UsageError
 from yoked.fleet.model import Fleet, Host
 from yoked.probe.links import LinkMeasurement
 from yoked.records.measurement import Measurement
@@ -149,7 +150,7 @@ def test_what_cannot_be_meant_is_refused_before_any_host_is_asked(
 
 
 def test_a_fleet_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(FleetError, match=r"no/such/yoked\.toml"):
+    with raises_fault("fleet-missing"):
         probe.command(fleet=Path("no/such/yoked.toml"))
 
 

@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.failures import raises_fault
 
 from yoked.errors import HostError
 from yoked.fleet.choose import Attempt, Candidate, choose, reached_by_all
@@ -137,7 +138,7 @@ def test_hosts_without_a_common_family_are_told_so() -> None:
 
 
 def test_a_host_without_any_address_is_named() -> None:
-    with pytest.raises(HostError, match="beta has no interface with an address"):
+    with raises_fault("no-interface", host="beta"):
         choose(["alpha", "beta"], [ALPHA], [reached(ALPHA)])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.failures import raises_fault
 
 from yoked.errors import FleetError
 from yoked.fleet.file import (
@@ -163,7 +164,7 @@ def test_the_named_file_counts_then_the_one_that_is_here(
     assert open_fleet(other).name == "home"
     (tmp_path / "yoked.toml").write_text('[fleet]\nname = "here"\n[[host]]\nname = "a"\n')
     assert open_fleet(None).name == "here"
-    with pytest.raises(FleetError, match=r"there is no file nowhere\.toml"):
+    with raises_fault("fleet-missing", path="nowhere.toml"):
         find_fleet(Path("nowhere.toml"))
 
 
@@ -202,7 +203,7 @@ def test_what_is_written_is_read_back(
 def test_a_file_that_is_there_is_left_alone(file: Path) -> None:
     file.write_text("by hand")
 
-    with pytest.raises(FleetError, match="is there already"):
+    with raises_fault("fleet-exists"):
         write_fleet(file, WHOLE)
 
     assert file.read_text() == "by hand"
@@ -222,7 +223,7 @@ def test_a_file_that_is_replaced_is_kept_beside_the_new_one(file: Path) -> None:
 def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(FleetError, match="cannot be written"):
+    with raises_fault("fleet-unwritable"):
         write_fleet(tmp_path / "file" / "yoked.toml", WHOLE)
 
 

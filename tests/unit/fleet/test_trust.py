@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.failures import raises_fault
 
 from yoked.cli.main import main
 from yoked.errors import FleetError
@@ -198,5 +199,5 @@ def test_a_file_that_is_not_there_yet_is_no_file_to_agree_to(cloned: Path) -> No
     (cloned / "config").unlink()
     remember(read_fleet(Path("yoked.toml")))
 
-    with pytest.raises(FleetError, match="there is no file config"):
+    with raises_fault("ssh-config-missing", ssh_config="config"):
         load_fleet(Path("yoked.toml"))

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.failures import raises_fault
 
 from yoked.agent.files import sha256_of
-from yoked.errors import HostError, YokedError
+from yoked.errors import HostError
 from yoked.fleet.model import Host
 from yoked.launch import requirements
 from yoked.launch.environment import (
@@ -327,7 +328,7 @@ def test_the_interpreter_is_the_files_then_ours_then_one_with_torch(
 ) -> None:
     monkeypatch.setattr("yoked.launch.environment.train_requirements", lambda: WANTED)
     nothing = Host("attic")
-    with pytest.raises(HostError, match="no Python there has torch") as problem:
+    with raises_fault("torch-missing") as problem:
         environment_python_without_torch(nothing, tmp_path, monkeypatch)
     assert problem.value.fix == ("yoked install --host attic",)
 
@@ -355,7 +356,7 @@ def environment_python_without_torch(
 def test_a_named_interpreter_that_is_gone_is_said(agent: AgentClient) -> None:
     host = Host("attic", python="~/no-such-venv/bin/python")
 
-    with pytest.raises(HostError, match="no ~/no-such-venv/bin/python, which"):
+    with raises_fault("python-missing", python="~/no-such-venv/bin/python"):
         check_environment(agent, host, WANTED)
 
 
@@ -401,7 +402,7 @@ def test_versions_of_a_real_interpreter_are_those_of_its_metadata(agent: AgentCl
 
 
 def test_an_interpreter_that_does_not_start_is_named(agent: AgentClient) -> None:
-    with pytest.raises(HostError, match="/bin/false does not start"):
+    with raises_fault("python-broken", python="/bin/false"):
         host_versions(agent, "/bin/false", ["torch"])
 
 
@@ -492,7 +493,7 @@ def test_wheels_fit_the_systems_c_library() -> None:
         "macosx_11_0_arm64",
         "macosx_11_0_universal2",
     ]
-    with pytest.raises(HostError, match="which wheels fit Linux"):
+    with raises_fault("wheels-unknown", system="Linux"):
         platform_tags({**linux, "libc": ""})
 
 
@@ -507,5 +508,5 @@ def test_wheels_that_nobody_has_are_named(tmp_path: Path, monkeypatch: pytest.Mo
         "version": "3.12",
     }
 
-    with pytest.raises(YokedError, match="No matching distribution found for tinyone"):
+    with raises_fault("wheels-not-found"):
         fetch_wheels("attic", base, ["tinyone==1.0"], [])

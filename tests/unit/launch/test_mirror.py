@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.failures import raises_fault
 
-from yoked.errors import CheckpointError, HostError, UsageError, YokedError
+from yoked.errors import CheckpointError, HostError, UsageError
 from yoked.launch.mirror import (
     fetch_bytes,
     fetch_json,
@@ -503,7 +504,7 @@ def test_a_file_that_is_replaced_whole_never_comes_larger_than_it_was_listed(
 ) -> None:
     host = Host({"run.json": 4}, b"evil" * 1000)
 
-    with pytest.raises(HostError, match=r"run\.json.*is larger than the 4 bytes"):
+    with raises_fault("file-grew", most_bytes=4):
         bring(host, tmp_path / "here")
 
     assert files(tmp_path / "here") == {}
@@ -528,7 +529,7 @@ def test_a_small_file_of_a_terabyte_stays_where_it_is(tmp_path: Path, name: str)
 def test_what_the_disk_has_no_room_for_is_refused_before_it_comes(tmp_path: Path) -> None:
     host = Host({"checkpoints/base_checkpoints/d4/model_000001.pt": 2**60})
 
-    with pytest.raises(YokedError, match="more needed"):
+    with raises_fault("disk-full-here"):
         bring(host, tmp_path / "here")
 
     assert files(tmp_path / "here") == {}
@@ -537,7 +538,7 @@ def test_what_the_disk_has_no_room_for_is_refused_before_it_comes(tmp_path: Path
 def test_ever_more_files_are_refused_before_they_come(tmp_path: Path) -> None:
     host = Host({f"logs/attic.{rank}.log": 0 for rank in range(20_000)})
 
-    with pytest.raises(HostError, match="20,000 files"):
+    with raises_fault("run-too-many-files", files=20000):
         bring(host, tmp_path / "here")
 
     assert files(tmp_path / "here") == {}
@@ -546,7 +547,7 @@ def test_ever_more_files_are_refused_before_they_come(tmp_path: Path) -> None:
 def test_a_json_file_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("yoked.launch.mirror.MOST_JSON_BYTES", 10)
 
-    with pytest.raises(HostError, match="is larger than"):
+    with raises_fault("file-grew"):
         fetch_bytes(Host({}, b"evil" * 1000), "/x/result.json")  # type: ignore[arg-type]
 
 

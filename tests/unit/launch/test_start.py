@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.failures import raises_fault
 
-from yoked.errors import FleetError, HostError
+from yoked.errors import HostError
 from yoked.fleet.model import Device, Fleet, Host
 from yoked.launch import start
 from yoked.launch.bootstrap.job import read_job
@@ -100,7 +101,7 @@ def test_two_names_of_one_machine_are_refused() -> None:
         "b": agent(("eth0", "10.0.0.1"), machine="same"),
     }
 
-    with pytest.raises(FleetError, match="a and b are one machine"):
+    with raises_fault("same-machine"):
         take_seats(fleet, agents, None, no_search)  # type: ignore[arg-type]
 
 
@@ -117,7 +118,7 @@ def test_a_mac_is_refused_with_what_it_can_do() -> None:
         "mac": agent(("en0", "10.0.0.2"), os="Darwin"),
     }
 
-    with pytest.raises(HostError, match="mac: a Mac cannot take part") as problem:
+    with raises_fault("mac-in-fleet", host="mac") as problem:
         take_seats(fleet, agents, None, no_search)  # type: ignore[arg-type]
 
     assert "yoked train --fleet ." in problem.value.fix[0]

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.failures import raises_fault
 
 import yoked
 from yoked.agent.folders import LINK, PROGRAM, answer_folder_put, pack_entries
 from yoked.agent.server import Call
-from yoked.errors import HostError, UsageError
+from yoked.errors import UsageError
 from yoked.launch import trees
 from yoked.launch.blobs import push_blobs
 from yoked.launch.trees import Tree, package_tree, push_tree
@@ -297,7 +298,7 @@ def test_a_file_that_changes_while_it_is_sent_is_refused(program: Path, agent: A
     tree = Tree.scan(program)
     put(program, "train.py", "another program\n")
 
-    with pytest.raises(HostError, match=r"attic: .*other content than its hash says"):
+    with raises_fault("transfer-damaged"):
         push_tree(agent, tree)
 
 

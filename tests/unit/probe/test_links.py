@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.failures import raises_fault
 
 from yoked.agent.server import Call
 from yoked.agent.sockets import answer_dial, answer_listen
-from yoked.errors import HostError
 from yoked.probe.links import LinkEnd, LinkMeasurement, Timing, measure_links
 from yoked.remote.client import Part
 
@@ -98,17 +98,17 @@ def test_a_link_has_a_rate_each_way_a_round_trip_and_the_paths_mtu() -> None:
 
 
 def test_a_lost_connection_is_named_with_both_hosts() -> None:
-    with pytest.raises(HostError, match=r"alpha lost its connection to beta at 127.0.0.1 \(lo\)"):
+    with raises_fault("link-lost", source="alpha", where="beta at 127.0.0.1 (lo)"):
         measure(["alpha", "beta"], [], ok=False, error_text="Connection timed out")
 
 
 def test_another_machine_with_the_address_is_told() -> None:
-    with pytest.raises(HostError, match=r"reached printer instead of"):
+    with raises_fault("other-answers", answered_by="printer"):
         measure(["alpha", "beta"], [], answered_by="printer")
 
 
 def test_a_link_that_swallows_everything_is_told() -> None:
-    with pytest.raises(HostError, match=r"next to nothing"):
+    with raises_fault("link-dead"):
         measure(["alpha", "beta"], [], goodput_bytes_per_s=None)
 
 

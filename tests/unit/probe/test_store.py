@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from tests.failures import raises_fault
 
 from yoked.errors import YokedError
 from yoked.fleet.model import Fleet, Host
@@ -69,5 +70,5 @@ def test_a_state_folder_that_cannot_be_written_is_an_error(
 ) -> None:
     (state / "probe").write_text("a file is in the way")
 
-    with pytest.raises(YokedError, match="cannot be kept"):
+    with raises_fault("measurement-unwritable"):
         save(FLEET, measurement)

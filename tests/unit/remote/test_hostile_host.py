@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.failures import raises_fault
 
 from yoked.agent.facts import answer_facts
 from yoked.errors import HostError, YokedError
@@ -94,9 +95,7 @@ def test_what_a_launch_builds_on_is_right_or_the_host_is_named(
 ) -> None:
     agent = host(facts=facts(**wrong))
 
-    with pytest.raises(
-        HostError, match="attic: its agent's answer to 'facts' is none that yoked's agent gives"
-    ):
+    with raises_fault("odd-answer", host="attic"):
         agent.call("facts")
 
 
@@ -109,7 +108,7 @@ def test_an_answer_of_another_form_names_the_host(host: Say, call: str, answer: 
     if call == "interfaces" and isinstance(answer, list):
         assert agent.call(call) == []
     else:
-        with pytest.raises(HostError, match="attic"):
+        with raises_fault("odd-answer", host="attic"):
             agent.call(call)
 
 
@@ -138,7 +137,7 @@ def test_no_address_of_a_hosts_choosing_reaches_a_launch(host: Say) -> None:
         for name in ("attic", "beta")
     }  # fmt: skip
 
-    with pytest.raises(YokedError, match="there is no interface eth0"):
+    with raises_fault("interface-lost", interface="eth0"):
         take_seats(Fleet("home", hosts, None), clients, None, dict)  # type: ignore[arg-type]
 
 

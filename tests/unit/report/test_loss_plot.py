@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.failures import raises_fault
 
 from yoked.errors import YokedError
 from yoked.journal import Journal
@@ -93,7 +94,7 @@ def test_a_run_without_evaluations_or_facts_is_drawn_all_the_same(tmp_path: Path
 
 
 def test_a_run_without_a_step_says_that_there_is_nothing_to_draw(tmp_path: Path) -> None:
-    with pytest.raises(YokedError, match=r"no metrics\.jsonl"):
+    with raises_fault("no-metrics"):
         plot_loss(tmp_path)
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(YokedError, match="no step yet"):

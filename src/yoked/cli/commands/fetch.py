@@ -9,7 +9,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from yoked.cli.output import Output
-from yoked.errors import CheckpointError, UsageError
+from yoked.core.faults import fault
+from yoked.errors import UsageError
 from yoked.runs import find_run
 from yoked.units import format_bytes
 
@@ -52,9 +53,7 @@ def command(
         host, (client, folder) = next(iter(found.items()))
         newest = newest_checkpoint(client, folder)
         if not newest:
-            raise CheckpointError(
-                f"run {name} on {host} has no checkpoint yet", fix=f"yoked logs {name}"
-            )
+            raise fault("no-checkpoint", name=name, host=host)
         mirror_run(client, folder, here, note=output.note)
         came = mirror_run(
             client,

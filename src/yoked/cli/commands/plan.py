@@ -13,6 +13,7 @@ from cyclopts import Group, Parameter
 
 from yoked.cli.commands.fleet_runs import same_fleet
 from yoked.cli.output import Output
+from yoked.core.faults import fault
 from yoked.errors import UsageError, YokedError
 
 if TYPE_CHECKING:
@@ -234,13 +235,7 @@ def _newest(fleet: Path | None) -> Measurement:
     opened = open_fleet(fleet)
     measurement = load_newest(opened)
     if measurement is None:
-        raise YokedError(
-            f"fleet {opened.name} has not been measured yet, as its hosts are now",
-            fix=[
-                f"yoked probe{same_fleet(fleet)}",
-                "or look at a fleet that is stated: --simulate two-laptops",
-            ],
-        )
+        raise fault("fleet-unmeasured", fleet=opened.name, flag=same_fleet(fleet))
     return measurement
 
 

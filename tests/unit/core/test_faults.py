@@ -1,0 +1,67 @@
+"""Codes of failures, their sentences and their parameters hold together; read from the sources."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import yoked
+from yoked.core.faults import FAULTS, fault, told_fault
+from yoked.errors import HostError
+
+
+def fields(code: str) -> set[str]:
+    texts = (FAULTS[code].what, *FAULTS[code].fix)
+    return {name for text in texts for _, name, _, _ in string.Formatter().parse(text) if name}
+
+
+def raised() -> Iterator[tuple[str, set[str]]]:
+    """Code and names of parameters of each place that makes a fault."""
+    for path in Path(yoked.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_call = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "fault"
+            if is_call and isinstance(node.args[0], ast.Constant):
+                yield str(node.args[0].value), {str(each.arg) for each in node.keywords}
+
+
+def test_every_place_gives_what_the_sentences_name_and_nothing_else() -> None:
+    assert [(code, names) for code, names in raised() if names != fields(code)] == []
+
+
+def test_every_code_is_raised_somewhere() -> None:
+    assert {code for code, _ in raised()} == set(FAULTS)
+
+
+def test_codes_are_few_enough_to_branch_on() -> None:
+    assert len(FAULTS) <= 60
+
+
+def test_a_fault_keeps_its_code_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(fault("torch-missing", host="alpha")))
+
+    assert (type(error), error.code, error.params) == (
+        HostError,
+        "torch-missing",
+        {"host": "alpha"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "params"),
+    [("no-such-code", {}), ("torch-missing", {}), ("torch-missing", None), (7, {}),
+     ("disk-full", {"path": "/", "needed": "", "free": "many", "folder": "/"})],
+)  # fmt: skip
+def test_a_fault_that_another_process_tells_wrongly_is_none(code: object, params: object) -> None:
+    assert told_fault(code, params) is None
+
+
+def test_a_told_parameter_is_no_place_in_a_sentence() -> None:
+    error = told_fault("torch-missing", {"host": "{0.__class__} {code}"})
+
+    assert error is not None
+    assert "{0.__class__}" in error.what
