@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 from yoked.errors import UsageError
 
@@ -130,3 +131,14 @@ def parse_duration_s(text: str) -> float:
 def doublings(most: int) -> list[int]:
     """1, 2, 4, … below most, and most itself (at least 1)."""
     return [1 << power for power in range((most - 1).bit_length())] + [most]
+
+
+def plural(count: int, word: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{count:,} {word}{'s' * (count != 1)}"
+
+
+def listed(words: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *first, last = list(words) or [""]
+    return f"{', '.join(first)} and {last}" if first else last

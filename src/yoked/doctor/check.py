@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from yoked.records.examination import Examination, Finding, Fix, Severity
-from yoked.units import format_bit_per_s, format_bytes, format_duration
+from yoked.units import format_bit_per_s, format_bytes, format_duration, listed, plural
 
 # A sentence, with a `{name}` for each parameter, and `{name:bytes}` and the like for a unit; or
 # several by the word that a match gives as `how`.
@@ -157,14 +157,3 @@ _UNITS: Mapping[str, Callable[[float], str]] = {
     "bit/s": format_bit_per_s,
 }
 _WORDS = _Words()
-
-
-def plural(count: int, word: str) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{count:,} {word}{'s' * (count != 1)}"
-
-
-def listed(words: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    *first, last = list(words) or [""]
-    return f"{', '.join(first)} and {last}" if first else last

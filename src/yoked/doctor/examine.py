@@ -26,6 +26,7 @@ from yoked.doctor.visits import Lend, Manner, Visits
 from yoked.fleet.model import Fleet
 from yoked.paths import state_root
 from yoked.records.examination import Examination, HostSeen, Need
+from yoked.units import plural
 
 _ALONE = Manner(patience_s=4, shared=False, health_s=2.5, how="train")
 _THOROUGH = Manner(patience_s=4, shared=False, health_s=2.5, how="connect")
@@ -62,7 +63,8 @@ def look(
         hosts = [visit.host for visit in visits.here.values()]
         interfaces = {name: visit.interfaces for name, visit in visits.here.items()}
         doors = doors_of(hosts, interfaces, agents)
-        say(_counted(len(hosts)))
+        pairs = len(hosts) * (len(hosts) - 1)
+        say(f"{plural(len(hosts), 'host')} answered; dialling between {pairs} ordered pairs")
         dials = dial_all(doors, agents, dialling.QUICK if quick else dialling.THOROUGH)
         visits.begin_health(
             {name: [door.address for door in doors if door.host == name] for name in visits.here}
@@ -84,11 +86,6 @@ def look(
             quick=quick,
             took_s=time.monotonic() - began_s,
         )
-
-
-def _counted(hosts: int) -> str:
-    pairs = hosts * (hosts - 1)
-    return f"{hosts} host{'s' * (hosts != 1)} answered; dialling between {pairs} ordered pairs"
 
 
 def _await_versions(visits: Visits, until_s: float) -> None:

@@ -47,6 +47,11 @@ class Fleet:
         """The file that ssh reads: ssh_config itself may be exchanged after it was looked at."""
         return self.agreed or self.ssh_config
 
+    @property
+    def flag(self) -> str:
+        """What a command line about this fleet ends with; "" where no file says of it."""
+        return f" --fleet {self.path}" if self.path.is_file() else ""
+
 
 def usable_gpus(facts: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The GPUs of a host that one torch could use, by its facts: a build is for one vendor's.

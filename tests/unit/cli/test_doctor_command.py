@@ -96,9 +96,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
         )
         for name in ("own-name", "firewall")
     )
-    monkeypatch.setattr("yoked.doctor.examine.look", found.look)
-    monkeypatch.setattr("yoked.doctor.causes.findings_of", found.findings_of)
+    monkeypatch.setattr("yoked.doctor.judge.look", found.look)
+    monkeypatch.setattr("yoked.doctor.judge.findings_of", found.findings_of)
     monkeypatch.setattr("yoked.doctor.catalog.CHECKS", checks)
+    monkeypatch.setattr("yoked.doctor.mending.CHECKS", checks)
     monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     return found
@@ -255,7 +256,7 @@ def test_folders_that_are_named_are_compared_on_all_hosts(
     (home.folder / "data").mkdir()
     (home.folder / "data" / "1.txt").write_text("one")
     judged: list[Examination] = []
-    monkeypatch.setattr("yoked.doctor.causes.findings_of", lambda seen: judged.append(seen) or ())
+    monkeypatch.setattr("yoked.doctor.judge.findings_of", lambda seen: judged.append(seen) or ())
 
     examine(data=Path("data"))
 
@@ -419,7 +420,7 @@ def test_with_nothing_to_take_back_undo_is_well(
 
 
 def test_a_host_that_left_the_fleet_is_named(home: Home, tmp_path: Path) -> None:
-    from yoked.cli.commands.doctor_look import connect
+    from yoked.doctor.judge import connect
 
     with pytest.raises(HostError, match="cellar is not in"):
         connect(Fleet("home", (), home.fleet), "cellar")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from yoked.cli.commands.lab_text import table
 from yoked.cli.output import Output, as_called
 from yoked.console import StageProgress
 from yoked.errors import DataError
+from yoked.table import table
 
 
 def program(folder: Path) -> Path:

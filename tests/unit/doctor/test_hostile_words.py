@@ -22,8 +22,8 @@ from tests.unit.doctor.test_checks_found import CASES
 from tests.unit.doctor.troubles import Make, said
 
 import yoked
-from yoked.cli.commands.doctor_text import evidence, payload
 from yoked.doctor.causes import findings_of
+from yoked.doctor.render import evidence, payload
 from yoked.doctor.repairs.fleet import edit_entry
 from yoked.doctor.repairs.network import write_name
 from yoked.doctor.repairs.startfiles import take_out_variable

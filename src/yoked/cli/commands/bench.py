@@ -423,8 +423,8 @@ def _slowest_link_bytes_per_s(fleet: Fleet, output: Output) -> float | None:
 
 
 def _report(table: BenchTable, drawn: str | None, output: Output, *, markdown: bool) -> None:
-    from yoked.cli.commands.lab_text import table as aligned
     from yoked.report.bench_table import COLUMNS, to_markdown
+    from yoked.table import table as aligned
 
     if markdown:
         output.text(to_markdown(table))

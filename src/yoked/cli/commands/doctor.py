@@ -14,9 +14,9 @@ from yoked.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from yoked.cli.commands.doctor_fix import Mended
-    from yoked.cli.commands.doctor_look import Seen
     from yoked.doctor.check import Check
+    from yoked.doctor.judge import Seen
+    from yoked.doctor.mending import Mended
     from yoked.fleet.model import Fleet
 
 LOOK = Group("What is looked at", sort_key=1)
@@ -133,7 +133,7 @@ def command(
     Real sockets are opened between all hosts, and a small world of ranks is started. Nothing is
     changed on any host without --fix. The exit status is 1 when something keeps a run from working.
     """
-    from yoked.cli.commands.doctor_look import replayed
+    from yoked.doctor.judge import replayed
 
     output = Output(json_mode=json_output)
     flags.check()
@@ -151,15 +151,16 @@ def command(
 
 def _examine(named: Path | None, flags: DoctorFlags, output: Output) -> int:
     """Look, mend where that is wanted, and report; the exit status."""
-    from yoked.cli.commands.doctor_look import Eyes
     from yoked.cli.commands.doctor_need import need_of
+    from yoked.cli.commands.probe import StatusLine
+    from yoked.doctor.judge import Eyes
     from yoked.fleet.file import open_fleet
     from yoked.train.config import TrainConfig
 
     fleet = open_fleet(named)
     eyes = Eyes(
         need_of(None if flags.depth is None else TrainConfig(depth=flags.depth)),
-        output,
+        lambda: StatusLine(output),
         quick=flags.quick,
         bandwidth=flags.bandwidth,
         folders={
@@ -179,14 +180,15 @@ def _examine(named: Path | None, flags: DoctorFlags, output: Output) -> int:
     seen = eyes(fleet)
     mended: Sequence[Mended] = ()
     if ask is not None:
-        from yoked.cli.commands.doctor_fix import mend
+        from yoked.cli.commands.doctor_fix import outcome_text
+        from yoked.doctor.mending import mend
 
         seen, mended = mend(
             seen,
             eyes,
             lambda: open_fleet(named),
-            output,
             ask=ask,
+            note=lambda outcome: output.note(outcome_text(outcome)),
             sudo=flags.sudo,
             only=flags.only,
         )
@@ -207,8 +209,8 @@ def _report(
     mended: Sequence[Mended] = (),
 ) -> int:
     """Say what was found; the exit status. fleet: None for a saved examination."""
-    from yoked.cli.commands import doctor_text as text
     from yoked.cli.commands.doctor_fix import mended_lines
+    from yoked.doctor import render as text
 
     payload = text.payload(seen.examination, seen.findings)
     verdict = text.verdict(seen.fleet, seen.examination, seen.findings)
@@ -231,10 +233,10 @@ def _report(
 
 
 def _next(seen: Seen, fleet: Fleet, *, fixed: bool) -> list[str]:
-    from yoked.cli.commands.doctor_text import errors_of, fleet_flag
     from yoked.doctor.fixing import repairs
+    from yoked.doctor.render import errors_of
 
-    flag = fleet_flag(fleet)
+    flag = fleet.flag
     if not errors_of(seen.findings):
         return [f"yoked train{flag}"]
     name = errors_of(seen.findings)[0].check
@@ -248,8 +250,8 @@ def _next(seen: Seen, fleet: Fleet, *, fixed: bool) -> list[str]:
 
 
 def _write_bundle(path: Path, seen: Seen, report: str, fleet: Fleet | None) -> None:
-    from yoked.cli.commands.doctor_text import finding_payload
     from yoked.doctor.bundle import bundle, write_bundle
+    from yoked.doctor.render import finding_payload
     from yoked.doctor.replay import to_json
 
     has_file = fleet is not None and fleet.path.is_file()
@@ -264,8 +266,8 @@ def _write_bundle(path: Path, seen: Seen, report: str, fleet: Fleet | None) -> N
 
 def _explain(name: str, output: Output) -> int:
     """Print a check's page. Raises UsageError with the nearest for a name that no check has."""
-    from yoked.cli.commands.doctor_text import page_lines
     from yoked.doctor.catalog import CHECKS
+    from yoked.doctor.render import page_lines
 
     known: dict[str, Check] = {check.code: check for check in CHECKS}
     if name not in known:

@@ -8,11 +8,11 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from yoked.cli.commands.doctor_quick import beside
 from yoked.cli.commands.fleet_flags import JobFlags, check_run_name
 from yoked.cli.commands.fleet_runs import reconnect, same_fleet
 from yoked.cli.live import LiveView
 from yoked.cli.output import Output
+from yoked.doctor.preflight import beside
 from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import find_addresses
 from yoked.fleet.file import open_fleet
@@ -89,7 +89,7 @@ def run_job(
             order,
             seats,
             output.note,
-            approve=lambda: None if doctor is None else doctor.require_health(output),
+            approve=lambda: None if doctor is None else doctor.require_health(output.note),
         )
         started.took_s["connect"] = connect_s
         end = None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from yoked.at_once import at_once
-from yoked.cli.commands.lab_text import table
 from yoked.errors import HostError, YokedError
+from yoked.table import table
 from yoked.units import format_bit_per_s, format_bytes
 
 if TYPE_CHECKING:

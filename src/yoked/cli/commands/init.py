@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from yoked.cli.output import Output
 from yoked.errors import HostError, UsageError, YokedError
+from yoked.units import plural
 
 if TYPE_CHECKING:
     from yoked.cli.commands.fleet_text import Look
@@ -71,7 +72,7 @@ def command(
                 for each in found.hosts
             ],
         },
-        verdict=f"{fleet}: {_counted(len(found.hosts))}"
+        verdict=f"{fleet}: {plural(len(found.hosts), 'host')}"
         + (", every pair of them reached with traffic" if choices else ""),
         evidence=fleet_text.init_lines(found.hosts, seen, choices),
         next_commands=[_next(fleet, seen)],
@@ -173,7 +174,3 @@ def _next(path: Path, seen: Mapping[str, Look]) -> str:
     """Install where something is missing, else train."""
     missing = any(look.torch is None for look in seen.values())
     return f"yoked {'install' if missing else 'train'} --fleet {path}"
-
-
-def _counted(number: int) -> str:
-    return f"{number} host" + ("" if number == 1 else "s")

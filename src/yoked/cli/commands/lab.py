@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 from cyclopts import App, Parameter
 
 from yoked.cli.commands import lab_text
-from yoked.cli.commands.lab_text import counted
 from yoked.cli.output import Output
 from yoked.errors import LabError, UsageError
+from yoked.table import table
+from yoked.units import plural
 
 if TYPE_CHECKING:
     from yoked.lab.host import LabHost
@@ -85,7 +86,7 @@ def up(
         lab = Lab.up(wanted, name=name)
     output.result(
         lab_text.up_payload(lab),
-        verdict=f"up: lab {lab.name}, {counted(len(lab.topology.hosts), 'host')}",
+        verdict=f"up: lab {lab.name}, {plural(len(lab.topology.hosts), 'host')}",
         evidence=lab_text.up_lines(lab),
         next_commands=lab_text.next_commands(lab, named=bool(others)),
     )
@@ -163,7 +164,7 @@ def status(*, lab: LabName = None, json_output: Json = False) -> int:
             "ssh_config": str(opened.ssh_config),
             "notes": list(opened.notes),
         },
-        verdict=f"lab {opened.name}: {counted(len(hosts), 'host')}, {counted(len(active), 'fault')}"
+        verdict=f"lab {opened.name}: {plural(len(hosts), 'host')}, {plural(len(active), 'fault')}"
         + (f", {dead} switched off" if dead else ""),
         evidence=lab_text.status_lines(opened, hosts),
         next_commands=[f"yoked lab heal{_flag(lab)}"] if active else [],
@@ -295,7 +296,7 @@ def heal(
     healed = faults.heal(opened, which or None)
     Output(json_mode=json_output).result(
         {"healed": [{"id": each.id, "kind": each.kind, "text": each.text} for each in healed]},
-        verdict=f"healed: {counted(len(healed), 'fault')}"
+        verdict=f"healed: {plural(len(healed), 'fault')}"
         if healed
         else "there was no fault to heal",
         evidence=[f"{each.id}  {each.text}" for each in healed],
@@ -313,7 +314,7 @@ def list_all(*, json_output: Json = False) -> int:
     topologies, found = shipped(), needs.check()
     labs = [{"name": lab.name, "hosts": list(lab.hosts)} for lab in Lab.all()]
     missing = [need for need in found if not need.ok]
-    evidence = lab_text.table(["topology", ""], topologies.items())
+    evidence = table(["topology", ""], topologies.items())
     evidence += ["", *lab_text.need_lines(found), ""]
     evidence += [f"up: {each['name']} ({', '.join(each['hosts'])})" for each in labs] or [
         "no lab is up"
@@ -333,8 +334,8 @@ def list_all(*, json_output: Json = False) -> int:
                 for need in found
             ],
         },
-        verdict=f"{len(topologies)} topologies, {counted(len(labs), 'lab')} up, "
-        f"{counted(len(missing), 'thing')} missing on this machine",
+        verdict=f"{len(topologies)} topologies, {plural(len(labs), 'lab')} up, "
+        f"{plural(len(missing), 'thing')} missing on this machine",
         evidence=evidence,
         next_commands=["yoked lab up two-hosts-1gbe"],
     )

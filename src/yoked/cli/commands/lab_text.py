@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import shlex
-import shutil
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from yoked.text import plain
-from yoked.units import format_bit_per_s, format_bytes, format_duration
+from yoked.table import table
+from yoked.units import format_bit_per_s, format_bytes, format_duration, plural
 
 if TYPE_CHECKING:
     from yoked.lab.faults import ActiveFault
@@ -18,33 +15,6 @@ if TYPE_CHECKING:
     from yoked.lab.lab import Lab
     from yoked.lab.needs import Need
     from yoked.lab.topology import Host, Interface, Shape
-
-# Into a file or pipe, lines are as long as they need to be.
-_WIDE = 200
-
-
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Aligned columns, as wide as the terminal at most."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # The lines will be indented by two.
-    width = shutil.get_terminal_size().columns - 3 if sys.stdout.isatty() else _WIDE
-    console = Console(file=io.StringIO(), width=max(width, 40), color_system=None, emoji=False)
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in headings:
-        grid.add_column(heading, overflow="fold")
-    for row in rows:
-        grid.add_row(*(Text(plain(cell)) for cell in row))
-    with console.capture() as captured:
-        console.print(grid)
-    return [line.rstrip() for line in captured.get().splitlines()]
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 host`, `2 hosts`."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def shape_text(shape: Shape) -> str:
@@ -87,7 +57,7 @@ def next_commands(lab: Lab, *, named: bool) -> list[str]:
 
 def machine_text(host: Host) -> str:
     """A host's CPUs and memory: `1 CPU at 25%, 4 GB`."""
-    cpus = counted(host.cpus, "CPU")
+    cpus = plural(host.cpus, "CPU")
     speed = "" if host.speed == 1.0 else f" at {host.speed:.0%}"
     memory = "" if host.memory_bytes is None else f", {format_bytes(host.memory_bytes)}"
     return cpus + speed + memory

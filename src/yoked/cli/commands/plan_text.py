@@ -6,11 +6,11 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from yoked.cli.commands.lab_text import table
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
 from yoked.costmodel.step_plan import MIN_SPEEDUP
 from yoked.plan.bandwidth_table import LINE_RATES_BIT_PER_S, transfer_times
 from yoked.plan.explain import explanation
+from yoked.table import table
 from yoked.units import (
     format_bit_per_s,
     format_bytes,

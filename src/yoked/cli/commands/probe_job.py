@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from yoked.at_once import at_once
-from yoked.cli.commands.doctor_text import fleet_flag
 from yoked.cli.commands.fleet_job import require_versions
 from yoked.cli.commands.fleet_runs import reconnect
 from yoked.errors import JobError, YokedError
@@ -68,7 +67,7 @@ def run_worker(
             if end.detached:
                 raise KeyboardInterrupt
             keep_logs = end.state in ("failed", "lost")
-            flag = fleet_flag(fleet)
+            flag = fleet.flag
             links_alone = f"yoked probe --no-collectives --no-compute{flag}    links alone"
             end.raise_failure(fix=links_alone, fleet_flag=flag)
     finally:

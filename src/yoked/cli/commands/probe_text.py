@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from yoked.cli.commands.lab_text import counted, table
 from yoked.probe.roofline import Roofline, roofline
-from yoked.units import format_bit_per_s, format_bytes, format_bytes_per_s, format_duration
+from yoked.table import table
+from yoked.units import format_bit_per_s, format_bytes, format_bytes_per_s, format_duration, plural
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +110,7 @@ def _verdict(result: ProbeResult) -> str:
         best = max(measurement.compute, key=lambda each: each.flops_per_s)
         speed = f"{_flops(best.flops_per_s)} in {best.dtype} on {best.host}"
         return f"fleet {measurement.fleet}: {speed}; {took}"
-    return f"fleet {measurement.fleet}: {counted(len(result.fleet.hosts), 'host')}; {took}"
+    return f"fleet {measurement.fleet}: {plural(len(result.fleet.hosts), 'host')}; {took}"
 
 
 def _evidence(result: ProbeResult) -> list[str]:

@@ -14,13 +14,13 @@ from cyclopts import Parameter
 
 from yoked.agent.progress import training_progress
 from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, JsonFlag, reach_hosts, same_fleet
-from yoked.cli.commands.lab_text import table
 from yoked.cli.output import Output
 from yoked.launch.attach import headline
 from yoked.launch.listing import MOST_JSON_BYTES
 from yoked.launch.registry import Record, newest_starts
 from yoked.runs import list_runs
-from yoked.units import format_duration
+from yoked.table import table
+from yoked.units import format_duration, plural
 
 # Of a command line, in columns.
 _WIDEST = 60
@@ -57,7 +57,7 @@ def command(
     causes += [f"{row['run']}: {row['refused']}" for row in rows if row["refused"]]
     output.result(
         {"runs": rows, "unreachable": {name: why.what for name, why in unreachable.items()}},
-        verdict=f"{len(rows)} run{'s' * (len(rows) != 1)}" if rows else "there is no run yet",
+        verdict=plural(len(rows), "run") if rows else "there is no run yet",
         evidence=[*_lines(rows), *causes, *_listener_lines(rows)],
         next_commands=[] if rows else [f"yoked train{same_fleet(fleet)}"],
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from yoked.doctor.check import Match, check, listed
+from yoked.doctor.check import Match, check
 from yoked.doctor.checks.reading import mapping, part, ranks_of, trains_on_gpu
 from yoked.doctor.repairs.startfiles import take_out_variable
 from yoked.records.examination import Examination, HostSeen
+from yoked.units import listed
 
 # What torchrun tells its ranks, and whoever else reads it takes for the truth.
 _OF_A_RANK = (

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from yoked.doctor import firewalls
-from yoked.doctor.check import Match, check, listed
+from yoked.doctor.check import Match, check
 from yoked.doctor.checks.groups import Group, groups
 from yoked.doctor.checks.reading import at, part
 from yoked.doctor.checks.verdicts import reached
 from yoked.doctor.repairs.system import sysctl
 from yoked.records.examination import Dial, Examination, Fix
+from yoked.units import listed
 
 _AFTER = (
     "rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-failed",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from statistics import median
 from typing import TypeVar
 
-from yoked.doctor.check import Match, check, plural
+from yoked.doctor.check import Match, check
 from yoked.doctor.checks.groups import described
 from yoked.doctor.checks.reading import (
     at,
@@ -21,7 +21,7 @@ from yoked.doctor.repairs.fleet import choose_again
 from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.network import keep_radio_awake, send_smaller_packets
 from yoked.records.examination import Dial, Examination, Fix, HostSeen
-from yoked.units import format_bit_per_s
+from yoked.units import format_bit_per_s, plural
 
 # A first window of full-size packets, of which not one arrived.
 _NOTHING_BYTES = 14_600

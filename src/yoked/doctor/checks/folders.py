@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from yoked.doctor.check import Match, check, listed
+from yoked.doctor.check import Match, check
 from yoked.doctor.checks.reading import at, mapping, part
 from yoked.doctor.repairs.files import (
     give_folder,
@@ -19,6 +19,7 @@ from yoked.doctor.repairs.files import (
 from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.startfiles import take_out_variable
 from yoked.records.examination import Examination, Fix, HostSeen, Severity
+from yoked.units import listed
 
 # Source: NEEDED_BYTES of yoked.agent.jobs.
 _JOB_BYTES = 64 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from yoked.doctor.check import Match, check, listed
+from yoked.doctor.check import Match, check
 from yoked.doctor.checks.reading import mapping, part
 from yoked.doctor.repairs.fleet import edit_entry
 from yoked.doctor.repairs.manual import by_hand
@@ -14,6 +14,7 @@ from yoked.doctor.repairs.startfiles import take_out_variable
 from yoked.doctor.repairs.system import join_gpu_groups
 from yoked.fleet.model import usable_gpus
 from yoked.records.examination import Examination, Fix, HostSeen
+from yoked.units import listed
 
 _HIDDEN = ("", "-1", "NoDevFiles")
 _AFTER = ("world-failed", "nccl-missing")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from yoked.doctor.check import Match, check, listed
+from yoked.doctor.check import Match, check
 from yoked.doctor.checks.reading import (
     addresses,
     at,
@@ -28,6 +28,7 @@ from yoked.doctor.repairs.network import (
     set_link_up,
 )
 from yoked.records.examination import Examination, Fix, HostSeen
+from yoked.units import listed
 
 _LINKS = (
     "no-route", "forbidden-route", "other-network", "other-way", "firewall-drop",

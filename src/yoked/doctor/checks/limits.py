@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from yoked.doctor.check import Match, check, listed
+from yoked.doctor.check import Match, check
 from yoked.doctor.checks.reading import part, ranks_of
 from yoked.doctor.checks.verdicts import NO_DESCRIPTORS, USED_UP
 from yoked.doctor.repairs.manual import by_hand
@@ -13,6 +13,7 @@ from yoked.doctor.repairs.startfiles import take_out_limit
 from yoked.doctor.repairs.system import end_processes, sysctl
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import shell_line
+from yoked.units import listed
 
 # `import torch` and Gloo hold about a hundred files open; each peer adds some.
 _FILES, _FILES_OF_PEER = 160, 8

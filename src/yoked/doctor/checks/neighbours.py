@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from yoked.doctor.check import Match, check, listed
+from yoked.doctor.check import Match, check
 from yoked.doctor.checks.groups import alternative, groups
 from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.reading import addresses, at, chosen_address, part
@@ -12,6 +12,7 @@ from yoked.doctor.checks.ways import AFTER, join, network_of
 from yoked.doctor.repairs.manual import by_hand
 from yoked.records.examination import Examination, HostSeen
 from yoked.records.shell import listed_words
+from yoked.units import listed
 
 
 @check(

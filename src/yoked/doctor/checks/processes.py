@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from yoked.doctor.check import Match, check, listed
+from yoked.doctor.check import Match, check
 from yoked.doctor.checks.reading import part
 from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.system import end_processes
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import Line, joined
 from yoked.text import one_line
+from yoked.units import listed
 
 # Less than this of the cores is what a desktop always does.
 _NOTABLE = 0.15

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from yoked.doctor.check import Match, check, listed, plural
+from yoked.doctor.check import Match, check
 from yoked.doctor.checks.reading import mapping, part
 from yoked.doctor.repairs.fleet import fleet_flag
 from yoked.doctor.repairs.manual import by_hand
 from yoked.records.examination import Examination, HostSeen
 from yoked.records.shell import command_line, shell_line
+from yoked.units import listed, plural
 
 _SHOWN = 3
 

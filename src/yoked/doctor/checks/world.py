@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from yoked.doctor.check import Match, check, listed
+from yoked.doctor.check import Match, check
 from yoked.doctor.checks.groups import described
 from yoked.doctor.repairs.manual import by_hand
 from yoked.records.examination import Examination
-from yoked.units import format_duration
+from yoked.units import format_duration, listed
 
 
 @check(

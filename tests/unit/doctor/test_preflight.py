@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from yoked.cli.commands import doctor_quick
-from yoked.cli.commands.doctor_quick import beside
 from yoked.cli.output import Output
+from yoked.doctor import preflight
+from yoked.doctor.preflight import beside
 from yoked.errors import DataError, HostError
 from yoked.fleet.model import Fleet, Host
 from yoked.records.examination import Examination, Finding, Fix, HostSeen, Need, SshFailure
@@ -75,7 +75,7 @@ def launch(output: Output, prepare: Callable[[], None] = lambda: None) -> None:
     with beside(FLEET, NEED, wanted=True) as doctor:
         prepare()
         assert doctor is not None
-        doctor.require_health(output)
+        doctor.require_health(output.note)
 
 
 def test_when_all_is_well_one_line_is_said(output: Output, finds: Callable[..., Any]) -> None:
@@ -196,7 +196,7 @@ def test_a_bug_of_the_doctors_is_not_hidden(output: Output, finds: Callable[...,
 def test_nobody_waits_for_ever(
     output: Output, finds: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_quick, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(preflight, "PATIENCE_S", 0.01)
     over = threading.Event()
     finds(look=lambda: _within(over))
 

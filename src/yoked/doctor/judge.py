@@ -1,19 +1,23 @@
-"""Looks at a fleet for `yoked doctor`, and judges what it sees, or what a bundle kept."""
+"""Looks at a fleet, and judges what is seen, or what a bundle kept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from yoked.doctor.bundle import read_saved
+from yoked.doctor.causes import findings_of
+from yoked.doctor.compare import with_contents
+from yoked.doctor.examine import look
+from yoked.doctor.replay import from_json
 from yoked.errors import HostError
+from yoked.fleet.model import Fleet
 from yoked.records.examination import Examination, Finding, Need
-
-if TYPE_CHECKING:
-    from yoked.cli.output import Output
-    from yoked.fleet.model import Fleet
-    from yoked.remote.client import AgentClient
+from yoked.remote.client import AgentClient
+from yoked.remote.connect import connect_host
 
 
 @dataclass(frozen=True)
@@ -25,14 +29,23 @@ class Seen:
     findings: tuple[Finding, ...]
 
 
+class Status(Protocol):
+    """Where what goes on is shown."""
+
+    def show(self, doing: str) -> None:
+        """Show the current action."""
+        ...
+
+
 @dataclass(frozen=True)
 class Eyes:
-    """Looks at a fleet, again and again. folders: compared on all hosts, by what they are. sudo:
-    whether it may be used to look.
+    """Looks at a fleet, again and again. status: a context with a place to show what goes on.
+
+    folders: compared on all hosts, by what they are. sudo: whether it may be used to look.
     """
 
     need: Need
-    output: Output
+    status: Callable[[], AbstractContextManager[Status]]
     quick: bool = False
     bandwidth: bool = False
     folders: Mapping[str, Path] | None = None
@@ -40,13 +53,8 @@ class Eyes:
 
     def __call__(self, fleet: Fleet, *, quick: bool | None = None) -> Seen:
         """Look at a fleet, and judge. quick: None is as was asked for."""
-        from yoked.cli.commands.probe import StatusLine
-        from yoked.doctor.causes import findings_of
-        from yoked.doctor.compare import with_contents
-        from yoked.doctor.examine import look
-
         is_quick = self.quick if quick is None else quick
-        with StatusLine(self.output) as line:
+        with self.status() as line:
             examination = look(
                 fleet,
                 self.need,
@@ -65,18 +73,12 @@ class Eyes:
 
 def replayed(path: Path) -> Seen:
     """A saved examination, judged. Raises UsageError or YokedError for what is none."""
-    from yoked.doctor.bundle import read_saved
-    from yoked.doctor.causes import findings_of
-    from yoked.doctor.replay import from_json
-
     examination = from_json(read_saved(path), where=f"--from {path}")
     return Seen(path.name, examination, findings_of(examination))
 
 
 def connect(fleet: Fleet, name: str) -> AgentClient:
     """An agent on a host of a fleet. Raises HostError, also for one that is no longer in it."""
-    from yoked.remote.connect import connect_host
-
     host = next((host for host in fleet.hosts if host.name == name), None)
     if host is None:
         raise HostError(f"{name} is not in {fleet.path}", fix=f"yoked hosts --fleet {fleet.path}")

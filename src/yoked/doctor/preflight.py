@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from yoked.cli.commands.doctor_text import errors_of, fleet_flag, problem_lines, typed
-from yoked.cli.commands.lab_text import counted
+from yoked.doctor.render import errors_of, problem_lines, typed
 from yoked.errors import FleetError, HostError, YokedError
-from yoked.units import format_duration
+from yoked.units import format_duration, plural
 
 if TYPE_CHECKING:
-    from yoked.cli.output import Output
     from yoked.doctor.visits import Lend
     from yoked.fleet.model import Fleet
     from yoked.records.examination import Examination, Finding, Need
@@ -37,24 +35,24 @@ class QuickLook:
         self._thread = threading.Thread(target=self._look, name="doctor", daemon=True)
         self._thread.start()
 
-    def require_health(self, output: Output) -> None:
+    def require_health(self, note: Callable[[str], None]) -> None:
         """Wait for the verdict, say it in a line, and raise HostError where a run cannot work.
 
         An examination that could not be made stops nobody: it is said.
         """
         self._thread.join(PATIENCE_S)
         if isinstance(self._problem, YokedError):
-            output.note(f"doctor: {self._problem.what}")
+            note(f"doctor: {self._problem.what}")
             return
         if self._problem is not None:
             raise self._problem
         if self._seen is None:
-            output.note(f"doctor: no answer in {PATIENCE_S:g} s")
+            note(f"doctor: no answer in {PATIENCE_S:g} s")
             return
         examination, findings = self._seen
         if wrong := errors_of(findings):
             raise _stopped(self._fleet, examination, wrong)
-        output.note(_all_well(examination, findings))
+        note(_all_well(examination, findings))
 
     def explained(self, problem: YokedError) -> YokedError:
         """What a launch ends with that came to grief meanwhile: with all that the doctor knows.
@@ -93,7 +91,7 @@ class QuickLook:
 
 def _stopped(fleet: Fleet, examination: Examination, wrong: Sequence[Finding]) -> StoppedError:
     """The error that ends a launch: all that is wrong, and the lines that mend it."""
-    lines = [f"the doctor stopped this launch: {counted(len(wrong), 'error')}"]
+    lines = [f"the doctor stopped this launch: {plural(len(wrong), 'error')}"]
     for finding in wrong:
         lines += problem_lines(finding)
     fixes = [
@@ -101,7 +99,7 @@ def _stopped(fleet: Fleet, examination: Examination, wrong: Sequence[Finding]) -
         for finding in wrong
         for fix in finding.fix
     ]
-    closer = f"yoked doctor{fleet_flag(fleet)}    looks closer"
+    closer = f"yoked doctor{fleet.flag}    looks closer"
     more = [closer, "--no-doctor    starts it all the same"]
     return StoppedError("\n".join(lines), fix=[*fixes, *more])
 
@@ -112,7 +110,7 @@ def _all_well(examination: Examination, findings: tuple[Finding, ...]) -> str:
     names = list(dict.fromkeys(finding.check for finding in findings))
     if not names:
         return f"doctor: nothing is in the way ({took})"
-    warnings = f"{counted(len(findings), 'warning')} ({', '.join(names)})"
+    warnings = f"{plural(len(findings), 'warning')} ({', '.join(names)})"
     return f"doctor: nothing is in the way, {warnings}; `yoked doctor` says more ({took})"
 
 

@@ -8,14 +8,13 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from yoked.cli.commands.doctor_links import link_payload, links_lines
-from yoked.cli.commands.lab_text import counted
 from yoked.doctor.fixing import as_typed, is_root
+from yoked.doctor.link_matrix import link_payload, links_lines
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
-from yoked.units import format_duration
+from yoked.units import format_duration, plural
 
 if TYPE_CHECKING:
-    from yoked.fleet.model import Fleet
+    pass
 
 # Longer lines are hard to read, whatever the terminal.
 _WIDEST = 100
@@ -67,11 +66,6 @@ def typed(fix: Fix, examination: Examination) -> str:
     return as_typed(fix, root_there=is_root(examination, fix.host))
 
 
-def fleet_flag(fleet: Fleet) -> str:
-    """What a command line about this fleet ends with."""
-    return f" --fleet {fleet.path}" if fleet.path.is_file() else ""
-
-
 def errors_of(findings: Sequence[Finding]) -> list[Finding]:
     """Those that keep a run from working."""
     return [each for each in findings if each.severity == "error"]
@@ -85,15 +79,15 @@ def warnings_of(findings: Sequence[Finding]) -> list[Finding]:
 def counts_text(findings: Sequence[Finding]) -> str:
     """`2 errors, 1 warning`, or nothing."""
     both = (("error", errors_of(findings)), ("warning", warnings_of(findings)))
-    return ", ".join(counted(len(own), noun) for noun, own in both if own)
+    return ", ".join(plural(len(own), noun) for noun, own in both if own)
 
 
 def verdict(fleet: str, examination: Examination, findings: Sequence[Finding]) -> str:
     """The first line: whether a run would work."""
     pairs = {(each.source, each.target) for each in examination.dials}
-    looked = [counted(len(examination.hosts), "host")]
+    looked = [plural(len(examination.hosts), "host")]
     if pairs:
-        looked.append(counted(len(pairs), "link"))
+        looked.append(plural(len(pairs), "link"))
     if examination.world is not None and examination.world.ok:
         looked.append("a real world of ranks")
     seen = f"({', '.join(looked)}; {format_duration(examination.took_s)})"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from yoked.cli.commands import doctor_links, doctor_text
+from yoked.doctor import link_matrix, render
 from yoked.records.examination import (
     Dial,
     Examination,
@@ -68,7 +68,7 @@ CLOCK = Finding("clock", "warning", ("beta",), "it is 21 s ahead", "not shown", 
 
 
 def shown(examination: Examination, *findings: Finding, bandwidth: bool = False) -> list[str]:
-    return doctor_text.evidence(examination, findings, bandwidth=bandwidth)
+    return render.evidence(examination, findings, bandwidth=bandwidth)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def shown(examination: Examination, *findings: Finding, bandwidth: bool = False)
     ],
 )
 def test_the_first_line_is_the_verdict(findings: tuple[Finding, ...], said: str) -> None:
-    assert doctor_text.verdict("home", seen(dial("alpha", "beta")), findings).startswith(said)
+    assert render.verdict("home", seen(dial("alpha", "beta")), findings).startswith(said)
 
 
 def test_a_fleet_of_which_a_host_is_missing_is_not_called_well() -> None:
-    verdict = doctor_text.verdict("home", seen(hosts=(host("alpha"), down("beta"))), ())
+    verdict = render.verdict("home", seen(hosts=(host("alpha"), down("beta"))), ())
 
     assert "not all hosts could be looked at" in verdict
 
@@ -155,7 +155,7 @@ def test_the_matrix_has_a_row_for_who_dials_and_a_word_for_what_fails() -> None:
         hosts=(host("alpha"), host("beta"), down("cellar")),
     )
 
-    lines = doctor_links.links_lines(examination, 98)
+    lines = link_matrix.links_lines(examination, 98)
 
     assert lines[0].split() == ["links", "from,", "to", *NAMES]
     assert lines[1].split("  ")[-2].strip() == "no answer at high ports"
@@ -190,7 +190,7 @@ def test_the_matrix_has_a_row_for_who_dials_and_a_word_for_what_fails() -> None:
     ],
 )
 def test_a_link_has_a_word(dials: tuple[Dial, ...], word: str) -> None:
-    lines = doctor_links.links_lines(seen(*dials), 98)
+    lines = link_matrix.links_lines(seen(*dials), 98)
 
     assert lines[1].split("  ")[-1].strip() == word
 
@@ -198,14 +198,14 @@ def test_a_link_has_a_word(dials: tuple[Dial, ...], word: str) -> None:
 def test_links_are_listed_where_a_matrix_is_too_wide() -> None:
     examination = seen(dial("alpha", "beta"), dial("beta", "alpha", ok=False))
 
-    lines = doctor_links.links_lines(examination, 30)
+    lines = link_matrix.links_lines(examination, 30)
 
     assert lines[0].split() == ["from", "to", "link"]
     assert lines[1].split() == ["alpha", "beta", "200", "µs"]
 
 
 def test_a_machine_alone_has_no_links() -> None:
-    assert doctor_links.links_lines(seen(hosts=(host("alpha"),)), 98) == []
+    assert link_matrix.links_lines(seen(hosts=(host("alpha"),)), 98) == []
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_machine_alone_has_no_links() -> None:
 def test_what_was_not_looked_at_is_said_with_its_reason(
     examination: Examination, said: str
 ) -> None:
-    assert any(said in line for line in doctor_text.gaps(examination))
+    assert any(said in line for line in render.gaps(examination))
 
 
 def test_what_is_known_is_no_gap() -> None:
@@ -239,14 +239,14 @@ def test_what_is_known_is_no_gap() -> None:
     links = (dial("alpha", "beta"), dial("alpha", "beta", "bulk"))
     examination = seen(*links, hosts=(known, host("beta")), need=Need(checkpoint_bytes=1))
 
-    assert doctor_text.gaps(examination) == []
+    assert render.gaps(examination) == []
     assert not any("not looked at" in line for line in shown(examination, bandwidth=True))
 
 
 def test_programs_get_all_that_was_promised() -> None:
     examination = seen(dial("alpha", "beta", ok=False), dial("beta", "alpha"))
 
-    told = doctor_text.payload(examination, (FIREWALL, CLOCK))
+    told = render.payload(examination, (FIREWALL, CLOCK))
 
     assert (told["ok"], told["took_s"], told["hosts"]) == (False, 2.5, ["alpha", "beta"])
     first = told["findings"][0]
@@ -271,4 +271,4 @@ def test_programs_get_all_that_was_promised() -> None:
 
 
 def test_warnings_alone_are_ok() -> None:
-    assert doctor_text.payload(seen(), (CLOCK,))["ok"] is True
+    assert render.payload(seen(), (CLOCK,))["ok"] is True

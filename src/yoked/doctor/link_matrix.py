@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from yoked.cli.commands.lab_text import table
 from yoked.records.examination import Dial, Examination, Purpose
+from yoked.table import table
 from yoked.units import format_bit_per_s, format_duration
 
 _WORDS = {
