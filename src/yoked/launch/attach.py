@@ -30,8 +30,17 @@ _LIVE_BYTES = 1000
 DETACHED_CODE = 130
 
 
-class Display(Protocol):
-    """Where the output of rank 0 and words about the run go: a command's `Output`."""
+class View(Protocol):
+    """Where the output of rank 0 and words about the run go.
+
+    live: called, from another thread, with the line that rank 0 would draw on a terminal now;
+    empty: none. None: no such line is drawn.
+    """
+
+    @property
+    def live(self) -> Callable[[str], None] | None:
+        """What draws a line."""
+        ...
 
     def note(self, line: str) -> None:
         """Something worth knowing."""
@@ -147,24 +156,22 @@ def headline(failure: Mapping[str, Any]) -> str:
 def follow_job(
     clients: Mapping[str, AgentClient],
     run: str,
-    output: Display,
+    view: View,
     reconnect: Reconnect,
     *,
     tail_lines: int | None = None,
     record: Record | None = None,
     arrivals: Arrivals | None = None,
-    live: Callable[[str], None] | None = None,
 ) -> JobEnd:
     """Show rank 0's output as it comes, until the job is over on all hosts.
 
     tail_lines: only so many lines of what there was before. record: what is known of the run.
-    arrivals: hosts that may come later than the clients. live: called, from another thread, with
-    the line that rank 0 would draw on a terminal now; empty: none. Ctrl-C leaves the job running.
-    Raises JobError when no host has such a run.
+    arrivals: hosts that may come later than the clients. Ctrl-C leaves the job running. Raises
+    JobError when no host has such a run.
     """
-    viewer = _Viewer(clients, run, output, reconnect, record, arrivals)
+    viewer = _Viewer(clients, run, view, reconnect, record, arrivals)
     try:
-        with viewer.drawing(live):
+        with viewer.drawing(view.live):
             viewer.show_rank_0(tail_lines)
         return JobEnd(viewer.await_end())
     except KeyboardInterrupt:
@@ -178,7 +185,7 @@ class _Viewer:
         self,
         clients: Mapping[str, AgentClient],
         run: str,
-        output: Display,
+        output: View,
         reconnect: Reconnect,
         record: Record | None,
         arrivals: Arrivals | None,

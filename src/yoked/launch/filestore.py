@@ -17,11 +17,10 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from yoked.launch.attach import Display, JobEnd
+from yoked.launch.attach import JobEnd, View
 from yoked.launch.bootstrap.host import HostProgram, Signals
 from yoked.launch.bootstrap.job import Job, read_job
 from yoked.launch.bootstrap.verdict import HostExit
@@ -35,9 +34,7 @@ UNKNOWN_HERE = "runs, attach, logs, stop, clean, --detach and --restarts"
 _LOOK_S = 0.2
 
 
-def run_without_proc(
-    run: LocalRun, output: Display, live: Callable[[str], None] | None = None
-) -> dict[str, Any]:
+def run_without_proc(run: LocalRun, view: View) -> dict[str, Any]:
     """Run to the end, and return rank 0's result; raises what `run_here` raises.
 
     Call it from the main thread, which Ctrl-C reaches: the ranks save, a second one ends them.
@@ -46,7 +43,7 @@ def run_without_proc(
         job = _write_job(run, Path(name).resolve())
         _set_environment(job)
         over = threading.Event()
-        shown = threading.Thread(target=_show, args=(job, output, live, over), name="show")
+        shown = threading.Thread(target=_show, args=(job, view, over), name="show")
         shown.start()
         try:
             # What it says of attempts is for a job's log.
@@ -105,9 +102,7 @@ def _set_environment(job: Job) -> None:
     )
 
 
-def _show(
-    job: Job, output: Display, live: Callable[[str], None] | None, over: threading.Event
-) -> None:
+def _show(job: Job, view: View, over: threading.Event) -> None:
     """Show what rank 0 writes, and its live line, until it is over."""
     offsets = {"out": 0, "err": 0}
     while True:
@@ -117,10 +112,10 @@ def _show(
             if path.exists() and path.stat().st_size > offset:
                 data = path.read_bytes()[offset:]
                 offsets[stream] += len(data)
-                output.rank_output(stream, data.decode(errors="replace"))
-        if live is not None:
+                view.rank_output(stream, data.decode(errors="replace"))
+        if view.live is not None:
             line = job.launch_dir(0) / LIVE_NAME
-            live(line.read_text(encoding="utf-8") if line.exists() and not last else "")
+            view.live(line.read_text(encoding="utf-8") if line.exists() and not last else "")
         if last:
             return
 

@@ -26,7 +26,8 @@ from yoked.agent.jobfolder import ACTIVE, JobFolder, all_jobs, jobs_root
 from yoked.agent.processes import has_proc
 from yoked.errors import HostError, JobError, UsageError, YokedError
 from yoked.fleet.model import HERE, Fleet, Host
-from yoked.launch.attach import Display, JobEnd, follow_job
+from yoked.launch.attach import JobEnd, View
+from yoked.launch.handle import RunHandle
 from yoked.launch.program import Program
 from yoked.launch.start import Home, Order, Seat, start_job, take_seats
 from yoked.paths import private_folder
@@ -92,18 +93,17 @@ def supervises() -> bool:
 
 def run_here(
     run: LocalRun,
-    output: Display,
+    view: View,
     *,
     detach: bool = False,
-    live: Callable[[str], None] | None = None,
 ) -> dict[str, Any] | None:
     """Run to the end, and return rank 0's result. Call it from the main thread.
 
-    detach: return None as soon as it runs. live: see `follow_job`.
+    detach: return None as soon as it runs.
     Raises the YokedError of the rank that failed first, RankCrash if that was a bug, and
     KeyboardInterrupt if the run was stopped before it could leave a result.
     """
-    with Here(HERE).connect() as client, _Stopping(output).listening() as stopping:
+    with Here(HERE).connect() as client, _Stopping(view).listening() as stopping:
         seats = take_seats(Fleet("here", (Host(HERE),), Path()), {HERE: client}, run.ranks, dict)
         with one_at_a_time():
             _require_idle(run)
@@ -114,11 +114,11 @@ def run_here(
         if detach:
             return None
         if run.run_dir is not None:
-            output.note(
+            view.note(
                 f"run {run.run}: Ctrl-C saves and stops; should this terminal go, the run goes "
                 f"on, and `yoked attach {run.quoted}` shows it"
             )
-        end = follow_job({HERE: client}, job, output, _again, live=live)
+        end = RunHandle(job, {HERE: client}, _again).follow(view)
         result = JobFolder(jobs_root() / job).read(f"errors/{end.attempt}/result.json")
         went_well = bool(result) and end.state in ("finished", "interrupted")
         problem = None if went_well else explain(run, end)
@@ -265,7 +265,7 @@ class _Stopping:
     Before there is a run, a signal ends this process.
     """
 
-    def __init__(self, output: Display) -> None:
+    def __init__(self, output: View) -> None:
         self._output = output
         self._job: str | None = None
         self._client: AgentClient | None = None

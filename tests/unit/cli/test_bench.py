@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from yoked.cli.commands import bench, bench_trials, probe_job
-from yoked.cli.commands.bench_trials import Trial
-from yoked.cli.commands.fleet_job import connected
+from yoked.cli.commands import bench
 from yoked.cli.output import Output
 from yoked.errors import JobError, UsageError, YokedError
 from yoked.fleet.file import open_fleet
+from yoked.launch.hosts import connected
 from yoked.launch.start import Seat, take_seats
 from yoked.probe import store
 from yoked.report.bench_table import BenchRow
 from yoked.train.config import TrainConfig
+from yoked.workflows import bench_trials, probe_job
+from yoked.workflows.bench_trials import Trial
 
 SMALL = TrainConfig(depth=1, max_seq_len=64, vocab_size=512, total_batch_size=256)
 
@@ -47,7 +48,7 @@ class Told:
     def __init__(self) -> None:
         self.groups: list[list[Trial]] = []
 
-    def __call__(self, trials: Sequence[Trial], output: Output) -> list[BenchRow]:
+    def __call__(self, trials: Sequence[Trial], *_: object) -> list[BenchRow]:
         self.groups.append(list(trials))
         return [
             BenchRow(
@@ -251,7 +252,7 @@ def test_the_worker_measures_the_bytes_of_a_step_and_the_next_larger_size(
     asked: list[Any] = []
 
     def run_worker(*args: Any) -> dict[str, Any]:
-        asked.append(args[3])
+        asked.append(args[2])
         return {
             "collectives": [
                 {"op": "all_reduce", "payload_bytes": 1000, "time_s": 0.1},
@@ -261,9 +262,7 @@ def test_the_worker_measures_the_bytes_of_a_step_and_the_next_larger_size(
 
     monkeypatch.setattr(probe_job, "run_worker", run_worker)
 
-    timed = bench._time_allreduce(
-        open_fleet(None), {}, TWO_RANKS, 50e6, SMALL, Output(json_mode=True)
-    )
+    timed = bench._time_allreduce(open_fleet(None), TWO_RANKS, 50e6, SMALL, Output(json_mode=True))
 
     assert timed == [(1000, 0.1)]
     assert asked[0]["collectives"]["largest_bytes"] == 64_000_000
@@ -277,9 +276,7 @@ def test_what_was_measured_is_not_lost_when_the_all_reduce_fails(
 
     monkeypatch.setattr(probe_job, "run_worker", run_worker)
 
-    timed = bench._time_allreduce(
-        open_fleet(None), {}, TWO_RANKS, 1e6, SMALL, Output(json_mode=True)
-    )
+    timed = bench._time_allreduce(open_fleet(None), TWO_RANKS, 1e6, SMALL, Output(json_mode=True))
 
     assert timed == []
     assert "killed by SIGKILL" in capsys.readouterr().err

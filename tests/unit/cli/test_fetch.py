@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from yoked.cli.commands import fetch, fleet_job
+from yoked.cli.commands import fetch
 from yoked.errors import DataError
+from yoked.launch import hosts
 from yoked.remote.transport import Here
 from yoked.train.checkpoint_files import CheckpointFolder, meta_name, model_name
 from yoked.train.tokenizer import JSON_NAME, PICKLE_NAME, Tokenizer
@@ -42,7 +43,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         with Here().connect() as client:
             yield {"attic": client}
 
-    monkeypatch.setattr(fleet_job, "connected", connected)
+    monkeypatch.setattr(hosts, "connected", connected)
     run = tmp_path / "state/runs/night"
     (run / "logs").mkdir(parents=True)
     (run / "run.json").write_text("{}")

@@ -44,9 +44,7 @@ def test_a_command_loads_no_other_commands_module() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
 
-    assert done.stdout.splitlines()[-1] == (
-        "['yoked.cli.commands.attach', 'yoked.cli.commands.fleet_runs']"
-    )
+    assert done.stdout.splitlines()[-1] == ("['yoked.cli.commands.attach']")
 
 
 def test_a_mistyped_flag_gets_the_nearest_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,9 +26,10 @@ from tests.unit.agent.job_acts import (
 )
 
 from yoked.cli.commands import attach, clean, logs, runs, stop
-from yoked.cli.commands.fleet_runs import reach_hosts
 from yoked.cli.output import Output
 from yoked.errors import UsageError
+from yoked.fleet.file import open_fleet
+from yoked.launch.hosts import reach_hosts
 from yoked.remote.transport import Here
 
 TWO_RANKS = [{"host": "attic", "address": "127.0.0.1", "ranks": 2}]
@@ -344,7 +345,7 @@ def test_clean_removes_what_is_left_of_a_removal_that_was_cut_short(
     shown = capsys.readouterr().out
     # Others may run on this machine: what is theirs is only looked at.
     ours = clean.Litter(half_removed={".": [{"folder": str(left), "size_bytes": 3000}]})
-    with reach_hosts(None, Output(json_mode=False)) as hosts:
+    with reach_hosts(open_fleet(None), Output(json_mode=False).note) as hosts:
         clean._remove(hosts, ours)
 
     assert f"half removed: {left}, 3.00 kB" in shown

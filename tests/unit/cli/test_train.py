@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from yoked.cli.commands.fleet_flags import JobFlags
 from yoked.cli.commands.train import run_training, with_run_name
+from yoked.cli.flags import JobFlags
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 from yoked.train.config import TrainConfig

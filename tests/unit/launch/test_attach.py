@@ -19,13 +19,14 @@ from tests.unit.agent.job_acts import (
     until,
 )
 
+from yoked.cli.live import LiveView
 from yoked.cli.output import Output
 from yoked.errors import HostError
 from yoked.launch import following
 from yoked.launch.attach import follow_job
 from yoked.launch.following import HASTY_S, HostLog, reach_again
+from yoked.launch.handle import RunHandle
 from yoked.launch.registry import collect, pick
-from yoked.launch.stopping import stop_run
 from yoked.remote.client import AgentClient
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
 from yoked.remote.transport import Here
@@ -60,7 +61,9 @@ def test_output_is_shown_to_the_end_and_the_end_is_told(agent: AgentClient, root
     launch(agent, root, COUNTS_AND_FINISHES, "20", "0.01")
     shown = io.StringIO()
 
-    end = follow_job({"attic": agent}, "try", Output(json_mode=False, stdout=shown), reconnect)
+    end = follow_job(
+        {"attic": agent}, "try", LiveView(Output(json_mode=False, stdout=shown)), reconnect
+    )
 
     assert shown.getvalue() == "".join(f"out {number}\n" for number in range(20))
     assert (end.state, end.exit_code, end.evidence) == ("finished", 0, [])
@@ -183,7 +186,7 @@ def test_leaving_does_not_touch_the_job(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(output, "text", interrupted)
-    end = follow_job({"attic": agent}, "try", output, reconnect)
+    end = follow_job({"attic": agent}, "try", LiveView(output), reconnect)
 
     assert (end.state, end.verdict) == ("running", "run try goes on")
     assert agent.call("job_status", run="try")["state"] == "running"
@@ -196,24 +199,26 @@ def test_stop_takes_the_gentlest_way_that_works(agent: AgentClient, root: Path) 
     said: list[str] = []
 
     record = pick(collect(clients)[0], "patient")
-    ended, did = stop_run(clients, record, wait_s=20, say=said.append)
+    run = RunHandle("patient", clients, reconnect, record=record)
+    did = run.stop(save_s=20, say=said.append)
 
-    assert (ended.state, did) == ("interrupted", ["checkpoint"])
+    assert (run.record.state, did) == ("interrupted", ["checkpoint"])
     assert said == ["asked patient to save and stop"]
 
 
 def test_stop_kills_what_does_not_listen(
     agent: AgentClient, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yoked.launch.stopping.TERMINATE_S", 0.2)
+    monkeypatch.setattr("yoked.launch.handle.TERMINATE_S", 0.2)
     clients = {"attic": agent}
     job = launch(agent, root, STUBBORN, run="stubborn")
     until(says(job.logs / "launcher.out", "ready"), "the program")
 
     record = pick(collect(clients)[0], "stubborn")
-    ended, did = stop_run(clients, record, wait_s=0, say=lambda line: None)
+    run = RunHandle("stubborn", clients, reconnect, record=record)
+    did = run.stop(save_s=0, say=lambda line: None)
 
-    assert (ended.state, did) == ("stopped", ["terminate", "kill"])
+    assert (run.record.state, did) == ("stopped", ["terminate", "kill"])
 
 
 def test_stopping_a_prepared_run_removes_it(agent: AgentClient, root: Path) -> None:
@@ -222,9 +227,10 @@ def test_stopping_a_prepared_run_removes_it(agent: AgentClient, root: Path) -> N
     agent.call("job_start", **job_request(root, SLEEPER))
     clients = {"attic": agent}
 
-    ended, _ = stop_run(clients, pick(collect(clients)[0], "try"), wait_s=1, say=lambda line: None)
+    run = RunHandle("try", clients, reconnect, record=pick(collect(clients)[0], "try"))
+    run.stop(save_s=1, say=lambda line: None)
 
-    assert ended.state == "stopped"
+    assert run.record.state == "stopped"
     assert collect(clients)[0] == []
 
 
@@ -234,7 +240,9 @@ def test_two_that_look_on_do_not_disturb_each_other(agent: AgentClient, root: Pa
 
     def look(at: io.StringIO) -> None:
         with Here("attic").connect() as own:
-            follow_job({"attic": own}, "try", Output(json_mode=False, stdout=at), reconnect)
+            follow_job(
+                {"attic": own}, "try", LiveView(Output(json_mode=False, stdout=at)), reconnect
+            )
 
     threads = [threading.Thread(target=look, args=(each,)) for each in shown]
     for thread in threads:

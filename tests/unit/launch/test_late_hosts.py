@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from yoked.cli.commands.fleet_runs import Hosts
+from yoked.cli.live import LiveView
 from yoked.cli.output import Output
 from yoked.errors import JobError
 from yoked.fleet.model import Fleet
-from yoked.launch.attach import follow_job
-from yoked.launch.registry import Record
+from yoked.launch.hosts import Hosts
 from yoked.remote.client import Part
 
 FLEET = Fleet("home", (), Path("yoked.toml"))
@@ -76,17 +75,10 @@ class Coming:
 
 def look_on(arrivals: Any) -> tuple[Any, str]:
     hosts = Hosts(FLEET, arrivals)
-    record = hosts.find_active("try")
-    assert record is not None
+    run = hosts.active_run("try")
+    assert run is not None
     shown = io.StringIO()
-    end = follow_job(
-        hosts.only(record),
-        "try",
-        Output(json_mode=False, stdout=shown),
-        hosts.reconnect,
-        record=record,
-        arrivals=arrivals,
-    )
+    end = run.follow(LiveView(Output(json_mode=False, stdout=shown)))
     return end, shown.getvalue()
 
 
@@ -115,15 +107,13 @@ def test_a_run_is_not_looked_at_before_the_host_of_its_rank_0_is_there() -> None
     later = FakeAgent(told(0, "running"))
     arrivals: Any = Coming({"pi": FakeAgent(told(1, "running"))}, {"i9": later})
 
-    record = Hosts(FLEET, arrivals).find_active("try")
+    run = Hosts(FLEET, arrivals).active_run("try")
 
-    assert isinstance(record, Record)
-    assert list(record.hosts) == ["i9"]
+    assert run is not None
+    assert list(run.record.hosts) == ["i9"]
 
 
 def test_of_a_run_that_is_over_all_hosts_are_asked() -> None:
     over: Any = Coming({"i9": FakeAgent(told(0, "finished"))}, {"pi": FakeAgent()})
-    unnamed: Any = Coming({"i9": FakeAgent(told(0, "running"))}, {})
 
-    assert Hosts(FLEET, over).find_active("try") is None
-    assert Hosts(FLEET, unnamed).find_active(None) is None
+    assert Hosts(FLEET, over).active_run("try") is None

@@ -6,14 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.fleet_runs import (
-    FleetFlag,
-    JsonFlag,
-    RawFlag,
-    RunName,
-    reach_hosts,
-    same_fleet,
-)
+from yoked.cli.flags import FleetFlag, JsonFlag, RawFlag, RunName, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 
@@ -33,24 +26,15 @@ def command(
     Ctrl-C leaves the run alone. Works from every machine that reaches the hosts.
     """
     from yoked.cli.live import LiveView
-    from yoked.launch.attach import follow_job
+    from yoked.fleet.file import open_fleet
+    from yoked.launch.hosts import reach_hosts
 
     if tail < 0:
         raise UsageError(f"--tail {tail}: below 0", fix="--tail 20")
     output = Output(json_mode=json_output, raw=raw)
-    view = LiveView(output)
-    with reach_hosts(fleet, output, wait=False) as hosts:
-        record = hosts.find_active(run) or hosts.pick(run)
-        end = follow_job(
-            hosts.only(record),
-            record.run,
-            view,
-            hosts.reconnect,
-            tail_lines=tail,
-            record=record,
-            arrivals=hosts.arrivals,
-            live=view.live,
-        )
+    with reach_hosts(open_fleet(fleet), output.note, wait=False) as hosts:
+        found = None if run is None else hosts.active_run(run)
+        end = (found or hosts.run(run)).follow(LiveView(output), tail_lines=tail)
     output.result(
         {"run": end.run, **end.to_dict()},
         verdict=end.verdict,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.fleet_runs import FleetFlag
+from yoked.cli.flags import FleetFlag
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 from yoked.runs import stamp
@@ -18,11 +18,10 @@ from yoked.train.config import TrainConfig
 from yoked.units import doublings
 
 if TYPE_CHECKING:
-    from yoked.cli.commands.bench_trials import Trial
     from yoked.fleet.model import Fleet
     from yoked.launch.start import Seat
-    from yoked.remote.client import AgentClient
     from yoked.report.bench_table import BenchRow, BenchTable
+    from yoked.workflows.bench_trials import Trial
 
 STEPS = 20
 # Default for processes on one host: four show whether memory bandwidth is the limit.
@@ -145,31 +144,33 @@ def _measure(
     output: Output,
 ) -> BenchTable:
     """Connect, measure one group after the other, and collect the rows."""
-    from yoked.cli.commands.bench_trials import measure
-    from yoked.cli.commands.fleet_job import connected, require_versions
+    from yoked.console import StageProgress
     from yoked.fleet.discover import find_addresses
+    from yoked.launch.hosts import connected
     from yoked.launch.start import take_seats
     from yoked.report.bench_table import BenchTable
+    from yoked.workflows.bench_trials import measure
+    from yoked.workflows.fleet_job import require_versions
 
     with connected(fleet) as clients:
         seats = take_seats(fleet, clients, None, lambda: find_addresses(fleet, clients))
         require_versions(seats)
-        names = _RunNames()
+        names, progress = _RunNames(), StageProgress(output.console)
         shipped = _ship(_comparable_config(config, steps), seats, output)
         group = [_single_host_trial(fleet, seat, shipped, names) for seat in seats]
         output.note(_measuring_note(group))
-        first = measure(group, output)
+        first = measure(group, fleet, output.note, progress)
         rows = list(first)
         for group in _single_host_groups(fleet, seats, first, shipped, processes, names):
             output.note(_measuring_note(group))
-            rows += measure(group, output)
+            rows += measure(group, fleet, output.note, progress)
         if len(seats) > 1:
             for sync in strategies:
                 trial = _all_hosts_trial(seats, config, shipped, sync, names)
                 output.note(_measuring_note([trial]))
-                rows += measure([trial], output)
+                rows += measure([trial], fleet, output.note, progress)
             payload_bytes = _payload_bytes(rows, seats)
-            timed = _time_allreduce(fleet, clients, seats, payload_bytes, config, output)
+            timed = _time_allreduce(fleet, seats, payload_bytes, config, output)
             rows = _with_allreduce(rows, timed, _slowest_link_bytes_per_s(fleet, output), seats)
     single_host_speeds = {row.hosts[0]: row.tokens_per_second for row in first}
     return BenchTable(tuple(rows), single_host_speeds)
@@ -220,10 +221,10 @@ def _comparable_config(config: TrainConfig, steps: int) -> TrainConfig:
 def _ship(config: TrainConfig, seats: list[Seat], output: Output) -> TrainConfig:
     """Send data and kernels to every host; returns the configuration that names them there."""
     from yoked.at_once import at_once
-    from yoked.cli.commands.train_fleet import ship_data
     from yoked.launch.datapush import push_kernels
+    from yoked.workflows.train_fleet import ship_data
 
-    label = ship_data(config, seats, output)
+    label = ship_data(config, seats, output.note)
     at_once(lambda seat: push_kernels(seat.client), seats, leave=True)
     # Shares are by rank of the whole fleet, so a single host cannot use them.
     return dataclasses.replace(config, data=label, tokenizer=None, shares=None)
@@ -252,8 +253,8 @@ def _trial_on_host(
     name: str,
     env: dict[str, str] | None = None,
 ) -> Trial:
-    from yoked.cli.commands.bench_trials import Trial
     from yoked.launch.start import take_seats
+    from yoked.workflows.bench_trials import Trial
 
     one = dataclasses.replace(fleet, hosts=(seat.host,))
     # The ranks of a single host use its loopback interface.
@@ -334,7 +335,7 @@ def _gpus(seat: Seat) -> Sequence[Any]:
 def _all_hosts_trial(
     seats: Sequence[Seat], config: TrainConfig, shipped: TrainConfig, sync: str, names: _RunNames
 ) -> Trial:
-    from yoked.cli.commands.bench_trials import Trial
+    from yoked.workflows.bench_trials import Trial
 
     ranks = sum(seat.ranks for seat in seats)
     named = dataclasses.replace(_with_sync(shipped, sync), run=names(), shares=config.shares)
@@ -356,7 +357,6 @@ def _payload_bytes(rows: Sequence[BenchRow], seats: Sequence[Seat]) -> float:
 
 def _time_allreduce(
     fleet: Fleet,
-    clients: Mapping[str, AgentClient],
     seats: Sequence[Seat],
     payload_bytes: float,
     config: TrainConfig,
@@ -366,8 +366,8 @@ def _time_allreduce(
 
     Sizes go up to payload_bytes, and to the next larger one if it does not take too long.
     """
-    from yoked.cli.commands.probe_job import run_worker
     from yoked.probe.collectives import PAYLOADS_BYTES
+    from yoked.workflows.probe_job import run_worker
 
     output.note("measuring all-reduces by themselves")
     largest = next((each for each in PAYLOADS_BYTES if each >= payload_bytes), PAYLOADS_BYTES[-1])
@@ -378,7 +378,7 @@ def _time_allreduce(
     }
     spec = {"profile": None, "collectives": collectives}
     try:
-        result = run_worker(fleet, clients, seats, spec, lambda _: None)
+        result = run_worker(fleet, seats, spec, lambda _: None)
     except YokedError as problem:
         # The rows, which took long, are measured already and must not be lost.
         output.note(f"no all-reduce by itself: {problem}")

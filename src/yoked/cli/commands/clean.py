@@ -16,9 +16,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from yoked.at_once import at_once
-from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, JsonFlag, reach_hosts, same_fleet
+from yoked.cli.flags import FleetFlag, JsonFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import UsageError
+from yoked.fleet.file import open_fleet
+from yoked.launch.handle import REMOVE_S
+from yoked.launch.hosts import Hosts, reach_hosts
 from yoked.launch.registry import ask_all
 from yoked.remote.ssh import control_folder
 from yoked.text import one_line
@@ -27,8 +30,6 @@ from yoked.units import format_bytes, format_duration, parse_duration_s
 OLD = "7 d"
 # Clocks of a fleet that differ by more are not both right, and then no age can be told.
 _SAME_CLOCK_S = 3600.0
-# A copied program with its environment may be 100,000 files, on a memory card.
-REMOVE_S = 600.0
 
 
 @dataclass
@@ -105,7 +106,7 @@ def command(
     """
     age_s = parse_duration_s(older_than)
     output = Output(json_mode=json_output)
-    with reach_hosts(fleet, output) as hosts:
+    with reach_hosts(open_fleet(fleet), output.note) as hosts:
         litter = _look(hosts, age_s, output) if run is None else _look_at(hosts, run, fleet)
         lines = litter.lines()
         wanted = bool(lines) and (yes or _asked(lines, output))
@@ -152,7 +153,7 @@ def _look(hosts: Hosts, age_s: float, output: Output) -> Litter:
 
 def _look_at(hosts: Hosts, run: str, fleet: Path | None) -> Litter:
     """One run. Raises UsageError for one that is not there, or is not over."""
-    record = hosts.pick(run)
+    record = hosts.run(run).record
     if record.active:
         raise UsageError(f"run {run} is {record.state}", fix=f"yoked stop {run}{same_fleet(fleet)}")
     litter = Litter()

@@ -103,10 +103,10 @@ def push(
     What was interrupted goes on. Hosts find it by its name in `yoked data list`, which is what
     `yoked train --data` takes.
     """
-    from yoked.cli.commands.fleet_job import connected
     from yoked.cli.commands.install import selected
     from yoked.fleet.file import open_fleet
     from yoked.launch.datapush import push_data, push_kernels
+    from yoked.launch.hosts import connected
     from yoked.train.data.dataset import load_dataset
     from yoked.train.data.prepare import prepare as prepare_rows
 

@@ -151,11 +151,11 @@ def command(
 
 def _examine(named: Path | None, flags: DoctorFlags, output: Output) -> int:
     """Look, mend where that is wanted, and report; the exit status."""
-    from yoked.cli.commands.doctor_need import need_of
     from yoked.cli.commands.probe import StatusLine
     from yoked.doctor.judge import Eyes
     from yoked.fleet.file import open_fleet
     from yoked.train.config import TrainConfig
+    from yoked.workflows.need import need_of
 
     fleet = open_fleet(named)
     eyes = Eyes(

@@ -31,9 +31,9 @@ def command(
 
     What is small of a run (journals, run.json) comes by itself; checkpoints come when asked for.
     """
-    from yoked.cli.commands.fleet_job import connected
     from yoked.console import StageProgress
     from yoked.fleet.file import open_fleet
+    from yoked.launch.hosts import connected
     from yoked.launch.mirror import mirror_run, newest_checkpoint
 
     output = Output(json_mode=json_output)

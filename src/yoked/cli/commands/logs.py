@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
-import queue
-import threading
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, RawFlag, RunName, reach_hosts
+from yoked.cli.flags import FleetFlag, RawFlag, RunName
 from yoked.cli.output import Output
-from yoked.errors import UsageError, YokedError
+from yoked.errors import UsageError
+from yoked.fleet.file import open_fleet
 from yoked.fleet.model import HERE
-from yoked.launch.following import HostLog
+from yoked.launch.hosts import reach_hosts
 from yoked.launch.registry import Record
 from yoked.remote.client import Part
-
-_Event = tuple[str, Part] | YokedError | None
 
 
 def command(
@@ -45,15 +40,16 @@ def command(
     if tail is not None and tail < 0:
         raise UsageError(f"--tail {tail}: below 0", fix="--tail 20")
     output = Output(json_mode=False, raw=raw)
-    with reach_hosts(fleet, output) as hosts:
-        record = hosts.pick(run)
+    with reach_hosts(open_fleet(fleet), output.note) as hosts:
+        found = hosts.run(run)
+        record = found.record
         names = _hosts_wanted(record, host, rank)
         wanted: dict[str, Any] = {"follow": follow, "attempt": attempt, "tail_lines": tail}
         wanted["ranks"] = None if rank is None else [rank]
         wanted["streams"] = None if stream is None else [stream]
         several = rank is None and record.ranks > 1
         printer = _Printer(output, prefixed=several, times=times)
-        for name, part in _parts(hosts, record, names, wanted, output):
+        for name, part in found.logs(names, wanted, output.note):
             printer.show(name, part)
     return 0
 
@@ -79,75 +75,6 @@ def _hosts_wanted(record: Record, host: str | None, rank: int | None) -> list[st
             fix=f"it has ranks 0 to {record.ranks - 1}",
         )
     return [at]
-
-
-def _parts(
-    hosts: Hosts, record: Record, names: list[str], wanted: dict[str, Any], output: Output
-) -> Iterator[tuple[str, Part]]:
-    """The parts of all hosts: in the order of time, or, followed, as they come."""
-    leaving = threading.Event()
-
-    def log_of(name: str) -> HostLog:
-        def on_cut(*_: object) -> None:
-            if not leaving.is_set():
-                output.note(f"{name} is out of reach, its part of the run goes on")
-
-        return HostLog(
-            hosts.clients[name],
-            record.run,
-            hosts.reconnect,
-            wanted,
-            on_cut=on_cut,
-            on_back=lambda _: output.note(f"{name} is back"),
-            give_up=leaving.is_set,
-        )
-
-    logs = {name: log_of(name) for name in names}
-    if not wanted["follow"]:
-        yield from _in_order(logs)
-        return
-    try:
-        yield from _as_they_come(logs)
-    finally:
-        leaving.set()
-        for name, log in logs.items():
-            if log.client is not hosts.clients[name]:
-                log.client.close()
-
-
-def _in_order(logs: dict[str, HostLog]) -> Iterator[tuple[str, Part]]:
-    named = [_named(name, log) for name, log in logs.items()]
-    return heapq.merge(*named, key=lambda pair: float(pair[1].content["time_s"]))
-
-
-def _named(name: str, log: HostLog) -> Iterator[tuple[str, Part]]:
-    for part in log.parts():
-        yield name, part
-
-
-def _as_they_come(logs: dict[str, HostLog]) -> Iterator[tuple[str, Part]]:
-    # Bounded: a reader that is slower than the hosts must not fill this machine's memory.
-    events: queue.Queue[_Event] = queue.Queue(maxsize=1000)
-
-    def pump(name: str, log: HostLog) -> None:
-        try:
-            for part in log.parts():
-                events.put((name, part))
-            events.put(None)
-        except YokedError as problem:
-            events.put(problem)
-
-    for name, log in logs.items():
-        threading.Thread(target=pump, args=(name, log), daemon=True).start()
-    sources = len(logs)
-    while sources:
-        event = events.get()
-        if isinstance(event, YokedError):
-            raise event
-        if event is None:
-            sources -= 1
-        else:
-            yield event
 
 
 class _Printer:

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from yoked.cli.commands.fleet_runs import same_fleet
+from yoked.cli.flags import same_fleet
 from yoked.cli.output import Output
 from yoked.core.faults import fault
-from yoked.errors import UsageError, YokedError
+from yoked.errors import UsageError
+from yoked.workflows.planning import PlannedRun, plan_request, resolve_run
 
 if TYPE_CHECKING:
-    from yoked.costmodel.model_shape import ModelShape
-    from yoked.fleet.model import Fleet
     from yoked.plan.explain import Target
-    from yoked.plan.search import Plan, PlanRequest
+    from yoked.plan.search import Plan
     from yoked.plan.simulated_fleet import SimulatedHost
     from yoked.records.measurement import Measurement
     from yoked.train.config import TrainConfig
-    from yoked.train.resolve import ResolvedConfig, TrainSchedule
 
 MODEL = Group("Model and run, as in `yoked train`", sort_key=1)
 LARGER_BATCH_FACTOR = 4
@@ -130,7 +128,7 @@ def command(
     if added:
         batch = run.resolved.device_batch_size
         measurement = add_hosts(measurement, added, run.shape, batch)
-    request = _plan_request(config, run)
+    request = plan_request(config, run)
     plan = make_plan(request, measurement)
     target = _target(run, price_per_hour, measurement)
     names = [name for host in added for name in host.names]
@@ -145,75 +143,22 @@ def command(
     return 1 if plan.over_memory else 0
 
 
-@dataclass(frozen=True)
-class _Run:
-    """The run, resolved for the fleet's devices."""
-
-    shape: ModelShape
-    resolved: ResolvedConfig
-    schedule: TrainSchedule
-
-
-def _resolve(config: TrainConfig, device_types: Collection[str]) -> _Run:
-    from yoked.train.resolve import common_device_type, resolve, resolve_schedule
-
-    resolved = resolve(config, common_device_type(device_types))
-    shape = resolved.model_shape(config.vocab_size)
-    return _Run(shape, resolved, resolve_schedule(resolved, config.vocab_size))
-
-
-def strategy_for(
-    config: TrainConfig, fleet: Fleet, ranks: Mapping[str, int]
-) -> dict[str, Any] | None:
-    """Compression and lm_head that the plan has for a run (`PlannedStrategy`). ranks: by host.
-
-    None: nothing is to be chosen, or the fleet was not probed as its hosts are now.
-    """
-    from yoked.plan.network import network_of
-    from yoked.plan.search import choose_for_all_hosts
-    from yoked.probe.store import load_newest
-
-    if config.lm_head != "auto" or config.shares is not None or len(ranks) < 2:
-        return None
-    try:
-        measurement = load_newest(fleet)
-        if measurement is None or measurement.ranks != ranks:
-            return None
-        run = _resolve(config, [cost.device for cost in measurement.step_costs])
-        request = dataclasses.replace(
-            _plan_request(config, run), device_batch_size=run.resolved.device_batch_size
-        )
-        chosen = choose_for_all_hosts(
-            request, measurement, None if config.sync == "auto" else config.sync
-        )
-        ports = network_of(measurement, ranks).ports.values()
-    except YokedError:
-        return None  # a run is not to fail for what it can decide by itself
-    slowest = min(min(port.out_bytes_per_s, port.in_bytes_per_s) for port in ports)
-    return {
-        "sync": chosen.sync,
-        "lm_head": chosen.lm_head,
-        "dtype": chosen.dtype,
-        "bytes_per_s": slowest,
-    }
-
-
 def _simulated(
     named: str, config: TrainConfig, added: Sequence[SimulatedHost]
-) -> tuple[Measurement, _Run]:
+) -> tuple[Measurement, PlannedRun]:
     from yoked.plan.simulated_fleet import load_simulated, simulate
 
     fleet = load_simulated(named)
-    run = _resolve(config, [host.device for host in (*fleet.host, *added)])
+    run = resolve_run(config, [host.device for host in (*fleet.host, *added)])
     return simulate(fleet, run.shape, run.resolved.device_batch_size), run
 
 
 def _measured(
     fleet: Path | None, probe: Path | None, config: TrainConfig, added: Sequence[SimulatedHost]
-) -> tuple[Measurement, _Run]:
+) -> tuple[Measurement, PlannedRun]:
     measurement = _read(probe) if probe is not None else _newest(fleet)
     devices = [cost.device for cost in measurement.step_costs]
-    return measurement, _resolve(config, [*devices, *(host.device for host in added)])
+    return measurement, resolve_run(config, [*devices, *(host.device for host in added)])
 
 
 def _read(path: Path) -> Measurement:
@@ -239,18 +184,7 @@ def _newest(fleet: Path | None) -> Measurement:
     return measurement
 
 
-def _plan_request(config: TrainConfig, run: _Run) -> PlanRequest:
-    from yoked.plan.search import PlanRequest
-
-    return PlanRequest(
-        shape=run.shape,
-        tokens_per_step=run.schedule.total_batch_size,
-        device_batch_size=config.device_batch_size,
-        dtype=None if config.dtype == "auto" else config.dtype,
-    )
-
-
-def _target(run: _Run, prices: tuple[str, ...], measurement: Measurement) -> Target:
+def _target(run: PlannedRun, prices: tuple[str, ...], measurement: Measurement) -> Target:
     from yoked.plan.explain import Target
 
     known: dict[str, float] = {}

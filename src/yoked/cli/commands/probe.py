@@ -188,7 +188,7 @@ class _Probe:
 
     def run(self) -> None:
         """Measure the requested parts. If hosts cannot do one, result.problem says why."""
-        from yoked.cli.commands.fleet_job import connected
+        from yoked.launch.hosts import connected
         from yoked.remote.client import host_wrote
 
         problem: YokedError | None = None
@@ -272,7 +272,7 @@ class _Probe:
         addresses: Mapping[str, tuple[str, str]],
     ) -> tuple[Sequence[Seat], Mapping[str, Any]]:
         """Run the ranks' part."""
-        from yoked.cli.commands.probe_job import PROFILER, run_worker, seats_of
+        from yoked.workflows.probe_job import PROFILER, run_worker, seats_of
 
         seats = seats_of(self._fleet, clients, addresses)
         self._progress.show("starting " + ", ".join(seat.host.name for seat in seats))
@@ -286,7 +286,7 @@ class _Probe:
             "profile": profile if self._parts.compute else None,
             "collectives": collectives if self._parts.collectives else None,
         }
-        return seats, run_worker(self._fleet, clients, seats, spec, self._progress.show)
+        return seats, run_worker(self._fleet, seats, spec, self._progress.show)
 
     def _measurement(
         self,

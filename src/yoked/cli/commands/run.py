@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.fleet_flags import JobFlags
+from yoked.cli.flags import JobFlags, check_run_name
 from yoked.cli.output import Output
 from yoked.cli.words import unknown_flag
 from yoked.errors import UsageError
@@ -50,10 +50,13 @@ def command(
     """
     import shlex
 
-    from yoked.cli.commands.doctor_need import need_of
-    from yoked.cli.commands.fleet_job import report_job, run_job
+    from yoked.cli.commands.fleet_job import report_job
+    from yoked.cli.live import LiveView
+    from yoked.fleet.file import open_fleet
     from yoked.launch.program import read_program
     from yoked.launch.start import Order
+    from yoked.workflows.fleet_job import run_job
+    from yoked.workflows.need import need_of
 
     for name, count in (("--ranks", ranks), ("--threads", threads)):
         if count is not None and count < 1:
@@ -62,7 +65,7 @@ def command(
         raise unknown_flag("run", command, words[0])
     program = read_program(words, Path.cwd(), shlex.split(resume_args))
     order = Order(
-        run=run or stamp(datetime.now().astimezone()),
+        run=check_run_name(run or stamp(datetime.now().astimezone())),
         program=program,
         ranks=ranks,
         restarts=flags.checked_restarts(),
@@ -71,7 +74,15 @@ def command(
         env=_environment(env),
     )
     output = Output(json_mode=json_output)
-    return report_job(run_job(order, flags, output, need=need_of()), flags, output)
+    job = run_job(
+        order,
+        open_fleet(flags.fleet),
+        LiveView(output),
+        detach=flags.detach,
+        doctor=flags.doctor,
+        need=need_of(),
+    )
+    return report_job(job, flags, output)
 
 
 def _environment(settings: tuple[str, ...]) -> dict[str, str]:

@@ -13,9 +13,11 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from yoked.agent.progress import training_progress
-from yoked.cli.commands.fleet_runs import FleetFlag, Hosts, JsonFlag, reach_hosts, same_fleet
+from yoked.cli.flags import FleetFlag, JsonFlag, same_fleet
 from yoked.cli.output import Output
+from yoked.fleet.file import open_fleet
 from yoked.launch.attach import headline
+from yoked.launch.hosts import Hosts, reach_hosts
 from yoked.launch.listing import MOST_JSON_BYTES
 from yoked.launch.registry import Record, newest_starts
 from yoked.runs import list_runs
@@ -37,7 +39,7 @@ def command(
 ) -> int:
     """List the runs of a fleet, the newest first, and those of this machine's folder of runs."""
     output = Output(json_mode=json_output)
-    with reach_hosts(fleet, output) as hosts:
+    with reach_hosts(open_fleet(fleet), output.note) as hosts:
         records = hosts.records()
         listeners = _listeners(hosts) if any(record.active for record in records) else {}
         unreachable = hosts.unreachable

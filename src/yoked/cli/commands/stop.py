@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.fleet_runs import FleetFlag, JsonFlag, RunName, reach_hosts, same_fleet
+from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 
@@ -29,13 +29,15 @@ def command(
 
     Only processes of that very launch get a signal.
     """
-    from yoked.launch.stopping import stop_run
+    from yoked.fleet.file import open_fleet
+    from yoked.launch.hosts import reach_hosts
 
     if wait < 0:
         raise UsageError(f"--wait {wait:g}: below 0", fix="--wait 60")
     output, flag = Output(json_mode=json_output), same_fleet(fleet)
-    with reach_hosts(fleet, output) as hosts:
-        record = hosts.pick(run)
+    with reach_hosts(open_fleet(fleet), output.note) as hosts:
+        found = hosts.run(run)
+        record = found.record
         if not record.active:
             output.result(
                 {"run": record.name, "state": record.state, "did": []},
@@ -43,9 +45,8 @@ def command(
                 next_commands=record.go_on(flag),
             )
             return 0
-        record, did = stop_run(
-            hosts.only(record), record, wait_s=0.0 if now else wait, say=output.note
-        )
+        did = found.stop(save_s=0.0 if now else wait, say=output.note)
+        record = found.record
         missing = len(record.nodes) - len(record.hosts)
     output.result(
         {"run": record.name, "state": record.state, "did": did},

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from yoked.cli.commands.fleet_flags import JobFlags
-from yoked.cli.commands.fleet_runs import same_fleet
+from yoked.cli.flags import JobFlags, check_run_name, same_fleet
 from yoked.cli.output import INTERRUPTED_STATUS, Output
 from yoked.errors import UsageError, YokedError
 from yoked.runs import find_run, new_run_name
@@ -58,7 +57,8 @@ def named_fleet(flags: JobFlags) -> Fleet | None:
 def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Output) -> int:
     """Train on the hosts of a fleet and report; returns the exit status."""
     from yoked.cli.commands.fleet_job import report_job
-    from yoked.cli.commands.train_fleet import train_fleet
+    from yoked.cli.live import LiveView
+    from yoked.workflows.train_fleet import train_fleet
 
     for note in config.notes:
         output.note(note)
@@ -67,10 +67,20 @@ def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Out
     if not _known_to_hosts_alone(config):
         named = with_run_name(config, datetime.now().astimezone())
         config = dataclasses.replace(named, ranks=config.ranks)
-    job, result = train_fleet(config, fleet, flags, output)
+    check_run_name(config.run or "")
+    flag = same_fleet(flags.fleet)
+    job, result = train_fleet(
+        config,
+        fleet,
+        LiveView(output),
+        detach=flags.detach,
+        doctor=flags.doctor,
+        restarts=flags.checked_restarts(),
+        fleet_flag=flag,
+    )
     if result is None:
         return report_job(job, flags, output)
-    return report_result(result, config, output, fleet_flag=same_fleet(flags.fleet))
+    return report_result(result, config, output, fleet_flag=flag)
 
 
 def train_here(config: TrainConfig, flags: JobFlags, output: Output) -> Result | None:
@@ -96,7 +106,7 @@ def train_here(config: TrainConfig, flags: JobFlags, output: Output) -> Result |
     )
     view = LiveView(output)
     if supervises():
-        return run_here(run, view, detach=flags.detach, live=view.live)
+        return run_here(run, view, detach=flags.detach)
     return _train_without_jobs(config, run, flags, view)
 
 
@@ -113,7 +123,7 @@ def _train_without_jobs(
         )
     view.note(f"this system has no /proc: {UNKNOWN_HERE} do not work on this run")
     if config.local_ranks > 1:
-        return run_without_proc(run, view, view.live)
+        return run_without_proc(run, view)
     from yoked.train.run import train
 
     found: dict[str, Any] = train(config, console=view.console).to_dict()

@@ -1,8 +1,9 @@
-"""Flags of the commands that start a job on a fleet. Light: every command line loads this."""
+"""Flags that several commands have, once. Light: every command line loads this."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,33 @@ _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 def _flag(help_text: str, **more: Any) -> Parameter:
     return Parameter(help=help_text, group=FLEET, **more)
+
+
+FleetFlag = Annotated[
+    Path | None,
+    Parameter(
+        name="--fleet",
+        help="The fleet's file. Default: yoked.toml, where there is one; else this machine.",
+    ),
+]
+RunName = Annotated[str | None, Parameter(help="The run. Default: the newest.")]
+JsonFlag = Annotated[
+    bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
+]
+RawFlag = Annotated[
+    bool,
+    Parameter(
+        name="--raw",
+        negative="",
+        help="Show it unfiltered: its escape sequences act on this terminal. Otherwise colours, "
+        "carriage returns and erased lines pass, and nothing more.",
+    ),
+]
+
+
+def same_fleet(named: Path | None) -> str:
+    """What a command line about the fleet of --fleet ends with; nothing where none was named."""
+    return "" if named is None else f" --fleet {shlex.quote(str(named))}"
 
 
 @dataclass(frozen=True)

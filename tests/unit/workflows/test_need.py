@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from yoked import __version__
-from yoked.cli.commands.doctor_need import checkpoint_bytes, need_of
 from yoked.costmodel.model_shape import ParameterCounts
 from yoked.errors import UsageError
 from yoked.train.config import TrainConfig
+from yoked.workflows.need import checkpoint_bytes, need_of
 
 
 def test_of_an_unknown_program_only_versions_are_compared() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from yoked.cli.commands import train, train_fleet
-from yoked.cli.commands.fleet_flags import JobFlags, check_run_name
+from yoked.cli.commands import train
+from yoked.cli.flags import JobFlags, check_run_name
 from yoked.cli.output import Output
 from yoked.errors import CheckpointError, UsageError
 from yoked.fleet.model import Host
@@ -22,6 +22,7 @@ from yoked.train.checkpoint_files import (
     model_name,
 )
 from yoked.train.config import TrainConfig
+from yoked.workflows import train_fleet
 
 FLEET = '[fleet]\nname = "home"\n[[host]]\nname = "i9"\n[[host]]\nname = "laptop"\n'
 

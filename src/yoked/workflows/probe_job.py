@@ -7,20 +7,19 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from yoked.at_once import at_once
-from yoked.cli.commands.fleet_job import require_versions
-from yoked.cli.commands.fleet_runs import reconnect
-from yoked.errors import JobError, YokedError
+from yoked.errors import JobError
 from yoked.fleet.model import Fleet
-from yoked.launch.attach import follow_job
 from yoked.launch.datapush import push_kernels
+from yoked.launch.handle import RunHandle
+from yoked.launch.hosts import reconnecting
 from yoked.launch.program import Program
 from yoked.launch.start import Order, Seat, start_job, take_seats
 from yoked.remote.client import AgentClient
 from yoked.runs import stamp
+from yoked.workflows.fleet_job import require_versions
 
 WORKER = "yoked.probe.worker"
 PROFILER = "yoked.train.profile_step"
@@ -39,7 +38,6 @@ def seats_of(
 
 def run_worker(
     fleet: Fleet,
-    clients: Mapping[str, AgentClient],
     seats: Sequence[Seat],
     spec: Mapping[str, Any],
     doing: Callable[[str], None],
@@ -60,10 +58,10 @@ def run_worker(
 
     listener = RankListener(doing)
     keep_logs = False
+    job = RunHandle.of(start_job(order, list(seats), lambda _: None), reconnecting(fleet))
     try:
-        start_job(order, list(seats), lambda _: None)
         with contextlib.suppress(ResultReceivedError):
-            end = follow_job(clients, name, listener, partial(reconnect, fleet))
+            end = job.follow(listener)
             if end.detached:
                 raise KeyboardInterrupt
             keep_logs = end.state in ("failed", "lost")
@@ -72,21 +70,10 @@ def run_worker(
             end.raise_failure(fix=links_alone, fleet_flag=flag)
     finally:
         if not keep_logs:
-            _clear(name, seats)
+            job.remove(kill=True)
     if listener.result is None:
         raise JobError(f"{name} ended without a result", fix="yoked probe    once more")
     return listener.result
-
-
-def _clear(run: str, seats: Sequence[Seat]) -> None:
-    """Remove a job from its hosts; a host that does not answer ends it by itself."""
-
-    def clear(seat: Seat) -> None:
-        with contextlib.suppress(YokedError):
-            seat.client.call("job_stop", run=run, how="kill")
-            seat.client.call("job_remove", run=run)
-
-    at_once(clear, seats)
 
 
 class ResultReceivedError(Exception):
@@ -95,6 +82,8 @@ class ResultReceivedError(Exception):
 
 class RankListener:
     """Reads rank 0's lines. result: from the last of them, which ends the reading."""
+
+    live = None
 
     def __init__(self, doing: Callable[[str], None]) -> None:
         self.result: dict[str, Any] | None = None

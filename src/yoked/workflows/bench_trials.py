@@ -7,25 +7,24 @@ import dataclasses
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from yoked.at_once import at_once
-from yoked.cli.commands.train_fleet import CONFIG_NAME
-from yoked.cli.output import Output
-from yoked.console import StageProgress
 from yoked.errors import JobError, YokedError
+from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd
+from yoked.launch.handle import RunHandle
+from yoked.launch.hosts import reconnecting
 from yoked.launch.mirror import fetch_json
 from yoked.launch.program import Program
-from yoked.launch.registry import Record, ask_all, join
 from yoked.launch.start import Order, Seat, Started, start_job
-from yoked.launch.stopping import stop_run
 from yoked.remote.client import AgentClient, host_wrote
 from yoked.report.bench_table import BenchRow, concurrent_steps, read_steps
 from yoked.train.config import TrainConfig
+from yoked.workflows.train_fleet import CONFIG_NAME
 
 # A median of fewer steps says nothing, however long a slow host takes.
 MIN_STEPS = 4
@@ -33,6 +32,18 @@ MIN_STEPS = 4
 RUNS = "runs"
 # Each poll takes a millisecond from the hosts' training.
 _POLL_S = 0.5
+
+
+class Progress(Protocol):
+    """Where steps that were done are shown."""
+
+    def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """Show how far it is."""
+        ...
+
+    def close(self) -> None:
+        """Leave nothing on the screen."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -60,8 +71,9 @@ class Trial:
 class Jobs:
     """Jobs on a fleet's hosts. All end with the `with` statement, whatever happens."""
 
-    def __init__(self) -> None:
-        self._started: list[Started] = []
+    def __init__(self, fleet: Fleet) -> None:
+        self._reconnect = reconnecting(fleet)
+        self._started: list[RunHandle] = []
 
     def __enter__(self) -> Jobs:
         return self
@@ -69,58 +81,48 @@ class Jobs:
     def __exit__(self, *problem: object) -> None:
         at_once(self._remove, self._started)
 
-    def start(self, order: Order, seats: Sequence[Seat]) -> Started:
+    def start(self, order: Order, seats: Sequence[Seat]) -> tuple[Started, RunHandle]:
         """Start a job. Raises JobError or HostError; nothing is left of the job then."""
         started = start_job(order, list(seats), _say_nothing)
-        self._started.append(started)
-        return started
+        handle = RunHandle.of(started, self._reconnect)
+        self._started.append(handle)
+        return started, handle
 
-    def record(self, started: Started) -> Record:
-        """The present state of a job. Raises YokedError if no host answers."""
-        clients = {seat.host.name: seat.client for seat in started.seats}
-        statuses, failures = ask_all(
-            clients, lambda client: client.call("job_status", run=started.run)
-        )
-        if not statuses:
-            raise next(iter(failures.values()))
-        return join({host: [status] for host, status in statuses.items()})[0]
-
-    def end(self, started: Started) -> None:
-        """End a job if it still runs, without a checkpoint."""
-        clients = {seat.host.name: seat.client for seat in started.seats}
-        record = self.record(started)
-        if record.active:
-            stop_run(clients, record, wait_s=0, say=_say_nothing)
-
-    def _remove(self, started: Started) -> None:
+    def _remove(self, job: RunHandle) -> None:
         # `yoked clean` removes what is left on a lost host.
         with contextlib.suppress(YokedError):
-            self.end(started)
-        for seat in started.seats:
-            with contextlib.suppress(YokedError):
-                seat.client.call("job_remove", run=started.run, launch_id=started.launch_id)
+            end_job(job)
+        job.remove()
+
+
+def end_job(job: RunHandle) -> None:
+    """End a job if it still runs, without a checkpoint."""
+    if job.look().active:
+        job.stop(save_s=0, say=_say_nothing)
 
 
 def _say_nothing(line: str) -> None:
     del line
 
 
-def measure(trials: Sequence[Trial], output: Output) -> list[BenchRow]:
-    """Run all trials at the same time, and read their rows.
+def measure(
+    trials: Sequence[Trial], fleet: Fleet, note: Callable[[str], None], progress: Progress
+) -> list[BenchRow]:
+    """Run all trials at the same time, and read their rows. progress: shows steps done.
 
     When the first has done its steps, the others are ended as soon as they have done a few. Raises
     JobError if a trial fails; all are ended then.
     """
-    with Jobs() as jobs, tempfile.TemporaryDirectory(prefix="yoked-bench-") as folder:
+    with Jobs(fleet) as jobs, tempfile.TemporaryDirectory(prefix="yoked-bench-") as folder:
         started = at_once(lambda trial: _start(jobs, trial, Path(folder)), trials)
-        runs = [_TrialRun(trial, job) for trial, job in zip(trials, started, strict=True)]
-        step_counts = _follow(runs, jobs, output)
-        counted = _counted_steps(runs, step_counts, output)
+        runs = [_TrialRun(trial, *job) for trial, job in zip(trials, started, strict=True)]
+        step_counts = _follow(runs, progress)
+        counted = _counted_steps(runs, step_counts, note)
         return [run.row(steps) for run, steps in zip(runs, counted, strict=True)]
 
 
 def _counted_steps(
-    runs: Sequence[_TrialRun], step_counts: Sequence[Mapping[str, int]], output: Output
+    runs: Sequence[_TrialRun], step_counts: Sequence[Mapping[str, int]], note: Callable[[str], None]
 ) -> list[range]:
     """The steps of each run whose time counts: those concurrent with all others, if enough."""
     if len(runs) == 1:
@@ -131,12 +133,12 @@ def _counted_steps(
         steps = beside[run.trial.name]
         if len(steps) < min(MIN_STEPS, run.trial.steps) - 1:
             steps = range(1, len(run.steps))
-            output.note(f"{run.trial.name}: too few steps beside the others' ones, all count")
+            note(f"{run.trial.name}: too few steps beside the others' ones, all count")
         counted.append(steps)
     return counted
 
 
-def _start(jobs: Jobs, trial: Trial, folder: Path) -> Started:
+def _start(jobs: Jobs, trial: Trial, folder: Path) -> tuple[Started, RunHandle]:
     assert trial.config.run is not None
     job_folder = folder / trial.config.run
     job_folder.mkdir()
@@ -156,8 +158,8 @@ def _start(jobs: Jobs, trial: Trial, folder: Path) -> Started:
 class _TrialRun:
     """A trial that runs, and its training lines so far."""
 
-    def __init__(self, trial: Trial, started: Started) -> None:
-        self.trial, self.started = trial, started
+    def __init__(self, trial: Trial, started: Started, job: RunHandle) -> None:
+        self.trial, self.started, self.job = trial, started, job
         self.steps: list[dict[str, Any]] = []
         self.ended = False
         self._offset = 0
@@ -207,21 +209,20 @@ class _TrialRun:
         return read_steps(row, self.steps, counted, complete=len(self.steps) == self.trial.steps)
 
 
-def _follow(runs: Sequence[_TrialRun], jobs: Jobs, output: Output) -> list[dict[str, int]]:
+def _follow(runs: Sequence[_TrialRun], progress: Progress) -> list[dict[str, int]]:
     """Wait for all runs; returns the steps that each had finished, at each poll.
 
     Raises JobError if a run failed.
     """
     step_counts: list[dict[str, int]] = []
-    progress = StageProgress(output.console)
     try:
         while not all(run.ended for run in runs):
             # Ask for the end before reading lines: none that was written before it is missed.
-            for run, ended in _ended(runs, jobs):
+            for run, ended in _ended(runs):
                 run.ended = ended
             at_once(lambda run: run.poll(), runs)
             step_counts.append({run.trial.name: len(run.steps) for run in runs})
-            _end_slow_runs(runs, jobs)
+            _end_slow_runs(runs)
             _show_progress(runs, progress)
             time.sleep(_POLL_S)
     finally:
@@ -229,11 +230,9 @@ def _follow(runs: Sequence[_TrialRun], jobs: Jobs, output: Output) -> list[dict[
     return step_counts
 
 
-def _ended(runs: Sequence[_TrialRun], jobs: Jobs) -> Iterator[tuple[_TrialRun, bool]]:
+def _ended(runs: Sequence[_TrialRun]) -> Iterator[tuple[_TrialRun, bool]]:
     waiting = [run for run in runs if not run.ended]
-    for run, record in zip(
-        waiting, at_once(lambda run: jobs.record(run.started), waiting), strict=True
-    ):
+    for run, record in zip(waiting, at_once(lambda run: run.job.look(), waiting), strict=True):
         if not record.active and record.state != "finished":
             _raise_failure(run, JobEnd(record))
         yield run, not record.active
@@ -248,18 +247,18 @@ def _raise_failure(run: _TrialRun, end: JobEnd) -> None:
     )
 
 
-def _end_slow_runs(runs: Sequence[_TrialRun], jobs: Jobs) -> None:
+def _end_slow_runs(runs: Sequence[_TrialRun]) -> None:
     """End the other runs when one is done: their further steps would not be concurrent."""
     if not any(len(run.steps) >= run.trial.steps for run in runs):
         return
     for run in runs:
         if not run.ended and MIN_STEPS <= len(run.steps) < run.trial.steps:
-            jobs.end(run.started)
+            end_job(run.job)
             run.poll()
             run.ended = True
 
 
-def _show_progress(runs: Sequence[_TrialRun], progress: StageProgress) -> None:
+def _show_progress(runs: Sequence[_TrialRun], progress: Progress) -> None:
     names = ", ".join(run.trial.name for run in runs)
     furthest = max(runs, key=lambda run: len(run.steps))
     progress.update(names, len(furthest.steps), furthest.trial.steps, "steps")

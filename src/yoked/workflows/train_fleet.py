@@ -5,20 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from yoked.at_once import at_once
-from yoked.cli.commands.doctor_need import need_of
-from yoked.cli.commands.fleet_flags import JobFlags
-from yoked.cli.commands.fleet_job import FleetJob, run_job
-from yoked.cli.commands.fleet_runs import same_fleet
-from yoked.cli.commands.plan import strategy_for
-from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet.model import Fleet, usable_gpus
-from yoked.launch.attach import JobEnd
+from yoked.launch.attach import JobEnd, View
 from yoked.launch.datapush import push_data, push_kernels
 from yoked.launch.mirror import fetch_json, mirror_run, require_same_run
 from yoked.launch.program import Program
@@ -28,6 +22,9 @@ from yoked.runs import require_new
 from yoked.shape import amount, anything, quantity, require
 from yoked.train.config import TrainConfig
 from yoked.units import format_bytes
+from yoked.workflows.fleet_job import FleetJob, run_job
+from yoked.workflows.need import need_of
+from yoked.workflows.planning import strategy_for
 
 CONFIG_NAME = "config.json"
 # Where ranks run: <state>/jobs/<run>/work. Runs lie beside the jobs.
@@ -52,16 +49,24 @@ _PLAN = {
 
 
 def train_fleet(
-    config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Output
+    config: TrainConfig,
+    fleet: Fleet,
+    view: View,
+    *,
+    detach: bool,
+    doctor: bool,
+    restarts: int,
+    fleet_flag: str,
 ) -> tuple[FleetJob, Mapping[str, Any] | None]:
     """Train on the hosts of a fleet; the job, and rank 0's result unless nobody waited for it.
 
-    config: with its run named. The run's folder is on rank 0's host; what is small of it is
-    copied into `--runs-dir` here.
+    config: with its run named. detach, doctor: as in `run_job`. restarts: after so many failures.
+    fleet_flag: what a command line about these hosts ends with. The run's folder is on rank 0's
+    host; what is small of it is copied into `--runs-dir` here.
     """
     results: list[Mapping[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="yoked-train-") as folder:
-        order = _order(config, flags, Path(folder))
+        order = _order(config, restarts, Path(folder))
 
         def before(seats: list[Seat]) -> Order:
             if _resumes(config):
@@ -71,7 +76,7 @@ def train_fleet(
                 require_new(config.runs_dir / (config.run or ""))
             shipped = dataclasses.replace(
                 config,
-                data=ship_data(config, seats, output),
+                data=ship_data(config, seats, view.note),
                 planned=strategy_for(config, fleet, {seat.host.name: seat.ranks for seat in seats}),
             )
             at_once(lambda seat: push_kernels(seat.client), seats, leave=True)
@@ -80,16 +85,22 @@ def train_fleet(
 
         def after(job: FleetJob) -> None:
             if job.end is not None and not job.end.detached:
-                fleet_flag = same_fleet(flags.fleet)
-                results.append(_bring_home(config, fleet_flag, job, job.end, output))
+                results.append(_bring_home(config, fleet_flag, job, job.end, view))
 
         job = run_job(
-            order, flags, output, fleet=fleet, need=need_of(config), before=before, after=after
+            order,
+            fleet,
+            view,
+            detach=detach,
+            doctor=doctor,
+            need=need_of(config),
+            before=before,
+            after=after,
         )
     return job, results[0] if results else None
 
 
-def _order(config: TrainConfig, flags: JobFlags, folder: Path) -> Order:
+def _order(config: TrainConfig, restarts: int, folder: Path) -> Order:
     assert config.run is not None
     program = Program(
         "module",
@@ -103,7 +114,7 @@ def _order(config: TrainConfig, flags: JobFlags, folder: Path) -> Order:
         run=config.run,
         program=program,
         ranks=config.ranks,
-        restarts=flags.checked_restarts(),
+        restarts=restarts,
         threads=config.thread_count,
         own_threads=True,
         # yoked.train speaks Gloo and NCCL as they are.
@@ -133,7 +144,7 @@ def _link_checkpoint(source: Path, target: Path) -> None:
         (target / "tokenizer").symlink_to(tokenizer)
 
 
-def ship_data(config: TrainConfig, seats: list[Seat], output: Output) -> str:
+def ship_data(config: TrainConfig, seats: list[Seat], note: Callable[[str], None]) -> str:
     """What the hosts' --data is: a built-in name, or the label of rows that were sent there."""
     if config.data in BUILT_IN_DATA and config.tokenizer is None:
         return config.data
@@ -153,7 +164,7 @@ def ship_data(config: TrainConfig, seats: list[Seat], output: Output) -> str:
     sent_bytes = at_once(lambda seat: push_data(seat.client, data.folder), seats, leave=True)
     for seat, sent in zip(seats, sent_bytes, strict=True):
         if sent:
-            output.note(f"{seat.host.name} got {format_bytes(sent)} of {data.folder.name}")
+            note(f"{seat.host.name} got {format_bytes(sent)} of {data.folder.name}")
     return data.folder.name
 
 
@@ -192,7 +203,7 @@ def _job_name(config: TrainConfig, seats: list[Seat]) -> str:
 
 
 def _bring_home(
-    config: TrainConfig, fleet_flag: str, job: FleetJob, end: JobEnd, output: Output
+    config: TrainConfig, fleet_flag: str, job: FleetJob, end: JobEnd, view: View
 ) -> Mapping[str, Any]:
     """Copy the run's folder here; its result, or the error that ended it."""
     first = job.started.seats[0]
@@ -201,7 +212,7 @@ def _bring_home(
     if not config.dry_run:
         here = config.runs_dir / config.run
         folder_there = f"{first.facts['state']}/runs/{config.run}"
-        mirror_run(first.client, folder_there, here, note=output.note)
+        mirror_run(first.client, folder_there, here, note=view.note)
     go_on = f"yoked train --resume --run {config.run}{fleet_flag}"
     end.raise_failure(fix=go_on, fleet_flag=fleet_flag)
     with host_wrote(first.host.name, "the run's result"):

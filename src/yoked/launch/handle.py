@@ -1,0 +1,146 @@
+"""A run on hosts that are connected: the one way in which a command touches it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from yoked.errors import JobError
+from yoked.launch.attach import JobEnd, View, follow_job
+from yoked.launch.following import Reconnect
+from yoked.launch.logs import parts_of
+from yoked.launch.registry import Record, ask_all, join
+from yoked.launch.start import Started
+from yoked.remote.client import AgentClient, Part
+from yoked.remote.connect import Arrivals
+
+# What a program may need to end in good order, and a host to free what it had.
+TERMINATE_S = 10.0
+KILL_S = 10.0
+# A copied program with its environment may be 100,000 files, on a memory card.
+REMOVE_S = 600.0
+_POLL_S = 0.1
+_SAID = {
+    "checkpoint": "asked {run} to save and stop",
+    "terminate": "told {run} to end",
+    "kill": "killed {run}",
+}
+
+
+class RunHandle:
+    """A job by its name, and the agents of its hosts.
+
+    reconnect: makes another connection to one of them. record: what is known of it.
+    arrivals: hosts that may come later.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        clients: Mapping[str, AgentClient],
+        reconnect: Reconnect,
+        *,
+        record: Record | None = None,
+        arrivals: Arrivals | None = None,
+        launch_id: str | None = None,
+    ) -> None:
+        self.run = run
+        self.clients = dict(clients)
+        self._reconnect = reconnect
+        self._record = record
+        self._arrivals = arrivals
+        self._launch_id = record.launch_id if record is not None else launch_id
+
+    @classmethod
+    def of(cls, started: Started, reconnect: Reconnect) -> RunHandle:
+        """The handle of a job that was just started."""
+        clients = {seat.host.name: seat.client for seat in started.seats}
+        return cls(started.run, clients, reconnect, launch_id=started.launch_id)
+
+    @property
+    def record(self) -> Record:
+        """What the hosts told last; they are asked where nothing is known."""
+        return self._record or self.look()
+
+    def look(self) -> Record:
+        """Ask all hosts. Raises YokedError where none has the run."""
+        told, failures = ask_all(
+            self.clients, lambda client: client.call("job_status", run=self.run)
+        )
+        found = [
+            each
+            for each in join({host: [status] for host, status in told.items()})
+            if self._launch_id in (None, each.launch_id)
+        ]
+        if found:
+            self._record, self._launch_id = found[0], found[0].launch_id
+            return found[0]
+        if self._record is not None and self._record.state == "prepared":
+            # A run that never began is removed when it is stopped.
+            hosts = {
+                name: {**each, "state": "stopped"} for name, each in self._record.hosts.items()
+            }
+            self._record = Record(self._record.run, self._record.launch_id, hosts)
+            return self._record
+        problem = next(iter(failures.values()), None)
+        raise problem or JobError(f"there is no run {self.run} on these hosts", fix="yoked runs")
+
+    def follow(self, view: View, *, tail_lines: int | None = None) -> JobEnd:
+        """Show rank 0's output as it comes, until the run is over; see `follow_job`."""
+        return follow_job(
+            self.clients,
+            self.run,
+            view,
+            self._reconnect,
+            tail_lines=tail_lines,
+            record=self._record,
+            arrivals=self._arrivals,
+        )
+
+    def logs(
+        self, hosts: Sequence[str], wanted: Mapping[str, Any], note: Callable[[str], None]
+    ) -> Iterator[tuple[str, Part]]:
+        """What the ranks of some hosts wrote. wanted: as `job_logs` takes it."""
+        clients = {host: self.clients[host] for host in hosts}
+        return parts_of(clients, self.run, self._reconnect, wanted, note)
+
+    def stop(self, *, save_s: float, say: Callable[[str], None]) -> list[str]:
+        """Ask for a checkpoint, then terminate, then kill; what was done, in that order.
+
+        save_s: how long it may take to save; 0 does not ask for that.
+        """
+        steps = [("terminate", TERMINATE_S), ("kill", KILL_S)]
+        if save_s > 0:
+            steps.insert(0, ("checkpoint", save_s))
+        done = []
+        name = self.record.name
+        for how, patience_s in steps:
+            # A host that is gone cannot be told, and its part is over or ends by itself.
+            self._send_stop(how)
+            done.append(how)
+            say(_SAID[how].format(run=name))
+            until_s = time.monotonic() + patience_s
+            while self.look().active and time.monotonic() < until_s:
+                time.sleep(_POLL_S)
+            if not self.record.active:
+                break
+        return done
+
+    def _send_stop(self, how: str) -> None:
+        ask_all(self.clients, lambda client: client.call("job_stop", run=self.run, how=how))
+
+    def remove(self, *, kill: bool = False) -> None:
+        """Remove it from its hosts; one that does not answer is for `yoked clean`.
+
+        kill: its processes first, without a checkpoint.
+        """
+
+        if kill:
+            self._send_stop("kill")
+        ask_all(
+            self.clients,
+            lambda client: client.call(
+                "job_remove", run=self.run, launch_id=self._launch_id, timeout_s=REMOVE_S
+            ),
+        )

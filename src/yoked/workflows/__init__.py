@@ -1,0 +1,1 @@
+"""What several parts do together, without a command line: a fleet's training, probe and bench."""

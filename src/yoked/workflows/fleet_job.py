@@ -1,0 +1,80 @@
+"""A job on a fleet, from its order to its end: what `yoked run` and `yoked train` share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+
+from yoked.doctor.preflight import beside
+from yoked.errors import HostError
+from yoked.fleet.discover import find_addresses
+from yoked.fleet.model import Fleet
+from yoked.launch.attach import JobEnd, View
+from yoked.launch.environment import check_versions
+from yoked.launch.handle import RunHandle
+from yoked.launch.hosts import reconnecting, require_all
+from yoked.launch.start import Order, Seat, Started, start_job, take_seats
+from yoked.records.examination import Need
+from yoked.remote.connect import Arrivals
+
+
+@dataclass(frozen=True)
+class FleetJob:
+    """A job that was started. end: None when nobody waited for it."""
+
+    started: Started
+    end: JobEnd | None
+
+
+def run_job(
+    order: Order,
+    fleet: Fleet,
+    view: View,
+    *,
+    detach: bool,
+    doctor: bool,
+    need: Need,
+    before: Callable[[list[Seat]], Order] | None = None,
+    after: Callable[[FleetJob], None] | None = None,
+) -> FleetJob:
+    """Start a job and, unless it is to be left alone, follow it to its end.
+
+    detach: return as soon as it runs. doctor: have its quick form go on beside the preparations;
+    what it finds ends them. need: what it compares with. before: completes the order when the hosts
+    are known. after: acts while they are connected.
+    """
+    began_s = time.monotonic()
+    with ExitStack() as stack:
+        arrivals = stack.enter_context(closing(Arrivals(fleet.hosts, fleet.ssh_file)))
+        preflight = stack.enter_context(beside(fleet, need, wanted=doctor, lend=arrivals.agent))
+        arrivals.wait()
+        require_all(arrivals.failures)
+        clients = arrivals.clients
+        seats = take_seats(fleet, clients, order.ranks, lambda: find_addresses(fleet, clients))
+        require_versions(seats)
+        if before is not None:
+            order = before(seats)
+        connect_s = time.monotonic() - began_s
+        started = start_job(
+            order,
+            seats,
+            view.note,
+            approve=lambda: None if preflight is None else preflight.require_health(view.note),
+        )
+        started.took_s["connect"] = connect_s
+        end = None
+        if not detach:
+            end = RunHandle.of(started, reconnecting(fleet)).follow(view)
+        job = FleetJob(started, end)
+        if after is not None:
+            after(job)
+    return job
+
+
+def require_versions(seats: Iterable[Seat]) -> None:
+    """Raise HostError for versions that do not work together."""
+    problems = check_versions([(seat.host, seat.client, seat.python) for seat in seats])
+    if problems:
+        raise HostError("\n".join(problem.what for problem in problems), fix=problems[0].fix)

@@ -1,0 +1,83 @@
+"""What the plan of a fleet has for a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from yoked.errors import YokedError
+
+if TYPE_CHECKING:
+    from yoked.costmodel.model_shape import ModelShape
+    from yoked.fleet.model import Fleet
+    from yoked.plan.search import PlanRequest
+    from yoked.train.config import TrainConfig
+    from yoked.train.resolve import ResolvedConfig, TrainSchedule
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """The run, resolved for the fleet's devices."""
+
+    shape: ModelShape
+    resolved: ResolvedConfig
+    schedule: TrainSchedule
+
+
+def resolve_run(config: TrainConfig, device_types: Collection[str]) -> PlannedRun:
+    """A configuration as it is meant on devices of these types."""
+    from yoked.train.resolve import common_device_type, resolve, resolve_schedule
+
+    resolved = resolve(config, common_device_type(device_types))
+    shape = resolved.model_shape(config.vocab_size)
+    return PlannedRun(shape, resolved, resolve_schedule(resolved, config.vocab_size))
+
+
+def strategy_for(
+    config: TrainConfig, fleet: Fleet, ranks: Mapping[str, int]
+) -> dict[str, Any] | None:
+    """Compression and lm_head that the plan has for a run (`PlannedStrategy`). ranks: by host.
+
+    None: nothing is to be chosen, or the fleet was not probed as its hosts are now.
+    """
+    from yoked.plan.network import network_of
+    from yoked.plan.search import choose_for_all_hosts
+    from yoked.probe.store import load_newest
+
+    if config.lm_head != "auto" or config.shares is not None or len(ranks) < 2:
+        return None
+    try:
+        measurement = load_newest(fleet)
+        if measurement is None or measurement.ranks != ranks:
+            return None
+        run = resolve_run(config, [cost.device for cost in measurement.step_costs])
+        request = dataclasses.replace(
+            plan_request(config, run), device_batch_size=run.resolved.device_batch_size
+        )
+        chosen = choose_for_all_hosts(
+            request, measurement, None if config.sync == "auto" else config.sync
+        )
+        ports = network_of(measurement, ranks).ports.values()
+    except YokedError:
+        return None  # a run is not to fail for what it can decide by itself
+    slowest = min(min(port.out_bytes_per_s, port.in_bytes_per_s) for port in ports)
+    return {
+        "sync": chosen.sync,
+        "lm_head": chosen.lm_head,
+        "dtype": chosen.dtype,
+        "bytes_per_s": slowest,
+    }
+
+
+def plan_request(config: TrainConfig, run: PlannedRun) -> PlanRequest:
+    """What is asked of the plan for a run."""
+    from yoked.plan.search import PlanRequest
+
+    return PlanRequest(
+        shape=run.shape,
+        tokens_per_step=run.schedule.total_batch_size,
+        device_batch_size=config.device_batch_size,
+        dtype=None if config.dtype == "auto" else config.dtype,
+    )
