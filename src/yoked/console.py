@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from yoked.core.fs import write_bytes
 from yoked.paths import LIVE_NAME
 from yoked.text import one_line
 from yoked.units import format_bytes, format_count, format_duration
@@ -45,11 +46,9 @@ class LiveLine:
         """Show this in place of what was drawn before."""
         self._open = True
         if self._file is not None:
-            unfinished = self._file.with_suffix(".new")
             # No picture is worth a run: the disk may be full.
             with contextlib.suppress(OSError):
-                unfinished.write_text(line, encoding="utf-8")
-                unfinished.replace(self._file)
+                write_bytes(self._file, line.encode(), durable=False)
         elif self._console.is_terminal:
             text = Text(one_line(line))
             text.truncate(max(self._console.width - 1, 10), overflow="ellipsis")

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from yoked.core.faults import fault
-from yoked.core.fs import sync_path
+from yoked.core.fs import sync_path, tail_offset
 from yoked.paths import private_folder
 
-_BLOCK_BYTES = 65_536
 # Some 50,000 steps of two ranks.
 _MOST_WAITING_BYTES = 16 << 20
 
@@ -156,16 +155,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 def cut_torn_line(file: io.FileIO) -> None:
     """Truncate to the end of the last complete line."""
-    end = file.seek(0, io.SEEK_END)
-    while end > 0:
-        start = max(0, end - _BLOCK_BYTES)
-        file.seek(start)
-        block = file.read(end - start)
-        newline = block.rfind(b"\n")
-        if newline >= 0:
-            end = start + newline + 1
-            break
-        end = start
+    end = tail_offset(file, 0)
     if end != file.seek(0, io.SEEK_END):
         file.truncate(end)
 

@@ -25,7 +25,7 @@ from yoked.agent.files import blob_path, require, sync_tree, writing_to
 from yoked.agent.programs import Outcome, run_program
 from yoked.agent.server import Call
 from yoked.core.faults import fault
-from yoked.core.fs import free_bytes
+from yoked.core.fs import free_bytes, read_json, write_json
 from yoked.core.packages import install_line, package_manager, this_distribution
 from yoked.errors import HostError
 from yoked.paths import cache_root, private_folder
@@ -299,18 +299,12 @@ def _python_of(folder: Path) -> Path:
 
 def _read_marker(folder: Path) -> dict[str, Any] | None:
     """What an environment was made of; None: it is not complete, or its Python is gone."""
-    try:
-        marker = json.loads((folder / MARKER).read_bytes())
-    except (OSError, ValueError):
-        return None
-    # It is a link to the system's Python, which an upgrade may have taken away.
-    return marker if isinstance(marker, dict) and _python_of(folder).exists() else None
+    # Its Python is a link to the system's, which an upgrade may have taken away.
+    return read_json(folder / MARKER) if _python_of(folder).exists() else None
 
 
 def _write_marker(folder: Path, call: Call) -> None:
     marker = {"requirements": call.args["requirements"], "build": call.args["build"]}
-    temporary = folder / f".{MARKER}.tmp"
-    temporary.write_text(json.dumps(marker, indent=2) + "\n")
     # It must not survive a loss of power that what it vouches for did not.
     sync_tree(folder)
-    temporary.rename(folder / MARKER)
+    write_json(folder / MARKER, marker)

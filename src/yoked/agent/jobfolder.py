@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yoked.agent.processes import Process, boot_id
+from yoked.core.fs import read_json, read_tail, write_bytes
 from yoked.errors import JobError
 from yoked.paths import state_root
 
@@ -60,21 +61,11 @@ class JobFolder(NamedTuple):
 
     def read(self, name: str) -> dict[str, Any]:
         """The content of a JSON file of the job; empty where it is missing or torn."""
-        try:
-            content = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return content if isinstance(content, dict) else {}
+        return read_json(self.path / name) or {}
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file such that a reader sees all of it or nothing."""
-        unfinished = self.path / f".{name}-{os.urandom(4).hex()}"
-        try:
-            unfinished.write_text(json.dumps(content), encoding="utf-8")
-            unfinished.replace(self.path / name)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+        write_bytes(self.path / name, json.dumps(content).encode(), durable=False)
 
     def write_private(self, name: str, text: str) -> None:
         """Write a file that nobody else may read, such as a key."""
@@ -246,10 +237,7 @@ def check_run_name(run: str) -> str:
 def last_lines(path: Path, count: int, limit_bytes: int = 65_536) -> list[str]:
     """The last lines of a file, of its last limit_bytes; none where it is missing."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - limit_bytes))
-            content = file.read()
+        content = read_tail(path, limit_bytes)
     except OSError:
         return []
     return content.decode(errors="replace").splitlines()[-count:]

@@ -17,6 +17,7 @@ from yoked.agent.jobfolder import ACTIVE, JobFolder, find_job
 from yoked.agent.jobstatus import keep_supervised
 from yoked.agent.logtimes import LOG_NAME, STREAM_LETTER, Notes
 from yoked.agent.server import Call
+from yoked.core.fs import tail_offset
 from yoked.errors import JobError
 
 # Between two looks: the first after output, twice as long each time that there is none. Until there
@@ -126,7 +127,8 @@ class LogReader:
         # A file that appears while we look on is wanted from its beginning.
         if path.name in self.offsets or self._tail_lines is None or self._begun:
             return self.offsets.get(path.name, 0)
-        return tail_offset(path, self._tail_lines)
+        with path.open("rb") as file:
+            return tail_offset(file, self._tail_lines)
 
 
 class _LogFile:
@@ -171,22 +173,3 @@ def _whole_lines(content: bytes, is_last: bool) -> bytes:
         return content
     # The rest of the last block is read once more, now without a newline.
     return content[:cut]
-
-
-def tail_offset(path: Path, lines: int) -> int:
-    """Where the last whole lines of a file begin; the unfinished one after them comes too."""
-    with path.open("rb") as file:
-        position = file.seek(0, os.SEEK_END)
-        # The newline that ends the first wanted line's predecessor.
-        wanted = lines + 1
-        while position > 0:
-            start = max(0, position - _BLOCK_BYTES)
-            file.seek(start)
-            block = file.read(position - start)
-            cut = len(block)
-            while (cut := block.rfind(b"\n", 0, cut)) >= 0:
-                wanted -= 1
-                if wanted == 0:
-                    return start + cut + 1
-            position = start
-    return 0

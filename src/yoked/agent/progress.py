@@ -9,6 +9,7 @@ from typing import Any
 
 from yoked.agent.jobfolder import JobFolder
 from yoked.agent.logtimes import LOG_NAME
+from yoked.core.fs import read_tail
 from yoked.shape import is_int
 
 # More than any line of metrics, with its arrays by rank, takes.
@@ -33,10 +34,7 @@ def training_progress(folder: Path) -> dict[str, Any] | None:
     None where there is none.
     """
     try:
-        with (folder / "metrics.jsonl").open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read().split(b"\n")
+        lines = read_tail(folder / "metrics.jsonl", _TAIL_BYTES).split(b"\n")
     except OSError:
         return None
     # What follows the last newline is still being written.

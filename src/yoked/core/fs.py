@@ -1,18 +1,20 @@
-"""Atomic writes and hashes of files. Standard library alone, Python 3.9: hosts can run it bare."""
+"""Files: atomic writes, hashes, ends, free space. Standard library alone, Python 3.9.
+
+Every command waits for its agents to start, so slow imports stand where they are used.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
+import io
 import json
 import os
-import secrets
-import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 _CHUNK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 16
 
 
 def write_bytes(path: Path, content: bytes, *, mode: int = 0o666, durable: bool = True) -> None:
@@ -23,7 +25,7 @@ def write_bytes(path: Path, content: bytes, *, mode: int = 0o666, durable: bool 
     """
     # The random part keeps two writers apart, also threads and processes with the same number.
     # O_EXCL: a link that somebody else put there is not followed.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -65,6 +67,8 @@ class HashingWriter:
         self.path = path
         self.size_bytes = 0
         self._error: OSError | None = None
+        import hashlib
+
         self._sha256 = hashlib.sha256()
         # Unbuffered: a buffer would write at close, when nobody can be told of a full disk.
         self._file = path.open("xb", buffering=0)
@@ -124,6 +128,8 @@ def sync_path(path: Path) -> None:
 
 def sha256_of(path: Path) -> str:
     """sha256 of a file's content in hexadecimal, read in chunks."""
+    import hashlib
+
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -131,9 +137,35 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def read_tail(path: Path, limit_bytes: int) -> bytes:
+    """The end of a file, at most limit_bytes of it. Raises OSError."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - limit_bytes))
+        return file.read(limit_bytes)
+
+
+def tail_offset(file: BinaryIO | io.FileIO, lines: int) -> int:
+    """Offset of the last `lines` whole lines. With 0 lines: of what follows the last newline."""
+    position = file.seek(0, os.SEEK_END)
+    # The newline that ends the first wanted line's predecessor.
+    wanted = lines + 1
+    while position > 0:
+        start = max(0, position - _BLOCK_BYTES)
+        file.seek(start)
+        block = file.read(position - start)
+        cut = len(block)
+        while (cut := block.rfind(b"\n", 0, cut)) >= 0:
+            wanted -= 1
+            if wanted == 0:
+                return start + cut + 1
+        position = start
+    return 0
+
+
 def free_bytes(folder: Path) -> int:
     """Free space on the disk of a folder, which need not exist yet."""
-    return shutil.disk_usage(nearest_folder(folder)).free
+    found = os.statvfs(nearest_folder(folder))
+    return found.f_bavail * found.f_frsize
 
 
 def nearest_folder(folder: Path) -> Path:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
 import shutil
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from yoked.core.faults import fault
+from yoked.core.fs import write_bytes
 from yoked.errors import FleetError
 from yoked.fleet.model import HERE, Device, Fleet, Host
 from yoked.fleet.trust import require_trusted
@@ -299,19 +298,9 @@ def write_fleet(path: Path, text: str, *, force: bool = False) -> Path | None:
     kept = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)
-            if path.exists():
-                kept = Path(shutil.copy2(path, path.with_name(f"{path.name}.old")))
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        if path.exists():
+            kept = Path(shutil.copy2(path, path.with_name(f"{path.name}.old")))
+        write_bytes(path, text.encode(), mode=0o644)
     except OSError as problem:
         raise fault("fleet-unwritable", path=path, reason=problem.strerror) from problem
     return kept

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from yoked.core.faults import fault
-from yoked.core.fs import write_bytes
+from yoked.core.fs import read_json, write_bytes
 from yoked.errors import FleetError
 from yoked.fleet.model import Fleet
 from yoked.paths import private_folder, state_root
@@ -165,10 +165,9 @@ def _read(entry: Path) -> dict[str, object] | None:
         # One that somebody else put there says nothing of what we agreed to.
         if entry.lstat().st_uid != os.geteuid():
             return None
-        found = json.loads(entry.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except OSError:
         return None
-    return found if isinstance(found, dict) else None
+    return read_json(entry)
 
 
 def _entry(path: Path) -> Path:

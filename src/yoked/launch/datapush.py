@@ -5,14 +5,13 @@ A data set's folder is named by what it is made of, so its name says whether a h
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from yoked.agent.artefacts import cpu_type, kernel_keys
 from yoked.agent.folders import FILE, LABEL, pack_entries
-from yoked.core.fs import sha256_of
+from yoked.core.fs import read_json, sha256_of
 from yoked.errors import DataError, UsageError
 from yoked.launch.blobs import Progress, push_blobs, unreadable
 from yoked.paths import cache_root
@@ -87,15 +86,12 @@ def _push_folder(
 
 def _read_manifest(folder: Path) -> Mapping[str, Any]:
     path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_bytes())
-        if not isinstance(manifest, dict):
-            raise TypeError("no object")
-    except (OSError, ValueError, TypeError) as problem:
+    manifest = read_json(path)
+    if manifest is None:
         raise DataError(
-            f"{folder} holds no prepared data: {MANIFEST} cannot be read ({problem})",
+            f"{folder} holds no prepared data: {MANIFEST} is missing, or is no JSON object",
             fix=f"yoked data prepare {folder}, or yoked data list for what is there",
-        ) from problem
+        )
     return manifest
 
 

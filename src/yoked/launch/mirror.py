@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from os import SEEK_END
@@ -20,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from yoked.core.faults import fault
+from yoked.core.fs import free_bytes, sha256_of
 from yoked.errors import CheckpointError, HostError, UsageError
 from yoked.journal import cut_torn_line
 from yoked.launch.listing import (
@@ -221,8 +221,7 @@ def _require_room(client: AgentClient, here: Path, todo: list[tuple[str, int]]) 
         raise fault("run-too-many-files", host=client.host, files=len(todo), most=_MOST_FILES)
     # What a file that grows has here already does not come again.
     needed = sum(max(0, size - _grown_bytes(here / name)) for name, size in todo)
-    there_is = next(folder for folder in (here, *here.absolute().parents) if folder.is_dir())
-    free = shutil.disk_usage(there_is).free
+    free = free_bytes(here.absolute())
     if needed > free:
         raise fault(
             "disk-full-here", here=here, needed=format_bytes(needed), free=format_bytes(free)
@@ -237,8 +236,7 @@ def _same(path: Path, size: int, sha256: str | None) -> bool:
     if not path.is_file():
         return False
     if sha256 is not None:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+        return sha256_of(path) == sha256
     # Of equal length is equal: journals and logs only grow. The rest, run.json and result.json,
     # is small and read again.
     return path.suffix != ".json" and path.stat().st_size == size

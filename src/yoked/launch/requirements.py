@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import sys
 import threading
 import tomllib
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import yoked
 from yoked.core.faults import fault
+from yoked.core.fs import write_bytes
 from yoked.paths import cache_root, private_folder
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ def _train_requirements() -> tuple[str, ...]:
     # It only saves time: a cache may well be read-only.
     with contextlib.suppress(OSError):
         private_folder(memory.parent)
-        temporary = memory.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        temporary.replace(memory)
+        write_bytes(memory, "".join(f"{line}\n" for line in lines).encode(), durable=False)
     return lines
 
 

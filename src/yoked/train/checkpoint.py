@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from yoked.core.fs import free_bytes
 from yoked.errors import CheckpointError
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
@@ -223,7 +223,7 @@ class CheckpointStore:
 
     def _require_room(self, step: int, needed_bytes: int) -> None:
         with self._disk_errors(step, needed_bytes):
-            if shutil.disk_usage(self.folder).free < needed_bytes:
+            if free_bytes(self.folder) < needed_bytes:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
     @contextlib.contextmanager
@@ -247,14 +247,14 @@ class CheckpointStore:
             return CheckpointError(
                 f"{what}: {error.strerror} ({kept}).", fix="make the folder writable"
             )
-        free_bytes = shutil.disk_usage(self.folder).free
-        room = f"it needs {format_bytes(needed_bytes)}, {format_bytes(free_bytes)} are free"
+        free = free_bytes(self.folder)
+        room = f"it needs {format_bytes(needed_bytes)}, {format_bytes(free)} are free"
         if error.errno == errno.EFBIG:
             return CheckpointError(
                 f"{what}: a limit on the size of files stops it; {room} ({kept}).",
                 fix="raise the limit (`ulimit -f unlimited`)",
             )
-        missing_bytes = max(needed_bytes - free_bytes, 0)
+        missing_bytes = max(needed_bytes - free, 0)
         return CheckpointError(
             f"{what}: the disk is full; {room} ({kept}).",
             fix=(

@@ -84,7 +84,7 @@ def test_small_files_arrive_together_and_cannot_be_written_to() -> None:
 
 
 class Synced:
-    """Takes the place of os.fsync. before_sync: asked at each; told: what it said, by inode."""
+    """Replaces os.fsync. told: what before_sync said at the first call for an inode."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, before_sync: Callable[[], object]) -> None:
         self.told: dict[int, object] = {}
@@ -93,7 +93,7 @@ class Synced:
         monkeypatch.setattr(os, "sync", self._refuse)
 
     def _fsync(self, descriptor: int) -> None:
-        self.told[os.fstat(descriptor).st_ino] = self._before_sync()
+        self.told.setdefault(os.fstat(descriptor).st_ino, self._before_sync())
 
     def _refuse(self) -> None:
         raise AssertionError("the whole machine would wait for its disks")

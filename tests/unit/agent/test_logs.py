@@ -19,7 +19,7 @@ from tests.unit.agent.job_acts import (
 )
 
 from yoked.agent.jobfolder import JobFolder
-from yoked.agent.logs import LogReader, tail_offset
+from yoked.agent.logs import LogReader
 from yoked.agent.logtimes import LogTimes, Notes
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import Here
@@ -166,20 +166,6 @@ def test_notes_go_on_where_a_killed_supervisor_left_off(job: JobFolder) -> None:
         times.close()
 
     assert [end for _, end in Notes(job.logs / "0.0.times", "o").more()] == [4, 8]
-
-
-@given(content=st.binary(max_size=200), count=st.integers(0, 20))
-@settings(max_examples=50, deadline=None)
-def test_a_tail_has_as_many_whole_lines_as_were_asked_for(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, count: int
-) -> None:
-    path = tmp_path_factory.mktemp("tail") / "log"
-    path.write_bytes(content)
-
-    tail = content[tail_offset(path, count) :]
-
-    assert content.endswith(tail)
-    assert tail.count(b"\n") == min(count, content.count(b"\n"))
 
 
 @given(cuts=st.lists(st.integers(0, 60), max_size=5), content=st.text("ab\n", max_size=60))

@@ -8,12 +8,16 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from yoked.core.fs import (
     HashingWriter,
     free_bytes,
     read_json,
+    read_tail,
     sha256_of,
+    tail_offset,
     write_bytes,
     write_json,
 )
@@ -98,7 +102,7 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
 def test_a_link_under_the_temporary_name_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yoked.core.fs.secrets.token_hex", lambda count: "0" * 2 * count)
+    monkeypatch.setattr("yoked.core.fs.os.urandom", bytes)
     (tmp_path / ".run.json.00000000.tmp").symlink_to(tmp_path / "elsewhere")
 
     with pytest.raises(FileExistsError):
@@ -194,6 +198,31 @@ def test_a_hashed_file_raises_its_first_error_and_leaves_out_no_byte(tmp_path: P
 
     assert disk.taken == b"abc"
     assert whole.size_bytes == 3
+
+
+@given(content=st.binary(max_size=200), count=st.integers(0, 20))
+@settings(max_examples=50, deadline=None)
+def test_a_tail_has_as_many_whole_lines_as_were_asked_for(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, count: int
+) -> None:
+    path = tmp_path_factory.mktemp("tail") / "log"
+    path.write_bytes(content)
+
+    with path.open("rb") as file:
+        tail = content[tail_offset(file, count) :]
+
+    assert content.endswith(tail)
+    assert tail.count(b"\n") == min(count, content.count(b"\n"))
+
+
+@pytest.mark.parametrize(("limit_bytes", "tail"), [(0, b""), (3, b"efg"), (100, b"abcdefg")])
+def test_the_end_of_a_file_is_read_up_to_a_limit(
+    tmp_path: Path, limit_bytes: int, tail: bytes
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"abcdefg")
+
+    assert read_tail(path, limit_bytes) == tail
 
 
 def test_free_space_is_known_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
