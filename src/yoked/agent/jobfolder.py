@@ -28,8 +28,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yoked.agent.processes import Process, boot_id
 from yoked.core.fs import read_json, read_tail, write_bytes
+from yoked.core.proc import ProcessId, boot_id
 from yoked.errors import JobError
 from yoked.paths import state_root
 
@@ -81,12 +81,12 @@ class JobFolder(NamedTuple):
         return str(self.read("job.json").get("launch_id", ""))
 
     @property
-    def host_program(self) -> Process | None:
+    def host_program(self) -> ProcessId | None:
         """The host program, which may have ended; None before it was started, or another boot."""
         record = self.read("supervisor.json")
         if not record.get("host_program") or record.get("boot_id") != boot_id():
             return None
-        return Process.from_dict(record["host_program"])
+        return ProcessId.from_dict(record["host_program"])
 
     @property
     def was_started(self) -> bool:

@@ -30,8 +30,8 @@ from yoked.agent.jobfolder import (
     last_lines,
 )
 from yoked.agent.jobstatus import keep_supervised
-from yoked.agent.processes import Process, kill_all
 from yoked.agent.server import Call
+from yoked.core.proc import ProcessId, kill_all
 from yoked.errors import JobError, YokedError
 from yoked.paths import private_folder
 
@@ -286,7 +286,7 @@ def _abort(job: JobFolder) -> bool:
         return False
     if record:
         # It frees the name first, and then removes what had it.
-        supervisor = Process.from_dict(record)
+        supervisor = ProcessId.from_dict(record)
         _await(lambda: not supervisor.alive)
     _untether(launch_id)
     job.remove()

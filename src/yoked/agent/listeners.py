@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from yoked.agent.jobfolder import ACTIVE, JobFolder, all_jobs
-from yoked.agent.processes import FOLDER_VARIABLE, LAUNCH_VARIABLE, Process, all_processes
 from yoked.agent.server import Call
+from yoked.core.proc import FOLDER_VARIABLE, LAUNCH_VARIABLE, ProcessId, all_processes
 
 _LISTENING = "0A"
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
@@ -106,7 +106,7 @@ def listening_sockets(port: int | None = None) -> dict[int, int]:
     return found
 
 
-def ports_of(process: Process) -> list[int]:
+def ports_of(process: ProcessId) -> list[int]:
     """The ports on which a process listens."""
     held = socket_inodes(process)
     return sorted(
@@ -134,7 +134,7 @@ def local_port(fields: list[str]) -> int:
     return int(fields[1].rpartition(":")[2], 16)
 
 
-def socket_inodes(process: Process) -> set[int]:
+def socket_inodes(process: ProcessId) -> set[int]:
     """The sockets that a process holds; none where we may not look."""
     folder = f"/proc/{process.pid}/fd"
     found: set[int] = set()
@@ -152,7 +152,7 @@ def socket_inodes(process: Process) -> set[int]:
     return found
 
 
-def describe_owner(process: Process) -> dict[str, Any]:
+def describe_owner(process: ProcessId) -> dict[str, Any]:
     """Number, start, command and user of a process; and the run and launch that it is of, and
     whether that is over. None: it is not ours.
     """
@@ -173,7 +173,7 @@ def describe_owner(process: Process) -> dict[str, Any]:
     }
 
 
-def is_left_behind(process: Process, environment: Mapping[str, str]) -> bool:
+def is_left_behind(process: ProcessId, environment: Mapping[str, str]) -> bool:
     """Whether a process is of a launch that is over, or has no job any more.
 
     The folder is told by the process itself: jobs of another state folder are as good as ours,

@@ -13,8 +13,8 @@ from typing import Any
 from yoked.agent.jobfolder import half_removed
 from yoked.agent.jobstatus import size_bytes
 from yoked.agent.listeners import is_left_behind, ports_of
-from yoked.agent.processes import LAUNCH_VARIABLE, Process, all_processes
 from yoked.agent.server import Call
+from yoked.core.proc import LAUNCH_VARIABLE, ProcessId, all_processes
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - it is only looked into
 # torch names its blocks after the process that made them.
@@ -47,7 +47,7 @@ def answer_job_sweep(call: Call) -> list[dict[str, Any]]:
     return found
 
 
-def stale_processes() -> list[tuple[Process, dict[str, str]]]:
+def stale_processes() -> list[tuple[ProcessId, dict[str, str]]]:
     """Processes of launches that have no job any more, with their environments."""
     told = ((process, process.environment()) for process in all_processes())
     return [each for each in told if is_left_behind(*each)]
@@ -63,7 +63,7 @@ def stale_shared_memory() -> list[Path]:
                 if (
                     found
                     and path.stat().st_uid == os.getuid()
-                    and Process.of(int(found[1])) is None
+                    and ProcessId.of(int(found[1])) is None
                 ):
                     blocks.append(path)
     if not blocks:
@@ -72,7 +72,7 @@ def stale_shared_memory() -> list[Path]:
     return [path for path in blocks if str(path) not in mapped]
 
 
-def _reap(process: Process, environment: dict[str, str], *, kill: bool) -> dict[str, Any]:
+def _reap(process: ProcessId, environment: dict[str, str], *, kill: bool) -> dict[str, Any]:
     shown = {
         "pid": process.pid,
         "run": environment.get("YOKED_RUN", ""),

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yoked.agent.ask import text
-from yoked.agent.processes import LAUNCH_VARIABLE, Process, all_processes
 from yoked.agent.reap import stale_processes
+from yoked.core.proc import LAUNCH_VARIABLE, ProcessId, all_processes
 
 # Set for what the doctor itself starts.
 DOCTOR_VARIABLE = "YOKED_DOCTOR"
@@ -34,7 +34,7 @@ _ADOPTERS = ("systemd", "init", "hostinit", "tini", "dumb-init", "launchd")
 class _Sight(NamedTuple):
     """A process with what it used in the sample."""
 
-    process: Process
+    process: ProcessId
     ppid: int
     cores: float
     memory_bytes: int
@@ -118,7 +118,7 @@ def _is_left_behind(seen: _Sight) -> bool:
 def _is_adopted(ppid: int) -> bool:
     if text(Path(f"/proc/{ppid}/comm")) in _ADOPTERS:
         return True
-    first = Process.of(1) if ppid == 1 else None
+    first = ProcessId.of(1) if ppid == 1 else None
     return first is not None and not starts_ranks(first.command())
 
 
@@ -154,7 +154,7 @@ def _parent(pid: int) -> int | None:
     return int(fields[1]) if fields and fields[0] not in "ZX" else None
 
 
-def _age_s(process: Process) -> float | None:
+def _age_s(process: ProcessId) -> float | None:
     words = text(Path("/proc/uptime")).split()
     if not words:
         return None

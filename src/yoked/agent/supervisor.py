@@ -20,10 +20,10 @@ from typing import Any
 from yoked.agent.awake import Awake, inhibitor_argv
 from yoked.agent.jobfolder import JobFolder
 from yoked.agent.logtimes import LogTimes
-from yoked.agent.processes import (
+from yoked.core.proc import (
     FOLDER_VARIABLE,
     LaunchProcesses,
-    Process,
+    ProcessId,
     boot_id,
     kill_all,
 )
@@ -66,7 +66,7 @@ def supervise(folder: Path) -> int:
 class HostProgram:
     """The host program. child: None when a supervisor before us started it."""
 
-    def __init__(self, process: Process | None, child: subprocess.Popen[bytes] | None) -> None:
+    def __init__(self, process: ProcessId | None, child: subprocess.Popen[bytes] | None) -> None:
         self._process = process
         self._child = child
 
@@ -102,7 +102,7 @@ def _begin(job: JobFolder) -> HostProgram | None:
             "end.json", {"exit_status": 127, "signal": None, "time_s": time.time(), "error": said}
         )
         return None
-    process = Process.of(child.pid)
+    process = ProcessId.of(child.pid)
     _record(job, process)
     return HostProgram(process, child)
 
@@ -113,8 +113,8 @@ def _take_over(job: JobFolder) -> HostProgram:
     return HostProgram(process, None)
 
 
-def _record(job: JobFolder, program: Process | None) -> None:
-    own = Process.of(os.getpid())
+def _record(job: JobFolder, program: ProcessId | None) -> None:
+    own = ProcessId.of(os.getpid())
     assert own is not None
     former = job.read("supervisor.json").get("host_program")
     job.write(

@@ -23,7 +23,7 @@ from typing import Any
 
 from yoked import errors
 from yoked.agent.jobfolder import ACTIVE, JobFolder, all_jobs, jobs_root
-from yoked.agent.processes import has_proc
+from yoked.core.proc import has_proc
 from yoked.errors import HostError, JobError, UsageError, YokedError
 from yoked.fleet.model import HERE, Fleet, Host
 from yoked.launch.attach import JobEnd, View

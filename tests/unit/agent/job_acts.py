@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.agent.jobfolder import JobFolder, all_jobs
-from yoked.agent.processes import kill_all
+from yoked.core.proc import kill_all
 from yoked.remote.client import AgentClient
 
 DEADLINE_S = 20.0

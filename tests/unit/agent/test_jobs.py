@@ -31,8 +31,8 @@ from yoked.agent import jobs
 from yoked.agent.folders import checkout_tree
 from yoked.agent.jobfolder import JobFolder
 from yoked.agent.listeners import listening_sockets
-from yoked.agent.processes import Process, processes_of
 from yoked.agent.server import Call, Server
+from yoked.core.proc import ProcessId, processes_of
 from yoked.errors import JobError
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import Here
@@ -395,9 +395,9 @@ def test_a_process_of_another_launch_or_start_gets_no_signal(root: Path) -> None
         assert process.stdout is not None
         process.stdout.readline()
         try:
-            found = Process.of(process.pid)
+            found = ProcessId.of(process.pid)
             assert found is not None
-            later = Process(found.pid, found.start_ticks + 1)
+            later = ProcessId(found.pid, found.start_ticks + 1)
 
             assert not found.signal(9, "ours")
             assert not later.signal(9, "theirs")

@@ -13,7 +13,7 @@ from tests.unit.agent.test_sockets import DEADLINE_S, TOKEN, dial, listening
 
 from yoked.agent import listening as module
 from yoked.agent.listeners import rows, socket_inodes
-from yoked.agent.processes import Process
+from yoked.core.proc import ProcessId
 
 EVERYWHERE = ("00000000", "0" * 32)
 LISTENING = "0A"
@@ -21,7 +21,7 @@ LISTENING = "0A"
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's table of sockets is Linux's")
 def test_a_listener_is_on_each_address_and_never_on_all() -> None:
-    own = Process.of(os.getpid())
+    own = ProcessId.of(os.getpid())
     assert own is not None
     with listening(more=[0]) as listener:
         held = socket_inodes(own)

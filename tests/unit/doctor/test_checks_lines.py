@@ -14,7 +14,7 @@ import pytest
 from tests.unit.doctor.builders import ADDRESS, PYTHON, change, home, told, unreached
 from tests.unit.doctor.troubles import said
 
-from yoked.agent.processes import Process
+from yoked.core.proc import ProcessId
 from yoked.doctor.causes import findings_of
 from yoked.doctor.fixing import Book, Repair, Said, carry_out, take_back
 from yoked.doctor.repairs.files import rewrite_file
@@ -304,7 +304,7 @@ def test_a_line_that_fails_half_way_leaves_the_file_as_it_was(tmp_path: Path) ->
 
 def test_a_process_is_ended_only_if_it_began_when_it_did(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as meant, subprocess.Popen(["sleep", "60"]) as other:
-        known = Process.of(meant.pid)
+        known = ProcessId.of(meant.pid)
         assert known is not None
         gone = {"pid": 2**22 - 1, "start_ticks": 5}
         later = {"pid": other.pid, "start_ticks": known.start_ticks - 100}
@@ -362,7 +362,7 @@ def test_a_shell_is_given_to_one_user_and_only_where_his_lets_nobody_in(tmp_path
 
 
 def known(pid: int) -> dict[str, int]:
-    found = Process.of(pid)
+    found = ProcessId.of(pid)
     assert found is not None
     return found.to_dict()
 

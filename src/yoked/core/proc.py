@@ -20,20 +20,20 @@ _DEAD_STATES = "ZX"
 _POLL_S = 0.02
 
 
-class Process(NamedTuple):
+class ProcessId(NamedTuple):
     """A process by its number and its start, in clock ticks since the machine booted."""
 
     pid: int
     start_ticks: int
 
     @classmethod
-    def of(cls, pid: int) -> Process | None:
+    def of(cls, pid: int) -> ProcessId | None:
         """The process that has this number now; None when there is none."""
         fields = _stat(pid)
         return None if fields is None else cls(pid, int(fields[_START]))
 
     @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> Process:
+    def from_dict(cls, content: dict[str, Any]) -> ProcessId:
         """What `to_dict` wrote."""
         return cls(int(content["pid"]), int(content["start_ticks"]))
 
@@ -148,16 +148,16 @@ def has_proc() -> bool:
     return (_PROC / "self" / "stat").exists()
 
 
-def all_processes() -> Iterator[Process]:
+def all_processes() -> Iterator[ProcessId]:
     """Every process that runs now; none where there is no /proc, and so no job of ours."""
     if not has_proc():
         return
     for entry in os.listdir(_PROC):  # noqa: PTH208 - names are all that is wanted, of hundreds
-        if entry.isdigit() and (process := Process.of(int(entry))) is not None:
+        if entry.isdigit() and (process := ProcessId.of(int(entry))) is not None:
             yield process
 
 
-def processes_of(launch_id: str) -> list[Process]:
+def processes_of(launch_id: str) -> list[ProcessId]:
     """The processes of a launch."""
     return [process for process in all_processes() if process.belongs_to(launch_id)]
 
@@ -177,9 +177,9 @@ class LaunchProcesses:
 
     def __init__(self, launch_id: str) -> None:
         self._launch_id = launch_id
-        self._known: dict[Process, bool] = {}
+        self._known: dict[ProcessId, bool] = {}
 
-    def scan(self) -> list[Process]:
+    def scan(self) -> list[ProcessId]:
         """Those that run now."""
         known = {}
         for process in all_processes():
