@@ -23,10 +23,10 @@ from typing import Any
 
 import census
 
+from yoked.core.proc import ProcessId
 from yoked.lab import shaping, tools
 from yoked.lab.host import LabHost
 from yoked.lab.lab import Lab, labs_folder
-from yoked.lab.process import ProcessId
 from yoked.lab.topology_load import load
 
 HERE = Path(__file__).parent

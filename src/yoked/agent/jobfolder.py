@@ -86,7 +86,7 @@ class JobFolder(NamedTuple):
         record = self.read("supervisor.json")
         if not record.get("host_program") or record.get("boot_id") != boot_id():
             return None
-        return ProcessId.from_dict(record["host_program"])
+        return ProcessId.from_json(record["host_program"])
 
     @property
     def was_started(self) -> bool:

@@ -286,7 +286,7 @@ def _abort(job: JobFolder) -> bool:
         return False
     if record:
         # It frees the name first, and then removes what had it.
-        supervisor = ProcessId.from_dict(record)
+        supervisor = ProcessId.from_json(record)
         _await(lambda: not supervisor.alive)
     _untether(launch_id)
     job.remove()

@@ -63,7 +63,7 @@ def stale_shared_memory() -> list[Path]:
                 if (
                     found
                     and path.stat().st_uid == os.getuid()
-                    and ProcessId.of(int(found[1])) is None
+                    and not Path("/proc", found[1]).exists()
                 ):
                     blocks.append(path)
     if not blocks:

@@ -118,8 +118,10 @@ def _is_left_behind(seen: _Sight) -> bool:
 def _is_adopted(ppid: int) -> bool:
     if text(Path(f"/proc/{ppid}/comm")) in _ADOPTERS:
         return True
-    first = ProcessId.of(1) if ppid == 1 else None
-    return first is not None and not starts_ranks(first.command())
+    try:
+        return ppid == 1 and not starts_ranks(ProcessId.of(1).command())
+    except ProcessLookupError:
+        return False
 
 
 def starts_ranks(command: str) -> bool:

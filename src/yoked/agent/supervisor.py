@@ -114,17 +114,15 @@ def _take_over(job: JobFolder) -> HostProgram:
 
 
 def _record(job: JobFolder, program: ProcessId | None) -> None:
-    own = ProcessId.of(os.getpid())
-    assert own is not None
     former = job.read("supervisor.json").get("host_program")
     job.write(
         "supervisor.json",
         {
-            **own.to_dict(),
+            **ProcessId.of(os.getpid()).to_json(),
             "boot_id": boot_id(),
             "launch_id": job.launch_id,
             # One of before a restart of the machine stays on record; it is not looked for.
-            "host_program": former if program is None else program.to_dict(),
+            "host_program": former if program is None else program.to_json(),
         },
     )
 

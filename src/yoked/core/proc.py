@@ -1,4 +1,4 @@
-"""Which processes are ours: by YOKED_LAUNCH_ID in their environment and by their start time.
+"""Processes by number and start; those of a launch by YOKED_LAUNCH_ID in their environment.
 
 A number alone may have been given to another process since, and a command line proves nothing:
 somebody may run the same program by hand. Source: proc(5), pidfd_open(2).
@@ -6,10 +6,12 @@ somebody may run the same program by hand. Source: proc(5), pidfd_open(2).
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,29 +29,27 @@ class ProcessId(NamedTuple):
     start_ticks: int
 
     @classmethod
-    def of(cls, pid: int) -> ProcessId | None:
-        """The process that has this number now; None when there is none."""
-        fields = _stat(pid)
-        return None if fields is None else cls(pid, int(fields[_START]))
+    def of(cls, pid: int) -> ProcessId:
+        """The process that has this number now. Raises ProcessLookupError when there is none."""
+        return cls(pid, int(_stat(pid)[_START]))
 
     @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> ProcessId:
-        """What `to_dict` wrote."""
+    def from_json(cls, content: Mapping[str, Any]) -> ProcessId:
+        """What `to_json` wrote, maybe among other keys."""
         return cls(int(content["pid"]), int(content["start_ticks"]))
 
-    def to_dict(self) -> dict[str, int]:
-        """As the files of a job have it."""
+    def to_json(self) -> dict[str, int]:
+        """As it lies in files."""
         return {"pid": self.pid, "start_ticks": self.start_ticks}
 
     @property
     def alive(self) -> bool:
         """Whether it still runs; a zombie does not."""
-        fields = _stat(self.pid)
-        return (
-            fields is not None
-            and int(fields[_START]) == self.start_ticks
-            and fields[_STATE] not in _DEAD_STATES
-        )
+        try:
+            fields = _stat(self.pid)
+        except ProcessLookupError:
+            return False
+        return int(fields[_START]) == self.start_ticks and fields[_STATE] not in _DEAD_STATES
 
     def environment(self) -> dict[str, str]:
         """What it was started with; empty when that is not ours to read."""
@@ -70,23 +70,30 @@ class ProcessId(NamedTuple):
 
     def usage(self) -> tuple[float, int]:
         """(CPU seconds so far, resident bytes); zeros when it is gone."""
-        fields = _stat(self.pid)
-        if fields is None or int(fields[_START]) != self.start_ticks:
+        try:
+            fields = _stat(self.pid)
+        except ProcessLookupError:
+            return 0.0, 0
+        if int(fields[_START]) != self.start_ticks:
             return 0.0, 0
         ticks = int(fields[_USER]) + int(fields[_SYSTEM])
         pages = int(fields[_RESIDENT])
         return ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE")
 
-    def signal(self, number: int, launch_id: str) -> bool:
-        """Send a signal if this is still that process, and of that launch; whether it was sent."""
+    def signal(self, number: int, launch_id: str | None = None) -> bool:
+        """Send a signal if it still runs and is of the launch, if named; whether it was sent."""
+
+        def is_meant() -> bool:
+            return self.alive if launch_id is None else self.belongs_to(launch_id)
+
         try:
             handle = os.pidfd_open(self.pid)
         except (OSError, AttributeError):
             # A kernel before 5.3; or it is gone, which the check finds.
-            return self.belongs_to(launch_id) and _kill(self.pid, number)
+            return is_meant() and _kill(self.pid, number)
         try:
             # The handle is of whoever has the number now; once it is checked, it stays with him.
-            if not self.belongs_to(launch_id):
+            if not is_meant():
                 return False
             signal.pidfd_send_signal(handle, number)
         except OSError:
@@ -95,6 +102,27 @@ class ProcessId(NamedTuple):
             return True
         finally:
             os.close(handle)
+
+    def wait(self, deadline_s: float) -> bool:
+        """Wait until it has ended; whether it has. Needs a kernel from 5.3 on."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except OSError:
+            return True
+        try:
+            return not self.alive or bool(select.select([handle], [], [], deadline_s)[0])
+        finally:
+            os.close(handle)
+
+    def kill(self, deadline_s: float = 5.0) -> bool:
+        """SIGKILL, then wait until it is gone; whether it is."""
+        self.signal(signal.SIGKILL)
+        return self.wait(deadline_s)
+
+    def terminate(self, deadline_s: float) -> bool:
+        """SIGTERM, time to end in good order, then SIGKILL; whether it is gone."""
+        self.signal(signal.SIGTERM)
+        return self.wait(deadline_s) or self.kill()
 
     def belongs_to(self, launch_id: str) -> bool:
         """Whether it is of that launch, on this very host, and runs."""
@@ -122,11 +150,11 @@ class ProcessId(NamedTuple):
 _STATE, _USER, _SYSTEM, _START, _RESIDENT = 0, 11, 12, 19, 21
 
 
-def _stat(pid: int) -> list[str] | None:
+def _stat(pid: int) -> list[str]:
     try:
         content = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
-        return None
+        raise ProcessLookupError(pid) from None
     # A name may hold blanks and parentheses; nothing after it does.
     return content.rpartition(")")[2].split()
 
@@ -153,8 +181,9 @@ def all_processes() -> Iterator[ProcessId]:
     if not has_proc():
         return
     for entry in os.listdir(_PROC):  # noqa: PTH208 - names are all that is wanted, of hundreds
-        if entry.isdigit() and (process := ProcessId.of(int(entry))) is not None:
-            yield process
+        if entry.isdigit():
+            with contextlib.suppress(ProcessLookupError):
+                yield ProcessId.of(int(entry))
 
 
 def processes_of(launch_id: str) -> list[ProcessId]:

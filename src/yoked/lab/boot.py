@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.fleet.file import read_fleet
 from yoked.fleet.trust import remember
@@ -24,7 +25,7 @@ from yoked.lab import network, shaping, ssh, tools
 from yoked.lab.cgroups import Cgroups
 from yoked.lab.hostgroup import HostGroup
 from yoked.lab.inside import Inside
-from yoked.lab.process import ProcessId, own_program
+from yoked.lab.process import own_program
 from yoked.lab.state import LabState
 from yoked.lab.topology import Host
 

@@ -17,8 +17,8 @@ import sys
 from ipaddress import ip_address
 from pathlib import Path
 
+from yoked.core.proc import ProcessId
 from yoked.lab import syscalls
-from yoked.lab.process import ProcessId
 
 # Packets that ask for a connection, after the first: 1 and 3 s later; given up after 7 s.
 _SYN_AGAIN = 2

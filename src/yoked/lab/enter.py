@@ -15,9 +15,9 @@ import signal
 import sys
 from typing import Any
 
+from yoked.core.proc import ProcessId
 from yoked.lab import syscalls
 from yoked.lab.hostinit import as_user, restore_signals
-from yoked.lab.process import ProcessId
 
 NOT_ENTERED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab.hostgroup import HostGroup
 from yoked.lab.inside import Inside
-from yoked.lab.process import ProcessId, own_program
+from yoked.lab.process import own_program
 from yoked.lab.ssh import ALWAYS_SET, LOGIN_PATH
 from yoked.lab.topology import Host
 

@@ -9,9 +9,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab import syscalls
-from yoked.lab.process import ProcessId
 
 # Where the tools are, also for people whose PATH lacks these.
 TOOL_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"

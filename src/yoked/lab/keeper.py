@@ -25,9 +25,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab import cgroups, syscalls
-from yoked.lab.process import ProcessId
 
 # The PID namespace is made by the parent: it begins with the next child.
 NAMESPACES = (

@@ -21,12 +21,13 @@ from typing import Self
 
 from filelock import FileLock
 
+from yoked.core.proc import ProcessId
 from yoked.errors import LabError, UsageError
 from yoked.lab import boot, cgroups
 from yoked.lab.host import LabHost
 from yoked.lab.inside import Inside
 from yoked.lab.keeper import KEEP, remove_folder
-from yoked.lab.process import ProcessId, own_program
+from yoked.lab.process import own_program
 from yoked.lab.shaping import Features
 from yoked.lab.state import LabState, known
 from yoked.lab.topology import Topology, from_json

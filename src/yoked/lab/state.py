@@ -11,12 +11,12 @@ from typing import Any
 
 from filelock import FileLock
 
+from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab import cgroups
 from yoked.lab.host import LabHost
 from yoked.lab.hostgroup import HostGroup
 from yoked.lab.inside import Inside
-from yoked.lab.process import ProcessId
 from yoked.lab.shaping import Features
 from yoked.lab.topology import Topology, to_json
 

@@ -292,7 +292,7 @@ def test_a_job_that_was_started_survives_its_controller(root: Path) -> None:
 
     assert program is not None
     assert program.alive
-    assert (found["state"], found["host_program"]) == ("running", program.to_dict())
+    assert (found["state"], found["host_program"]) == ("running", program.to_json())
 
 
 def test_a_killed_supervisor_leaves_the_job_unharmed_and_is_replaced(
@@ -396,7 +396,6 @@ def test_a_process_of_another_launch_or_start_gets_no_signal(root: Path) -> None
         process.stdout.readline()
         try:
             found = ProcessId.of(process.pid)
-            assert found is not None
             later = ProcessId(found.pid, found.start_ticks + 1)
 
             assert not found.signal(9, "ours")

@@ -22,7 +22,6 @@ LISTENING = "0A"
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's table of sockets is Linux's")
 def test_a_listener_is_on_each_address_and_never_on_all() -> None:
     own = ProcessId.of(os.getpid())
-    assert own is not None
     with listening(more=[0]) as listener:
         held = socket_inodes(own)
         places = {

@@ -305,11 +305,10 @@ def test_a_line_that_fails_half_way_leaves_the_file_as_it_was(tmp_path: Path) ->
 def test_a_process_is_ended_only_if_it_began_when_it_did(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as meant, subprocess.Popen(["sleep", "60"]) as other:
         known = ProcessId.of(meant.pid)
-        assert known is not None
         gone = {"pid": 2**22 - 1, "start_ticks": 5}
         later = {"pid": other.pid, "start_ticks": known.start_ticks - 100}
 
-        done = run(kill_line([gone, known.to_dict(), later]), tmp_path)
+        done = run(kill_line([gone, known.to_json(), later]), tmp_path)
 
         assert (done.returncode, done.stderr) == (0, "")
         assert meant.wait(10) == -9
@@ -363,8 +362,7 @@ def test_a_shell_is_given_to_one_user_and_only_where_his_lets_nobody_in(tmp_path
 
 def known(pid: int) -> dict[str, int]:
     found = ProcessId.of(pid)
-    assert found is not None
-    return found.to_dict()
+    return found.to_json()
 
 
 NETWORK = """

@@ -1,117 +1,12 @@
+"""Programs of the lab start on their own."""
+
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 
 import pytest
 
-from yoked.lab.process import ProcessId, own_program
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes as Linux has them")
-DEADLINE_S = 30.0
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)\n"
-
-
-@pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(["sleep", "1000"], text=True) as process:
-        yield process
-        process.kill()
-
-
-def deaf() -> subprocess.Popen[str]:
-    """A process that does not hear SIGTERM."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{DEAF}time.sleep(1000)"], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    return process
-
-
-def test_a_running_process_is_alive(sleeper: subprocess.Popen[str]) -> None:
-    assert ProcessId.of(sleeper.pid).alive
-
-
-def test_a_process_that_ended_and_was_not_collected_is_not_alive() -> None:
-    with subprocess.Popen(["true"]) as process:
-        known = ProcessId.of(process.pid)
-        # Ended, but a zombie until somebody waits for it.
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-
-        assert not known.alive
-
-
-def test_a_process_with_a_number_used_before_is_another(sleeper: subprocess.Popen[str]) -> None:
-    known = ProcessId.of(sleeper.pid)
-    earlier = ProcessId(known.pid, known.start_ticks - 1)
-
-    assert not earlier.alive
-    assert earlier.kill()
-    assert earlier.terminate(DEADLINE_S)
-    assert earlier.wait(DEADLINE_S)
-    assert sleeper.poll() is None
-
-
-def test_a_process_that_never_was_is_told() -> None:
-    # Above what the kernel gives out.
-    never = 2**22 + 1
-
-    with pytest.raises(ProcessLookupError):
-        ProcessId.of(never)
-    assert not ProcessId(never, 1).alive
-    assert ProcessId(never, 1).kill()
-
-
-def test_a_process_comes_back_from_json(sleeper: subprocess.Popen[str]) -> None:
-    known = ProcessId.of(sleeper.pid)
-
-    assert ProcessId.from_json({**known.to_json(), "more": 1}) == known
-
-
-def test_kill_returns_when_the_process_is_gone(sleeper: subprocess.Popen[str]) -> None:
-    known = ProcessId.of(sleeper.pid)
-
-    assert known.kill()
-
-    assert not known.alive
-    assert sleeper.wait() == -signal.SIGKILL
-
-
-def test_terminate_asks_first(sleeper: subprocess.Popen[str]) -> None:
-    assert ProcessId.of(sleeper.pid).terminate(DEADLINE_S)
-
-    assert sleeper.wait() == -signal.SIGTERM
-
-
-def test_terminate_ends_also_what_does_not_listen() -> None:
-    with deaf() as process:
-        assert ProcessId.of(process.pid).terminate(0.05)
-
-        assert process.wait() == -signal.SIGKILL
-
-
-def test_waiting_for_one_that_goes_on_ends_with_the_deadline(
-    sleeper: subprocess.Popen[str],
-) -> None:
-    assert not ProcessId.of(sleeper.pid).wait(0.01)
-
-
-def test_a_name_with_a_parenthesis_does_not_confuse() -> None:
-    program = "import ctypes; ctypes.CDLL(None).prctl(15, b') Z 1 (', 0, 0, 0); print(flush=True)"
-    with subprocess.Popen(
-        [sys.executable, "-c", f"{program}; import time; time.sleep(1000)"],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-
-        assert ProcessId.of(process.pid).alive
-        process.kill()
+from yoked.lab.process import own_program
 
 
 @pytest.mark.parametrize("name", ["keeper", "hostinit", "enter", "connect"])

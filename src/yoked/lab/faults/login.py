@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab import ssh
 from yoked.lab.faults.base import Act, Fault, Words
 from yoked.lab.faults.processes import is_ssh_server, send
 from yoked.lab.faults.textfiles import TextFileFault
-from yoked.lab.process import ProcessId
 
 if TYPE_CHECKING:
     from yoked.lab.host import LabHost

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab.faults.base import Act, Fault, Words, no_rules
 from yoked.lab.faults.firewall import RENDEZVOUS_PORT
 from yoked.lab.faults.links import silence, unsilence
-from yoked.lab.process import ProcessId
 
 if TYPE_CHECKING:
     from yoked.lab.host import HostProcess, LabHost
