@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from yoked.agent.deadline import told_within
 from yoked.agent.server import Call
+from yoked.core.parallel import gather_within
 
 # By part: the module whose `part_NAME` tells it.
 PARTS = {
@@ -62,7 +62,7 @@ def answer_health(call: Call) -> dict[str, Any]:
     not); limit_s, for all of it. Gives {part: content} and untold {part: why}.
     """
     wanted: list[str] = call.args.get("parts") or list(PARTS)
-    told, untold = told_within(
+    told, untold = gather_within(
         float(call.args.get("limit_s") or LIMIT_S),
         {name: partial(_part(name), call.args) for name in wanted},
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from yoked.agent.deadline import told_within
+from yoked.core.parallel import gather_within
 
 # The resolver itself gives up after 5 s a server.
 _LIMIT_S = 1.5
@@ -25,7 +25,7 @@ def part_names(args: Mapping[str, Any]) -> dict[str, Any]:
         **{name: partial(resolve, name) for name in {own, *wanted}},
         **{f"of {address}": partial(ask_name, address) for address in addresses},
     }
-    told, untold = told_within(_LIMIT_S, acts)
+    told, untold = gather_within(_LIMIT_S, acts)
     late = {name: {"error": why, "took_s": _LIMIT_S} for name, why in untold.items()}
     named = {name: told.get(name) or {"addresses": [], **late[name]} for name in {own, *wanted}}
     return {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yoked.agent.ask import text
-from yoked.agent.deadline import told_within
+from yoked.core.parallel import gather_within
 from yoked.paths import cache_root, state_root
 
 # A folder of a server that is gone hangs whoever looks at it.
@@ -41,7 +41,7 @@ def part_folders(args: Mapping[str, Any]) -> dict[str, Any]:
     }
     if sys.platform == "darwin":
         del folders["shm"]
-    told, untold = told_within(
+    told, untold = gather_within(
         _LIMIT_S, {name: partial(describe, path) for name, path in folders.items()}
     )
     for name, why in untold.items():

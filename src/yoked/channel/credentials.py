@@ -13,11 +13,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from yoked.at_once import at_once
 from yoked.channel.names import AUTHORITY, CERTIFICATE, KEY, SECRET
 from yoked.channel.tls import node_name
 from yoked.core.faults import fault
 from yoked.core.packages import install_line, this_distribution
+from yoked.core.parallel import at_once
 from yoked.errors import YokedError
 
 # Hosts ignore dates, because their clocks may be off: openssl wants some.

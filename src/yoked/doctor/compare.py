@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from yoked.agent.folders import contents
-from yoked.at_once import at_once
+from yoked.core.parallel import at_once
 from yoked.doctor.fixing import Connect
 from yoked.errors import UsageError, YokedError
 from yoked.records.examination import Examination, HostSeen

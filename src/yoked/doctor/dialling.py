@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from yoked.at_once import at_once
+from yoked.core.parallel import at_once
 from yoked.errors import YokedError
 from yoked.fleet.choose import Candidate, kind_rank
 from yoked.fleet.discover import Agent, dialled, first_part, rounds, survey

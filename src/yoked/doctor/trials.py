@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yoked
-from yoked.at_once import at_once
 from yoked.channel.credentials import make_credentials
+from yoked.core.parallel import at_once
 from yoked.errors import YokedError
 from yoked.fleet.discover import Agent
 from yoked.records.examination import World

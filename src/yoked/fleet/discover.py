@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from yoked.at_once import at_once
 from yoked.core.faults import fault
+from yoked.core.parallel import at_once
 from yoked.errors import HostError
 from yoked.fleet.choose import Attempt, Candidate, Choice, choose, reached_by_all
 from yoked.fleet.model import Fleet, Host

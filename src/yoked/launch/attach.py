@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from yoked.core.parallel import map_hosts
 from yoked.errors import HostError, JobError, YokedError
 from yoked.launch.bootstrap.verdict import EXIT_CODES
 from yoked.launch.following import HostLog, Reconnect
-from yoked.launch.registry import Record, ask_all, join
+from yoked.launch.registry import Record, join
 from yoked.paths import LIVE_NAME
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.connect import Arrivals
@@ -318,7 +319,7 @@ class _Viewer:
             status: dict[str, Any] = client.call("job_status", run=self._run, timeout_s=_STATUS_S)
             return status
 
-        told, failures = ask_all(self._clients, ask)
+        told, failures = map_hosts(ask, self._clients)
         # A host may have an older run of this name.
         ours = {
             host: status

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from yoked.at_once import at_once
 from yoked.core.faults import fault
+from yoked.core.parallel import at_once
 from yoked.fleet.model import HERE, Host
 from yoked.launch.requirements import public_version, requirements_digest, train_requirements
 from yoked.records.shell import path_word, quoted

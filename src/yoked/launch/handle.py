@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from yoked.core.parallel import map_hosts
 from yoked.errors import JobError
 from yoked.launch.attach import JobEnd, View, follow_job
 from yoked.launch.following import Reconnect
 from yoked.launch.logs import parts_of
-from yoked.launch.registry import Record, ask_all, join
+from yoked.launch.registry import Record, join
 from yoked.launch.start import Started
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.connect import Arrivals
@@ -65,8 +66,8 @@ class RunHandle:
 
     def look(self) -> Record:
         """Ask all hosts. Raises YokedError where none has the run."""
-        told, failures = ask_all(
-            self.clients, lambda client: client.call("job_status", run=self.run)
+        told, failures = map_hosts(
+            lambda client: client.call("job_status", run=self.run), self.clients
         )
         found = [
             each
@@ -128,7 +129,7 @@ class RunHandle:
         return done
 
     def _send_stop(self, how: str) -> None:
-        ask_all(self.clients, lambda client: client.call("job_stop", run=self.run, how=how))
+        map_hosts(lambda client: client.call("job_stop", run=self.run, how=how), self.clients)
 
     def remove(self, *, kill: bool = False) -> None:
         """Remove it from its hosts; one that does not answer is for `yoked clean`.
@@ -138,9 +139,9 @@ class RunHandle:
 
         if kill:
             self._send_stop("kill")
-        ask_all(
-            self.clients,
+        map_hosts(
             lambda client: client.call(
                 "job_remove", run=self.run, launch_id=self._launch_id, timeout_s=REMOVE_S
             ),
+            self.clients,
         )

@@ -7,21 +7,19 @@ reaches them knows the same.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeVar
+from typing import Any
 
-from yoked.at_once import at_once
+from yoked.core.parallel import map_hosts
 from yoked.errors import UsageError, YokedError
 from yoked.remote.client import AgentClient
 
 # What describes a run whose hosts differ: the first of these that any of them is in.
 _SAYS_MOST = ("running", "prepared", "failed", "lost", "stopped", "interrupted", "finished")
 ACTIVE = ("running", "prepared")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -144,28 +142,11 @@ class Record:
         return self._by_node()[0]
 
 
-def ask_all(
-    clients: Mapping[str, AgentClient], ask: Callable[[AgentClient], T]
-) -> tuple[dict[str, T], dict[str, YokedError]]:
-    """Ask all hosts at once; the answers and the failures, by host."""
-    answers: dict[str, T] = {}
-    failures: dict[str, YokedError] = {}
-
-    def act(name: str) -> None:
-        try:
-            answers[name] = ask(clients[name])
-        except YokedError as problem:
-            failures[name] = problem
-
-    at_once(act, clients)
-    return {n: answers[n] for n in clients if n in answers}, failures
-
-
 def collect(
     clients: Mapping[str, AgentClient], *, sizes: bool = False
 ) -> tuple[list[Record], dict[str, YokedError]]:
     """The runs of all hosts, the newest first; and the hosts that gave no answer."""
-    told, failures = ask_all(clients, lambda client: client.call("job_list", sizes=sizes))
+    told, failures = map_hosts(lambda client: client.call("job_list", sizes=sizes), clients)
     return join(told), failures
 
 

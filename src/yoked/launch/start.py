@@ -18,9 +18,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import yoked
-from yoked.at_once import at_once
 from yoked.channel.credentials import make_credentials
 from yoked.core.faults import fault
+from yoked.core.parallel import at_once
 from yoked.errors import YokedError
 from yoked.fleet.discover import require_distinct
 from yoked.fleet.model import Fleet, Host, usable_gpus

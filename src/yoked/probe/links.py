@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
-from yoked.at_once import at_once
 from yoked.core.faults import fault
+from yoked.core.parallel import at_once
 from yoked.fleet.discover import Agent, dialled, listening, rounds
 from yoked.records.measurement import Link
 

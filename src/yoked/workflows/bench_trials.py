@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from yoked.at_once import at_once
+from yoked.core.parallel import at_once
 from yoked.errors import JobError, YokedError
 from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd

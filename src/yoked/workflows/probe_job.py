@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from yoked.at_once import at_once
+from yoked.core.parallel import at_once
 from yoked.errors import JobError
 from yoked.fleet.model import Fleet
 from yoked.launch.datapush import push_kernels

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from yoked.at_once import at_once
+from yoked.core.parallel import at_once
 from yoked.errors import UsageError
 from yoked.fleet.model import Fleet, usable_gpus
 from yoked.launch.attach import JobEnd, View

@@ -220,7 +220,7 @@ def _comparable_config(config: TrainConfig, steps: int) -> TrainConfig:
 
 def _ship(config: TrainConfig, seats: list[Seat], output: Output) -> TrainConfig:
     """Send data and kernels to every host; returns the configuration that names them there."""
-    from yoked.at_once import at_once
+    from yoked.core.parallel import at_once
     from yoked.launch.datapush import push_kernels
     from yoked.workflows.train_fleet import ship_data
 

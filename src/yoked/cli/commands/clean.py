@@ -15,14 +15,13 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from yoked.at_once import at_once
 from yoked.cli.flags import FleetFlag, JsonFlag, same_fleet
 from yoked.cli.output import Output
+from yoked.core.parallel import at_once, map_hosts
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
 from yoked.launch.handle import REMOVE_S
 from yoked.launch.hosts import Hosts, reach_hosts
-from yoked.launch.registry import ask_all
 from yoked.remote.ssh import control_folder
 from yoked.text import one_line
 from yoked.units import format_bytes, format_duration, parse_duration_s
@@ -134,11 +133,11 @@ def _again(run: str | None, older_than: str, fleet: Path | None) -> str:
 
 def _look(hosts: Hosts, age_s: float, output: Output) -> Litter:
     litter = Litter(control_sockets=list(dead_sockets(control_folder().iterdir())))
-    reaped, silent = ask_all(hosts.clients, lambda client: client.call("job_reap"))
+    reaped, silent = map_hosts(lambda client: client.call("job_reap"), hosts.clients)
     litter.silent.update(silent)
     litter.processes = {host: each["processes"] for host, each in reaped.items()}
     litter.shared_memory = {host: each["shared_memory"] for host, each in reaped.items()}
-    litter.half_removed, silent = ask_all(hosts.clients, lambda client: client.call("job_sweep"))
+    litter.half_removed, silent = map_hosts(lambda client: client.call("job_sweep"), hosts.clients)
     litter.silent.update(silent)
     for host, jobs in _listed(hosts, litter).items():
         wrong = any(abs(job["now_s"] - time.time()) > _SAME_CLOCK_S for job in jobs)
@@ -171,7 +170,7 @@ def _look_at(hosts: Hosts, run: str, fleet: Path | None) -> Litter:
 
 
 def _listed(hosts: Hosts, litter: Litter) -> dict[str, list[dict[str, Any]]]:
-    listed, silent = ask_all(hosts.clients, lambda client: client.call("job_list", sizes=True))
+    listed, silent = map_hosts(lambda client: client.call("job_list", sizes=True), hosts.clients)
     litter.silent.update(silent)
     return listed
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from yoked.at_once import at_once
+from yoked.core.parallel import at_once
 from yoked.errors import HostError, YokedError
 from yoked.table import table
 from yoked.units import format_bit_per_s, format_bytes

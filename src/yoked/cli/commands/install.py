@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from yoked.at_once import at_once
 from yoked.cli.output import Output
 from yoked.console import StageProgress
+from yoked.core.parallel import at_once
 from yoked.errors import UsageError, YokedError
 
 if TYPE_CHECKING:

@@ -235,7 +235,7 @@ class _Probe:
         )
 
     def _facts(self, clients: Mapping[str, AgentClient]) -> dict[str, Mapping[str, Any]]:
-        from yoked.at_once import at_once
+        from yoked.core.parallel import at_once
         from yoked.fleet.discover import require_distinct
 
         answers = at_once(lambda client: client.call("facts"), clients.values())
@@ -323,7 +323,7 @@ def _link_ends(
     clients: Mapping[str, AgentClient], addresses: Mapping[str, tuple[str, str]]
 ) -> list[Any]:
     """The address of each host, with the MTU of its interface."""
-    from yoked.at_once import at_once
+    from yoked.core.parallel import at_once
     from yoked.probe.links import LinkEnd
 
     def link_end(name: str) -> LinkEnd:

@@ -68,9 +68,9 @@ def command(
 
 def _listeners(hosts: Hosts) -> dict[str, list[dict[str, Any]]]:
     """Where programs of runs listen beside the address of the run, by run."""
-    from yoked.launch.registry import ask_all
+    from yoked.core.parallel import map_hosts
 
-    told, _ = ask_all(hosts.clients, lambda client: client.call("job_listeners"))
+    told, _ = map_hosts(lambda client: client.call("job_listeners"), hosts.clients)
     found: dict[str, list[dict[str, Any]]] = {}
     for host, runs in told.items():
         for run, places in runs.items():
