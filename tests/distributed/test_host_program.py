@@ -23,6 +23,7 @@ import pytest
 
 from yoked.channel.credentials import make_credentials
 from yoked.channel.names import SECRET
+from yoked.core.schema import decode
 from yoked.launch.bootstrap.verdict import HostExit
 
 pytestmark = [
@@ -117,7 +118,7 @@ class Pair:
         status = self.programs[node].wait(DEADLINE_S)
         path = self.folder(node) / "exit.json"
         assert path.exists(), self.printed(node)
-        outcome = HostExit.from_dict(json.loads(path.read_text()))
+        outcome = decode(HostExit, json.loads(path.read_text()))
         assert status == outcome.exit_code
         return outcome
 

@@ -15,6 +15,7 @@ from tests.fuzz.hostile import DEEP, JSON, near, near_bytes
 from yoked.channel.carry import Ends
 from yoked.channel.frames import WORD, FrameError, encode_bytes, encode_word
 from yoked.channel.peer import Peer
+from yoked.core.schema import decode
 from yoked.launch.bootstrap.notice import Notice
 from yoked.launch.bootstrap.verdict import Decision, Failure
 
@@ -97,6 +98,6 @@ def hear(raw: bytes, folder: Path) -> None:
 def on_word(word: dict[str, Any]) -> None:
     """What Control does with a word: it reads a notice, or counts a bad one."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        notice = Notice.from_dict(word["notices"]["1"])
+        notice = decode(Notice, word["notices"]["1"])
         # What was taken can be told to the others.
-        assert Notice.from_dict(json.loads(json.dumps(asdict(notice)))) == notice
+        assert decode(Notice, json.loads(json.dumps(asdict(notice)))) == notice

@@ -9,12 +9,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from yoked.core.schema import decode
 from yoked.errors import YokedError
 from yoked.records import answers
 from yoked.records.answers import reread
-from yoked.records.building import build
 from yoked.records.examination import Dial, Examination, HostSeen
-from yoked.records.words import OddError, optional, ssh_name, user
+from yoked.records.words import optional, ssh_name, user
 
 VERSION = 1
 
@@ -37,9 +37,9 @@ def from_json(content: Any, *, where: str = "the examination") -> Examination:
             f"{where} has version {version!r}; this yoked reads version {VERSION}", fix=fix
         )
     try:
-        examination: Examination = build(Examination, content)
+        examination: Examination = decode(Examination, content)
         return _read_words(examination)
-    except (TypeError, OverflowError, OddError) as problem:
+    except (ValueError, OverflowError) as problem:
         raise YokedError(f"{where} is damaged: {problem}", fix=fix) from problem
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from yoked.records.building import build
+from yoked.core.schema import decode
 from yoked.records.measurement import Collective
 
 # From 1 kB to 256 MB, each four times the last one, except 1 MB.
@@ -69,7 +69,7 @@ def repetitions(first_s: float, limit_s: float, left_s: float) -> int:
 def with_bandwidth(
     timed: Iterable[Mapping[str, Any]], ranks: int, link_bytes_per_s: float | None
 ) -> list[Collective]:
-    """Add bandwidths to times. Raises TypeError for what is no Collective's.
+    """Add bandwidths to times. Raises ValueError for what is no Collective's.
 
     timed: op, backend, payload_bytes and time_s of the slowest rank. link_bytes_per_s: of the
     slowest link; None: there is no link.
@@ -85,5 +85,5 @@ def with_bandwidth(
             "busbw_bytes_per_s": busbw,
             "fraction_of_wire": None if not link_bytes_per_s else busbw / link_bytes_per_s,
         }
-        found.append(build(Collective, record, "collectives"))
+        found.append(decode(Collective, record, "collectives"))
     return found

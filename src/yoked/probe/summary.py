@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from yoked.core.schema import decode
 from yoked.costmodel.model_shape import check_shape
 from yoked.fleet.model import usable_gpus
 from yoked.probe.collectives import with_bandwidth
-from yoked.records.building import build
 from yoked.records.measurement import Compute, Link, Measurement, StepCost
 
 _Told = TypeVar("_Told", Compute, StepCost)
@@ -26,7 +26,7 @@ def summarise(
     ranks: Sequence[tuple[str, Mapping[str, Any] | None]],
     timed: Iterable[Mapping[str, Any]],
 ) -> Measurement:
-    """The measurement of a fleet. Raises TypeError or ValueError for what no rank measures.
+    """The measurement of a fleet. Raises ValueError for what no rank measures.
 
     facts: by host, from its agent. ranks: in order of rank, the host as in yoked.toml and what the
     rank told, None without a step; may be empty. timed: collectives, from the worker.
@@ -35,7 +35,7 @@ def summarise(
     link_bytes_per_s = min((link.goodput_bytes_per_s for link in links), default=None)
     profiled = [(host, profile) for host, profile in ranks if profile is not None]
     step_costs = _slowest_ranks(
-        build(StepCost, {**each, "host": host}, "step_costs")
+        decode(StepCost, {**each, "host": host}, "step_costs")
         for host, profile in profiled
         for each in profile["step_costs"]
     )
@@ -55,7 +55,7 @@ def summarise(
         links=tuple(links),
         collectives=tuple(with_bandwidth(timed, len(ranks), link_bytes_per_s)),
         compute=_sum_of_ranks(
-            build(Compute, {**each, "host": host}, "compute")
+            decode(Compute, {**each, "host": host}, "compute")
             for host, profile in profiled
             for each in profile["compute"]
         ),

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import json
 
+from yoked.core.schema import decode
 from yoked.costmodel.model_shape import check_shape
 from yoked.errors import YokedError
-from yoked.records.building import build
 from yoked.records.measurement import Measurement
 
 VERSION = 2
@@ -41,9 +41,9 @@ def measurement_from_json(text: str, *, where: str = "the measurement") -> Measu
             fix=_PROBE_AGAIN,
         )
     try:
-        measurement: Measurement = build(Measurement, content)
+        measurement: Measurement = decode(Measurement, content)
         for cost in measurement.step_costs:
             check_shape(cost.model)
-    except (TypeError, ValueError) as problem:
+    except ValueError as problem:
         raise YokedError(f"{where} is damaged: {problem}", fix=_PROBE_AGAIN) from problem
     return measurement

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import Any
 
+from yoked.core.schema import MOST
+
 # A rule gets the value, where it lies, and the list to which it adds what it had to leave out.
 Rule = Callable[[Any, str, list[str]], Any]
-# Beyond what any host counts, and what arithmetic on floats bears.
-MOST = 2**64
 # The year 9999 ends later in every time zone; datetime knows none after it.
 _LAST_S = 253_402_200_000.0
 _LONGEST_TEXT = 200_000

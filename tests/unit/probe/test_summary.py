@@ -116,5 +116,5 @@ def test_what_a_rank_tells_in_another_form_is_named() -> None:
     profile = told(step_cost("x"), compute("x"))
     profile["step_costs"][0]["tokens"] = "1024"
 
-    with pytest.raises(TypeError, match=r"step_costs\.tokens is '1024', not a whole number"):
+    with pytest.raises(ValueError, match=r"step_costs\.tokens is '1024', not a whole number"):
         summarised([], [("alpha", profile)])

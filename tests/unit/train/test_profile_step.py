@@ -7,9 +7,9 @@ import json
 import pytest
 import torch
 
+from yoked.core.schema import decode
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import UsageError
-from yoked.records.building import build
 from yoked.records.measurement import Compute, StepCost
 from yoked.train import profile_step
 from yoked.train.config import TrainConfig
@@ -51,7 +51,7 @@ def test_the_module_prints_one_object_with_the_records_fields(
 
     told = json.loads(capsys.readouterr().out)
     assert status == 0
-    costs = [build(StepCost, each) for each in told["step_costs"]]
+    costs = [decode(StepCost, each) for each in told["step_costs"]]
     rates = [Compute(**each) for each in told["compute"]]
     assert {rate.dtype for rate in rates} == {"float32", "bfloat16"}
     assert [cost.dtype for cost in costs] == ["float32"]

@@ -32,6 +32,7 @@ from yoked.channel.hub import Hub
 from yoked.channel.names import LOOPBACK
 from yoked.channel.peer import Peer
 from yoked.channel.tls import client_context, node_name, server_context
+from yoked.core.schema import decode
 from yoked.errors import HostError
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.notice import CONNECT_S, SILENCE_S, Notice
@@ -284,7 +285,7 @@ class _FirstSeat:
 
     def _on_word(self, node: int, word: dict[str, Any]) -> None:
         try:
-            notice = Notice.from_dict(word["notices"][str(node)])
+            notice = decode(Notice, word["notices"][str(node)])
         except (ValueError, KeyError, TypeError):
             # It may be of another yoked; silence, if it goes on, tells.
             self._bad_words += 1
@@ -362,7 +363,7 @@ class _OtherSeat:
             if node != self._job.node_rank and str(node) in told and beat != self._beats.get(node):
                 self._beats[node] = beat
                 with contextlib.suppress(ValueError):
-                    self._control.hear(node, Notice.from_dict(told[str(node)]))
+                    self._control.hear(node, decode(Notice, told[str(node)]))
             if node in gone:
                 self._control.lose(node)
 

@@ -8,21 +8,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Literal
 
+from yoked.core.schema import Constraint, decode
 from yoked.errors import YokedError
 
 VERSION = 1
 
-_T = TypeVar("_T")
 _REMAKE = "start the run again; the launch writes a new job.json"
-_NAMES: dict[type, str] = {
-    dict: "a table",
-    list: "a list",
-    str: "a string",
-    int: "a whole number",
-    bool: "true or false",
-}
+Count = Annotated[int, Constraint("at least 0", lambda count: count >= 0)]
+AbsolutePath = Annotated[Path, Constraint("an absolute path", Path.is_absolute)]
 
 
 @dataclass(frozen=True)
@@ -31,7 +26,7 @@ class Node:
 
     host: str
     address: str
-    ranks: int
+    ranks: Count
 
 
 @dataclass(frozen=True)
@@ -57,15 +52,15 @@ class Job:
 
     run: str
     launch_id: str
-    folder: Path
-    node_rank: int
+    folder: AbsolutePath
+    node_rank: Count
     nodes: tuple[Node, ...]
-    control_port: int
-    control_fd: int | None
-    restarts: int
+    control_port: Count
+    control_fd: Count | None
+    restarts: Count
     resume_args: tuple[str, ...]
     program: Program
-    cwd: Path
+    cwd: AbsolutePath
     bootstrap: bool
     file_store: bool = False
 
@@ -136,85 +131,13 @@ def read_job(path: Path) -> Job:
         raise YokedError(f"{path} cannot be read: {problem.strerror}.", fix=_REMAKE) from problem
     except ValueError as problem:
         raise YokedError(f"{path} is not JSON: {problem}.", fix=_REMAKE) from problem
+    version = content.get("version") if isinstance(content, dict) else None
     try:
-        return _job(content)
-    except _WrongError as problem:
+        if version != VERSION:
+            raise ValueError(f"version is {version!r}, this yoked reads {VERSION}")
+        job: Job = decode(Job, content)
+        if job.node_rank >= len(job.nodes):
+            raise ValueError(f"node_rank is {job.node_rank}, but there are {len(job.nodes)} nodes")
+    except ValueError as problem:
         raise YokedError(f"{path}: {problem}.", fix=_REMAKE) from problem
-
-
-class _WrongError(Exception):
-    """What is wrong with a field, by its name."""
-
-
-def _job(content: object) -> Job:
-    table = _as(content, "the file", dict)
-    if table.get("version") != VERSION:
-        raise _WrongError(f"version is {table.get('version')!r}, this yoked reads {VERSION}")
-    job = Job(
-        run=_field(table, "run", str),
-        launch_id=_field(table, "launch_id", str),
-        folder=_absolute(table, "folder"),
-        node_rank=_count(table, "node_rank"),
-        nodes=tuple(
-            _node(node, f"nodes[{i}]") for i, node in enumerate(_field(table, "nodes", list))
-        ),
-        control_port=_count(table, "control_port"),
-        control_fd=None if table.get("control_fd") is None else _count(table, "control_fd"),
-        restarts=_count(table, "restarts"),
-        resume_args=_strings(table, "resume_args"),
-        program=_program(_field(table, "program", dict)),
-        cwd=_absolute(table, "cwd"),
-        bootstrap=_field(table, "bootstrap", bool),
-        file_store=_as(table.get("file_store", False), "file_store", bool),
-    )
-    if job.node_rank >= len(job.nodes):
-        raise _WrongError(f"node_rank is {job.node_rank}, but there are {len(job.nodes)} nodes")
     return job
-
-
-def _node(content: object, where: str) -> Node:
-    table = _as(content, where, dict)
-    return Node(
-        host=_field(table, "host", str),
-        address=_field(table, "address", str),
-        ranks=_count(table, "ranks"),
-    )
-
-
-def _program(table: dict[str, Any]) -> Program:
-    kind = table.get("kind")
-    if kind not in ("module", "script"):
-        raise _WrongError(f"program.kind is {kind!r}, not 'module' or 'script'")
-    return Program(kind, name=_field(table, "name", str), args=_strings(table, "args"))
-
-
-def _as(value: object, where: str, kind: type[_T]) -> _T:
-    # bool is a kind of int in Python, but true is no count.
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _WrongError(f"{where} is {value!r}, not {_NAMES[kind]}")
-    return value
-
-
-def _field(table: dict[str, Any], name: str, kind: type[_T]) -> _T:
-    if name not in table:
-        raise _WrongError(f"{name} is missing")
-    return _as(table[name], name, kind)
-
-
-def _count(table: dict[str, Any], name: str) -> int:
-    value = _field(table, name, int)
-    if value < 0:
-        raise _WrongError(f"{name} is {value}, below 0")
-    return value
-
-
-def _strings(table: dict[str, Any], name: str) -> tuple[str, ...]:
-    values = _field(table, name, list)
-    return tuple(_as(value, f"{name}[{i}]", str) for i, value in enumerate(values))
-
-
-def _absolute(table: dict[str, Any], name: str) -> Path:
-    path = Path(_field(table, name, str))
-    if not path.is_absolute():
-        raise _WrongError(f"{name} is {str(path)!r}, not an absolute path")
-    return path

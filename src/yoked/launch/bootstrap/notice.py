@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from yoked.launch.bootstrap.verdict import (
-    STERNEST_FIRST,
     Decision,
     Failure,
     Stop,
-    flag,
-    number,
-    one_of,
 )
 
 # Of what went wrong, when all of it is too long to be sent.
@@ -44,23 +38,6 @@ class Notice:
     stop: Stop | None = None
     decision: Decision | None = None
     leaving: bool = False
-
-    @classmethod
-    def from_dict(cls, content: Any) -> Notice:
-        """The notice that `dataclasses.asdict` made. Raises ValueError for what is none."""
-        if not isinstance(content, Mapping):
-            raise ValueError(f"a notice is an object, not {type(content).__name__}")
-        report, decision = content.get("report"), content.get("decision")
-        if not isinstance(report, list | None):
-            raise ValueError("report is no list")
-        return cls(
-            attempt=number(content, "attempt"),
-            failing=flag(content, "failing"),
-            report=None if report is None else tuple(Failure.from_dict(one) for one in report),
-            stop=one_of(content, "stop", (None, *STERNEST_FIRST)),
-            decision=None if decision is None else Decision.from_dict(decision),
-            leaving=flag(content, "leaving"),
-        )
 
     def brief(self) -> Notice:
         """The same in fewer words: where ranks printed too much for one frame."""

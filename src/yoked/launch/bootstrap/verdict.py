@@ -7,16 +7,18 @@ library only: whoever reads exit.json needs no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
+from yoked.core.schema import Constraint
 from yoked.errors import MeetingError
 
 Status = Literal["finished", "failed", "stopped", "interrupted"]
 Stop = Literal["interrupted", "stopped"]
 
-_T = TypeVar("_T")
+# A clock may be wrong, but not by 30,000 years.
+Moment = Annotated[float, Constraint("a time", lambda time_s: abs(time_s) < 1e12)]
 
 STATUSES: tuple[Status, ...] = ("finished", "failed", "stopped", "interrupted")
 STERNEST_FIRST: tuple[Stop, ...] = ("stopped", "interrupted")
@@ -66,7 +68,7 @@ class Failure:
     host: str
     node: int
     what: str
-    time_s: float
+    time_s: Moment
     rank: int | None = None
     pid: int | None = None
     exit_code: int | None = None
@@ -87,28 +89,6 @@ class Failure:
         where = self.host if self.rank is None else f"rank {self.rank} on {self.host}"
         return f"{where}: {self.what}"
 
-    @classmethod
-    def from_dict(cls, content: Any) -> Failure:
-        """The failure that `dataclasses.asdict` wrote as JSON; unknown keys are left out.
-
-        Raises ValueError for what is none.
-        """
-        _require_object(content)
-        return cls(
-            host=text(content, "host"),
-            node=number(content, "node"),
-            what=text(content, "what"),
-            time_s=_seconds(content, "time_s"),
-            rank=_or_none(number, content, "rank"),
-            pid=_or_none(number, content, "pid"),
-            exit_code=_or_none(number, content, "exit_code"),
-            signal=_or_none(text, content, "signal"),
-            kind=_or_none(text, content, "kind"),
-            fix=_texts(content, "fix"),
-            traceback=_or_none(text, content, "traceback"),
-            last_lines=_texts(content, "last_lines"),
-        )
-
 
 @dataclass(frozen=True)
 class Decision:
@@ -119,25 +99,14 @@ class Decision:
     failure: Failure | None
     again: bool
 
-    @classmethod
-    def from_dict(cls, content: Any) -> Decision:
-        """The decision that `dataclasses.asdict` wrote as JSON. Raises ValueError."""
-        _require_object(content)
-        return cls(
-            attempt=number(content, "attempt"),
-            status=one_of(content, "status", STATUSES),
-            failure=_failure_or_none(content.get("failure")),
-            again=flag(content, "again"),
-        )
-
 
 @dataclass(frozen=True)
 class Attempt:
     """One start of all ranks. Times are seconds since the epoch by the host's own clock."""
 
     attempt: int
-    started_s: float
-    ended_s: float
+    started_s: Moment
+    ended_s: Moment
     failure: Failure | None
 
 
@@ -161,24 +130,6 @@ class HostExit:
     def to_dict(self) -> dict[str, Any]:
         """The content of exit.json: status, exit_code, attempts."""
         return {**asdict(self), "exit_code": self.exit_code}
-
-    @classmethod
-    def from_dict(cls, content: Any) -> HostExit:
-        """The record in an exit.json. Raises ValueError for what is none."""
-        _require_object(content)
-        entries = content.get("attempts")
-        if not isinstance(entries, list) or not all(isinstance(one, Mapping) for one in entries):
-            raise ValueError("attempts is no list of objects")
-        attempts = (
-            Attempt(
-                attempt=number(entry, "attempt"),
-                started_s=_seconds(entry, "started_s"),
-                ended_s=_seconds(entry, "ended_s"),
-                failure=_failure_or_none(entry.get("failure")),
-            )
-            for entry in entries
-        )
-        return cls(status=one_of(content, "status", STATUSES), attempts=tuple(attempts))
 
 
 def decide(
@@ -242,70 +193,3 @@ def _obeyed(failure: Failure) -> bool:
     if failure.signal is not None:
         return failure.signal in _OBEYED_SIGNALS
     return failure.kind in _OBEYED_KINDS or _speaks_of_a_peer(failure)
-
-
-def _failure_or_none(content: Any) -> Failure | None:
-    return None if content is None else Failure.from_dict(content)
-
-
-# A field of what another host said. Each raises ValueError where it is not what it should be.
-
-
-def number(content: Mapping[str, Any], name: str) -> int:
-    """A whole number."""
-    value = content.get(name)
-    # bool is a kind of int in Python, but true is no count.
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 63:
-        raise ValueError(f"{name} is no whole number")
-    return value
-
-
-def flag(content: Mapping[str, Any], name: str) -> bool:
-    """True or false."""
-    value = content.get(name)
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} is neither true nor false")
-    return value
-
-
-def text(content: Mapping[str, Any], name: str) -> str:
-    """A string."""
-    value = content.get(name)
-    if not isinstance(value, str):
-        raise ValueError(f"{name} is no string")
-    return value
-
-
-def one_of(content: Mapping[str, Any], name: str, allowed: Iterable[_T]) -> _T:
-    """One of the values that are allowed."""
-    value = content.get(name)
-    for one in allowed:
-        if value == one and type(value) is type(one):
-            return one
-    raise ValueError(f"{name} is not a value that it may have")
-
-
-def _seconds(content: Mapping[str, Any], name: str) -> float:
-    value = content.get(name)
-    # A whole number of 400 digits is finite, and no float.
-    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e12:
-        raise ValueError(f"{name} is no time")
-    return float(value)
-
-
-def _texts(content: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    values = content.get(name, ())
-    if not isinstance(values, list | tuple) or not all(isinstance(one, str) for one in values):
-        raise ValueError(f"{name} is no list of strings")
-    return tuple(values)
-
-
-def _or_none(
-    read: Callable[[Mapping[str, Any], str], _T], content: Mapping[str, Any], name: str
-) -> _T | None:
-    return None if content.get(name) is None else read(content, name)
-
-
-def _require_object(content: Any) -> None:
-    if not isinstance(content, Mapping):
-        raise ValueError(f"an object is wanted, not {type(content).__name__}")

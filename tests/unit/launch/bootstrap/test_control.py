@@ -23,6 +23,7 @@ from yoked.agent.jobfolder import JobFolder
 from yoked.channel.credentials import make_credentials
 from yoked.channel.frames import WORD_LIMIT_BYTES
 from yoked.channel.names import AUTHORITY, CERTIFICATE, KEY
+from yoked.core.schema import decode
 from yoked.launch.bootstrap import control
 from yoked.launch.bootstrap.control import REFUSED_NAME, Control
 from yoked.launch.bootstrap.job import Job, Node, Program
@@ -87,7 +88,7 @@ def test_a_notice_survives_its_way() -> None:
     failure = Failure("beta", 1, "killed", 1.5, rank=2, fix=("x",), last_lines=("y",))
     notice = Notice(1, True, (failure,), "stopped", Decision(0, "failed", failure, True), True)
 
-    assert Notice.from_dict(json.loads(json.dumps(asdict(notice)))) == notice
+    assert decode(Notice, json.loads(json.dumps(asdict(notice)))) == notice
 
 
 ANY_JSON = st.recursive(
@@ -101,10 +102,10 @@ FIELDS = st.sampled_from([*(field.name for field in fields(Notice)), "rank", "ho
 @given(ANY_JSON | st.dictionaries(FIELDS, ANY_JSON))
 def test_what_is_no_notice_is_refused_and_nothing_else_is_raised(content: Any) -> None:
     try:
-        notice = Notice.from_dict(content)
+        notice = decode(Notice, content)
     except ValueError:
         return
-    assert Notice.from_dict(json.loads(json.dumps(asdict(notice)))) == notice
+    assert decode(Notice, json.loads(json.dumps(asdict(notice)))) == notice
 
 
 def test_a_notice_that_is_too_long_goes_in_brief(seats: list[Control]) -> None:

@@ -78,14 +78,17 @@ def test_files_of_attempts_and_ranks_lie_apart(tmp_path: Path) -> None:
     [
         ({"version": 2}, "version is 2, this yoked reads 1"),
         ({"node_rank": 2}, "node_rank is 2, but there are 2 nodes"),
-        ({"node_rank": -1}, "node_rank is -1, below 0"),
+        ({"node_rank": -1}, "node_rank is -1, not at least 0"),
         ({"restarts": True}, "restarts is True, not a whole number"),
         ({"control_fd": "3"}, "control_fd is '3', not a whole number"),
         ({"folder": "jobs"}, "folder is 'jobs', not an absolute path"),
-        ({"nodes": [{"host": "i9", "ranks": 1}]}, "address is missing"),
-        ({"nodes": ["i9"]}, "nodes[0] is 'i9', not a table"),
-        ({"resume_args": [1]}, "resume_args[0] is 1, not a string"),
-        ({"program": {"kind": "shell"}}, "program.kind is 'shell', not 'module' or 'script'"),
+        ({"nodes": [{"host": "i9", "ranks": 1}]}, "nodes[0].address missing"),
+        ({"nodes": ["i9"]}, "nodes[0] is 'i9', not an object"),
+        ({"resume_args": [1]}, "resume_args[0] is 1, not a text"),
+        (
+            {"program": {"kind": "shell", "name": "x", "args": []}},
+            "program.kind is 'shell', not one of module, script",
+        ),
         ({"bootstrap": 1}, "bootstrap is 1, not true or false"),
     ],
 )
