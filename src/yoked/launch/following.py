@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,16 +12,14 @@ from yoked.errors import HostError, YokedError
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
 
-# A fresh attempt so often: one that began while the network was away asks ever more rarely (TCP
-# doubles its wait), and would stay unheard for seconds after it is back.
-AGAIN_EVERY_S = 0.4
-# After so long a cut hardly anybody looks on: attempts follow each other slowly then, for hours
-# where a host does not come back.
-HASTE_ENDS_S = 60.0
-LATER_EVERY_S = 2.0
-# Such an attempt is over before TCP would ask again, so that not all of them arrive at once.
-HASTY_S = 1
-AT_ONCE = 4
+# After a cut; and from the beginning of one attempt to that of the next.
+FIRST_S = 1.0
+AGAIN_EVERY_S = 2.0
+# TCP asks 0, 1 and 3 s after the beginning of an attempt, and then ever more rarely (RFC 6298). An
+# attempt that is given up after 4 s hears within 2 s that the network is back.
+HASTY_S = 4
+# A host with crowded cores takes longer, and after so many attempts hardly anybody looks on.
+_HASTY_ATTEMPTS = 10
 _LOOK_ROUND_EVERY_S = 2.0
 
 # Connects to a host that may take so many seconds to answer.
@@ -99,72 +96,29 @@ def reach_again(
 ) -> AgentClient:
     """Connect as soon as that can be done; raises problem when give_up says so.
 
-    connect gets the seconds that a host may take to answer: few, in attempts that follow each
-    other closely, and in one beside them as many as a slow host needs.
+    One attempt at a time, after FIRST_S and then every AGAIN_EVERY_S. connect gets the seconds
+    that a host may take to answer.
     """
-    attempts = _Attempts(connect)
-    try:
-        _start(attempts.be_patient)
-        _start(lambda: attempts.look_round(give_up))
-        while True:
-            if attempts.in_haste and attempts.free.acquire(blocking=False):
-                _start(attempts.hurry)
-            with contextlib.suppress(queue.Empty):
-                client = attempts.outcome.get(timeout=AGAIN_EVERY_S)
-                if client is None:
-                    raise problem
-                return client
-    finally:
-        # Those that come later are not needed.
-        attempts.done.set()
-        attempts.close_all()
+    done, hopeless = threading.Event(), threading.Event()
 
-
-class _Attempts:
-    """What threads do to reach a host. outcome: a client; None: it is no use."""
-
-    def __init__(self, connect: Callable[[int], AgentClient]) -> None:
-        self._connect = connect
-        self.outcome: queue.Queue[AgentClient | None] = queue.Queue()
-        self.free = threading.Semaphore(AT_ONCE)
-        self.done = threading.Event()
-        self._begun = time.monotonic()
-
-    @property
-    def in_haste(self) -> bool:
-        return time.monotonic() - self._begun < HASTE_ENDS_S
-
-    def hurry(self) -> None:
-        try:
-            self._attempt(HASTY_S)
-        finally:
-            self.free.release()
-
-    def be_patient(self) -> None:
-        while not self.done.wait(AGAIN_EVERY_S if self.in_haste else LATER_EVERY_S):
-            self._attempt(CONNECT_TIMEOUT_S)
-
-    def look_round(self, give_up: Callable[[], bool]) -> None:
+    def look_round() -> None:
         while not give_up():
-            if self.done.wait(_LOOK_ROUND_EVERY_S):
+            if done.wait(_LOOK_ROUND_EVERY_S):
                 return
-        self.outcome.put(None)
+        hopeless.set()
 
-    def close_all(self) -> None:
-        while True:
-            try:
-                client = self.outcome.get_nowait()
-            except queue.Empty:
-                return
-            if client is not None:
-                client.close()
-
-    def _attempt(self, patience_s: int) -> None:
-        with contextlib.suppress(YokedError):
-            self.outcome.put(self._connect(patience_s))
-            if self.done.is_set():
-                self.close_all()
-
-
-def _start(act: Callable[[], None]) -> None:
-    threading.Thread(target=act, name="reconnect", daemon=True).start()
+    # Beside the attempts: to ask other hosts, which may be cut off as well, takes seconds.
+    threading.Thread(target=look_round, name="look-round", daemon=True).start()
+    pause_s = FIRST_S
+    attempts = 0
+    try:
+        while not hopeless.wait(pause_s):
+            begun_s = time.monotonic()
+            patience_s = HASTY_S if attempts < _HASTY_ATTEMPTS else CONNECT_TIMEOUT_S
+            with contextlib.suppress(YokedError):
+                return connect(patience_s)
+            attempts += 1
+            pause_s = max(0.0, begun_s + AGAIN_EVERY_S - time.monotonic())
+        raise problem
+    finally:
+        done.set()

@@ -6,7 +6,8 @@ import contextlib
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, as_completed
 from pathlib import Path
 from typing import Protocol
 
@@ -72,17 +73,15 @@ class Arrivals:
 
     def __init__(
         self,
-        hosts: Iterable[HostLike],
+        hosts: Collection[HostLike],
         ssh_config: Path | None = None,
         *,
         on_failure: Callable[[YokedError], None] | None = None,
     ) -> None:
-        self._hosts = list(hosts)
         self._on_failure = on_failure
-        self._ends: list[tuple[str, AgentClient | Exception]] = []
-        self._changed = threading.Condition()
         self._closed = False
-        for host in self._hosts:
+        self._ends: dict[str, Future[AgentClient]] = {host.name: Future() for host in hosts}
+        for host in hosts:
             threading.Thread(
                 target=self._connect, args=(host, ssh_config), name=f"to-{host.name}", daemon=True
             ).start()
@@ -90,35 +89,28 @@ class Arrivals:
     @property
     def clients(self) -> dict[str, AgentClient]:
         """The agents that are there by now, in the order of the hosts."""
-        ends = self._in_order()
-        return {name: end for name, end in ends.items() if not isinstance(end, Exception)}
+        return {
+            name: end.result()
+            for name, end in self._ends.items()
+            if end.done() and end.exception() is None
+        }
 
     @property
     def failures(self) -> dict[str, YokedError]:
         """Why there is no agent, as far as is known, in the order of the hosts."""
-        ends = self._in_order()
-        return {name: end for name, end in ends.items() if isinstance(end, YokedError)}
+        found = {name: end.exception() for name, end in self._ends.items() if end.done()}
+        return {name: end for name, end in found.items() if isinstance(end, YokedError)}
 
     def each(self) -> Iterator[tuple[str, AgentClient]]:
         """The agents in the order in which they come, until each host has one or failed."""
-        for number in range(len(self._hosts)):
-            with self._changed:
-                while len(self._ends) <= number:
-                    self._changed.wait()
-                name, end = self._ends[number]
-            if not isinstance(end, Exception):
-                yield name, end
-            elif not isinstance(end, YokedError):
-                raise end
+        names = {end: name for name, end in self._ends.items()}
+        for end in as_completed(names):
+            with contextlib.suppress(YokedError):
+                yield names[end], end.result()
 
     def agent(self, name: str) -> AgentClient:
         """The agent of one host, once it is there. Raises why it does not come."""
-        with self._changed:
-            while (end := dict(self._ends).get(name)) is None:
-                self._changed.wait()
-        if isinstance(end, Exception):
-            raise end
-        return end
+        return self._ends[name].result()
 
     def wait(self) -> None:
         """Return when each host has an agent or failed."""
@@ -127,34 +119,28 @@ class Arrivals:
 
     def close(self) -> None:
         """Close all agents; one that comes later is closed then."""
-        with self._changed:
-            self._closed = True
-        for client in self.clients.values():
-            client.close()
+        self._closed = True
+        for end in self._ends.values():
+            end.add_done_callback(_close)
 
     def _connect(self, host: HostLike, ssh_config: Path | None) -> None:
-        end: AgentClient | Exception
         try:
-            end = connect_host(host, ssh_config)
+            client = connect_host(host, ssh_config)
         except Exception as problem:  # noqa: BLE001 - raised where it is waited for
-            end = problem
-        if isinstance(end, YokedError) and self._on_failure is not None and not self._closed:
-            self._on_failure(end)
-        with self._changed:
-            self._ends.append((host.name, end))
-            self._changed.notify_all()
-            late = self._closed
-        if late and not isinstance(end, Exception):
-            end.close()
+            if isinstance(problem, YokedError) and self._on_failure and not self._closed:
+                self._on_failure(problem)
+            self._ends[host.name].set_exception(problem)
+        else:
+            self._ends[host.name].set_result(client)
 
-    def _in_order(self) -> dict[str, AgentClient | Exception]:
-        with self._changed:
-            ends = dict(self._ends)
-        return {host.name: ends[host.name] for host in self._hosts if host.name in ends}
+
+def _close(end: Future[AgentClient]) -> None:
+    if end.exception() is None:
+        end.result().close()
 
 
 def connect_all(
-    hosts: Iterable[HostLike], ssh_config: Path | None = None
+    hosts: Collection[HostLike], ssh_config: Path | None = None
 ) -> tuple[dict[str, AgentClient], dict[str, YokedError]]:
     """Agents on all hosts at once, by name; and the failures, by name."""
     arrivals = Arrivals(hosts, ssh_config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import threading
@@ -51,6 +52,16 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def agent(root: Path) -> Iterator[AgentClient]:
     with Here("attic").connect() as client:
         yield client
+
+
+@pytest.fixture(autouse=True)
+def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "FIRST_S", 0.01)
+    monkeypatch.setattr(following, "AGAIN_EVERY_S", 0.02)
+
+
+class Unstarted:
+    def start(self) -> None: ...
 
 
 def reconnect(host: str, patience_s: int) -> AgentClient:
@@ -133,38 +144,48 @@ def test_a_stream_that_appears_during_a_cut_is_shown_whole(agent: AgentClient, r
     assert came == b"before\none\ntwo\nthree\n"
 
 
-def test_a_connection_comes_back_as_soon_as_one_attempt_succeeds() -> None:
+def test_attempts_come_one_at_a_time_and_a_slow_host_gets_more_time_in_the_end() -> None:
     tries: list[int] = []
+    under_way = threading.Lock()
 
     def connect(patience_s: int) -> AgentClient:
-        tries.append(patience_s)
-        if len(tries) < 5:
-            raise HostError("attic: it did not answer")
-        return Here("attic").connect()
+        assert under_way.acquire(blocking=False), "two attempts at a time"
+        with contextlib.ExitStack() as stack:
+            stack.callback(under_way.release)
+            tries.append(patience_s)
+            if patience_s < CONNECT_TIMEOUT_S:
+                raise HostError("attic: it did not answer")
+            return Here("attic").connect()
 
     with reach_again(connect, HostError("cut"), lambda: False) as client:
         assert client.call("facts")
 
-    assert set(tries) == {HASTY_S, CONNECT_TIMEOUT_S}, "a slow host never answers in haste"
+    assert tries == [*[HASTY_S] * (len(tries) - 1), CONNECT_TIMEOUT_S]
+    assert len(tries) > 2
 
 
-def test_after_a_long_cut_attempts_follow_each_other_slowly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(following, "HASTE_ENDS_S", 0.0)
-    monkeypatch.setattr(following, "LATER_EVERY_S", 0.01)
-    tries: list[int] = []
+def test_an_attempt_begins_so_long_after_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, pauses = [100.0], []
+
+    class Hopeless(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            return len(pauses) == 5
 
     def connect(patience_s: int) -> AgentClient:
-        tries.append(patience_s)
-        if len(tries) < 3:
-            raise HostError("not yet")
-        return Here("attic").connect()
+        now_s[0] += len(pauses) - 0.5
+        raise HostError("attic: it did not answer")
 
-    with reach_again(connect, HostError("cut"), lambda: False) as client:
-        assert client.call("facts")
+    monkeypatch.setattr(following.threading, "Event", Hopeless)
+    monkeypatch.setattr(following.threading, "Thread", lambda **_: Unstarted())
+    monkeypatch.setattr(following.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(following, "FIRST_S", 1.0)
+    monkeypatch.setattr(following, "AGAIN_EVERY_S", 2.0)
 
-    assert set(tries) == {CONNECT_TIMEOUT_S}
+    with pytest.raises(HostError, match="cut"):
+        reach_again(connect, HostError("cut"), lambda: False)
+
+    assert pauses == [1.0, 1.5, 0.5, 0.0, 0.0]
 
 
 def test_waiting_for_a_host_ends_when_it_is_no_use() -> None:
