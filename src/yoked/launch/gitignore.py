@@ -1,91 +1,80 @@
-"""Which files of a folder git would leave alone.
+"""Which files of a folder git would take, as if none were tracked.
 
-The patterns of a folder's own .gitignore come before those of the folders above it, up to the
-repository's, and the last pattern of a file that says anything decides. What is below an ignored
-folder cannot be had back. Source: gitignore(5).
+git is asked with an empty repository of our own: of the folder's repository, which may be
+somebody's who means harm, only the exclude file is read, and nothing runs (hooks, fsmonitor).
+Sources: git-ls-files(1), gitignore(5), safe.directory in git-config(1).
 """
 
 from __future__ import annotations
 
-import re
+import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from pathspec import GitIgnoreSpec
+from yoked.errors import UsageError
 
-NAME = ".gitignore"
-_ANYTHING = re.compile(r"(!?)(?:/?(?:\*\*/)*\*\*|(?:/?(?:\*\*/)+)?\*)(/?)")
-_ALL_BELOW = re.compile(r"(.+)/\*\*(/?)")
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """What a path is when the whole of it matches. expression: of paths, folders with a slash."""
-
-    ignores: bool
-    expression: re.Pattern[str]
+NO_GIT = "there is no git on this machine: what .gitignore names travels too, if it is small enough"
+# What a program's folder may hold that no program needs; skipped where there is no git to ask.
+_SKIPPED = {".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", "node_modules"}
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The patterns that hold in one folder.
+def has_git() -> bool:
+    """Whether .gitignore files are obeyed."""
+    return shutil.which("git") is not None
 
-    specs: (folder of the patterns, patterns), the nearest first, and of those the last.
+
+def files_below(folder: Path) -> Iterator[str]:
+    """Paths below a folder, with slashes, of files and links, in no order.
+
+    A link to a folder is not followed; the folder of a repository inside ends with a slash, and is
+    not looked into. Raises UsageError where a folder cannot be read.
     """
-
-    specs: tuple[tuple[Path, tuple[Pattern, ...]], ...]
-
-    @classmethod
-    def at(cls, folder: Path) -> Rules:
-        """What holds in `folder` because of itself, of its repository, and of what lies between."""
-        chain = [folder, *folder.parents]
-        root = next((each for each in chain if (each / ".git").exists()), folder)
-        rules = cls(tuple(_read(root, root / ".git" / "info" / "exclude")))
-        for each in reversed(chain[: chain.index(root) + 1]):
-            rules = rules.below(each)
-        return rules
-
-    def below(self, folder: Path) -> Rules:
-        """These, and those of `folder`'s own .gitignore."""
-        return Rules((*_read(folder, folder / NAME), *self.specs))
-
-    def ignores(self, path: Path, *, is_folder: bool) -> bool:
-        """Whether a file or folder right in the folder of these rules is ignored."""
-        for base, patterns in self.specs:
-            name = path.relative_to(base).as_posix() + "/" * is_folder
-            for pattern in patterns:
-                # Only as a whole: what matches a folder above has been decided there, and would
-                # have back here what a rule between the two ignores.
-                if pattern.expression.fullmatch(name):
-                    return pattern.ignores
-        return False
-
-
-def _read(base: Path, file: Path) -> Iterator[tuple[Path, tuple[Pattern, ...]]]:
-    """The patterns of a file, the last first; nothing where there is no such file."""
-    try:
-        text = file.read_bytes().decode(errors="surrogateescape")
-    except OSError:
+    if not has_git():
+        yield from _without_git(folder)
         return
-    spec = GitIgnoreSpec.from_lines([_plain(line) for line in text.splitlines()])
-    patterns = [
-        Pattern(each.include, each.regex)
-        for each in spec.patterns
-        # An empty line and a comment have neither.
-        if each.include is not None and each.regex is not None
-    ]
-    yield base, tuple(reversed(patterns))
+    chain = (folder, *folder.parents)
+    root = next((each for each in chain if (each / ".git").exists()), folder)
+    with tempfile.TemporaryDirectory(prefix="yoked-git-") as name:
+        empty = Path(name)
+        for part in ("objects", "refs", "info"):
+            (empty / part).mkdir()
+        (empty / "HEAD").write_text("ref: refs/heads/none\n")
+        if (exclude := root / ".git" / "info" / "exclude").is_file():
+            shutil.copyfile(exclude, empty / "info" / "exclude")
+        command = ["git", f"--git-dir={empty}", f"--work-tree={root}"]
+        command += ["-c", f"core.excludesFile={os.devnull}", "-c", "core.fsmonitor=false"]
+        done = subprocess.run(
+            [*command, "ls-files", "--others", "--exclude-standard", "-z"],
+            cwd=folder,
+            env={
+                **{name: value for name, value in os.environ.items() if name[:4] != "GIT_"},
+                "LC_ALL": "C",
+                "GIT_CONFIG_NOSYSTEM": "1",
+                "GIT_CONFIG_GLOBAL": os.devnull,
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+    # It passes over a folder that it cannot read, with a warning.
+    if done.returncode or b"could not open directory" in done.stderr:
+        said = done.stderr.decode(errors="replace").strip()
+        raise UsageError(
+            f"git does not list all files of {folder}:\n{said}",
+            fix=f"make them readable, or name them in {folder / '.gitignore'}",
+        )
+    yield from (os.fsdecode(each) for each in done.stdout.split(b"\0") if each)
 
 
-def _plain(line: str) -> str:
-    """A pattern with the same meaning to git, whose expression matches the whole of a path.
+def _without_git(folder: Path) -> Iterator[str]:
+    def fail(problem: OSError) -> None:
+        raise UsageError(f"{problem.filename} cannot be read: {problem.strerror}")
 
-    Of `*` and `x/**` pathspec makes expressions that match where a path begins.
-    """
-    bare = line.rstrip()
-    if found := _ANYTHING.fullmatch(bare):
-        return f"{found[1]}?*{found[2]}"
-    if found := _ALL_BELOW.fullmatch(bare):
-        return f"{found[1]}/**/*{found[2]}"
-    return line
+    for parent, folders, names in os.walk(folder, onerror=fail):
+        links = [name for name in folders if Path(parent, name).is_symlink()]
+        folders[:] = [name for name in folders if name not in _SKIPPED]
+        for name in (*names, *links):
+            yield Path(parent, name).relative_to(folder).as_posix()

@@ -185,7 +185,7 @@ def start_job(
     installed = order.home is not None and seats[0].python == sys.executable
     packages, work = [installed_package()], None
     if not installed or order.program.folder is not None:
-        packages, work = _send(order, seats, took_s, installed=installed)
+        packages, work = _send(order, seats, say, took_s, installed=installed)
 
     began_s = time.monotonic()
     credentials = make_credentials(launch_id, len(seats))
@@ -211,15 +211,23 @@ def start_job(
 
 
 def _send(
-    order: Order, seats: list[Seat], took_s: dict[str, float], *, installed: bool
+    order: Order,
+    seats: list[Seat],
+    say: Callable[[str], None],
+    took_s: dict[str, float],
+    *,
+    installed: bool,
 ) -> tuple[list[str], Tree | None]:
     """Send this yoked and the program's folder; (what each host has in PYTHONPATH, the folder)."""
     # Not above: a run on this machine sends nothing, and need not wait for it.
+    from yoked.launch.gitignore import NO_GIT, has_git
     from yoked.launch.trees import Tree, package_tree, push_tree
 
     began_s = time.monotonic()
     package, work = None if installed else package_tree(), None
     if order.program.folder is not None:
+        if not has_git():
+            say(f"note: {NO_GIT}")
         work = Tree.scan(order.program.folder, is_limited=order.program.is_limited)
     took_s["scan"] = time.monotonic() - began_s
     began_s = time.monotonic()

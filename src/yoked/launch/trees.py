@@ -11,7 +11,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -20,7 +20,7 @@ from yoked.agent.folders import FILE, LINK, PROGRAM, entries_digest, pack_entrie
 from yoked.core.fs import sha256_of
 from yoked.errors import UsageError
 from yoked.launch.blobs import Progress, push_blobs, unreadable
-from yoked.launch.gitignore import Rules
+from yoked.launch.gitignore import files_below
 from yoked.remote.client import AgentClient
 from yoked.runs import list_runs
 from yoked.units import format_bytes
@@ -147,31 +147,31 @@ class _Found:
             raise unreadable(self.path, problem) from problem
 
 
-def _walk(root: Path) -> Iterator[_Found]:
-    """All that travels from below a folder, in no order."""
-    waiting = [(root, Rules.at(root), frozenset({root.resolve()}))]
-    while waiting:
-        folder, rules, above = waiting.pop()
-        for path in _listed(folder):
-            name = path.relative_to(root).as_posix()
-            is_link = path.is_symlink() and _stays_inside(name, path)
-            is_folder = path.is_dir() and not is_link
-            if rules.ignores(path, is_folder=is_folder):
-                continue
-            if is_folder:
-                inside = path.resolve()
-                # A link that leads up would be followed for ever.
-                if inside not in above and not _is_left_here(path):
-                    waiting.append((path, rules.below(path), above | {inside}))
-            elif is_link or (path.is_file() and path.name != ".git"):
-                yield _Found(name, path, is_link)
+def _walk(root: Path, prefix: str = "", above: frozenset[Path] = frozenset()) -> Iterator[_Found]:
+    """All that travels from below a folder, in no order.
 
+    prefix: where its files lie below the program's folder. above: the folders in which it lies.
+    """
+    above |= {root.resolve()}
 
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError as problem:
-        raise unreadable(folder, problem) from problem
+    @cache
+    def is_left(folder: Path) -> bool:
+        if folder == root:
+            return False
+        # A link that leads up would be followed for ever.
+        return _is_left_here(folder) or folder.resolve() in above or is_left(folder.parent)
+
+    for below in files_below(root):
+        path, name = root / below, prefix + below.rstrip("/")
+        is_link = path.is_symlink() and _stays_inside(name, path)
+        if is_left(path.parent):
+            continue
+        if path.is_dir() and not is_link:
+            # A link that leads out, or a repository inside.
+            if not is_left(path):
+                yield from _walk(path, f"{name}/", above)
+        elif is_link or (path.is_file() and path.name != ".git"):
+            yield _Found(name, path, is_link)
 
 
 def _is_left_here(path: Path) -> bool:

@@ -14,15 +14,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tests.failures import raises_fault
 
 import yoked
 from yoked.agent.folders import LINK, PROGRAM, answer_folder_put, pack_entries
 from yoked.agent.server import Call
 from yoked.errors import UsageError
-from yoked.launch import trees
+from yoked.launch import gitignore, trees
 from yoked.launch.blobs import push_blobs
 from yoked.launch.trees import Tree, package_tree, push_tree
 from yoked.remote.client import AgentClient
@@ -69,7 +67,7 @@ def agent() -> Iterator[AgentClient]:
 
 
 @needs_git
-def test_git_and_we_agree_on_what_is_ignored(tmp_path: Path) -> None:
+def test_what_git_ignores_stays(tmp_path: Path) -> None:
     put(tmp_path, ".gitignore", "*.log\n!keep.log\n/build\ndata/**\n!data/keep\ncache/\n\\#odd\n")
     put(tmp_path, "deep/.gitignore", "!important.log\nlocal.*\n*.tmp \n")
     put(tmp_path, ".git/info/exclude", "secret\n")
@@ -86,42 +84,76 @@ def test_git_and_we_agree_on_what_is_ignored(tmp_path: Path) -> None:
     assert names(tmp_path) == what_git_takes(tmp_path)
 
 
-_PARTS = st.sampled_from(["a", "b", "*", "**", "a*", "?", "[ab]", "c"])
-_PATTERNS = st.builds(
-    lambda no, root, parts, end: no + root + "/".join(parts) + end,
-    st.sampled_from(["", "", "!"]),
-    st.sampled_from(["", "/"]),
-    st.lists(_PARTS, min_size=1, max_size=3),
-    st.sampled_from(["", "/", "/**"]),
-)
+@needs_git
+def test_nothing_of_the_folders_repository_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "program"
+    put(folder, "train.py")
+    git(folder, "init", "--quiet")
+    trap = put(tmp_path, "trap", f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    trap.chmod(0o755)
+    for key in ("core.fsmonitor", "core.pager", "core.sshCommand", "filter.x.clean"):
+        git(folder, "config", key, str(trap))
+    put(folder, ".gitattributes", "* filter=x\n")
+    hooks = folder / ".git" / "hooks"
+    hooks.mkdir(exist_ok=True)
+    for hook in ("post-index-change", "fsmonitor-watchman"):
+        shutil.copy(trap, hooks / hook)
+
+    assert names(folder) == {"train.py", ".gitattributes"}
+    assert not (tmp_path / "ran").exists()
 
 
 @needs_git
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(top=st.lists(_PATTERNS, max_size=4), nested=st.lists(_PATTERNS, max_size=3))
-def test_git_and_we_agree_on_any_patterns(
-    tmp_path: Path, top: list[str], nested: list[str]
+def test_variables_of_another_repository_do_not_count(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not (tmp_path / ".git").exists():
-        git(tmp_path, "init", "--quiet")
-        for first in "abc":
-            for second in ("a", "b", "c", "ab/c", "ca/b/a"):
-                put(tmp_path, f"{first}/{second}")
-    put(tmp_path, ".gitignore", "\n".join(top) + "\n")
-    put(tmp_path, "a/.gitignore", "\n".join(nested) + "\n")
-    expected = what_git_takes(tmp_path)
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "elsewhere"))
 
-    if expected:
-        assert names(tmp_path) == expected
-    else:
-        with pytest.raises(UsageError, match="ignore all of it"):
-            Tree.scan(tmp_path)
+    assert names(program) == {"train.py", "pkg/model.py"}
 
 
+@needs_git
+def test_a_repository_inside_travels_by_its_own_rules(program: Path) -> None:
+    put(program, ".gitignore", "*.log\n")
+    put(program, "nanochat/base.py")
+    put(program, "nanochat/.gitignore", "*.bin\n")
+    put(program, "nanochat/weights.bin")
+    git(program / "nanochat", "init", "--quiet")
+
+    found = names(program)
+
+    assert {name for name in found if name.startswith("nanochat/")} == {
+        "nanochat/base.py",
+        "nanochat/.gitignore",
+    }
+
+
+@needs_git
+@pytest.mark.skipif(os.getuid() == 0, reason="root reads every folder")
+def test_a_folder_that_cannot_be_read_is_named(program: Path) -> None:
+    put(program, "closed/file")
+    (program / "closed").chmod(0)
+
+    with pytest.raises(UsageError, match="closed"):
+        Tree.scan(program)
+
+
+def test_without_git_all_travels_but_what_no_program_needs(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(program, ".gitignore", "*.log\n")
+    put(program, "a.log")
+    put(program, "node_modules/x/index.js")
+    put(program, "env/pyvenv.cfg")
+    put(program, ".git/config")
+    (program / "link").symlink_to("pkg")
+    monkeypatch.setattr(gitignore.shutil, "which", lambda name: None)
+
+    assert names(program) == {"train.py", "pkg/model.py", ".gitignore", "a.log", "link"}
+
+
+@needs_git
 def test_rules_of_the_repository_hold_in_a_folder_of_it(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     put(tmp_path, ".gitignore", "*.bin\n/project/left\n")
@@ -223,6 +255,7 @@ def test_a_folder_with_too_many_files_is_refused(
         Tree.scan(program)
 
 
+@needs_git
 def test_a_folder_of_which_nothing_would_travel_is_named(program: Path) -> None:
     put(program, ".gitignore", "*\n")
 
