@@ -35,6 +35,8 @@ def files_below(folder: Path) -> Iterator[str]:
     if not has_git():
         yield from _without_git(folder)
         return
+    # Where it really lies: git takes no folder that a link leads to for a part of a repository.
+    folder = folder.resolve()
     chain = (folder, *folder.parents)
     root = next((each for each in chain if (each / ".git").exists()), folder)
     with tempfile.TemporaryDirectory(prefix="yoked-git-") as name:

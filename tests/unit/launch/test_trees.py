@@ -114,6 +114,19 @@ def test_variables_of_another_repository_do_not_count(
 
 
 @needs_git
+def test_a_folder_may_be_named_by_a_link_in_another_repository(
+    program: Path, tmp_path: Path
+) -> None:
+    put(program, ".gitignore", "*.log\n")
+    put(program, "a.log")
+    (tmp_path / "repository").mkdir()
+    git(tmp_path / "repository", "init", "--quiet")
+    (tmp_path / "repository" / "link").symlink_to(program)
+
+    assert names(tmp_path / "repository" / "link") == {"train.py", "pkg/model.py", ".gitignore"}
+
+
+@needs_git
 def test_a_repository_inside_travels_by_its_own_rules(program: Path) -> None:
     put(program, ".gitignore", "*.log\n")
     put(program, "nanochat/base.py")
