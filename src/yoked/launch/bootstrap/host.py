@@ -23,6 +23,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from yoked.collector import without_collector
+from yoked.core.fs import write_bytes
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.alone import Alone
 from yoked.launch.bootstrap.hearing import Hearing
@@ -264,9 +265,7 @@ def _bug(job: Job, problem: Exception) -> HostExit:
 
 def write_exit(job: Job, outcome: HostExit) -> None:
     """Write exit.json such that a reader sees all of it or nothing."""
-    unfinished = job.folder / f"{EXIT_NAME}.unfinished"
-    unfinished.write_text(json.dumps(outcome.to_dict()), encoding="utf-8")
-    unfinished.replace(job.folder / EXIT_NAME)
+    write_bytes(job.folder / EXIT_NAME, json.dumps(outcome.to_dict()).encode(), durable=False)
 
 
 def main(argv: list[str]) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.channel.names import LOOPBACK
+from yoked.core.fs import read_tail
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.verdict import NOT_MET, Failure
 
@@ -164,7 +165,5 @@ def _signal_name(number: int) -> str:
 
 
 def _tail(path: Path) -> list[str]:
-    with path.open("rb") as log:
-        log.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        text = log.read().decode(errors="replace")
+    text = read_tail(path, _TAIL_BYTES).decode(errors="replace")
     return [line for line in text.splitlines() if line.strip()]

@@ -29,6 +29,7 @@ from typing import NoReturn, TextIO
 
 from yoked.channel.names import SECRET
 from yoked.collector import without_collector
+from yoked.core.fs import write_bytes
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.job import Job, read_job
 from yoked.ranks.secret import FILE_VARIABLE
@@ -244,11 +245,9 @@ def _leave_word(job: Job, attempt: int, rank: int, problem: BaseException, what:
         "what": what,
         "traceback": "".join(traceback.format_exception(problem)),
     }
-    unfinished = path.with_suffix(".unfinished")
     # A full disk may be the very cause; the log and the exit status tell it too.
     with suppress(OSError):
-        unfinished.write_text(json.dumps(content), encoding="utf-8")
-        unfinished.replace(path)
+        write_bytes(path, json.dumps(content).encode(), durable=False)
 
 
 if __name__ == "__main__":
