@@ -5,6 +5,7 @@ What a system does not tell is null; nothing here fails because of it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import socket
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from yoked.agent import gpus, identity, processors
+from yoked.agent import gpus, processors
 from yoked.agent.ask import number, said_by, sysctl, text
 from yoked.agent.server import Call
 from yoked.core.fs import free_bytes
@@ -29,7 +30,7 @@ def answer_facts(call: Call) -> dict[str, Any]:
     del call
     return {
         "hostname": socket.gethostname(),
-        "machine": identity.machine_identity(),
+        "machine": machine_identity(),
         "os": platform.system(),
         "kernel": platform.release(),
         "arch": platform.machine(),
@@ -113,3 +114,30 @@ def battery_of_pmset(said: str) -> bool | None:
     if "InternalBattery" not in said:
         return None
     return "'Battery Power'" in said
+
+
+def machine_identity(proc: Path = Path("/proc"), etc: Path = Path("/etc")) -> str:
+    """16 hex digits: alike for every login to one machine, and another on every other.
+
+    Containers and virtual hosts share their machine's ids, but neither its processes nor its
+    network: so these count too. Nothing of a machine can be read back from it.
+    """
+    if sys.platform == "darwin":
+        parts = [sysctl("kern.uuid"), sysctl("kern.bootsessionuuid")]
+    else:
+        parts = [
+            text(etc / "machine-id"),
+            text(proc / "sys/kernel/random/boot_id"),
+            _namespace(proc / "self/ns/net"),
+            _namespace(proc / "self/ns/pid"),
+        ]
+    if not any(parts):
+        parts = [socket.gethostname()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _namespace(path: Path) -> str:
+    try:
+        return os.readlink(path)  # noqa: PTH115 - it leads to nothing that a Path could be
+    except OSError:
+        return ""

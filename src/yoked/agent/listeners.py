@@ -1,4 +1,4 @@
-"""Who listens on a port. Source: proc_net_tcp(5), proc_pid_fd(5)."""
+"""The ports of this host: which are taken, and by whom. Source: proc_net_tcp(5), proc_pid_fd(5)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
+from yoked.agent.ask import text
 from yoked.agent.jobfolder import ACTIVE, JobFolder, all_jobs
 from yoked.agent.server import Call
 from yoked.core.proc import FOLDER_VARIABLE, LAUNCH_VARIABLE, ProcessId, all_processes
 
 _LISTENING = "0A"
+_SETTINGS = Path("/proc/sys/net/ipv4")
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 # The sockets with which this very agent has listened: they are about to go.
 _own: set[int] = set()
@@ -50,6 +52,25 @@ def answer_job_listeners(call: Call) -> dict[str, list[dict[str, Any]]]:
             if seen:
                 found[job.run] = seen
     return found
+
+
+def part_ports(args: Mapping[str, Any]) -> dict[str, Any] | None:
+    """range, reserved, taken (of the range) and owners {port: see `describe_owner`} of `ports`.
+
+    None: the system does not tell. JSON makes the ports of `owners` strings.
+    """
+    told = text(_SETTINGS / "ip_local_port_range").split()
+    if len(told) != 2:
+        return None
+    low, high = int(told[0]), int(told[1])
+    used = {local_port(row) for row in rows()}
+    wanted: list[int] = args.get("ports") or []
+    return {
+        "range": [low, high],
+        "reserved": text(_SETTINGS / "ip_local_reserved_ports"),
+        "taken": sum(low <= port <= high for port in used),
+        "owners": {str(port): listener_owners(port) for port in wanted},
+    }
 
 
 def listeners_of(launch_id: str, chosen: str | None) -> list[dict[str, Any]]:

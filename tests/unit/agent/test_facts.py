@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from yoked.agent import facts, gpus, identity, processors
+from yoked.agent import facts, gpus, processors
 from yoked.agent.server import Call, Server
 
 
@@ -301,7 +301,7 @@ def machine(root: Path, boot: str, net: str) -> str:
     (proc / "self" / "ns").mkdir(parents=True)
     (proc / "self" / "ns" / "net").symlink_to(f"net:[{net}]")
     (proc / "self" / "ns" / "pid").symlink_to("pid:[2]")
-    return identity.machine_identity(proc, etc)
+    return facts.machine_identity(proc, etc)
 
 
 def test_one_machine_is_one_whoever_looks(tmp_path: Path) -> None:

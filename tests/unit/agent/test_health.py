@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.unit.agent.fake_call import FakeCall
 
-from yoked.agent import firewall, names, power, storage, strays, surroundings, ways
+from yoked.agent import environ, firewall, names, power, storage, strays, ways
 from yoked.agent.facts import answer_facts
 from yoked.agent.health import PARTS, answer_health
 from yoked.agent.interfaces import answer_interfaces
@@ -179,7 +179,7 @@ def test_only_variables_that_matter_are_told_and_no_password(
     monkeypatch.setenv("https_proxy", "http://me:secret@proxy:3128/")
     monkeypatch.setenv("AWS_SECRET", "secret")
 
-    told = surroundings.part_environment({})
+    told = environ.part_environment({})
 
     assert told["GLOO_SOCKET_IFNAME"] == "lo"
     assert told["https_proxy"] == "http://***@proxy:3128/"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from yoked.agent import cards, clock, firewall, gpustate, limits, power, toolchain
+from yoked.agent import cards, clock, environ, firewall, gpus, limits, power
 from yoked.agent.netlink import Neighbour, can_ask, neighbours, way_to
 
 
@@ -130,10 +130,10 @@ def test_what_is_said_of_gpus_is_understood(tmp_path: Path) -> None:
         write(tmp_path, f"{name}/vendor", vendor)
         write(tmp_path, f"{name}/class", kind)
 
-    assert gpustate.driver_version(version) == "550.54.14"
-    assert gpustate.driver_version("") is None
-    assert gpustate.nvidia_cards(tmp_path) == 1
-    assert gpustate.busy_of("812, /usr/bin/python3, 4096\n\n") == [
+    assert gpus.driver_version(version) == "550.54.14"
+    assert gpus.driver_version("") is None
+    assert gpus.nvidia_cards(tmp_path) == 1
+    assert gpus.busy_of("812, /usr/bin/python3, 4096\n\n") == [
         {"pid": 812, "command": "/usr/bin/python3", "memory_bytes": 4 << 30}
     ]
 
@@ -151,7 +151,7 @@ def test_a_compiler_with_arguments_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("CC", "/no/such/cc -m64")
     monkeypatch.setenv("CXX", f"{sys.executable} -m64")
 
-    found = toolchain.part_compiler({})
+    found = environ.part_compiler({})
 
     assert found["cxx"] == sys.executable
     assert found["cc"] != "/no/such/cc"
