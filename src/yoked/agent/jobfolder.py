@@ -21,7 +21,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -29,13 +28,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yoked.core.fs import read_json, read_tail, write_bytes
+from yoked.core.names import RUN_NAME, RUN_NAME_RULE
 from yoked.core.proc import ProcessId, boot_id
 from yoked.errors import JobError
 from yoked.paths import state_root
 
 # A job in one of these is not over.
 ACTIVE = ("prepared", "running")
-RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _REMOVED = ".removed-"
 _LOCK_PATIENCE_S = 2.0
 # From the first file of a job to its supervisor.
@@ -229,7 +228,7 @@ def check_run_name(run: str) -> str:
     if not RUN_NAME.fullmatch(run):
         raise JobError(
             f"{run!r} cannot be the name of a run",
-            fix="letters, digits and . _ - only, at most 80, a letter or digit first",
+            fix=RUN_NAME_RULE,
         )
     return run
 

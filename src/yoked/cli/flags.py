@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from yoked.core.names import RUN_NAME, RUN_NAME_RULE
 from yoked.errors import UsageError
 
 FLEET = Group("Fleet", sort_key=0)
-_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 def _flag(help_text: str, **more: Any) -> Parameter:
@@ -73,9 +72,9 @@ class JobFlags:
 
 def check_run_name(name: str) -> str:
     """The name; raises UsageError for one that is no plain folder's name."""
-    if not _RUN_NAME.fullmatch(name):
+    if not RUN_NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be the name of a run",
-            fix="letters, digits and . _ - only, at most 80, a letter or digit first",
+            fix=RUN_NAME_RULE,
         )
     return name

@@ -101,7 +101,7 @@ class Dial:
 class World:
     """A real Gloo (or NCCL) world that was started over the chosen interfaces.
 
-    ok None: it was not tried, said_by has the reason. said: the last words of each host's rank.
+    ok None: it was not tried, for this reason. said: the last words of each host's rank.
     """
 
     ok: bool | None

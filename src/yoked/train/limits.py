@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from yoked.agent.jobfolder import RUN_NAME
+from yoked.core.names import RUN_NAME
 from yoked.errors import UsageError
 
 # `launch.listing` lets no other name of a folder come from a host.

@@ -1,0 +1,8 @@
+"""What may be the name of a run: it is a folder on every host, and a word of command lines."""
+
+from __future__ import annotations
+
+import re
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+RUN_NAME_RULE = "letters, digits and . _ - only, at most 80, a letter or digit first"
