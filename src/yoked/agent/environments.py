@@ -202,13 +202,14 @@ def _said(outcome: Outcome) -> str:
 
 def _last_lines(outcome: Outcome) -> str:
     """The end of what a program said against it: stderr, and where that is empty, stdout."""
-    lines = [line for line in _text_of(outcome).splitlines() if line.strip()]
+    return last_errors((outcome.stderr.strip() or outcome.stdout).decode(errors="replace"))
+
+
+def last_errors(said: str) -> str:
+    """The last lines with errors of what pip said, or where there are none, its last lines."""
+    lines = [line for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("ERROR", "error"))]
     return "\n".join(f"  {line.strip()}" for line in (errors or lines)[-_SAID_LINES:])
-
-
-def _text_of(outcome: Outcome) -> str:
-    return (outcome.stderr.strip() or outcome.stdout).decode(errors="replace")
 
 
 def _choose_python(named: str | None, minor: str) -> tuple[str, str]:

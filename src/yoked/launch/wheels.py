@@ -11,6 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from yoked.agent.environments import last_errors
 from yoked.core.faults import fault
 from yoked.core.fs import sha256_of
 from yoked.paths import cache_root, private_folder
@@ -20,7 +21,7 @@ _OLDEST_GLIBC = {"x86_64": 5, "i686": 5}
 _OTHER_OLDEST_GLIBC = 17
 # Their names from before PEP 600, by the minor version of glibc 2.
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
-_OLDEST_MAC, _SAID_LINES = 11, 4
+_OLDEST_MAC = 11
 
 
 def fetch_wheels(
@@ -60,7 +61,7 @@ def _download(host: str, base: Mapping[str, Any], folder: Path, options: Sequenc
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise fault(
-            "wheels-not-found", host=host, said=_last_lines(done.stderr), python=sys.executable
+            "wheels-not-found", host=host, said=last_errors(done.stderr), python=sys.executable
         )
 
 
@@ -87,9 +88,3 @@ def _tags(base: Mapping[str, Any]) -> Iterator[str]:
         raise fault(
             "wheels-unknown", system=base["system"], libc=base["libc"] or "another C library"
         )
-
-
-def _last_lines(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR")]
-    return "\n".join(f"  {line}" for line in (errors or lines)[-_SAID_LINES:])

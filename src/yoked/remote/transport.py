@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from yoked.agent.protocol import GREETING
 from yoked.core.faults import fault
@@ -38,19 +37,6 @@ GREETING_DEADLINE_S = 20.0
 # Once ssh is through, the shell and Python may take as long again.
 _DEADLINE_PATIENCES = 2
 _REFUSED = "yoked-refused"
-
-
-class Transport(Protocol):
-    """A way to a host."""
-
-    @property
-    def host(self) -> str:
-        """The host's name in yoked.toml."""
-        ...
-
-    def connect(self) -> AgentClient:
-        """Start an agent there. Raises HostError with the reason and its fix."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -84,14 +84,6 @@ class Job:
         """The ranks of all hosts together."""
         return sum(node.ranks for node in self.nodes)
 
-    def node_of(self, rank: int) -> Node:
-        """The host of a global rank."""
-        for node in self.nodes:
-            if rank < node.ranks:
-                return node
-            rank -= node.ranks
-        raise AssertionError(f"rank {rank} beyond a world of {self.world_size}")
-
     def arguments(self, restarts: int) -> tuple[str, ...]:
         """The program's arguments, with as many attempts before that had begun."""
         return self.program.args + (self.resume_args if restarts > 0 else ())

@@ -44,7 +44,6 @@ def test_ranks_are_numbered_by_the_order_of_hosts(tmp_path: Path) -> None:
     assert job.world_size == 3
     assert job.node.host == "laptop"
     assert list(job.local_ranks) == [1, 2]
-    assert [job.node_of(rank).host for rank in range(3)] == ["i9", "laptop", "laptop"]
 
 
 def test_only_later_attempts_resume(tmp_path: Path) -> None:
