@@ -17,6 +17,7 @@ import pytest
 from tests.failures import raises_fault
 
 import yoked
+from yoked.agent import files
 from yoked.agent.folders import LINK, PROGRAM, answer_folder_put, pack_entries
 from yoked.agent.server import Call
 from yoked.errors import UsageError
@@ -338,6 +339,23 @@ def test_large_files_travel_in_pieces_with_progress(
     assert (Path(folder) / "weights").read_bytes() == (program / "weights").read_bytes()
     assert told[-1] == (tree.size_bytes, tree.size_bytes)
     assert len(told) == 5
+
+
+def test_a_large_file_that_has_arrived_and_has_no_name_yet_gets_it(
+    program: Path, agent: AgentClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yoked.launch.blobs.LARGE_BYTES", 1000)
+    (program / "weights").write_bytes(os.urandom(10_000))
+    tree = Tree.scan(program)
+    digest = next(each.content for each in tree.entries if each.path == "weights")
+    # Another controller's agent still hashes it, or was killed while it did.
+    part = files.blob_path(digest).with_name(f".{digest}.part")
+    part.parent.mkdir(parents=True)
+    shutil.copyfile(program / "weights", part)
+
+    folder = push_tree(agent, tree)
+
+    assert (Path(folder) / "weights").read_bytes() == (program / "weights").read_bytes()
 
 
 def test_a_file_that_changes_while_it_is_sent_is_refused(program: Path, agent: AgentClient) -> None:
