@@ -16,7 +16,7 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -49,8 +49,11 @@ def as_called(command: str) -> str:
 class Output:
     """Where a command's words go. json_mode: exactly one object on stdout, nothing else.
 
-    raw: output that is followed is shown as it is, with all that acts on the terminal.
+    raw: output that is followed is shown as it is, with all that acts on the terminal. It is a
+    view of a run too, without its live line, which `LiveView` draws.
     """
+
+    live: Callable[[str], None] | None = None
 
     def __init__(self, *, json_mode: bool, raw: bool = False, stdout: TextIO | None = None) -> None:
         self.json_mode = json_mode
