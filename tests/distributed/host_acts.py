@@ -68,14 +68,14 @@ def first_attempt_fails() -> None:
     dist.destroy_process_group()
 
 
-def meeting(strange_attempts: int) -> None:
-    """In the first attempts rank 2 has another secret than the others."""
+def a_stranger_at_first() -> None:
+    """In the first attempt rank 2 has another secret than the others."""
     import torch.distributed as dist
 
     from yoked.ranks.meeting import meet
 
     mark(" ".join(sys.argv[1:]) + " " + os.environ["TORCHELASTIC_RESTART_COUNT"])
-    strange = RANK == 2 and strange_attempts > ATTEMPT
+    strange = RANK == 2 and ATTEMPT == 0
     os.environ["YOKED_SECRET"] = "of a stranger who dialled" if strange else "of this launch alone"
     meet(lambda: dist.init_process_group("gloo"))
     dist.destroy_process_group()
@@ -120,8 +120,7 @@ ACTS = {
     "collectives": collectives,
     "collectives_beside_a_worker": collectives_beside_a_worker,
     "first_attempt_fails": first_attempt_fails,
-    "a_stranger_at_first": lambda: meeting(1),
-    "a_stranger_each_time": lambda: meeting(9),
+    "a_stranger_at_first": a_stranger_at_first,
     "abort_in_the_first_meeting": abort_in_the_first_meeting,
     "deaf": deaf,
     "save_when_interrupted": save_when_interrupted,

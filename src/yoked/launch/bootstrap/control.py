@@ -1,4 +1,4 @@
-"""What the hosts of a run tell each other: each says a notice, all hear all notices.
+"""What the hosts of a run tell each other: each says a notice, all hear all notices, as events.
 
 Node 0 hears every host over a connection of its own (`yoked.channel`: mutual TLS, certificates of
 this launch), and tells each what the others said. The same connections carry the store of torch:
@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -34,6 +32,7 @@ from yoked.channel.peer import Peer
 from yoked.channel.tls import client_context, node_name, server_context
 from yoked.core.schema import decode
 from yoked.errors import HostError
+from yoked.launch.bootstrap.coordinator import Beat, CutOff, Event, Joined, Left
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.notice import CONNECT_S, SILENCE_S, Notice
 
@@ -50,20 +49,17 @@ REFUSED_NAME = "refused.json"
 class Control:
     """This host's seat among the hosts. `close` ends its thread.
 
-    Connects in the background: until then there are no notices, and `trouble` tells if it cannot.
+    post: takes what happens, from a thread of its own: Joined, Beat, Left, CutOff.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, post: Callable[[Event], None]) -> None:
+        self.job = job
+        self.post = post
         self._changed = threading.Condition()
         self._own = Notice()
         self._said: Notice | None = None
         self._closing = False
-        self._store_port: int | None = None
-        self._notices: dict[int, Notice] = {}
-        self._heard_s: dict[int, float] = {}
-        self._gone: set[int] = set()
-        self._trouble: HostError | None = None
+        self._over = False
         self._loop = asyncio.new_event_loop()
         self._wake = asyncio.Event()
         self._seat = _FirstSeat(self) if job.node_rank == 0 else _OtherSeat(self)
@@ -71,62 +67,22 @@ class Control:
         self._thread.start()
 
     @property
-    def job(self) -> Job:
-        """The run as this host sees it."""
-        return self._job
-
-    @property
-    def notices(self) -> dict[int, Notice]:
-        """The last notice of each node that was heard, this one's own among them."""
-        with self._changed:
-            return {**self._notices, self._job.node_rank: self._own}
-
-    @property
-    def connected(self) -> bool:
-        """Whether the store is there, for torchrun too."""
-        with self._changed:
-            return self._store_port is not None
-
-    @property
     def store_port(self) -> int:
-        """The port of the store on this host's loopback. Only once it is connected."""
-        with self._changed:
-            assert self._store_port is not None, "not connected yet"
-            return self._store_port
+        """The port of the store on this host's loopback. Only once it has joined."""
+        return self._seat.port
 
-    @property
-    def trouble(self) -> HostError | None:
-        """Why there is no word from anybody any more, or was none at all."""
+    def say(self, notice: Notice) -> None:
+        """What this host says from now on; the word leaves at once."""
         with self._changed:
-            return self._trouble
-
-    def silent_s(self, node: int) -> float | None:
-        """Seconds since a notice of another node last came; None if none ever came.
-
-        Infinite when its connection ended: it says nothing any more.
-        """
-        with self._changed:
-            heard_s = self._heard_s.get(node)
-            if heard_s is None:
-                return None
-            return math.inf if node in self._gone else time.monotonic() - heard_s
-
-    def say(self, **changes: Any) -> None:
-        """Change fields of this host's notice; the word leaves at once."""
-        with self._changed:
-            self._own = replace(self._own, **changes)
-            self._changed.notify_all()
+            if notice == self._own:
+                return
+            self._own = notice
         self.hurry()
-
-    def wait(self, timeout_s: float) -> None:
-        """Return when something was heard, and at the latest after the time."""
-        with self._changed:
-            self._changed.wait(timeout_s)
 
     def wait_until_said(self, timeout_s: float) -> None:
         """Return when what was said has left, and at the latest after the time."""
         with self._changed:
-            self._changed.wait_for(lambda: self._said == self._own or self._trouble, timeout_s)
+            self._changed.wait_for(lambda: self._said == self._own or self._over, timeout_s)
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Send what is unsent and end; a connection that hangs is left behind."""
@@ -147,7 +103,7 @@ class Control:
         except HostError as problem:
             self._give_up(problem)
         except Exception as problem:  # noqa: BLE001 - a run that nobody watches is trouble at once
-            self._give_up(_broken(self._job, problem))
+            self._give_up(_broken(self.job, problem))
         finally:
             self._loop.close()
 
@@ -174,40 +130,13 @@ class Control:
                 await asyncio.wait_for(self._wake.wait(), period_s)
             self._seat.check()
 
-    # What the seats tell, from the loop's thread.
-
-    def hear(self, node: int, notice: Notice) -> None:
-        """Take in what a node said."""
-        with self._changed:
-            self._heard_s[node] = time.monotonic()
-            self._gone.discard(node)
-            if self._notices.get(node) != notice:
-                self._notices[node] = notice
-                self._changed.notify_all()
-
-    def lose(self, node: int) -> None:
-        """Take in that a node's connection ended."""
-        with self._changed:
-            if node not in self._gone:
-                self._gone.add(node)
-                self._changed.notify_all()
-
-    def connect(self, store_port: int) -> None:
-        """Take in that the store is there."""
-        with self._changed:
-            self._store_port = store_port
-            self._changed.notify_all()
-
-    def heard(self) -> tuple[dict[int, Notice], list[int]]:
-        """(the others' notices, nodes whose connection ended)."""
-        with self._changed:
-            return dict(self._notices), sorted(self._gone)
-
     def _give_up(self, problem: HostError) -> None:
         with self._changed:
-            if not self._closing:
-                self._trouble = problem
+            self._over = True
             self._changed.notify_all()
+            if self._closing:
+                return
+        self.post(CutOff(problem))
 
 
 class _FirstSeat:
@@ -217,7 +146,10 @@ class _FirstSeat:
         self._control = control
         self._job = control.job
         self._store: TCPStore | None = None
-        self._port = 0
+        self.port = 0
+        self._own = Notice()
+        self._notices: dict[int, Notice] = {}
+        self._gone: set[int] = set()
         self._hub: Hub | None = None
         self._serving: asyncio.Task[None] | None = None
         self._forgotten = -1
@@ -228,7 +160,7 @@ class _FirstSeat:
 
     async def open(self) -> None:
         job = self._job
-        self._store, self._port = _open_store()
+        self._store, self.port = _open_store()
         if len(job.nodes) > 1:
             listener = _listening(job)
             self._hub = Hub(
@@ -237,14 +169,16 @@ class _FirstSeat:
                 len(job.nodes),
                 on_word=self._on_word,
                 # It learns at once that it was admitted.
-                on_peer=lambda peer: self._send(peer, self._control.notices[0]),
-                on_end=self._control.lose,
+                on_peer=self._send,
+                on_end=self._on_end,
                 connect=self._to_store,
             )
             self._serving = asyncio.ensure_future(self._hub.serve(listener))
-        self._control.connect(self._port)
+        self._control.post(Joined())
 
     def tell(self, own: Notice) -> None:
+        """Send the notices of all to all."""
+        self._own = own
         if own.decision and own.decision.again and own.decision.attempt > self._forgotten:
             self._forgotten = own.decision.attempt
             assert self._store is not None
@@ -252,7 +186,7 @@ class _FirstSeat:
         self._beats[0] += 1
         if self._hub is not None:
             for peer in self._hub.peers.values():
-                self._send(peer, own)
+                self._send(peer)
 
     def check(self) -> None:
         """Note refused connections where a person finds them. Raises what ended the listener."""
@@ -290,18 +224,27 @@ class _FirstSeat:
             # It may be of another yoked; silence, if it goes on, tells.
             self._bad_words += 1
             return
-        self._beats[node] += 1
         # Node 0 alone decides.
-        self._control.hear(node, replace(notice, decision=None))
+        notice = replace(notice, decision=None)
+        self._beats[node] += 1
+        self._gone.discard(node)
+        if notice != self._notices.get(node):
+            # The other hosts wait for it.
+            self._notices[node] = notice
+            self._control.hurry()
+        self._control.post(Beat(node, notice))
 
-    def _send(self, peer: Peer, own: Notice) -> None:
-        notices, gone = self._control.heard()
-        told = {str(node): notice for node, notice in {**notices, 0: own}.items()}
+    def _on_end(self, node: int) -> None:
+        self._gone.add(node)
+        self._control.post(Left(node))
+
+    def _send(self, peer: Peer) -> None:
+        told = {str(node): notice for node, notice in {**self._notices, 0: self._own}.items()}
         told.pop(str(peer.node), None)
-        _send_notices(peer, told, {"beats": self._beats, "gone": gone})
+        _send_notices(peer, told, {"beats": self._beats, "gone": sorted(self._gone)})
 
     async def _to_store(self) -> Ends:
-        return await asyncio.open_connection(LOOPBACK, self._port)
+        return await asyncio.open_connection(LOOPBACK, self.port)
 
 
 class _OtherSeat:
@@ -313,7 +256,9 @@ class _OtherSeat:
         self._peer: Peer | None = None
         self._server: asyncio.AbstractServer | None = None
         self._listening: asyncio.Task[None] | None = None
+        self._joined = False
         self._beats: dict[int, Any] = {}
+        self._gone: set[int] = set()
 
     async def open(self) -> None:
         job = self._job
@@ -328,7 +273,14 @@ class _OtherSeat:
         self._listening = asyncio.ensure_future(self._peer.listen(self._on_word))
         self._listening.add_done_callback(lambda _: self._control.hurry())
 
+    @property
+    def port(self) -> int:
+        """Where ranks of this host reach the store."""
+        assert self._server is not None
+        return port_of(self._server)
+
     def tell(self, own: Notice) -> None:
+        """Send this host's notice to node 0."""
         assert self._peer is not None
         _send_notices(self._peer, {str(self._job.node_rank): own}, {})
 
@@ -351,21 +303,23 @@ class _OtherSeat:
             await asyncio.gather(self._listening, return_exceptions=True)
 
     def _on_word(self, word: dict[str, Any]) -> None:
-        assert self._server is not None
         told, beats, gone = (word.get(name) for name in ("notices", "beats", "gone"))
         if not (isinstance(told, dict) and isinstance(beats, dict) and isinstance(gone, list)):
             return
-        if not self._control.connected:
+        if not self._joined:
             # Before its first word, node 0 may still refuse this host's certificate.
-            self._control.connect(port_of(self._server))
+            self._joined = True
+            self._control.post(Joined())
         for node in range(len(self._job.nodes)):
             beat = beats.get(str(node))
             if node != self._job.node_rank and str(node) in told and beat != self._beats.get(node):
                 self._beats[node] = beat
+                self._gone.discard(node)
                 with contextlib.suppress(ValueError):
-                    self._control.hear(node, decode(Notice, told[str(node)]))
-            if node in gone:
-                self._control.lose(node)
+                    self._control.post(Beat(node, decode(Notice, told[str(node)])))
+            if node in gone and node not in self._gone:
+                self._gone.add(node)
+                self._control.post(Left(node))
 
 
 def _send_notices(peer: Peer, notices: Mapping[str, Notice], more: Mapping[str, Any]) -> None:

@@ -2,10 +2,9 @@
 
     python -m yoked.launch.bootstrap.host JOB.json
 
-Runs this host's ranks under torchrun, attempt by attempt. When a rank dies anywhere, every host
-ends its ranks, says what it saw, and node 0 decides what was the first cause and whether to start
-anew; without node 0, each host decides from what it knows. Nobody else is needed for that: the
-person's machine may be gone. The last act is exit.json in the job folder, a `HostExit`.
+Does what its `Coordinator` decides: starts this host's ranks, generation by generation, ends them,
+and tells the other hosts. Nobody else is needed for that: the person's machine may be gone. The
+last act is exit.json in the job folder, a `HostExit`.
 
 SIGINT asks the ranks of all hosts to save and stop, a second one or SIGTERM ends them.
 """
@@ -14,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import sys
 import time
@@ -25,19 +25,24 @@ from typing import TYPE_CHECKING
 from yoked.collector import without_collector
 from yoked.core.fs import write_bytes
 from yoked.errors import YokedError
-from yoked.launch.bootstrap.alone import Alone
-from yoked.launch.bootstrap.hearing import Hearing
+from yoked.launch.bootstrap.coordinator import (
+    FAREWELL_S,
+    Command,
+    Coordinator,
+    EndGeneration,
+    EndRanks,
+    Event,
+    Finish,
+    Interrupt,
+    Joined,
+    RankFailed,
+    RanksOver,
+    StartGeneration,
+    StopAsked,
+)
 from yoked.launch.bootstrap.job import Job, read_job
 from yoked.launch.bootstrap.spawn import SpawnedRanks
-from yoked.launch.bootstrap.verdict import (
-    STERNEST_FIRST,
-    Attempt,
-    Decision,
-    Failure,
-    HostExit,
-    Stop,
-    decide,
-)
+from yoked.launch.bootstrap.verdict import Attempt, Decision, Failure, HostExit
 from yoked.streams import outlive_full_disk
 
 if TYPE_CHECKING:
@@ -46,21 +51,23 @@ if TYPE_CHECKING:
 
 EXIT_NAME = "exit.json"
 _POLL_S = 0.2
-_FAREWELL_S = 5.0
 
 
 class Signals:
-    """What a person asked of this process."""
+    """What a person asks of this process becomes an event."""
 
     def __init__(self) -> None:
-        self.wish: Stop | None = None
+        # One of this kind may be put into from a signal handler.
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._asked = False
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
-        again = self.wish is not None
-        self.wish = "stopped" if again or number == signal.SIGTERM else "interrupted"
+        gentle = number == signal.SIGINT and not self._asked
+        self._asked = True
+        self.events.put(StopAsked("interrupted" if gentle else "stopped"))
 
 
 class HostProgram:
@@ -69,164 +76,78 @@ class HostProgram:
     def __init__(self, job: Job, signals: Signals) -> None:
         # torch takes a second to import; a signal must find its handler before.
         self._job = job
-        self._signals = signals
-        self._attempts: list[Attempt] = []
-        self._control: Control | Alone
+        self._events = signals.events
+        # Seconds since the epoch, by a clock that is never set.
+        self._epoch_s = time.time() - time.monotonic()
+        self._coordinator = Coordinator(job, self._now_s())
+        self._ranks: LocalRanks | SpawnedRanks | None = None
+        self._generation = 0
+        self._control: Control | None = None
         if job.file_store:
-            self._control = Alone(job)
+            self._events.put(Joined())
             return
         with without_collector():
             from yoked.launch.bootstrap.control import Control
 
-            self._control = Control(job)
+            self._control = Control(job, self._events.put)
             # While the hosts connect: node 0 answers only once it has loaded its own.
-            _load_torch()
+            from yoked.launch.bootstrap import attempt
+
+            del attempt
 
     def run(self) -> HostExit:
-        """All attempts; returns when this host has no rank left and the others know."""
+        """All generations; returns when this host has no rank left and the others know."""
         while True:
-            number, started_s = len(self._attempts), time.time()
-            decision = self._attempt(number)
-            self._attempts.append(Attempt(number, started_s, time.time(), decision.failure))
-            _say(_summary(decision))
-            if not decision.again:
-                break
-        self._take_leave(number)
-        return HostExit(decision.status, tuple(self._attempts))
+            commands = self._coordinator.on(self._next_event(), self._now_s())
+            if self._control is not None:
+                self._control.say(self._coordinator.notice)
+            for command in commands:
+                if isinstance(command, Finish):
+                    if self._control is not None:
+                        self._control.close()
+                    return command.outcome
+                self._carry_out(command)
 
-    def _attempt(self, number: int) -> Decision:
-        arrived = self._arrive()
-        hearing = Hearing(self._job, self._control, number)
-        if not arrived:
-            if self._stop is not None:
-                hearing.call_off()
-            return self._decide_alone(number, hearing)
-        self._control.say(attempt=number, failing=False, report=None)
-        _say(_introduction(self._job, number))
-        self._heed()
-        wish = self._stop
-        if wish is not None:
-            return self._call_off(number, hearing)
-        ranks = self._start(number)
-        while not ranks.over and not hearing.overdue:
-            self._heed(ranks)
-            if hearing.must_end(self._stop):
-                ranks.end()
-                hearing.expect_reports()
-            self._control.wait(_POLL_S)
-        if ranks.given_up and self._stop is not None:
-            hearing.call_off()
-        report = ranks.failures()
-        self._control.say(report=report, failing=bool(report))
-        return self._agree(number, hearing)
+    def _next_event(self) -> Event | None:
+        """What has happened; None: nothing for a while."""
+        ranks = self._ranks if self._ranks is not None and self._ranks.over else None
+        try:
+            return self._events.get(timeout=_POLL_S if ranks is None else 0)
+        except queue.Empty:
+            if ranks is None:
+                return None
+        self._ranks = None
+        return RanksOver(self._generation, ranks.failures())
 
-    def _start(self, number: int) -> LocalRanks | SpawnedRanks:
-        restarts = number - self._unmet
+    def _carry_out(self, command: Command) -> None:
+        if isinstance(command, StartGeneration):
+            _say(_introduction(self._job, command.number))
+            self._start(command.number, command.restarts)
+        elif isinstance(command, EndGeneration):
+            _say(_summary(command.decision))
+        elif self._ranks is not None and isinstance(command, Interrupt):
+            self._ranks.interrupt()
+        elif self._ranks is not None and isinstance(command, EndRanks):
+            self._ranks.end()
 
+    def _start(self, number: int, restarts: int) -> None:
         def on_death() -> None:
-            self._control.say(failing=True)
+            self._events.put(RankFailed(number))
 
-        if isinstance(self._control, Alone):
-            return SpawnedRanks(self._job, number, restarts=restarts, on_death=on_death)
+        self._generation = number
+        if self._control is None:
+            self._ranks = SpawnedRanks(self._job, number, restarts=restarts, on_death=on_death)
+            return
+        if number > 0:
+            # The store is cleared before it leaves; ranks that wrote earlier would be lost.
+            self._control.wait_until_said(FAREWELL_S)
         from yoked.launch.bootstrap.attempt import LocalRanks
 
         port = self._control.store_port
-        return LocalRanks(self._job, number, port, restarts=restarts, on_death=on_death)
+        self._ranks = LocalRanks(self._job, number, port, restarts=restarts, on_death=on_death)
 
-    @property
-    def _unmet(self) -> int:
-        """The attempts so far whose ranks did not meet."""
-        failures = [attempt.failure for attempt in self._attempts]
-        return sum(failure is not None and failure.before_meeting for failure in failures)
-
-    def _call_off(self, number: int, hearing: Hearing) -> Decision:
-        """A person wants no run, and this host has no rank yet: there is nothing to save."""
-        self._control.say(report=())
-        hearing.call_off()
-        return self._agree(number, hearing)
-
-    def _arrive(self) -> bool:
-        """Wait for the store; False if it cannot be reached, or not soon after a wish to stop.
-
-        The others may not have heard of that wish, and would wait for this host for a minute.
-        """
-        wished_s: float | None = None
-        while not self._control.connected:
-            if self._signals.wish is not None:
-                wished_s = wished_s or time.monotonic()
-            late = wished_s is not None and time.monotonic() - wished_s > _FAREWELL_S
-            if self._control.trouble is not None or late:
-                return False
-            self._control.wait(_POLL_S)
-        return True
-
-    def _heed(self, ranks: LocalRanks | SpawnedRanks | None = None) -> None:
-        """Pass a wish to stop on, to the other hosts and to the ranks."""
-        if self._signals.wish != self._control.notices[self._job.node_rank].stop:
-            self._control.say(stop=self._signals.wish)
-        if ranks is not None and self._stop == "interrupted":
-            ranks.interrupt()
-
-    @property
-    def _stop(self) -> Stop | None:
-        """What was asked for on any host; the sterner wish counts."""
-        wishes = {notice.stop for notice in self._control.notices.values()}
-        wishes.add(self._signals.wish)
-        for wish in STERNEST_FIRST:
-            if wish in wishes:
-                return wish
-        return None
-
-    def _agree(self, number: int, hearing: Hearing) -> Decision:
-        """The decision of node 0, which it makes once it has heard from all."""
-        decides = self._job.node_rank == 0
-        while not hearing.overdue:
-            self._heed()
-            if hearing.must_end(self._stop):
-                hearing.expect_reports()
-            decision = self._control.notices[0].decision if 0 in self._control.notices else None
-            if decision is not None and decision.attempt == number:
-                return decision
-            if decides and hearing.settled:
-                break
-            if self._control.trouble is not None:
-                break
-            self._control.wait(_POLL_S)
-        decision = self._decide_alone(number, hearing)
-        self._control.say(decision=decision)
-        if decision.again:
-            # The store is cleared before it leaves; ranks that wrote earlier would be lost.
-            self._control.wait_until_said(_FAREWELL_S)
-        return decision
-
-    def _decide_alone(self, number: int, hearing: Hearing) -> Decision:
-        """What this host makes of an attempt with what it has heard."""
-        gone = hearing.gone()
-        reports = [failure for report in hearing.reports.values() for failure in report]
-        all_here = self._job.node_rank == 0 and hearing.all_reported and not gone
-        return decide(
-            number,
-            [*reports, *gone],
-            stop=self._stop,
-            # The first meeting that failed was repeated without asking.
-            may_repeat=all_here and number - min(self._unmet, 1) < self._job.restarts,
-            may_meet_again=all_here and self._unmet == 0,
-        )
-
-    def _take_leave(self, number: int) -> None:
-        """Let the others read what was decided before the store, which node 0 serves, goes."""
-        self._control.say(leaving=True)
-        until_s = time.monotonic() + _FAREWELL_S
-        hearing = Hearing(self._job, self._control, number)
-        while self._job.node_rank == 0 and hearing.listeners and time.monotonic() < until_s:
-            self._control.wait(_POLL_S)
-        self._control.close()
-
-
-def _load_torch() -> None:
-    from yoked.launch.bootstrap import attempt, control
-
-    del attempt, control
+    def _now_s(self) -> float:
+        return self._epoch_s + time.monotonic()
 
 
 def _introduction(job: Job, number: int) -> str:

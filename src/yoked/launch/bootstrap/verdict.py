@@ -7,7 +7,7 @@ library only: whoever reads exit.json needs no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -132,33 +132,6 @@ class HostExit:
         return {**asdict(self), "exit_code": self.exit_code}
 
 
-def decide(
-    attempt: int,
-    failures: Sequence[Failure],
-    *,
-    stop: Stop | None,
-    may_repeat: bool,
-    may_meet_again: bool,
-) -> Decision:
-    """What an attempt came to.
-
-    failures: of all hosts; empty when every rank ended with 0.
-    stop: what a person asked for, if anything. Ranks that then end as they were asked to are no
-    failure; one that met a trouble of its own, such as a full disk while it saved, is told of.
-    may_repeat: attempts are left, and every host is there for another.
-    may_meet_again: every host is there, and no meeting of the ranks has been repeated so far. A
-    stranger on the network can make one fail.
-    """
-    if stop is not None:
-        own = [failure for failure in failures if not _obeyed(failure)]
-        return Decision(attempt, stop, first_cause(own), again=False)
-    cause = first_cause(failures)
-    if cause is None:
-        return Decision(attempt, "finished", None, again=False)
-    again = may_repeat or (may_meet_again and cause.before_meeting)
-    return Decision(attempt, "failed", cause, again)
-
-
 def first_cause(failures: Iterable[Failure]) -> Failure | None:
     """The failure that the others follow from; None of none.
 
@@ -189,7 +162,8 @@ def _speaks_of_a_peer(failure: Failure) -> bool:
     return any(words in line for line in said for words in _PEER_GONE)
 
 
-def _obeyed(failure: Failure) -> bool:
+def obeyed(failure: Failure) -> bool:
+    """Whether a rank that was asked to end only did so."""
     if failure.signal is not None:
         return failure.signal in _OBEYED_SIGNALS
     return failure.kind in _OBEYED_KINDS or _speaks_of_a_peer(failure)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import functools
 import json
-import math
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -24,8 +23,10 @@ from yoked.channel.credentials import make_credentials
 from yoked.channel.frames import WORD_LIMIT_BYTES
 from yoked.channel.names import AUTHORITY, CERTIFICATE, KEY
 from yoked.core.schema import decode
+from yoked.errors import HostError
 from yoked.launch.bootstrap import control
 from yoked.launch.bootstrap.control import REFUSED_NAME, Control
+from yoked.launch.bootstrap.coordinator import Beat, CutOff, Event, Joined, Left
 from yoked.launch.bootstrap.job import Job, Node, Program
 from yoked.launch.bootstrap.notice import Notice
 from yoked.launch.bootstrap.verdict import Decision, Failure
@@ -69,12 +70,41 @@ def port() -> int:
         return int(unused.getsockname()[1])
 
 
+class Seat:
+    """A host among the hosts, and the events that came of it."""
+
+    def __init__(self, job: Job) -> None:
+        self.events: list[Event] = []
+        self.own = Notice()
+        self.control = Control(job, self.events.append)
+
+    def say(self, **changes: Any) -> None:
+        self.own = replace(self.own, **changes)
+        self.control.say(self.own)
+
+    def said(self, node: int) -> Notice:
+        """What a node was last heard to say."""
+        heard = [one.notice for one in self.events if isinstance(one, Beat) and one.node == node]
+        return heard[-1] if heard else Notice(attempt=-2)
+
+    @property
+    def trouble(self) -> HostError | None:
+        return next((one.problem for one in self.events if isinstance(one, CutOff)), None)
+
+    @property
+    def joined(self) -> bool:
+        return Joined() in self.events
+
+    def on_loop(self, act: Callable[[], object]) -> None:
+        self.control._loop.call_soon_threadsafe(act)
+
+
 @pytest.fixture
-def seats(tmp_path: Path, port: int) -> Iterator[list[Control]]:
-    pair = [Control(job(tmp_path, 0, port)), Control(job(tmp_path / "beta", 1, port))]
+def seats(tmp_path: Path, port: int) -> Iterator[list[Seat]]:
+    pair = [Seat(job(tmp_path, 0, port)), Seat(job(tmp_path / "beta", 1, port))]
     yield pair
     for seat in pair[::-1]:
-        seat.close(DEADLINE_S)
+        seat.control.close(DEADLINE_S)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -108,50 +138,51 @@ def test_what_is_no_notice_is_refused_and_nothing_else_is_raised(content: Any) -
     assert decode(Notice, json.loads(json.dumps(asdict(notice)))) == notice
 
 
-def test_a_notice_that_is_too_long_goes_in_brief(seats: list[Control]) -> None:
+def test_a_notice_that_is_too_long_goes_in_brief(seats: list[Seat]) -> None:
     failure = Failure("beta", 1, "killed", 1.5, rank=2, traceback="x" * WORD_LIMIT_BYTES)
 
     seats[1].say(attempt=0, report=(failure,))
-    until(lambda: 1 in seats[0].notices and seats[0].notices[1].report is not None)
+    until(lambda: seats[0].said(1).report is not None)
 
-    assert seats[0].notices[1].report == (replace(failure, traceback=None),)
+    assert seats[0].said(1).report == (replace(failure, traceback=None),)
 
 
 def test_words_that_are_no_notice_are_counted_and_change_nothing(
-    seats: list[Control], tmp_path: Path
+    seats: list[Seat], tmp_path: Path
 ) -> None:
     seats[1].say(attempt=3)
-    until(lambda: 1 in seats[0].notices and seats[0].notices[1].attempt == 3)
+    until(lambda: seats[0].said(1).attempt == 3)
 
     for word in ({}, {"notices": 3}, {"notices": {"1": {"attempt": "no"}}}):
-        on_loop(seats[1], lambda word=word: seats[1]._seat._peer.send_word(word))
+        seats[1].on_loop(lambda word=word: seats[1].control._seat._peer.send_word(word))
     until(lambda: refused(tmp_path).get("words") == 3)
 
-    assert seats[0].notices[1].attempt == 3
+    assert seats[0].said(1).attempt == 3
     seats[1].say(attempt=4)
-    until(lambda: seats[0].notices[1].attempt == 4)
+    until(lambda: seats[0].said(1).attempt == 4)
 
 
 def test_a_host_that_sends_no_frame_loses_its_connection_alone(
-    seats: list[Control], tmp_path: Path
+    seats: list[Seat], tmp_path: Path
 ) -> None:
-    until(lambda: seats[0].silent_s(1) is not None)
+    until(lambda: seats[0].said(1) == Notice())
 
-    on_loop(seats[1], lambda: seats[1]._seat._peer._writer.write(b"garbage, and no frame at all"))
+    garbage = b"garbage, and no frame at all"
+    seats[1].on_loop(lambda: seats[1].control._seat._peer._writer.write(garbage))
     until(lambda: seats[1].trouble is not None)
 
-    until(lambda: seats[0].silent_s(1) == math.inf)
+    until(lambda: Left(1) in seats[0].events)
     until(lambda: "no frame" in refused(tmp_path).get("last", ""))
     assert seats[0].trouble is None
 
 
-def test_a_thread_that_dies_is_trouble_at_once(seats: list[Control]) -> None:
-    until(lambda: seats[1].connected)
+def test_a_thread_that_dies_is_trouble_at_once(seats: list[Seat]) -> None:
+    until(lambda: seats[1].joined)
 
     def die() -> None:
         raise RuntimeError("a bug")
 
-    seats[1]._seat.check = die
+    seats[1].control._seat.check = die
     until(lambda: seats[1].trouble is not None)
 
     assert "RuntimeError('a bug')" in seats[1].trouble.what
@@ -161,60 +192,71 @@ def test_a_strangers_authority_is_refused_and_counted(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "CONNECT_S", 1.0)
-    first = Control(job(tmp_path / "0", 0, port))
-    stranger = Control(job(tmp_path / "1", 1, port, made_for="0123456789ab"))
+    first = Seat(job(tmp_path / "0", 0, port))
+    stranger = Seat(job(tmp_path / "1", 1, port, made_for="0123456789ab"))
 
     until(lambda: stranger.trouble is not None)
     until(lambda: refused(tmp_path / "0").get("connections", 0) > 0)
 
-    assert first.notices.keys() == {0}
-    assert not stranger.connected
+    assert first.events == [Joined()]
+    assert not stranger.joined
     for seat in (stranger, first):
-        seat.close(DEADLINE_S)
-
-
-def on_loop(seat: Control, act: Callable[[], object]) -> None:
-    seat._loop.call_soon_threadsafe(act)
+        seat.control.close(DEADLINE_S)
 
 
 def refused(folder: Path) -> dict[str, Any]:
     return JobFolder(folder).read(REFUSED_NAME)
 
 
-def test_what_one_host_says_the_other_hears(seats: list[Control]) -> None:
+def test_what_one_host_says_the_other_hears(seats: list[Seat]) -> None:
     failure = Failure("beta", 1, "killed", 1.5, rank=2)
 
     seats[1].say(attempt=0, failing=True, report=(failure,))
-    until(lambda: 1 in seats[0].notices and seats[0].notices[1].failing)
+    until(lambda: seats[0].said(1).failing)
 
-    assert seats[0].notices[1].report == (failure,)
-    assert seats[1].notices[1].report == (failure,)
-    assert seats[0].silent_s(1) is not None
-    until(lambda: seats[1].silent_s(0) is not None)
+    assert seats[0].said(1).report == (failure,)
+    until(lambda: seats[1].said(0) == Notice())
 
 
-def test_the_end_of_the_server_is_trouble_that_names_its_host(seats: list[Control]) -> None:
-    until(lambda: seats[1].silent_s(0) is not None)
+def test_a_host_that_says_nothing_new_is_heard_again_and_again(seats: list[Seat]) -> None:
+    for hearer, speaker in ((0, 1), (1, 0)):
+        beats = seats[hearer].events
+        until(lambda: beats.count(Beat(speaker, Notice())) >= 3)  # noqa: B023 - called at once
 
-    seats[0].close(DEADLINE_S)
+
+def test_node_0_alone_decides(seats: list[Seat]) -> None:
+    decision = Decision(0, "finished", None, again=False)
+
+    for seat in seats:
+        seat.say(attempt=0, decision=decision)
+    until(lambda: seats[0].said(1).attempt == seats[1].said(0).attempt == 0)
+
+    assert seats[1].said(0).decision == decision
+    assert seats[0].said(1).decision is None
+
+
+def test_the_end_of_the_server_is_trouble_that_names_its_host(seats: list[Seat]) -> None:
+    until(lambda: seats[1].said(0) == Notice())
+
+    seats[0].control.close(DEADLINE_S)
     until(lambda: seats[1].trouble is not None)
 
     assert "launcher on alpha was lost" in str(seats[1].trouble)
 
 
-def test_the_store_listens_on_loopback_alone(seats: list[Control], port: int) -> None:
-    until(lambda: seats[0].connected and seats[1].connected)
+def test_the_store_listens_on_loopback_alone(seats: list[Seat], port: int) -> None:
+    until(lambda: seats[0].joined and seats[1].joined)
 
-    assert seats[0].store_port != port
+    assert seats[0].control.store_port != port
     for seat in seats:
         with socket.socket() as other:
-            assert other.connect_ex(("127.0.0.2", seat.store_port)) == errno.ECONNREFUSED
+            assert other.connect_ex(("127.0.0.2", seat.control.store_port)) == errno.ECONNREFUSED
 
 
-def test_ranks_of_all_hosts_share_one_store(seats: list[Control]) -> None:
-    until(lambda: seats[0].connected and seats[1].connected)
+def test_ranks_of_all_hosts_share_one_store(seats: list[Seat]) -> None:
+    until(lambda: seats[0].joined and seats[1].joined)
     first, other = (
-        TCPStore("127.0.0.1", seat.store_port, None, False, timedelta(seconds=DEADLINE_S))
+        TCPStore("127.0.0.1", seat.control.store_port, None, False, timedelta(seconds=DEADLINE_S))
         for seat in seats
     )
     large = bytes(range(256)) * 20_000
@@ -231,7 +273,7 @@ def test_a_node_0_that_is_not_there_is_told_in_words(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "CONNECT_S", 0.3)
-    seat = Control(job(tmp_path, 1, port))
+    seat = Seat(job(tmp_path, 1, port))
 
     until(lambda: seat.trouble is not None)
 
@@ -242,7 +284,7 @@ def test_a_node_0_that_is_not_there_is_told_in_words(
 
 def test_an_address_of_another_host_cannot_be_served(tmp_path: Path, port: int) -> None:
     # 192.0.2.0/24 is for documentation: no machine has it.
-    seat = Control(job(tmp_path, 0, port, address="192.0.2.1"))
+    seat = Seat(job(tmp_path, 0, port, address="192.0.2.1"))
 
     until(lambda: seat.trouble is not None)
 
@@ -253,7 +295,7 @@ def test_credentials_that_are_missing_are_told(tmp_path: Path, port: int) -> Non
     wanted = job(tmp_path, 1, port)
     (tmp_path / KEY).unlink()
 
-    seat = Control(wanted)
+    seat = Seat(wanted)
     until(lambda: seat.trouble is not None)
 
     assert "the certificate of this launch" in seat.trouble.what
@@ -264,8 +306,8 @@ def test_a_host_alone_needs_no_credentials_and_opens_no_port(tmp_path: Path) -> 
     for name in (AUTHORITY, CERTIFICATE, KEY):
         (tmp_path / name).unlink()
 
-    seat = Control(replace(alone, nodes=alone.nodes[:1]))
-    until(lambda: seat.connected)
+    seat = Seat(replace(alone, nodes=alone.nodes[:1]))
+    until(lambda: seat.joined)
 
-    seat.close(DEADLINE_S)
+    seat.control.close(DEADLINE_S)
     assert seat.trouble is None

@@ -16,7 +16,6 @@ from yoked.launch.bootstrap.verdict import (
     Decision,
     Failure,
     HostExit,
-    decide,
     first_cause,
 )
 
@@ -72,51 +71,6 @@ def test_lines_of_a_peer_do_not_hide_an_exception_of_another_kind() -> None:
     own = failure(4, 12.0, kind="ZeroDivisionError", what="by zero", last_lines=(GLOO,))
 
     assert first_cause([ECHO, own]) == own
-
-
-def test_no_failure_is_a_finish_and_a_failure_is_repeated_where_it_may_be() -> None:
-    once_more = {"stop": None, "may_repeat": True, "may_meet_again": False}
-    no_more = {"stop": None, "may_repeat": False, "may_meet_again": True}
-
-    assert decide(0, [], **once_more) == Decision(0, "finished", None, again=False)
-    assert decide(0, [ECHO], **once_more) == Decision(0, "failed", ECHO, again=True)
-    assert not decide(1, [ECHO], **no_more).again
-
-
-def test_a_meeting_of_ranks_that_failed_is_repeated_once_but_not_after_a_stop() -> None:
-    strange = failure(2, kind="MeetingError", what="rank 0 did not prove that it belongs here")
-    no_more = {"may_repeat": False, "may_meet_again": True}
-
-    assert decide(0, [strange, ECHO], stop=None, **no_more) == Decision(0, "failed", strange, True)
-    assert not decide(0, [strange], stop="stopped", **no_more).again
-    assert not decide(1, [strange], stop=None, may_repeat=False, may_meet_again=False).again
-    # What ended a rank in the meeting may be its own.
-    assert not decide(0, [strange, KILLED], stop=None, **no_more).again
-
-
-@pytest.mark.parametrize(
-    "obeyed",
-    [
-        failure(1, kind="KeyboardInterrupt"),
-        failure(1, signal="SIGINT"),
-        failure(1, signal="SIGTERM"),
-        failure(1, kind="SystemExit", what="exit status 130"),
-        failure(1, exit_code=130),
-        ECHO,
-    ],
-)
-def test_ranks_that_end_as_asked_do_not_fail_a_stop(obeyed: Failure) -> None:
-    decision = decide(0, [obeyed], stop="interrupted", may_repeat=True, may_meet_again=True)
-
-    assert decision == Decision(0, "interrupted", None, again=False)
-
-
-def test_trouble_of_a_ranks_own_is_told_of_after_a_stop() -> None:
-    full = failure(1, kind="OSError", what="No space left on device")
-
-    decision = decide(0, [ECHO, full], stop="interrupted", may_repeat=True, may_meet_again=True)
-
-    assert decision == Decision(0, "interrupted", full, again=False)
 
 
 def test_the_records_survive_json() -> None:
