@@ -21,8 +21,7 @@ def tie_to_parent(parent_pid: int) -> None:
     """Ask the kernel to SIGKILL this process when its parent dies; survives exec, not fork.
 
     SIGKILL rather than SIGTERM: a rank that hangs in a collective acts on no other, and
-    checkpoints are whole at every instant. Only Linux has it; elsewhere torchrun's own
-    handling has to do.
+    checkpoints are whole at every instant. Only Linux has it.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)

@@ -103,6 +103,14 @@ def deaf() -> None:
     time.sleep(90)
 
 
+def deaf_beside_a_worker() -> None:
+    """As deaf as a child of its own."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    subprocess.Popen(["sleep", "90"])
+    deaf()
+
+
 def save_when_interrupted() -> None:
     caught: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
@@ -123,6 +131,7 @@ ACTS = {
     "a_stranger_at_first": a_stranger_at_first,
     "abort_in_the_first_meeting": abort_in_the_first_meeting,
     "deaf": deaf,
+    "deaf_beside_a_worker": deaf_beside_a_worker,
     "save_when_interrupted": save_when_interrupted,
 }
 

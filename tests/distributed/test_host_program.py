@@ -285,6 +285,15 @@ def test_a_stop_of_one_host_kills_the_ranks_of_all_that_do_not_obey(pair: Pair) 
     assert pair.processes() == []
 
 
+def test_a_host_program_does_not_load_torch() -> None:
+    modules = "yoked.launch.bootstrap.host, yoked.launch.bootstrap.control"
+    program = f"import sys, {modules}; print('torch' in sys.modules)"
+
+    said = subprocess.check_output([sys.executable, "-c", program], text=True)
+
+    assert said == "False\n"
+
+
 def test_a_job_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "yoked.launch.bootstrap.host", str(tmp_path / "job.json")],

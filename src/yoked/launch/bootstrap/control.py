@@ -1,12 +1,12 @@
 """What the hosts of a run tell each other: each says a notice, all hear all notices, as events.
 
 Node 0 hears every host over a connection of its own (`yoked.channel`: mutual TLS, certificates of
-this launch), and tells each what the others said. The same connections carry the store of torch:
-node 0's host program serves it on loopback, and so do the other hosts' for their own ranks. A host
-that stops renewing its notice is silent; one whose connection ended is gone; when that is node 0's,
-so is everybody.
+this launch), and tells each what the others said. The same connections carry the store of torch,
+which a process on node 0 serves on loopback: every other host's end does so for its own ranks. A
+host that stops renewing its notice is silent; one whose connection ended is gone; when that is node
+0's, so is everybody.
 
-All of it happens in one thread. A run on one host has no connection, and the store alone.
+All of it happens in one thread. A run on one host has none of it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import ssl
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from yoked.agent.jobfolder import JobFolder
 from yoked.channel.carry import Ends
@@ -34,10 +33,7 @@ from yoked.core.schema import decode
 from yoked.errors import HostError
 from yoked.launch.bootstrap.coordinator import Beat, CutOff, Event, Joined, Left
 from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.notice import CONNECT_S, SILENCE_S, Notice
-
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from yoked.launch.bootstrap.notice import CONNECT_S, Notice
 
 _PERIOD_S = 0.2
 # Once a host has reported it has nothing left to do but to hear what was decided.
@@ -55,39 +51,26 @@ class Control:
     def __init__(self, job: Job, post: Callable[[Event], None]) -> None:
         self.job = job
         self.post = post
-        self._changed = threading.Condition()
+        # Where ranks of this host reach the store, on its loopback. Node 0 is told by who serves
+        # it; on other hosts it is where its bytes come from node 0.
+        self.store_port: int | None = None
         self._own = Notice()
-        self._said: Notice | None = None
         self._closing = False
-        self._over = False
         self._loop = asyncio.new_event_loop()
         self._wake = asyncio.Event()
         self._seat = _FirstSeat(self) if job.node_rank == 0 else _OtherSeat(self)
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._thread.start()
 
-    @property
-    def store_port(self) -> int:
-        """The port of the store on this host's loopback. Only once it has joined."""
-        return self._seat.port
-
     def say(self, notice: Notice) -> None:
         """What this host says from now on; the word leaves at once."""
-        with self._changed:
-            if notice == self._own:
-                return
+        if notice != self._own:
             self._own = notice
-        self.hurry()
-
-    def wait_until_said(self, timeout_s: float) -> None:
-        """Return when what was said has left, and at the latest after the time."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._said == self._own or self._over, timeout_s)
+            self.hurry()
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Send what is unsent and end; a connection that hangs is left behind."""
-        with self._changed:
-            self._closing = True
+        self._closing = True
         self.hurry()
         self._thread.join(timeout_s)
 
@@ -117,12 +100,9 @@ class Control:
     async def _talk(self) -> None:
         while True:
             self._wake.clear()
-            with self._changed:
-                own, closing = self._own, self._closing
+            # In this order: what is said last leaves before the end.
+            closing, own = self._closing, self._own
             self._seat.tell(own)
-            with self._changed:
-                self._said = own
-                self._changed.notify_all()
             if closing:
                 return
             period_s = _PERIOD_S if own.report is None else _HASTE_S
@@ -131,28 +111,21 @@ class Control:
             self._seat.check()
 
     def _give_up(self, problem: HostError) -> None:
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
-            if self._closing:
-                return
-        self.post(CutOff(problem))
+        if not self._closing:
+            self.post(CutOff(problem))
 
 
 class _FirstSeat:
-    """Node 0: serves the store, hears every host and tells each what the others said."""
+    """Node 0: hears every host and tells each what the others said; leads ranks to the store."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._job = control.job
-        self._store: TCPStore | None = None
-        self.port = 0
         self._own = Notice()
         self._notices: dict[int, Notice] = {}
         self._gone: set[int] = set()
         self._hub: Hub | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._forgotten = -1
         # Words heard by node: the others see by it that a host lives.
         self._beats = dict.fromkeys(range(len(self._job.nodes)), 0)
         self._noted = (0, 0)
@@ -160,40 +133,33 @@ class _FirstSeat:
 
     async def open(self) -> None:
         job = self._job
-        self._store, self.port = _open_store()
-        if len(job.nodes) > 1:
-            listener = _listening(job)
-            self._hub = Hub(
-                _context(server_context, job),
-                job.launch_id,
-                len(job.nodes),
-                on_word=self._on_word,
-                # It learns at once that it was admitted.
-                on_peer=self._send,
-                on_end=self._on_end,
-                connect=self._to_store,
-            )
-            self._serving = asyncio.ensure_future(self._hub.serve(listener))
+        listener = _listening(job)
+        self._hub = Hub(
+            _context(server_context, job),
+            job.launch_id,
+            len(job.nodes),
+            on_word=self._on_word,
+            # It learns at once that it was admitted.
+            on_peer=self._send,
+            on_end=self._on_end,
+            connect=self._to_store,
+        )
+        self._serving = asyncio.ensure_future(self._hub.serve(listener))
         self._control.post(Joined())
 
     def tell(self, own: Notice) -> None:
         """Send the notices of all to all."""
         self._own = own
-        if own.decision and own.decision.again and own.decision.attempt > self._forgotten:
-            self._forgotten = own.decision.attempt
-            assert self._store is not None
-            _forget_ranks(self._store)
         self._beats[0] += 1
-        if self._hub is not None:
-            for peer in self._hub.peers.values():
-                self._send(peer)
+        assert self._hub is not None
+        for peer in self._hub.peers.values():
+            self._send(peer)
 
     def check(self) -> None:
         """Note refused connections where a person finds them. Raises what ended the listener."""
+        assert self._hub is not None
         if self._serving is not None and self._serving.done():
             self._serving.result()
-        if self._hub is None:
-            return
         counts = (sum(self._hub.refused.values()), self._bad_words)
         if counts == self._noted:
             return
@@ -244,7 +210,10 @@ class _FirstSeat:
         _send_notices(peer, told, {"beats": self._beats, "gone": sorted(self._gone)})
 
     async def _to_store(self) -> Ends:
-        return await asyncio.open_connection(LOOPBACK, self.port)
+        # The ranks of another host may come before those of this one are started.
+        while (port := self._control.store_port) is None:
+            await asyncio.sleep(_HASTE_S)
+        return await asyncio.open_connection(LOOPBACK, port)
 
 
 class _OtherSeat:
@@ -270,14 +239,9 @@ class _OtherSeat:
         except UnreachedError as problem:
             raise _unreached(job, str(problem)) from problem
         self._server = await serve_store(self._peer)
+        self._control.store_port = port_of(self._server)
         self._listening = asyncio.ensure_future(self._peer.listen(self._on_word))
         self._listening.add_done_callback(lambda _: self._control.hurry())
-
-    @property
-    def port(self) -> int:
-        """Where ranks of this host reach the store."""
-        assert self._server is not None
-        return port_of(self._server)
 
     def tell(self, own: Notice) -> None:
         """Send this host's notice to node 0."""
@@ -342,35 +306,6 @@ def _context(make: Callable[[Path], ssl.SSLContext], job: Job) -> ssl.SSLContext
         ) from problem
 
 
-def _open_store() -> tuple[TCPStore, int]:
-    """torch's store, which every rank of this run asks; and its port.
-
-    TCPStore itself would listen on every interface, so it is handed a socket.
-    """
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    listener = socket.socket()
-    try:
-        listener.bind((LOOPBACK, 0))
-        listener.listen(128)
-        port = int(listener.getsockname()[1])
-        store = TCPStore(
-            LOOPBACK,
-            port,
-            None,
-            True,
-            # Of the connection, and then of every request.
-            timedelta(seconds=SILENCE_S),
-            wait_for_workers=False,
-            # torchrun's rendezvous in this process shares the server.
-            multi_tenant=True,
-            master_listen_fd=listener.detach(),
-        )
-    finally:
-        listener.close()
-    return store, port
-
-
 def _listening(job: Job) -> socket.socket:
     """The socket at which node 0 hears the others: one that was handed down, or a new one."""
     if job.control_fd is not None:
@@ -423,13 +358,3 @@ def _broken(job: Job, problem: Exception) -> HostError:
         f"{job.node.host}: the connection between the hosts of this run ended by {problem!r}",
         fix="this is a bug in yoked: please report it with `yoked doctor --bundle`",
     )
-
-
-def _forget_ranks(store: TCPStore) -> None:
-    """Remove what the ranks of an attempt have left in the store; none of them runs any more.
-
-    Gloo writes there where its ranks listen, under the same keys in every attempt: a rank of the
-    next one would dial the dead, if it came before its peer.
-    """
-    for key in store.list_keys():
-        store.delete_key(key)

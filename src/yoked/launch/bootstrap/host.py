@@ -12,7 +12,6 @@ SIGINT asks the ranks of all hosts to save and stop, a second one or SIGTERM end
 from __future__ import annotations
 
 import json
-import os
 import queue
 import signal
 import sys
@@ -22,11 +21,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from yoked.collector import without_collector
 from yoked.core.fs import write_bytes
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.coordinator import (
-    FAREWELL_S,
     Command,
     Coordinator,
     EndGeneration,
@@ -41,12 +38,11 @@ from yoked.launch.bootstrap.coordinator import (
     StopAsked,
 )
 from yoked.launch.bootstrap.job import Job, read_job
-from yoked.launch.bootstrap.spawn import SpawnedRanks
+from yoked.launch.bootstrap.spawn import LocalRanks
 from yoked.launch.bootstrap.verdict import Attempt, Decision, Failure, HostExit
 from yoked.streams import outlive_full_disk
 
 if TYPE_CHECKING:
-    from yoked.launch.bootstrap.attempt import LocalRanks
     from yoked.launch.bootstrap.control import Control
 
 EXIT_NAME = "exit.json"
@@ -54,14 +50,15 @@ _POLL_S = 0.2
 
 
 class Signals:
-    """What a person asks of this process becomes an event."""
+    """What a person asks of this process becomes an event; the end of a child wakes it up."""
 
     def __init__(self) -> None:
         # One of this kind may be put into from a signal handler.
-        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._asked = False
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGCHLD, lambda *_: self.events.put(None))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
@@ -74,77 +71,79 @@ class HostProgram:
     """This host's part of a run."""
 
     def __init__(self, job: Job, signals: Signals) -> None:
-        # torch takes a second to import; a signal must find its handler before.
         self._job = job
         self._events = signals.events
         # Seconds since the epoch, by a clock that is never set.
         self._epoch_s = time.time() - time.monotonic()
         self._coordinator = Coordinator(job, self._now_s())
-        self._ranks: LocalRanks | SpawnedRanks | None = None
+        self._ranks: LocalRanks | None = None
         self._generation = 0
+        self._running = False
         self._control: Control | None = None
-        if job.file_store:
+        if len(job.nodes) == 1:
             self._events.put(Joined())
             return
-        with without_collector():
-            from yoked.launch.bootstrap.control import Control
+        # A host alone need not load TLS.
+        from yoked.launch.bootstrap.control import Control
 
-            self._control = Control(job, self._events.put)
-            # While the hosts connect: node 0 answers only once it has loaded its own.
-            from yoked.launch.bootstrap import attempt
-
-            del attempt
+        self._control = Control(job, self._events.put)
 
     def run(self) -> HostExit:
         """All generations; returns when this host has no rank left and the others know."""
-        while True:
-            commands = self._coordinator.on(self._next_event(), self._now_s())
+        outcome: HostExit | None = None
+        while outcome is None:
+            for command in self._coordinator.on(self._next_event(), self._now_s()):
+                if isinstance(command, Finish):
+                    outcome = command.outcome
+                else:
+                    self._carry_out(command)
             if self._control is not None:
                 self._control.say(self._coordinator.notice)
-            for command in commands:
-                if isinstance(command, Finish):
-                    if self._control is not None:
-                        self._control.close()
-                    return command.outcome
-                self._carry_out(command)
+        if self._control is not None:
+            self._control.close()
+        return outcome
 
     def _next_event(self) -> Event | None:
-        """What has happened; None: nothing for a while."""
-        ranks = self._ranks if self._ranks is not None and self._ranks.over else None
+        """What has happened; None: nothing for a while, or a child ended."""
+        ranks = self._ranks if self._running else None
+        over = ranks is not None and ranks.over
         try:
-            return self._events.get(timeout=_POLL_S if ranks is None else 0)
+            return self._events.get(timeout=0 if over else _POLL_S)
         except queue.Empty:
-            if ranks is None:
+            if ranks is None or not over:
                 return None
-        self._ranks = None
+        self._running = False
         return RanksOver(self._generation, ranks.failures())
 
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, StartGeneration):
             _say(_introduction(self._job, command.number))
             self._start(command.number, command.restarts)
-        elif isinstance(command, EndGeneration):
+            return
+        if isinstance(command, EndGeneration):
             _say(_summary(command.decision))
-        elif self._ranks is not None and isinstance(command, Interrupt):
+            if self._control is not None and self._job.node_rank == 0:
+                self._control.store_port = None
+        if self._ranks is None:
+            return
+        if isinstance(command, Interrupt):
             self._ranks.interrupt()
-        elif self._ranks is not None and isinstance(command, EndRanks):
+        elif isinstance(command, EndRanks):
             self._ranks.end()
+        else:
+            self._ranks.close()
 
     def _start(self, number: int, restarts: int) -> None:
-        def on_death() -> None:
-            self._events.put(RankFailed(number))
-
-        self._generation = number
-        if self._control is None:
-            self._ranks = SpawnedRanks(self._job, number, restarts=restarts, on_death=on_death)
-            return
-        if number > 0:
-            # The store is cleared before it leaves; ranks that wrote earlier would be lost.
-            self._control.wait_until_said(FAREWELL_S)
-        from yoked.launch.bootstrap.attempt import LocalRanks
-
-        port = self._control.store_port
-        self._ranks = LocalRanks(self._job, number, port, restarts=restarts, on_death=on_death)
+        self._ranks = LocalRanks(
+            self._job,
+            number,
+            restarts=restarts,
+            store_port=None if self._control is None else self._control.store_port,
+            on_death=lambda: self._events.put(RankFailed(number)),
+        )
+        self._generation, self._running = number, True
+        if self._control is not None:
+            self._control.store_port = self._ranks.store_port
 
     def _now_s(self) -> float:
         return self._epoch_s + time.monotonic()
@@ -209,7 +208,4 @@ def main(argv: list[str]) -> int:
 if __name__ == "__main__":
     outlive_full_disk()
     status = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads that wait inside torch would abort an interpreter that is taken down around them.
-    os._exit(status)
+    sys.exit(status)

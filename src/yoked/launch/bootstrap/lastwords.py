@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,30 @@ def rank_failure(
         pid=death.pid if death else None,
         last_lines=lines,
         **ending,
+    )
+
+
+def store_failure(job: Job, death: Death) -> Failure:
+    """What there is to say of the end of the store, which no rank ends."""
+    ending = _ending(death)
+    return Failure(
+        host=job.node.host,
+        node=job.node_rank,
+        pid=death.pid,
+        **{**ending, "what": f"the store through which ranks meet: {ending['what']}"},
+        last_lines=tuple(_tail(job.folder / "logs" / "launcher.err")[-_LAST_LINES:]),
+    )
+
+
+def no_start(job: Job, problem: OSError) -> Failure:
+    """What there is to say of ranks that this host could not start."""
+    return Failure(
+        host=job.node.host,
+        node=job.node_rank,
+        kind=type(problem).__name__,
+        what=f"its ranks could not be started: {problem.strerror or problem}",
+        fix=("`ulimit -u` and `free -h` there: processes or memory may be at their end",),
+        time_s=time.time(),
     )
 
 
@@ -165,5 +190,7 @@ def _signal_name(number: int) -> str:
 
 
 def _tail(path: Path) -> list[str]:
+    if not path.exists():
+        return []
     text = read_tail(path, _TAIL_BYTES).decode(errors="replace")
     return [line for line in text.splitlines() if line.strip()]

@@ -1,6 +1,6 @@
-"""One rank of a launch: what torchrun starts, and the person's program inside it.
+"""One rank of a launch: what the host program starts, and the person's program inside it.
 
-    torchrun ... -m yoked.launch.bootstrap.rank JOB.json
+    python -m yoked.launch.bootstrap.rank JOB.json
 
 The program sees what `python SCRIPT ARGS` or `python -m MODULE ARGS` would show it, in the job's
 working directory; its streams are files of the job folder. What ends it is left there too, for
@@ -37,9 +37,9 @@ from yoked.streams import outlive_full_disk
 from yoked.tether import tie_to_parent
 
 ATTEMPT = "YOKED_ATTEMPT"
-# Who runs torchrun. If it died before a rank could look at its parent, this is how the rank knows.
+# The host program. If it died before a rank could look at its parent, this is how the rank knows.
 HOST_PID = "YOKED_HOST_PID"
-# torchrun's: how many attempts before this one had begun.
+# As torchrun has it: how many attempts before this one had begun.
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 _LAST_WORDS_S = 2.0
 # Of Python itself, for a script or module that is not there.

@@ -1,63 +1,91 @@
-"""The ranks of a run on one host: children of the host program, which meet through a file.
+"""This host's ranks in one generation: children of the host program, with torchrun's variables.
 
-They find the variables that torchrun sets. The store through which torch's ranks meet is a file
-in the job's folder, that nobody else can open: no port of it listens. Standard library only, so
-that a run on one host waits for one import of torch, its ranks' own.
+Programs find what torchrun gives them: RANK and the like, and a store at MASTER_ADDR that is there
+already. On node 0 a process of its own serves it, for each generation a new one: Gloo writes there
+where its ranks listen, under the same keys each time. Where a run has one host and its program
+knows how, ranks meet through a file instead, and no port listens. Standard library only: only the
+ranks load torch.
+
+Source of the variables: torch.distributed.run, "Environment Variables".
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
+from yoked.channel.names import LOOPBACK
 from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.lastwords import GRACE_S, Death, exit_code, rank_failure
+from yoked.launch.bootstrap.lastwords import (
+    GRACE_S,
+    Death,
+    exit_code,
+    no_start,
+    rank_failure,
+    store_failure,
+)
 from yoked.launch.bootstrap.rank import ATTEMPT, HOST_PID
 from yoked.launch.bootstrap.verdict import Failure
 
 # Read by yoked.train.setup.
 MEETING_FILE = "YOKED_MEETING_FILE"
 _RANK_PROGRAM = "yoked.launch.bootstrap.rank"
+_STORE_PROGRAM = "yoked.ranks.store"
 
 
-class SpawnedRanks:
-    """The ranks in one attempt. Every method is called by the thread that made it.
+class LocalRanks:
+    """The ranks, from their start. Every method is called by the thread that made it.
 
     The kernel ends the ranks with that thread; see yoked.tether.
-    restarts: attempts before this one that had begun.
+    restarts: generations before this one whose ranks had met.
+    store_port: of the store on this host's loopback; None: there is none but what node 0 serves.
     on_death: called for each rank that fails and was not ended by us.
     """
 
-    # There are ranks from the first moment on.
-    given_up = False
-
     def __init__(
-        self, job: Job, attempt: int, *, restarts: int, on_death: Callable[[], None]
+        self,
+        job: Job,
+        generation: int,
+        *,
+        restarts: int,
+        store_port: int | None = None,
+        on_death: Callable[[], None],
     ) -> None:
         self._job = job
-        self._attempt = attempt
+        self._generation = generation
         self._restarts = restarts
         self._on_death = on_death
         self._deaths: dict[int, Death] = {}
         self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._store: subprocess.Popen[bytes] | None = None
+        self._store_death: Death | None = None
+        self._problem: OSError | None = None
         self._interrupted = False
         self._ended_s: float | None = None
         self._kill_at_s = float("inf")
-        job.launch_dir(attempt).mkdir(parents=True, exist_ok=True)
-        for rank in job.local_ranks:
-            self._running[rank] = self._spawn(rank)
+        self.store_port = store_port
+        job.launch_dir(generation).mkdir(parents=True, exist_ok=True)
+        try:
+            if job.node_rank == 0 and not job.file_store:
+                self._store, self.store_port = _serve_store()
+            for rank in job.local_ranks:
+                self._running[rank] = self._spawn(rank)
+        except OSError as problem:
+            self._problem = problem
+            on_death()
 
     @property
     def over(self) -> bool:
         """Whether no rank is left; kills those that were told to end and did not."""
         self._note_deaths()
         if time.monotonic() > self._kill_at_s:
-            for process in self._running.values():
-                process.kill()
+            self._signal_groups(signal.SIGKILL)
         return not self._running
 
     def interrupt(self) -> None:
@@ -68,25 +96,38 @@ class SpawnedRanks:
                 process.send_signal(signal.SIGINT)
 
     def end(self) -> None:
-        """Terminate all ranks; what is left after GRACE_S is killed."""
+        """Terminate all ranks, with what they started; what is left after GRACE_S is killed."""
         if self._ended_s is None:
             # Those that are gone already were not ended by us.
             self._note_deaths()
             self._ended_s = time.time()
             self._kill_at_s = time.monotonic() + GRACE_S
-            for process in self._running.values():
-                process.terminate()
+            self._signal_groups(signal.SIGTERM)
+
+    def close(self) -> None:
+        """End the store, once the ranks of no host need it any more."""
+        if self._store is not None:
+            self._store.kill()
+            self._store.wait()
 
     def failures(self) -> tuple[Failure, ...]:
-        """What there is to report, once the ranks are over; what all say alike, once."""
+        """What there is to report, once the ranks are over."""
+        job, ended_s = self._job, self._ended_s
         found = [
-            rank_failure(self._job, self._attempt, rank, self._deaths.get(rank), self._ended_s)
-            for rank in self._job.local_ranks
+            rank_failure(job, self._generation, rank, self._deaths.get(rank), ended_s)
+            for rank in job.local_ranks
         ]
+        failures = [failure for failure in found if failure is not None]
+        if self._store_death is not None:
+            failures.append(store_failure(job, self._store_death))
+        if self._problem is not None:
+            failures.append(no_start(job, self._problem))
+        if not job.file_store:
+            return tuple(failures)
+        # There is one host: the first of its ranks speaks for all that failed alike.
         said: dict[object, Failure] = {}
-        for rank, failure in zip(self._job.local_ranks, found, strict=True):
-            if failure is not None:
-                said.setdefault((failure.kind, failure.what) if failure.kind else rank, failure)
+        for failure in failures:
+            said.setdefault((failure.kind, failure.what) if failure.kind else failure.rank, failure)
         return tuple(said.values())
 
     def _note_deaths(self) -> None:
@@ -97,30 +138,74 @@ class SpawnedRanks:
             # It was only looked at: now it is reaped.
             process.wait()
             del self._running[rank]
-            if code != 0 and self._ended_s is None:
+            if code != 0 and not self._ended_by_us(code):
                 self._deaths[rank] = Death(process.pid, code, time.time())
                 self._on_death()
+        if self._store is not None and self._store_death is None and self._ended_s is None:
+            code = self._store.poll()
+            if code is not None:
+                self._store_death = Death(self._store.pid, code, time.time())
+                self._on_death()
+
+    def _ended_by_us(self, code: int) -> bool:
+        # One that was killed just before we told all to end dies beside them.
+        killed = code == -signal.SIGKILL and time.monotonic() <= self._kill_at_s
+        return self._ended_s is not None and not killed
+
+    def _signal_groups(self, number: int) -> None:
+        # A rank leads a group, which has its number for as long as it is not reaped.
+        for process in self._running.values():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
 
     def _spawn(self, rank: int) -> subprocess.Popen[bytes]:
-        job, world_size = self._job, str(self._job.world_size)
-        environment = {
-            **os.environ,
-            ATTEMPT: str(self._attempt),
-            HOST_PID: str(os.getpid()),
-            MEETING_FILE: str(job.meeting_file(self._attempt)),
-            **dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank)),
-            **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), world_size),
-            "GROUP_RANK": "0",
-            "GROUP_WORLD_SIZE": "1",
-            "ROLE_NAME": "default",
-            "TORCHELASTIC_RESTART_COUNT": str(self._restarts),
-            "TORCHELASTIC_MAX_RESTARTS": str(job.restarts),
-            "TORCHELASTIC_RUN_ID": f"{job.launch_id}-{self._attempt}",
-        }
         return subprocess.Popen(
-            [sys.executable, "-u", "-m", _RANK_PROGRAM, str(job.folder / "job.json")],
-            env=environment,
+            [sys.executable, "-u", "-m", _RANK_PROGRAM, str(self._job.folder / "job.json")],
+            env={**os.environ, **self._environment(rank)},
             stdin=subprocess.DEVNULL,
             # A group of its own: with it end the workers that load its data.
             start_new_session=True,
         )
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        job, generation = self._job, self._generation
+        launch_dir = job.launch_dir(generation)
+        added = {
+            ATTEMPT: str(generation),
+            HOST_PID: str(os.getpid()),
+            **dict.fromkeys(("RANK", "ROLE_RANK"), str(rank)),
+            **dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(job.world_size)),
+            "LOCAL_RANK": str(rank - job.first_rank),
+            "LOCAL_WORLD_SIZE": str(job.node.ranks),
+            "GROUP_RANK": str(job.node_rank),
+            "GROUP_WORLD_SIZE": str(len(job.nodes)),
+            "ROLE_NAME": "default",
+            "TORCHELASTIC_RESTART_COUNT": str(self._restarts),
+            "TORCHELASTIC_MAX_RESTARTS": str(job.restarts),
+            "TORCHELASTIC_RUN_ID": f"{job.launch_id}-{generation}",
+            "TORCHELASTIC_ERROR_FILE": str(launch_dir / f"torchelastic.{rank}.json"),
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        }
+        if self.store_port is None:
+            return {**added, MEETING_FILE: str(job.meeting_file(generation))}
+        return {
+            **added,
+            "MASTER_ADDR": LOOPBACK,
+            "MASTER_PORT": str(self.store_port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
+
+
+def _serve_store() -> tuple[subprocess.Popen[bytes], int]:
+    """Start the store's process; ranks that come before it is up wait. Raises OSError."""
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        listener.listen(128)
+        number = listener.fileno()
+        process = subprocess.Popen(
+            [sys.executable, "-m", _STORE_PROGRAM, str(number), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=(number,),
+        )
+        return process, int(listener.getsockname()[1])

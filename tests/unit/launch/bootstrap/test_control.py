@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed import TCPStore
 
 from yoked.agent.jobfolder import JobFolder
 from yoked.channel.credentials import make_credentials
 from yoked.channel.frames import WORD_LIMIT_BYTES
-from yoked.channel.names import AUTHORITY, CERTIFICATE, KEY
+from yoked.channel.names import KEY
 from yoked.core.schema import decode
 from yoked.errors import HostError
 from yoked.launch.bootstrap import control
@@ -244,29 +244,45 @@ def test_the_end_of_the_server_is_trouble_that_names_its_host(seats: list[Seat])
     assert "launcher on alpha was lost" in str(seats[1].trouble)
 
 
-def test_the_store_listens_on_loopback_alone(seats: list[Seat], port: int) -> None:
+def test_ranks_of_another_host_reach_the_store_of_node_0_once_it_is_there(
+    seats: list[Seat], port: int
+) -> None:
     until(lambda: seats[0].joined and seats[1].joined)
-
-    assert seats[0].control.store_port != port
-    for seat in seats:
-        with socket.socket() as other:
-            assert other.connect_ex(("127.0.0.2", seat.control.store_port)) == errno.ECONNREFUSED
-
-
-def test_ranks_of_all_hosts_share_one_store(seats: list[Seat]) -> None:
-    until(lambda: seats[0].joined and seats[1].joined)
-    first, other = (
-        TCPStore("127.0.0.1", seat.control.store_port, None, False, timedelta(seconds=DEADLINE_S))
-        for seat in seats
-    )
+    there = seats[1].control.store_port
+    assert there not in (None, port)
+    with socket.socket() as other:
+        assert other.connect_ex(("127.0.0.2", there)) == errno.ECONNREFUSED
     large = bytes(range(256)) * 20_000
 
-    first.set("small", "x")
-    other.set("large", large)
+    with socket.create_connection(("127.0.0.1", there)) as rank, echoing() as echo_port:
+        rank.sendall(b"early")
+        seats[0].control.store_port = echo_port
 
-    assert other.get("small") == b"x"
-    assert first.get("large") == large
-    assert other.add("count", 2) + first.add("count", 3) == 7
+        assert receive(rank, 5) == b"early"
+        threading.Thread(target=rank.sendall, args=(large,)).start()
+        assert receive(rank, len(large)) == large
+
+
+@contextlib.contextmanager
+def echoing() -> Iterator[int]:
+    """The port of a server that sends back what it gets, of one connection."""
+
+    def echo() -> None:
+        with listener.accept()[0] as connection:
+            while content := connection.recv(65_536):
+                connection.sendall(content)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=echo, daemon=True).start()
+        yield listener.getsockname()[1]
+
+
+def receive(connection: socket.socket, wanted: int) -> bytes:
+    connection.settimeout(DEADLINE_S)
+    content = b""
+    while len(content) < wanted:
+        content += connection.recv(65_536)
+    return content
 
 
 def test_a_node_0_that_is_not_there_is_told_in_words(
@@ -299,15 +315,3 @@ def test_credentials_that_are_missing_are_told(tmp_path: Path, port: int) -> Non
     until(lambda: seat.trouble is not None)
 
     assert "the certificate of this launch" in seat.trouble.what
-
-
-def test_a_host_alone_needs_no_credentials_and_opens_no_port(tmp_path: Path) -> None:
-    alone = job(tmp_path, 0, 0)
-    for name in (AUTHORITY, CERTIFICATE, KEY):
-        (tmp_path / name).unlink()
-
-    seat = Seat(replace(alone, nodes=alone.nodes[:1]))
-    until(lambda: seat.joined)
-
-    seat.control.close(DEADLINE_S)
-    assert seat.trouble is None
