@@ -28,6 +28,7 @@ _WORLD_S = 8.0
 _CALL_S = 5.0
 # Each after what it imports.
 _CHANNEL = ("names", "tls", "frames", "carry", "peer", "hub", "dial")
+_MODULES = ("tether", "ranks.store", *(f"channel.{name}" for name in _CHANNEL))
 _NO_SOURCES = "SOURCES: dict[str, str] = {}"
 # Done, and let go of.
 _WANTED_ENDS = (0, 3)
@@ -37,13 +38,13 @@ _LIMIT_S = 60.0
 
 @functools.cache
 def program() -> str:
-    """The text of the rank, and of the connection between hosts: nothing of ours is there yet."""
+    """The text of the rank, and of all that it imports: nothing of ours is there yet."""
     package = Path(yoked.__file__).parent
     text = (package / "probe" / "smoke_test.py").read_text(encoding="utf-8")
-    sources = {"yoked": "", "yoked.channel": ""}
-    for name in _CHANNEL:
-        file = package / "channel" / f"{name}.py"
-        sources[f"yoked.channel.{name}"] = file.read_text(encoding="utf-8")
+    sources = dict.fromkeys(("yoked", "yoked.ranks", "yoked.channel"), "")
+    for name in _MODULES:
+        file = package.joinpath(*name.split(".")).with_suffix(".py")
+        sources[f"yoked.{name}"] = file.read_text(encoding="utf-8")
     assert text.count(_NO_SOURCES) == 1
     return text.replace(_NO_SOURCES, f"SOURCES: dict[str, str] = {sources!r}")
 

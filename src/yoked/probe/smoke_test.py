@@ -29,7 +29,6 @@ import tempfile
 import threading
 import time
 import types
-import warnings
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib import metadata
@@ -41,7 +40,7 @@ _BULK_BYTES = 1 << 20
 _SMALL, _LARGE = 256, 262_144
 _NICE = 10
 
-# Sources of the modules of yoked.channel, by name. The sender of this file fills them in.
+# Sources of the modules of yoked that it imports, by name. The sender of this file fills them in.
 SOURCES: dict[str, str] = {}
 
 Spec = Mapping[str, Any]
@@ -110,27 +109,11 @@ def _read_specs(descriptor: int, specs: queue.Queue[Spec]) -> None:
 
 
 def load_communication() -> tuple[World, dict[str, Any]]:
-    """Load only torch's C library with Gloo, without the 2 s of Python around it.
-
-    Two empty packages stand in for those that the library imports by name.
-    """
+    """Load only torch's C library with Gloo, without the 2 s of Python around it."""
     tell(doing="loading Gloo")
-    found = importlib.util.find_spec("torch")
-    if found is None or not found.submodule_search_locations:
-        raise ModuleNotFoundError("No module named 'torch'", name="torch")
-    (folder,) = found.submodule_search_locations
-    for name in ("torch", "torch.distributed"):
-        package = types.ModuleType(name)
-        package.__path__ = [os.path.join(folder, *name.split(".")[1:])]  # noqa: PTH118
-        sys.modules[name] = package
-    sys.modules["torch"].distributed = sys.modules["torch.distributed"]  # type: ignore[attr-defined]
-    # The library loads numpy if it can, which takes a third of the time, and warns otherwise.
-    sys.modules["numpy"] = None  # type: ignore[assignment]
-    warnings.simplefilter("ignore")
-    from torch._C import _c10d_init
+    from yoked.ranks.store import load_libtorch
 
-    if not _c10d_init():
-        raise RuntimeError("this torch was built without torch.distributed")
+    load_libtorch()
     from torch._C import _distributed_c10d as communication
 
     return connect, {"gloo": hasattr(communication, "ProcessGroupGloo")}
