@@ -48,7 +48,7 @@ def test_every_case_has_a_name_of_its_own_and_a_check_that_exists() -> None:
     from yoked.doctor.catalog import CHECKS
 
     names = [case.name for case in CASES]
-    known = {check.name for check in CHECKS}
+    known = {check.code for check in CHECKS}
 
     assert len(names) == len(set(names)) >= 40
     assert {name for case in CASES for name in case.checks.split()} <= known
