@@ -10,7 +10,7 @@ from yoked.table import table
 from yoked.units import format_bit_per_s, format_bytes, format_duration, plural
 
 if TYPE_CHECKING:
-    from yoked.lab.faults import ActiveFault
+    from yoked.lab.faults import ActiveFault, Kind
     from yoked.lab.host import LabHost
     from yoked.lab.lab import Lab
     from yoked.lab.needs import Need
@@ -141,13 +141,13 @@ def _program(command: Sequence[str]) -> str:
     return words[0].rpartition("/")[2].rstrip(":") if words else "?"
 
 
-def fault_kinds(kinds: Sequence[Any], lab: Lab | None) -> list[dict[str, Any]]:
+def fault_kinds(kinds: Sequence[Kind], lab: Lab | None) -> list[dict[str, Any]]:
     """Every kind of fault, and why this machine cannot; None where it can, or nobody knows."""
     return [
         {
-            "kind": kind.KIND,
-            "summary": kind.SUMMARY,
-            "usage": kind.USAGE,
+            "kind": kind.name,
+            "summary": kind.summary,
+            "usage": kind.usage,
             "blocked": None if lab is None else kind.blocked(lab),
         }
         for kind in kinds

@@ -14,113 +14,48 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from yoked.errors import LabError, UsageError, YokedError
-from yoked.lab.faults.base import Act, ActiveFault, Fault
-from yoked.lab.faults.distributions import Firewalld, Iptables, Ufw
-from yoked.lab.faults.files import DifferentCode, DifferentData, DifferentTorch
-from yoked.lab.faults.firewall import Firewall
-from yoked.lab.faults.hostrules import ClosedRange, ConnectionLimit, FirewallOut
-from yoked.lab.faults.interfaces import (
-    ForeignAddress,
-    InterfaceDown,
-    NoAddress,
-    SameAddress,
-    WrongNetmask,
-)
-from yoked.lab.faults.links import Cut, Lossy, Mtu, OneWay, SlowLink
-from yoked.lab.faults.login import HostKey, LoginShell, LooseKeys, NoSsh
-from yoked.lab.faults.machine import ClockSkew, DiskFull, Kill, Oom, Reboot, SlowCpu
-from yoked.lab.faults.names import HostsLoopback, Ipv6First, NoResolve
-from yoked.lab.faults.processes import StaleProcess, Stop, Suspend
-from yoked.lab.faults.programs import BrokenTorch, BusyCpu, NoCompiler, TakenPort
-from yoked.lab.faults.routes import KillSwitch, NoRoute, WrongNeighbour
-from yoked.lab.faults.settings import LogoutKills, PortRange, SilentNameServer, StaleName
-from yoked.lab.faults.startfile import ExitingShell, Exported, Limit, NoisyShell, SlowShell
-from yoked.lab.faults.storage import Battery, NoExec, NoInodes, ReadOnly, SmallShm
+from yoked.lab.faults.base import Act, ActiveFault, Fault, Kind
+from yoked.lab.faults.changes import FILES
+from yoked.lab.faults.distributions import DISTRIBUTIONS
+from yoked.lab.faults.links import CABLES
+from yoked.lab.faults.login import LOGIN
+from yoked.lab.faults.machine import MACHINE
+from yoked.lab.faults.mounts import STORAGE
+from yoked.lab.faults.names import NAMES
+from yoked.lab.faults.network import NETWORK
+from yoked.lab.faults.rules import FIREWALLS
 from yoked.lab.faults.store import Store
-from yoked.lab.faults.switch import ClientIsolation
 from yoked.lab.topology import hint
 
 if TYPE_CHECKING:
     from yoked.lab.lab import Lab
 
-__all__ = ["FAULTS", "ActiveFault", "Fault", "active", "after_start", "apply", "heal", "kind_named"]
+__all__ = [
+    "FAULTS",
+    "ActiveFault",
+    "Fault",
+    "Kind",
+    "active",
+    "after_start",
+    "apply",
+    "heal",
+    "kind_named",
+]
 
-FAULTS: tuple[type[Fault], ...] = (
-    # cables and what lies between
-    Cut,
-    OneWay,
-    ClientIsolation,
-    SlowLink,
-    Lossy,
-    Mtu,
-    # a host's own network
-    InterfaceDown,
-    NoAddress,
-    WrongNetmask,
-    SameAddress,
-    ForeignAddress,
-    NoRoute,
-    KillSwitch,
-    WrongNeighbour,
-    PortRange,
-    # firewalls
-    Firewall,
-    FirewallOut,
-    ClosedRange,
-    ConnectionLimit,
-    Ufw,
-    Firewalld,
-    Iptables,
-    # names
-    HostsLoopback,
-    NoResolve,
-    StaleName,
-    Ipv6First,
-    SilentNameServer,
-    # logging in
-    NoSsh,
-    HostKey,
-    LooseKeys,
-    LoginShell,
-    NoisyShell,
-    ExitingShell,
-    SlowShell,
-    Exported,
-    Limit,
-    # processes and the whole machine
-    Stop,
-    Suspend,
-    Kill,
-    Reboot,
-    SlowCpu,
-    BusyCpu,
-    Oom,
-    StaleProcess,
-    TakenPort,
-    ClockSkew,
-    Battery,
-    LogoutKills,
-    # files
-    DiskFull,
-    NoInodes,
-    ReadOnly,
-    NoExec,
-    SmallShm,
-    DifferentTorch,
-    BrokenTorch,
-    NoCompiler,
-    DifferentData,
-    DifferentCode,
+# In the order in which `lab fault --list` has them.
+FAULTS = (
+    *(*CABLES, *NETWORK, *FIREWALLS, *DISTRIBUTIONS, *NAMES),
+    *(*LOGIN, *MACHINE, *STORAGE, *FILES),
 )
 
 
-def kind_named(name: str) -> type[Fault]:
+def kind_named(name: str) -> Kind:
     """The kind of that name. Raises UsageError with the nearest."""
     for kind in FAULTS:
-        if name == kind.KIND:
+        if name == kind.name:
             return kind
     raise UsageError(
-        f"there is no fault {name!r}", fix=hint(name, [kind.KIND for kind in FAULTS], "faults")
+        f"there is no fault {name!r}", fix=hint(name, [kind.name for kind in FAULTS], "faults")
     )
 
 
@@ -136,7 +71,7 @@ def apply(lab: Lab, kind: str, args: Sequence[str], *, seed: int | None = None) 
     cannot be meant, LabError where it cannot be done or is done already; then nothing is changed.
     """
     fault = kind_named(kind).parse(lab, args)
-    if reason := fault.blocked(lab):
+    if reason := fault.kind.blocked(lab):
         raise LabError(f"{kind} cannot be done here: {reason}")
     store = Store(lab.folder)
     _require_hosts(lab, store, fault)
@@ -150,11 +85,11 @@ def apply(lab: Lab, kind: str, args: Sequence[str], *, seed: int | None = None) 
         raise
     entry = replace(entry, state="active", record=act.record, text=act.text or entry.text)
     with store.change() as book:
-        if fault.LASTS:
+        if fault.kind.lasts:
             book.put(entry)
         else:
             book.drop(entry.id)
-    if fault.BOOTS and not fault.LASTS:
+    if fault.needs("BOOTS") and not fault.kind.lasts:
         _after_starts(lab, fault.hosts)
     return entry
 
@@ -184,15 +119,15 @@ def after_start(lab: Lab, name: str) -> None:
 
     def settle(entry: ActiveFault) -> None:
         fault = _fault_of(lab, entry)
-        if entry.state == "healing" or fault.AFTER_BOOT == "gone":
+        if entry.state == "healing" or fault.kind.after_boot == "gone":
             _undo(lab, store, entry)
-        elif fault.AFTER_BOOT == "again" and all(lab.host(each).alive for each in fault.hosts):
+        elif fault.kind.after_boot == "again" and all(lab.host(each).alive for each in fault.hosts):
             fault.apply(_act(lab, store, entry, random.Random()))
 
     concerned = [
         entry
         for entry in store.read().faults
-        if name in entry.hosts or kind_named(entry.kind).WHOLE_NETWORK
+        if name in entry.hosts or kind_named(entry.kind).whole_network
     ]
     _do_all(lab, concerned, settle, f"are not as they were before the start of {name}")
 
@@ -222,9 +157,9 @@ def _require_hosts(lab: Lab, store: Store, fault: Fault) -> None:
     others = tuple(_fault_of(lab, each) for each in store.read().faults)
     act = Act(lab, id="", others=others)
     for name in fault.hosts:
-        if fault.WRITES_FILES:
+        if fault.needs("WRITES_FILES"):
             act.writable(name)
-        elif fault.NEEDS_HOST:
+        elif fault.needs("NEEDS_HOST"):
             act.awake(name)
 
 
@@ -236,7 +171,7 @@ def _begin(lab: Lab, store: Store, fault: Fault, args: Sequence[str]) -> ActiveF
                 raise LabError(f"that is done already: {known}", fix=f"yoked lab heal {known.id}")
         entry = ActiveFault(
             id=book.next_id(),
-            kind=fault.KIND,
+            kind=fault.kind.name,
             args=tuple(args),
             hosts=fault.hosts,
             text=fault.text,
@@ -277,14 +212,14 @@ def _undo(lab: Lab, store: Store, entry: ActiveFault) -> None:
         return  # the start of its host undid it
     entry = known[entry.id]
     fault = _fault_of(lab, entry)
-    if fault.WRITES_FILES and not all(lab.host(name).alive for name in fault.hosts):
+    if fault.needs("WRITES_FILES") and not all(lab.host(name).alive for name in fault.hosts):
         with store.change() as book:
             book.put(replace(entry, state="healing"))
         return
     fault.undo(_act(lab, store, entry, random.Random()))
     with store.change() as book:
         book.drop(entry.id)
-    if fault.BOOTS:
+    if fault.needs("BOOTS"):
         _after_starts(lab, fault.hosts)
 
 

@@ -1,4 +1,7 @@
-"""What a fault is: a frozen record that can be brought about, and undone.
+"""What a fault is: a kind, which is an entry of a list, and the values that somebody gave it.
+
+To add a kind: an entry in the list of its family (`CABLES` in links.py and so on), of arguments
+(args.py) and effects (above the list). Only what no effect does yet needs a new one.
 
 A fault is made from the words of a command line (`firewall alpha 8000 --reject`), and made again
 from them when it is to be undone, perhaps by another process after a crash. What undoing needs
@@ -9,50 +12,189 @@ from __future__ import annotations
 
 import functools
 import random
-import re
+import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from yoked.errors import LabError, UsageError
+from yoked.errors import LabError
 from yoked.lab import needs
+from yoked.lab.faults.args import Arg, Link, Words
 from yoked.lab.needs import Need
-from yoked.lab.topology import hint
-from yoked.units import parse_bit_per_s
 
 if TYPE_CHECKING:
     from yoked.lab.host import LabHost
     from yoked.lab.lab import Lab
+    from yoked.lab.topology import Interface
 
+_T = TypeVar("_T")
 # What becomes of a fault when its host starts anew: it stays by itself, must be brought about
 # again, or was gone with the power.
 AfterBoot = Literal["stays", "again", "gone"]
-_F = TypeVar("_F", bound="Fault")
 
 
-@functools.cache
-def _needs() -> dict[str, Need]:
-    return {need.name: need for need in needs.check()}
+class Effect(ABC):
+    """One way to break something, and to mend it. A fault is one or several, with parameters.
 
+    NEEDS_HOST: it can only be brought about while the fault's hosts are up.
+    WRITES_FILES: of its hosts, so it can only be undone then, too, and otherwise waits for them.
+    BOOTS: its end is a new start of its hosts.
+    """
 
-def lacking(name: str) -> str | None:
-    """Why a program that some faults need is not here, and how to get it; None: it is."""
-    need = _needs().get(name)
-    return None if need is None or need.ok else f"{name} {need.detail}: {need.fix}"
+    AFTER_BOOT: ClassVar[AfterBoot] = "stays"
+    NEEDS_HOST: ClassVar[bool] = True
+    WRITES_FILES: ClassVar[bool] = False
+    BOOTS: ClassVar[bool] = False
 
+    @property
+    def lasts(self) -> bool:
+        """False: it is done and over."""
+        return True
 
-def found(name: str) -> str | None:
-    """The path of a program or library that the lab looked for; None: it is not here."""
-    need = _needs().get(name)
-    return need.detail if need is not None and need.ok else None
+    @property
+    def whole_network(self) -> bool:
+        """Whether it needs something of all hosts."""
+        return False
 
-
-def no_rules(lab: Lab) -> str | None:
-    """Why the switch of this lab cannot have rules; None: it can."""
-    if lab.features.nft:
+    def blocked(self, _lab: Lab) -> str | None:
+        """Why this machine cannot do it, and what to change; None: it can."""
         return None
-    return lacking("nft") or "the kernel has no nftables for bridges: sudo modprobe nf_tables"
+
+    @abstractmethod
+    def apply(self, fault: Fault, act: Act) -> None:
+        """Bring it about. Doing so twice changes nothing more."""
+
+    @abstractmethod
+    def undo(self, fault: Fault, act: Act) -> None:
+        """Make it as it was, also when it was only half brought about, or is gone already."""
+
+
+class _Quoting(string.Formatter):
+    """Fills a template with values that a program will read, each quoted for it."""
+
+    def __init__(self, quote: Callable[[str], str]) -> None:
+        self._quote = quote
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Attributes (`{ports.first}`) are looked up before."""
+        return self._quote(format(value, format_spec))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An entry of a family's list.
+
+    text: what it does, for people, with the values as `{name}`; or a function.
+    effects: in the order in which they are brought about.
+    """
+
+    name: str
+    args: tuple[Arg[Any], ...]
+    summary: str
+    text: str | Callable[[Fault], str]
+    effects: tuple[Effect, ...]
+
+    @property
+    def usage(self) -> str:
+        """The kind and its words, as in a command line."""
+        return " ".join([self.name, *(arg.usage for arg in self.args)])
+
+    @property
+    def after_boot(self) -> AfterBoot:
+        """What is gone with the power must be brought about again, and the rest does no harm."""
+        found = [effect.AFTER_BOOT for effect in self.effects]
+        return "again" if "again" in found else found[0]
+
+    @property
+    def lasts(self) -> bool:
+        """False: it is done and over."""
+        return all(effect.lasts for effect in self.effects)
+
+    @property
+    def whole_network(self) -> bool:
+        """Whether it needs something of all hosts."""
+        return any(effect.whole_network for effect in self.effects)
+
+    def blocked(self, lab: Lab) -> str | None:
+        """Why this machine cannot do it, and what to change; None: it can."""
+        return next((why for each in self.effects if (why := each.blocked(lab))), None)
+
+    def parse(self, lab: Lab, args: Sequence[str]) -> Fault:
+        """From the words after the kind. Raises UsageError with the usage line."""
+        words = Words(self.usage, lab, args)
+        values = tuple(arg.take(words) for arg in self.args)
+        words.end()
+        return Fault(self, values)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind with values, in the order of its arguments."""
+
+    kind: Kind
+    values: tuple[Any, ...]
+
+    def __getitem__(self, arg: Arg[_T]) -> _T:
+        value: _T = self.values[self.kind.args.index(arg)]
+        return value
+
+    @property
+    def host(self) -> str:
+        """The one that it is on, or the first of two."""
+        return self.hosts[0]
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that it is on."""
+        pairs = zip(self.kind.args, self.values, strict=True)
+        return tuple(host for arg, value in pairs for host in arg.hosts(value))
+
+    @property
+    def text(self) -> str:
+        """What it does, for people: one line."""
+        return self.fill(self.kind.text)
+
+    def fill(
+        self, template: str | Callable[[Fault], str], *, quote: Callable[[str], str] = str
+    ) -> str:
+        """A template with this fault's values; quote: for who reads the result."""
+        if not isinstance(template, str):
+            return template(self)
+        named = {arg.name: value for arg, value in zip(self.kind.args, self.values, strict=True)}
+        return _Quoting(quote).format(template, **{"host": self.host, **named})
+
+    def same_as(self, other: Fault) -> bool:
+        """Whether it would be the same fault twice."""
+        values = zip(self.kind.args, self.values, other.values, strict=True)
+        return self.kind is other.kind and all(arg.same(one, two) for arg, one, two in values)
+
+    def link(self) -> Link:
+        """The link that it is of; of its host, where it takes none."""
+        return next((each for each in self.values if isinstance(each, Link)), Link(self.host, None))
+
+    def interfaces(self, lab: Lab) -> list[Interface]:
+        """Those of its link."""
+        host, link = lab.topology.host(self.host), self.link()
+        return [each for each in host.interfaces if link.is_on(host, each)]
+
+    def has(self, effect: type[Effect]) -> bool:
+        """Whether it is an effect of this type."""
+        return any(isinstance(each, effect) for each in self.kind.effects)
+
+    def needs(self, name: Literal["NEEDS_HOST", "WRITES_FILES", "BOOTS"]) -> bool:
+        """Whether any of its effects does."""
+        return any(getattr(each, name) for each in self.kind.effects)
+
+    def apply(self, act: Act) -> None:
+        """Bring it about. Doing so twice changes nothing more."""
+        for effect in self.kind.effects:
+            effect.apply(self, act)
+
+    def undo(self, act: Act) -> None:
+        """Make it as it was, also when it was only half brought about, or is gone already."""
+        for effect in reversed(self.kind.effects):
+            effect.undo(self, act)
 
 
 @dataclass(frozen=True)
@@ -127,184 +269,29 @@ class Act:
         return self.awake(name)
 
     def _free_of(self, kind: str, name: str, what: str) -> None:
-        if any(kind == other.KIND and name in other.hosts for other in self.others):
+        if any(kind == other.kind.name and name in other.hosts for other in self.others):
             raise LabError(f"{name} {what}", fix=f"yoked lab heal {name}")
 
 
-@dataclass(frozen=True)
-class Fault(ABC):
-    """One fault on one host; subclasses add what else it needs.
+@functools.cache
+def _needs() -> dict[str, Need]:
+    return {need.name: need for need in needs.check()}
 
-    USAGE: the kind and its words, as in a command line.
-    NEEDS_HOST: whether it can only be brought about while its hosts are up.
-    WRITES_FILES: of its hosts, so it can only be undone then, too, and otherwise waits for them.
-    LASTS: false is done and over. BOOTS: its end is a new start of its hosts.
-    WHOLE_NETWORK: it needs something of all hosts.
-    """
 
-    KIND: ClassVar[str]
-    SUMMARY: ClassVar[str]
-    USAGE: ClassVar[str]
-    AFTER_BOOT: ClassVar[AfterBoot] = "stays"
-    NEEDS_HOST: ClassVar[bool] = True
-    WRITES_FILES: ClassVar[bool] = False
-    LASTS: ClassVar[bool] = True
-    BOOTS: ClassVar[bool] = False
-    WHOLE_NETWORK: ClassVar[bool] = False
+def lacking(name: str) -> str | None:
+    """Why a program that some faults need is not here, and how to get it; None: it is."""
+    need = _needs().get(name)
+    return None if need is None or need.ok else f"{name} {need.detail}: {need.fix}"
 
-    host: str
 
-    @classmethod
-    def parse(cls, lab: Lab, args: Sequence[str]) -> Self:
-        """From the words after the kind. Raises UsageError with the usage line."""
-        words = Words(cls.USAGE, lab, args)
-        return words.done(cls(words.host()))
+def found(name: str) -> str | None:
+    """The path of a program or library that the lab looked for; None: it is not here."""
+    need = _needs().get(name)
+    return need.detail if need is not None and need.ok else None
 
-    @classmethod
-    def blocked(cls, _lab: Lab) -> str | None:
-        """Why this machine cannot do it, and what to change; None: it can."""
+
+def no_rules(lab: Lab) -> str | None:
+    """Why the switch of this lab cannot have rules; None: it can."""
+    if lab.features.nft:
         return None
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts that it is on."""
-        return (self.host,)
-
-    def same_as(self, other: Fault) -> bool:
-        """Whether it would be the same fault twice."""
-        return self.KIND == other.KIND and self.hosts == other.hosts
-
-    @property
-    @abstractmethod
-    def text(self) -> str:
-        """What it does, for people: one line."""
-
-    @abstractmethod
-    def apply(self, act: Act) -> None:
-        """Bring it about. Doing so twice changes nothing more."""
-
-    @abstractmethod
-    def undo(self, act: Act) -> None:
-        """Make it as it was, also when it was only half brought about, or is gone already."""
-
-
-@dataclass(frozen=True)
-class PairFault(Fault):
-    """A fault between two hosts."""
-
-    NEEDS_HOST = False
-
-    other: str
-
-    @classmethod
-    def parse(cls, lab: Lab, args: Sequence[str]) -> Self:
-        """From `A B`."""
-        words = Words(cls.USAGE, lab, args)
-        return words.done(cls(words.host(), words.another_host()))
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Both."""
-        return (self.host, self.other)
-
-
-class Words:
-    """Takes the words of a fault one by one; what is wrong is told with the usage line."""
-
-    def __init__(self, usage: str, lab: Lab, args: Sequence[str]) -> None:
-        self._usage, self._lab = usage, lab
-        self._flags = [word for word in args if word.startswith("--")]
-        self._words = [word for word in args if not word.startswith("--")]
-        self._hosts: list[str] = []
-
-    def wrong(self, what: str, hint: str = "") -> UsageError:
-        """An error that ends with how to write it."""
-        return UsageError(what, fix=[*([hint] if hint else []), f"yoked lab fault {self._usage}"])
-
-    def host(self) -> str:
-        """The next word, a host's name."""
-        names = [host.name for host in self._lab.topology.hosts]
-        name = self.take("HOST")
-        if name not in names:
-            raise self.wrong(f"there is no host {name!r}", hint(name, names, "hosts"))
-        self._hosts.append(name)
-        return name
-
-    def link(self) -> tuple[str, str | None]:
-        """The next word: HOST, or HOST:INTERFACE; an interface that leads anywhere."""
-        if not self._words or ":" not in self._words[0]:
-            return self.host(), None
-        name, _, interface = self._words.pop(0).partition(":")
-        self._words.insert(0, name)
-        host = self._lab.topology.host(self.host())
-        known = [each.name for each in host.joined]
-        if interface not in known:
-            what = f"{name} has no interface {interface!r} that leads anywhere"
-            raise self.wrong(what, hint(interface, known, "interfaces"))
-        return name, interface
-
-    def another_host(self) -> str:
-        """The next word, a host that was not named yet."""
-        name = self.host()
-        if name in self._hosts[:-1]:
-            raise self.wrong(f"{name} is named twice: this fault is between two hosts")
-        return name
-
-    def take(self, what: str) -> str:
-        """The next word. Raises UsageError where there is none."""
-        if not self._words:
-            raise self.wrong(f"{what} is missing")
-        return self._words.pop(0)
-
-    def optional(self) -> str | None:
-        """The next word, if there is one."""
-        return self._words.pop(0) if self._words else None
-
-    def rest(self) -> list[str]:
-        """All words that are left."""
-        words, self._words = self._words, []
-        return words
-
-    def flag(self, name: str) -> bool:
-        """Whether `--name` was given."""
-        if name not in self._flags:
-            return False
-        self._flags.remove(name)
-        return True
-
-    def number(self, text: str, what: str, least: float, most: float) -> float:
-        """A number within limits, both allowed. Raises UsageError."""
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not least <= value <= most:
-            raise self.wrong(f"{what} is {text!r}: it must be from {least:g} to {most:g}")
-        return value
-
-    def whole(self, text: str, what: str, least: int, most: int) -> int:
-        """A whole number within limits, both allowed. Raises UsageError."""
-        value = self.number(text, what, least, most)
-        if value != int(value):
-            raise self.wrong(f"{what} is {text!r}: it must be a whole number")
-        return int(value)
-
-    def optional_whole(self, what: str, least: int, most: int, default: int) -> int:
-        """The next word as a whole number within limits, if there is one. Raises UsageError."""
-        text = self.optional()
-        return self.whole(text, what, least, most) if text else default
-
-    def rate_bit_per_s(self, text: str) -> float:
-        """`20mbit`, as tc writes it, or `20 Mbit/s`. Raises UsageError."""
-        written = f"{text}/s" if re.search(r"bit\s*$", text, re.IGNORECASE) else text
-        try:
-            return parse_bit_per_s(written)
-        except UsageError as problem:
-            raise self.wrong(problem.what, "write it as in 20mbit or 1gbit") from problem
-
-    def done(self, fault: _F) -> _F:
-        """The fault, when no word is left over."""
-        left = [*self._words, *self._flags]
-        if left:
-            raise self.wrong(f"{' '.join(left)!r} is more than this fault takes")
-        return fault
+    return lacking("nft") or "the kernel has no nftables for bridges: sudo modprobe nf_tables"

@@ -1,4 +1,4 @@
-"""Faults of logging in: the ssh server, its keys, the account's shell."""
+"""The ssh server of a host: stopped, or with other options."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import os
 import pwd
 import signal
 import time
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab import ssh
-from yoked.lab.faults.base import Act, Fault, Words
+from yoked.lab.faults.args import HOST, Parsed, Whole, matching, variable
+from yoked.lab.faults.base import Act, Effect, Fault, Kind
 from yoked.lab.faults.processes import is_ssh_server, send
-from yoked.lab.faults.textfiles import TextFileFault
+from yoked.lab.faults.textfiles import StartFile, TextFile
 
 if TYPE_CHECKING:
     from yoked.lab.host import LabHost
@@ -67,74 +66,67 @@ def _start_server(host: LabHost) -> None:
     _await(host, listens=True)
 
 
-@dataclass(frozen=True)
-class SshFault(Fault):
-    """A fault of the ssh server. It is gone with a new start of the host."""
+class SshServer(Effect):
+    """What a fault does to it is gone with a new start of the host."""
 
     AFTER_BOOT = "again"
 
-    @classmethod
-    def blocked(cls, _lab: Lab) -> str | None:
-        """Hosts of some machines have none."""
+    def blocked(self, _lab: Lab) -> str | None:
         return None if ssh.server_command() else "hosts have no ssh server: install openssh-server"
 
 
-@dataclass(frozen=True)
-class NoSsh(SshFault):
-    """The ssh server is not running, or was never installed."""
+class NoSshServer(SshServer):
+    """It is not running, or was never installed."""
 
-    KIND = "no-ssh"
-    SUMMARY = "the ssh server is stopped: connections to port 22 are refused"
-    USAGE = "no-ssh HOST"
-
-    @property
-    def text(self) -> str:
-        """What it does."""
-        return f"{self.host} has no ssh server"
-
-    def apply(self, act: Act) -> None:
+    def apply(self, fault: Fault, act: Act) -> None:
         """End it; logins that are there go on."""
-        _stop_server(act.awake(self.host))
+        _stop_server(act.awake(fault.host))
 
-    def undo(self, act: Act) -> None:
-        """Start it."""
-        host = act.lab.host(self.host)
+    def undo(self, fault: Fault, act: Act) -> None:
+        host = act.lab.host(fault.host)
         if host.alive and not _listens(host):
-            _start_server(act.awake(self.host))
+            _start_server(act.awake(fault.host))
 
 
 @dataclass(frozen=True)
-class ServerSetting(SshFault):
-    """Another configuration of the server, which reads it when told to."""
+class SshOptions(SshServer):
+    """Keys of sshd_config(5) with other values; the server reads them.
 
-    @abstractmethod
-    def settings(self, act: Act) -> dict[str, str]:
-        """Keys of sshd_config(5) and what they are to be."""
+    prepare, clear: lines for a shell of the host, for files that the options need; harmless when
+    run again.
+    """
 
-    def apply(self, act: Act) -> None:
-        """Change the lines, and have them read."""
+    options: tuple[tuple[str, str], ...]
+    prepare: str
+    clear: str
+
+    def apply(self, fault: Fault, act: Act) -> None:
         act.remember(changed=True)
-        _settle(act, self.host, (*act.others, self))
+        _settle(act, fault.host, (*act.others, fault))
 
-    def undo(self, act: Act) -> None:
+    def undo(self, fault: Fault, act: Act) -> None:
         """As the lab has it, but for the others; a host that is down gets it when it starts."""
-        if act.lab.host(self.host).alive and "changed" in act.record:
-            _settle(act, self.host, act.others)
+        host = act.lab.host(fault.host)
+        if not host.alive:
+            return
+        if "changed" in act.record:
+            _settle(act, fault.host, act.others)
+        host.run(["sh", "-c", self.clear])
 
 
 def _settle(act: Act, name: str, faults: Sequence[Fault]) -> None:
     """Give a host's server the lab's configuration with what these faults set."""
+    host = act.awake(name)
     spec = act.lab.topology.host(name)
     text = ssh.Keys(act.lab.folder / "ssh").server_files(spec)["sshd_config"]
     for fault in faults:
-        if isinstance(fault, ServerSetting) and fault.host == name:
-            for key, value in fault.settings(act).items():
+        for effect in fault.kind.effects:
+            if not isinstance(effect, SshOptions) or fault.host != name:
+                continue
+            host.run(["sh", "-c", effect.prepare])
+            for key, value in effect.options:
                 kept = [line for line in text.splitlines() if line.partition(" ")[0] != key]
                 text = "".join(f"{line}\n" for line in [f"{key} {value}", *kept])
-    _configure(act.awake(name), text)
-
-
-def _configure(host: LabHost, text: str) -> None:
     if host.read_text(_CONFIG) == text:
         return
     host.write_text(_CONFIG, text)
@@ -143,98 +135,139 @@ def _configure(host: LabHost, text: str) -> None:
         _start_server(host)
 
 
-@dataclass(frozen=True)
-class HostKey(ServerSetting):
-    """The host was installed anew, or another one has its address."""
-
-    KIND = "host-key"
-    SUMMARY = "the host shows another key than the one that is known: ssh refuses to go on"
-    USAGE = "host-key HOST"
-
-    @property
-    def text(self) -> str:
-        """What it does."""
-        return f"{self.host} has another host key"
-
-    def settings(self, act: Act) -> dict[str, str]:
-        """A new key."""
-        host = act.awake(self.host)
-        if not host.exists(_OTHER_KEY):
-            host.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", _OTHER_KEY])
-        return {"HostKey": _OTHER_KEY}
-
-    def undo(self, act: Act) -> None:
-        """The key that everybody knows."""
-        super().undo(act)
-        host = act.lab.host(self.host)
-        if host.alive:
-            host.run(["rm", "-f", _OTHER_KEY, f"{_OTHER_KEY}.pub"])
+# ---- the faults ----
 
 
-@dataclass(frozen=True)
-class LooseKeys(ServerSetting):
-    """The server ignores keys in a file that others may write to."""
+class _Ulimit(NamedTuple):
+    """What ulimit(1) of bash calls a limit of the kernel, and the unit of its numbers."""
 
-    KIND = "loose-keys"
-    SUMMARY = "others may write to ~/.ssh/authorized_keys, so the ssh server ignores it"
-    USAGE = "loose-keys HOST"
-
-    @property
-    def text(self) -> str:
-        """What it does."""
-        return f"on {self.host}, others may write to ~/.ssh/authorized_keys"
-
-    def settings(self, _act: Act) -> dict[str, str]:
-        """As sshd has it, unless told otherwise."""
-        return {"AuthorizedKeysFile": ".ssh/authorized_keys", "StrictModes": "yes"}
-
-    def apply(self, act: Act) -> None:
-        """Keys that everybody may change, and a server that minds."""
-        keys = str(Path.home() / ".ssh" / "authorized_keys")
-        act.awake(self.host).run(["chmod", "666", keys])
-        super().apply(act)
-
-    def undo(self, act: Act) -> None:
-        """The lab's own keys and manners."""
-        super().undo(act)
-        host = act.lab.host(self.host)
-        if host.alive:
-            host.run(["chmod", "600", str(Path.home() / ".ssh" / "authorized_keys")])
+    flag: str
+    unit: str
 
 
-@dataclass(frozen=True)
-class LoginShell(TextFileFault):
-    """The account has a shell that runs nothing."""
+# Source: bash(1).
+_LIMITS = {
+    "nofile": _Ulimit("-n", "open files"),
+    "nproc": _Ulimit("-u", "processes"),
+    "as": _Ulimit("-v", "KiB of address space"),
+    "fsize": _Ulimit("-f", "KiB in a file"),
+    "memlock": _Ulimit("-l", "KiB of locked memory"),
+    "stack": _Ulimit("-s", "KiB of stack"),
+}
+_SHELL = Parsed(
+    "[SHELL]",
+    parse=matching(r"/[^:\n]*"),
+    problem="is not the path of a program",
+    default="/usr/sbin/nologin",
+)
+_SECONDS = Whole("SECONDS", least=1, most=600)
+_VARIABLE = Parsed(
+    "NAME=VALUE",
+    parse=variable,
+    tells_apart=True,
+    problem="is not NAME=VALUE",
+    example="write it as in OMP_NUM_THREADS=1",
+)
+_LIMIT = Parsed(
+    "NAME",
+    parse=_LIMITS.__getitem__,
+    problem=f"is not a limit: {', '.join(_LIMITS)}",
+    tells_apart=True,
+)
+_LIMIT_COUNT = Whole("COUNT", least=0, most=2**40)
 
-    KIND = "login-shell"
-    SUMMARY = "the account has another login shell (default: /usr/sbin/nologin)"
-    USAGE = "login-shell HOST [SHELL]"
 
-    shell: str = "/usr/sbin/nologin"
+def _with_shell(fault: Fault, text: str) -> str:
+    """Another last field of the account's line in /etc/passwd."""
+    name = pwd.getpwuid(os.getuid()).pw_name
+    lines = text.splitlines()
+    for place, line in enumerate(lines):
+        if line.startswith(f"{name}:"):
+            lines[place] = f"{line.rpartition(':')[0]}:{fault[_SHELL]}"
+    return "".join(f"{line}\n" for line in lines)
 
-    @classmethod
-    def parse(cls, lab: Lab, args: Sequence[str]) -> Self:
-        """From a host, and perhaps the path of a program."""
-        words = Words(cls.USAGE, lab, args)
-        host, shell = words.host(), words.optional() or cls.shell
-        if not shell.startswith("/") or ":" in shell:
-            raise words.wrong(f"{shell!r} is not the path of a program")
-        return words.done(cls(host, shell))
 
-    @property
-    def text(self) -> str:
-        """What it does."""
-        return f"the login shell on {self.host} is {self.shell}"
-
-    def path(self, _act: Act) -> str:
-        """Where accounts are."""
-        return "/etc/passwd"
-
-    def change(self, _act: Act, text: str) -> str:
-        """Another last field of the account's line."""
-        name = pwd.getpwuid(os.getuid()).pw_name
-        lines = text.splitlines()
-        for place, line in enumerate(lines):
-            if line.startswith(f"{name}:"):
-                lines[place] = f"{line.rpartition(':')[0]}:{self.shell}"
-        return "".join(f"{line}\n" for line in lines)
+LOGIN = (
+    # Not running, or never installed.
+    Kind(
+        "no-ssh",
+        (HOST,),
+        "the ssh server is stopped: connections to port 22 are refused",
+        "{host} has no ssh server",
+        (NoSshServer(),),
+    ),
+    # The host was installed anew, or another one has its address.
+    Kind(
+        "host-key",
+        (HOST,),
+        "the host shows another key than the one that is known: ssh refuses to go on",
+        "{host} has another host key",
+        (
+            SshOptions(
+                (("HostKey", _OTHER_KEY),),
+                f"test -e {_OTHER_KEY} || ssh-keygen -q -t ed25519 -N '' -f {_OTHER_KEY}",
+                f"rm -f {_OTHER_KEY} {_OTHER_KEY}.pub",
+            ),
+        ),
+    ),
+    # StrictModes is sshd's own default, which the lab's server does not have.
+    Kind(
+        "loose-keys",
+        (HOST,),
+        "others may write to ~/.ssh/authorized_keys, so the ssh server ignores it",
+        "on {host}, others may write to ~/.ssh/authorized_keys",
+        (
+            SshOptions(
+                (("AuthorizedKeysFile", ".ssh/authorized_keys"), ("StrictModes", "yes")),
+                "chmod 666 ~/.ssh/authorized_keys",
+                "chmod 600 ~/.ssh/authorized_keys",
+            ),
+        ),
+    ),
+    Kind(
+        "login-shell",
+        (HOST, _SHELL),
+        "the account has another login shell (default: /usr/sbin/nologin)",
+        "the login shell on {host} is {shell}",
+        (TextFile("/etc/passwd", _with_shell),),
+    ),
+    Kind(
+        "noisy-shell",
+        (HOST,),
+        "the account's start file prints a greeting, which programs over ssh get as well",
+        "the start file on {host} prints a greeting",
+        (StartFile('echo "Welcome to {host}!"'),),
+    ),
+    # A start file that ends, or becomes another program, where there is no terminal.
+    Kind(
+        "exiting-shell",
+        (HOST,),
+        "the account's start file ends the shell: no program runs over ssh",
+        "the start file on {host} ends the shell",
+        (StartFile("exit 1"),),
+    ),
+    # A start file that waits: for a network folder, a version manager, a name server.
+    Kind(
+        "slow-shell",
+        (HOST, _SECONDS),
+        "the account's start file takes so many seconds",
+        "the start file on {host} takes {seconds} s",
+        (StartFile("sleep {seconds}"),),
+    ),
+    # A variable that somebody once exported for another job.
+    Kind(
+        "exported",
+        (HOST, _VARIABLE),
+        "the account's start file exports a variable, such as LD_PRELOAD=/gone.so",
+        "the start file on {host} exports {name.name}={name.value}",
+        (StartFile("export {name.name}={name.value}"),),
+    ),
+    # Soft and hard, too low for a training.
+    Kind(
+        "limit",
+        (HOST, _LIMIT, _LIMIT_COUNT),
+        f"the account's programs get a limit: {', '.join(_LIMITS)}",
+        "programs of {host} have at most {count} {name.unit}",
+        (StartFile("ulimit {name.flag} {count}"),),
+    ),
+)

@@ -1,27 +1,25 @@
-"""Faults of a whole machine: power, processor, memory, disk, clock."""
+"""A whole machine: its power, its control group, its clock."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from yoked.errors import LabError
-from yoked.lab import syscalls
-from yoked.lab.faults.base import Act, Fault, Words, found, lacking
-from yoked.lab.faults.mounts import mount_all
+from yoked.lab.faults import mounts, processes
+from yoked.lab.faults.args import HOST, Arg, Number, Optional, Whole
+from yoked.lab.faults.base import Act, Effect, Fault, Kind, found, lacking
+from yoked.lab.faults.textfiles import TextFile
 from yoked.lab.ssh import CLOCK_SHARED
-from yoked.units import format_bytes
+from yoked.lab.topology import hint
 
 if TYPE_CHECKING:
     from yoked.lab.hostgroup import HostGroup
     from yoked.lab.lab import Lab
+    from yoked.lab.topology import Host
 
-_MIB = 1 << 20
-# While a disk is being filled others write to it.
-_FILL_ATTEMPTS = 5
 # Makes what libfaketime shares, so that the ssh server need not. Runs in the host.
 _SHARE = """
 import ctypes, os, sys
@@ -33,260 +31,116 @@ if not libc.sem_open(semaphore, os.O_CREAT, 0o600, 1):
 os.ftruncate(libc.shm_open(memory, os.O_CREAT | os.O_RDWR, 0o600), 4096)
 """
 _PRELOAD, _FAKETIMERC = "/etc/ld.so.preload", "/etc/faketimerc"
-_MOST_SKEW_S = 100 * 365 * 86_400
 
 
 @dataclass(frozen=True)
-class Kill(Fault):
-    """Power gone: every process at once, without a word to anybody."""
+class PowerGone(Effect):
+    """Every process at once, without a word to anybody. comes_back: the host starts at once."""
 
-    KIND = "kill"
-    SUMMARY = "power gone: every process at once; healing starts the host"
-    USAGE = "kill HOST"
     BOOTS = True
 
+    comes_back: bool = False
+
     @property
-    def text(self) -> str:
-        """What it does."""
-        return f"{self.host} has no power"
+    def lasts(self) -> bool:
+        return not self.comes_back
 
-    def apply(self, act: Act) -> None:
-        """Off."""
-        _switch_off(act, self.host)
+    def apply(self, fault: Fault, act: Act) -> None:
+        act.remember(process=act.lab.host(fault.host).process.to_json())
+        act.lab.stop_host(fault.host)
+        if self.comes_back:
+            act.lab.start_host(fault.host)
 
-    def undo(self, act: Act) -> None:
-        """On."""
-        _switch_on(act, self.host)
+    def undo(self, fault: Fault, act: Act) -> None:
+        host = act.lab.host(fault.host)
+        if host.alive and host.process.to_json() == act.record.get("process"):
+            # Whoever switched it off died over it, and it may be about to end.
+            act.lab.stop_host(fault.host)
+        if not act.lab.host(fault.host).alive:
+            act.lab.start_host(fault.host)
 
 
 @dataclass(frozen=True)
-class Reboot(Fault):
-    """Off and on: processes and /tmp are gone, files stay."""
+class GroupLimit(Effect):
+    """A limit of the host's control group."""
 
-    KIND = "reboot"
-    SUMMARY = "off and on again: processes and /tmp are gone, files stay; nothing to heal"
-    USAGE = "reboot HOST"
-    LASTS = False
-    BOOTS = True
+    AFTER_BOOT = "again"
+    CONTROLLER: ClassVar[str]
 
-    @property
-    def text(self) -> str:
-        """What it does."""
-        return f"{self.host} was rebooted"
+    def blocked(self, lab: Lab) -> str | None:
+        groups = [host.group for host in lab.hosts.values()]
+        if all(group is not None and group.can(self.CONTROLLER) for group in groups):
+            return None
+        no_group = f"this lab's hosts have no control group with {self.CONTROLLER}"
+        return lacking("cgroups") or no_group
 
-    def apply(self, act: Act) -> None:
-        """Off and on."""
-        _switch_off(act, self.host)
-        act.lab.start_host(self.host)
+    def apply(self, fault: Fault, act: Act) -> None:
+        self.set(fault, act.lab.topology.host(fault.host), _group(fault, act))
 
-    def undo(self, act: Act) -> None:
-        """On, when it was left off."""
-        _switch_on(act, self.host)
+    def undo(self, fault: Fault, act: Act) -> None:
+        self.set(None, act.lab.topology.host(fault.host), _group(fault, act))
 
-
-def _switch_off(act: Act, name: str) -> None:
-    act.remember(process=act.lab.host(name).process.to_json())
-    act.lab.stop_host(name)
+    @abstractmethod
+    def set(self, fault: Fault | None, host: Host, group: HostGroup) -> None:
+        """What the fault asks for; None: what the topology does."""
 
 
-def _switch_on(act: Act, name: str) -> None:
-    host = act.lab.host(name)
-    if host.alive and host.process.to_json() == act.record.get("process"):
-        # Whoever switched it off died over it, and it may be about to end.
-        act.lab.stop_host(name)
-    if not act.lab.host(name).alive:
-        act.lab.start_host(name)
-
-
-def _group(act: Act, name: str) -> HostGroup:
-    group = act.lab.host(name).group
+def _group(fault: Fault, act: Act) -> HostGroup:
+    group = act.lab.host(fault.host).group
     if group is None:
-        raise LabError(f"{name} has no control group", fix=lacking("cgroups") or ())
+        raise LabError(f"{fault.host} has no control group", fix=lacking("cgroups") or ())
     return group
 
 
 @dataclass(frozen=True)
-class SlowCpu(Fault):
-    """Heat, power save, or somebody else's program."""
+class SlowCpu(GroupLimit):
+    """A quota of what the host has."""
 
-    KIND = "slow-cpu"
-    SUMMARY = "the host computes at a fraction of its own speed"
-    USAGE = "slow-cpu HOST FRACTION"
-    AFTER_BOOT = "again"
+    CONTROLLER = "cpu"
 
-    fraction: float
+    fraction: Arg[float]
 
-    @classmethod
-    def parse(cls, lab: Lab, args: Sequence[str]) -> Self:
-        """From a host and a fraction of its speed."""
-        words = Words(cls.USAGE, lab, args)
-        host = words.host()
-        return words.done(cls(host, words.number(words.take("FRACTION"), "FRACTION", 0.01, 1)))
-
-    @classmethod
-    def blocked(cls, lab: Lab) -> str | None:
-        """A quota of the control group."""
-        return _without(lab, "cpu")
-
-    @property
-    def text(self) -> str:
-        """What it does."""
-        return f"{self.host} computes at {self.fraction:g} of its speed"
-
-    def apply(self, act: Act) -> None:
-        """A quota of what the host has."""
-        host = act.lab.topology.host(self.host)
-        _group(act, self.host).set_cpu(host.cpus * host.speed * self.fraction)
-
-    def undo(self, act: Act) -> None:
-        """The topology's."""
-        _group(act, self.host).set_cpu(act.lab.topology.host(self.host).cores)
+    def set(self, fault: Fault | None, host: Host, group: HostGroup) -> None:
+        group.set_cpu(host.cpus * host.speed * fault[self.fraction] if fault else host.cores)
 
 
 @dataclass(frozen=True)
-class Oom(Fault):
-    """Too little memory: the kernel kills who wants more."""
+class LittleMemory(GroupLimit):
+    """The kernel kills who wants more."""
 
-    KIND = "oom"
-    SUMMARY = "the host has so many MiB of memory; who needs more is killed by the kernel (-9)"
-    USAGE = "oom HOST MIB"
-    AFTER_BOOT = "again"
+    CONTROLLER = "memory"
 
-    limit_bytes: int
+    mib: Arg[int]
 
-    @classmethod
-    def parse(cls, lab: Lab, args: Sequence[str]) -> Self:
-        """From a host and MiB."""
-        words = Words(cls.USAGE, lab, args)
-        host = words.host()
-        return words.done(cls(host, words.whole(words.take("MIB"), "MIB", 16, 2**24) * _MIB))
-
-    @classmethod
-    def blocked(cls, lab: Lab) -> str | None:
-        """A limit of the control group."""
-        return _without(lab, "memory")
-
-    @property
-    def text(self) -> str:
-        """What it does."""
-        return f"{self.host} has {self.limit_bytes // _MIB} MiB of memory"
-
-    def apply(self, act: Act) -> None:
-        """Limit it."""
-        _group(act, self.host).set_memory(self.limit_bytes)
-
-    def undo(self, act: Act) -> None:
-        """The topology's."""
-        _group(act, self.host).set_memory(act.lab.topology.host(self.host).memory_bytes)
-
-
-def _without(lab: Lab, controller: str) -> str | None:
-    """Why hosts of this lab have no limit of that kind; None: they have."""
-    groups = [host.group for host in lab.hosts.values()]
-    if all(group is not None and group.can(controller) for group in groups):
-        return None
-    return lacking("cgroups") or f"this lab's hosts have no control group with {controller}"
+    def set(self, fault: Fault | None, host: Host, group: HostGroup) -> None:
+        group.set_memory(fault[self.mib] << 20 if fault else host.memory_bytes)
 
 
 @dataclass(frozen=True)
-class DiskFull(Fault):
-    """No room: what is written to a file fails with ENOSPC."""
-
-    KIND = "disk-full"
-    SUMMARY = "its disk is full: writing a file fails (/tmp, /run and /dev/shm are no disk)"
-    USAGE = "disk-full HOST"
-    NEEDS_HOST = False
-
-    @property
-    def text(self) -> str:
-        """What it does."""
-        return f"the disk of {self.host} is full"
-
-    def apply(self, act: Act) -> None:
-        """Make its storage as small as what lies in it."""
-        storage = act.lab.host(self.host).storage
-        before = os.statvfs(storage)
-        act.remember(size_bytes=before.f_blocks * before.f_frsize)
-        for attempt in range(_FILL_ATTEMPTS):
-            now = os.statvfs(storage)
-            used_bytes = (now.f_blocks - now.f_bfree) * now.f_frsize
-            try:
-                _resize(act.lab, self.host, used_bytes)
-            except LabError:
-                # Somebody wrote in between, and less than there is cannot be.
-                if attempt + 1 == _FILL_ATTEMPTS:
-                    raise
-            else:
-                act.say(f"{self.text} ({format_bytes(used_bytes)} written)")
-                return
-
-    def undo(self, act: Act) -> None:
-        """The size that it had."""
-        now = os.statvfs(act.lab.host(self.host).storage)
-        size_bytes = act.record.get("size_bytes")
-        if size_bytes not in (None, now.f_blocks * now.f_frsize):
-            _resize(act.lab, self.host, size_bytes)
-
-
-def _resize(lab: Lab, name: str, size_bytes: int) -> None:
-    """Another size for a host's storage, which is mounted in the lab's own namespaces."""
-    # In a tmpfs, 0 would mean no limit.
-    resize_storage(lab, name, f"size={max(size_bytes, 1)}")
-
-
-def resize_storage(lab: Lab, name: str, option: str) -> None:
-    """Another size or number of inodes for a host's storage. option: as tmpfs(5) has it."""
-    flags = syscalls.MS_REMOUNT | syscalls.MS_NODEV
-    try:
-        mount_all(lab, lab.init.pid, [["mount", "none", f"/run/hosts/{name}", None, flags, option]])
-    except LabError as problem:
-        raise LabError(f"the disk of {name} cannot have {option}: {problem.what}") from problem
-
-
-@dataclass(frozen=True)
-class ClockSkew(Fault):
+class ClockSkew(Effect):
     """The clock is wrong, for programs that start from now on; the machine's own is not."""
 
-    KIND = "clock-skew"
-    SUMMARY = "programs started from now on see a clock so many seconds ahead (or behind: -30)"
-    USAGE = "clock-skew HOST SECONDS"
-    WRITES_FILES = True
     AFTER_BOOT = "again"
+    WRITES_FILES = True
 
-    skew_s: float
+    skew_s: Arg[float]
 
-    @classmethod
-    def parse(cls, lab: Lab, args: Sequence[str]) -> Self:
-        """From a host and seconds; a minus is behind."""
-        words = Words(cls.USAGE, lab, args)
-        host = words.host()
-        skew_s = words.number(words.take("SECONDS"), "SECONDS", -_MOST_SKEW_S, _MOST_SKEW_S)
-        return words.done(cls(host, skew_s))
-
-    @classmethod
-    def blocked(cls, _lab: Lab) -> str | None:
-        """By libfaketime."""
+    def blocked(self, _lab: Lab) -> str | None:
         return lacking("libfaketime")
 
-    @property
-    def text(self) -> str:
-        """What it does."""
-        way = "ahead" if self.skew_s >= 0 else "behind"
-        return f"the clock of {self.host} is {abs(self.skew_s):g} s {way}"
-
-    def apply(self, act: Act) -> None:
+    def apply(self, fault: Fault, act: Act) -> None:
         """Have every program load libfaketime, and tell it the offset."""
-        host = act.writable(self.host)
+        host = act.writable(fault.host)
         host.run(["python3", "-c", _SHARE, *CLOCK_SHARED])
-        host.write_text(_FAKETIMERC, f"{self.skew_s:+.3f}\n")
+        host.write_text(_FAKETIMERC, f"{fault[self.skew_s]:+.3f}\n")
         library = _faketime()
         now = host.read_text(_PRELOAD) if host.exists(_PRELOAD) else ""
         if library not in now.split():
             host.write_text(_PRELOAD, f"{now.strip()}\n{library}\n".lstrip())
 
-    def undo(self, act: Act) -> None:
+    def undo(self, fault: Fault, act: Act) -> None:
         """Programs that run keep the wrong clock."""
-        host = act.writable(self.host)
+        host = act.writable(fault.host)
         if host.exists(_PRELOAD):
             others = [each for each in host.read_text(_PRELOAD).split() if each != _faketime()]
             if others:
@@ -304,3 +158,134 @@ def _faketime() -> str:
     assert path is not None
     threads = Path(path).with_name("libfaketimeMT.so.1")
     return str(threads) if threads.exists() else path
+
+
+# ---- the faults ----
+
+# PID_MAX_LIMIT of 64-bit Linux, include/linux/threads.h.
+_PID = Optional("[PID]", tells_apart=True, of=Whole("PID", least=2, most=2**22))
+_FRACTION = Number("FRACTION", least=0.01, most=1)
+_CORES = Whole("[CORES]", least=1, most=256, default=1)
+_MEMORY_MIB = Whole("MIB", least=16, most=2**24)
+_PORT = Whole("PORT", least=1, most=65535, tells_apart=True)
+_MOST_SKEW_S = 100 * 365 * 86_400
+_SKEW_S = Number("SECONDS", least=-_MOST_SKEW_S, most=_MOST_SKEW_S)
+_BATTERY_PERCENT = Whole("[PERCENT]", least=0, most=100, default=60)
+
+
+def _stop_text(fault: Fault) -> str:
+    which = "all processes" if fault[_PID] is None else f"process {fault[_PID]}"
+    return f"{which} of {fault[HOST]} stopped (SIGSTOP)"
+
+
+def _busy_text(fault: Fault) -> str:
+    cores = fault[_CORES]
+    return f"a program on {fault[HOST]} keeps {cores} core{'s' * (cores > 1)} busy"
+
+
+def _skew_text(fault: Fault) -> str:
+    skew_s = fault[_SKEW_S]
+    way = "ahead" if skew_s >= 0 else "behind"
+    return f"the clock of {fault[HOST]} is {abs(skew_s):g} s {way}"
+
+
+def _logout_kills(_fault: Fault, text: str) -> str:
+    """As some distributions and administrators have it."""
+    section = "[Login]"
+    lines = text.splitlines() or [section]
+    if section not in lines:
+        raise LabError("logind.conf has no [Login]", fix=hint(section, lines, "lines that it has"))
+    lines.insert(lines.index(section) + 1, "KillUserProcesses=yes")
+    return "".join(f"{line}\n" for line in lines)
+
+
+MACHINE = (
+    Kind(
+        "stop",
+        (HOST, _PID),
+        "processes are stopped (SIGSTOP): all but the ssh server, or one",
+        _stop_text,
+        (processes.Stopped(_PID),),
+    ),
+    Kind(
+        "suspend",
+        (HOST,),
+        "the lid is closed: all processes frozen, silent on the network",
+        "{host} is suspended",
+        (processes.Suspended(),),
+    ),
+    Kind(
+        "kill",
+        (HOST,),
+        "power gone: every process at once; healing starts the host",
+        "{host} has no power",
+        (PowerGone(),),
+    ),
+    Kind(
+        "reboot",
+        (HOST,),
+        "off and on again: processes and /tmp are gone, files stay; nothing to heal",
+        "{host} was rebooted",
+        (PowerGone(comes_back=True),),
+    ),
+    # Heat, power save, or somebody else's program.
+    Kind(
+        "slow-cpu",
+        (HOST, _FRACTION),
+        "the host computes at a fraction of its own speed",
+        "{host} computes at {fraction:g} of its speed",
+        (SlowCpu(_FRACTION),),
+    ),
+    # A game, a browser tab, a build.
+    Kind(
+        "busy-cpu",
+        (HOST, _CORES),
+        "somebody's program keeps so many cores busy (default: 1)",
+        _busy_text,
+        (processes.Started(processes.BUSY, _CORES),),
+    ),
+    Kind(
+        "oom",
+        (HOST, _MEMORY_MIB),
+        "the host has so many MiB of memory; who needs more is killed by the kernel (-9)",
+        "{host} has {mib} MiB of memory",
+        (LittleMemory(_MEMORY_MIB),),
+    ),
+    Kind(
+        "stale-process",
+        (HOST, _PORT),
+        "a rank of an earlier run was left behind (parent 1) and listens at a port",
+        "a rank of an earlier run listens on {host} at port {port}",
+        (processes.StaleRank(_PORT),),
+    ),
+    # Another service at the port where ranks would meet.
+    Kind(
+        "taken-port",
+        (HOST, _PORT),
+        "somebody's program, no rank, listens at a port",
+        "a program on {host} listens at port {port}",
+        (processes.Started(processes.LISTEN, _PORT),),
+    ),
+    Kind(
+        "clock-skew",
+        (HOST, _SKEW_S),
+        "programs started from now on see a clock so many seconds ahead (or behind: -30)",
+        _skew_text,
+        (ClockSkew(_SKEW_S),),
+    ),
+    # A laptop whose plug is out.
+    Kind(
+        "battery",
+        (HOST, _BATTERY_PERCENT),
+        "the host is a laptop that runs on its battery",
+        "{host} runs on its battery, {percent}% full",
+        (mounts.on_battery(_BATTERY_PERCENT),),
+    ),
+    Kind(
+        "logout-kills",
+        (HOST,),
+        "logind.conf says KillUserProcesses=yes: a logout ends what was left running",
+        "a logout on {host} ends the account's processes",
+        (TextFile("/etc/systemd/logind.conf", _logout_kills),),
+    ),
+)

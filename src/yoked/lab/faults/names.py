@@ -1,25 +1,106 @@
-"""Faults of names: what a host's /etc/hosts says of itself and of the others."""
+"""Names: a host's /etc/hosts, which several faults may change at once, and its resolver."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv6Address
-from typing import TYPE_CHECKING, Any, Self
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING, Any
 
 from yoked.errors import LabError
-from yoked.lab import network, tools
-from yoked.lab.faults.base import Act, Fault, Words
+from yoked.lab import network
+from yoked.lab.faults.args import HOST, Arg, HostArg, Parsed
+from yoked.lab.faults.base import Act, Effect, Fault, Kind
+from yoked.lab.faults.network import IpLines
+from yoked.lab.faults.textfiles import TextFile
 from yoked.lab.topology import hint
 
 if TYPE_CHECKING:
     from yoked.lab.lab import Lab
 
 _HOSTS = "/etc/hosts"
-# Documentation addresses, RFC 3849: global ones, which every resolver prefers to IPv4; local ones
-# (fc00::/7) come first by RFC 3484 (glibc), last by RFC 6724.
-_PREFIX = "2001:db8:796f:6b65"
+
+
+@dataclass(frozen=True)
+class HostsFile(Effect):
+    """A fault in /etc/hosts. change: the lines as this fault has them. removes: a name to be there.
+
+    Its record: the lines without any such fault, and its place among those of its host.
+    """
+
+    AFTER_BOOT = "again"
+    WRITES_FILES = True
+
+    change: Callable[[Fault, Lab, list[str]], list[str]]
+    removes: Arg[str] | None = None
+
+    def apply(self, fault: Fault, act: Act) -> None:
+        now = act.writable(fault.host).read_text(_HOSTS).splitlines()
+        if self.removes is not None and not act.record:
+            _require_name(fault.host, fault[self.removes], names_in(now))
+        if "base" not in act.record:
+            base, place = now, 1
+            if beside := _beside(fault, act):
+                base = _moved(act, now, beside[-1][1]["base"], [each for each, _ in beside], [])
+                place += beside[-1][1]["place"]
+            act.remember(base=base, place=place)
+        _write(fault, act, now, self.change(fault, act.lab, now))
+
+    def undo(self, fault: Fault, act: Act) -> None:
+        if "base" not in act.record:
+            return
+        beside = _beside(fault, act)
+        others = [other for other, _ in beside]
+        below = sum(record["place"] < act.record["place"] for _, record in beside)
+        now = act.writable(fault.host).read_text(_HOSTS).splitlines()
+        together = [*others[:below], fault, *others[below:]]
+        _write(fault, act, now, _moved(act, now, act.record["base"], together, others))
+
+
+def _require_name(host: str, name: str, names: Sequence[str]) -> None:
+    if name not in names:
+        raise LabError(
+            f"{host} does not know the name {name!r} anyway",
+            fix=hint(name, names, "names that it knows"),
+        )
+
+
+def _write(fault: Fault, act: Act, now: list[str], lines: list[str]) -> None:
+    if lines != now:
+        text = "".join(f"{line}\n" for line in lines)
+        act.writable(fault.host).write_text(_HOSTS, text)
+
+
+def _beside(fault: Fault, act: Act) -> list[tuple[Fault, dict[str, Any]]]:
+    """The others in this file with their records, in the order of their places."""
+    found = [
+        (other, record)
+        for other, record in act.beside(fault.host)
+        if other.has(HostsFile) and "base" in record
+    ]
+    return sorted(found, key=lambda pair: int(pair[1]["place"]))
+
+
+def _moved(
+    act: Act, now: list[str], base: list[str], before: Sequence[Fault], after: Sequence[Fault]
+) -> list[str]:
+    """The lines of today, with some faults instead of others; what people changed stays.
+
+    base: the lines without any of them.
+    """
+    old, new = _changed(act, base, before), _changed(act, base, after)
+    if now == old:
+        return new
+    removed = [line for line in new if line not in old]
+    return undone(now, removed, [line for line in old if line not in new])
+
+
+def _changed(act: Act, lines: list[str], faults: Sequence[Fault]) -> list[str]:
+    for fault in faults:
+        for effect in fault.kind.effects:
+            if isinstance(effect, HostsFile):
+                lines = effect.change(fault, act.lab, lines)
+    return lines
 
 
 def without_name(lines: Sequence[str], name: str) -> list[str]:
@@ -34,11 +115,19 @@ def without_name(lines: Sequence[str], name: str) -> list[str]:
     return kept
 
 
-def with_line_first(lines: Sequence[str], line: str) -> list[str]:
-    """A line more, before all others but that of localhost."""
+def with_line_first(lines: list[str], line: str) -> list[str]:
+    """A line more, before all others but that of localhost, unless it is there."""
+    if line in lines:
+        return lines
     words = [each.split() for each in lines]
     place = next((i + 1 for i, each in enumerate(words) if "localhost" in each[1:]), 0)
     return [*lines[:place], line, *lines[place:]]
+
+
+def with_address(lines: list[str], name: str, address: str) -> list[str]:
+    """The lines with this address for a name, and no other."""
+    line = f"{address}\t{name}"
+    return lines if line in lines else with_line_first(without_name(lines, name), line)
 
 
 def names_in(lines: Sequence[str]) -> list[str]:
@@ -57,193 +146,102 @@ def undone(now: Sequence[str], removed: Sequence[str], added: Sequence[str]) -> 
     return [*kept, *(line for line in removed if line.split() not in here)]
 
 
-def _lines(act: Act, host: str) -> list[str]:
-    return act.writable(host).read_text(_HOSTS).splitlines()
+# ---- the faults ----
+
+_NAME = Parsed("NAME", parse=str, tells_apart=True)
+_SPOKEN_OF = HostArg("OTHER", is_on=False)
+_ADDRESS = Parsed("ADDRESS", parse=ip_address, problem="is not an address")
+# A documentation address, RFC 5737: nobody answers there.
+_SILENT = "192.0.2.53"
+# Documentation addresses, RFC 3849: global ones, which every resolver prefers to IPv4; local ones
+# (fc00::/7) come first by RFC 3484 (glibc), last by RFC 6724.
+_PREFIX = "2001:db8:796f:6b65"
 
 
-def _write(act: Act, host: str, lines: Sequence[str]) -> None:
-    act.writable(host).write_text(_HOSTS, "".join(f"{line}\n" for line in lines))
+class _Ipv6Address(IpLines):
+    """An address for an interface that has none of IPv6."""
 
-
-@dataclass(frozen=True)
-class HostsFileFault(Fault):
-    """A fault in /etc/hosts.
-
-    Its record: the lines without any such fault, and its place among those of its host.
-    """
-
-    AFTER_BOOT = "again"
-    WRITES_FILES = True
-
-    @abstractmethod
-    def change(self, act: Act, lines: list[str]) -> list[str]:
-        """The lines as this fault has them."""
-
-    def apply(self, act: Act) -> None:
-        """Change the lines."""
-        now = _lines(act, self.host)
-        if "base" not in act.record:
-            base, place = now, 1
-            if beside := self._beside(act):
-                others = [fault for fault, _ in beside]
-                base = _moved(act, now, beside[-1][1]["base"], others, [])
-                place += beside[-1][1]["place"]
-            act.remember(base=base, place=place)
-        new = self.change(act, now)
-        if new != now:
-            _write(act, self.host, new)
-
-    def undo(self, act: Act) -> None:
-        """Change them to what the others ask for."""
-        if "base" not in act.record:
-            return
-        beside = self._beside(act)
-        others = [fault for fault, _ in beside]
-        below = sum(record["place"] < act.record["place"] for _, record in beside)
-        now = _lines(act, self.host)
-        together = [*others[:below], self, *others[below:]]
-        new = _moved(act, now, act.record["base"], together, others)
-        if new != now:
-            _write(act, self.host, new)
-
-    def _beside(self, act: Act) -> list[tuple[HostsFileFault, dict[str, Any]]]:
-        """The others in this file with their records, in the order of their places."""
-        found = [
-            (fault, record)
-            for fault, record in act.beside(self.host)
-            if isinstance(fault, HostsFileFault) and "base" in record
-        ]
-        return sorted(found, key=lambda pair: int(pair[1]["place"]))
-
-
-def _moved(
-    act: Act,
-    now: list[str],
-    base: list[str],
-    before: Sequence[HostsFileFault],
-    after: Sequence[HostsFileFault],
-) -> list[str]:
-    """The lines of today, with some faults instead of others; what people changed stays.
-
-    base: the lines without any of them.
-    """
-    old, new = base, base
-    for fault in before:
-        old = fault.change(act, old)
-    for fault in after:
-        new = fault.change(act, new)
-    if now == old:
-        return new
-    removed = [line for line in new if line not in old]
-    return undone(now, removed, [line for line in old if line not in new])
-
-
-@dataclass(frozen=True)
-class HostsLoopback(HostsFileFault):
-    """What Debian's installer writes: the own name is a loopback address."""
-
-    KIND = "hosts-loopback"
-    SUMMARY = "the host's own name is 127.0.1.1, as Debian writes it"
-    USAGE = "hosts-loopback HOST"
-
-    @property
-    def text(self) -> str:
-        """What it does."""
-        return f"on {self.host}, {self.host} is 127.0.1.1"
-
-    def change(self, _act: Act, lines: list[str]) -> list[str]:
-        """Debian's line instead of the one with the address."""
-        line = f"127.0.1.1\t{self.host}"
-        if line in lines:
-            return lines
-        return with_line_first(without_name(lines, self.host), line)
-
-
-@dataclass(frozen=True)
-class NoResolve(HostsFileFault):
-    """One host does not know a name that the others know."""
-
-    KIND = "no-resolve"
-    SUMMARY = "a name does not resolve on the host"
-    USAGE = "no-resolve HOST NAME"
-
-    name: str
-
-    @classmethod
-    def parse(cls, lab: Lab, args: Sequence[str]) -> Self:
-        """From a host and a name."""
-        words = Words(cls.USAGE, lab, args)
-        return words.done(cls(words.host(), words.take("NAME")))
-
-    def same_as(self, other: Fault) -> bool:
-        """Of the same name."""
-        return isinstance(other, NoResolve) and (self.host, self.name) == (other.host, other.name)
-
-    @property
-    def text(self) -> str:
-        """What it does."""
-        return f"{self.name} does not resolve on {self.host}"
-
-    def apply(self, act: Act) -> None:
-        """Unless the host does not know the name anyway."""
-        names = names_in(_lines(act, self.host))
-        if self.name not in names and not act.record:
-            raise LabError(
-                f"{self.host} does not know the name {self.name!r} anyway",
-                fix=hint(self.name, names, "names that it knows"),
-            )
-        super().apply(act)
-
-    def change(self, _act: Act, lines: list[str]) -> list[str]:
-        """The name is nowhere."""
-        return without_name(lines, self.name)
-
-
-@dataclass(frozen=True)
-class Ipv6First(HostsFileFault):
-    """The host takes itself for an IPv6 host, the others take it for an IPv4 one."""
-
-    KIND = "ipv6-first"
-    SUMMARY = "the host's own name resolves to an IPv6 address first, the others still see IPv4"
-    USAGE = "ipv6-first HOST"
-
-    @classmethod
-    def blocked(cls, _lab: Lab) -> str | None:
-        """By a kernel without IPv6."""
+    def blocked(self, _lab: Lab) -> str | None:
         return None if network.has_ipv6() else "this kernel has no IPv6"
 
-    @property
-    def text(self) -> str:
-        """What it does."""
-        return f"on {self.host}, {self.host} is an IPv6 address first"
 
-    def address(self, lab: Lab) -> IPv6Address:
-        """The one that its first interface has, or gets."""
-        own = lab.topology.host(self.host).joined[0].address6
-        number = [host.name for host in lab.topology.hosts].index(self.host) + 1
-        return own.ip if own else IPv6Address(f"{_PREFIX}::{number:x}")
+def _own_ipv6(fault: Fault, lab: Lab) -> IPv6Address:
+    """The address that the host's first interface has, or gets."""
+    own = lab.topology.host(fault[HOST]).joined[0].address6
+    number = [host.name for host in lab.topology.hosts].index(fault[HOST]) + 1
+    return own.ip if own else IPv6Address(f"{_PREFIX}::{number:x}")
 
-    def change(self, act: Act, lines: list[str]) -> list[str]:
-        """A line more; resolvers sort a global IPv6 address first, whatever the order."""
-        line = f"{self.address(act.lab)}\t{self.host}"
-        return lines if line in lines else with_line_first(lines, line)
 
-    def apply(self, act: Act) -> None:
-        """Address and name."""
-        if device := self._device(act.lab):
-            words = f"address replace {self.address(act.lab)}/64 dev {device} nodad"
-            tools.run_ip(act.host(self.host), [words])
-        super().apply(act)
+def _new_ipv6(fault: Fault, lab: Lab) -> list[str]:
+    first = lab.topology.host(fault[HOST]).joined[0]
+    new = f"address VERB {_own_ipv6(fault, lab)}/64 dev {first.name} nodad"
+    return [] if first.address6 else [new]
 
-    def undo(self, act: Act) -> None:
-        """Neither."""
-        super().undo(act)
-        if device := self._device(act.lab):
-            # It may be gone: the host was started anew, or somebody mended it.
-            words = f"ip address del {self.address(act.lab)}/64 dev {device}"
-            act.host(self.host).tool(words.split(), check=False)
 
-    def _device(self, lab: Lab) -> str | None:
-        """The interface that has no IPv6 address of its own and gets one."""
-        first = lab.topology.host(self.host).joined[0]
-        return None if first.address6 else first.name
+def _route_to_silence(fault: Fault, lab: Lab) -> list[str]:
+    # Packets to it vanish: without a route, asking would fail at once.
+    return [f"route VERB {_SILENT} dev {lab.topology.host(fault[HOST]).joined[0].name}"]
+
+
+NAMES = (
+    # What Debian's installer writes.
+    Kind(
+        "hosts-loopback",
+        (HOST,),
+        "the host's own name is 127.0.1.1, as Debian writes it",
+        "on {host}, {host} is 127.0.1.1",
+        (HostsFile(lambda fault, _lab, lines: with_address(lines, fault[HOST], "127.0.1.1")),),
+    ),
+    # One host does not know a name that the others know.
+    Kind(
+        "no-resolve",
+        (HOST, _NAME),
+        "a name does not resolve on the host",
+        "{name} does not resolve on {host}",
+        (HostsFile(lambda fault, _lab, lines: without_name(lines, fault[_NAME]), removes=_NAME),),
+    ),
+    # A line of /etc/hosts from when the other machine had another address.
+    Kind(
+        "stale-name",
+        (HOST, _SPOKEN_OF, _ADDRESS),
+        "on the host, another host's name leads to an address that nobody has",
+        "on {host}, {other} is {address}",
+        (
+            HostsFile(
+                lambda fault, _lab, lines: with_address(
+                    lines, fault[_SPOKEN_OF], str(fault[_ADDRESS])
+                )
+            ),
+        ),
+    ),
+    # The host takes itself for an IPv6 host, the others take it for an IPv4 one. Resolvers sort a
+    # global IPv6 address first, whatever the order of the lines.
+    Kind(
+        "ipv6-first",
+        (HOST,),
+        "the host's own name resolves to an IPv6 address first, the others still see IPv4",
+        "on {host}, {host} is an IPv6 address first",
+        (
+            _Ipv6Address(_new_ipv6),
+            HostsFile(
+                lambda fault, lab, lines: with_line_first(
+                    lines, f"{_own_ipv6(fault, lab)}\t{fault[HOST]}"
+                )
+            ),
+        ),
+    ),
+    # The name server of another network, from before the laptop was carried here.
+    Kind(
+        "silent-dns",
+        (HOST,),
+        "the only name server does not answer: names outside of /etc/hosts take seconds",
+        "the name server of {host} does not answer",
+        (
+            TextFile(
+                "/etc/resolv.conf",
+                lambda _fault, _text: f"nameserver {_SILENT}\noptions timeout:5 attempts:2\n",
+            ),
+            IpLines(_route_to_silence),
+        ),
+    ),
+)

@@ -1,4 +1,4 @@
-"""Faults of processes: stopped, frozen, left behind."""
+"""Processes: stopped, frozen, started and left behind."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any
 
 from yoked.core.proc import ProcessId
 from yoked.errors import LabError
-from yoked.lab.faults.base import Act, Fault, Words, no_rules
-from yoked.lab.faults.firewall import RENDEZVOUS_PORT
-from yoked.lab.faults.links import silence, unsilence
+from yoked.lab.faults.args import Arg
+from yoked.lab.faults.base import Act, Effect, Fault, no_rules
+from yoked.lab.faults.rules import RENDEZVOUS_PORT, silence, unsilence
 
 if TYPE_CHECKING:
     from yoked.lab.host import HostProcess, LabHost
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 # Programs start others while they are being stopped.
 _STOP_ROUNDS = 5
 _STOPPED = "tTZX"
-# PID_MAX_LIMIT of 64-bit Linux, include/linux/threads.h.
-_MOST_PID = 2**22
 _START_S = 20.0
 
 # Runs in the host, with its Python: starts a program with the arguments, and ends once that is
@@ -61,7 +59,7 @@ def send(process: ProcessId, number: signal.Signals) -> None:
         os.close(handle)
 
 
-def end_marked(host: LabHost, fault_id: str) -> None:
+def _end_marked(host: LabHost, fault_id: str) -> None:
     """Kill what a fault started on a host, which has the fault's id in its environment."""
     mark = f"YOKED_LAB_FAULT={fault_id}".encode()
     for process in host.processes():
@@ -71,7 +69,7 @@ def end_marked(host: LabHost, fault_id: str) -> None:
                 found.kill()
 
 
-def leave(
+def _leave(
     host: LabHost, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None = None
 ) -> str | None:
     """Start a Python program in a host, wait until it prints `ready`, and leave it to PID 1.
@@ -120,50 +118,29 @@ def _continue(act: Act) -> None:
 
 
 @dataclass(frozen=True)
-class Stop(Fault):
+class Stopped(Effect):
     """SIGSTOP to one process, or to all that anybody started."""
 
-    KIND = "stop"
-    SUMMARY = "processes are stopped (SIGSTOP): all but the ssh server, or one"
-    USAGE = "stop HOST [PID]"
     AFTER_BOOT = "gone"
 
-    pid: int | None
+    pid: Arg[Any]
 
-    @classmethod
-    def parse(cls, lab: Lab, args: Sequence[str]) -> Self:
-        """From a host, and a PID as the host sees it."""
-        words = Words(cls.USAGE, lab, args)
-        host, pid = words.host(), words.optional()
-        return words.done(cls(host, words.whole(pid, "PID", 2, _MOST_PID) if pid else None))
-
-    def same_as(self, other: Fault) -> bool:
-        """Of the same process."""
-        return isinstance(other, Stop) and (self.host, self.pid) == (other.host, other.pid)
-
-    @property
-    def text(self) -> str:
-        """What it does."""
-        which = "all processes" if self.pid is None else f"process {self.pid}"
-        return f"{which} of {self.host} stopped (SIGSTOP)"
-
-    def apply(self, act: Act) -> None:
-        """Stop, and remember which."""
-        host = act.host(self.host)
-        if self.pid is not None:
+    def apply(self, fault: Fault, act: Act) -> None:
+        host, pid = act.host(fault.host), fault[self.pid]
+        if pid is not None:
             processes = {each.pid: each for each in host.processes()}
-            if self.pid not in processes:
+            if pid not in processes:
                 raise LabError(
-                    f"{self.host} has no process {self.pid}",
-                    fix=f"yoked lab exec {self.host} -- ps -e",
+                    f"{fault.host} has no process {pid}",
+                    fix=f"yoked lab exec {fault.host} -- ps -e",
                 )
-            _stop(act, [processes[self.pid]])
+            _stop(act, [processes[pid]])
             return
         spared = [1, *(each.pid for each in host.processes() if is_ssh_server(each))]
         count = _stop_all(act, host, spared)
-        act.say(f"{self.text}: {count} of them")
+        act.say(f"{fault.text}: {count} of them")
 
-    def undo(self, act: Act) -> None:
+    def undo(self, _fault: Fault, act: Act) -> None:
         """SIGCONT to those that were stopped and are still there."""
         _continue(act)
 
@@ -174,28 +151,18 @@ def is_ssh_server(process: HostProcess) -> bool:
     return process.parent == 1 and bool(process.command) and "sshd" in process.command[0]
 
 
-@dataclass(frozen=True)
-class Suspend(Fault):
+class Suspended(Effect):
     """The lid is closed: nothing runs and nothing answers, but the link stays up."""
 
-    KIND = "suspend"
-    SUMMARY = "the lid is closed: all processes frozen, silent on the network"
-    USAGE = "suspend HOST"
     AFTER_BOOT = "gone"
 
-    @classmethod
-    def blocked(cls, lab: Lab) -> str | None:
+    def blocked(self, lab: Lab) -> str | None:
         """Silence is made by rules in the switch."""
         return no_rules(lab)
 
-    @property
-    def text(self) -> str:
-        """What it does."""
-        return f"{self.host} is suspended"
-
-    def apply(self, act: Act) -> None:
+    def apply(self, fault: Fault, act: Act) -> None:
         """Silence first: a kernel that sleeps acknowledges nothing either."""
-        host = act.host(self.host)
+        host = act.host(fault.host)
         ports = [each.port for each in host.spec.joined]
         silence(act, [f'iifname "{port}" drop' for port in ports], "prerouting")
         silence(act, [f'oifname "{port}" drop' for port in ports], "postrouting")
@@ -204,11 +171,11 @@ class Suspend(Fault):
             return
         # PID 1 only reaps; stopped, it would be no more silent.
         count = _stop_all(act, host, [1])
-        act.say(f"{self.text} (no freezer here: {count} processes got SIGSTOP)")
+        act.say(f"{fault.text} (no freezer here: {count} processes got SIGSTOP)")
 
-    def undo(self, act: Act) -> None:
+    def undo(self, fault: Fault, act: Act) -> None:
         """Wake the processes, then the network."""
-        host = act.lab.host(self.host)
+        host = act.lab.host(fault.host)
         if host.group is not None:
             host.group.thaw()
         _continue(act)
@@ -216,45 +183,72 @@ class Suspend(Fault):
             unsilence(act, hook)
 
 
-_STALE_RANK = """
-import os, signal, socket
-listener = socket.create_server(("", int(os.environ["STALE_PORT"])))
+@dataclass(frozen=True)
+class Started(Effect):
+    """A program of somebody's, which ends with the host's power.
+
+    program: Python source that prints `ready` once it is; number: its argument.
+    """
+
+    AFTER_BOOT = "gone"
+
+    program: str
+    number: Arg[int]
+
+    def apply(self, fault: Fault, act: Act) -> None:
+        argv = ["-I", "-S", "-u", "-c", self.program, str(fault[self.number])]
+        why = _leave(act.awake(fault.host), argv, env={"YOKED_LAB_FAULT": act.id})
+        if why is not None:
+            raise LabError(f"{fault.text}: {why}", fix=f"yoked lab exec {fault.host} -- ss -ltnp")
+
+    def undo(self, fault: Fault, act: Act) -> None:
+        """End it, if it is there; it is known by its environment."""
+        if act.lab.host(fault.host).alive:
+            _end_marked(act.awake(fault.host), act.id)
+
+
+_SILENTLY = """
+import os
 print("ready", flush=True)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 os.dup2(1, 2)
+"""
+# The number of cores.
+BUSY = f"""
+import os, sys
+for _ in range(int(sys.argv[1]) - 1):
+    if os.fork() == 0:
+        break
+{_SILENTLY}
+while True:
+    pass
+"""
+# The port; what is accepted is closed.
+LISTEN = f"""
+import socket, sys
+listener = socket.create_server(("", int(sys.argv[1])))
+{_SILENTLY}
+while True:
+    listener.accept()[0].close()
+"""
+_STALE_RANK = f"""
+import os, signal, socket
+listener = socket.create_server(("", int(os.environ["STALE_PORT"])))
+{_SILENTLY}
 while True:
     signal.pause()
 """
 
 
 @dataclass(frozen=True)
-class StaleProcess(Fault):
+class StaleRank(Effect):
     """A rank that outlived its launcher and holds a port."""
 
-    KIND = "stale-process"
-    SUMMARY = "a rank of an earlier run was left behind (parent 1) and listens at a port"
-    USAGE = "stale-process HOST PORT"
     AFTER_BOOT = "gone"
 
-    port: int
+    port: Arg[int]
 
-    @classmethod
-    def parse(cls, lab: Lab, args: Sequence[str]) -> Self:
-        """From a host and a port."""
-        words = Words(cls.USAGE, lab, args)
-        return words.done(cls(words.host(), words.whole(words.take("PORT"), "PORT", 1, 65535)))
-
-    def same_as(self, other: Fault) -> bool:
-        """At the same port."""
-        mine = (self.host, self.port)
-        return isinstance(other, StaleProcess) and mine == (other.host, other.port)
-
-    @property
-    def text(self) -> str:
-        """What it does."""
-        return f"a rank of an earlier run listens on {self.host} at port {self.port}"
-
-    def apply(self, act: Act) -> None:
+    def apply(self, fault: Fault, act: Act) -> None:
         """Start it with what torchrun gives a rank, and leave it."""
         rank = {
             "RANK": "1",
@@ -267,25 +261,25 @@ class StaleProcess(Fault):
             "TORCHELASTIC_RUN_ID": "none",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
-            "STALE_PORT": str(self.port),
+            "STALE_PORT": str(fault[self.port]),
             "YOKED_LAB_FAULT": act.id,
         }
-        host, folder = act.awake(self.host), f"/tmp/{act.id}"  # noqa: S108
+        host, folder = act.awake(fault.host), f"/tmp/{act.id}"  # noqa: S108
         host.run(["mkdir", "-p", f"{folder}/scripts"])
         host.write_text(f"{folder}/scripts/__init__.py", "")
         host.write_text(f"{folder}/scripts/base_train.py", _STALE_RANK)
-        why = leave(host, ["-u", "-m", "scripts.base_train", "--depth=8"], env=rank, cwd=folder)
+        why = _leave(host, ["-u", "-m", "scripts.base_train", "--depth=8"], env=rank, cwd=folder)
         if why is not None:
             raise LabError(
-                f"nothing can listen on {self.host} at port {self.port}: {why}",
-                fix=f"yoked lab exec {self.host} -- ss -ltnp",
+                f"nothing can listen on {fault.host} at port {fault[self.port]}: {why}",
+                fix=f"yoked lab exec {fault.host} -- ss -ltnp",
             )
 
-    def undo(self, act: Act) -> None:
+    def undo(self, fault: Fault, act: Act) -> None:
         """End it, if it is there; it is known by its environment."""
-        host = act.lab.host(self.host)
+        host = act.lab.host(fault.host)
         if not host.alive:
             return
-        host = act.awake(self.host)
-        end_marked(host, act.id)
+        host = act.awake(fault.host)
+        _end_marked(host, act.id)
         host.run(["rm", "-rf", f"/tmp/{act.id}"])  # noqa: S108

@@ -1,19 +1,58 @@
-"""Faults that are lines in a text file of a host; undoing takes back those lines alone."""
+"""Text files of a host and settings of its kernel; undoing takes back the fault's lines alone."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import os
+import pwd
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from yoked.lab.faults.base import Act, Fault
+from yoked.lab.faults.base import Act, Effect, Fault
 
 if TYPE_CHECKING:
     from yoked.lab.host import LabHost
+    from yoked.lab.lab import Lab
 
 
-def read_or_none(host: LabHost, path: str) -> str | None:
-    """A file's text; None: there is none."""
+@dataclass(frozen=True)
+class TextFile(Effect):
+    """Changes one text file of a host. Its record: the text before, None without a file; after.
+
+    change: the text as this fault has it, of the text as it is ("" where there is no file).
+    """
+
+    WRITES_FILES = True
+
+    path: str
+    change: Callable[[Fault, str], str]
+
+    def apply(self, fault: Fault, act: Act) -> None:
+        host, path = act.writable(fault.host), str(Path(self.path).expanduser())
+        before = _read_or_none(host, path)
+        if "after" in act.record and act.record["after"] == before:
+            return
+        after = self.change(fault, before or "")
+        act.remember(before=before, after=after)
+        host.write_text(path, after)
+
+    def undo(self, fault: Fault, act: Act) -> None:
+        """What a person mended or added since stays."""
+        if "after" not in act.record:
+            return
+        host, path = act.writable(fault.host), str(Path(self.path).expanduser())
+        now, before, after = _read_or_none(host, path), act.record["before"], act.record["after"]
+        if now is None:
+            return
+        if now == after and before is None:
+            host.remove(path)
+        elif (text := restored(now, before or "", after)) != now:
+            host.write_text(path, text)
+
+
+def _read_or_none(host: LabHost, path: str) -> str | None:
     done = host.run(["cat", path], check=False, as_root=True)
     return None if done.returncode else done.stdout
 
@@ -33,39 +72,41 @@ def restored(now: str, before: str, after: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+class StartFile(TextFile):
+    """A line at the top of ~/.bashrc, before whatever ends it for programs.
+
+    bash reads the file when sshd starts it, terminal or not. line: a template; its values are
+    quoted for the shell.
+    """
+
+    def __init__(self, line: str) -> None:
+        super().__init__(
+            "~/.bashrc", lambda fault, text: f"{fault.fill(line, quote=shlex.quote)}\n{text}"
+        )
+
+    def blocked(self, _lab: Lab) -> str | None:
+        """Other shells read other files, or none."""
+        name = Path(pwd.getpwuid(os.getuid()).pw_shell).name
+        return None if name == "bash" else f"the login shell of this account is {name}, not bash"
+
+
 @dataclass(frozen=True)
-class TextFileFault(Fault):
-    """Changes one text file of a host. Its record: the text before, None without a file; after."""
+class KernelSetting(Effect):
+    """A file below /proc/sys. text: a template."""
 
-    WRITES_FILES = True
+    AFTER_BOOT = "again"
 
-    @abstractmethod
-    def path(self, act: Act) -> str:
-        """The file, on the host."""
+    path: str
+    text: str
 
-    @abstractmethod
-    def change(self, act: Act, text: str) -> str:
-        """The text as this fault has it, of the text as it is ("" where there is no file)."""
+    def apply(self, fault: Fault, act: Act) -> None:
+        host = act.awake(fault.host)
+        if "before" not in act.record:
+            act.remember(before=host.read_text(self.path))
+        host.write_text(self.path, fault.fill(self.text))
 
-    def apply(self, act: Act) -> None:
-        """Write it down, then change it."""
-        host, path = act.writable(self.host), self.path(act)
-        before = read_or_none(host, path)
-        if "after" in act.record and act.record["after"] == before:
-            return
-        after = self.change(act, before or "")
-        act.remember(before=before, after=after)
-        host.write_text(path, after)
-
-    def undo(self, act: Act) -> None:
-        """What a person mended or added since stays."""
-        if "after" not in act.record:
-            return
-        host, path = act.writable(self.host), self.path(act)
-        now, before, after = read_or_none(host, path), act.record["before"], act.record["after"]
-        if now is None:
-            return
-        if now == after and before is None:
-            host.remove(path)
-        elif (text := restored(now, before or "", after)) != now:
-            host.write_text(path, text)
+    def undo(self, fault: Fault, act: Act) -> None:
+        """As it was; a host that was started anew has the kernel's."""
+        host = act.lab.host(fault.host)
+        if host.alive and "before" in act.record:
+            act.awake(fault.host).write_text(self.path, act.record["before"])

@@ -10,11 +10,11 @@ import pytest
 from yoked.errors import LabError, UsageError
 from yoked.lab import faults
 from yoked.lab.faults.base import Act
-from yoked.lab.faults.links import Cut, SlowLink
+from yoked.lab.faults.links import Shape, Unplugged
 
 
 class Cable:
-    """Stands for the cable of a host: what `Cut` would do to the switch."""
+    """Stands for the cable of a host: what `Unplugged` would do to the switch."""
 
     def __init__(self) -> None:
         self.is_out = False
@@ -36,8 +36,8 @@ class Cable:
 @pytest.fixture
 def cable(monkeypatch: pytest.MonkeyPatch) -> Cable:
     cable = Cable()
-    monkeypatch.setattr(Cut, "apply", lambda _self, act: cable.cut(act))
-    monkeypatch.setattr(Cut, "undo", lambda _self, act: cable.mend(act))
+    monkeypatch.setattr(Unplugged, "apply", lambda _self, _fault, act: cable.cut(act))
+    monkeypatch.setattr(Unplugged, "undo", lambda _self, _fault, act: cable.mend(act))
     return cable
 
 
@@ -142,7 +142,7 @@ def test_a_fault_that_cannot_be_brought_about_again_does_not_keep_the_others_fro
     paper_lab: Any, cable: Cable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow: list[str] = []
-    monkeypatch.setattr(SlowLink, "apply", lambda self, _act: slow.append(self.host))
+    monkeypatch.setattr(Shape, "apply", lambda _self, fault, _act: slow.append(fault.host))
     faults.apply(paper_lab, "cut", ["alpha"])
     faults.apply(paper_lab, "slow-link", ["alpha", "1mbit"])
     slow.clear()

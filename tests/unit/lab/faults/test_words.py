@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+from ipaddress import IPv4Interface
 from typing import Any
 
 import pytest
 
 from yoked.errors import UsageError
 from yoked.lab.faults import FAULTS, apply, kind_named
-from yoked.lab.faults.base import Fault
-from yoked.lab.faults.firewall import Firewall
-from yoked.lab.faults.hostrules import ClosedRange
-from yoked.lab.faults.interfaces import ForeignAddress, WrongNetmask
-from yoked.lab.faults.links import Cut, Lossy, Mtu, SlowLink
-from yoked.lab.faults.machine import ClockSkew, Oom
-from yoked.lab.faults.processes import Stop
-from yoked.lab.faults.programs import BusyCpu
-from yoked.lab.faults.routes import NoRoute
-from yoked.lab.faults.startfile import Exported, Limit
-from yoked.lab.faults.storage import ReadOnly
+from yoked.lab.faults.args import Link, Ports, Variable
+from yoked.lab.faults.base import Fault, Kind
+from yoked.lab.faults.textfiles import StartFile
 
 PROMISED = [
     "cut",
@@ -88,48 +82,74 @@ def parsed(lab: Any, line: str) -> Fault:
 
 
 def test_all_promised_faults_are_there_once() -> None:
-    assert sorted(kind.KIND for kind in FAULTS) == sorted(PROMISED)
+    assert sorted(kind.name for kind in FAULTS) == sorted(PROMISED)
 
 
-@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.KIND)
-def test_a_fault_says_what_it_does_and_how_it_is_written(kind: type[Fault]) -> None:
-    assert kind.USAGE.split()[0] == kind.KIND
-    assert kind.SUMMARY
-    assert "\n" not in kind.USAGE + kind.SUMMARY
+@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.name)
+def test_a_fault_says_what_it_does_and_how_it_is_written(kind: Kind) -> None:
+    assert kind.usage.split()[0] == kind.name
+    assert kind.summary
+    assert "\n" not in kind.usage + kind.summary
 
 
 @pytest.mark.parametrize(
-    ("line", "meant"),
+    ("line", "values"),
     [
-        ("cut alpha", Cut("alpha", None)),
-        ("cut alpha:eth0", Cut("alpha", "eth0")),
-        ("cut alpha beta", Cut("alpha", None, "beta")),
-        ("slow-link alpha 20mbit", SlowLink("alpha", None, 20e6)),
-        ("slow-link alpha 20 Mbit/s", SlowLink("alpha", None, 20e6)),
-        ("lossy beta 2.5%", Lossy("beta", None, 0.025)),
-        ("lossy beta 2.5", Lossy("beta", None, 0.025)),
-        ("mtu beta:eth0 1400", Mtu("beta", "eth0", 1400)),
-        ("firewall beta", Firewall("beta", (), False, False)),
-        ("firewall beta 80 8000 --reject", Firewall("beta", (80, 8000), True, False)),
-        ("firewall --close-rendezvous beta", Firewall("beta", (), False, True)),
-        ("stop alpha", Stop("alpha", None)),
-        ("stop alpha 17", Stop("alpha", 17)),
-        ("oom alpha 256", Oom("alpha", 256 * 2**20)),
-        ("clock-skew alpha -30", ClockSkew("alpha", -30.0)),
-        ("wrong-netmask alpha:eth0 /32", WrongNetmask("alpha", "eth0", 32)),
-        ("foreign-address alpha", ForeignAddress("alpha", None, "10.0.2.15/24")),
-        ("no-route alpha beta", NoRoute("alpha", "beta", "unreachable")),
-        ("no-route alpha beta prohibit", NoRoute("alpha", "beta", "prohibit")),
-        ("closed-ports alpha 32768-45000", ClosedRange("alpha", 32768, 45000)),
-        ("exported alpha LD_PRELOAD=/gone.so", Exported("alpha", "LD_PRELOAD", "/gone.so")),
-        ("exported alpha EMPTY=", Exported("alpha", "EMPTY", "")),
-        ("limit alpha nofile 64", Limit("alpha", "nofile", 64)),
-        ("busy-cpu alpha", BusyCpu("alpha", 1)),
-        ("read-only alpha /var/tmp/", ReadOnly("alpha", "/var/tmp")),
+        ("cut alpha", [Link("alpha", None)]),
+        ("cut alpha:eth0", [Link("alpha", "eth0")]),
+        ("cut alpha beta", [Link("alpha", None, "beta")]),
+        ("slow-link alpha 20mbit", [Link("alpha", None), 20e6]),
+        ("slow-link alpha 20 Mbit/s", [Link("alpha", None), 20e6]),
+        ("lossy beta 2.5%", [Link("beta", None), 2.5]),
+        ("lossy beta 2.5", [Link("beta", None), 2.5]),
+        ("mtu beta:eth0 1400", [Link("beta", "eth0"), 1400]),
+        ("firewall beta", ["beta", (), False, False]),
+        ("firewall beta 80 8000 --reject", ["beta", (80, 8000), True, False]),
+        ("firewall --close-rendezvous beta", ["beta", (), False, True]),
+        ("stop alpha", ["alpha", None]),
+        ("stop alpha 17", ["alpha", 17]),
+        ("oom alpha 256", ["alpha", 256]),
+        ("clock-skew alpha -30", ["alpha", -30.0]),
+        ("wrong-netmask alpha:eth0 /32", [Link("alpha", "eth0"), 32]),
+        ("foreign-address alpha", [Link("alpha", None), IPv4Interface("10.0.2.15/24")]),
+        ("no-route alpha beta", ["alpha", "beta", "unreachable"]),
+        ("no-route alpha beta prohibit", ["alpha", "beta", "prohibit"]),
+        ("closed-ports alpha 32768-45000", ["alpha", Ports(32768, 45000)]),
+        ("port-range alpha 32768 45000", ["alpha", Ports(32768, 45000)]),
+        ("busy-cpu alpha", ["alpha", 1]),
+        ("read-only alpha /var/tmp/", ["alpha", "/var/tmp"]),
+        ("different-data alpha", ["alpha", None]),
+        ("different-data alpha /data", ["alpha", "/data"]),
     ],
 )
-def test_words_become_a_fault(paper_lab: Any, line: str, meant: Fault) -> None:
-    assert parsed(paper_lab, line) == meant
+def test_words_become_the_values_of_a_fault(
+    paper_lab: Any, line: str, values: list[object]
+) -> None:
+    assert list(parsed(paper_lab, line).values) == values
+
+
+def test_a_variable_keeps_its_value_as_it_is(paper_lab: Any) -> None:
+    values = [
+        parsed(paper_lab, f"exported alpha {words}").values[1]
+        for words in ("LD_PRELOAD=/gone.so", "EMPTY=", "A=B=C")
+    ]
+
+    assert all(isinstance(each, Variable) for each in values)
+    assert [(each.name, each.value) for each in values] == [
+        ("LD_PRELOAD", "/gone.so"),
+        ("EMPTY", ""),
+        ("A", "B=C"),
+    ]
+
+
+def test_free_text_is_quoted_where_a_shell_reads_it(paper_lab: Any) -> None:
+    fault = kind_named("exported").parse(paper_lab, ["alpha", "A='; reboot $(id)"])
+    (effect,) = fault.kind.effects
+    assert isinstance(effect, StartFile)
+
+    line = effect.change(fault, "").splitlines()[0]
+
+    assert shlex.split(line) == ["export", "A='; reboot $(id)"]
 
 
 @pytest.mark.parametrize(
