@@ -160,7 +160,7 @@ def test_frames_stay_single_until_the_last_fault_that_needs_it_is_healed(acts: A
 def test_a_second_fault_of_a_kind_on_one_cable_is_refused_with_the_way_out(acts: Any) -> None:
     first = acts.fault("slow-link", "alpha", "10mbit")
 
-    with pytest.raises(LabError, match="that is done already") as refused:
+    with pytest.raises(LabError) as refused:
         acts.fault("slow-link", "alpha:eth0", "20mbit")
 
     assert refused.value.fix == (f"yoked lab heal {first.id}",)

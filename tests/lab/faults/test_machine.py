@@ -12,7 +12,6 @@ import pytest
 
 from yoked.errors import LabError
 from yoked.lab import faults
-from yoked.lab.faults import ActiveFault
 
 SOON_S = 0.7
 MIB = 1 << 20
@@ -106,9 +105,10 @@ def test_what_cannot_be_healed_without_power_is_healed_with_it(acts: Any) -> Non
 def test_nothing_but_power_can_be_done_to_a_host_without_it(acts: Any) -> None:
     acts.fault("kill", "alpha")
 
-    with pytest.raises(LabError, match="alpha is switched off"):
+    with pytest.raises(LabError) as refused:
         acts.fault("hosts-loopback", "alpha")
 
+    assert refused.value.fix == ("yoked lab heal alpha",)
     assert [fault.kind for fault in faults.active(acts.lab)] == ["kill"]
 
 
@@ -168,9 +168,10 @@ def test_a_full_disk_takes_no_more_and_memory_file_systems_do(acts: Any) -> None
 def test_a_file_is_not_touched_on_a_full_disk_where_writing_would_empty_it(acts: Any) -> None:
     acts.fault("disk-full", "alpha")
 
-    with pytest.raises(LabError, match="alpha has no room on its disk"):
+    with pytest.raises(LabError) as refused:
         acts.fault("hosts-loopback", "alpha")
 
+    assert refused.value.fix == ("yoked lab heal alpha",)
     assert acts.resolve("alpha") == [acts.address("alpha")]
 
 
@@ -199,8 +200,8 @@ def test_a_wrong_clock_is_seen_by_new_programs_of_that_host_only(acts: Any) -> N
 def test_a_clock_can_be_behind(acts: Any) -> None:
     skip_if_blocked(acts, "clock-skew")
 
-    fault: ActiveFault = acts.fault("clock-skew", "alpha", "-90.5")
+    fault = acts.fault("clock-skew", "alpha", "-90.5")
 
     now_s = float(acts.python("alpha", "import time; print(time.time())"))
-    assert fault.text == "the clock of alpha is 90.5 s behind"
+    assert {"alpha", "90.5"} <= set(fault.text.split())
     assert now_s - time.time() == pytest.approx(-90.5, abs=30)

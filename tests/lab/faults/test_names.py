@@ -51,10 +51,11 @@ def test_a_name_does_not_resolve_on_one_host_only(acts: Any) -> None:
 
 
 def test_a_name_that_is_not_known_anyway_is_refused_with_the_nearest(acts: Any) -> None:
-    with pytest.raises(LabError, match="does not know the name 'bata' anyway") as refused:
+    with pytest.raises(LabError) as refused:
         acts.fault("no-resolve", "alpha", "bata")
 
-    assert "did you mean 'beta'?" in refused.value.fix[0]
+    assert "'bata'" in refused.value.what
+    assert "'beta'" in refused.value.fix[0]
     assert acts.heal() == []
 
 

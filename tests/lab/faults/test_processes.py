@@ -77,9 +77,10 @@ def test_one_process_is_stopped_and_goes_on(acts: Any) -> None:
 
 
 def test_stopping_a_process_that_is_not_there_changes_nothing(acts: Any) -> None:
-    with pytest.raises(LabError, match="alpha has no process 4000000"):
+    with pytest.raises(LabError) as refused:
         acts.fault("stop", "alpha", 4_000_000)
 
+    assert {"alpha", "4000000"} <= set(refused.value.what.split())
     assert acts.heal() == []
 
 
@@ -137,7 +138,7 @@ def test_without_a_freezer_suspend_stops_every_process_and_says_so(acts: Any) ->
     finally:
         acts.lab.hosts["alpha"] = host
 
-    assert "no freezer here" in fault.text
+    assert str(len(seen)) in fault.text
     assert set(seen.values()) == {"T"}
     assert acts.call("beta", "alpha") == "passed"
 
@@ -172,7 +173,8 @@ def test_a_stale_rank_that_somebody_ended_is_healed_without_harm(acts: Any) -> N
 def test_a_stale_rank_cannot_take_a_port_that_is_held(acts: Any) -> None:
     acts.resident("alpha")
 
-    with pytest.raises(LabError, match=f"nothing can listen on alpha at port {HIGH}"):
+    with pytest.raises(LabError) as refused:
         acts.fault("stale-process", "alpha", HIGH)
 
+    assert all(word in refused.value.what for word in ("alpha", str(HIGH)))
     assert acts.heal() == []

@@ -90,9 +90,11 @@ def test_healing_goes_on_after_one_that_fails_and_names_it(paper_lab: Any, cable
     faults.apply(paper_lab, "cut", ["beta"])
     cable.healing_fails = True
 
-    with pytest.raises(LabError, match="2 of 2 faults could not be healed: f2: the switch"):
+    with pytest.raises(LabError) as told:
         faults.heal(paper_lab)
 
+    assert all(f"{name}: the switch is gone" in told.value.what for name in ("f1", "f2"))
+    assert told.value.fix == ("yoked lab down",)
     assert len(faults.active(paper_lab)) == 2
 
 
@@ -111,10 +113,10 @@ def test_what_is_neither_a_fault_nor_a_host_is_refused_before_anything_is_healed
 ) -> None:
     fault = faults.apply(paper_lab, "cut", ["alpha"])
 
-    with pytest.raises(UsageError, match="'alhpa' is neither a fault nor a host") as refused:
+    with pytest.raises(UsageError, match="'alhpa'") as refused:
         faults.heal(paper_lab, [fault.id, "alhpa"])
 
-    assert "did you mean 'alpha'?" in refused.value.fix[0]
+    assert "'alpha'" in refused.value.fix[0]
     assert cable.is_out
 
 
@@ -123,7 +125,7 @@ def test_the_same_fault_twice_is_refused_with_the_id_of_the_first(
 ) -> None:
     first = faults.apply(paper_lab, "cut", ["alpha"])
 
-    with pytest.raises(LabError, match="that is done already") as refused:
+    with pytest.raises(LabError) as refused:
         faults.apply(paper_lab, "cut", ["alpha:eth0"])
 
     assert refused.value.fix == (f"yoked lab heal {first.id}",)
@@ -132,7 +134,7 @@ def test_the_same_fault_twice_is_refused_with_the_id_of_the_first(
 def test_a_fault_that_the_machine_cannot_do_is_refused_with_the_reason(paper_lab: Any) -> None:
     paper_lab.features = replace(paper_lab.features, nft=False)
 
-    with pytest.raises(LabError, match=r"one-way cannot be done here: .*nft"):
+    with pytest.raises(LabError, match=r"one-way.*nft"):
         faults.apply(paper_lab, "one-way", ["alpha", "beta"])
 
     assert faults.active(paper_lab) == []
@@ -148,7 +150,7 @@ def test_a_fault_that_cannot_be_brought_about_again_does_not_keep_the_others_fro
     slow.clear()
     cable.problem = LabError("the switch is gone", fix="yoked lab down")
 
-    with pytest.raises(LabError, match=r"1 of 2 faults are not .* of alpha: f1: the") as told:
+    with pytest.raises(LabError, match="f1: the switch is gone") as told:
         faults.after_start(paper_lab, "alpha")
 
     assert slow == ["alpha"]

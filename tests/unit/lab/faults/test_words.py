@@ -11,68 +11,69 @@ import pytest
 from yoked.errors import UsageError
 from yoked.lab.faults import FAULTS, apply, kind_named
 from yoked.lab.faults.args import Link, Ports, Variable
-from yoked.lab.faults.base import Fault, Kind
+from yoked.lab.faults.base import Fault
 from yoked.lab.faults.textfiles import StartFile
 
+# Each with the words that it cannot do without.
 PROMISED = [
-    "cut",
-    "one-way",
-    "firewall",
-    "slow-link",
-    "lossy",
-    "mtu",
-    "stop",
-    "suspend",
-    "kill",
-    "reboot",
-    "slow-cpu",
-    "oom",
-    "disk-full",
-    "stale-process",
-    "hosts-loopback",
-    "no-resolve",
-    "clock-skew",
-    "different-torch",
-    "different-data",
-    "different-code",
-    "ipv6-first",
-    "client-isolation",
-    "interface-down",
-    "no-address",
-    "wrong-netmask",
-    "same-address",
-    "foreign-address",
-    "no-route",
-    "kill-switch",
-    "wrong-neighbour",
-    "port-range",
-    "firewall-out",
-    "closed-ports",
-    "connection-limit",
-    "ufw",
-    "firewalld",
-    "iptables",
-    "stale-name",
-    "silent-dns",
-    "no-ssh",
-    "host-key",
-    "loose-keys",
-    "login-shell",
-    "noisy-shell",
-    "exiting-shell",
-    "slow-shell",
-    "exported",
-    "limit",
-    "busy-cpu",
-    "taken-port",
-    "battery",
-    "logout-kills",
-    "no-inodes",
-    "read-only",
-    "no-exec",
-    "small-shm",
-    "broken-torch",
-    "no-compiler",
+    "cut alpha",
+    "one-way alpha beta",
+    "firewall alpha",
+    "slow-link alpha 1mbit",
+    "lossy alpha 1",
+    "mtu alpha 1400",
+    "stop alpha",
+    "suspend alpha",
+    "kill alpha",
+    "reboot alpha",
+    "slow-cpu alpha 0.5",
+    "oom alpha 64",
+    "disk-full alpha",
+    "stale-process alpha 80",
+    "hosts-loopback alpha",
+    "no-resolve alpha beta",
+    "clock-skew alpha 1",
+    "different-torch alpha 2.0",
+    "different-data alpha",
+    "different-code alpha",
+    "ipv6-first alpha",
+    "client-isolation alpha",
+    "interface-down alpha",
+    "no-address alpha",
+    "wrong-netmask alpha 32",
+    "same-address alpha beta",
+    "foreign-address alpha",
+    "no-route alpha beta",
+    "kill-switch alpha",
+    "wrong-neighbour alpha beta",
+    "port-range alpha 2000 3000",
+    "firewall-out alpha",
+    "closed-ports alpha 80-90",
+    "connection-limit alpha 9",
+    "ufw alpha",
+    "firewalld alpha",
+    "iptables alpha",
+    "stale-name alpha beta 10.0.0.9",
+    "silent-dns alpha",
+    "no-ssh alpha",
+    "host-key alpha",
+    "loose-keys alpha",
+    "login-shell alpha",
+    "noisy-shell alpha",
+    "exiting-shell alpha",
+    "slow-shell alpha 9",
+    "exported alpha A=1",
+    "limit alpha nofile 9",
+    "busy-cpu alpha",
+    "taken-port alpha 80",
+    "battery alpha",
+    "logout-kills alpha",
+    "no-inodes alpha",
+    "read-only alpha /var",
+    "no-exec alpha /var",
+    "small-shm alpha 64",
+    "broken-torch alpha",
+    "no-compiler alpha",
 ]
 
 
@@ -82,14 +83,17 @@ def parsed(lab: Any, line: str) -> Fault:
 
 
 def test_all_promised_faults_are_there_once() -> None:
-    assert sorted(kind.name for kind in FAULTS) == sorted(PROMISED)
+    assert sorted(kind.name for kind in FAULTS) == sorted(line.split()[0] for line in PROMISED)
 
 
-@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.name)
-def test_a_fault_says_what_it_does_and_how_it_is_written(kind: Kind) -> None:
-    assert kind.usage.split()[0] == kind.name
-    assert kind.summary
-    assert "\n" not in kind.usage + kind.summary
+@pytest.mark.parametrize("line", PROMISED)
+def test_a_fault_says_what_it_does_and_how_it_is_written(paper_lab: Any, line: str) -> None:
+    fault = parsed(paper_lab, line)
+
+    assert fault.kind.usage.split()[0] == fault.kind.name
+    assert fault.kind.summary
+    assert fault.host in fault.text
+    assert "\n" not in fault.kind.usage + fault.kind.summary + fault.text
 
 
 @pytest.mark.parametrize(
@@ -153,53 +157,53 @@ def test_free_text_is_quoted_where_a_shell_reads_it(paper_lab: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "what", "hint"),
+    ("line", "named", "hint"),
     [
-        ("cut", "HOST is missing", "yoked lab fault cut HOST[:INTERFACE] | cut HOST OTHER"),
-        ("cut alhpa", "there is no host 'alhpa'", "did you mean 'alpha'?"),
-        ("cut alpha:eht0", "alpha has no interface 'eht0'", "did you mean 'eth0'?"),
-        ("cut alpha beta alpha", "'beta alpha' is more", "yoked lab fault cut"),
-        ("one-way alpha alpha", "alpha is named twice", "yoked lab fault one-way HOST OTHER"),
-        ("kill alpha --now", "'--now' is more", "yoked lab fault kill HOST"),
-        ("slow-link alpha", "RATE is missing", "slow-link HOST[:INTERFACE] RATE"),
-        ("slow-link alpha 20M", "'20M' is not a quantity", "20mbit"),
-        ("lossy alpha 101", "PERCENT is '101'", "lossy HOST[:INTERFACE] PERCENT"),
-        ("lossy alpha nan", "PERCENT is 'nan'", "lossy"),
-        ("mtu alpha 1400.5", "BYTES is '1400.5': it must be a whole", "mtu"),
-        ("firewall alpha 0", "PORT is '0': it must be from 1 to 65535", "firewall"),
-        ("stop alpha 1", "PID is '1'", "stop HOST [PID]"),
-        ("slow-cpu alpha 0", "FRACTION is '0'", "slow-cpu HOST FRACTION"),
-        ("different-torch alpha new", "'new' is not a version", "2.12.1"),
-        ("same-address alpha alpha", "alpha is named twice", "same-address"),
-        ("wrong-netmask alpha 33", "LENGTH is '33'", "wrong-netmask HOST[:INTERFACE] LENGTH"),
-        ("foreign-address alpha 10.0.2", "'10.0.2' is not an IPv4 address", "foreign-address"),
-        ("no-route alpha beta gone", "'gone' is not a kind of route", "no-route HOST OTHER"),
-        ("closed-ports alpha 80", "'80' is not a range of ports", "32768-45000"),
-        ("closed-ports alpha 90-80", "LAST is '80'", "closed-ports HOST FIRST-LAST"),
-        ("port-range alpha 80 90", "FIRST is '80': it must be from 1024", "port-range"),
-        ("stale-name alpha beta home", "'home' is not an address", "stale-name"),
-        ("login-shell alpha nologin", "'nologin' is not the path", "login-shell HOST [SHELL]"),
-        ("exported alpha OMP", "'OMP' is not NAME=VALUE", "OMP_NUM_THREADS=1"),
-        ("limit alpha files 3", "'files' is not a limit", "limit HOST NAME COUNT"),
-        ("read-only alpha /", "'/' is not the absolute path", "read-only HOST FOLDER"),
-        ("no-exec alpha tmp", "'tmp' is not the absolute path", "no-exec HOST FOLDER"),
+        ("cut", ["HOST"], "cut HOST[:INTERFACE] | cut HOST OTHER"),
+        ("cut alhpa", ["'alhpa'"], "'alpha'"),
+        ("cut alpha:eht0", ["alpha", "'eht0'"], "'eth0'"),
+        ("cut alpha beta alpha", ["beta alpha"], "cut"),
+        ("one-way alpha alpha", ["alpha"], "one-way HOST OTHER"),
+        ("kill alpha --now", ["'--now'"], "kill HOST"),
+        ("slow-link alpha", ["RATE"], "slow-link HOST[:INTERFACE] RATE"),
+        ("slow-link alpha 20M", ["'20M'"], "20mbit"),
+        ("lossy alpha 101", ["PERCENT", "'101'", "100"], "lossy HOST[:INTERFACE] PERCENT"),
+        ("lossy alpha nan", ["PERCENT", "'nan'"], "lossy"),
+        ("mtu alpha 1400.5", ["BYTES", "'1400.5'", "whole"], "mtu"),
+        ("firewall alpha 0", ["PORT", "'0'", "65535"], "firewall"),
+        ("stop alpha 1", ["PID", "'1'"], "stop HOST [PID]"),
+        ("slow-cpu alpha 0", ["FRACTION", "'0'"], "slow-cpu HOST FRACTION"),
+        ("different-torch alpha new", ["'new'"], "2.12.1"),
+        ("same-address alpha alpha", ["alpha"], "same-address"),
+        ("wrong-netmask alpha 33", ["LENGTH", "'33'"], "wrong-netmask HOST[:INTERFACE] LENGTH"),
+        ("foreign-address alpha 10.0.2", ["'10.0.2'"], "foreign-address"),
+        ("no-route alpha beta gone", ["'gone'", "blackhole"], "no-route HOST OTHER"),
+        ("closed-ports alpha 80", ["'80'"], "32768-45000"),
+        ("closed-ports alpha 90-80", ["LAST", "'80'"], "closed-ports HOST FIRST-LAST"),
+        ("port-range alpha 80 90", ["FIRST", "'80'", "1024"], "port-range"),
+        ("stale-name alpha beta home", ["'home'"], "stale-name"),
+        ("login-shell alpha nologin", ["'nologin'"], "login-shell HOST [SHELL]"),
+        ("exported alpha OMP", ["'OMP'"], "OMP_NUM_THREADS=1"),
+        ("limit alpha files 3", ["'files'", "nofile"], "limit HOST NAME COUNT"),
+        ("read-only alpha /", ["'/'"], "read-only HOST FOLDER"),
+        ("no-exec alpha tmp", ["'tmp'"], "no-exec HOST FOLDER"),
     ],
 )
 def test_a_mistake_is_named_with_the_way_to_write_it(
-    paper_lab: Any, line: str, what: str, hint: str
+    paper_lab: Any, line: str, named: list[str], hint: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
         parsed(paper_lab, line)
 
-    assert what in refused.value.what
+    assert [word for word in named if word not in refused.value.what] == []
     assert any(hint in fix for fix in refused.value.fix)
 
 
 def test_an_unknown_fault_is_answered_with_the_nearest(paper_lab: Any) -> None:
-    with pytest.raises(UsageError, match="there is no fault 'fire-wall'") as refused:
+    with pytest.raises(UsageError, match="'fire-wall'") as refused:
         apply(paper_lab, "fire-wall", ["alpha"])
 
-    assert "did you mean 'firewall'?" in refused.value.fix[0]
+    assert "'firewall'" in refused.value.fix[0]
 
 
 @pytest.mark.parametrize(
