@@ -170,8 +170,8 @@ class Fault:
         return self.kind is other.kind and all(arg.same(one, two) for arg, one, two in values)
 
     def link(self) -> Link:
-        """The link that it is of; of its host, where it takes none."""
-        return next((each for each in self.values if isinstance(each, Link)), Link(self.host, None))
+        """The link that it is of; its kind takes one."""
+        return next(each for each in self.values if isinstance(each, Link))
 
     def interfaces(self, lab: Lab) -> list[Interface]:
         """Those of its link."""
