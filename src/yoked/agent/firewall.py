@@ -88,10 +88,10 @@ def _of_rules(root: list[str]) -> dict[str, Any]:
     iptables = tool("iptables-save")
     if hooks_input(said):
         ours = "iptables" if "managed by iptables-nft" in said else "nft"
-        return {"kind": ours, "active": True, "rules": said.splitlines()}
+        return {"kind": ours, "active": True, "rules": _lines(said)}
     old = said_by([*root, iptables]) if iptables else ""
     if re.search(r"^(-A |:\w+ (DROP|REJECT))", old, re.MULTILINE):
-        return {"kind": "iptables", "active": True, "rules": old.splitlines()}
+        return {"kind": "iptables", "active": True, "rules": _lines(old)}
     if nft is None and iptables is None:
         return {"kind": None, "active": None, "rules": None}
     return {"kind": "none", "active": False, "rules": []}
@@ -108,7 +108,12 @@ def _rules(kind: str | None, root: list[str]) -> list[str] | None:
     path = tool(words[0]) if words else None
     if words is None or path is None:
         return None
-    return said_by([*root, path, *words[1:]]).splitlines() or None
+    return _lines(said_by([*root, path, *words[1:]])) or None
+
+
+def _lines(said: str) -> list[str]:
+    """Lines as they may be told, without control characters: nft indents with tabs."""
+    return said.expandtabs(4).splitlines()
 
 
 def _zone() -> str | None:
