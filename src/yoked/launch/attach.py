@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from yoked.core.parallel import map_hosts
 from yoked.errors import HostError, JobError, YokedError
 from yoked.launch.bootstrap.verdict import EXIT_CODES
 from yoked.launch.following import HostLog, Reconnect
-from yoked.launch.registry import Record, join
+from yoked.launch.registry import Record, ask_state, joined
 from yoked.paths import LIVE_NAME
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.connect import Arrivals
@@ -304,29 +303,14 @@ class _Viewer:
             for host in lost:
                 self._renew(host)
             told, failures = self._ask()
-        records = join({host: [status] for host, status in told.items()})
-        if records:
-            return records[0]
-        problem = next(iter(failures.values()), None)
-        raise problem or JobError(f"there is no run {self._run} on these hosts", fix="yoked runs")
+        return joined(self._run, told, failures)
 
     def _renew(self, host: str) -> None:
         with contextlib.suppress(HostError):
             self._take(host, self._reconnect(host, CONNECT_TIMEOUT_S))
 
-    def _ask(self) -> tuple[dict[str, dict[str, Any]], dict[str, YokedError]]:
-        def ask(client: AgentClient) -> dict[str, Any]:
-            status: dict[str, Any] = client.call("job_status", run=self._run, timeout_s=_STATUS_S)
-            return status
-
-        told, failures = map_hosts(ask, self._clients)
-        # A host may have an older run of this name.
-        ours = {
-            host: status
-            for host, status in told.items()
-            if self._launch_id in (None, status["launch_id"])
-        }
-        return ours, failures
+    def _ask(self) -> tuple[dict[str, Mapping[str, Any]], dict[str, YokedError]]:
+        return ask_state(self._clients, self._run, self._launch_id, timeout_s=_STATUS_S)
 
     def _show(self, part: Part) -> None:
         attempt = int(part.content["attempt"])

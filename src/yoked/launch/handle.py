@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.core.parallel import map_hosts
-from yoked.errors import JobError
+from yoked.errors import YokedError
 from yoked.launch.attach import JobEnd, View, follow_job
 from yoked.launch.following import Reconnect
 from yoked.launch.logs import parts_of
-from yoked.launch.registry import Record, join
+from yoked.launch.registry import Record, ask_state, joined
 from yoked.launch.start import Started
 from yoked.remote.client import AgentClient, Part
 from yoked.remote.connect import Arrivals
@@ -66,26 +66,18 @@ class RunHandle:
 
     def look(self) -> Record:
         """Ask all hosts. Raises YokedError where none has the run."""
-        told, failures = map_hosts(
-            lambda client: client.call("job_status", run=self.run), self.clients
-        )
-        found = [
-            each
-            for each in join({host: [status] for host, status in told.items()})
-            if self._launch_id in (None, each.launch_id)
-        ]
-        if found:
-            self._record, self._launch_id = found[0], found[0].launch_id
-            return found[0]
-        if self._record is not None and self._record.state == "prepared":
+        told, failures = ask_state(self.clients, self.run, self._launch_id)
+        known = self._record
+        try:
+            self._record = joined(self.run, told, failures)
+        except YokedError:
+            if known is None or known.state != "prepared":
+                raise
             # A run that never began is removed when it is stopped.
-            hosts = {
-                name: {**each, "state": "stopped"} for name, each in self._record.hosts.items()
-            }
-            self._record = Record(self._record.run, self._record.launch_id, hosts)
-            return self._record
-        problem = next(iter(failures.values()), None)
-        raise problem or JobError(f"there is no run {self.run} on these hosts", fix="yoked runs")
+            hosts = {name: {**each, "state": "stopped"} for name, each in known.hosts.items()}
+            self._record = Record(self.run, known.launch_id, hosts)
+        self._launch_id = self._record.launch_id
+        return self._record
 
     def follow(self, view: View, *, tail_lines: int | None = None) -> JobEnd:
         """Show rank 0's output as it comes, until the run is over; see `follow_job`."""
@@ -136,7 +128,6 @@ class RunHandle:
 
         kill: its processes first, without a checkpoint.
         """
-
         if kill:
             self._send_stop("kill")
         map_hosts(

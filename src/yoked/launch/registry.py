@@ -14,8 +14,8 @@ from shlex import quote
 from typing import Any
 
 from yoked.core.parallel import map_hosts
-from yoked.errors import UsageError, YokedError
-from yoked.remote.client import AgentClient
+from yoked.errors import JobError, UsageError, YokedError
+from yoked.remote.client import DEADLINE_S, AgentClient
 
 # What describes a run whose hosts differ: the first of these that any of them is in.
 _SAYS_MOST = ("running", "prepared", "failed", "lost", "stopped", "interrupted", "finished")
@@ -148,6 +148,34 @@ def collect(
     """The runs of all hosts, the newest first; and the hosts that gave no answer."""
     told, failures = map_hosts(lambda client: client.call("job_list", sizes=sizes), clients)
     return join(told), failures
+
+
+def ask_state(
+    clients: Mapping[str, AgentClient],
+    run: str,
+    launch_id: str | None,
+    *,
+    timeout_s: float = DEADLINE_S,
+) -> tuple[dict[str, Mapping[str, Any]], dict[str, YokedError]]:
+    """What each host tells of a run, and the hosts that gave no answer.
+
+    launch_id: of the run that is meant, as a host may have an older one of this name; None: any.
+    """
+    told, failures = map_hosts(
+        lambda client: client.call("job_status", run=run, timeout_s=timeout_s), clients
+    )
+    ours = {h: status for h, status in told.items() if launch_id in (None, status["launch_id"])}
+    return ours, failures
+
+
+def joined(
+    run: str, told: Mapping[str, Mapping[str, Any]], failures: Mapping[str, YokedError]
+) -> Record:
+    """The record of what `ask_state` gave. Raises YokedError where no host tells of the run."""
+    if records := join({host: [status] for host, status in told.items()}):
+        return records[0]
+    problem = next(iter(failures.values()), None)
+    raise problem or JobError(f"there is no run {run} on these hosts", fix="yoked runs")
 
 
 def join(told: Mapping[str, Iterable[Mapping[str, Any]]]) -> list[Record]:

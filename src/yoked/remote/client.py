@@ -321,7 +321,7 @@ def remote_error(host: str, error: Mapping[str, Any]) -> Exception:
     what = plain(f"{host}: {error['what']}")
     if error["kind"] == "bug":
         return RemoteBug(f"on {what}\n{plain(error['trace'])}")
-    if (known := told_fault(error.get("code"), error.get("params"))) is not None:
+    if (known := told_fault(error["code"], error["params"])) is not None:
         # The sentences are ours; only the parameters are the host's.
         known.what = plain(f"{host}: {known.what}")
         known.fix = tuple(map(plain, known.fix))

@@ -207,6 +207,10 @@ def test_a_stream_that_nobody_reads_to_its_end_does_not_keep_the_connection(
     assert answer is True
 
 
+# As an agent tells an error that has no code.
+UNCODED = {"trace": "", "code": "", "params": {}}
+
+
 @pytest.mark.parametrize(
     ("kind", "raised"),
     [
@@ -221,7 +225,7 @@ def test_a_stream_that_nobody_reads_to_its_end_does_not_keep_the_connection(
     ],
 )
 def test_the_kind_of_an_error_is_one_of_a_list(kind: str, raised: type[Exception]) -> None:
-    error = {"kind": kind, "what": "no", "fix": ["a", "b"], "trace": ""}
+    error = {**UNCODED, "kind": kind, "what": "no", "fix": ["a", "b"]}
 
     problem = remote_error("attic", error)
 
@@ -232,7 +236,9 @@ def test_the_kind_of_an_error_is_one_of_a_list(kind: str, raised: type[Exception
 def test_an_errors_words_carry_no_control_characters() -> None:
     hostile = "full\x1b]52;c;cm0gLXJm\x07\x9b2J\r\u202e"
 
-    problem = remote_error("attic", {"kind": "JobError", "what": hostile, "fix": [hostile]})
+    problem = remote_error(
+        "attic", {**UNCODED, "kind": "JobError", "what": hostile, "fix": [hostile]}
+    )
     bug = remote_error("attic", {"kind": "bug", "what": hostile, "fix": [], "trace": hostile})
 
     shown = r"full\x1b]52;c;cm0gLXJm\x07\x9b2J\x0d\u202e"
