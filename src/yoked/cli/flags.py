@@ -42,7 +42,7 @@ RawFlag = Annotated[
 
 
 def same_fleet(named: Path | None) -> str:
-    """What a command line about the fleet of --fleet ends with; nothing where none was named."""
+    """` --fleet FILE` for a command line about the same hosts; "" where no file was named."""
     return "" if named is None else f" --fleet {shlex.quote(str(named))}"
 
 

@@ -9,16 +9,12 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from yoked.cli.flags import JsonFlag
 from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.errors import UsageError
 from yoked.train.config import Packing
 from yoked.units import format_bytes, format_count
-
-Json = Annotated[
-    bool,
-    Parameter(name="--json", negative="", help="Print one JSON object instead of text."),
-]
 
 app = App(name="data", help="Prepare and fetch training data.")
 
@@ -44,7 +40,7 @@ def prepare(
         Parameter(help="pieces keeps nearly every token, bestfit is nanochat's way."),
     ] = "pieces",
     threads: Annotated[int, Parameter(help="Threads that tokenise.")] = 1,
-    json_output: Json = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Train or take a tokenizer and pack documents into rows, once, ahead of training.
 
@@ -96,7 +92,7 @@ def push(
     packing: Annotated[
         Packing, Parameter(help="pieces keeps nearly every token, bestfit is nanochat's way.")
     ] = "pieces",
-    json_output: Json = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Send prepared data to the hosts that lack it; what is not prepared yet is, first.
 
@@ -185,7 +181,7 @@ def download(
     name: Annotated[str, Parameter(help="Data set to fetch: climbmix.")] = "climbmix",
     *,
     shards: Annotated[int, Parameter(help="Training shards to fetch, of about 90 MB each.")] = 8,
-    json_output: Json = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Fetch the shards that nanochat trains on; what is there already is not fetched again."""
     if shards < 1:
@@ -208,7 +204,7 @@ def download(
 
 
 @app.command(name="list")
-def list_all(*, json_output: Json = False) -> int:
+def list_all(*, json_output: JsonFlag = False) -> int:
     """List the data that is here: embedded, fetched and prepared."""
     from yoked.train.data.dataset import list_datasets
 

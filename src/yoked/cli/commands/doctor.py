@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from yoked.cli.flags import JsonFlag
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 
@@ -124,9 +125,7 @@ def command(
     fleet: Annotated[
         Path | None, Parameter(help="The fleet's file. Default: yoked.toml, where there is one.")
     ] = None,
-    json_output: Annotated[
-        bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
-    ] = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Look at all hosts and links before a run: what will fail, why, and the lines that mend it.
 

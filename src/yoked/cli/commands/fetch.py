@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from yoked.cli.flags import JsonFlag
 from yoked.cli.output import Output
 from yoked.core.faults import fault
 from yoked.errors import UsageError
@@ -23,9 +24,7 @@ def command(
         Path | None, Parameter(help="The fleet's file. Default: yoked.toml of this folder.")
     ] = None,
     runs_dir: Annotated[Path, Parameter(help="Folder that holds the runs.")] = Path("runs"),
-    json_output: Annotated[
-        bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
-    ] = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Copy the newest checkpoint of a run from the fleet into the run's folder here.
 

@@ -1,4 +1,4 @@
-"""What a command says of a job on a fleet that it started."""
+"""The report of a job that a command started on a fleet."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from yoked.cli.flags import JsonFlag
 from yoked.cli.output import Output
 from yoked.errors import YokedError
 
@@ -21,10 +22,7 @@ def command(
     fleet: Annotated[
         Path | None, Parameter(help="The fleet's file. Default: yoked.toml, where there is one.")
     ] = None,
-    json_output: Annotated[
-        bool,
-        Parameter(name="--json", negative="", help="Print one JSON object instead of text."),
-    ] = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Show the hosts of a fleet: CPU, memory, GPUs, torch, interface, free disk.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from yoked.cli.flags import JsonFlag
 from yoked.cli.output import Output
 from yoked.errors import HostError, UsageError, YokedError
 from yoked.units import plural
@@ -42,10 +43,7 @@ def command(
         int | None,
         Parameter(help="Ranks on each host. Default: one on the CPU, or one for each GPU."),
     ] = None,
-    json_output: Annotated[
-        bool,
-        Parameter(name="--json", negative="", help="Print one JSON object instead of text."),
-    ] = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Look at hosts by ssh, find out by traffic which interfaces they can use, write yoked.toml.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from yoked.cli.flags import JsonFlag
 from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.core.parallel import at_once
@@ -55,10 +56,7 @@ def command(
         bool, Parameter(help="Make it anew where it is there, and does not work.", negative="")
     ] = False,
     check: Annotated[bool, Parameter(help="Look, and change nothing.", negative="")] = False,
-    json_output: Annotated[
-        bool,
-        Parameter(name="--json", negative="", help="Print one JSON object instead of text."),
-    ] = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Make on every host an environment with exactly the versions that are here, or check it.
 

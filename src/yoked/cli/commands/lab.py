@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 from cyclopts import App, Parameter
 
 from yoked.cli.commands import lab_text
+from yoked.cli.flags import JsonFlag
 from yoked.cli.output import Output
 from yoked.errors import LabError, UsageError
 from yoked.table import table
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from yoked.lab.host import LabHost
     from yoked.lab.lab import Lab
 
-Json = Annotated[
-    bool,
-    Parameter(name="--json", negative="", help="Print one JSON object instead of text."),
-]
 LabName = Annotated[
     str | None, Parameter(name="--lab", help="Name of the lab. Default: the one that is up.")
 ]
@@ -57,7 +54,7 @@ def up(
     name: Annotated[
         str | None, Parameter(help="Name of the lab. Default: that of the topology.")
     ] = None,
-    json_output: Json = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Bring a lab up: hosts with networks, logins and files of their own.
 
@@ -114,7 +111,7 @@ def down(
         bool,
         Parameter(name="--all", negative="", help="All labs, and what killed ones left behind."),
     ] = False,
-    json_output: Json = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Take a lab down: processes, networks and files of its hosts are gone."""
     from yoked.lab.lab import Lab, down_all
@@ -148,7 +145,7 @@ def _open_for_down(name: str | None, labs: type[Lab]) -> Lab:
 
 
 @app.command
-def status(*, lab: LabName = None, json_output: Json = False) -> int:
+def status(*, lab: LabName = None, json_output: JsonFlag = False) -> int:
     """Show a lab: hosts, addresses, links, faults and processes."""
     from yoked.lab import faults
 
@@ -236,7 +233,7 @@ def fault(
         int | None, Parameter(help="Decides what the fault leaves to chance, such as which file.")
     ] = None,
     lab: LabName = None,
-    json_output: Json = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Break something: `yoked lab fault cut alpha`. `yoked lab heal` undoes it."""
     from yoked.lab import faults
@@ -287,7 +284,7 @@ def heal(
     /,
     *,
     lab: LabName = None,
-    json_output: Json = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Undo faults, the newest first."""
     from yoked.lab import faults
@@ -305,7 +302,7 @@ def heal(
 
 
 @app.command(name="list")
-def list_all(*, json_output: Json = False) -> int:
+def list_all(*, json_output: JsonFlag = False) -> int:
     """List the topologies that come with yoked, the labs that are up, and what is missing here."""
     from yoked.lab import needs
     from yoked.lab.lab import Lab

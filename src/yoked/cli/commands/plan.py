@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from yoked.cli.flags import same_fleet
+from yoked.cli.flags import JsonFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.core.faults import fault
 from yoked.errors import UsageError
@@ -99,9 +99,7 @@ def command(
             negative="", show_default=False, help="What an hour of a host costs: HOST=PRICE."
         ),
     ] = (),
-    json_output: Annotated[
-        bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
-    ] = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Predict what each way of training would give on this fleet, choose one, and say why.
 

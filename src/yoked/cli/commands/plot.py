@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from yoked.cli.flags import JsonFlag
 from yoked.cli.output import Output
 from yoked.runs import find_run
 
@@ -17,10 +18,7 @@ def command(
     ] = None,
     *,
     runs_dir: Annotated[Path, Parameter(help="Folder that holds the runs.")] = Path("runs"),
-    json_output: Annotated[
-        bool,
-        Parameter(name="--json", negative="", help="Print one JSON object instead of text."),
-    ] = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Draw the loss curve of a run, as PNG and SVG in its folder."""
     folder = find_run(run, runs_dir)

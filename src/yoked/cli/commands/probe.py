@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from cyclopts import Group, Parameter
 
+from yoked.cli.flags import JsonFlag
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 from yoked.text import one_line
@@ -106,9 +107,7 @@ def command(
     collectives_limit: Annotated[
         str, Parameter(help="What the collectives may take; larger sizes are left out.")
     ] = "6 s",
-    json_output: Annotated[
-        bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
-    ] = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Measure the links, the collectives and the compute of a fleet, or of this machine.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import JobFlags, check_run_name
+from yoked.cli.flags import JobFlags, JsonFlag, check_run_name
 from yoked.cli.output import Output
 from yoked.cli.words import unknown_flag
 from yoked.errors import UsageError
@@ -39,9 +39,7 @@ def command(
         bool, Parameter(help="Help programs that assume NCCL and CUDA on Gloo.")
     ] = True,
     run: Annotated[str | None, Parameter(help="Name of the run. Default: the time.")] = None,
-    json_output: Annotated[
-        bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
-    ] = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Run a torch.distributed program, unmodified, on all hosts of a fleet, or on this machine.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from yoked.cli.flags import JsonFlag
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.text import one_line
@@ -21,9 +22,7 @@ def command(
     revoke: Annotated[
         bool, Parameter(negative="", help="Forget all that was agreed to of this file.")
     ] = False,
-    json_output: Annotated[
-        bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
-    ] = False,
+    json_output: JsonFlag = False,
 ) -> int:
     """Agree to what a yoked.toml has run: its `ssh_config`, and each host's `python`.
 
