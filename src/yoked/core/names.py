@@ -1,4 +1,4 @@
-"""What may be the name of a run: it is a folder on every host, and a word of command lines."""
+"""Names of runs. Each is a folder on every host, and a word of command lines."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
 
 
 class Constraint(NamedTuple):
-    """What a value must be beside its type: Annotated[int, Constraint("at least 0", ...)]."""
+    """A rule for a value beside its type: Annotated[int, Constraint("at least 0", ...)]."""
 
     words: str
     holds: Callable[[Any], bool]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from yoked.core.names import RUN_NAME
+from yoked.core.names import RUN_NAME, RUN_NAME_RULE
 from yoked.errors import UsageError
 
 # `launch.listing` lets no other name of a folder come from a host.
@@ -119,7 +119,7 @@ def check_run(run: str | None, tag: str | None) -> None:
     if run is not None and not RUN_NAME.fullmatch(run):
         raise UsageError(
             f"--run {run!r} cannot be the name of a run",
-            fix="letters, digits and . _ - only, at most 80, a letter or digit first",
+            fix=RUN_NAME_RULE,
         )
     if tag is not None and not _MODEL_TAG.fullmatch(tag):
         raise UsageError(

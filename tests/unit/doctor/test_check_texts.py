@@ -61,13 +61,7 @@ def test_every_match_gives_what_its_sentences_name_and_nothing_else() -> None:
     for code, call in found:
         given = {str(keyword.arg) for keyword in call.keywords} - NOT_PARAMS
         wanted = fields(CODES[code]) - PLACES
-        shared = {"cores"} if code in OF_VARIABLES else set()
-        assert given - shared == wanted - shared, code
-
-
-OF_VARIABLES = {
-    code for code in CODES if "the shell's start files set {variables}" in str(CODES[code].saw)
-}
+        assert given == wanted, code
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.reading import mapping, part, ranks_of, trains_on_gpu
 from yoked.doctor.repairs.startfiles import take_out_variable
-from yoked.records.examination import Examination, HostSeen
+from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.units import listed
 
 # What torchrun tells its ranks, and whoever else reads it takes for the truth.
@@ -52,10 +52,13 @@ def _shown(found: dict[str, str]) -> str:
     return listed(f"{name}={value}" for name, value in found.items())
 
 
-def _set(host: HostSeen, found: dict[str, str], how: str = "", cores: int = 0) -> Match:
+def _take_out(host: HostSeen, found: Iterable[str]) -> Iterator[Fix]:
+    return (take_out_variable(host.name, name) for name in found)
+
+
+def _set(host: HostSeen, found: dict[str, str], how: str = "") -> Match:
     """Variables that are set on a host, each with the line that takes it out."""
-    fix = (take_out_variable(host.name, name) for name in found)
-    return Match(host.name, *fix, how=how, variables=_shown(found), cores=cores)
+    return Match(host.name, *_take_out(host, found), how=how, variables=_shown(found))
 
 
 @check(
@@ -239,7 +242,7 @@ def thread_variables(seen: Examination) -> Iterator[Match]:
             if value.isdigit() and int(value) < fair
         }
         if few:
-            yield _set(host, few, cores=fair)
+            yield Match(host.name, *_take_out(host, few), variables=_shown(few), cores=fair)
 
 
 @check(

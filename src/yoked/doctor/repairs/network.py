@@ -56,13 +56,9 @@ def add_address(host: str, address: str, prefix: int | None, interface: str) -> 
 @repair
 def drop_address(host: str, address: str, prefix: int | None, interface: str) -> Fix:
     """Take an address from an interface."""
-    what = _on_device(address, prefix, interface)
-    return Fix(
-        host,
-        shell_line("ip address del {what}", what=what),
-        root=True,
-        undo=shell_line("ip address add {what}", what=what),
-    )
+    add = add_address(host, address, prefix, interface)
+    assert add.undo is not None
+    return replace(add, command=add.undo, undo=add.command)
 
 
 @repair
