@@ -208,7 +208,7 @@ class _Simulation:
             self._advance()
 
     def in_flight_s(self) -> float:
-        """Time with bytes in flight during the last step, the largest of all ranks."""
+        """Time with a message in flight during the last step, the largest of all ranks."""
         return max(
             self._in_flight_s(rank_class.began_s, rank_class.began_s + rank_class.step_s)
             for rank_class in self.classes
@@ -217,8 +217,6 @@ class _Simulation:
     def _in_flight_s(self, start: float, end: float) -> float:
         total, reached = 0.0, start
         for send in sorted([*self.arrived, *self.ready], key=lambda each: each.ready_s):
-            if send.transfer_s == 0:
-                continue
             # Several may be in flight at once: that time counts once.
             begins, ends = max(send.ready_s, reached), min(send.end_s, end)
             if ends > begins:

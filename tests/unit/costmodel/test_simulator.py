@@ -233,6 +233,23 @@ def fleets(draw: st.DrawFn) -> tuple[list[RankWork], StepTraffic, float, float]:
     return works, traffic, draw(st.floats(1e4, 1e9)), draw(st.floats(0, 0.1))
 
 
+def test_a_message_without_bytes_is_in_flight_for_its_latency() -> None:
+    works = [
+        RankWork(
+            host=host, early_s=0, forward_s=0, head_s=0, backward_s=0, muon_s=0, adamw_s=1,
+            owned_fraction=0.5, table_rows=0,
+        )
+        for host in ("a", "b")
+    ]  # fmt: skip
+    traffic = StepTraffic(
+        head_numbers=0, matrix_numbers=0, embedding_row_numbers=0, layers=1, dense_bytes=1
+    )
+
+    step = simulate_step(works, traffic, network(1e4, "a", "b", latency_s=0.25))
+
+    assert step.in_flight_s >= step.hosts["a"].exposed_comm_s > 0
+
+
 @settings(max_examples=25, deadline=None)
 @given(fleets())
 def test_a_step_is_what_each_host_computes_waits_and_stands_still(
