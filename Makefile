@@ -51,6 +51,7 @@ docs: setup
 
 golden: setup
 	$(BIN)/python -m tests.unit.doctor.test_golden
+	$(BIN)/python -m pytest -m "not slow and not gpu" --snapshot-update -n auto --maxprocesses=4 --dist=loadfile tests/unit
 
 size:
 	@python3 scripts/size.py

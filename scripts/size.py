@@ -1,8 +1,9 @@
 """How large the house is, by package of src and folder of tests: `make size`.
 
 lines: of files; small, large: functions of at most 5 lines and of more than 60, without decorator,
-signature and docstring; match, sentences: of tests, `match=` and literals of three words or more
-that an assert looks at. Sentences in golden files do not count: they are no code.
+signature and docstring; match, sentences: of tests, `match=` and literals that an assert looks at
+and that have three words in a row with a text of src, so that a change of wording would touch them.
+A line that a shell would run is no sentence. Texts in golden files do not count: they are no code.
 """
 
 from __future__ import annotations
@@ -10,13 +11,20 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 SMALL_LINES, LARGE_LINES = 5, 60
-SENTENCE_WORDS = 3
+# What a line begins with that ip, tc, nft or a shell is to run.
+PROGRAMS = {
+    "address", "apt", "disable", "dnf", "ip", "iptables", "link", "mount", "nft", "route", "rule",
+    "scancel", "scontrol", "ssh", "sudo", "systemctl", "tc", "ufw", "yoked",
+}  # fmt: skip
+
+Words = tuple[str, str, str]
 
 
 @dataclass
@@ -31,8 +39,8 @@ class Size:
     match: int = 0
     sentences: int = 0
 
-    def add(self, source: str) -> None:
-        """Count one file in."""
+    def add(self, source: str, wording: set[Words]) -> None:
+        """Count one file in. wording: three words in a row each, of the texts of src."""
         tree = ast.parse(source)
         lengths = [body_lines(node) for node in ast.walk(tree) if is_function(node)]
         self.files += 1
@@ -43,7 +51,7 @@ class Size:
         self.match += sum(
             isinstance(node, ast.keyword) and node.arg == "match" for node in ast.walk(tree)
         )
-        self.sentences += len(list(asserted_sentences(tree)))
+        self.sentences += len(list(asserted_sentences(tree, wording)))
 
 
 def is_function(node: ast.AST) -> bool:
@@ -59,22 +67,46 @@ def body_lines(node: ast.AST) -> int:
     return body[-1].end_lineno - body[0].lineno + 1 if body else 0
 
 
-def asserted_sentences(tree: ast.AST) -> Iterator[str]:
-    """Literals of three words or more within asserts; those of an f-string are one each."""
+def in_a_row(text: str) -> set[Words]:
+    """Each three words of a text that follow each other."""
+    words = re.findall(r"[A-Za-z]+", text.lower())
+    return set(zip(words, words[1:], words[2:], strict=False))
+
+
+def literals(node: ast.AST) -> Iterator[str]:
+    """Texts within a node; the pieces of an f-string are one each, docstrings none."""
+    said = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Expr)}
+    for each in ast.walk(node):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in said:
+            yield each.value
+
+
+def asserted_sentences(tree: ast.AST, wording: set[Words]) -> Iterator[str]:
+    """Texts within asserts that repeat three words in a row of `wording`."""
     for node in ast.walk(tree):
-        for each in ast.walk(node.test) if isinstance(node, ast.Assert) else ():
-            is_text = isinstance(each, ast.Constant) and isinstance(each.value, str)
-            if is_text and len(each.value.split()) >= SENTENCE_WORDS:
-                yield each.value
+        for text in literals(node.test) if isinstance(node, ast.Assert) else ():
+            first, *rest = text.split() or [""]
+            if first not in PROGRAMS and len(rest) > 1 and in_a_row(text) & wording:
+                yield text
 
 
 def sizes(root: Path) -> dict[str, Size]:
     """By package or folder, in the order of their names."""
     found: dict[str, Size] = {}
-    package = root / "src" / "yoked"
-    for path in sorted((*package.rglob("*.py"), *(root / "tests").rglob("*.py"))):
+    src = sorted((root / "src" / "yoked").rglob("*.py"))
+    texts = {path: path.read_text(encoding="utf-8") for path in src}
+    wording = {
+        words
+        for text in texts.values()
+        for each in literals(ast.parse(text))
+        for words in in_a_row(each)
+    }
+    texts.update(
+        (path, path.read_text(encoding="utf-8")) for path in sorted((root / "tests").rglob("*.py"))
+    )
+    for path, text in texts.items():
         name = "/".join(path.relative_to(root).parts[:-1][:3])
-        found.setdefault(name, Size()).add(path.read_text(encoding="utf-8"))
+        found.setdefault(name, Size()).add(text, wording)
     return found
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from syrupy.assertion import SnapshotAssertion
 
 # Speed is a matter of benchmarks: a busy machine is no failure.
 settings.register_profile("yoked", deadline=None)
@@ -31,6 +35,36 @@ def own_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "YOKED_LAUNCH_DIR", "YOKED_MEETING_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture
+def snapshot(
+    snapshot: SnapshotAssertion, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> SnapshotAssertion:
+    """The text that a test prints, as `make golden` wrote it.
+
+    A change of wording touches these files alone, and is read as one diff. What differs between
+    machines and days stands there by its name.
+    """
+    names = {
+        re.escape(sys.executable): "PYTHON",
+        re.escape(str(tmp_path)): "TMP",
+        re.escape(str(tmp_path_factory.getbasetemp())): "TMPS",
+        re.escape(str(Path(__file__).parents[1])): "CHECKOUT",
+        rf"\b{re.escape(socket.gethostname())}\b": "HOSTNAME",
+        r"\b\d{4}-\d\d-\d\d \d\d:\d\d\b": "DATE",
+        r"[\d.]+ [kMGT]B (?=(are )?free)": "SPACE ",
+        r"(?<=127\.0\.0\.1:)\d+|(?<=\bport )[3-6]\d{4}\b": "PORT",
+        r"(?<=\bprocess )\d+\b": "PID",
+    }
+
+    def without_place(data: object, path: object) -> object:
+        if isinstance(data, str):
+            for found, name in names.items():
+                data = re.sub(found, name, data)
+        return data
+
+    return snapshot.with_defaults(matcher=without_place)
 
 
 @pytest.fixture

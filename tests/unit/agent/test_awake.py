@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.agent import awake
 from yoked.agent.awake import Awake, inhibitor_argv
@@ -37,12 +38,14 @@ def test_a_mac_is_kept_awake_by_caffeinate(monkeypatch: pytest.MonkeyPatch) -> N
     assert (inhibitor_argv("night") or [])[0] == "caffeinate"
 
 
-def test_where_nothing_can_hold_it_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_hold_it_the_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
     monkeypatch.setattr(awake.shutil, "which", lambda name: None)
 
     held = Awake(inhibitor_argv("night"))
 
-    assert "neither systemd-inhibit nor caffeinate" in held.reason
+    assert held.reason == snapshot
     held.release()
 
 

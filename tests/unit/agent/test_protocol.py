@@ -9,6 +9,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.agent import protocol
 from yoked.agent.protocol import ProtocolError, read_message, write_message
@@ -68,11 +69,13 @@ def test_what_is_no_message_is_refused(raw: bytes) -> None:
 
 def test_a_line_without_an_end_is_refused_once_it_is_longer_than_any(
     monkeypatch: pytest.MonkeyPatch,
+    snapshot: SnapshotAssertion,
 ) -> None:
     monkeypatch.setattr(protocol, "MAX_LINE_BYTES", 12)
 
-    with pytest.raises(ProtocolError, match="more than 12 bytes"):
+    with pytest.raises(ProtocolError) as caught:
         read_message(io.BytesIO(b'{"size":0}         \n'))
+    assert str(caught.value) == snapshot
 
 
 @settings(max_examples=100)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli.commands.data import report_dataset, report_push
 from yoked.cli.commands.sample import write
@@ -45,7 +46,7 @@ def test_a_sample_in_json_is_one_object() -> None:
     assert (payload["prompt"], payload["text"]) == ("Once", " upon…")
 
 
-def test_a_prepared_data_set_says_what_was_kept() -> None:
+def test_a_prepared_data_set_says_what_was_kept(snapshot: SnapshotAssertion) -> None:
     stdout = io.StringIO()
     payload = {
         "name": "sotu",
@@ -61,19 +62,18 @@ def test_a_prepared_data_set_says_what_was_kept() -> None:
     report_dataset(payload, Output(json_mode=False, stdout=stdout))
 
     said = stdout.getvalue()
-    assert "4,000 to train on, 200 to validate" in said
-    assert "1.98M kept, 99.0% of the text" in said
-    assert "the text gave 26,758" in said
-    assert "next: yoked train --data sotu-0123 --max-seq-len 512" in said
+    assert said == snapshot
 
 
-def test_data_that_was_sent_is_trained_on_by_the_name_that_hosts_know() -> None:
+def test_data_that_was_sent_is_trained_on_by_the_name_that_hosts_know(
+    snapshot: SnapshotAssertion,
+) -> None:
     stdout = io.StringIO()
     output = Output(json_mode=False, stdout=stdout)
 
     report_push(Path("/cache/data/sotu-0123"), 256, {"attic": 0}, output)
 
-    assert "next: yoked train --data sotu-0123 --max-seq-len 256" in stdout.getvalue()
+    assert stdout.getvalue() == snapshot
 
 
 def test_the_list_shows_what_is_here_and_what_can_be_fetched(

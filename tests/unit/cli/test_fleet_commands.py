@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
 
 from yoked.cli.commands import fleet_text, init
@@ -34,22 +35,23 @@ def seen(**facts: Any) -> Look:
 
 
 @pytest.mark.parametrize(
-    ("names", "more", "said"),
+    ("names", "more"),
     [
-        ((), {}, "no host is named"),
-        (("a", "b", "a"), {}, "a is named twice"),
-        (("-oProxyCommand=x",), {}, "is no name for ssh"),
-        (("two words",), {}, "is no name for ssh"),
-        (("a",), {"ranks": 0}, "--ranks 0"),
-        (("a",), {"ssh_config": Path("nowhere")}, "there is no file nowhere"),
-        (tuple("abcdefghi"), {}, "9 hosts: a fleet has 8 at most"),
+        ((), {}),
+        (("a", "b", "a"), {}),
+        (("-oProxyCommand=x",), {}),
+        (("two words",), {}),
+        (("a",), {"ranks": 0}),
+        (("a",), {"ssh_config": Path("nowhere")}),
+        (tuple("abcdefghi"), {}),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anybody_is_dialled(
-    tmp_path: Path, names: tuple[str, ...], more: dict[str, Any], said: str
+    tmp_path: Path, names: tuple[str, ...], more: dict[str, Any], snapshot: SnapshotAssertion
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError) as caught:
         init.command(*names, fleet=tmp_path / "yoked.toml", **more)
+    assert str(caught.value) == snapshot
 
 
 def test_a_file_that_is_there_stops_init_before_anybody_is_dialled(tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ def test_init_shows_the_link_that_was_proved() -> None:
     assert "936 Mbit/s" in said
 
 
-def test_hosts_shows_rows_and_below_them_what_is_missing() -> None:
+def test_hosts_shows_rows_and_below_them_what_is_missing(snapshot: SnapshotAssertion) -> None:
     hosts = [Host("i9", interface="eth0"), Host("laptop", interface="eth9"), Host("mini")]
     no_torch = Look(FACTS, [ETH0], None, {}, "laptop: no Python there has torch")
     found = {"i9": seen(), "laptop": no_torch, "mini": HostError("mini: silent", fix="ping mini")}
@@ -105,6 +107,6 @@ def test_hosts_shows_rows_and_below_them_what_is_missing() -> None:
     lines = fleet_text.hosts_lines(hosts, found)
 
     assert lines[1].split()[-4:] == ["eth0", "10.0.0.1", "5.00", "GB"]
-    assert "eth9 is not up" in lines[2]
+    assert lines[2] == snapshot
     assert lines[3].split() == ["mini", "down"]
-    assert lines[4:] == ["laptop: no Python there has torch", "mini: silent", "fix: ping mini"]
+    assert lines[4:] == snapshot

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cyclopts import App
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli.commands import install
 from yoked.cli.output import Output
@@ -35,22 +36,20 @@ def told(
     return install.report(found, Output(json_mode=json_mode, stdout=stream)), stream.getvalue()
 
 
-def test_hosts_that_are_as_they_should_be_are_no_finding() -> None:
+def test_hosts_that_are_as_they_should_be_are_no_finding(snapshot: SnapshotAssertion) -> None:
     status, text = told({"desk": GOOD})
 
     assert status == 0
-    assert "1 of 1 hosts can train" in text
+    assert text == snapshot
     assert "desk         made     Python 3.12.4 at /envs/1/bin/python" in text
 
 
-def test_each_host_that_cannot_train_has_its_reason_and_fix() -> None:
+def test_each_host_that_cannot_train_has_its_reason_and_fix(snapshot: SnapshotAssertion) -> None:
     status, text = told({"desk": GOOD, "laptop": NAMED, "attic": DOWN})
 
     assert status == 1
-    assert "1 of 3 hosts can train" in text
+    assert text == snapshot
     assert "torch is 2.12.1, should be 2.13.0" in text
-    assert "remove `python` of laptop from yoked.toml" in text
-    assert "attic        failed   it did not answer" in text
     assert "fix: ping attic" in text
 
 
@@ -73,9 +72,10 @@ def test_hosts_are_taken_by_name_in_the_order_of_the_fleet() -> None:
     assert install.selected(FLEET, ()) == FLEET
 
 
-def test_a_host_that_is_not_in_the_fleet_is_named() -> None:
-    with pytest.raises(UsageError, match="there is no host attick") as problem:
+def test_a_host_that_is_not_in_the_fleet_is_named(snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(UsageError) as problem:
         install.selected(FLEET, ("attick",))
+    assert str(problem.value) == snapshot
 
     assert problem.value.fix == ("there are: desk, laptop, attic",)
 
@@ -103,9 +103,12 @@ def test_an_interrupt_ends_what_is_being_made_on_the_hosts(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("flags", [("--cuda", "--cpu"), ("--check", "--anew")])
-def test_what_cannot_be_done_at_once_is_refused(flags: tuple[str, ...]) -> None:
+def test_what_cannot_be_done_at_once_is_refused(
+    flags: tuple[str, ...], snapshot: SnapshotAssertion
+) -> None:
     app = App(result_action="return_value")
     app.command(install.command, name="install")
 
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError) as caught:
         app(["install", *flags, "--host", "a", "--host", "b"], exit_on_error=False)
+    assert str(caught.value) == snapshot

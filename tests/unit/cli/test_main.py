@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli import main as cli
 from yoked.cli.main import main
@@ -47,29 +48,33 @@ def test_a_command_loads_no_other_commands_module() -> None:
     assert done.stdout.splitlines()[-1] == ("['yoked.cli.commands.attach']")
 
 
-def test_a_mistyped_flag_gets_the_nearest_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_flag_gets_the_nearest_and_status_2(
+    capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
+) -> None:
     status = main(["train", "--dpth", "4"])
 
     assert status == 2
     said = capsys.readouterr()
-    assert "Did you mean --depth?" in said.err
-    assert "fix: yoked train --help" in said.err
+    assert said.err == snapshot
     assert said.out == ""
 
 
 def test_a_mistyped_flag_before_a_program_gets_the_nearest(
     capsys: pytest.CaptureFixture[str],
+    snapshot: SnapshotAssertion,
 ) -> None:
     assert main(["run", "--rank", "2", "--", "train.py"]) == 2
 
     said = capsys.readouterr().err
     assert "unknown flag --rank" in said
-    assert "did you mean --ranks?" in said
+    assert said == snapshot
 
 
-def test_a_mistyped_command_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_command_gets_the_nearest(
+    capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
+) -> None:
     assert main(["trian"]) == 2
-    assert 'Did you mean "train"?' in capsys.readouterr().err
+    assert capsys.readouterr().err == snapshot
 
 
 @pytest.mark.parametrize(
@@ -98,7 +103,7 @@ def test_with_json_an_error_is_one_object_on_stdout(
 
 
 def test_statuses_tell_failure_bug_and_interrupt_apart(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
 ) -> None:
     problems: list[BaseException] = [
         DataError("gone", fix="fetch it"),
@@ -118,7 +123,7 @@ def test_statuses_tell_failure_bug_and_interrupt_apart(
     said = capsys.readouterr().err
     assert "gone\nfix: fetch it" in said
     assert "ZeroDivisionError: oops" in said
-    assert "bug in yoked. Please report" in said
+    assert said == snapshot
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli.output import Output, as_called
 from yoked.console import StageProgress
@@ -85,7 +86,7 @@ def test_without_a_path_of_ours_the_name_is_said(
 
 
 def test_results_and_errors_are_shown_with_the_path(
-    off_the_path: str, capsys: pytest.CaptureFixture[str]
+    off_the_path: str, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
 ) -> None:
     output = Output(json_mode=False)
 
@@ -94,7 +95,7 @@ def test_results_and_errors_are_shown_with_the_path(
 
     said = capsys.readouterr()
     assert said.out == f"done\nnext: '{off_the_path}' plan\n"
-    assert said.err == f"the folder is empty\nfix: '{off_the_path}' data list\nfix: or wait\n"
+    assert said.err == snapshot
 
 
 def test_programs_get_the_name(off_the_path: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 from tests.unit.agent.job_acts import (
     PATIENT,
     SLEEPER,
@@ -104,7 +105,7 @@ def test_runs_are_listed_with_their_first_cause(
 
     said = capsys.readouterr().out
     assert status == 0
-    assert "try: rank 1 on attic: killed by SIGKILL" in said
+    assert {"try:", "attic:", "SIGKILL"} <= set(said.split())
     assert ["try", "failed", "attic", "2"] in [line.split()[:4] for line in said.splitlines()]
     assert any(line.split()[:2] == ["alone", "finished"] for line in said.splitlines())
 
@@ -131,13 +132,15 @@ def test_what_a_program_opens_to_everybody_is_named(
     (run,) = json.loads(capsys.readouterr().out)["runs"]
 
     port = int((root.parent / "port").read_text())
-    assert f"at port {port} of all addresses; whoever reaches that reaches it" in said
+    assert f" port {port} " in said
     assert [(each["address"], each["port"]) for each in run["listeners"]] == [("0.0.0.0", port)]
 
 
-def test_no_runs_is_no_error(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_runs_is_no_error(
+    root: Path, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
+) -> None:
     assert runs.command() == 0
-    assert "there is no run yet" in capsys.readouterr().out
+    assert capsys.readouterr().out == snapshot
 
 
 def test_a_folder_that_somebody_gave_us_hides_no_other(
@@ -196,30 +199,31 @@ def test_logs_show_what_was_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    "wanted",
     [
-        ({"rank": 2}, "no rank 2"),
-        ({"host": "cellar"}, "no host 'cellar'"),
-        ({"tail": -1}, "below 0"),
-        ({"run": "tri"}, "there is no run 'tri'"),
+        {"rank": 2},
+        {"host": "cellar"},
+        {"tail": -1},
+        {"run": "tri"},
     ],
 )
 def test_logs_that_cannot_be_meant_are_refused(
-    failed: Path, wanted: dict[str, Any], said: str
+    failed: Path, wanted: dict[str, Any], snapshot: SnapshotAssertion
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError) as caught:
         logs.command(**wanted)
+    assert str(caught.value) == snapshot
 
 
 def test_attach_ends_with_the_runs_own_status_and_cause(
-    failed: Path, capsys: pytest.CaptureFixture[str]
+    failed: Path, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
 ) -> None:
     status = attach.command()
 
     said = capsys.readouterr().out
     assert status == 1
     assert said.startswith("hello from 0\nbye from 0\nrun try failed\n")
-    assert "rank 1 on attic: killed by SIGKILL" in said
+    assert said == snapshot
     assert "next: look at dmesg" in said
 
 
@@ -366,15 +370,16 @@ def test_clean_removes_on_all_hosts_at_once() -> None:
 
 
 def test_clean_removes_a_run_that_is_named_and_no_other(
-    failed: Path, capsys: pytest.CaptureFixture[str]
+    failed: Path, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
 ) -> None:
     start(failed, SLEEPER, run="live")
     start(failed, "", run="done")
     until((failed / "jobs/done/end.json").exists, "its end")
 
     assert clean.command("try", yes=True) == 0
-    with pytest.raises(UsageError, match="run live is running"):
+    with pytest.raises(UsageError) as caught:
         clean.command("live", yes=True)
+    assert str(caught.value) == snapshot
 
     assert "run try, failed" in capsys.readouterr().out
     assert sorted(path.name for path in (failed / "jobs").glob("[!.]*")) == ["done", "live"]
@@ -390,7 +395,10 @@ YEARS_S = 10 * 365.0 * 86_400
 
 
 def test_a_controller_with_a_clock_in_the_future_takes_no_run_for_old(
-    failed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    failed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    snapshot: SnapshotAssertion,
 ) -> None:
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s + YEARS_S)
@@ -398,11 +406,14 @@ def test_a_controller_with_a_clock_in_the_future_takes_no_run_for_old(
     clean.command(yes=True)
 
     assert (failed / "jobs" / "try").exists()
-    assert "no run there is taken for old" in capsys.readouterr().err
+    assert capsys.readouterr().err == snapshot
 
 
 def test_a_host_with_a_clock_in_the_future_does_not_make_its_runs_old(
-    failed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    failed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    snapshot: SnapshotAssertion,
 ) -> None:
     # Ten years ago by the host's clock, which has jumped since; just now by the controller's.
     ended_s = time.time() - YEARS_S
@@ -413,7 +424,7 @@ def test_a_host_with_a_clock_in_the_future_does_not_make_its_runs_old(
     clean.command(yes=True)
 
     assert (failed / "jobs" / "try").exists()
-    assert "the clock of . is not the one here" in capsys.readouterr().err
+    assert capsys.readouterr().err == snapshot
 
 
 def test_an_old_run_is_old_by_the_clock_of_its_host(

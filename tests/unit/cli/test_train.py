@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli.commands.train import run_training, with_run_name
 from yoked.cli.flags import JobFlags
@@ -65,13 +66,13 @@ def test_a_run_that_is_left_to_itself_says_how_to_come_back() -> None:
     assert "next: yoked stop r" in said
 
 
-def test_people_get_verdict_evidence_and_next_command() -> None:
+def test_people_get_verdict_evidence_and_next_command(snapshot: SnapshotAssertion) -> None:
     status, said = run(TrainConfig(run="r"), Trainer())
 
     assert status == 0
     assert said.splitlines()[0] == "trained: run r, 20 steps, 10.2k tokens"
     assert "4.5000 nats" in said
-    assert "1.9000 bits per byte" in said
+    assert said == snapshot
     assert "46.1 MB a step" in said
     assert "next: yoked sample r" in said
 
@@ -85,14 +86,16 @@ def test_programs_get_the_promised_keys_in_one_object() -> None:
     assert payload["plot"].endswith("loss.png")
 
 
-def test_an_interrupted_run_says_how_to_go_on_and_ends_with_130() -> None:
+def test_an_interrupted_run_says_how_to_go_on_and_ends_with_130(
+    snapshot: SnapshotAssertion,
+) -> None:
     status, said = run(
         TrainConfig(run="r", runs_dir=Path("elsewhere")),
         Trainer(state="interrupted"),
     )
 
     assert status == 130
-    assert "next: yoked train --resume --run r --runs-dir elsewhere" in said
+    assert said == snapshot
 
 
 def test_a_plot_that_fails_does_not_fail_the_training() -> None:
@@ -130,11 +133,14 @@ def test_flags_without_effect_are_noted_on_stderr(capsys: pytest.CaptureFixture[
     assert "note: --sample-every" in capsys.readouterr().err
 
 
-def test_a_new_run_is_named_by_the_time_and_a_resumed_one_is_the_latest(tmp_path: Path) -> None:
+def test_a_new_run_is_named_by_the_time_and_a_resumed_one_is_the_latest(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     now = datetime(2026, 7, 1, 12, 30, 5, tzinfo=UTC)
     new = with_run_name(TrainConfig(runs_dir=tmp_path), now)
-    with pytest.raises(UsageError, match="no run"):
+    with pytest.raises(UsageError) as caught:
         with_run_name(TrainConfig(runs_dir=tmp_path, resume=True), now)
+    assert str(caught.value) == snapshot
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "run.json").write_text("{}")
 

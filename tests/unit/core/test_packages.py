@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.core import packages
 
@@ -33,8 +34,5 @@ def test_the_distribution_is_read_with_what_it_is_like() -> None:
     assert packages.read_distribution("") == ()
 
 
-def test_for_a_host_that_is_not_known_there_is_a_line_for_each() -> None:
-    assert packages.install_lines("python3") == (
-        "`sudo apt install python3` (Debian, Ubuntu), `sudo dnf install python3` (Fedora), "
-        "`sudo pacman -S python` (Arch)"
-    )
+def test_for_a_host_that_is_not_known_there_is_a_line_for_each(snapshot: SnapshotAssertion) -> None:
+    assert packages.install_lines("python3") == snapshot

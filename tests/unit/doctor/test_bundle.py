@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.doctor.bundle import Redactor, bundle, read_saved, write_bundle
 from yoked.errors import UsageError
@@ -175,42 +176,51 @@ def test_a_bundle_is_read_back_as_a_file_of_its_own_is(tmp_path: Path) -> None:
     assert read_saved(packed) == read_saved(plain) == {"hosts": []}
 
 
-def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_left_alone(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     file = tmp_path / "b.zip"
     file.write_text("by hand")
 
-    with pytest.raises(UsageError, match="left as it is"):
+    with pytest.raises(UsageError) as caught:
         write_bundle(file, {"report.txt": "fine"})
+    assert str(caught.value) == snapshot
     assert file.read_text() == "by hand"
 
 
-def test_a_bundle_that_cannot_be_written_is_wrong_usage(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be written"):
+def test_a_bundle_that_cannot_be_written_is_wrong_usage(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(UsageError) as caught:
         write_bundle(tmp_path / "nowhere" / "b.zip", {})
+    assert str(caught.value) == snapshot
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"findings": []}'])
-def test_what_is_no_examination_is_refused(tmp_path: Path, text: str) -> None:
+def test_what_is_no_examination_is_refused(
+    tmp_path: Path, text: str, snapshot: SnapshotAssertion
+) -> None:
     file = tmp_path / "e.json"
     file.write_text(text)
 
-    with pytest.raises(UsageError, match="no saved examination") as caught:
+    with pytest.raises(UsageError) as caught:
         read_saved(file)
+    assert str(caught.value) == snapshot
     assert "--bundle" in caught.value.fix[0]
 
 
-def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_zip_of_something_else_is_refused(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     file = tmp_path / "b.zip"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("holiday.txt", "sun")
 
-    with pytest.raises(UsageError, match="no saved examination"):
+    with pytest.raises(UsageError) as caught:
         read_saved(file)
+    assert str(caught.value) == snapshot
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(UsageError) as caught:
         read_saved(tmp_path / "e.json")
+    assert str(caught.value) == snapshot
 
 
 SECRET = "Zm9v/YmFyK2Jhei9xdXg9PQ"
@@ -252,18 +262,24 @@ def test_the_secret_of_a_launch_is_nowhere_in_a_bundle(tmp_path: Path) -> None:
     assert set(names) == {"examination.json", "findings.json", "report.txt", "yoked.toml"}
 
 
-def test_a_report_that_unpacks_to_more_than_any_says_is_refused(tmp_path: Path) -> None:
+def test_a_report_that_unpacks_to_more_than_any_says_is_refused(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     path = tmp_path / "bomb.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("examination.json", b" " * (65 << 20))
 
-    with pytest.raises(UsageError, match="no saved examination"):
+    with pytest.raises(UsageError) as caught:
         read_saved(path)
+    assert str(caught.value) == snapshot
 
 
-def test_a_report_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+def test_a_report_that_is_nested_without_end_is_refused(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     path = tmp_path / "deep.json"
     path.write_text("[" * 100_000)
 
-    with pytest.raises(UsageError, match="no saved examination"):
+    with pytest.raises(UsageError) as caught:
         read_saved(path)
+    assert str(caught.value) == snapshot

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 from tests.unit.doctor.builders import (
     ADDRESS,
     NAMES,
@@ -476,10 +477,12 @@ def test_only_ranks_of_yoked_are_ended_without_a_person(launch: str | None, left
         said("health/folders/state", {**SCRATCH, "path": "/home/ada"}),
     ],
 )
-def test_keys_and_folders_that_may_be_others_are_left_to_a_person(make: Make) -> None:
+def test_keys_and_folders_that_may_be_others_are_left_to_a_person(
+    make: Make, snapshot: SnapshotAssertion
+) -> None:
     seen = make()
 
     (repair,) = repairs(findings_of(seen), seen, sudo=True)
 
-    assert repair.left == "only a person can do it"
+    assert repair.left == snapshot
     assert not any("chown" in fix.command for fix in repair.fixes)

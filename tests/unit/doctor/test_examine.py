@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.doctor import dialling, proof, visits
 from yoked.doctor.examine import look
@@ -237,7 +238,7 @@ def test_no_host_at_all_is_an_examination_too() -> None:
     assert seen.world.ok is None
 
 
-def test_a_lost_dial_is_told_and_no_world_is_tried() -> None:
+def test_a_lost_dial_is_told_and_no_world_is_tried(snapshot: SnapshotAssertion) -> None:
     agents = fleet_of("alpha", "beta")
     agents["beta"] = FakeAgent("beta", lost=(ADDRESSES["alpha"],))
 
@@ -248,10 +249,10 @@ def test_a_lost_dial_is_told_and_no_world_is_tried() -> None:
     assert (first.ok, first.error, first.took_s) == (False, "ETIMEDOUT", 2.2)
     assert first.source_address == ADDRESSES["beta"]
     assert seen.world is not None
-    assert (seen.world.ok, seen.world.reason) == (None, "beta did not come through to alpha")
+    assert (seen.world.ok, seen.world.reason) == snapshot
 
 
-def test_small_passes_and_large_does_not() -> None:
+def test_small_passes_and_large_does_not(snapshot: SnapshotAssertion) -> None:
     agents = fleet_of("alpha", "beta")
     agents["alpha"] = FakeAgent("alpha", stuck=(ADDRESSES["beta"],))
 
@@ -259,7 +260,7 @@ def test_small_passes_and_large_does_not() -> None:
 
     (bulk,) = seen.between("alpha", "beta", ("bulk",))
     assert (bulk.ok, bulk.bulk_bytes) == (False, 0)
-    assert bulk.error_text == "it connected, then nothing came for 2 s"
+    assert bulk.error_text == snapshot
     assert all(each.ok for each in seen.between("alpha", "beta"))
 
 
@@ -298,7 +299,7 @@ def test_without_an_interface_in_the_file_the_likely_one_is_taken_where_traffic_
     assert {each.interface for each in seen.dials if each.chosen} == {"eth0"}
 
 
-def test_a_world_that_fails_has_the_last_words_of_its_ranks() -> None:
+def test_a_world_that_fails_has_the_last_words_of_its_ranks(snapshot: SnapshotAssertion) -> None:
     agents = fleet_of("alpha", "beta")
     agents["beta"] = FakeAgent("beta", says={"world": "RuntimeError: Connection reset by peer"})
 
@@ -306,10 +307,7 @@ def test_a_world_that_fails_has_the_last_words_of_its_ranks() -> None:
 
     assert seen.world is not None
     assert seen.world.ok is False
-    assert seen.world.said == {
-        "alpha": "it came through",
-        "beta": "RuntimeError: Connection reset by peer",
-    }
+    assert seen.world.said == snapshot
 
 
 def test_a_rank_whose_sums_fail_has_imported_torch() -> None:
@@ -325,7 +323,7 @@ def test_a_rank_whose_sums_fail_has_imported_torch() -> None:
     assert torch["imported"] is True
 
 
-def test_torch_that_does_not_load_is_told_of_its_host() -> None:
+def test_torch_that_does_not_load_is_told_of_its_host(snapshot: SnapshotAssertion) -> None:
     agents = fleet_of("alpha", "beta")
     agents["beta"] = FakeAgent("beta", says={"loading": "ImportError: libtorch_cpu.so"})
 
@@ -335,10 +333,10 @@ def test_torch_that_does_not_load_is_told_of_its_host() -> None:
     assert torch is not None
     assert (torch["imported"], torch["error"]) == (False, "ImportError: libtorch_cpu.so")
     assert seen.world is not None
-    assert (seen.world.ok, seen.world.reason) == (None, "Gloo could not be loaded on beta")
+    assert (seen.world.ok, seen.world.reason) == snapshot
 
 
-def test_a_host_without_torch_is_no_riddle() -> None:
+def test_a_host_without_torch_is_no_riddle(snapshot: SnapshotAssertion) -> None:
     agents = fleet_of("alpha", "beta")
     agents["beta"] = FakeAgent("beta", python=None)
 
@@ -346,9 +344,9 @@ def test_a_host_without_torch_is_no_riddle() -> None:
 
     torch = seen.host("beta").torch
     assert torch is not None
-    assert (torch["python"], torch["error"]) == (None, "no Python there has torch")
+    assert (torch["python"], torch["error"]) == snapshot
     assert seen.world is not None
-    assert seen.world.reason == "beta has no torch"
+    assert seen.world.reason == snapshot
 
 
 def test_a_host_that_falls_silent_is_not_taken_for_a_healthy_one() -> None:

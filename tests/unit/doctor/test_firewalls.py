@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 from tests.unit.doctor.builders import firewall
 
 from yoked.doctor.firewalls import (
@@ -193,10 +194,10 @@ def test_outgoing_traffic_is_opened_towards_the_peers() -> None:
         assert words in found[0].command
 
 
-def test_macos_opens_for_the_program_that_trains() -> None:
+def test_macos_opens_for_the_program_that_trains(snapshot: SnapshotAssertion) -> None:
     (fix,) = allow("mac", firewall("pf"), PEERS, program="/opt/my venv/bin/python")
 
-    assert "--add '/opt/my venv/bin/python'" in fix.command
+    assert fix.command == snapshot
     assert "--unblockapp" in fix.command
 
 

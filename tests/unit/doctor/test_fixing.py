@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.doctor.fixing import (
     Book,
@@ -130,17 +131,14 @@ def test_what_cannot_be_carried_out_is_left_with_the_reason(
     assert bool(repair.left) == bool(left)
 
 
-def test_a_warning_is_left_unless_its_check_is_named() -> None:
+def test_a_warning_is_left_unless_its_check_is_named(snapshot: SnapshotAssertion) -> None:
     asleep = replace(finding(Fix("attic", "true"), check="lid"), severity="warning")
     broken = finding(Fix("attic", "true"))
 
     of_all = repairs([broken, asleep], seen(), sudo=True)
     of_one = repairs([broken, asleep], seen(), sudo=True, only=("lid",))
 
-    assert [each.left for each in of_all] == [
-        "",
-        "a warning is mended when it is named: yoked doctor --fix --only lid",
-    ]
+    assert [each.left for each in of_all] == snapshot
     assert [(each.finding.check, each.left) for each in of_one] == [("lid", "")]
 
 
@@ -192,7 +190,9 @@ def test_a_line_that_fails_ends_its_repair_and_is_nothing_to_take_back(tmp_path:
     assert [done.command for done in book.standing(FLEET)] == ["a"]
 
 
-def test_a_host_that_falls_silent_may_have_done_it(tmp_path: Path) -> None:
+def test_a_host_that_falls_silent_may_have_done_it(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     book = Book(tmp_path / "fixes.jsonl")
 
     def silent(host: str, line: str, *, root: bool) -> Said:
@@ -200,9 +200,9 @@ def test_a_host_that_falls_silent_may_have_done_it(tmp_path: Path) -> None:
 
     carried = carry_out(Repair(finding(Fix("attic", "a", undo="-a"))), silent, book, FLEET)
 
-    assert carried.problem == "attic gave no answer"
+    assert carried.problem == snapshot
     (done,) = book.standing(FLEET)
-    assert take_back(done, silent, book) == "attic gave no answer"
+    assert take_back(done, silent, book) == snapshot
     assert book.standing(FLEET) == [done]
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
 
 from yoked.cli.main import main
@@ -108,12 +109,13 @@ def test_what_another_user_put_there_is_no_agreement(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_another_user_is_called_that(tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_called_that(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     file = write(tmp_path / "yoked.toml", python="./evil")
     os.chown(file, 12_345, -1)
 
-    with pytest.raises(FleetError, match="a file of the user 12345, names what yoked would run"):
+    with pytest.raises(FleetError) as caught:
         load_fleet(file)
+    assert str(caught.value) == snapshot
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"path": 7}', '{"values": {"a": 7}}', "\0"])
@@ -148,12 +150,15 @@ def test_values_reach_no_terminal_as_they_are(tmp_path: Path) -> None:
     assert all(each.isprintable() for each in caught.value.what.replace("\n", ""))
 
 
-def test_what_init_wrote_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_init_wrote_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "yoked.toml"
     file.write_text(f'[[host]]\nname = "."\npython = "{sys.executable}"\n')
-    with pytest.raises(FleetError, match="nobody has agreed"):
+    with pytest.raises(FleetError) as caught:
         load_fleet(file)
+    assert str(caught.value) == snapshot
     remember(read_fleet(file))
 
     assert main(["init", "--force"]) == 0

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import LabError
 from yoked.lab import cgroups
@@ -129,12 +130,13 @@ def test_no_share_is_no_quota(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [group_v1, group_v2])
 def test_too_small_a_share_names_the_smallest(
-    tmp_path: Path, make: Callable[[Path], HostGroup]
+    tmp_path: Path, make: Callable[[Path], HostGroup], snapshot: SnapshotAssertion
 ) -> None:
     group = make(tmp_path)
 
-    with pytest.raises(LabError, match=r"0\.05 of a core(.|\n)*smallest share is 0\.1"):
+    with pytest.raises(LabError) as caught:
         group.set_cpu(0.05)
+    assert str(caught.value) == snapshot
 
 
 def test_a_limit_of_memory_leaves_no_way_out_into_swap(tmp_path: Path) -> None:
@@ -168,24 +170,29 @@ def test_memory_is_limited_where_the_kernel_does_not_count_swap(tmp_path: Path) 
     assert not (group.folders[1] / "memory.memsw.limit_in_bytes").exists()
 
 
-def test_what_is_not_there_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_what_is_not_there_is_refused_with_the_reason(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     group = group_v2(tmp_path, cpu=False, memory=False)
 
     assert [name for name in CONTROLLERS if group.can(name)] == ["freezer"]
-    with pytest.raises(LabError, match=r"alpha: no share of the CPU.*\n?.*fix: said why"):
+    with pytest.raises(LabError) as caught:
         group.set_cpu(0.5)
-    with pytest.raises(LabError, match="alpha: no limit of memory"):
+    assert str(caught.value) == snapshot
+    with pytest.raises(LabError) as caught:
         group.set_memory(MIB)
+    assert str(caught.value) == snapshot
 
 
 def test_a_host_that_does_not_freeze_in_time_is_told_and_thawed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     monkeypatch.setattr(cgroups, "DEADLINE_S", 0.01)
     group = group_v2(tmp_path)
 
-    with pytest.raises(LabError, match="did not freeze"):
+    with pytest.raises(LabError) as caught:
         group.freeze()
+    assert str(caught.value) == snapshot
 
     assert (group.folders[0] / "cgroup.freeze").read_text() == "0"
 
@@ -209,7 +216,7 @@ def test_processes_of_all_groups_and_those_below_are_found_once(tmp_path: Path) 
 
 
 def test_a_user_who_was_given_nothing_is_told_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     tree = Hierarchy(tmp_path, 2, frozenset(), tmp_path / "session-2.scope")
     monkeypatch.setattr(cgroups, "_here", lambda: [tree])
@@ -218,18 +225,18 @@ def test_a_user_who_was_given_nothing_is_told_how_to_get_it(
 
     assert found.folders == ()
     (note,) = found.notes
-    assert "no share of the CPU" in note
-    assert "no limit of memory" in note
+    assert note == snapshot
     assert "no freezer" in note
-    assert "systemd-run --user --scope -p Delegate=yes" in note
 
 
-def test_a_machine_without_control_groups_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_control_groups_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
     monkeypatch.setattr(cgroups, "_here", list)
 
     found = Cgroups.find("1a2b", is_root=True)
 
-    assert "does not hand them out" in found.notes[0]
+    assert found.notes[0] == snapshot
     assert found.host("alpha").procs_files == []
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import UsageError
 from yoked.lab import topology, topology_load
@@ -235,10 +236,12 @@ def test_a_flaw_of_an_interface_is_told(table: str, said: str) -> None:
     assert "host 'alpha'" in error
 
 
-def test_a_short_cut_for_an_eth0_that_is_written_out_is_refused() -> None:
+def test_a_short_cut_for_an_eth0_that_is_written_out_is_refused(
+    snapshot: SnapshotAssertion,
+) -> None:
     error = error_of(ALPHA + 'rate = "1gbit"\n[[host.interface]]\nname = "eth0"')
 
-    assert "line 3, host 'alpha', rate: rate is for eth0, which has a table of its own" in error
+    assert error == snapshot
 
 
 def test_all_flaws_of_values_are_told_at_once() -> None:
@@ -247,17 +250,17 @@ def test_all_flaws_of_values_are_told_at_once() -> None:
     assert [f"line {number}" in error for number in (3, 4, 5)] == [True] * 3
 
 
-def test_more_than_32_hosts_are_refused() -> None:
+def test_more_than_32_hosts_are_refused(snapshot: SnapshotAssertion) -> None:
     tables = [f'[[host]]\nname = "h{n}"\n' for n in range(33)]
 
-    assert "there are 33 hosts; a lab has 1 to 32" in error_of("".join(tables))
+    assert error_of("".join(tables)) == snapshot
 
 
-def test_a_subnet_too_small_for_its_hosts_is_told() -> None:
+def test_a_subnet_too_small_for_its_hosts_is_told(snapshot: SnapshotAssertion) -> None:
     network = '[[network]]\nname = "lan"\nsubnet = "10.0.0.0/29"\n'
     tables = [f'[[host]]\nname = "h{n}"\n' for n in range(6)]
 
-    assert "host 'h5': no address of 10.0.0.0/29 is left" in error_of(network + "".join(tables))
+    assert error_of(network + "".join(tables)) == snapshot
 
 
 def test_a_path_is_read_and_names_the_topology(tmp_path: Path) -> None:
@@ -267,22 +270,24 @@ def test_a_path_is_read_and_names_the_topology(tmp_path: Path) -> None:
     assert topology_load.load(str(file)).name == "my-home"
 
 
-def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read: No such file"):
+def test_a_path_that_is_not_there_is_told(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(UsageError) as caught:
         topology_load.load(str(tmp_path / "home.toml"))
+    assert str(caught.value) == snapshot
 
 
-def test_an_unknown_name_lists_the_shipped_and_the_nearest() -> None:
+def test_an_unknown_name_lists_the_shipped_and_the_nearest(snapshot: SnapshotAssertion) -> None:
     with pytest.raises(UsageError) as caught:
         topology_load.load("two-host-1gbe")
 
-    assert "did you mean 'two-hosts-1gbe'?" in str(caught.value)
+    assert str(caught.value) == snapshot
     assert "vpn-and-docker" in str(caught.value)
 
 
-def test_an_unknown_host_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="did you mean 'alpha'"):
+def test_an_unknown_host_names_the_nearest(snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(UsageError) as caught:
         topology_load.load("two-hosts-1gbe").host("alhpa")
+    assert str(caught.value) == snapshot
 
 
 def test_a_topology_cannot_be_changed_by_accident() -> None:

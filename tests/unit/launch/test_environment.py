@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
 
 from yoked.agent.files import sha256_of
@@ -267,7 +268,7 @@ def test_two_installations_at_once_do_not_mix(agent: AgentClient, base: FakeBase
     try:
         with (
             Here(host="attic").connect() as other,
-            pytest.raises(HostError, match="another `yoked install` is at work"),
+            raises_fault("install-running"),
         ):
             install(other, base)
     finally:
@@ -287,27 +288,36 @@ def wait_for(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "able", "said", "fix"),
+    ("version", "able", "fix"),
     [
-        ([3, 9], True, r"is 3\.9", "uv python install"),
-        ([3, 99], True, r"is 3\.99", "uv python install"),
-        ([3, 12], False, r"3\.12 cannot make virtual environments", "apt install python3.12-venv"),
+        ([3, 9], True, "uv python install"),
+        ([3, 99], True, "uv python install"),
+        ([3, 12], False, "apt install python3.12-venv"),
     ],
 )
 def test_a_python_that_will_not_do_is_named(
-    agent: AgentClient, tmp_path: Path, version: list[int], able: bool, said: str, fix: str
+    agent: AgentClient,
+    tmp_path: Path,
+    version: list[int],
+    able: bool,
+    fix: str,
+    snapshot: SnapshotAssertion,
 ) -> None:
-    with pytest.raises(HostError, match=said) as problem:
+    with pytest.raises(HostError) as problem:
         install(agent, fake_base(tmp_path / "bad", version=version, able=able))
+    assert str(problem.value) == snapshot
 
     assert fix in problem.value.fix[0]
 
 
-def test_a_python_that_is_named_but_not_there_is_said(agent: AgentClient) -> None:
+def test_a_python_that_is_named_but_not_there_is_said(
+    agent: AgentClient, snapshot: SnapshotAssertion
+) -> None:
     wishes = Wishes(WANTED, python="/no/such/python")
 
-    with pytest.raises(HostError, match="/no/such/python is not there"):
+    with pytest.raises(HostError) as caught:
         install_environment(agent, Host("attic"), wishes, lambda line: None)
+    assert str(caught.value) == snapshot
 
 
 def test_a_host_with_a_python_of_its_own_is_only_looked_at(
@@ -360,7 +370,9 @@ def test_a_named_interpreter_that_is_gone_is_said(agent: AgentClient) -> None:
         check_environment(agent, host, WANTED)
 
 
-def test_hosts_must_agree_on_torch_but_not_on_its_build(agent: AgentClient, tmp_path: Path) -> None:
+def test_hosts_must_agree_on_torch_but_not_on_its_build(
+    agent: AgentClient, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     bases = {name: fake_base(tmp_path / name) for name in ("desk", "attic", "old", "bare")}
     for name, version in (("desk", "2.13.0+cu130"), ("attic", "2.13.0+cpu"), ("old", "2.12.1")):
         bases[name].has(torch=version)
@@ -373,12 +385,12 @@ def test_hosts_must_agree_on_torch_but_not_on_its_build(agent: AgentClient, tmp_
     assert [problem.host for problem in problems] == ["old", "bare"]
     assert "torch is 2.12.1 on old" in problems[0].what
     assert "2.13.0+cu130 on desk" in problems[0].what
-    assert "has no torch" in problems[1].what
+    assert problems[1].what == snapshot
     assert problems[1].fix[0] == "yoked install --host bare"
 
 
 def test_a_named_interpreter_without_torch_is_left_to_the_person(
-    agent: AgentClient, tmp_path: Path
+    agent: AgentClient, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     bases = [fake_base(tmp_path / name) for name in ("desk", "attic")]
     bases[0].has(torch="2.13.0+cpu")
@@ -389,9 +401,7 @@ def test_a_named_interpreter_without_torch_is_left_to_the_person(
         [(host, agent, str(base.python)) for host, base in zip(hosts, bases, strict=True)]
     )
 
-    assert [problem.fix[0] for problem in problems] == [
-        "~/venv/bin/python -m pip install torch==2.13.0    on attic"
-    ]
+    assert [problem.fix[0] for problem in problems] == snapshot
 
 
 def test_versions_of_a_real_interpreter_are_those_of_its_metadata(agent: AgentClient) -> None:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import JobError
 from yoked.launch import here
@@ -31,7 +32,7 @@ def test_the_folder_of_jobs_is_ours_alone_whatever_the_umask(state: Path) -> Non
 
 
 def test_a_start_that_does_not_end_is_waited_for_and_named(
-    state: Path, monkeypatch: pytest.MonkeyPatch
+    state: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     monkeypatch.setattr(here, "_START_WITHIN_S", 0.2)
     with here.one_at_a_time():
@@ -39,15 +40,17 @@ def test_a_start_that_does_not_end_is_waited_for_and_named(
 
     with (state / "jobs" / ".starting").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(JobError, match="another run has been starting"), here.one_at_a_time():
+        with pytest.raises(JobError) as caught, here.one_at_a_time():
             pass
+        assert str(caught.value) == snapshot
 
 
 def test_a_state_that_cannot_be_written_is_named_with_the_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("YOKED_STATE", str(tmp_path / "file" / "state"))
 
-    with pytest.raises(JobError, match="YOKED_STATE=FOLDER"), here.one_at_a_time():
+    with pytest.raises(JobError) as caught, here.one_at_a_time():
         pass
+    assert str(caught.value) == snapshot

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
 
 from yoked.errors import CheckpointError, HostError, UsageError
@@ -242,28 +243,30 @@ def test_a_checkpoint_of_nanochat_comes_where_there_is_no_other(
 
 
 def test_a_file_that_is_replaced_while_it_comes_is_not_taken(
-    agent: AgentClient, there: Path, tmp_path: Path
+    agent: AgentClient, there: Path, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     here = tmp_path / "here"
     newest = newest_checkpoint(agent, str(there))
     (there / MODEL / model_name(100)).write_text("new")
 
-    with pytest.raises(CheckpointError, match=r"model_000100\.pt is not what its manifest says"):
+    with pytest.raises(CheckpointError) as caught:
         mirror_run(agent, str(there), here, wanted=newest.__contains__, digests=newest)
+    assert str(caught.value) == snapshot
 
     assert not (here / MODEL / model_name(100)).exists()
     assert not (here / MODEL / manifest_name(100)).exists()
 
 
 def test_a_checkpoint_that_was_removed_meanwhile_is_told(
-    agent: AgentClient, there: Path, tmp_path: Path
+    agent: AgentClient, there: Path, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     newest = newest_checkpoint(agent, str(there))
     for name in (manifest_name(100), model_name(100)):
         (there / MODEL / name).unlink()
 
-    with pytest.raises(CheckpointError, match="was removed meanwhile"):
+    with pytest.raises(CheckpointError) as caught:
         mirror_run(agent, str(there), tmp_path / "here", wanted=newest.__contains__, digests=newest)
+    assert str(caught.value) == snapshot
 
 
 def test_a_run_without_a_checkpoint_has_none_to_bring(agent: AgentClient, tmp_path: Path) -> None:
@@ -293,7 +296,7 @@ def test_a_json_file_that_is_missing_is_none(agent: AgentClient, there: Path) ->
 
 
 def test_a_run_is_not_brought_into_the_folder_of_another(
-    agent: AgentClient, there: Path, tmp_path: Path
+    agent: AgentClient, there: Path, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     here = tmp_path / "here"
     here.mkdir()
@@ -301,22 +304,24 @@ def test_a_run_is_not_brought_into_the_folder_of_another(
     (here / "events.jsonl").write_text('{"time_s": 1, "event": "start"}\n')
     (here / "metrics.jsonl").write_text('{"step": 7}\n')
 
-    with pytest.raises(UsageError, match="is another run of that name") as refused:
+    with pytest.raises(UsageError) as refused:
         mirror_run(agent, str(there), here)
+    assert str(refused.value) == snapshot
 
-    assert refused.value.fix == (f"move it away: mv {here} {here}.other",)
+    assert refused.value.fix == snapshot
     assert (here / "metrics.jsonl").read_text() == '{"step": 7}\n'
 
 
 def test_a_run_is_not_brought_into_a_folder_with_a_persons_own_files(
-    agent: AgentClient, there: Path, tmp_path: Path
+    agent: AgentClient, there: Path, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     here = tmp_path / "here"
     (here / "launch-notes").mkdir(parents=True)
     (here / ".run.json.unfinished").write_text("mine")
 
-    with pytest.raises(UsageError, match="is no run and not empty"):
+    with pytest.raises(UsageError) as caught:
         mirror_run(agent, str(there), here)
+    assert str(caught.value) == snapshot
 
     assert files(here) == {".run.json.unfinished": "mine"}
 
@@ -401,19 +406,19 @@ def test_a_file_that_no_run_has_stays_where_it_is_and_that_is_said(
 
     assert list(tmp_path.rglob("*")) == [tmp_path / "here", tmp_path / "here/metrics.jsonl"]
     assert len(said) == 1
-    assert said[0].startswith("1 file of the run stays on attic: ")
+    assert said[0].startswith("1 file ")
+    assert "attic" in said[0]
     assert ascii(name)[:40] in said[0]
     assert said[0].isprintable()
 
 
-def test_many_strange_files_are_said_in_one_line(tmp_path: Path) -> None:
+def test_many_strange_files_are_said_in_one_line(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     said = bring(Host({f".git/{number}": 4 for number in range(50)}), tmp_path / "here")
 
     (line,) = said
-    assert line == (
-        "50 files of the run stay on attic: '.git/0' (no file of a run), '.git/1' (no file of a "
-        "run), '.git/2' (no file of a run) and 47 more"
-    )
+    assert line == snapshot
 
 
 @pytest.mark.parametrize("name", ["tokenizer.pkl", "token_bytes.pt"])
@@ -427,7 +432,9 @@ def test_a_pickle_of_the_tokenizer_never_comes(tmp_path: Path, name: str) -> Non
     assert said == []
 
 
-def test_of_names_that_differ_by_case_alone_the_first_comes(tmp_path: Path) -> None:
+def test_of_names_that_differ_by_case_alone_the_first_comes(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     host = Host(
         {
             "checkpoints/base_checkpoints/d4/model_000001.pt": 4,
@@ -443,14 +450,13 @@ def test_of_names_that_differ_by_case_alone_the_first_comes(tmp_path: Path) -> N
         "checkpoints/base_checkpoints/d4/model_000001.pt",
         "logs/attic.0.log",
     ]
-    assert said[0].startswith("2 files of the run stay on attic: ")
-    assert "differs from another by case alone" in said[0]
+    assert said[0] == snapshot
 
 
 @pytest.mark.parametrize("stands", ["folder", "link", "link above"])
 @pytest.mark.parametrize("name", ["logs/attic.0.log", "logs/attic.1.log"])
 def test_nothing_is_written_over_a_folder_or_through_a_link(
-    tmp_path: Path, stands: str, name: str
+    tmp_path: Path, stands: str, name: str, snapshot: SnapshotAssertion
 ) -> None:
     here, other = tmp_path / "here", tmp_path / "other"
     other.mkdir()
@@ -470,18 +476,18 @@ def test_nothing_is_written_over_a_folder_or_through_a_link(
     said = bring(Host({name: 8}, b"mineevil"), here)
 
     assert set(files(other).values()) == {"mine"}
-    assert said[0].startswith("1 file of the run stays on attic: ")
-    assert "a folder or a link is in its place here" in said[0]
+    assert said[0] == snapshot
 
 
 def test_a_checkpoint_whose_place_here_is_taken_is_an_error(
-    agent: AgentClient, there: Path, tmp_path: Path
+    agent: AgentClient, there: Path, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     (tmp_path / "here" / MODEL / model_name(100)).mkdir(parents=True)
     (tmp_path / "here" / MARK).touch()
 
-    with pytest.raises(CheckpointError, match=r"model_000100\.pt.*a folder or a link is in its"):
+    with pytest.raises(CheckpointError) as caught:
         fetch(agent, there, tmp_path / "here")
+    assert str(caught.value) == snapshot
 
 
 def test_a_link_that_waits_for_an_unfinished_file_is_not_followed(tmp_path: Path) -> None:
@@ -552,9 +558,12 @@ def test_a_json_file_without_end_is_not_read_to_its_end(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b"[" * 100_000])
-def test_a_json_file_that_is_no_object_is_a_hosts_error(content: bytes) -> None:
-    with pytest.raises(HostError, match=r"result\.json on attic is no JSON object"):
-        fetch_json(Host({}, content), "/x/result.json")  # type: ignore[arg-type]
+def test_a_json_file_that_is_no_object_is_a_hosts_error(
+    content: bytes, snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(HostError) as caught:
+        fetch_json(Host({}, content), "/x/result.json")
+    assert str(caught.value) == snapshot  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("key", ["sequence", "token", "files", "name", "size_bytes", "sha256"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import UsageError
 from yoked.launch.program import read_program
@@ -43,28 +44,32 @@ def test_a_module_may_be_in_the_folder_or_installed(folder: Path, module: str) -
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    "words",
     [
-        ([], "no program is named"),
-        (["-m"], "needs the name of a module"),
-        (["--ranks"], "--ranks is no program"),
-        (["trian.py"], r"there is no script .*trian\.py(.|\n)*did you mean .*train\.py"),
-        (["broken.py"], r"broken\.py:1: (.|\n)*def f\(:"),
-        (["-m", "scripts.wrong"], r"wrong\.py:1"),
-        (["-m", "scripts.base_trian"], r"there is no module scripts\.base_trian"),
-        (["-m", "no_such_module_anywhere"], "there is no module no_such_module_anywhere"),
+        [],
+        ["-m"],
+        ["--ranks"],
+        ["trian.py"],
+        ["broken.py"],
+        ["-m", "scripts.wrong"],
+        ["-m", "scripts.base_trian"],
+        ["-m", "no_such_module_anywhere"],
     ],
 )
-def test_what_no_host_could_run_is_refused(folder: Path, words: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_no_host_could_run_is_refused(
+    folder: Path, words: list[str], snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(UsageError) as caught:
         read_program(words, folder)
+    assert str(caught.value) == snapshot
 
 
 def test_a_script_outside_of_the_folder_says_where_to_start_it(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, snapshot: SnapshotAssertion
 ) -> None:
     other = tmp_path_factory.mktemp("other") / "far.py"
     other.write_text("")
 
-    with pytest.raises(UsageError, match=rf"outside of(.|\n)*cd {other.parent}"):
+    with pytest.raises(UsageError) as caught:
         read_program([str(other)], folder)
+    assert str(caught.value) == snapshot

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
 
 from yoked.errors import YokedError
@@ -48,12 +49,15 @@ def test_another_interface_is_another_fleet(measurement: Measurement) -> None:
     assert load_newest(wireless) is None
 
 
-def test_a_damaged_file_is_named_with_what_to_do(measurement: Measurement) -> None:
+def test_a_damaged_file_is_named_with_what_to_do(
+    measurement: Measurement, snapshot: SnapshotAssertion
+) -> None:
     path = save(FLEET, measurement)
     path.write_text(path.read_text()[:100])
 
-    with pytest.raises(YokedError, match="is not JSON") as caught:
+    with pytest.raises(YokedError) as caught:
         load_newest(FLEET)
+    assert str(caught.value) == snapshot
 
     assert str(path) in caught.value.what
     assert caught.value.fix[0].startswith("yoked probe")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import PeerError
 from yoked.ranks.exchange import (
@@ -89,9 +90,10 @@ def test_any_bytes_give_what_was_asked_for_or_an_error_that_names_the_rank(words
         b"\xff",
     ],
 )
-def test_what_is_no_json_is_refused(words: bytes) -> None:
-    with pytest.raises(PeerError, match="rank 1 tells all ranks what cannot be read"):
+def test_what_is_no_json_is_refused(words: bytes, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(PeerError) as caught:
         decode(words, 1, as_it_is)
+    assert str(caught.value) == snapshot
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.records.answers import understood
 from yoked.records.words import OddError
@@ -47,6 +48,9 @@ def test_a_macs_python_is_understood() -> None:
         ("gpu", "yes"),
     ],
 )
-def test_a_hosts_word_that_is_none_of_pips_is_refused(field: str, value: Any) -> None:
-    with pytest.raises(OddError, match=f"environment_base.{field}"):
+def test_a_hosts_word_that_is_none_of_pips_is_refused(
+    field: str, value: Any, snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(OddError) as caught:
         understood("environment_base", {**BASE, field: value}, [])
+    assert str(caught.value) == snapshot

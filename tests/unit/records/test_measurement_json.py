@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 from tests.unit.probe.made_up import SHAPE, two_hosts
 
 from yoked.errors import YokedError
-from yoked.records.measurement_json import VERSION, measurement_from_json, measurement_to_json
+from yoked.records.measurement_json import measurement_from_json, measurement_to_json
 
 NUMBERS = st.floats(-(2.0**64), 2.0**64)
 
@@ -70,15 +71,17 @@ def test_a_field_of_another_kind_is_named(path: list[Any], value: Any, said: str
     assert "yoked probe" in caught.value.fix[0]
 
 
-def test_a_missing_field_is_named() -> None:
+def test_a_missing_field_is_named(snapshot: SnapshotAssertion) -> None:
     content = json.loads(measurement_to_json(two_hosts()))
     del content["step_costs"][1]["muon_s"]
 
-    with pytest.raises(YokedError, match=r"step_costs\[1\]\.muon_s missing"):
+    with pytest.raises(YokedError) as caught:
         measurement_from_json(json.dumps(content))
+    assert str(caught.value) == snapshot
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 99}'])
-def test_another_version_or_another_file_is_refused(text: str) -> None:
-    with pytest.raises(YokedError, match=rf"not JSON|reads version {VERSION}"):
+def test_another_version_or_another_file_is_refused(text: str, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(YokedError) as caught:
         measurement_from_json(text)
+    assert str(caught.value) == snapshot

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
+from tests.failures import raises_fault
 
 from yoked.agent.calls import HANDLERS
-from yoked.errors import HostError
 from yoked.fleet.discover import listening
 from yoked.remote.answers import PARTS, RESULTS, part_misfit, result_misfit
 from yoked.remote.client import host_wrote
@@ -54,8 +55,8 @@ def test_every_target_that_was_dialled_has_its_answer() -> None:
     assert why == "it has 0 items, not 2"
 
 
-def test_a_call_without_parts_gets_none() -> None:
-    assert part_misfit("facts", {}) == "it comes in parts"
+def test_a_call_without_parts_gets_none(snapshot: SnapshotAssertion) -> None:
+    assert part_misfit("facts", {}) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_a_call_without_parts_gets_none() -> None:
 )
 def test_what_a_hosts_program_wrote_in_another_form_names_the_host(use: Any) -> None:
     with (
-        pytest.raises(HostError, match="attic: its result is not in the form"),
+        raises_fault("odd-content"),
         host_wrote("attic", "its result"),
     ):
         use()

@@ -128,33 +128,31 @@ def test_a_second_answer_and_one_to_a_call_that_was_given_up_are_passed_over(
 def test_a_call_does_not_wait_on_while_parts_come(tmp_path: Path) -> None:
     with (
         host_that_says(tmp_path, line(id=1, part=1) * 5) as client,
-        pytest.raises(HostError, match="it comes in parts"),
+        raises_fault("odd-answer"),
     ):
         client.call("facts", timeout_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize(
-    ("call", "result", "why"),
+    ("call", "result"),
     [
-        ("facts", "none", "facts is not what"),
-        ("facts", {}, "facts.machine is not what"),
-        ("job_list", {}, "job_list is not what"),
-        ("blobs_missing", {"a": -1}, "it.a is -1"),
-        ("blob_append", "8", "it is '8'"),
-        ("folder_put", ["/etc"], "it is "),
-        ("run", {"exit_status": "0; rm"}, "exit_status is '0; rm'"),
-        ("file_list", [["a", 1]], r"it\[0\] is no list of 3"),
-        ("interfaces", [{"name": "lo", "kind": "loopback"}], "interfaces.mtu_bytes is not what"),
-        ("job_go", {"host_program": 10**30}, "host_program is 1000"),
-        ("job_go", {"host_program": "\x1b]0;title\x07"}, r"host_program is '\\x1b]0;title"),
+        ("facts", "none"),
+        ("facts", {}),
+        ("job_list", {}),
+        ("blobs_missing", {"a": -1}),
+        ("blob_append", "8"),
+        ("folder_put", ["/etc"]),
+        ("run", {"exit_status": "0; rm"}),
+        ("file_list", [["a", 1]]),
+        ("interfaces", [{"name": "lo", "kind": "loopback"}]),
+        ("job_go", {"host_program": 10**30}),
+        ("job_go", {"host_program": "\x1b]0;title\x07"}),
     ],
 )
-def test_a_result_of_another_form_names_the_host(
-    tmp_path: Path, call: str, result: Any, why: str
-) -> None:
+def test_a_result_of_another_form_names_the_host(tmp_path: Path, call: str, result: Any) -> None:
     with (
         host_that_says(tmp_path, line(id=1, result=result)) as client,
-        pytest.raises(HostError, match=f"attic: its agent's answer to '{call}'.*{why}"),
+        raises_fault("odd-answer"),
     ):
         client.call(call, timeout_s=PATIENCE_S)
 
@@ -172,7 +170,7 @@ def test_a_result_of_another_form_names_the_host(
 def test_a_part_of_another_form_names_the_host(tmp_path: Path, part: Any) -> None:
     with (
         host_that_says(tmp_path, line(id=1, part=part)) as client,
-        pytest.raises(HostError, match="attic: its agent's answer to 'job_logs'"),
+        raises_fault("odd-answer"),
     ):
         list(client.stream("job_logs", timeout_s=PATIENCE_S))
 

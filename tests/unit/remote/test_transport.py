@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import HostError, UsageError
 from yoked.remote.client import AgentClient
@@ -84,32 +85,38 @@ def test_what_a_login_shell_prints_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    "script",
     [
-        ("exit 127", "no such Python"),
-        ("echo 'disk quota exceeded' >&2; exit 1", "status 1: disk quota exceeded"),
-        ("exit 0", "said nothing"),
+        "exit 127",
+        "echo 'disk quota exceeded' >&2; exit 1",
+        "exit 0",
     ],
 )
-def test_a_python_that_is_none_is_named(tmp_path: Path, script: str, said: str) -> None:
-    with pytest.raises(HostError, match=said):
+def test_a_python_that_is_none_is_named(
+    tmp_path: Path, script: str, snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(HostError) as caught:
         Here(host="attic", python=fake_python(tmp_path, script)).connect()
+    assert str(caught.value) == snapshot
 
 
 @pytest.mark.parametrize("version", ["2.7", "3.8"])
 def test_an_old_python_says_that_it_is(version: str) -> None:
     python = find_python(version)
 
-    with pytest.raises(HostError, match=rf"Python {version} at .* is older than 3\.9"):
+    with pytest.raises(HostError) as caught:
         Here(host="attic", python=python).connect()
+    assert f" {version} " in caught.value.what
+    assert str(python) in caught.value.what
 
 
-def test_a_program_that_is_not_there_is_named() -> None:
-    with pytest.raises(HostError, match="/no/such/python cannot be started"):
+def test_a_program_that_is_not_there_is_named(snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(HostError) as caught:
         Here(python="/no/such/python").connect()
+    assert str(caught.value) == snapshot
 
 
-def test_calls_that_wait_end_when_the_way_does(tmp_path: Path) -> None:
+def test_calls_that_wait_end_when_the_way_does(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     python = fake_python(tmp_path, f'echo "cable cut" >&2; exec {sys.executable} "$@"')
     agent = Here(host="attic", python=python).connect()
     threading.Timer(0.2, agent._process.kill).start()
@@ -118,8 +125,9 @@ def test_calls_that_wait_end_when_the_way_does(tmp_path: Path) -> None:
         while True:
             agent.call("facts")
 
-    with agent, pytest.raises(HostError, match="attic"):
+    with agent, pytest.raises(HostError) as caught:
         call_on()
+    assert str(caught.value) == snapshot
 
 
 def test_a_client_can_be_closed_while_a_host_takes_nothing() -> None:
@@ -197,9 +205,12 @@ def test_sshs_own_reason_is_shown_with_what_it_means(said: str, meaning: str, fi
 
 
 @pytest.mark.parametrize("python", ["python3; rm -rf ~", "a b", "$(id)", "'x'", ""])
-def test_a_python_that_a_shell_would_read_otherwise_is_refused(python: str) -> None:
-    with pytest.raises(UsageError, match="plain path"):
+def test_a_python_that_a_shell_would_read_otherwise_is_refused(
+    python: str, snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(UsageError) as caught:
         python_word(python)
+    assert str(caught.value) == snapshot
 
 
 def test_nobody_is_asked_at_a_terminal_and_the_persons_configuration_counts() -> None:
@@ -292,9 +303,10 @@ def test_the_way_to_a_shared_connection_is_short_wherever_temporary_files_are(
     assert control_folder() == Path("/tmp") / f"yoked-{os.getuid()}"
 
 
-def test_a_host_that_nobody_knows_is_named_by_ssh_itself() -> None:
+def test_a_host_that_nobody_knows_is_named_by_ssh_itself(snapshot: SnapshotAssertion) -> None:
     if shutil.which("ssh") is None:
         pytest.skip("there is no ssh here")
 
-    with pytest.raises(HostError, match=r"no-such-host\.invalid"):
+    with pytest.raises(HostError) as caught:
         OpenSsh("no-such-host.invalid").connect()
+    assert str(caught.value) == snapshot

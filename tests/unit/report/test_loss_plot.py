@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
 
 from yoked.errors import YokedError
@@ -93,12 +94,15 @@ def test_a_run_without_evaluations_or_facts_is_drawn_all_the_same(tmp_path: Path
     assert "bits per byte" not in svg.read_text()
 
 
-def test_a_run_without_a_step_says_that_there_is_nothing_to_draw(tmp_path: Path) -> None:
+def test_a_run_without_a_step_says_that_there_is_nothing_to_draw(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     with raises_fault("no-metrics"):
         plot_loss(tmp_path)
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(YokedError, match="no step yet"):
+    with pytest.raises(YokedError) as caught:
         plot_loss(tmp_path)
+    assert str(caught.value) == snapshot
 
 
 @given(

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli.commands.probe import ModelFlags
 from yoked.errors import UsageError
@@ -92,12 +93,14 @@ def test_shares_imply_the_number_of_ranks() -> None:
     assert TrainConfig().local_ranks == 1
 
 
-def test_ranks_that_torchrun_contradicts_are_refused() -> None:
+def test_ranks_that_torchrun_contradicts_are_refused(snapshot: SnapshotAssertion) -> None:
     TrainConfig(ranks=2, shares="3:1").check_world(2)
-    with pytest.raises(UsageError, match="torchrun started 4"):
+    with pytest.raises(UsageError) as caught:
         TrainConfig(ranks=2).check_world(4)
-    with pytest.raises(UsageError, match="names 2 ranks, but the run has 3"):
+    assert str(caught.value) == snapshot
+    with pytest.raises(UsageError) as caught:
         TrainConfig(shares="3:1").check_world(3)
+    assert str(caught.value) == snapshot
 
 
 def test_flags_without_effect_are_noted_only_when_switched_on() -> None:
@@ -116,15 +119,19 @@ def test_a_configuration_travels_as_plain_data(tmp_path: Path) -> None:
     assert TrainConfig.from_file(file) == config
 
 
-def test_a_configuration_of_another_version_is_refused() -> None:
-    with pytest.raises(UsageError, match="it has warp_drive"):
+def test_a_configuration_of_another_version_is_refused(snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(UsageError) as caught:
         TrainConfig.from_dict({"warp_drive": 9})
+    assert str(caught.value) == snapshot
 
 
-def test_a_file_that_is_no_configuration_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_no_configuration_is_named(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     (tmp_path / "config.json").write_text('{"depth": ')
-    with pytest.raises(UsageError, match=r"config\.json is not a configuration"):
+    with pytest.raises(UsageError) as caught:
         TrainConfig.from_file(tmp_path / "config.json")
+    assert str(caught.value) == snapshot
 
 
 def test_a_resumed_run_takes_over_what_is_not_given_anew() -> None:

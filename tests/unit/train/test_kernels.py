@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 from torch import Tensor
 
 from yoked.train import kernels
@@ -395,10 +396,15 @@ def test_another_source_is_compiled_anew(fresh_load, monkeypatch, tmp_path, comp
     assert fresh_load().reason.startswith("compiled now")
 
 
-def test_a_host_without_a_compiler_is_told_so(fresh_load, monkeypatch, tmp_path):
+def test_a_host_without_a_compiler_is_told_so(
+    fresh_load, monkeypatch, tmp_path, snapshot: SnapshotAssertion
+):
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert fresh_load() == kernels.Kernels(None, "no C compiler (cc, gcc or clang) on this host")
+    state = fresh_load()
+
+    assert not state.available
+    assert state.reason == snapshot
 
 
 @pytest.mark.parametrize("name", ["", " ", "no-such-compiler"])
@@ -429,7 +435,7 @@ def test_a_compiler_that_fails_leaves_pytorch_and_the_reason(
     state = fresh_load()
 
     assert not state.available
-    assert state.reason.startswith("odd-cc could not build them: ")
+    assert state.reason.startswith("odd-cc ")
     assert expected in state.reason
 
 

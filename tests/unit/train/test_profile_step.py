@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.core.schema import decode
 from yoked.costmodel.model_shape import ModelShape
@@ -176,6 +177,7 @@ def test_what_has_no_phase_counts_as_adamw() -> None:
     assert (times.batch_s, times.total_s) == (6.0, 16.5)
 
 
-def test_a_model_that_cannot_be_is_refused() -> None:
-    with pytest.raises(UsageError, match="wide"):
+def test_a_model_that_cannot_be_is_refused(snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(UsageError) as caught:
         profile_step.profile(["--depth=1", "--aspect-ratio=8", "--head-dim=8"])
+    assert str(caught.value) == snapshot

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import DataError, UsageError
 from yoked.train.__main__ import main, parse
@@ -68,9 +69,10 @@ def test_every_flag_of_nanochat_is_known() -> None:
     assert (config.run, config.device_type, config.num_iterations) == ("dummy", "auto", None)
 
 
-def test_an_unknown_flag_gets_the_nearest() -> None:
-    with pytest.raises(UsageError, match="--depth"):
+def test_an_unknown_flag_gets_the_nearest(snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(UsageError) as caught:
         parse(["--dpth", "4"])
+    assert str(caught.value) == snapshot
 
 
 def test_a_configuration_file_says_it_all(tmp_path: Path) -> None:
@@ -171,9 +173,12 @@ def test_under_plain_torchrun_each_rank_names_itself_but_usage_is_said_once(
 
 
 def test_an_interrupted_rank_ends_with_130_unless_the_launcher_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    snapshot: SnapshotAssertion,
 ) -> None:
     assert main([], train=stop) == 130
-    assert "-m yoked.train -- --resume --run r --runs-dir runs" in capsys.readouterr().err
+    assert capsys.readouterr().err == snapshot
     monkeypatch.setenv("YOKED_LAUNCH_DIR", str(tmp_path))
     assert main([], train=stop) == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import DataError
 from yoked.train.comm.communicator import Communicator
@@ -32,14 +33,17 @@ class WithOtherRows(Communicator):
         return [read(value), read(other)]
 
 
-def test_hosts_whose_rows_differ_do_not_start_together(tmp_path: Path) -> None:
+def test_hosts_whose_rows_differ_do_not_start_together(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     (tmp_path / "farm.txt").write_text("the oxen pull\n" * 500)
     config = dataclasses.replace(
         TrainConfig(), data=str(tmp_path / "farm.txt"), vocab_size=280, max_seq_len=16
     )
 
-    with pytest.raises(DataError, match="attic holds other data for"):
+    with pytest.raises(DataError) as caught:
         load_data(config, 16, WithOtherRows(), RankInfo(0, 0, 1, 1), NullProgress())
+    assert str(caught.value) == snapshot
 
 
 def test_a_run_keeps_what_it_decided_on_the_same_hosts_and_decides_anew_on_others() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 from torch import Tensor
 
 from yoked.errors import DivergedError
@@ -42,22 +43,23 @@ def test_ranks_that_hold_the_same_go_on(on_ranks: OnRanks) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "named"),
+    "values",
     [
-        ((2.0, 2.0, 3.0), "rank 2 holds other weights than the others"),
-        ((3.0, 2.0, 2.0), "rank 0 holds other weights than the others"),
-        ((1.0, 2.0), "rank 1 holds other weights than the other,"),
-        ((2.0, 2.0, 2.0, 5.0, 6.0), "ranks 3, 4 hold other weights than the others"),
+        (2.0, 2.0, 3.0),
+        (3.0, 2.0, 2.0),
+        (1.0, 2.0),
+        (2.0, 2.0, 2.0, 5.0, 6.0),
     ],
 )
 def test_the_rank_that_differs_from_most_is_named_with_the_tensor(
-    on_ranks: OnRanks, values: tuple[float, ...], named: str
+    on_ranks: OnRanks, values: tuple[float, ...], snapshot: SnapshotAssertion
 ) -> None:
-    with pytest.raises(DivergedError, match=re.escape(named)) as caught:
+    with pytest.raises(DivergedError) as caught:
         on_ranks(
             len(values),
             lambda comm: replicas(comm, *values).require_equal(["wte", "lm_head"], step=7),
         )
+    assert str(caught.value) == snapshot
 
     assert str(caught.value).startswith("after step 7, ")
     assert "first in lm_head" in str(caught.value)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import LabError, UsageError
 from yoked.lab import faults
@@ -109,12 +110,13 @@ def test_faults_are_healed_by_id_by_host_and_newest_first(paper_lab: Any, cable:
 
 
 def test_what_is_neither_a_fault_nor_a_host_is_refused_before_anything_is_healed(
-    paper_lab: Any, cable: Cable
+    paper_lab: Any, cable: Cable, snapshot: SnapshotAssertion
 ) -> None:
     fault = faults.apply(paper_lab, "cut", ["alpha"])
 
-    with pytest.raises(UsageError, match="'alhpa'") as refused:
+    with pytest.raises(UsageError) as refused:
         faults.heal(paper_lab, [fault.id, "alhpa"])
+    assert str(refused.value) == snapshot
 
     assert "'alpha'" in refused.value.fix[0]
     assert cable.is_out
@@ -131,17 +133,20 @@ def test_the_same_fault_twice_is_refused_with_the_id_of_the_first(
     assert refused.value.fix == (f"yoked lab heal {first.id}",)
 
 
-def test_a_fault_that_the_machine_cannot_do_is_refused_with_the_reason(paper_lab: Any) -> None:
+def test_a_fault_that_the_machine_cannot_do_is_refused_with_the_reason(
+    paper_lab: Any, snapshot: SnapshotAssertion
+) -> None:
     paper_lab.features = replace(paper_lab.features, nft=False)
 
-    with pytest.raises(LabError, match=r"one-way.*nft"):
+    with pytest.raises(LabError) as caught:
         faults.apply(paper_lab, "one-way", ["alpha", "beta"])
+    assert str(caught.value) == snapshot
 
     assert faults.active(paper_lab) == []
 
 
 def test_a_fault_that_cannot_be_brought_about_again_does_not_keep_the_others_from_it(
-    paper_lab: Any, cable: Cable, monkeypatch: pytest.MonkeyPatch
+    paper_lab: Any, cable: Cable, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     slow: list[str] = []
     monkeypatch.setattr(Shape, "apply", lambda _self, fault, _act: slow.append(fault.host))
@@ -150,8 +155,9 @@ def test_a_fault_that_cannot_be_brought_about_again_does_not_keep_the_others_fro
     slow.clear()
     cable.problem = LabError("the switch is gone", fix="yoked lab down")
 
-    with pytest.raises(LabError, match="f1: the switch is gone") as told:
+    with pytest.raises(LabError) as told:
         faults.after_start(paper_lab, "alpha")
+    assert str(told.value) == snapshot
 
     assert slow == ["alpha"]
     assert told.value.fix == ("yoked lab down",)

@@ -7,6 +7,7 @@ from ipaddress import IPv4Interface
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import UsageError
 from yoked.lab.faults import FAULTS, apply, kind_named
@@ -199,9 +200,12 @@ def test_a_mistake_is_named_with_the_way_to_write_it(
     assert any(hint in fix for fix in refused.value.fix)
 
 
-def test_an_unknown_fault_is_answered_with_the_nearest(paper_lab: Any) -> None:
-    with pytest.raises(UsageError, match="'fire-wall'") as refused:
+def test_an_unknown_fault_is_answered_with_the_nearest(
+    paper_lab: Any, snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(UsageError) as refused:
         apply(paper_lab, "fire-wall", ["alpha"])
+    assert str(refused.value) == snapshot
 
     assert "'firewall'" in refused.value.fix[0]
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.core.schema import decode
 from yoked.launch.bootstrap.verdict import (
@@ -85,9 +86,9 @@ def test_the_records_survive_json() -> None:
     assert decode(Decision, json.loads(json.dumps(asdict(decision)))) == decision
 
 
-def test_the_headline_names_the_place() -> None:
+def test_the_headline_names_the_place(snapshot: SnapshotAssertion) -> None:
     assert KILLED.headline == "rank 1 on beta: "
-    assert failure(None, what="its launcher is gone").headline == "beta: its launcher is gone"
+    assert failure(None, what="its launcher is gone").headline == snapshot
 
 
 @pytest.mark.parametrize(

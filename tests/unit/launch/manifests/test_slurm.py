@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import UsageError
 from yoked.launch.manifests.slurm import SlurmOptions, sbatch_script
@@ -110,11 +111,11 @@ def test_gloo_and_nccl_get_the_interface_that_a_pattern_finds(stage: Any) -> Non
     assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("lo", "=lo")
 
 
-def test_a_node_without_such_an_interface_is_named(stage: Any) -> None:
+def test_a_node_without_such_an_interface_is_named(stage: Any, snapshot: SnapshotAssertion) -> None:
     status, said = run(stage, replace(SPEC, interface="rocket*"))
 
     assert status == 1
-    assert "no interface with a name like rocket* is up" in said
+    assert said == snapshot
     assert stage.calls() == []
 
 
@@ -126,14 +127,16 @@ def test_a_run_that_was_begun_goes_on(stage: Any) -> None:
     assert program_arguments(stage.calls()[0]) == ["--resume", "--run", "r"]
 
 
-def test_a_failed_start_is_tried_again_as_often_as_restarts_says(stage: Any) -> None:
+def test_a_failed_start_is_tried_again_as_often_as_restarts_says(
+    stage: Any, snapshot: SnapshotAssertion
+) -> None:
     (stage.programs / "statuses").write_text("3 4 5")
 
     status, said = run(stage, replace(SPEC, restarts=1))
 
     assert status == 4
     assert len(stage.calls()) == 2
-    assert "r: ended with status 3; restart 1 of 1" in said
+    assert said == snapshot
     ports = [a for call in stage.calls() for a in call["argv"] if a.startswith("--master-port")]
     assert ports == ["--master-port=10420", "--master-port=10421"]
 
@@ -186,11 +189,11 @@ def test_before_the_time_is_up_ranks_save_and_the_job_is_requeued(stage: Any) ->
     assert "srun --kill-on-bad-exit=1\n" in slurm
 
 
-def test_a_job_that_took_no_step_is_not_requeued(stage: Any) -> None:
+def test_a_job_that_took_no_step_is_not_requeued(stage: Any, snapshot: SnapshotAssertion) -> None:
     status, said = signalled(stage, SPEC, steps="")
 
     assert status == 1
-    assert "not requeued, because it would begin anew" in said
+    assert said == snapshot
     assert "requeue" not in stage.said_to_slurm()
 
 
@@ -237,21 +240,27 @@ def test_slurms_forms_of_a_time_are_taken(time_limit: str) -> None:
     "options",
     [{"time": "2h"}, {"time": "1:2:3:4"}, {"partition": "a b"}, {"account": "x\n#SBATCH -N9"}],
 )
-def test_what_could_not_stand_in_the_header_is_refused(options: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=f"--{next(iter(options))} .* cannot be meant"):
+def test_what_could_not_stand_in_the_header_is_refused(
+    options: dict[str, str], snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(UsageError) as caught:
         SlurmOptions(**options)
+    assert str(caught.value) == snapshot
 
 
 @pytest.mark.parametrize(
-    ("change", "flag"),
+    "change",
     [
-        ({"nodes": 0}, "--nodes"),
-        ({"gpus_per_node": 0}, "--gpus-per-node"),
-        ({"restarts": -1}, "--restarts"),
-        ({"interface": "eth0; reboot"}, "--interface"),
-        ({"adapters": "mlx5_0 mlx5_1"}, "--rails"),
+        {"nodes": 0},
+        {"gpus_per_node": 0},
+        {"restarts": -1},
+        {"interface": "eth0; reboot"},
+        {"adapters": "mlx5_0 mlx5_1"},
     ],
 )
-def test_a_spec_that_cannot_be_meant_names_its_flag(change: dict[str, Any], flag: str) -> None:
-    with pytest.raises(UsageError, match=flag):
+def test_a_spec_that_cannot_be_meant_names_its_flag(
+    change: dict[str, Any], snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(UsageError) as caught:
         replace(SPEC, **change)
+    assert str(caught.value) == snapshot

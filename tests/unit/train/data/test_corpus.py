@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import DataError
 from yoked.train.data import file_digests, readers
@@ -100,7 +101,7 @@ def test_of_two_parquet_files_the_last_is_for_validation(tmp_path: Path) -> None
     assert splits(corpus) == (MANY[:90], MANY[90:])
 
 
-def test_of_one_document_the_tail_is_held_out(tmp_path: Path) -> None:
+def test_of_one_document_the_tail_is_held_out(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     text = "".join(f"line {number}\n" for number in range(100))
     (tmp_path / "a.txt").write_text(text)
 
@@ -110,7 +111,7 @@ def test_of_one_document_the_tail_is_held_out(tmp_path: Path) -> None:
     assert train + val == text
     assert train.endswith("\n")
     assert 0.02 < len(val) / len(text) < 0.08
-    assert "only one document" in corpus.held_out.describe()
+    assert corpus.held_out.describe() == snapshot
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "txt", "tail", "shards"])
@@ -265,32 +266,36 @@ def fail_with(source: Path | str) -> DataError:
     return caught.value
 
 
-def test_an_unknown_name_suggests_the_nearest() -> None:
+def test_an_unknown_name_suggests_the_nearest(snapshot: SnapshotAssertion) -> None:
     error = fail_with("climbmic")
 
-    assert "climbmic: no data set has this name" in error.what
-    assert error.fix[0] == "did you mean climbmix?"
+    assert error.what == snapshot
+    assert error.fix[0] == snapshot
     assert "sotu, climbmix" in error.fix[1]
 
 
-def test_a_path_that_is_not_there_is_no_data_set_name(tmp_path: Path) -> None:
-    assert "there is no such file or folder" in fail_with(tmp_path / "gone").what
+def test_a_path_that_is_not_there_is_no_data_set_name(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    assert fail_with(tmp_path / "gone").what == snapshot
 
 
-def test_an_empty_folder_is_named(tmp_path: Path) -> None:
-    assert fail_with(tmp_path).what == f"{tmp_path}: the folder is empty"
+def test_an_empty_folder_is_named(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    assert fail_with(tmp_path).what == snapshot
 
 
-def test_a_folder_without_a_usable_file_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_a_usable_file_is_named(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     (tmp_path / "a.pdf").write_text("x")
 
-    assert "none of its 1 files is .parquet, .jsonl or .txt" in fail_with(tmp_path).what
+    assert fail_with(tmp_path).what == snapshot
 
 
-def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_named(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     (tmp_path / "a.docx").write_text("x")
 
-    assert "does not read .docx" in fail_with(tmp_path / "a.docx").what
+    assert fail_with(tmp_path / "a.docx").what == snapshot
 
 
 def test_parquet_beside_other_kinds_is_refused(tmp_path: Path) -> None:
@@ -300,38 +305,44 @@ def test_parquet_beside_other_kinds_is_refused(tmp_path: Path) -> None:
     assert "mixes .parquet and .txt" in fail_with(tmp_path).what
 
 
-def test_parquet_without_text_lists_the_columns_that_are_there(tmp_path: Path) -> None:
+def test_parquet_without_text_lists_the_columns_that_are_there(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     pq.write_table(pa.table({"content": ["x"], "url": ["y"]}), tmp_path / "a.parquet")
 
     error = fail_with(tmp_path / "a.parquet")
 
-    assert f"{tmp_path}/a.parquet has no column `text`; its columns are content, url" in error.what
+    assert error.what == snapshot
 
 
-def test_a_text_column_of_numbers_is_refused(tmp_path: Path) -> None:
+def test_a_text_column_of_numbers_is_refused(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "a.parquet")
 
-    assert "the column `text` holds int64, not strings" in fail_with(tmp_path / "a.parquet").what
+    assert fail_with(tmp_path / "a.parquet").what == snapshot
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.01, 0.5, 0.99])
-def test_a_truncated_parquet_is_named_with_its_path(tmp_path: Path, keep: float) -> None:
+def test_a_truncated_parquet_is_named_with_its_path(
+    tmp_path: Path, keep: float, snapshot: SnapshotAssertion
+) -> None:
     path = write_parquet(tmp_path / "a.parquet", MANY)
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content))])
 
     error = fail_with(path)
 
-    assert f"{path} is not a whole parquet file" in error.what
+    assert error.what == snapshot
 
 
-def test_a_damaged_page_of_a_parquet_is_named_with_its_path(tmp_path: Path) -> None:
+def test_a_damaged_page_of_a_parquet_is_named_with_its_path(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     path = write_parquet(tmp_path / "a.parquet", MANY)
     content = bytearray(path.read_bytes())
     content[4:400] = bytes(396)
     path.write_bytes(content)
 
-    assert f"{path} is not a whole parquet file" in fail_with(path).what
+    assert fail_with(path).what == snapshot
 
 
 @pytest.mark.parametrize(
@@ -353,20 +364,20 @@ def test_a_bad_line_is_named_with_file_and_line(tmp_path: Path, line: str, compl
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "place"),
+    ("name", "content"),
     [
-        ("a.txt", b"fine\nnot \xff fine", "byte 9 is 0xff"),
-        ("a.jsonl", b'{"text": "fine"}\n{"text": "\xe9"}\n', "line 2, byte 27 is 0xe9"),
+        ("a.txt", b"fine\nnot \xff fine"),
+        ("a.jsonl", b'{"text": "fine"}\n{"text": "\xe9"}\n'),
     ],
 )
 def test_text_that_is_not_utf8_is_named_with_its_offset(
-    tmp_path: Path, name: str, content: bytes, place: str
+    tmp_path: Path, name: str, content: bytes, snapshot: SnapshotAssertion
 ) -> None:
     (tmp_path / name).write_bytes(content)
 
     error = fail_with(tmp_path / name)
 
-    assert f"{tmp_path / name} is not UTF-8: {place}" in error.what
+    assert error.what == snapshot
 
 
 def test_the_offset_counts_from_the_start_of_the_file(
@@ -379,10 +390,12 @@ def test_the_offset_counts_from_the_start_of_the_file(
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
-def test_a_link_to_nowhere_is_not_passed_over(tmp_path: Path, name: str) -> None:
+def test_a_link_to_nowhere_is_not_passed_over(
+    tmp_path: Path, name: str, snapshot: SnapshotAssertion
+) -> None:
     (tmp_path / name).symlink_to(tmp_path / "gone")
 
-    assert f"{tmp_path / name} cannot be read: No such file" in fail_with(tmp_path).what
+    assert fail_with(tmp_path).what == snapshot
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
@@ -395,7 +408,8 @@ def test_a_file_without_permission_is_named_with_the_fix(tmp_path: Path, name: s
 
     error = fail_with(path)
 
-    assert f"{path} cannot be read: Permission denied" in error.what
+    assert str(path) in error.what
+    assert "Permission denied" in error.what
     assert error.fix == (f"chmod u+r {path}",)
 
 
@@ -407,21 +421,24 @@ def test_a_file_without_permission_is_named_with_the_fix(tmp_path: Path, name: s
         lambda folder: write_txt(folder, ["", "\n"]),
     ],
 )
-def test_only_empty_documents_are_an_error(tmp_path: Path, make: Callable[[Path], object]) -> None:
+def test_only_empty_documents_are_an_error(
+    tmp_path: Path, make: Callable[[Path], object], snapshot: SnapshotAssertion
+) -> None:
     make(tmp_path)
 
-    assert fail_with(tmp_path).what == f"{tmp_path}: all documents are empty"
+    assert fail_with(tmp_path).what == snapshot
 
 
 @pytest.mark.parametrize("shards", [[], ["shard_00000.parquet", "shard_00001.parquet"]])
 def test_climbmix_without_its_validation_shard_says_how_to_fetch_it(
-    cache: Path, shards: list[str]
+    cache: Path, shards: list[str], snapshot: SnapshotAssertion
 ) -> None:
     climbmix_folder(cache).mkdir(parents=True)
     for name in shards:
         (climbmix_folder(cache) / name).touch()
 
-    with pytest.raises(DataError, match="climbmix is not downloaded") as caught:
+    with pytest.raises(DataError) as caught:
         open_corpus("climbmix", cache=cache)
+    assert str(caught.value) == snapshot
 
     assert caught.value.fix == ("yoked data download climbmix --shards 8",)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli.main import main
 from yoked.errors import DataError
@@ -19,14 +20,17 @@ from yoked.train.tokenizer import Tokenizer
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_a_flipped_bit_is_found_by_verification(prepared: Dataset, cache: Path, split: str) -> None:
+def test_a_flipped_bit_is_found_by_verification(
+    prepared: Dataset, cache: Path, split: str, snapshot: SnapshotAssertion
+) -> None:
     path = prepared.folder / f"{split}.rows"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
 
-    with pytest.raises(DataError, match=rf"{split}\.rows on \S+ is damaged"):
+    with pytest.raises(DataError) as caught:
         Verification(load_dataset(prepared.folder), cache).finish()
+    assert str(caught.value) == snapshot
 
 
 def test_the_fix_of_damaged_rows_makes_them_again(
@@ -58,19 +62,19 @@ def test_the_fix_of_damaged_rows_makes_them_again(
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "complaint"),
+    ("name", "content"),
     [
-        (DATASET_NAME, None, "holds no prepared data"),
-        (DATASET_NAME, "{", "is damaged"),
-        (DATASET_NAME, "[]", "is damaged"),
-        (DATASET_NAME, '{"format": 2, "name": "x"}', "is damaged"),
-        (DATASET_NAME, '{"format": 99, "source": "sotu"}', "has format 99; this yoked reads"),
-        ("train.rows", None, r"train\.rows cannot be used: No such file"),
-        ("val.rows", "PAR1", r"val\.rows cannot be used: 4 bytes long where"),
+        (DATASET_NAME, None),
+        (DATASET_NAME, "{"),
+        (DATASET_NAME, "[]"),
+        (DATASET_NAME, '{"format": 2, "name": "x"}'),
+        (DATASET_NAME, '{"format": 99, "source": "sotu"}'),
+        ("train.rows", None),
+        ("val.rows", "PAR1"),
     ],
 )
 def test_a_damaged_folder_says_what_is_wrong(
-    prepared: Dataset, name: str, content: str | None, complaint: str
+    prepared: Dataset, name: str, content: str | None, snapshot: SnapshotAssertion
 ) -> None:
     path = prepared.folder / name
     if content is None:
@@ -78,18 +82,22 @@ def test_a_damaged_folder_says_what_is_wrong(
     else:
         path.write_text(content)
 
-    with pytest.raises(DataError, match=complaint) as caught:
+    with pytest.raises(DataError) as caught:
         load_dataset(prepared.folder)
+    assert str(caught.value) == snapshot
 
     assert caught.value.fix
 
 
-def test_row_files_of_another_dataset_are_noticed(prepared: Dataset) -> None:
+def test_row_files_of_another_dataset_are_noticed(
+    prepared: Dataset, snapshot: SnapshotAssertion
+) -> None:
     val = (prepared.folder / "val.rows").read_bytes()
     (prepared.folder / "train.rows").write_bytes(val)
 
-    with pytest.raises(DataError, match=r"train\.rows cannot be used: [\d,]+ bytes long where"):
+    with pytest.raises(DataError) as caught:
         load_dataset(prepared.folder)
+    assert str(caught.value) == snapshot
 
 
 JSON = st.recursive(
@@ -120,11 +128,14 @@ def test_a_dataset_json_with_any_other_value_is_an_error_or_of_no_consequence(
         assert found.train.rows(every).tolist() == prepared.train.rows(every).tolist()
 
 
-def test_a_dataset_json_without_end_is_damaged(prepared: Dataset) -> None:
+def test_a_dataset_json_without_end_is_damaged(
+    prepared: Dataset, snapshot: SnapshotAssertion
+) -> None:
     (prepared.folder / DATASET_NAME).write_text("[" * 100_000)
 
-    with pytest.raises(DataError, match="is damaged"):
+    with pytest.raises(DataError) as caught:
         load_dataset(prepared.folder)
+    assert str(caught.value) == snapshot
 
 
 def test_the_list_shows_what_is_there_in_which_state(prepared: Dataset, cache: Path) -> None:

@@ -6,6 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 from tests.unit.train.data.conftest import Recorder
 
 from yoked.errors import DataError, UsageError
@@ -186,18 +187,19 @@ def test_a_dropped_connection_is_made_again(
 
 
 def test_a_download_that_gave_up_leaves_nothing_and_can_be_run_again(
-    cache: Path, hub: Hub, shards: dict[str, bytes], no_waits: None
+    cache: Path, hub: Hub, shards: dict[str, bytes], no_waits: None, snapshot: SnapshotAssertion
 ) -> None:
     hub.drop_after = [None, *[0] * 20]
 
-    with pytest.raises(DataError, match="cannot be reached") as caught:
+    with pytest.raises(DataError) as caught:
         fetch(cache)
+    assert str(caught.value) == snapshot
     after_failure, left = downloaded(cache), leftovers(cache)
     hub.drop_after.clear()
     hub.seen.clear()
     fetch(cache)
 
-    assert "it goes on with the shard that is missing" in caught.value.fix[1]
+    assert caught.value.fix[1] == snapshot
     assert after_failure == {VALIDATION: shards[VALIDATION]}
     assert left == []
     assert {name for name, _ in hub.gets()} == {climbmix_name(0)}
@@ -226,52 +228,67 @@ def test_a_busy_server_is_asked_again(
 
 
 def test_a_server_that_fails_is_named_with_its_answer(
-    cache: Path, hub: Hub, shards: dict[str, bytes]
+    cache: Path, hub: Hub, shards: dict[str, bytes], snapshot: SnapshotAssertion
 ) -> None:
     hub.statuses = [500]
 
-    with pytest.raises(DataError, match=f"{VALIDATION} cannot be reached: .*500"):
+    with pytest.raises(DataError) as caught:
         fetch(cache)
+    assert str(caught.value) == snapshot
 
 
-def test_a_gated_data_set_is_named(cache: Path, hub: Hub, shards: dict[str, bytes]) -> None:
+def test_a_gated_data_set_is_named(
+    cache: Path, hub: Hub, shards: dict[str, bytes], snapshot: SnapshotAssertion
+) -> None:
     hub.statuses = [403]
 
-    with pytest.raises(DataError, match=f"{VALIDATION}: the hub answered 403: .* not public"):
+    with pytest.raises(DataError) as caught:
         fetch(cache)
+    assert str(caught.value) == snapshot
 
 
 def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
-    cache: Path, hub: Hub, shards: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    cache: Path,
+    hub: Hub,
+    shards: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    snapshot: SnapshotAssertion,
 ) -> None:
     monkeypatch.setattr("yoked.train.data.files.free_bytes", lambda folder: SIZE_BYTES - 1)
 
-    with pytest.raises(DataError, match="the disk is full"):
+    with pytest.raises(DataError) as caught:
         fetch(cache)
+    assert str(caught.value) == snapshot
 
     assert hub.gets() == []
     assert leftovers(cache) == []
 
 
 def test_a_disk_that_fills_up_is_told_as_that(
-    cache: Path, hub: Hub, shards: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    cache: Path,
+    hub: Hub,
+    shards: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    snapshot: SnapshotAssertion,
 ) -> None:
     def full(*_: object, **__: object) -> str:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", full)
 
-    with pytest.raises(DataError, match="the disk is full"):
+    with pytest.raises(DataError) as caught:
         fetch(cache)
+    assert str(caught.value) == snapshot
 
 
 def test_a_file_that_arrives_damaged_is_not_kept(
-    cache: Path, hub: Hub, shards: dict[str, bytes]
+    cache: Path, hub: Hub, shards: dict[str, bytes], snapshot: SnapshotAssertion
 ) -> None:
     hub.files[VALIDATION] = b"x" + hub.files[VALIDATION][1:]
 
-    with pytest.raises(DataError, match="arrived damaged: its sha256 is") as caught:
+    with pytest.raises(DataError) as caught:
         fetch(cache)
+    assert str(caught.value) == snapshot
 
     assert hub.sha256[VALIDATION] in caught.value.what
     assert downloaded(cache) == {}
@@ -291,44 +308,55 @@ def test_the_file_is_that_of_the_commit_whose_checksum_is_compared(
 
 
 def test_a_server_without_checksums_is_refused(
-    cache: Path, hub: Hub, shards: dict[str, bytes]
+    cache: Path, hub: Hub, shards: dict[str, bytes], snapshot: SnapshotAssertion
 ) -> None:
     hub.sha256[VALIDATION] = "v1"
 
-    with pytest.raises(DataError, match="gives no size and sha256"):
+    with pytest.raises(DataError) as caught:
         fetch(cache)
+    assert str(caught.value) == snapshot
 
     assert downloaded(cache) == {}
 
 
-def test_offline_says_so_and_what_can_be_done(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_says_so_and_what_can_be_done(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as closed:
         port = closed.server_address[1]
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
-    with pytest.raises(DataError, match=f"127.0.0.1:{port}/.* cannot be reached") as caught:
+    with pytest.raises(DataError) as caught:
         fetch(cache)
+    assert str(caught.value) == snapshot
 
-    assert any("check the connection" in line for line in caught.value.fix)
+    assert caught.value.fix == snapshot
     assert any("sotu" in line for line in caught.value.fix)
     assert downloaded(cache) == {}
 
 
-def test_a_file_that_the_hub_does_not_have_is_named(cache: Path, hub: Hub) -> None:
-    with pytest.raises(DataError, match=f"{VALIDATION}: the hub answered 404"):
+def test_a_file_that_the_hub_does_not_have_is_named(
+    cache: Path, hub: Hub, snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(DataError) as caught:
         fetch(cache)
+    assert str(caught.value) == snapshot
 
 
-def test_an_unknown_data_set_is_named(cache: Path) -> None:
-    with pytest.raises(DataError, match="wikipedia: no data set of this name"):
+def test_an_unknown_data_set_is_named(cache: Path, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(DataError) as caught:
         download("wikipedia", shards=1, cache=cache)
+    assert str(caught.value) == snapshot
 
 
 @pytest.mark.parametrize("shards", [0, -1, 6_543])
-def test_an_impossible_number_of_shards_is_refused(cache: Path, shards: int) -> None:
-    with pytest.raises(UsageError, match="has 6,542 shards for training"):
+def test_an_impossible_number_of_shards_is_refused(
+    cache: Path, shards: int, snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(UsageError) as caught:
         download("climbmix", shards=shards, cache=cache)
+    assert str(caught.value) == snapshot
 
 
 def test_progress_counts_up_to_the_size(

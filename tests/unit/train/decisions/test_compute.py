@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.costmodel.model_shape import ModelShape, count_parameters
 from yoked.errors import DeviceError
@@ -72,29 +73,29 @@ def test_bfloat16_that_gains_next_to_nothing_is_not_worth_its_precision():
     assert choose_dtype([{"float32": 1.15, "bfloat16": 1.0}], "auto").value == "bfloat16"
 
 
-def test_the_slowest_rank_decides_the_dtype_of_all():
+def test_the_slowest_rank_decides_the_dtype_of_all(snapshot: SnapshotAssertion):
     fast_in_bfloat16 = {"float32": 1.0, "bfloat16": 0.1}
     slow_in_bfloat16 = {"float32": 2.0, "bfloat16": 8.0}
 
     choice = choose_dtype([fast_in_bfloat16, slow_in_bfloat16], "auto")
 
-    assert str(choice) == "dtype: float32 (bfloat16 is 0.25x on the slowest rank)"
+    assert str(choice) == snapshot
 
 
-def test_what_was_asked_for_wins_over_the_measurement():
+def test_what_was_asked_for_wins_over_the_measurement(snapshot: SnapshotAssertion):
     choice = choose_dtype([{"float32": 1.0, "bfloat16": 9.0}], "bfloat16")
 
-    assert str(choice) == "dtype: bfloat16 (asked for with --dtype)"
+    assert str(choice) == snapshot
 
 
-def test_a_device_with_one_dtype_has_no_choice():
-    assert choose_dtype([{"float32": 1.0}], "auto").reason == "the only one for this device"
+def test_a_device_with_one_dtype_has_no_choice(snapshot: SnapshotAssertion):
+    assert choose_dtype([{"float32": 1.0}], "auto").reason == snapshot
 
 
 # --- libraries
 
 
-def test_each_kind_of_product_has_its_fastest_library():
+def test_each_kind_of_product_has_its_fastest_library(snapshot: SnapshotAssertion):
     times = make_times(default=(1, 1, 4, 1, 1, 1), onednn=(4, 0.5, 1, 1, 1, 1))
 
     layers, head, choice = choose_products(times, "auto")
@@ -102,7 +103,7 @@ def test_each_kind_of_product_has_its_fastest_library():
     assert layers == MatmulBackends("default", "onednn", "onednn")
     assert head == MatmulBackends()
     assert choice.value == "layers default/onednn/onednn, head default"
-    assert choice.reason == ("oneDNN 1.06x PyTorch's default, the best of each product 1.64x")
+    assert choice.reason == snapshot
     assert choice.measured == {
         "default_s_per_token": 9,
         "onednn_s_per_token": 8.5,
@@ -120,20 +121,22 @@ def test_a_library_that_is_hardly_faster_is_not_chosen():
 
 
 @pytest.mark.parametrize(("asked", "library"), [("onednn", "onednn"), ("mkl", "default")])
-def test_a_library_that_was_asked_for_is_used_for_everything(asked, library):
+def test_a_library_that_was_asked_for_is_used_for_everything(
+    asked, library, snapshot: SnapshotAssertion
+):
     # Only the library that was asked for is measured.
     times = make_times(**{library: (1.0,) * 6})
 
     layers, head, choice = choose_products(times, asked)
 
     assert layers == head == MatmulBackends.all(library)
-    assert str(choice) == f"matmul: {library} (asked for with --matmul)"
+    assert str(choice) == snapshot
 
 
-def test_a_single_library_is_named_as_such():
+def test_a_single_library_is_named_as_such(snapshot: SnapshotAssertion):
     _, _, choice = choose_products(make_times(default=(1.0,) * 6), "auto")
 
-    assert str(choice) == "matmul: default (the only library for this dtype and device)"
+    assert str(choice) == snapshot
 
 
 def test_only_float32_on_a_cpu_has_two_libraries(monkeypatch):
@@ -146,12 +149,13 @@ def test_only_float32_on_a_cpu_has_two_libraries(monkeypatch):
     assert libraries_for(CUDA, torch.float32, "auto") == ("default",)
 
 
-def test_onednn_that_is_asked_for_in_vain_is_an_error(monkeypatch):
+def test_onednn_that_is_asked_for_in_vain_is_an_error(monkeypatch, snapshot: SnapshotAssertion):
     monkeypatch.setattr(products, "onednn_available", lambda: False)
 
     assert libraries_for(CPU, torch.float32, "auto") == ("default",)
-    with pytest.raises(DeviceError, match="no oneDNN\nfix: --matmul=auto"):
+    with pytest.raises(DeviceError) as caught:
         libraries_for(CPU, torch.float32, "onednn")
+    assert str(caught.value) == snapshot
 
 
 # --- measuring
@@ -282,11 +286,11 @@ def test_a_gpu_has_pytorchs_kernels():
     assert "cuda" in choice.reason
 
 
-def test_long_rows_do_not_keep_their_probabilities():
+def test_long_rows_do_not_keep_their_probabilities(snapshot: SnapshotAssertion):
     choice = choose_attention(replace(TINY, sequence_len=1025), CPU, torch.float32)
 
     assert choice.value == "sdpa"
-    assert "too many for 1025 tokens" in choice.reason
+    assert choice.reason == snapshot
 
 
 @pytest.mark.parametrize("faster", ["sdpa", "blocked"])
@@ -305,35 +309,42 @@ def test_the_faster_attention_is_taken_with_the_ratio(monkeypatch, faster):
 
 
 @pytest.mark.parametrize("asked", ["sdpa", "blocked"])
-def test_the_attention_that_is_asked_for_is_taken_unmeasured(monkeypatch, asked):
+def test_the_attention_that_is_asked_for_is_taken_unmeasured(
+    monkeypatch, asked, snapshot: SnapshotAssertion
+):
     monkeypatch.setattr(compute, "time_interleaved", None)
     choice = choose_attention(TINY, CPU, torch.float32, asked)
 
     assert choice.value == asked
-    assert choice.reason == "asked for with --attention"
+    assert choice.reason == snapshot
 
 
 # --- compiling
 
 
-def test_compile_off_switches_the_passes_off():
+def test_compile_off_switches_the_passes_off(snapshot: SnapshotAssertion):
     choice = choose_compile("off", CPU)
 
-    assert (choice.value, choice.reason) == ("off", "asked for with --compile off")
+    assert (choice.value, choice.reason) == snapshot
     assert not kernels.kernels().available
 
 
-def test_without_a_compiler_training_is_eager_and_says_why(monkeypatch):
+def test_without_a_compiler_training_is_eager_and_says_why(
+    monkeypatch, snapshot: SnapshotAssertion
+):
     monkeypatch.setattr(kernels, "_load", lambda: kernels.Kernels(None, "no C compiler"))
 
-    assert str(choose_compile("auto", CPU)) == "compile: off (eager: no C compiler)"
+    assert str(choose_compile("auto", CPU)) == snapshot
 
 
-def test_compile_on_without_a_compiler_is_an_error_with_the_way_out(monkeypatch):
+def test_compile_on_without_a_compiler_is_an_error_with_the_way_out(
+    monkeypatch, snapshot: SnapshotAssertion
+):
     monkeypatch.setattr(kernels, "_load", lambda: kernels.Kernels(None, "no C compiler"))
 
-    with pytest.raises(DeviceError, match=r"--compile on: no C compiler\nfix: .*gcc"):
+    with pytest.raises(DeviceError) as caught:
         choose_compile("on", CPU)
+    assert str(caught.value) == snapshot
 
 
 @pytest.mark.parametrize("asked", ["auto", "on"])
@@ -346,36 +357,42 @@ def test_passes_that_are_there_are_used(asked):
     assert choice == Decision("compile", "fused passes", kernels.kernels().reason)
 
 
-def test_cuda_compiles_blocks_where_triton_is(monkeypatch):
+def test_cuda_compiles_blocks_where_triton_is(monkeypatch, snapshot: SnapshotAssertion):
     import importlib.util
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     assert choose_compile("auto", CUDA).value == "blocks"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert str(choose_compile("auto", CUDA)) == "compile: off (eager: triton is not installed)"
-    with pytest.raises(DeviceError, match="triton is not installed"):
+    assert str(choose_compile("auto", CUDA)) == snapshot
+    with pytest.raises(DeviceError) as caught:
         choose_compile("on", CUDA)
+    assert str(caught.value) == snapshot
 
 
-def test_compiling_for_metal_is_an_error_only_when_asked_for():
-    assert str(choose_compile("auto", MPS)) == "compile: off (eager on Metal)"
-    with pytest.raises(DeviceError, match=r"--compile on: .*Metal"):
+def test_compiling_for_metal_is_an_error_only_when_asked_for(snapshot: SnapshotAssertion):
+    assert str(choose_compile("auto", MPS)) == snapshot
+    with pytest.raises(DeviceError) as caught:
         choose_compile("on", MPS)
+    assert str(caught.value) == snapshot
 
 
 # --- devices
 
 
-def test_a_gpu_that_is_not_there_is_an_error_with_the_way_out(monkeypatch):
+def test_a_gpu_that_is_not_there_is_an_error_with_the_way_out(
+    monkeypatch, snapshot: SnapshotAssertion
+):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
 
     assert pick_device("auto", 1) == torch.device("cuda", 1)
-    with pytest.raises(DeviceError, match="CUDA device 2; there are 2\nfix: --device-type=cpu"):
+    with pytest.raises(DeviceError) as caught:
         pick_device("cuda", 2)
-    with pytest.raises(DeviceError, match=r"no Metal device \(mps\)\nfix: --device-type=cpu"):
+    assert str(caught.value) == snapshot
+    with pytest.raises(DeviceError) as caught:
         pick_device("mps", 0)
+    assert str(caught.value) == snapshot
 
 
 def test_a_gpu_that_was_not_asked_for_is_not_used(monkeypatch):
@@ -407,29 +424,35 @@ def test_choices_reach_every_layer():
         assert all(matrix.backends == MatmulBackends.all("onednn") for matrix in matrices)
 
 
-def test_yoked_toml_says_where_a_host_computes_and_a_flag_says_more(monkeypatch):
+def test_yoked_toml_says_where_a_host_computes_and_a_flag_says_more(
+    monkeypatch, snapshot: SnapshotAssertion
+):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setenv("YOKED_DEVICE", "cpu")
 
     assert pick_device("auto", 0) == CPU
     assert pick_device("cuda", 0) == torch.device("cuda", 0)
-    with pytest.raises(DeviceError, match="fix: change device = 'cpu' of this host"):
+    with pytest.raises(DeviceError) as caught:
         pick_device("cuda", 1)
+    assert str(caught.value) == snapshot
 
 
-def test_a_host_that_is_to_have_a_gpu_and_has_none_is_an_error(monkeypatch):
+def test_a_host_that_is_to_have_a_gpu_and_has_none_is_an_error(
+    monkeypatch, snapshot: SnapshotAssertion
+):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("YOKED_DEVICE", "cuda")
 
-    with pytest.raises(DeviceError, match="there are 0"):
+    with pytest.raises(DeviceError) as caught:
         pick_device("auto", 0)
+    assert str(caught.value) == snapshot
 
 
-def test_a_dtype_that_one_device_cannot_use_is_not_chosen():
+def test_a_dtype_that_one_device_cannot_use_is_not_chosen(snapshot: SnapshotAssertion):
     linux, mac = {"float32": 2e-6, "bfloat16": 1e-6}, {"float32": 1e-6}
 
     for by_rank in ([linux, mac], [mac, linux]):
         choice = choose_dtype(by_rank, "auto")
         assert choice.value == "float32"
-        assert choice.reason == "the only one for all devices"
+        assert choice.reason == snapshot

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.costmodel.compute_cost import RankSpeed, estimated_cost
 from yoked.costmodel.model_shape import ModelShape
@@ -144,14 +145,16 @@ def test_a_large_step_that_hides_its_gradient_is_replicated():
     assert "vocab-parallel" in choice.reason
 
 
-def test_what_does_not_fit_into_memory_is_not_chosen_and_the_reason_says_so():
+def test_what_does_not_fit_into_memory_is_not_chosen_and_the_reason_says_so(
+    snapshot: SnapshotAssertion,
+):
     fast = {"flops": (3e11, 3e11)}
 
     assert head_of(GBIT / 10, (8, 8), **fast).value == "vocab-parallel"
     small = head_of(GBIT / 10, (8, 8), memory_bytes=1e9, **fast)
 
     assert small.value == "replicated"
-    assert "needs more memory than a rank has" in small.reason
+    assert small.reason == snapshot
 
 
 @pytest.mark.parametrize(
@@ -161,13 +164,16 @@ def test_what_does_not_fit_into_memory_is_not_chosen_and_the_reason_says_so():
         ({"device": "mps"}, "not all ranks compute on a CPU"),
     ],
 )
-def test_what_cannot_be_is_replicated_and_refused_where_it_is_asked_for(about, why):
+def test_what_cannot_be_is_replicated_and_refused_where_it_is_asked_for(
+    about, why, snapshot: SnapshotAssertion
+):
     rows = [2] * len(about.get("hosts", "ab"))
 
     assert head_of(GBIT, rows, **about).reason == why
-    with pytest.raises(UsageError, match=why) as refused:
+    with pytest.raises(UsageError) as refused:
         head_of(GBIT, rows, lm_head=VOCAB_PARALLEL, **about)
-    assert "leave --lm-head out" in str(refused.value)
+    assert str(refused.value) == snapshot
+    assert str(refused.value) == snapshot
 
 
 def test_what_was_asked_for_is_kept():
@@ -231,13 +237,13 @@ def test_a_replicated_lm_head_has_no_parts() -> None:
 PLAN = PlannedStrategy("int8", "vocab-parallel", "float32", GBIT)
 
 
-def test_the_plan_decides_where_the_fleet_was_probed() -> None:
+def test_the_plan_decides_where_the_fleet_was_probed(snapshot: SnapshotAssertion) -> None:
     asked = request(lm_head=None, planned=PLAN)
 
     sync, head = decide(asked, 0.8 * GBIT, LATENCY_S)
 
     assert (sync.value, head.value) == ("int8", "vocab-parallel")
-    assert sync.reason == "as `yoked plan` has it, from the fleet's last probe"
+    assert sync.reason == snapshot
 
 
 @pytest.mark.parametrize(
