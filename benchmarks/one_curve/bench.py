@@ -74,7 +74,7 @@ def run_case(
     ranks = [
         subprocess.Popen(
             [
-                *(sys.executable, "-m", "yoked.tether", str(os.getpid())),
+                *(sys.executable, "-m", "yoked.parent_death", str(os.getpid())),
                 *(sys.executable, str(HERE / "one_rank.py"), str(out / "job.json")),
             ],
             env={

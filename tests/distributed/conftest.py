@@ -176,7 +176,7 @@ class Laboratory:
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> Started:
         # Tied to this process: a test that is killed leaves nothing behind.
-        tether = [sys.executable, "-m", "yoked.tether", str(os.getpid())]
+        tether = [sys.executable, "-m", "yoked.parent_death", str(os.getpid())]
         process = subprocess.Popen(
             [*tether, sys.executable, *argv],
             env=self.environment(environment),

@@ -78,7 +78,7 @@ def run_worlds(worlds: list[dict[str, Any]], cache: Path) -> None:
         "GLOO_SOCKET_IFNAME": "lo",
     }
     # Tied to this process: a test that is killed leaves nothing behind.
-    tether = [sys.executable, "-m", "yoked.tether", str(os.getpid())]
+    tether = [sys.executable, "-m", "yoked.parent_death", str(os.getpid())]
     process = subprocess.Popen(
         [*tether, sys.executable, str(HERE / "forked_ranks.py")],
         env=environment,

@@ -87,7 +87,7 @@ class Pair:
         (folder / "job.json").write_text(json.dumps(job))
         with (folder / "logs" / "launcher.out").open("wb") as log:
             # Tied to this process: a test that is killed leaves nothing behind.
-            tether = [sys.executable, "-m", "yoked.tether", str(os.getpid())]
+            tether = [sys.executable, "-m", "yoked.parent_death", str(os.getpid())]
             module = "yoked.launch.bootstrap.host"
             program = subprocess.Popen(
                 [*tether, sys.executable, "-m", module, str(folder / "job.json")],

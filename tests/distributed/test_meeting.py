@@ -56,7 +56,7 @@ class Meeting:
         }
         program = [str(HERE / "programs" / "meets.py"), act, str(self.folder)]
         # Tied to this process: a test that is killed leaves nothing behind.
-        tether = [sys.executable, "-m", "yoked.tether", str(os.getpid())]
+        tether = [sys.executable, "-m", "yoked.parent_death", str(os.getpid())]
         process = subprocess.Popen(
             [*tether, sys.executable, *program],
             env=environment,

@@ -95,7 +95,7 @@ def test_healthy_hosts_come_through_to_each_other_and_make_a_world(lab_of_two: L
         assert host.health["names"]["hostname"] == host.name
         assert host.torch is not None
         assert host.torch["gloo"] is True
-        (way,) = host.health["ways"].values()
+        (way,) = host.health["routes"].values()
         assert (way["interface"], way["error"]) == ("eth0", None)
         assert way["neighbour"] in ("reachable", "stale", "delay", "probe")
         assert host.clock_offset_s is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 _QUICK_S = 5.0
 
 
-def said_by(argv: list[str]) -> str:
+def run_quiet(argv: list[str]) -> str:
     """What a program prints; "" where there is none, it fails, or takes too long."""
     try:
         done = subprocess.run(
@@ -27,7 +27,7 @@ def said_by(argv: list[str]) -> str:
 
 def sysctl(name: str) -> str:
     """A value of macOS's sysctl(8); "" where there is none."""
-    return said_by(["sysctl", "-n", name]) if sys.platform == "darwin" else ""
+    return run_quiet(["sysctl", "-n", name]) if sys.platform == "darwin" else ""
 
 
 def text(path: Path) -> str:

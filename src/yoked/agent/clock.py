@@ -23,7 +23,7 @@ _KEEPERS = {
 }
 
 
-def part_clock(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_clock(args: Mapping[str, Any]) -> dict[str, Any]:
     """time_s: now, since 1970; synchronised: whether the kernel says so; service: who keeps it."""
     del args
     return {"time_s": time.time(), "synchronised": _synchronised(), "service": _service()}

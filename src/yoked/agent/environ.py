@@ -23,7 +23,7 @@ _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY|AUTH", re.IGNORECASE)
 _USER = re.compile(r"//[^/@\s]*@")
 
 
-def part_environment(args: Mapping[str, Any]) -> dict[str, str]:
+def probe_environment(args: Mapping[str, Any]) -> dict[str, str]:
     """Variables that matter. Secrets and users of proxies are masked."""
     del args
     return {
@@ -33,7 +33,7 @@ def part_environment(args: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def part_compiler(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_compiler(args: Mapping[str, Any]) -> dict[str, Any]:
     """cc and cxx: paths, or None; headers: whether this Python has its C headers."""
     del args
     return {
@@ -43,7 +43,7 @@ def part_compiler(args: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def part_shell(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_shell(args: Mapping[str, Any]) -> dict[str, Any]:
     """login_shell; sources_noise is the controller's to tell, who hears it."""
     del args
     try:

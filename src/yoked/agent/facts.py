@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.agent import gpus, processors
-from yoked.agent.ask import number, said_by, sysctl, text
+from yoked.agent.ask import number, run_quiet, sysctl, text
 from yoked.agent.server import Call
 from yoked.core.fs import free_bytes
 from yoked.paths import cache_root, state_root
@@ -93,7 +93,7 @@ def _memory_of(proc: Path) -> tuple[int | None, int | None]:
 def on_battery(supplies: Path = Path("/sys/class/power_supply")) -> bool | None:
     """Whether this host runs on its battery; None: it has none, or does not tell."""
     if sys.platform == "darwin":
-        return battery_of_pmset(said_by(["pmset", "-g", "batt"]))
+        return battery_of_pmset(run_quiet(["pmset", "-g", "batt"]))
     kinds = {path: text(path / "type") for path in sorted(supplies.glob("*"))}
     batteries = [
         path

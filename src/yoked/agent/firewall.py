@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import said_by, text
+from yoked.agent.ask import run_quiet, text
 
 # A shell that ssh starts need not have them all.
 TOOL_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
@@ -25,7 +25,7 @@ _ADMINISTRATORS = ("sudo", "wheel", "admin")
 _APPLICATION_FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"
 
 
-def part_firewall(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_firewall(args: Mapping[str, Any]) -> dict[str, Any]:
     """kind, active, rules, zone (firewalld's) and tools; see health."""
     tools = [name for name in _TOOLS if tool(name)]
     if sys.platform == "darwin":
@@ -44,7 +44,7 @@ def part_firewall(args: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def part_sudo(args: Mapping[str, Any]) -> dict[str, bool | None]:
+def probe_sudo(args: Mapping[str, Any]) -> dict[str, bool | None]:
     """root: whether we are. without_password: whether sudo asks for none; None: not tried, because
     nobody asked for it (`sudo` of args), or it would be reported: the user is no administrator.
     """
@@ -73,7 +73,7 @@ def _started() -> str | None:
     if any(text(path) == "firewalld" for path in Path("/proc").glob("[0-9]*/comm")):
         return "firewalld"
     # Exits with 3 when one of them is off, and says what is on all the same.
-    states = said_by(["sh", "-c", f"systemctl is-active {' '.join(_UNITS)} || true"]).split()
+    states = run_quiet(["sh", "-c", f"systemctl is-active {' '.join(_UNITS)} || true"]).split()
     for unit, state in zip(_UNITS, states):  # noqa: B905 - not before Python 3.10
         # ufw's unit is active on a machine where ufw is switched off.
         if state == "active" and unit != "ufw":
@@ -84,12 +84,12 @@ def _started() -> str | None:
 def _of_rules(root: list[str]) -> dict[str, Any]:
     """The firewall that the kernel's rules show."""
     nft = tool("nft")
-    said = said_by([*root, nft, "list", "ruleset"]) if nft else ""
+    said = run_quiet([*root, nft, "list", "ruleset"]) if nft else ""
     iptables = tool("iptables-save")
     if hooks_input(said):
         ours = "iptables" if "managed by iptables-nft" in said else "nft"
         return {"kind": ours, "active": True, "rules": _lines(said)}
-    old = said_by([*root, iptables]) if iptables else ""
+    old = run_quiet([*root, iptables]) if iptables else ""
     if re.search(r"^(-A |:\w+ (DROP|REJECT))", old, re.MULTILINE):
         return {"kind": "iptables", "active": True, "rules": _lines(old)}
     if nft is None and iptables is None:
@@ -108,7 +108,7 @@ def _rules(kind: str | None, root: list[str]) -> list[str] | None:
     path = tool(words[0]) if words else None
     if words is None or path is None:
         return None
-    return _lines(said_by([*root, path, *words[1:]])) or None
+    return _lines(run_quiet([*root, path, *words[1:]])) or None
 
 
 def _lines(said: str) -> list[str]:
@@ -118,11 +118,11 @@ def _lines(said: str) -> list[str]:
 
 def _zone() -> str | None:
     path = tool("firewall-cmd")
-    return (said_by([path, "--get-default-zone"]) or None) if path else None
+    return (run_quiet([path, "--get-default-zone"]) or None) if path else None
 
 
 def _of_macos(tools: list[str]) -> dict[str, Any]:
-    said = said_by([_APPLICATION_FIREWALL, "--getglobalstate"])
+    said = run_quiet([_APPLICATION_FIREWALL, "--getglobalstate"])
     return {
         "kind": "pf" if said else None,
         "active": "enabled" in said if said else None,
@@ -146,7 +146,7 @@ def _as_root(*, may_ask: bool) -> list[str] | None:
 
 def _said_as_root(argv: list[str]) -> str:
     sudo = tool("sudo")
-    return said_by([sudo, "-n", *argv]) if sudo else ""
+    return run_quiet([sudo, "-n", *argv]) if sudo else ""
 
 
 def _may_try_sudo() -> bool:

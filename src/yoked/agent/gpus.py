@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import said_by, text
+from yoked.agent.ask import run_quiet, text
 
 _NVIDIA = "0x10de"
 # PCI's class of display controllers.
@@ -32,7 +32,7 @@ def find_gpus(
 def _nvidia(proc: Path) -> list[dict[str, Any]]:
     # The driver has this folder whether its tools are installed or not.
     cards = sorted((proc / "driver/nvidia/gpus").glob("*/information"))
-    told = parse_nvidia_smi(said_by(["nvidia-smi", _QUERY, "--format=csv,noheader,nounits"]))
+    told = parse_nvidia_smi(run_quiet(["nvidia-smi", _QUERY, "--format=csv,noheader,nounits"]))
     return told or [
         {"vendor": "nvidia", "name": _model(path), "memory_bytes": None, "driver": None}
         for path in cards
@@ -90,7 +90,7 @@ def _bank_bytes(path: Path) -> int:
     return 0
 
 
-def part_gpu(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_gpu(args: Mapping[str, Any]) -> dict[str, Any]:
     """driver, devices (as in facts), error (why they cannot be used) and busy [{pid, command,
     memory_bytes}].
     """
@@ -101,7 +101,7 @@ def part_gpu(args: Mapping[str, Any]) -> dict[str, Any]:
         "driver": driver,
         "devices": find_gpus(),
         "error": _error(driver, cards),
-        "busy": busy_of(said_by(_apps())) if driver else [],
+        "busy": busy_of(run_quiet(_apps())) if driver else [],
     }
 
 

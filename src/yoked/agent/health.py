@@ -28,23 +28,23 @@ from typing import Any
 from yoked.agent.server import Call
 from yoked.core.parallel import gather_within
 
-# By part: the module whose `part_NAME` tells it.
+# By part: the module whose `probe_NAME` tells it.
 PARTS = {
     "names": "names",
-    "ways": "ways",
-    "gateway": "ways",
+    "routes": "routes",
+    "gateway": "routes",
     "environment": "environ",
     "firewall": "firewall",
     "sudo": "firewall",
     "limits": "limits",
     "folders": "storage",
     "ports": "listeners",
-    "processes": "strays",
+    "processes": "stale_processes",
     "memory": "limits",
     "power": "power",
     "processors": "limits",
-    "wireless": "cards",
-    "links": "cards",
+    "wireless": "nics",
+    "links": "nics",
     "compiler": "environ",
     "kernel": "limits",
     "clock": "clock",
@@ -71,5 +71,5 @@ def answer_health(call: Call) -> dict[str, Any]:
 
 def _part(name: str) -> Callable[[Mapping[str, Any]], Any]:
     module = importlib.import_module(f"yoked.agent.{PARTS[name]}")
-    found: Callable[[Mapping[str, Any]], Any] = getattr(module, f"part_{name}")
+    found: Callable[[Mapping[str, Any]], Any] = getattr(module, f"probe_{name}")
     return found

@@ -23,7 +23,7 @@ _LIMITS = {
 }
 
 
-def part_limits(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_limits(args: Mapping[str, Any]) -> dict[str, Any]:
     """[soft, hard] of each limit, None: unlimited; pids of our control groups; umask."""
     del args
     return {
@@ -58,7 +58,7 @@ def _umask() -> int | None:
     return None
 
 
-def part_memory(args: Mapping[str, Any]) -> dict[str, int | None]:
+def probe_memory(args: Mapping[str, Any]) -> dict[str, int | None]:
     """available_bytes, swap_free_bytes, overcommit, commit_left_bytes and limit_bytes (of the
     control group; None: it has none).
     """
@@ -82,7 +82,7 @@ def _meminfo(proc: Path) -> dict[str, int]:
     return {name: int(rest.split()[0]) for name, _, rest in rows}
 
 
-def part_processors(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_processors(args: Mapping[str, Any]) -> dict[str, Any]:
     """online and affinity: how many logical CPUs there are, and we may use; quota_cores: CPUs'
     worth of time that control groups grant, None: no limit; fast_cores and slow_cores: physical.
     """
@@ -97,7 +97,7 @@ def part_processors(args: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def part_kernel(args: Mapping[str, Any]) -> dict[str, Any] | None:
+def probe_kernel(args: Mapping[str, Any]) -> dict[str, Any] | None:
     """ptrace_scope, conntrack_count, conntrack_max, rp_filter {interface: n} and somaxconn."""
     del args
     settings = Path("/proc/sys")

@@ -54,7 +54,7 @@ def answer_job_listeners(call: Call) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def part_ports(args: Mapping[str, Any]) -> dict[str, Any] | None:
+def probe_ports(args: Mapping[str, Any]) -> dict[str, Any] | None:
     """range, reserved, taken (of the range) and owners {port: see `describe_owner`} of `ports`.
 
     None: the system does not tell. JSON makes the ports of `owners` strings.

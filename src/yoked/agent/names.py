@@ -14,7 +14,7 @@ from yoked.core.parallel import gather_within
 _LIMIT_S = 1.5
 
 
-def part_names(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_names(args: Mapping[str, Any]) -> dict[str, Any]:
     """This host's own name, `names`, and whose `addresses` are: hostname; own and others {name:
     {addresses, error, took_s}}; reverse {address: {error, took_s}}.
     """

@@ -36,7 +36,7 @@ _MOST_BYTES = 65_536
 _PATIENCE_S = 1.0
 
 
-class Way(NamedTuple):
+class Route(NamedTuple):
     """How the kernel would send to an address. gateway: None on the same link."""
 
     source: str | None
@@ -58,7 +58,7 @@ def can_ask() -> bool:
     return hasattr(socket, "AF_NETLINK")
 
 
-def way_to(address: str) -> Way:
+def route_to(address: str) -> Route:
     """The way to an address. Raises OSError, ENETUNREACH where there is none."""
     found = ip_address(address)
     family = socket.AF_INET if found.version == 4 else socket.AF_INET6
@@ -66,7 +66,7 @@ def way_to(address: str) -> Way:
     body = _ROUTE.pack(family, found.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + target
     for content in _ask(_GET_ROUTE, 0, body):
         told = _attributes(content[_ROUTE.size :])
-        return Way(
+        return Route(
             source=_text(told.get(_RTA_SOURCE)),
             interface=_name(told.get(_RTA_INTERFACE)),
             gateway=_text(told.get(_RTA_GATEWAY)),

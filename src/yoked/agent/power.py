@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import number, said_by, text
+from yoked.agent.ask import number, run_quiet, text
 from yoked.agent.awake import Awake, inhibitor_argv
 from yoked.agent.facts import on_battery, user_name
 from yoked.agent.processors import CPUS, affinity
@@ -23,7 +23,7 @@ _PLACES = ("/usr/lib/systemd", "/usr/local/lib/systemd", "/run/systemd", "/etc/s
 _HELD_DOWN = 0.85
 
 
-def part_power(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_power(args: Mapping[str, Any]) -> dict[str, Any]:
     """on_battery, lid, lid_action, idle_action, can_inhibit, kill_user_processes, linger,
     governor, throttled, sleep_targets.
 
@@ -104,7 +104,7 @@ def _sleep_targets(root: Path = Path("/etc/systemd/system")) -> str | None:
     target = root / "sleep.target"
     if target.is_symlink() and str(target.readlink()) == "/dev/null":
         return "masked"
-    state = said_by(["systemctl", "show", "-p", "LoadState", "--value", "sleep.target"])
+    state = run_quiet(["systemctl", "show", "-p", "LoadState", "--value", "sleep.target"])
     if not state:
         return None
     return "masked" if state == "masked" else "allowed"

@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 
 from yoked.agent.listeners import leave_out
 from yoked.agent.listening import MOST_AT_ONCE, accepted, open_listeners
+from yoked.agent.routes import source_of
 from yoked.agent.server import Call
-from yoked.agent.ways import source_of
 
 # The longest that a listener lives, whatever its controller does.
 LISTEN_S = 60.0

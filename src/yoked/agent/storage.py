@@ -29,7 +29,7 @@ class Mount(NamedTuple):
     options: frozenset[str]
 
 
-def part_folders(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_folders(args: Mapping[str, Any]) -> dict[str, Any]:
     """home, state, cache, tmp and shm; see health. One that hangs has its `error` alone."""
     del args
     folders = {

@@ -19,10 +19,10 @@ from yoked.doctor.checks import (
     neighbours,
     power,
     processes,
+    routes,
     sent,
     software,
     ssh,
-    ways,
     world,
 )
 from yoked.errors import UsageError
@@ -33,7 +33,7 @@ CHECKS: tuple[Check, ...] = (
     *ssh.CHECKS,
     *machine.CHECKS[:1],
     *interfaces.CHECKS,
-    *ways.CHECKS,
+    *routes.CHECKS,
     *neighbours.CHECKS,
     *limits.CHECKS,
     *firewall.CHECKS,

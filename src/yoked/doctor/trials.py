@@ -28,7 +28,7 @@ _WORLD_S = 8.0
 _CALL_S = 5.0
 # Each after what it imports.
 _CHANNEL = ("names", "tls", "frames", "carry", "peer", "hub", "dial")
-_MODULES = ("tether", "ranks.store", *(f"channel.{name}" for name in _CHANNEL))
+_MODULES = ("parent_death", "ranks.store", *(f"channel.{name}" for name in _CHANNEL))
 _NO_SOURCES = "SOURCES: dict[str, str] = {}"
 # Done, and let go of.
 _WANTED_ENDS = (0, 3)

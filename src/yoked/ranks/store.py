@@ -18,7 +18,7 @@ import warnings
 from datetime import timedelta
 from pathlib import Path
 
-from yoked.tether import tie_to_parent
+from yoked.parent_death import die_with_parent
 
 # Of a request that waits for a key; whoever asks has a deadline of its own.
 _PATIENCE = timedelta(seconds=120)
@@ -62,7 +62,7 @@ def load_libtorch() -> None:
 def main(argv: list[str]) -> None:
     """Serve until this process is ended, or its parent ends."""
     descriptor, parent = map(int, argv)
-    tie_to_parent(parent)
+    die_with_parent(parent)
     # A person's Ctrl-C is for the ranks, which need the store while they save.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     store = serve(descriptor)

@@ -179,7 +179,7 @@ HEALTH = fields(
                 "reverse": named(address, fields({"error": line, "took_s": number})),
             }
         ),
-        "ways": named(
+        "routes": named(
             address,
             fields(
                 {

@@ -18,7 +18,7 @@ PARTS = (
     "paths.py",
     "shape.py",
     "journal.py",
-    "tether.py",
+    "parent_death.py",
     "core",
     "agent",
 )

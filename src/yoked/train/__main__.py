@@ -23,8 +23,8 @@ from yoked.collector import without_collector
 from yoked.console import stderr_console
 from yoked.core.fs import write_bytes
 from yoked.errors import UsageError, YokedError
+from yoked.parent_death import die_with_parent
 from yoked.streams import outlive_full_disk
-from yoked.tether import tie_to_parent
 from yoked.train.config import TrainConfig
 
 BUG_STATUS = 3
@@ -77,7 +77,7 @@ def main(argv: list[str], train: Callable[[TrainConfig], dict[str, Any]] = run_l
     rank = int(os.environ.get("RANK", "0"))
     launch_dir = os.environ.get("YOKED_LAUNCH_DIR")
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        tie_to_parent(os.getppid())
+        die_with_parent(os.getppid())
     try:
         config = parse(argv)
         config.check_world(int(os.environ.get("WORLD_SIZE", "1")))

@@ -15,7 +15,7 @@ RULESET = (
 
 def test_rules_that_nft_indents_with_tabs_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(firewall, "tool", lambda name: f"/usr/sbin/{name}")
-    monkeypatch.setattr(firewall, "said_by", lambda argv: RULESET if "ruleset" in argv else "")
+    monkeypatch.setattr(firewall, "run_quiet", lambda argv: RULESET if "ruleset" in argv else "")
     found = {**firewall._of_rules([]), "zone": None, "tools": ["nft"]}
     odd: list[str] = []
 

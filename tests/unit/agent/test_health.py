@@ -18,7 +18,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.unit.agent.fake_call import FakeCall
 
-from yoked.agent import environ, firewall, names, power, storage, strays, ways
+from yoked.agent import environ, firewall, names, power, routes, stale_processes, storage
 from yoked.agent.facts import answer_facts
 from yoked.agent.health import PARTS, answer_health
 from yoked.agent.interfaces import answer_interfaces
@@ -65,8 +65,8 @@ def test_sudo_is_asked_only_where_somebody_allowed_it(
     monkeypatch.setattr(firewall, "_may_try_sudo", lambda: True)
     monkeypatch.setattr(os, "getuid", lambda: 1000)
 
-    firewall.part_firewall(args)
-    firewall.part_sudo(args)
+    firewall.probe_firewall(args)
+    firewall.probe_sudo(args)
 
     assert note.exists() == asked
 
@@ -95,8 +95,8 @@ def test_a_part_that_hangs_or_fails_costs_no_other(
         raise OSError("no such thing")
 
     released = threading.Event()
-    monkeypatch.setattr(names, "part_names", lambda args: released.wait(20))
-    monkeypatch.setattr(power, "part_power", fail)
+    monkeypatch.setattr(names, "probe_names", lambda args: released.wait(20))
+    monkeypatch.setattr(power, "probe_power", fail)
 
     told = answer_health(FakeCall(parts=["names", "power", "shell"], limit_s=0.5))
     released.set()
@@ -108,7 +108,7 @@ def test_a_part_that_hangs_or_fails_costs_no_other(
 
 
 def test_names_have_their_addresses_or_the_reason() -> None:
-    told = names.part_names({"names": ["localhost", "no.such.invalid"]})
+    told = names.probe_names({"names": ["localhost", "no.such.invalid"]})
 
     assert told["hostname"] == socket.gethostname()
     assert told["others"]["localhost"]["addresses"]
@@ -117,7 +117,7 @@ def test_names_have_their_addresses_or_the_reason() -> None:
 
 
 def test_names_of_addresses_are_asked_for_and_not_kept() -> None:
-    told = names.part_names({"addresses": ["127.0.0.1", "no address"]})["reverse"]
+    told = names.probe_names({"addresses": ["127.0.0.1", "no address"]})["reverse"]
 
     assert [set(each) for each in told.values()] == [{"error", "took_s"}] * 2
     assert told["127.0.0.1"]["error"] is None
@@ -138,7 +138,7 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(
     monkeypatch.setattr(names.socket, "getnameinfo", resolve)
     monkeypatch.setattr(names, "_LIMIT_S", 0.2)
 
-    told = names.part_names({"names": [], "addresses": ["192.168.1.11"]})
+    told = names.probe_names({"names": [], "addresses": ["192.168.1.11"]})
     released.set()
 
     assert told["own"] == snapshot
@@ -148,7 +148,7 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(
 
 @LINUX
 def test_the_way_to_an_address_has_its_source_and_interface() -> None:
-    told = ways.part_ways({"addresses": ["127.0.0.1"]})["127.0.0.1"]
+    told = routes.probe_routes({"addresses": ["127.0.0.1"]})["127.0.0.1"]
 
     assert (told["source"], told["interface"], told["error"]) == ("127.0.0.1", "lo", None)
 
@@ -162,15 +162,15 @@ def test_the_gateway_with_the_least_metric_counts(tmp_path: Path) -> None:
         "eth0\t0001A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\n"
     )
 
-    assert ways.default_gateway(tmp_path) == ("192.168.1.254", "eth0")
-    assert ways.default_gateway(tmp_path / "none") is None
+    assert routes.default_gateway(tmp_path) == ("192.168.1.254", "eth0")
+    assert routes.default_gateway(tmp_path / "none") is None
 
 
 def test_macs_routes_are_read() -> None:
     said = "   route to: default\n    gateway: 192.168.1.1\n  interface: en0\n"
 
-    assert ways.gateway_of_route(said) == ("192.168.1.1", "en0")
-    assert ways.gateway_of_route("") is None
+    assert routes.gateway_of_route(said) == ("192.168.1.1", "en0")
+    assert routes.gateway_of_route("") is None
 
 
 def test_only_variables_that_matter_are_told_and_no_password(
@@ -180,7 +180,7 @@ def test_only_variables_that_matter_are_told_and_no_password(
     monkeypatch.setenv("https_proxy", "http://me:secret@proxy:3128/")
     monkeypatch.setenv("AWS_SECRET", "secret")
 
-    told = environ.part_environment({})
+    told = environ.probe_environment({})
 
     assert told["GLOO_SOCKET_IFNAME"] == "lo"
     assert told["https_proxy"] == "http://***@proxy:3128/"
@@ -250,7 +250,7 @@ def left_behind(*argv: str, **env: str) -> Iterator[int]:
 @LINUX
 def test_a_rank_that_lost_its_launcher_is_stale() -> None:
     with left_behind(RANK="0", WORLD_SIZE="2") as pid, left_behind() as other:
-        told = strays.part_processes({})
+        told = stale_processes.probe_processes({})
 
     assert told is not None
     found = {each["pid"]: each for each in told["stale"]}
@@ -282,7 +282,7 @@ def test_training_that_goes_on_after_a_logout_is_not_stale(
             assert time.monotonic() < until_s
             time.sleep(0.02)
         rank = int(note.read_text())
-        told = strays.part_processes({})
+        told = stale_processes.probe_processes({})
         os.kill(rank, 9)
 
     assert told is not None
@@ -302,7 +302,7 @@ def test_training_that_goes_on_after_a_logout_is_not_stale(
     ],
 )
 def test_the_first_process_of_a_container_may_be_a_launcher(command: str, starts: bool) -> None:
-    assert strays.starts_ranks(command) is starts
+    assert stale_processes.starts_ranks(command) is starts
 
 
 @LINUX
@@ -310,7 +310,7 @@ def test_what_this_agent_started_is_nobody_elses() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:
             time.sleep(0.2)
-            told = strays.part_processes({})
+            told = stale_processes.probe_processes({})
         finally:
             child.kill()
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from yoked.agent import cards, clock, environ, firewall, gpus, limits, power
-from yoked.agent.netlink import Neighbour, can_ask, neighbours, way_to
+from yoked.agent import clock, environ, firewall, gpus, limits, nics, power
+from yoked.agent.netlink import Neighbour, can_ask, neighbours, route_to
 
 
 def write(root: Path, name: str, content: str) -> None:
@@ -74,7 +74,7 @@ def test_the_group_that_leaves_the_fewest_processes_counts(tmp_path: Path) -> No
 def test_no_limit_is_none() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
-    found = limits.part_limits({})
+    found = limits.probe_limits({})
 
     expected = [None if each == resource.RLIM_INFINITY else each for each in (soft, hard)]
     assert found["nofile"] == expected
@@ -84,7 +84,7 @@ def test_a_card_that_is_off_has_no_carrier(tmp_path: Path) -> None:
     for name, content in [("flags", "0x1002"), ("mtu", "1500"), ("statistics/rx_errors", "7")]:
         write(tmp_path, f"eth0/{name}", content)
 
-    found = cards.describe(tmp_path / "eth0", 0)
+    found = nics.describe(tmp_path / "eth0", 0)
 
     assert (found["up"], found["carrier"], found["mtu_bytes"]) == (False, None, 1500)
     assert (found["rx_errors"], found["tx_errors"]) == (7, None)
@@ -95,7 +95,7 @@ def test_a_card_at_a_tenth_of_its_speed_says_so(tmp_path: Path) -> None:
         write(tmp_path, f"eth0/{name}", content)
     write(tmp_path, "eth0/carrier", "1")
 
-    found = cards.describe(tmp_path / "eth0", 1)
+    found = nics.describe(tmp_path / "eth0", 1)
 
     assert (found["up"], found["carrier"], found["duplex"]) == (True, True, "half")
     assert found["speed_bit_per_s"] == 100_000_000
@@ -104,17 +104,17 @@ def test_a_card_at_a_tenth_of_its_speed_says_so(tmp_path: Path) -> None:
 def test_what_iw_says_is_understood() -> None:
     link = "Connected to 00:11\n\tsignal: -61 dBm\n\ttx bitrate: 144.4 MBit/s MCS 15\n"
 
-    assert cards.radio_of("Power save: on\n", link) == {
+    assert nics.radio_of("Power save: on\n", link) == {
         "power_save": True,
         "bit_per_s": 144_400_000.0,
     }
-    assert cards.radio_of("", "Not connected.") == {"power_save": None, "bit_per_s": None}
+    assert nics.radio_of("", "Not connected.") == {"power_save": None, "bit_per_s": None}
 
 
 def test_the_signal_is_told_without_iw() -> None:
     wireless = "Inter-| sta-|\n face | tus |\n wlan0: 0000   54.  -56.  -256   0 0 0\n"
 
-    assert cards.signals_of(wireless) == {"wlan0": -56.0}
+    assert nics.signals_of(wireless) == {"wlan0": -56.0}
 
 
 def test_rules_for_what_comes_in_are_told_from_others() -> None:
@@ -141,7 +141,7 @@ def test_what_is_said_of_gpus_is_understood(tmp_path: Path) -> None:
 def test_the_clock_is_now() -> None:
     before_s = time.time()
 
-    found = clock.part_clock({})
+    found = clock.probe_clock({})
 
     assert before_s <= found["time_s"] <= time.time()
     assert found["synchronised"] in (True, False, None)
@@ -151,7 +151,7 @@ def test_a_compiler_with_arguments_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("CC", "/no/such/cc -m64")
     monkeypatch.setenv("CXX", f"{sys.executable} -m64")
 
-    found = environ.part_compiler({})
+    found = environ.probe_compiler({})
 
     assert found["cxx"] == sys.executable
     assert found["cc"] != "/no/such/cc"
@@ -159,5 +159,5 @@ def test_a_compiler_with_arguments_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.skipif(not can_ask(), reason="this system has no netlink")
 def test_the_kernel_tells_ways_and_neighbours() -> None:
-    assert way_to("127.0.0.1").interface == "lo"
+    assert route_to("127.0.0.1").interface == "lo"
     assert all(isinstance(each, Neighbour) and each.state for each in neighbours())

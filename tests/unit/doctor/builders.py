@@ -87,7 +87,7 @@ def _health(name: str) -> dict[str, Any]:
     no_limit = [None, None]
     return {
         "names": _names(name),
-        "ways": {
+        "routes": {
             ADDRESS[other]: {
                 "source": ADDRESS[name],
                 "interface": "eth0",

@@ -66,7 +66,7 @@ def examination() -> dict[str, Any]:
                 "GLOO_SOCKET_IFNAME": "eth0",
                 "NCCL_DEBUG": "INFO password=swordfish",
             },
-            "ways": {
+            "routes": {
                 "2a02:8070:1:2::5": {"source": "87.123.45.67", "mac": MAC},
                 "fe80::3e7c:3fff:feaa:bbcc": {"mac": MAC.upper()},
                 "192.168.77.2": {"mac": "00:00:00:00:00:00"},
@@ -117,7 +117,7 @@ def test_what_the_checks_read_is_still_there(files: dict[str, str]) -> None:
     assert attic["facts"]["kernel"] == "6.1.0.53-amd64"
     assert attic["health"]["environment"]["GLOO_SOCKET_IFNAME"] == "eth0"
     assert attic["health"]["environment"]["http_proxy"].endswith("@proxy.lan:3128")
-    assert attic["health"]["ways"]["192.168.77.2"] == {"mac": "00:00:00:00:00:00"}
+    assert attic["health"]["routes"]["192.168.77.2"] == {"mac": "00:00:00:00:00:00"}
     assert seen["hosts"][1]["failure"]["kind"] == "denied"
     assert seen["dials"] == examination()["dials"]
 
@@ -132,7 +132,7 @@ def test_the_same_has_the_same_stand_in_everywhere(files: dict[str, str]) -> Non
     assert findings[0]["fix"][0]["host"] == attic["name"]
     assert f'name = "{attic["name"]}"' in files["yoked.toml"]
     assert attic["facts"]["state"] == f"{attic['facts']['home']}/.local/state/yoked"
-    macs = {way["mac"].lower() for way in attic["health"]["ways"].values()}
+    macs = {way["mac"].lower() for way in attic["health"]["routes"].values()}
     assert len(macs) == 2
 
 

@@ -84,8 +84,8 @@ def test_an_interface_that_is_off_explains_every_link_of_its_host() -> None:
                   error="EHOSTUNREACH")  # fmt: skip
     seen = told(seen, "garage", "health/links/eth0/up", False)
     for name in ("attic", "study"):
-        seen = told(seen, "garage", f"health/ways/{ADDRESS[name]}/error", "ENETUNREACH")
-        seen = told(seen, name, f"health/ways/{ADDRESS['garage']}/neighbour", "failed")
+        seen = told(seen, "garage", f"health/routes/{ADDRESS[name]}/error", "ENETUNREACH")
+        seen = told(seen, name, f"health/routes/{ADDRESS['garage']}/neighbour", "failed")
 
     found = findings_of(seen)
 

@@ -144,9 +144,9 @@ def two_networks() -> Examination:
     )
     seen = replace(seen, dials=dials)
     for name in ("attic", "study"):
-        ways = {"10.0.2.15": {"error": "ENETUNREACH"}}
-        seen = told(seen, name, "health/ways", ways)
-        seen = told(seen, "garage", f"health/ways/{ADDRESS[name]}/error", "ENETUNREACH")
+        routes = {"10.0.2.15": {"error": "ENETUNREACH"}}
+        seen = told(seen, name, "health/routes", routes)
+        seen = told(seen, "garage", f"health/routes/{ADDRESS[name]}/error", "ENETUNREACH")
     seen = broken(seen, "garage", None, error="ENETUNREACH")
     return broken(seen, None, "garage", error="ENETUNREACH")
 
@@ -177,14 +177,14 @@ def netmask() -> Examination:
 def route(error: str) -> Make:
     def make() -> Examination:
         seen = broken(broken(home(), "garage", "attic", error=error), "attic", "garage")
-        return told(seen, "garage", f"health/ways/{ADDRESS['attic']}/error", error)
+        return told(seen, "garage", f"health/routes/{ADDRESS['attic']}/error", error)
 
     return make
 
 
 def fixed_neighbour() -> Examination:
     seen = broken(broken(home(), "garage", "attic"), "attic", "garage")
-    way = f"health/ways/{ADDRESS['attic']}"
+    way = f"health/routes/{ADDRESS['attic']}"
     seen = told(seen, "garage", f"{way}/neighbour", "permanent")
     return told(seen, "garage", f"{way}/mac", "02:00:5e:00:53:01")
 
@@ -193,7 +193,7 @@ def by_vpn() -> Examination:
     """A VPN takes what is for the neighbours."""
     seen = broken(broken(home(), "garage", None), None, "garage")
     for name in ("attic", "study"):
-        seen = told(seen, "garage", f"health/ways/{ADDRESS[name]}/interface", "tailscale0")
+        seen = told(seen, "garage", f"health/routes/{ADDRESS[name]}/interface", "tailscale0")
     return seen
 
 
@@ -201,8 +201,8 @@ def unheard(state: str, *, router: bool) -> Examination:
     """Nobody hears garage, and it hears nobody."""
     seen = broken(broken(home(), "garage", None), None, "garage")
     for name in ("attic", "study"):
-        seen = told(seen, "garage", f"health/ways/{ADDRESS[name]}/neighbour", state)
-        seen = told(seen, name, f"health/ways/{ADDRESS['garage']}/neighbour", state)
+        seen = told(seen, "garage", f"health/routes/{ADDRESS[name]}/neighbour", state)
+        seen = told(seen, name, f"health/routes/{ADDRESS['garage']}/neighbour", state)
     if not router:
         seen = told(seen, "garage", "health/gateway", None)
     return seen
@@ -219,7 +219,7 @@ def strict_filter() -> Examination:
     seen = broken(home(), None, "garage")
     seen = told(seen, "garage", "health/kernel/rp_filter", {"all": 1, "eth0": 1})
     for name in ("attic", "study"):
-        seen = told(seen, "garage", f"health/ways/{ADDRESS[name]}/interface", "wlan0")
+        seen = told(seen, "garage", f"health/routes/{ADDRESS[name]}/interface", "wlan0")
     # It is in their network with its radio too.
     radio = interface("wlan0", "192.168.1.99", 24, "wireless")
     return change(seen, "garage", interfaces=(*seen.host("garage").interfaces, radio))

@@ -18,7 +18,7 @@ _AFTER = (
     "conntrack-full",
 )  # fmt: skip
 _RANKS = "Gloo's connections go to ports that the kernel picks, and each host dials some of them"
-_READS = ("dials", "health.firewall", "health.ways")
+_READS = ("dials", "health.firewall", "health.routes")
 _FIX = (
     "Lets everything from the address of the host that was kept out in: the line is that of the "
     "firewall which is there (ufw, firewalld, nftables, iptables). For nftables it goes to the top "

@@ -8,7 +8,7 @@ from yoked.doctor.check import Match, check
 from yoked.doctor.checks.groups import alternative, groups
 from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.reading import addresses, at, chosen_address, part
-from yoked.doctor.checks.ways import AFTER, join, network_of
+from yoked.doctor.checks.routes import AFTER, join, network_of
 from yoked.doctor.repairs.manual import by_hand
 from yoked.records.examination import Examination, HostSeen
 from yoked.records.shell import listed_words
@@ -127,7 +127,7 @@ def _networks(host: HostSeen, seen: Examination) -> Iterator[str]:
 @check(
     "silent-neighbour",
     question="Do the network cards of all hosts hear each other?",
-    reads=("dials", "health.ways"),
+    reads=("dials", "health.routes"),
     severity="error",
     saw="{names:list} count each other to their network, but no network card answers: {evidence}",
     why="they do not hear each other: a cable, a switch, or two networks with the same numbers",
@@ -162,7 +162,7 @@ def silent_neighbour(seen: Examination) -> Iterator[Match]:
 @check(
     "lost-between",
     question="Does what is between the hosts let packets pass?",
-    reads=("dials", "health.firewall", "health.ways"),
+    reads=("dials", "health.firewall", "health.routes"),
     severity="error",
     saw="the network cards of {names:list} answer each other, neither has a firewall, and no "
     "connection comes about in either direction: {evidence}",
@@ -201,7 +201,7 @@ def lost_between(seen: Examination) -> Iterator[Match]:
 @check(
     "client-isolation",
     question="May clients of one access point speak to each other?",
-    reads=("dials", "health.ways", "health.gateway"),
+    reads=("dials", "health.routes", "health.gateway"),
     severity="error",
     saw="{names:list} reach the router ({router}), and not each other: {evidence}",
     why="the access point keeps its clients apart (client or AP isolation, a guest network)",

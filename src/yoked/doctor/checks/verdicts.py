@@ -88,7 +88,7 @@ class Link:
 
     def way(self, *names: str) -> object:
         """What the source says of its way to the target's address."""
-        return part(self.source, "ways", self.address, *names)
+        return part(self.source, "routes", self.address, *names)
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def _neighbour(way: Link) -> str | None:
     if way.way("neighbour") != "permanent":
         return None
     others = {
-        at(part(host, "ways", way.address), "mac") for host in way.seen.up if host != way.source
+        at(part(host, "routes", way.address), "mac") for host in way.seen.up if host != way.source
     } - {None}
     own = at(part(way.target, "links", way.dials[0].interface), "mac")
     known = {own} if own else others
@@ -276,7 +276,7 @@ def _other_way(way: Link) -> str | None:
 def _reverse_path(link: Link) -> Verdict | None:
     """The target would answer by another interface, and therefore drops what comes."""
     source = link.source_address
-    taken = part(link.target, "ways", str(source), "interface")
+    taken = part(link.target, "routes", str(source), "interface")
     if source is None or taken is None or link.failed.error != "ETIMEDOUT":
         return None
     arrives = link.dials[0].interface.partition(":")[0]

@@ -32,9 +32,9 @@ from yoked.collector import without_collector
 from yoked.core.fs import write_bytes
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.job import Job, read_job
+from yoked.parent_death import die_with_parent
 from yoked.ranks.secret import FILE_VARIABLE
 from yoked.streams import outlive_full_disk
-from yoked.tether import tie_to_parent
 
 ATTEMPT = "YOKED_ATTEMPT"
 # The host program. If it died before a rank could look at its parent, this is how the rank knows.
@@ -49,7 +49,7 @@ _NO_MODULE_STATUS = 1
 
 def main(argv: list[str]) -> None:
     """Become the program of the job file in argv; returns if it ends well."""
-    tie_to_parent(int(os.environ.get(HOST_PID, os.getppid())))
+    die_with_parent(int(os.environ.get(HOST_PID, os.getppid())))
     job = _read(Path(argv[0]))
     rank, attempt = int(os.environ["RANK"]), int(os.environ.get(ATTEMPT, "0"))
     redirect(job, attempt, rank)

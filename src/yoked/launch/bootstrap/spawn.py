@@ -42,7 +42,7 @@ _STORE_PROGRAM = "yoked.ranks.store"
 class LocalRanks:
     """The ranks, from their start. Every method is called by the thread that made it.
 
-    The kernel ends the ranks with that thread; see yoked.tether.
+    The kernel ends the ranks with that thread; see yoked.parent_death.
     restarts: generations before this one whose ranks had met.
     store_port: of the store on this host's loopback; None: there is none but what node 0 serves.
     on_death: called for each rank that fails and was not ended by us.

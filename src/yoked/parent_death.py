@@ -2,7 +2,7 @@
 
 Run as a program, it ties itself to its parent and becomes the command that is given:
 
-    python -m yoked.tether PARENT_PID COMMAND ...
+    python -m yoked.parent_death PARENT_PID COMMAND ...
 
 Standard library only: it starts in milliseconds and on any host.
 """
@@ -17,7 +17,7 @@ import sys
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def tie_to_parent(parent_pid: int) -> None:
+def die_with_parent(parent_pid: int) -> None:
     """Ask the kernel to SIGKILL this process when its parent dies; survives exec, not fork.
 
     SIGKILL rather than SIGTERM: a rank that hangs in a collective acts on no other, and
@@ -35,7 +35,7 @@ def tie_to_parent(parent_pid: int) -> None:
 def main(argv: list[str]) -> None:
     """Tie this process to the parent named first and exec the rest."""
     parent_pid, *command = argv
-    tie_to_parent(int(parent_pid))
+    die_with_parent(int(parent_pid))
     os.execvp(command[0], command)  # noqa: S606 - an argument list, no shell
 
 

@@ -1,4 +1,4 @@
-"""The ways between hosts: routes, netmasks, neighbours, and who answers at an address."""
+"""Routes between hosts: netmasks, neighbours, and who answers at an address."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AFTER = ("rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-faile
 @check(
     "no-route",
     question="Does every host have a route to the others?",
-    reads=("dials", "health.ways"),
+    reads=("dials", "health.routes"),
     severity="error",
     saw="{host} has no route to {peer_addresses:list}, although it is in their network: {evidence}",
     why="the kernel does not know by which interface to send",
@@ -78,7 +78,7 @@ def network_of(address: str, prefix: int) -> str:
 @check(
     "forbidden-route",
     question="Does a route or rule of a host forbid the way to another?",
-    reads=("dials", "health.ways"),
+    reads=("dials", "health.routes"),
     severity="error",
     saw="{host} is not to send to {peer_addresses:list}: its kernel says {error}, as for a "
     "route or rule of kind {prohibit}",
@@ -112,7 +112,7 @@ def forbidden_route(seen: Examination) -> Iterator[Match]:
 
 def _way_errors(group: Group) -> Iterator[object]:
     for address in group.peer_addresses:
-        error = part(group.host, "ways", address, "error")
+        error = part(group.host, "routes", address, "error")
         if error is not None:
             yield error
 
@@ -152,7 +152,7 @@ def wrong_netmask(seen: Examination) -> Iterator[Match]:
 @check(
     "wrong-neighbour",
     question="Does every host know the network cards of the others?",
-    reads=("dials", "health.ways"),
+    reads=("dials", "health.routes"),
     severity="error",
     saw="{host} was told by hand to use the network card {entries:list}, and nobody answers "
     "there: {evidence}",
@@ -166,11 +166,11 @@ def wrong_netmask(seen: Examination) -> Iterator[Match]:
 def wrong_neighbour(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "wrong-neighbour"):
         interface = group.interface.partition(":")[0]
-        macs = {each: part(group.host, "ways", each, "mac") for each in group.peer_addresses}
+        macs = {each: part(group.host, "routes", each, "mac") for each in group.peer_addresses}
         fixed = {
             each: mac
             for each, mac in macs.items()
-            if part(group.host, "ways", each, "neighbour") == "permanent"
+            if part(group.host, "routes", each, "neighbour") == "permanent"
         }
         shown = [f"{mac} for {each}" for each, mac in fixed.items()]
         yield Match(
@@ -188,7 +188,7 @@ def wrong_neighbour(seen: Examination) -> Iterator[Match]:
 @check(
     "other-way",
     question="Do packets leave by the interface that leads to the others?",
-    reads=("dials", "health.ways"),
+    reads=("dials", "health.routes"),
     severity="error",
     saw="{host} sends what is for {peer_addresses:list} out by {taken:list}, although it is "
     "in their network at {interface}",
@@ -202,7 +202,9 @@ def wrong_neighbour(seen: Examination) -> Iterator[Match]:
 )
 def other_way(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "other-way"):
-        taken = {str(part(group.host, "ways", each, "interface")) for each in group.peer_addresses}
+        taken = {
+            str(part(group.host, "routes", each, "interface")) for each in group.peer_addresses
+        }
         yield Match(
             group.host.name,
             *(
@@ -219,7 +221,7 @@ def other_way(seen: Examination) -> Iterator[Match]:
 @check(
     "other-network",
     question="Are all hosts in networks that reach each other?",
-    reads=("dials", "health.ways", "interfaces"),
+    reads=("dials", "health.routes", "interfaces"),
     severity="error",
     saw="{host}, at {address}, and {peers:list} are in different networks: {evidence}",
     why="packets find no way between the two networks",
@@ -268,7 +270,7 @@ def join(group: Group) -> tuple[Fix, ...]:
 @check(
     "reverse-path",
     question="Would every host take packets that come in where it would not answer?",
-    reads=("dials", "health.kernel", "health.ways"),
+    reads=("dials", "health.kernel", "health.routes"),
     severity="error",
     saw="{host} drops what comes in at {interface}, because it would answer by another "
     "interface (rp_filter {rp_filter}): {evidence}",

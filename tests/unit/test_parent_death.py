@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 def test_a_tied_command_ends_with_its_parent() -> None:
     program = (
         "import os, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-m', 'yoked.tether', str(os.getpid()), \n"
+        "child = subprocess.Popen([sys.executable, '-m', 'yoked.parent_death', str(os.getpid()), \n"
         "    sys.executable, '-c', 'print(1, flush=True); import time; time.sleep(60)'],\n"
         "    stdout=subprocess.PIPE)\n"
         "child.stdout.readline(); print(child.pid, flush=True); time.sleep(60)\n"
@@ -33,7 +33,7 @@ def test_a_tied_command_ends_with_its_parent() -> None:
 
 def test_a_command_whose_parent_is_already_gone_does_not_start() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "yoked.tether", "1", sys.executable, "-c", "print('started')"],
+        [sys.executable, "-m", "yoked.parent_death", "1", sys.executable, "-c", "print('started')"],
         capture_output=True,
         text=True,
         check=False,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.agent import netlink
-from yoked.agent.ask import said_by, text
+from yoked.agent.ask import run_quiet, text
 
 _DISCARD_PORT = 9
 # How long a neighbour may take to say where it is; the kernel asks three times, a second apart.
@@ -23,14 +23,14 @@ _UNTOLD = ("incomplete", "none", None)
 _ROUTE_UP, _ROUTE_GATEWAY = 0x1, 0x2
 
 
-def part_ways(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_routes(args: Mapping[str, Any]) -> dict[str, Any]:
     """For each of `addresses`: source, interface, error, neighbour and mac; see health."""
     wanted: list[str] = args.get("addresses") or []
     known = _neighbours() if wanted else {}
     return {address: _way(address, known) for address in wanted}
 
 
-def part_gateway(args: Mapping[str, Any]) -> dict[str, Any] | None:
+def probe_gateway(args: Mapping[str, Any]) -> dict[str, Any] | None:
     """The default gateway of IPv4 and whether it answers on its link; None: there is none.
 
     One that the kernel has not met lately is sent an empty datagram, so that it looks for it.
@@ -49,7 +49,7 @@ def part_gateway(args: Mapping[str, Any]) -> dict[str, Any] | None:
 def default_gateway(proc: Path = Path("/proc")) -> tuple[str, str] | None:
     """(address, interface) of the gateway with the least metric."""
     if sys.platform == "darwin":
-        return gateway_of_route(said_by(["route", "-n", "get", "default"]))
+        return gateway_of_route(run_quiet(["route", "-n", "get", "default"]))
     found = []
     for line in text(proc / "net/route").splitlines()[1:]:
         fields = line.split()
@@ -91,7 +91,7 @@ def _way(address: str, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
     try:
         way["source"] = source_of(address)
         if netlink.can_ask():
-            way["interface"] = netlink.way_to(address).interface
+            way["interface"] = netlink.route_to(address).interface
     except OSError as problem:
         way["error"] = errno.errorcode.get(problem.errno or 0, "EIO")
     way.update(known.get(address, {}))

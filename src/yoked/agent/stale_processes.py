@@ -40,7 +40,7 @@ class _Sight(NamedTuple):
     memory_bytes: int
 
 
-def part_processes(args: Mapping[str, Any]) -> dict[str, Any] | None:
+def probe_processes(args: Mapping[str, Any]) -> dict[str, Any] | None:
     """stale and busy; see health. None where there is no /proc."""
     del args
     if not Path("/proc/self/stat").exists():

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import number, said_by, text
+from yoked.agent.ask import number, run_quiet, text
 from yoked.agent.firewall import tool
 from yoked.agent.interfaces import NET, entries
 
@@ -19,7 +19,7 @@ from yoked.agent.interfaces import NET, entries
 _UP = 0x1
 
 
-def part_links(args: Mapping[str, Any]) -> dict[str, Any] | None:
+def probe_links(args: Mapping[str, Any]) -> dict[str, Any] | None:
     """{interface: up, carrier, speed_bit_per_s, duplex, mtu_bytes, rx_errors, tx_errors,
     addresses}; addresses: how many it has. None where there is no /sys.
     """
@@ -52,7 +52,7 @@ def describe(card: Path, addresses: int) -> dict[str, Any]:
     }
 
 
-def part_wireless(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_wireless(args: Mapping[str, Any]) -> dict[str, Any]:
     """{interface: power_save, signal_dbm, bit_per_s} of the radios; None for what iw is needed
     for, where it is absent.
     """
@@ -66,8 +66,8 @@ def part_wireless(args: Mapping[str, Any]) -> dict[str, Any]:
     signals = signals_of(text(Path("/proc/net/wireless")))
     found = {}
     for name in radios:
-        saves = said_by([iw, "dev", name, "get", "power_save"]) if iw else ""
-        link = said_by([iw, "dev", name, "link"]) if iw else ""
+        saves = run_quiet([iw, "dev", name, "get", "power_save"]) if iw else ""
+        link = run_quiet([iw, "dev", name, "link"]) if iw else ""
         found[name] = {**radio_of(saves, link), "signal_dbm": signals.get(name)}
     return found
 
