@@ -22,7 +22,7 @@ from yoked.lab.pytest_plugin import new_lab
 from yoked.launch.install import HostEnvironment, Wishes, check_environment, install_environment
 from yoked.launch.requirements import requirements_digest
 from yoked.remote.client import AgentClient
-from yoked.remote.transport import OpenSsh
+from yoked.remote.transport import SshTransport
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def attic(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    with OpenSsh("alpha", str(lab.ssh_config)).connect() as agent:
+    with SshTransport("alpha", str(lab.ssh_config)).connect() as agent:
         yield Attic(lab.host("alpha"), agent, [])
 
 

@@ -19,7 +19,7 @@ from yoked.lab.pytest_plugin import new_lab
 from yoked.launch.datapush import push_data, push_kernels
 from yoked.launch.trees import Tree, push_tree
 from yoked.remote.client import AgentClient
-from yoked.remote.transport import OpenSsh
+from yoked.remote.transport import SshTransport
 
 ROWS_BYTES = 3_000_000
 
@@ -37,7 +37,7 @@ def beta(lab: Lab) -> Iterator[AgentClient]:
 
 
 def connect(lab: Lab) -> AgentClient:
-    return OpenSsh("beta", str(lab.ssh_config)).connect()
+    return SshTransport("beta", str(lab.ssh_config)).connect()
 
 
 def make_data(folder: Path) -> Path:

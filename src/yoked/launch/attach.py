@@ -15,7 +15,7 @@ from yoked.launch.following import HostLog, Reconnect
 from yoked.launch.registry import Record, ask_state, joined
 from yoked.paths import LIVE_NAME
 from yoked.remote.client import AgentClient, Part
-from yoked.remote.connect import Arrivals
+from yoked.remote.connect import Connections
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
 
 # Hosts end within seconds of each other, but for one whose cores are crowded.
@@ -161,15 +161,15 @@ def follow_job(
     *,
     tail_lines: int | None = None,
     record: Record | None = None,
-    arrivals: Arrivals | None = None,
+    connections: Connections | None = None,
 ) -> JobEnd:
     """Show rank 0's output as it comes, until the job is over on all hosts.
 
     tail_lines: only so many lines of what there was before. record: what is known of the run.
-    arrivals: hosts that may come later than the clients. Ctrl-C leaves the job running. Raises
+    connections: hosts that may come later than the clients. Ctrl-C leaves the job running. Raises
     JobError when no host has such a run.
     """
-    viewer = _Viewer(clients, run, view, reconnect, record, arrivals)
+    viewer = _Viewer(clients, run, view, reconnect, record, connections)
     try:
         with viewer.drawing(view.live):
             viewer.show_rank_0(tail_lines)
@@ -188,7 +188,7 @@ class _Viewer:
         output: View,
         reconnect: Reconnect,
         record: Record | None,
-        arrivals: Arrivals | None,
+        connections: Connections | None,
     ) -> None:
         self._given = dict(clients)
         self._own: dict[str, AgentClient] = {}
@@ -196,7 +196,7 @@ class _Viewer:
         self._run = run
         self._output = output
         self._reconnect = reconnect
-        self._arrivals = arrivals
+        self._arrivals = connections
         self._attempt = 0
         self._launch_id = None if record is None else record.launch_id
         self.record = record or self._look()

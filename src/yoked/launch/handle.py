@@ -14,7 +14,7 @@ from yoked.launch.logs import parts_of
 from yoked.launch.registry import Record, ask_state, joined
 from yoked.launch.start import Started
 from yoked.remote.client import AgentClient, Part
-from yoked.remote.connect import Arrivals
+from yoked.remote.connect import Connections
 
 # What a program may need to end in good order, and a host to free what it had.
 TERMINATE_S = 10.0
@@ -33,7 +33,7 @@ class RunHandle:
     """A job by its name, and the agents of its hosts.
 
     reconnect: makes another connection to one of them. record: what is known of it.
-    arrivals: hosts that may come later.
+    connections: hosts that may come later.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class RunHandle:
         reconnect: Reconnect,
         *,
         record: Record | None = None,
-        arrivals: Arrivals | None = None,
+        connections: Connections | None = None,
         launch_id: str | None = None,
     ) -> None:
         self.run = run
         self.clients = dict(clients)
         self._reconnect = reconnect
         self._record = record
-        self._arrivals = arrivals
+        self._arrivals = connections
         self._launch_id = record.launch_id if record is not None else launch_id
 
     @classmethod
@@ -88,7 +88,7 @@ class RunHandle:
             self._reconnect,
             tail_lines=tail_lines,
             record=self._record,
-            arrivals=self._arrivals,
+            connections=self._arrivals,
         )
 
     def logs(

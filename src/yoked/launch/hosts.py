@@ -10,7 +10,7 @@ from yoked.fleet.model import Fleet
 from yoked.launch.handle import RunHandle
 from yoked.launch.registry import Record, collect, join, pick
 from yoked.remote.client import AgentClient
-from yoked.remote.connect import Arrivals, connect_all, connect_host
+from yoked.remote.connect import Connections, connect_all, connect_host
 
 
 class Hosts:
@@ -19,20 +19,20 @@ class Hosts:
     clients: the agents that are there; unreachable: why others are not.
     """
 
-    def __init__(self, fleet: Fleet, arrivals: Arrivals) -> None:
+    def __init__(self, fleet: Fleet, connections: Connections) -> None:
         self.fleet = fleet
-        self.arrivals = arrivals
+        self.connections = connections
         self._silent: dict[str, YokedError] = {}
 
     @property
     def clients(self) -> dict[str, AgentClient]:
         """The agents that are there."""
-        return self.arrivals.clients
+        return self.connections.clients
 
     @property
     def unreachable(self) -> dict[str, YokedError]:
         """Why others are not, or what they did not answer."""
-        return {**self.arrivals.failures, **self._silent}
+        return {**self.connections.failures, **self._silent}
 
     def records(self, *, sizes: bool = False) -> list[Record]:
         """The runs of these hosts, the newest first."""
@@ -42,7 +42,7 @@ class Hosts:
 
     def run(self, named: str | None) -> RunHandle:
         """The run of a name; None: the newest. Raises UsageError, or HostError for no host."""
-        self.arrivals.wait()
+        self.connections.wait()
         if not self.clients:
             require_all(self.unreachable)
         return self._handle(pick(self.records(), named))
@@ -52,7 +52,7 @@ class Hosts:
 
         Other hosts need not be there yet.
         """
-        for name, client in self.arrivals.each():
+        for name, client in self.connections.each():
             try:
                 records = join({name: [client.call("job_status", run=named)]})
             except YokedError:
@@ -67,7 +67,11 @@ class Hosts:
     def _handle(self, record: Record) -> RunHandle:
         clients = {name: self.clients[name] for name in record.hosts}
         return RunHandle(
-            record.run, clients, reconnecting(self.fleet), record=record, arrivals=self.arrivals
+            record.run,
+            clients,
+            reconnecting(self.fleet),
+            record=record,
+            connections=self.connections,
         )
 
 
@@ -77,11 +81,13 @@ def reach_hosts(fleet: Fleet, note: Callable[[str], None], *, wait: bool = True)
 
     wait: until each has answered, or is known not to.
     """
-    arrivals = Arrivals(fleet.hosts, fleet.ssh_file, on_failure=lambda problem: note(str(problem)))
-    with closing(arrivals):
+    connections = Connections(
+        fleet.hosts, fleet.ssh_file, on_failure=lambda problem: note(str(problem))
+    )
+    with closing(connections):
         if wait:
-            arrivals.wait()
-        yield Hosts(fleet, arrivals)
+            connections.wait()
+        yield Hosts(fleet, connections)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from yoked.core.packages import install_line, this_distribution
 from yoked.errors import HostError, NoPythonError, YokedError
 from yoked.remote.client import AgentClient
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
-from yoked.remote.transport import Here, OpenSsh
+from yoked.remote.transport import LocalTransport, SshTransport
 
 # This machine, as yoked.toml names it.
 HERE = "."
@@ -51,7 +51,7 @@ def connect_host(
     commands use.
     """
     if host.name == HERE:
-        return Here(host.name, sys.executable).connect()
+        return LocalTransport(host.name, sys.executable).connect()
     if shutil.which("ssh") is None:
         raise HostError(
             f"{host.name}: there is no ssh on this machine",
@@ -60,11 +60,11 @@ def connect_host(
     config = None if ssh_config is None else str(ssh_config)
     if host.python is not None:
         with contextlib.suppress(NoPythonError):
-            return OpenSsh(host.name, config, host.python, patience_s, shared).connect()
-    return OpenSsh(host.name, config, _ANY_PYTHON, patience_s, shared).connect()
+            return SshTransport(host.name, config, host.python, patience_s, shared).connect()
+    return SshTransport(host.name, config, _ANY_PYTHON, patience_s, shared).connect()
 
 
-class Arrivals:
+class Connections:
     """Agents on several hosts, each to be used as soon as it is there.
 
     All are connected to at once, from now on. on_failure: called with what went wrong with a
@@ -143,10 +143,10 @@ def connect_all(
     hosts: Collection[HostLike], ssh_config: Path | None = None
 ) -> tuple[dict[str, AgentClient], dict[str, YokedError]]:
     """Agents on all hosts at once, by name; and the failures, by name."""
-    arrivals = Arrivals(hosts, ssh_config)
+    connections = Connections(hosts, ssh_config)
     try:
-        arrivals.wait()
+        connections.wait()
     except BaseException:
-        arrivals.close()
+        connections.close()
         raise
-    return arrivals.clients, arrivals.failures
+    return connections.clients, connections.failures

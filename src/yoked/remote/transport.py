@@ -40,7 +40,7 @@ _REFUSED = "yoked-refused"
 
 
 @dataclass(frozen=True)
-class Here:
+class LocalTransport:
     """This machine, without ssh. python: what runs the agent."""
 
     host: str = "."
@@ -52,7 +52,7 @@ class Here:
 
 
 @dataclass(frozen=True)
-class OpenSsh:
+class SshTransport:
     """A host by the system's ssh.
 
     host: what ssh understands; config: a file instead of ~/.ssh/config; python: the interpreter
@@ -69,9 +69,9 @@ class OpenSsh:
     def connect(self) -> AgentClient:
         """Start an agent over ssh."""
         command = f"exec {python_word(self.python)} {' '.join(FLAGS)} -c '{BOOT}'"
-        way = ssh_argv(self.host, self.config, patience_s=self.patience_s, shared=self.shared)
+        ssh = ssh_argv(self.host, self.config, patience_s=self.patience_s, shared=self.shared)
         deadline_s = _DEADLINE_PATIENCES * self.patience_s
-        return start_agent(self.host, [*way, command], ssh=True, deadline_s=deadline_s)
+        return start_agent(self.host, [*ssh, command], ssh=True, deadline_s=deadline_s)
 
 
 def start_agent(
@@ -100,12 +100,12 @@ def start_agent(
             f"{host}: {argv[0]} cannot be started: {problem.strerror}",
             fix=install_line("ssh", this_distribution()) if ssh else (),
         ) from problem
-    way = _Way(host, process, ssh=ssh, deadline_s=deadline_s)
-    late = threading.Timer(deadline_s, way.give_up)
+    connection = _Connection(host, process, ssh=ssh, deadline_s=deadline_s)
+    late = threading.Timer(deadline_s, connection.give_up)
     late.start()
     try:
         _send_agent(process, token)
-        noise = _await_greeting(host, process, token, way.explain)
+        noise = _await_greeting(host, process, token, connection.explain)
     except BaseException:
         process.kill()
         process.wait()
@@ -113,10 +113,10 @@ def start_agent(
         raise
     finally:
         late.cancel()
-    return AgentClient(host, process, way.explain, noise=noise)
+    return AgentClient(host, process, connection.explain, noise=noise)
 
 
-class _Way:
+class _Connection:
     """The process that leads to an agent, and why it ended."""
 
     def __init__(

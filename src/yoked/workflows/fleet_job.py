@@ -17,7 +17,7 @@ from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting, require_all
 from yoked.launch.start import Order, Seat, Started, start_job, take_seats
 from yoked.records.examination import Need
-from yoked.remote.connect import Arrivals
+from yoked.remote.connect import Connections
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ def run_job(
     """
     began_s = time.monotonic()
     with ExitStack() as stack:
-        arrivals = stack.enter_context(closing(Arrivals(fleet.hosts, fleet.ssh_file)))
-        preflight = stack.enter_context(beside(fleet, need, wanted=doctor, lend=arrivals.agent))
-        arrivals.wait()
-        require_all(arrivals.failures)
-        clients = arrivals.clients
+        connections = stack.enter_context(closing(Connections(fleet.hosts, fleet.ssh_file)))
+        preflight = stack.enter_context(beside(fleet, need, wanted=doctor, lend=connections.agent))
+        connections.wait()
+        require_all(connections.failures)
+        clients = connections.clients
         seats = take_seats(fleet, clients, order.ranks, lambda: find_addresses(fleet, clients))
         require_versions(seats)
         if before is not None:

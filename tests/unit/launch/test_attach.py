@@ -31,7 +31,7 @@ from yoked.launch.handle import RunHandle
 from yoked.launch.registry import collect, pick
 from yoked.remote.client import AgentClient
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
-from yoked.remote.transport import Here
+from yoked.remote.transport import LocalTransport
 
 LINES = 300
 VERDICT = json.dumps({"status": "finished", "exit_code": 0, "attempts": []})
@@ -51,7 +51,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def agent(root: Path) -> Iterator[AgentClient]:
-    with Here("attic").connect() as client:
+    with LocalTransport("attic").connect() as client:
         yield client
 
 
@@ -66,7 +66,7 @@ class Unstarted:
 
 
 def reconnect(host: str, patience_s: int) -> AgentClient:
-    return Here(host).connect()
+    return LocalTransport(host).connect()
 
 
 def test_output_is_shown_to_the_end_and_the_end_is_told(agent: AgentClient, root: Path) -> None:
@@ -89,7 +89,7 @@ def test_each_byte_is_shown_once_though_the_connection_is_cut(
     cuts: list[str] = []
 
     def connect_again(host: str, patience_s: int) -> AgentClient:
-        connections.append(Here(host).connect())
+        connections.append(LocalTransport(host).connect())
         return connections[-1]
 
     log = HostLog(
@@ -121,7 +121,7 @@ def test_a_stream_that_appears_during_a_cut_is_shown_whole(agent: AgentClient, r
 
     def write_and_connect(host: str, patience_s: int) -> AgentClient:
         (job.logs / "0.1.out").write_text("one\ntwo\nthree\n")
-        connections.append(Here(host).connect())
+        connections.append(LocalTransport(host).connect())
         return connections[-1]
 
     log = HostLog(
@@ -156,7 +156,7 @@ def test_attempts_come_one_at_a_time_and_a_slow_host_gets_more_time_in_the_end()
             tries.append(patience_s)
             if patience_s < CONNECT_TIMEOUT_S:
                 raise HostError("attic: it did not answer")
-            return Here("attic").connect()
+            return LocalTransport("attic").connect()
 
     with reach_again(connect, HostError("cut"), lambda: False) as client:
         assert client.call("facts")
@@ -267,7 +267,7 @@ def test_two_that_look_on_do_not_disturb_each_other(agent: AgentClient, root: Pa
     shown = [io.StringIO(), io.StringIO()]
 
     def look(at: io.StringIO) -> None:
-        with Here("attic").connect() as own:
+        with LocalTransport("attic").connect() as own:
             follow_job(
                 {"attic": own}, "try", LiveView(Output(json_mode=False, stdout=at)), reconnect
             )

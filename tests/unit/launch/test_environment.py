@@ -33,7 +33,7 @@ from yoked.launch.install import HostEnvironment, Wishes, check_environment, ins
 from yoked.launch.requirements import closure, requirements_digest, train_requirements
 from yoked.launch.wheels import fetch_wheels, platform_tags
 from yoked.remote.client import AgentClient
-from yoked.remote.transport import Here
+from yoked.remote.transport import LocalTransport
 
 DEADLINE_S = 20.0
 WANTED = ("tinyone==1.0", "tinytwo==2.0")
@@ -114,7 +114,7 @@ def base(tmp_path: Path) -> FakeBase:
 
 @pytest.fixture
 def agent() -> Iterator[AgentClient]:
-    with Here(host="attic").connect() as client:
+    with LocalTransport(host="attic").connect() as client:
         yield client
 
 
@@ -235,7 +235,7 @@ def test_a_host_without_an_index_gets_its_wheels_from_here(
 
 def test_an_interrupted_installation_ends_and_is_made_anew(base: FakeBase, own_data: Path) -> None:
     base.pip_does("import time; (beside / 'started').touch(); time.sleep(600)")
-    agent = Here(host="attic").connect()
+    agent = LocalTransport(host="attic").connect()
 
     def attempt() -> None:
         with pytest.raises(HostError):
@@ -249,7 +249,7 @@ def test_an_interrupted_installation_ends_and_is_made_anew(base: FakeBase, own_d
     assert not thread.is_alive()
     base.pip_does("")
 
-    with Here(host="attic").connect() as again:
+    with LocalTransport(host="attic").connect() as again:
         found = install(again, base)
 
     assert found.state == "made"
@@ -267,7 +267,7 @@ def test_two_installations_at_once_do_not_mix(agent: AgentClient, base: FakeBase
 
     try:
         with (
-            Here(host="attic").connect() as other,
+            LocalTransport(host="attic").connect() as other,
             raises_fault("install-running"),
         ):
             install(other, base)
@@ -359,7 +359,7 @@ def environment_python_without_torch(
     (tmp_path / "path" / "python3").symlink_to("/bin/false")
     with monkeypatch.context() as changed:
         changed.setenv("PATH", f"{tmp_path / 'path'}{os.pathsep}{os.environ['PATH']}")
-        with Here(host="attic").connect() as agent:
+        with LocalTransport(host="attic").connect() as agent:
             return environment_python(agent, host)
 
 

@@ -73,8 +73,8 @@ class Coming:
         self.clients.update(self._later)
 
 
-def look_on(arrivals: Any) -> tuple[Any, str]:
-    hosts = Hosts(FLEET, arrivals)
+def look_on(connections: Any) -> tuple[Any, str]:
+    hosts = Hosts(FLEET, connections)
     run = hosts.active_run("try")
     assert run is not None
     shown = io.StringIO()
@@ -105,9 +105,9 @@ def test_an_older_run_of_that_name_on_another_host_is_another_run() -> None:
 
 def test_a_run_is_not_looked_at_before_the_host_of_its_rank_0_is_there() -> None:
     later = FakeAgent(told(0, "running"))
-    arrivals: Any = Coming({"pi": FakeAgent(told(1, "running"))}, {"i9": later})
+    connections: Any = Coming({"pi": FakeAgent(told(1, "running"))}, {"i9": later})
 
-    run = Hosts(FLEET, arrivals).active_run("try")
+    run = Hosts(FLEET, connections).active_run("try")
 
     assert run is not None
     assert list(run.record.hosts) == ["i9"]

@@ -13,7 +13,7 @@ from yoked.agent.calls import HANDLERS
 from yoked.fleet.discover import listening
 from yoked.remote.answers import PARTS, RESULTS, part_misfit, result_misfit
 from yoked.remote.client import host_wrote
-from yoked.remote.transport import Here
+from yoked.remote.transport import LocalTransport
 
 
 def test_every_call_in_the_tables_is_one_of_the_agents() -> None:
@@ -23,7 +23,7 @@ def test_every_call_in_the_tables_is_one_of_the_agents() -> None:
 def test_the_agents_own_answers_have_their_shapes(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
 
-    with Here().connect() as agent:
+    with LocalTransport().connect() as agent:
         answers = [
             agent.call("facts"),
             agent.call("interfaces"),

@@ -12,7 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 from yoked.errors import HostError, NoPythonError
 from yoked.fleet.model import Host
 from yoked.remote import connect
-from yoked.remote.connect import Arrivals, connect_all, connect_host
+from yoked.remote.connect import Connections, connect_all, connect_host
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FakeSsh:
 
 @pytest.fixture(autouse=True)
 def fake_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "OpenSsh", FakeSsh)
+    monkeypatch.setattr(connect, "SshTransport", FakeSsh)
     monkeypatch.setattr(connect.shutil, "which", lambda name: f"/usr/bin/{name}")
 
 
@@ -110,25 +110,25 @@ def test_an_agent_can_be_used_while_another_host_has_not_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = Gate(monkeypatch, "slow", "tower")
-    arrivals = Arrivals([Host("slow"), Host("tower")])
-    each = arrivals.each()
+    connections = Connections([Host("slow"), Host("tower")])
+    each = connections.each()
 
     gate.let_in("tower")
     first, _ = next(each)
-    so_far = list(arrivals.clients)
+    so_far = list(connections.clients)
     gate.let_in("slow")
-    arrivals.wait()
+    connections.wait()
 
     assert (first, so_far) == ("tower", ["tower"])
-    assert list(arrivals.clients) == ["slow", "tower"]
+    assert list(connections.clients) == ["slow", "tower"]
 
 
 def test_one_hosts_agent_is_waited_for_or_why_it_does_not_come() -> None:
-    arrivals = Arrivals([Host("tower"), Host("gone")])
+    connections = Connections([Host("tower"), Host("gone")])
 
-    assert arrivals.agent("tower") is arrivals.agent("tower")
+    assert connections.agent("tower") is connections.agent("tower")
     with pytest.raises(HostError):
-        arrivals.agent("gone")
+        connections.agent("gone")
 
 
 def test_what_comes_after_the_end_is_closed_and_what_fails_then_is_nobodys_business(
@@ -136,16 +136,16 @@ def test_what_comes_after_the_end_is_closed_and_what_fails_then_is_nobodys_busin
 ) -> None:
     gate = Gate(monkeypatch, "slow", "gone")
     said: list[str] = []
-    arrivals = Arrivals(
+    connections = Connections(
         [Host("slow"), Host("gone")], on_failure=lambda problem: said.append(problem.what)
     )
 
-    arrivals.close()
+    connections.close()
     for name in ("slow", "gone"):
         gate.let_in(name)
-    arrivals.wait()
+    connections.wait()
 
-    late: Any = arrivals.clients["slow"]
+    late: Any = connections.clients["slow"]
     assert late.closed.wait(10)
     assert said == []
 
