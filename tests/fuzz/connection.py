@@ -20,7 +20,7 @@ from yoked.launch.bootstrap.notice import Notice
 from yoked.launch.bootstrap.verdict import Decision, Failure
 
 FAILURE = Failure(
-    "attic", 1, "no memory", 1.7e9, rank=2, pid=7, signal="SIGKILL", kind="VANISHED",
+    "attic", 1, "no memory", 1.7e9, rank=2, pid=7, signal="SIGKILL", kind="HOST_LOST",
     fix=("a",), traceback="b", last_lines=("c",),
 )  # fmt: skip
 NOTICE = Notice(

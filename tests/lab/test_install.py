@@ -19,7 +19,12 @@ from yoked.lab import faults
 from yoked.lab.host import LabHost
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import new_lab
-from yoked.launch.install import HostEnvironment, Wishes, check_environment, install_environment
+from yoked.launch.install import (
+    HostEnvironment,
+    InstallOptions,
+    check_environment,
+    install_environment,
+)
 from yoked.launch.requirements import requirements_digest
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import SshTransport
@@ -58,7 +63,7 @@ class Attic:
     said: list[str]
 
     def install(self, *, offline: bool, wanted: tuple[str, ...] = WANTED) -> HostEnvironment:
-        wishes = Wishes(wanted, offline=offline)
+        wishes = InstallOptions(wanted, offline=offline)
         return install_environment(self.agent, Host("alpha"), wishes, self.said.append)
 
 

@@ -56,7 +56,7 @@ class RunHandle:
     @classmethod
     def of(cls, started: Started, reconnect: Reconnect) -> RunHandle:
         """The handle of a job that was just started."""
-        clients = {seat.host.name: seat.client for seat in started.seats}
+        clients = {node.host.name: node.client for node in started.nodes}
         return cls(started.run, clients, reconnect, launch_id=started.launch_id)
 
     @property

@@ -29,7 +29,7 @@ from yoked.fleet.model import HERE, Fleet, Host
 from yoked.launch.attach import JobEnd, View
 from yoked.launch.handle import RunHandle
 from yoked.launch.program import Program
-from yoked.launch.start import Home, Order, Seat, start_job, take_seats
+from yoked.launch.start import Home, JobRequest, NodePlan, plan_nodes, start_job
 from yoked.paths import private_folder
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import LocalTransport
@@ -104,13 +104,13 @@ def run_here(
     KeyboardInterrupt if the run was stopped before it could leave a result.
     """
     with LocalTransport(HERE).connect() as client, _Stopping(view).listening() as stopping:
-        seats = take_seats(Fleet("here", (Host(HERE),), Path()), {HERE: client}, run.ranks, dict)
+        nodes = plan_nodes(Fleet("here", (Host(HERE),), Path()), {HERE: client}, run.ranks, dict)
         with one_at_a_time():
             _require_idle(run)
             if run.is_new and run.run_dir is not None:
                 require_new(run.run_dir)
             job = _job_name(run.run)
-            _start(run, job, seats, lambda: stopping.started(job, client))
+            _start(run, job, nodes, lambda: stopping.started(job, client))
         if detach:
             return None
         if run.run_dir is not None:
@@ -144,10 +144,10 @@ def _call(client: AgentClient, name: str, **args: Any) -> None:
             other.call(name, **args)
 
 
-def _start(run: LocalRun, job: str, seats: list[Seat], approve: Callable[[], None]) -> None:
-    folder = f"{seats[0].job_root}/{job}"
+def _start(run: LocalRun, job: str, nodes: list[NodePlan], approve: Callable[[], None]) -> None:
+    folder = f"{nodes[0].job_root}/{job}"
     arguments = ("--config-file", f"{folder}/config.json")
-    order = Order(
+    request = JobRequest(
         run=job,
         program=Program("module", run.module, arguments, None, resume_args=("--resume",)),
         ranks=run.ranks,
@@ -162,7 +162,7 @@ def _start(run: LocalRun, job: str, seats: list[Seat], approve: Callable[[], Non
         files={"config.json": json.dumps(dict(run.config))},
         home=Home(Path.cwd(), run.run_dir),
     )
-    start_job(order, seats, lambda _: None, approve=approve)
+    start_job(request, nodes, lambda _: None, approve=approve)
 
 
 def _job_name(run: str) -> str:

@@ -31,7 +31,7 @@ _CABLE = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Wishes:
+class InstallOptions:
     """How environments are made.
 
     requirements: lines for pip. build: None: cuda where there is a GPU. torch_index: where pip
@@ -72,7 +72,7 @@ def check_environment(
 def install_environment(
     client: AgentClient,
     host: Host,
-    wishes: Wishes,
+    wishes: InstallOptions,
     say: Callable[[str], None],
     progress: Progress | None = None,
 ) -> HostEnvironment:
@@ -104,7 +104,7 @@ def _make(
     digest: str,
     base: dict[str, Any],
     build: Build,
-    wishes: Wishes,
+    wishes: InstallOptions,
     say: Callable[[str], None],
     progress: Progress | None,
 ) -> str:
@@ -145,7 +145,7 @@ def _order(
     raise fault("install-silent", host=client.host)
 
 
-def _pip_options(build: Build, wishes: Wishes) -> list[str]:
+def _pip_options(build: Build, wishes: InstallOptions) -> list[str]:
     wanted = wishes.torch_index is not None and (build == "cpu" or wishes.build is not None)
     return ["--extra-index-url", str(wishes.torch_index)] if wanted else []
 

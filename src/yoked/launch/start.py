@@ -46,7 +46,7 @@ class Home:
 
 
 @dataclass(frozen=True)
-class Order:
+class JobRequest:
     """What to start. ranks: on each host, instead of what yoked.toml says.
 
     threads: OMP_NUM_THREADS of each rank; None: the host's cores shared out, unless own_threads
@@ -71,7 +71,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Seat:
+class NodePlan:
     """A host as it takes part: how it is reached, what trains there, and with what."""
 
     host: Host
@@ -94,16 +94,16 @@ class Started:
 
     run: str
     launch_id: str
-    seats: tuple[Seat, ...]
+    nodes: tuple[NodePlan, ...]
     took_s: dict[str, float]
 
 
-def take_seats(
+def plan_nodes(
     fleet: Fleet,
     clients: Mapping[str, AgentClient],
     ranks: int | None,
     find_addresses: Callable[[], Mapping[str, tuple[str, str]]],
-) -> list[Seat]:
+) -> list[NodePlan]:
     """Look at every host once: its facts, its interpreter, its interface as it is today.
 
     ranks: on each host, instead of yoked.toml's. find_addresses: finds (interface, address) by
@@ -115,7 +115,7 @@ def take_seats(
     unknown = not alone and any(host.interface is None for host in fleet.hosts)
     found = find_addresses() if unknown else {}
 
-    def take(host: Host) -> Seat:
+    def take(host: Host) -> NodePlan:
         client = clients[host.name]
         facts = client.call("facts")
         _require_linux(host, facts)
@@ -125,7 +125,7 @@ def take_seats(
             interface, address = found[host.name]
         else:
             interface, address = _address_today(host, client)
-        return Seat(
+        return NodePlan(
             host=host,
             client=client,
             facts=facts,
@@ -135,9 +135,9 @@ def take_seats(
             address=address,
         )
 
-    seats = at_once(take, fleet.hosts)
-    require_distinct({seat.host.name: seat.facts for seat in seats})
-    return seats
+    nodes = at_once(take, fleet.hosts)
+    require_distinct({node.host.name: node.facts for node in nodes})
+    return nodes
 
 
 def default_ranks(host: Host, facts: Mapping[str, Any]) -> int:
@@ -168,8 +168,8 @@ def _address_today(host: Host, client: AgentClient) -> tuple[str, str]:
 
 
 def start_job(
-    order: Order,
-    seats: list[Seat],
+    request: JobRequest,
+    nodes: list[NodePlan],
     say: Callable[[str], None],
     *,
     approve: Callable[[], None] = lambda: None,
@@ -182,37 +182,37 @@ def start_job(
     took_s: dict[str, float] = {}
     launch_id = uuid.uuid4().hex[:12]
     # This machine has this very yoked, unless another interpreter is to train.
-    installed = order.home is not None and seats[0].python == sys.executable
+    installed = request.home is not None and nodes[0].python == sys.executable
     packages, work = [installed_package()], None
-    if not installed or order.program.folder is not None:
-        packages, work = _send(order, seats, say, took_s, installed=installed)
+    if not installed or request.program.folder is not None:
+        packages, work = _send(request, nodes, say, took_s, installed=installed)
 
     began_s = time.monotonic()
-    credentials = make_credentials(launch_id, len(seats))
+    credentials = make_credentials(launch_id, len(nodes))
     took_s["credentials"] = time.monotonic() - began_s
     began_s = time.monotonic()
-    port = _prepare_all(order, seats, launch_id, packages, work, credentials)
+    port = _prepare_all(request, nodes, launch_id, packages, work, credentials)
     took_s["prepare"] = time.monotonic() - began_s
     began_s = time.monotonic()
     try:
-        at_once(lambda seat: seat.client.call("job_go", run=order.run), seats)
+        at_once(lambda node: node.client.call("job_go", run=request.run), nodes)
         took_s["go"] = time.monotonic() - began_s
         approve()
     except BaseException:
-        _remove_all(order.run, seats, stop=True)
+        _remove_all(request.run, nodes, stop=True)
         raise
-    ranks = sum(seat.ranks for seat in seats)
+    ranks = sum(node.ranks for node in nodes)
     say(
-        f"run {order.run}: {ranks} rank{'s' * (ranks != 1)} on "
-        + ", ".join(f"{s.host.name} ({s.ranks} at {s.address}, {s.interface})" for s in seats)
-        + (f", which meet at {seats[0].address}:{port}" if len(seats) > 1 else "")
+        f"run {request.run}: {ranks} rank{'s' * (ranks != 1)} on "
+        + ", ".join(f"{s.host.name} ({s.ranks} at {s.address}, {s.interface})" for s in nodes)
+        + (f", which meet at {nodes[0].address}:{port}" if len(nodes) > 1 else "")
     )
-    return Started(order.run, launch_id, tuple(seats), took_s)
+    return Started(request.run, launch_id, tuple(nodes), took_s)
 
 
 def _send(
-    order: Order,
-    seats: list[Seat],
+    request: JobRequest,
+    nodes: list[NodePlan],
     say: Callable[[str], None],
     took_s: dict[str, float],
     *,
@@ -225,15 +225,15 @@ def _send(
 
     began_s = time.monotonic()
     package, work = None if installed else package_tree(), None
-    if order.program.folder is not None:
+    if request.program.folder is not None:
         if not has_git():
             say(f"note: {NO_GIT}")
-        work = Tree.scan(order.program.folder, is_limited=order.program.is_limited)
+        work = Tree.scan(request.program.folder, is_limited=request.program.is_limited)
     took_s["scan"] = time.monotonic() - began_s
     began_s = time.monotonic()
 
     def push(tree: Tree) -> list[str]:
-        return at_once(lambda seat: push_tree(seat.client, tree), seats, leave=True)
+        return at_once(lambda node: push_tree(node.client, tree), nodes, leave=True)
 
     packages = [installed_package()] if package is None else push(package)
     if work is not None:
@@ -243,8 +243,8 @@ def _send(
 
 
 def _prepare_all(
-    order: Order,
-    seats: list[Seat],
+    request: JobRequest,
+    nodes: list[NodePlan],
     launch_id: str,
     packages: list[str],
     work: Tree | None,
@@ -253,77 +253,79 @@ def _prepare_all(
     """Prepare the job on every host; returns the port at which node 0 hears the others."""
 
     def prepare(number: int, port: int) -> int:
-        seat = seats[number]
-        answer = seat.client.call(
+        node = nodes[number]
+        answer = node.client.call(
             "job_start",
             timeout_s=PREPARE_S,
-            spec=job_spec(order, seats, launch_id, number, port),
-            argv=[seat.python, "-m", HOST_MODULE, f"{seat.job_root}/{order.run}/job.json"],
-            env=rank_environment(order, seat, launch_id, packages[number], seats[0].address),
-            cwd=work_folder(order, seat),
+            spec=job_spec(request, nodes, launch_id, number, port),
+            argv=[node.python, "-m", HOST_MODULE, f"{node.job_root}/{request.run}/job.json"],
+            env=rank_environment(request, node, launch_id, packages[number], nodes[0].address),
+            cwd=work_folder(request, node),
             tree=None if work is None else work.digest,
-            files={**credentials[number], **order.files},
+            files={**credentials[number], **request.files},
         )
         return int(answer["control_port"])
 
     try:
         # Node 0 keeps a port; the others are told which.
         port = prepare(0, 0)
-        at_once(lambda number: prepare(number, port), range(1, len(seats)))
+        at_once(lambda number: prepare(number, port), range(1, len(nodes)))
     except BaseException:
         # By launch id: a run of that name that was there before is not ours to remove.
-        _remove_all(order.run, seats, stop=False, launch_id=launch_id)
+        _remove_all(request.run, nodes, stop=False, launch_id=launch_id)
         raise
     return port
 
 
-def _remove_all(run: str, seats: list[Seat], *, stop: bool, launch_id: str | None = None) -> None:
+def _remove_all(
+    run: str, nodes: list[NodePlan], *, stop: bool, launch_id: str | None = None
+) -> None:
     """Undo what was prepared, on the hosts that still answer."""
 
-    def remove(seat: Seat) -> None:
+    def remove(node: NodePlan) -> None:
         try:
             if stop:
-                seat.client.call("job_stop", run=run, how="kill")
-            seat.client.call("job_remove", run=run, launch_id=launch_id)
+                node.client.call("job_stop", run=run, how="kill")
+            node.client.call("job_remove", run=run, launch_id=launch_id)
         except YokedError:
             # It was not prepared there, or it ends by itself when the word does not come.
             return
 
-    at_once(remove, seats)
+    at_once(remove, nodes)
 
 
 def job_spec(
-    order: Order, seats: list[Seat], launch_id: str, number: int, port: int
+    request: JobRequest, nodes: list[NodePlan], launch_id: str, number: int, port: int
 ) -> dict[str, Any]:
     """job.json of one host; see yoked.launch.bootstrap.job."""
-    folder = f"{seats[number].job_root}/{order.run}"
+    folder = f"{nodes[number].job_root}/{request.run}"
     return {
         "version": 1,
-        "run": order.run,
-        "trains": order.trains,
-        "run_dir": None if order.home is None else _text(order.home.run_dir),
+        "run": request.run,
+        "trains": request.trains,
+        "run_dir": None if request.home is None else _text(request.home.run_dir),
         "launch_id": launch_id,
         "folder": folder,
         "node_rank": number,
         "nodes": [
-            {"host": seat.host.name, "address": seat.address, "ranks": seat.ranks} for seat in seats
+            {"host": node.host.name, "address": node.address, "ranks": node.ranks} for node in nodes
         ],
         "control_port": port,
         "control_fd": None,
-        "restarts": order.restarts,
-        "resume_args": list(order.program.resume_args),
-        "program": order.program.to_dict(),
-        "cwd": work_folder(order, seats[number]),
-        "bootstrap": order.bootstrap,
-        "file_store": order.file_store and len(seats) == 1,
+        "restarts": request.restarts,
+        "resume_args": list(request.program.resume_args),
+        "program": request.program.to_dict(),
+        "cwd": work_folder(request, nodes[number]),
+        "bootstrap": request.bootstrap,
+        "file_store": request.file_store and len(nodes) == 1,
     }
 
 
-def work_folder(order: Order, seat: Seat) -> str:
+def work_folder(request: JobRequest, node: NodePlan) -> str:
     """Where ranks run: in the job's own copy of the program, or where the person is."""
-    if order.home is not None:
-        return str(order.home.folder)
-    return f"{seat.job_root}/{order.run}/work"
+    if request.home is not None:
+        return str(request.home.folder)
+    return f"{node.job_root}/{request.run}/work"
 
 
 def _text(path: Path | None) -> str | None:
@@ -340,44 +342,44 @@ def installed_package() -> str:
 
 
 def rank_environment(
-    order: Order, seat: Seat, launch_id: str, package: str, node0_address: str
+    request: JobRequest, node: NodePlan, launch_id: str, package: str, node0_address: str
 ) -> dict[str, str]:
     """What the ranks of one host find in their environment, beside what ssh gives them."""
     env = {
         # This very yoked, whatever is installed there.
         "PYTHONPATH": package,
         "PYTHONUNBUFFERED": "1",
-        "YOKED_RUN": order.run,
+        "YOKED_RUN": request.run,
         "YOKED_LAUNCH_ID": launch_id,
         # For programs that listen on node 0 by themselves: MASTER_ADDR is each host's own.
         "YOKED_NODE0_ADDR": node0_address,
         # Gloo picks the hostname's interface, often loopback on Debian; name it.
-        "GLOO_SOCKET_IFNAME": seat.interface,
+        "GLOO_SOCKET_IFNAME": node.interface,
         # Without the sign it is how names begin: eth0.100 as well.
-        "NCCL_SOCKET_IFNAME": f"={seat.interface}",
-        "TP_SOCKET_IFNAME": seat.interface,
+        "NCCL_SOCKET_IFNAME": f"={node.interface}",
+        "TP_SOCKET_IFNAME": node.interface,
     }
-    if seat.host.device != "auto":
+    if node.host.device != "auto":
         # What `yoked train` computes on where no flag says it.
-        env["YOKED_DEVICE"] = seat.host.device
-    if seat.host.device in ("cpu", "mps"):
+        env["YOKED_DEVICE"] = node.host.device
+    if node.host.device in ("cpu", "mps"):
         # Programs that take a GPU wherever they see one.
         env["CUDA_VISIBLE_DEVICES"] = ""
-    threads = order.threads
-    if threads is None and not order.own_threads:
-        threads = max(1, int(seat.facts["usable_cores"]) // seat.ranks)
+    threads = request.threads
+    if threads is None and not request.own_threads:
+        threads = max(1, int(node.facts["usable_cores"]) // node.ranks)
     if threads is not None:
         env["OMP_NUM_THREADS"] = str(threads)
-    if order.home is None:
+    if request.home is None:
         # Programs that a rank starts (ninja, torchrun) are those of its own environment.
-        env["PATH"] = f"{PurePosixPath(seat.python).parent}:{seat.facts['path']}"
+        env["PATH"] = f"{PurePosixPath(node.python).parent}:{node.facts['path']}"
     else:
         # All else is as in the person's shell.
         paths = [package, os.environ.get("PYTHONPATH", "")]
         env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         # A torch.py in the folder where the person is must not run as if it were torch.
         env["PYTHONSAFEPATH"] = "1"
-    added = dict(order.env)
+    added = dict(request.env)
     if path := added.pop("PYTHONPATH", ""):
         env["PYTHONPATH"] += f":{path}"
     return {**env, **added}

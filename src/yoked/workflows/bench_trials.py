@@ -20,7 +20,7 @@ from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting
 from yoked.launch.mirror import fetch_json
 from yoked.launch.program import Program
-from yoked.launch.start import Order, Seat, Started, start_job
+from yoked.launch.start import JobRequest, NodePlan, Started, start_job
 from yoked.remote.client import AgentClient, host_wrote
 from yoked.report.bench_table import BenchRow, concurrent_steps, read_steps
 from yoked.train.config import TrainConfig
@@ -51,7 +51,7 @@ class Trial:
     """One run to measure. name: of its row; env: added for its ranks."""
 
     name: str
-    seats: tuple[Seat, ...]
+    nodes: tuple[NodePlan, ...]
     config: TrainConfig
     sync: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Trial:
     @property
     def ranks(self) -> int:
         """Ranks on all hosts."""
-        return sum(seat.ranks for seat in self.seats)
+        return sum(node.ranks for node in self.nodes)
 
     @property
     def steps(self) -> int:
@@ -81,9 +81,9 @@ class Jobs:
     def __exit__(self, *problem: object) -> None:
         at_once(self._remove, self._started)
 
-    def start(self, order: Order, seats: Sequence[Seat]) -> tuple[Started, RunHandle]:
+    def start(self, request: JobRequest, nodes: Sequence[NodePlan]) -> tuple[Started, RunHandle]:
         """Start a job. Raises JobError or HostError; nothing is left of the job then."""
-        started = start_job(order, list(seats), _say_nothing)
+        started = start_job(request, list(nodes), _say_nothing)
         handle = RunHandle.of(started, self._reconnect)
         self._started.append(handle)
         return started, handle
@@ -144,7 +144,7 @@ def _start(jobs: Jobs, trial: Trial, folder: Path) -> tuple[Started, RunHandle]:
     job_folder.mkdir()
     shipped = dataclasses.replace(trial.config, ranks=None, runs_dir=Path(RUNS), tokenizer=None)
     (job_folder / CONFIG_NAME).write_text(json.dumps(shipped.to_dict()), encoding="utf-8")
-    order = Order(
+    request = JobRequest(
         run=trial.config.run,
         program=Program("module", "yoked.train", ("--config-file", CONFIG_NAME), job_folder),
         threads=trial.config.thread_count,
@@ -152,7 +152,7 @@ def _start(jobs: Jobs, trial: Trial, folder: Path) -> tuple[Started, RunHandle]:
         bootstrap=False,
         env=trial.env,
     )
-    return jobs.start(order, trial.seats)
+    return jobs.start(request, trial.nodes)
 
 
 class _TrialRun:
@@ -167,12 +167,12 @@ class _TrialRun:
     @property
     def client(self) -> AgentClient:
         """The client of rank 0's host."""
-        return self.started.seats[0].client
+        return self.started.nodes[0].client
 
     @property
     def folder(self) -> str:
         """The job's folder on rank 0's host."""
-        return f"{self.started.seats[0].job_root}/{self.started.run}"
+        return f"{self.started.nodes[0].job_root}/{self.started.run}"
 
     def poll(self) -> None:
         """Read the training lines that were written since the last poll."""
@@ -195,10 +195,10 @@ class _TrialRun:
         first: Mapping[str, Any] = next(iter((facts or {}).get("hosts") or ()), {})
         # The sync that `auto` chose.
         sync = None if self.trial.sync is None else str(first.get("sync", self.trial.sync))
-        is_auto = self.trial.sync == "auto" and len(self.trial.seats) > 1
+        is_auto = self.trial.sync == "auto" and len(self.trial.nodes) > 1
         row = BenchRow(
             name=f"{self.trial.name}: {sync}" if is_auto else self.trial.name,
-            hosts=tuple(seat.host.name for seat in self.trial.seats),
+            hosts=tuple(node.host.name for node in self.trial.nodes),
             ranks=self.trial.ranks,
             device=str(first.get("device", "")),
             dtype=str(first.get("dtype", "")),

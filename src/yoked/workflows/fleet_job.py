@@ -1,4 +1,4 @@
-"""A job on a fleet, from its order to its end: what `yoked run` and `yoked train` share."""
+"""A job on a fleet, from its request to its end: what `yoked run` and `yoked train` share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from yoked.launch.attach import JobEnd, View
 from yoked.launch.environment import check_versions
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting, require_all
-from yoked.launch.start import Order, Seat, Started, start_job, take_seats
+from yoked.launch.start import JobRequest, NodePlan, Started, plan_nodes, start_job
 from yoked.records.examination import Need
 from yoked.remote.connect import Connections
 
@@ -29,20 +29,20 @@ class FleetJob:
 
 
 def run_job(
-    order: Order,
+    request: JobRequest,
     fleet: Fleet,
     view: View,
     *,
     detach: bool,
     doctor: bool,
     need: Need,
-    before: Callable[[list[Seat]], Order] | None = None,
+    before: Callable[[list[NodePlan]], JobRequest] | None = None,
     after: Callable[[FleetJob], None] | None = None,
 ) -> FleetJob:
     """Start a job and, unless it is to be left alone, follow it to its end.
 
     detach: return as soon as it runs. doctor: have its quick form go on beside the preparations;
-    what it finds ends them. need: what it compares with. before: completes the order when the hosts
+    what it finds ends them. need: what it compares with. before: completes the request when hosts
     are known. after: acts while they are connected.
     """
     began_s = time.monotonic()
@@ -52,14 +52,14 @@ def run_job(
         connections.wait()
         require_all(connections.failures)
         clients = connections.clients
-        seats = take_seats(fleet, clients, order.ranks, lambda: find_addresses(fleet, clients))
-        require_versions(seats)
+        nodes = plan_nodes(fleet, clients, request.ranks, lambda: find_addresses(fleet, clients))
+        require_versions(nodes)
         if before is not None:
-            order = before(seats)
+            request = before(nodes)
         connect_s = time.monotonic() - began_s
         started = start_job(
-            order,
-            seats,
+            request,
+            nodes,
             view.note,
             approve=lambda: None if preflight is None else preflight.require_health(view.note),
         )
@@ -73,8 +73,8 @@ def run_job(
     return job
 
 
-def require_versions(seats: Iterable[Seat]) -> None:
+def require_versions(nodes: Iterable[NodePlan]) -> None:
     """Raise HostError for versions that do not work together."""
-    problems = check_versions([(seat.host, seat.client, seat.python) for seat in seats])
+    problems = check_versions([(node.host, node.client, node.python) for node in nodes])
     if problems:
         raise HostError("\n".join(problem.what for problem in problems), fix=problems[0].fix)

@@ -16,7 +16,7 @@ from yoked.launch.datapush import push_kernels
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting
 from yoked.launch.program import Program
-from yoked.launch.start import Order, Seat, start_job, take_seats
+from yoked.launch.start import JobRequest, NodePlan, plan_nodes, start_job
 from yoked.remote.client import AgentClient
 from yoked.runs import stamp
 from yoked.workflows.fleet_job import require_versions
@@ -25,20 +25,20 @@ WORKER = "yoked.probe.worker"
 PROFILER = "yoked.train.profile_step"
 
 
-def seats_of(
+def nodes_of(
     fleet: Fleet,
     clients: Mapping[str, AgentClient],
     addresses: Mapping[str, tuple[str, str]],
-) -> list[Seat]:
+) -> list[NodePlan]:
     """The hosts with their ranks, as in training. Raises HostError that names what a host lacks."""
-    seats = take_seats(fleet, clients, None, lambda: addresses)
-    require_versions(seats)
-    return seats
+    nodes = plan_nodes(fleet, clients, None, lambda: addresses)
+    require_versions(nodes)
+    return nodes
 
 
 def run_worker(
     fleet: Fleet,
-    seats: Sequence[Seat],
+    nodes: Sequence[NodePlan],
     spec: Mapping[str, Any],
     doing: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -48,8 +48,8 @@ def run_worker(
     hosts.
     """
     name = f"probe-{stamp(datetime.now().astimezone())}-{secrets.token_hex(2)}"
-    at_once(lambda seat: push_kernels(seat.client), seats, leave=True)
-    order = Order(
+    at_once(lambda node: push_kernels(node.client), nodes, leave=True)
+    request = JobRequest(
         run=name,
         program=Program("module", WORKER, (json.dumps(spec),), None),
         own_threads=True,
@@ -58,7 +58,7 @@ def run_worker(
 
     listener = RankListener(doing)
     keep_logs = False
-    job = RunHandle.of(start_job(order, list(seats), lambda _: None), reconnecting(fleet))
+    job = RunHandle.of(start_job(request, list(nodes), lambda _: None), reconnecting(fleet))
     try:
         with contextlib.suppress(ResultReceivedError):
             end = job.follow(listener)

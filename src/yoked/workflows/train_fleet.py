@@ -16,7 +16,7 @@ from yoked.launch.attach import JobEnd, View
 from yoked.launch.datapush import push_data, push_kernels
 from yoked.launch.mirror import fetch_json, mirror_run, require_same_run
 from yoked.launch.program import Program
-from yoked.launch.start import Order, Seat
+from yoked.launch.start import JobRequest, NodePlan
 from yoked.remote.client import host_wrote
 from yoked.runs import require_new
 from yoked.shape import amount, anything, quantity, require
@@ -66,29 +66,29 @@ def train_fleet(
     """
     results: list[Mapping[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="yoked-train-") as folder:
-        order = _order(config, restarts, Path(folder))
+        request = _order(config, restarts, Path(folder))
 
-        def before(seats: list[Seat]) -> Order:
+        def before(nodes: list[NodePlan]) -> JobRequest:
             if _resumes(config):
-                _require_run(config, seats[0])
+                _require_run(config, nodes[0])
             elif not config.dry_run:
                 # Once it is brought home, it would meet another of its name.
                 require_new(config.runs_dir / (config.run or ""))
             shipped = dataclasses.replace(
                 config,
-                data=ship_data(config, seats, view.note),
-                planned=strategy_for(config, fleet, {seat.host.name: seat.ranks for seat in seats}),
+                data=ship_data(config, nodes, view.note),
+                planned=strategy_for(config, fleet, {node.host.name: node.ranks for node in nodes}),
             )
-            at_once(lambda seat: push_kernels(seat.client), seats, leave=True)
+            at_once(lambda node: push_kernels(node.client), nodes, leave=True)
             _write_config(shipped, Path(folder))
-            return dataclasses.replace(order, run=_job_name(config, seats), trains=config.run)
+            return dataclasses.replace(request, run=_job_name(config, nodes), trains=config.run)
 
         def after(job: FleetJob) -> None:
             if job.end is not None and not job.end.detached:
                 results.append(_bring_home(config, fleet_flag, job, job.end, view))
 
         job = run_job(
-            order,
+            request,
             fleet,
             view,
             detach=detach,
@@ -100,7 +100,7 @@ def train_fleet(
     return job, results[0] if results else None
 
 
-def _order(config: TrainConfig, restarts: int, folder: Path) -> Order:
+def _order(config: TrainConfig, restarts: int, folder: Path) -> JobRequest:
     assert config.run is not None
     program = Program(
         "module",
@@ -110,7 +110,7 @@ def _order(config: TrainConfig, restarts: int, folder: Path) -> Order:
         resume_args=("--resume",),
         is_limited=False,
     )
-    return Order(
+    return JobRequest(
         run=config.run,
         program=program,
         ranks=config.ranks,
@@ -144,7 +144,7 @@ def _link_checkpoint(source: Path, target: Path) -> None:
         (target / "tokenizer").symlink_to(tokenizer)
 
 
-def ship_data(config: TrainConfig, seats: list[Seat], note: Callable[[str], None]) -> str:
+def ship_data(config: TrainConfig, nodes: list[NodePlan], note: Callable[[str], None]) -> str:
     """What the hosts' --data is: a built-in name, or the label of rows that were sent there."""
     if config.data in BUILT_IN_DATA and config.tokenizer is None:
         return config.data
@@ -153,7 +153,7 @@ def ship_data(config: TrainConfig, seats: list[Seat], note: Callable[[str], None
 
     wanted = config.device_type
     if wanted == "auto":
-        wanted = common_device_type([_device_type(seat) for seat in seats])
+        wanted = common_device_type([_device_type(node) for node in nodes])
     data = prepare(
         config.data,
         max_seq_len=resolve(config, wanted).max_seq_len,
@@ -161,25 +161,25 @@ def ship_data(config: TrainConfig, seats: list[Seat], note: Callable[[str], None
         tokenizer=config.tokenizer,
         packing=config.packing,
     )
-    sent_bytes = at_once(lambda seat: push_data(seat.client, data.folder), seats, leave=True)
-    for seat, sent in zip(seats, sent_bytes, strict=True):
+    sent_bytes = at_once(lambda node: push_data(node.client, data.folder), nodes, leave=True)
+    for node, sent in zip(nodes, sent_bytes, strict=True):
         if sent:
-            note(f"{seat.host.name} got {format_bytes(sent)} of {data.folder.name}")
+            note(f"{node.host.name} got {format_bytes(sent)} of {data.folder.name}")
     return data.folder.name
 
 
-def _device_type(seat: Seat) -> str:
+def _device_type(node: NodePlan) -> str:
     """What a host will train on, as far as can be told from here."""
-    if seat.host.device != "auto":
-        return seat.host.device
-    return "cuda" if usable_gpus(seat.facts) else "cpu"
+    if node.host.device != "auto":
+        return node.host.device
+    return "cuda" if usable_gpus(node.facts) else "cpu"
 
 
 def _resumes(config: TrainConfig) -> bool:
     return config.resume or config.resume_from_step is not None
 
 
-def _require_run(config: TrainConfig, first: Seat) -> None:
+def _require_run(config: TrainConfig, first: NodePlan) -> None:
     """Raise UsageError when the host of rank 0 does not have the run that is to go on."""
     folder = f"{first.facts['state']}/runs/{config.run}"
     if not first.client.call("file_list", folder=folder):
@@ -190,12 +190,12 @@ def _require_run(config: TrainConfig, first: Seat) -> None:
     require_same_run(first.client, folder, config.runs_dir / (config.run or ""))
 
 
-def _job_name(config: TrainConfig, seats: list[Seat]) -> str:
+def _job_name(config: TrainConfig, nodes: list[NodePlan]) -> str:
     """The run's name; where it is resumed, with a number that no job has yet."""
     assert config.run is not None
     if not _resumes(config):
         return config.run
-    taken = {job["run"] for job in seats[0].client.call("job_list")}
+    taken = {job["run"] for job in nodes[0].client.call("job_list")}
     name, number = config.run, 2
     while name in taken:
         name, number = f"{config.run}.{number}", number + 1
@@ -206,7 +206,7 @@ def _bring_home(
     config: TrainConfig, fleet_flag: str, job: FleetJob, end: JobEnd, view: View
 ) -> Mapping[str, Any]:
     """Copy the run's folder here; its result, or the error that ended it."""
-    first = job.started.seats[0]
+    first = job.started.nodes[0]
     assert config.run is not None
     folder = f"{first.job_root}/{job.started.run}"
     if not config.dry_run:

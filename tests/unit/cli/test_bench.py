@@ -18,7 +18,7 @@ from yoked.cli.output import Output
 from yoked.errors import JobError, UsageError, YokedError
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import connected
-from yoked.launch.start import Seat, take_seats
+from yoked.launch.start import NodePlan, plan_nodes
 from yoked.probe import store
 from yoked.report.bench_table import BenchRow
 from yoked.train.config import TrainConfig
@@ -37,10 +37,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def seat(here: Path) -> Iterator[Seat]:
+def node(here: Path) -> Iterator[NodePlan]:
     fleet = open_fleet(None)
     with connected(fleet) as clients:
-        yield take_seats(fleet, clients, None, dict)[0]
+        yield plan_nodes(fleet, clients, None, dict)[0]
 
 
 class Told:
@@ -54,7 +54,7 @@ class Told:
         return [
             BenchRow(
                 name=trial.name,
-                hosts=tuple(seat.host.name for seat in trial.seats),
+                hosts=tuple(node.host.name for node in trial.nodes),
                 ranks=trial.ranks,
                 device="cpu",
                 dtype="float32",
@@ -178,16 +178,16 @@ def test_rows_are_comparable_whatever_the_devices() -> None:
     assert (same.depth, same.head_dim, same.device_batch_size) == (4, 64, 2)
 
 
-def with_gpus(seat: Seat, name: str, gpus: int, device: Any = "auto") -> Seat:
-    host = dataclasses.replace(seat.host, device=device)
-    facts = {**seat.facts, "gpus": [{"name": name}] * gpus}
-    return dataclasses.replace(seat, host=host, facts=facts)
+def with_gpus(node: NodePlan, name: str, gpus: int, device: Any = "auto") -> NodePlan:
+    host = dataclasses.replace(node.host, device=device)
+    facts = {**node.facts, "gpus": [{"name": name}] * gpus}
+    return dataclasses.replace(node, host=host, facts=facts)
 
 
 def test_each_gpu_is_measured_by_itself_on_all_hosts_at_once(
-    seat: Seat, snapshot: SnapshotAssertion
+    node: NodePlan, snapshot: SnapshotAssertion
 ) -> None:
-    two, three = with_gpus(seat, "T4", 2), with_gpus(seat, "A2", 3)
+    two, three = with_gpus(node, "T4", 2), with_gpus(node, "A2", 3)
     config = dataclasses.replace(SMALL, num_iterations=5)
 
     groups = bench._gpu_groups(open_fleet(None), [two, three], config, bench._RunNames())
@@ -201,17 +201,17 @@ def test_each_gpu_is_measured_by_itself_on_all_hosts_at_once(
 
 @pytest.mark.parametrize(("gpus", "device"), [(1, "auto"), (2, "cpu"), (0, "cuda")])
 def test_a_gpu_that_is_measured_already_or_is_not_used_has_no_row(
-    seat: Seat, gpus: int, device: str
+    node: NodePlan, gpus: int, device: str
 ) -> None:
-    host = with_gpus(seat, "T4", gpus, device)
+    host = with_gpus(node, "T4", gpus, device)
 
     assert bench._gpu_groups(open_fleet(None), [host], SMALL, bench._RunNames()) == []
 
 
 def test_the_cpu_of_a_host_with_a_gpu_is_measured_beside_it(
-    seat: Seat, snapshot: SnapshotAssertion
+    node: NodePlan, snapshot: SnapshotAssertion
 ) -> None:
-    host = with_gpus(seat, "T4", 1)
+    host = with_gpus(node, "T4", 1)
     alone = Told()(
         [bench._single_host_trial(open_fleet(None), host, SMALL, bench._RunNames())],
         Output(json_mode=True),

@@ -29,7 +29,12 @@ from yoked.launch.environment import (
     environment_python,
     host_versions,
 )
-from yoked.launch.install import HostEnvironment, Wishes, check_environment, install_environment
+from yoked.launch.install import (
+    HostEnvironment,
+    InstallOptions,
+    check_environment,
+    install_environment,
+)
 from yoked.launch.requirements import closure, requirements_digest, train_requirements
 from yoked.launch.wheels import fetch_wheels, platform_tags
 from yoked.remote.client import AgentClient
@@ -119,7 +124,7 @@ def agent() -> Iterator[AgentClient]:
 
 
 def install(agent: AgentClient, base: FakeBase, **more: Any) -> HostEnvironment:
-    wishes = Wishes(WANTED, python=str(base.python), **more)
+    wishes = InstallOptions(WANTED, python=str(base.python), **more)
     return install_environment(agent, Host("attic"), wishes, lambda line: None)
 
 
@@ -167,7 +172,7 @@ def test_another_build_is_another_environment(agent: AgentClient, base: FakeBase
 def test_a_torch_index_is_for_hosts_that_get_the_cpu_build(
     agent: AgentClient, base: FakeBase
 ) -> None:
-    wishes = Wishes(WANTED, python=str(base.python), torch_index="file:///cpu")
+    wishes = InstallOptions(WANTED, python=str(base.python), torch_index="file:///cpu")
     install_environment(agent, Host("attic", device="cpu"), wishes, lambda line: None)
 
     assert "--extra-index-url file:///cpu" in base.pip_calls()[0]
@@ -313,7 +318,7 @@ def test_a_python_that_will_not_do_is_named(
 def test_a_python_that_is_named_but_not_there_is_said(
     agent: AgentClient, snapshot: SnapshotAssertion
 ) -> None:
-    wishes = Wishes(WANTED, python="/no/such/python")
+    wishes = InstallOptions(WANTED, python="/no/such/python")
 
     with pytest.raises(HostError) as caught:
         install_environment(agent, Host("attic"), wishes, lambda line: None)
@@ -326,7 +331,7 @@ def test_a_host_with_a_python_of_its_own_is_only_looked_at(
     base.has(tinyone="1.0", tinytwo="2.5")
     host = Host("attic", python=str(base.python))
 
-    found = install_environment(agent, host, Wishes(WANTED), lambda line: None)
+    found = install_environment(agent, host, InstallOptions(WANTED), lambda line: None)
 
     assert found.state == "named"
     assert found.differences == (Difference("tinytwo", "2.0", "2.5"),)

@@ -17,12 +17,12 @@ from yoked.launch.bootstrap.job import read_job
 from yoked.launch.program import Program
 from yoked.launch.start import (
     Home,
-    Order,
-    Seat,
+    JobRequest,
+    NodePlan,
     default_ranks,
     job_spec,
+    plan_nodes,
     rank_environment,
-    take_seats,
 )
 
 FACTS: dict[str, Any] = {"state": "/home/me/.local/state/yoked", "usable_cores": 6, "path": "/bin"}
@@ -47,15 +47,15 @@ def agent(*interfaces: tuple[str, str | None], **facts: Any) -> FakeAgent:
     return FakeAgent({**FACTS, **own, **facts}, found)
 
 
-def order(**changes: Any) -> Order:
+def order(**changes: Any) -> JobRequest:
     program = Program("script", "train.py", ("--lr=1",), Path("/nowhere"), ("--resume",))
-    return Order(**{"run": "night", "program": program, "restarts": 2, **changes})
+    return JobRequest(**{"run": "night", "program": program, "restarts": 2, **changes})
 
 
-def seat(name: str, ranks: int = 1, address: str = "10.0.0.1", **facts: Any) -> Seat:
+def node(name: str, ranks: int = 1, address: str = "10.0.0.1", **facts: Any) -> NodePlan:
     found = {**FACTS, **facts}
     python = "/home/me/venv/bin/python"
-    return Seat(Host(name), FakeAgent(found, []), found, ranks, python, "eth0", address)  # type: ignore[arg-type]
+    return NodePlan(Host(name), FakeAgent(found, []), found, ranks, python, "eth0", address)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -78,9 +78,9 @@ def test_the_address_is_the_one_that_the_interface_has_today() -> None:
         "b": agent(("eth1", "10.1.0.2"), ("wlan0", "10.0.0.2")),
     }
 
-    seats = take_seats(fleet, agents, None, no_search)  # type: ignore[arg-type]
+    nodes = plan_nodes(fleet, agents, None, no_search)  # type: ignore[arg-type]
 
-    assert [(s.interface, s.address) for s in seats] == [
+    assert [(s.interface, s.address) for s in nodes] == [
         ("eth0", "10.0.0.9"),
         ("wlan0", "10.0.0.2"),
     ]
@@ -90,9 +90,9 @@ def test_a_fleet_without_interfaces_finds_them_by_traffic() -> None:
     fleet = Fleet("home", (Host("a"), Host("b")), Path())
     found = {"a": ("eth0", "10.0.0.1"), "b": ("eth0", "10.0.0.2")}
 
-    seats = take_seats(fleet, {"a": agent(), "b": agent()}, None, lambda: found)  # type: ignore[arg-type]
+    nodes = plan_nodes(fleet, {"a": agent(), "b": agent()}, None, lambda: found)  # type: ignore[arg-type]
 
-    assert [s.address for s in seats] == ["10.0.0.1", "10.0.0.2"]
+    assert [s.address for s in nodes] == ["10.0.0.1", "10.0.0.2"]
 
 
 def test_two_names_of_one_machine_are_refused() -> None:
@@ -103,13 +103,13 @@ def test_two_names_of_one_machine_are_refused() -> None:
     }
 
     with raises_fault("same-machine"):
-        take_seats(fleet, agents, None, no_search)  # type: ignore[arg-type]
+        plan_nodes(fleet, agents, None, no_search)  # type: ignore[arg-type]
 
 
 def test_a_host_alone_needs_no_network() -> None:
-    seats = take_seats(Fleet("home", (Host("."),), Path()), {".": agent()}, None, no_search)  # type: ignore[arg-type]
+    nodes = plan_nodes(Fleet("home", (Host("."),), Path()), {".": agent()}, None, no_search)  # type: ignore[arg-type]
 
-    assert (seats[0].interface, seats[0].address) == ("lo", "127.0.0.1")
+    assert (nodes[0].interface, nodes[0].address) == ("lo", "127.0.0.1")
 
 
 def test_a_mac_is_refused_with_what_it_can_do() -> None:
@@ -120,7 +120,7 @@ def test_a_mac_is_refused_with_what_it_can_do() -> None:
     }
 
     with raises_fault("mac-in-fleet", host="mac") as problem:
-        take_seats(fleet, agents, None, no_search)  # type: ignore[arg-type]
+        plan_nodes(fleet, agents, None, no_search)  # type: ignore[arg-type]
 
     assert "yoked train --fleet ." in problem.value.fix[0]
 
@@ -139,7 +139,7 @@ def test_an_interface_that_cannot_be_used_is_named(
     agents = {"a": agent(*interfaces), "b": agent(("eth0", "10.0.0.2"))}
 
     with pytest.raises(HostError) as caught:
-        take_seats(fleet, agents, None, no_search)
+        plan_nodes(fleet, agents, None, no_search)
     assert str(caught.value) == snapshot  # type: ignore[arg-type]
 
 
@@ -162,16 +162,16 @@ def test_a_host_has_a_rank_for_each_gpu_of_one_vendor_or_one(
 def test_the_files_ranks_count_and_those_of_the_command_line_more() -> None:
     fleet = Fleet("home", (Host(".", ranks=3),), Path())
 
-    assert take_seats(fleet, {".": agent()}, None, no_search)[0].ranks == 3  # type: ignore[arg-type]
-    assert take_seats(fleet, {".": agent()}, 2, no_search)[0].ranks == 2  # type: ignore[arg-type]
+    assert plan_nodes(fleet, {".": agent()}, None, no_search)[0].ranks == 3  # type: ignore[arg-type]
+    assert plan_nodes(fleet, {".": agent()}, 2, no_search)[0].ranks == 2  # type: ignore[arg-type]
 
 
 def test_what_is_written_is_what_the_ranks_read(tmp_path: Path) -> None:
     import json
 
-    seats = [seat("a", address="10.0.0.1"), seat("b", 2, "10.0.0.2")]
+    nodes = [node("a", address="10.0.0.1"), node("b", 2, "10.0.0.2")]
 
-    (tmp_path / "job.json").write_text(json.dumps(job_spec(order(), seats, "abc", 1, 4000)))
+    (tmp_path / "job.json").write_text(json.dumps(job_spec(order(), nodes, "abc", 1, 4000)))
     job = read_job(tmp_path / "job.json")
 
     assert (job.node.host, list(job.local_ranks), job.world_size) == ("b", [1, 2], 3)
@@ -182,7 +182,7 @@ def test_what_is_written_is_what_the_ranks_read(tmp_path: Path) -> None:
 
 
 def test_cores_are_shared_out_among_the_ranks_of_a_host() -> None:
-    env = rank_environment(order(), seat("a", 4), "abc", "/pkg", "10.0.0.1")
+    env = rank_environment(order(), node("a", 4), "abc", "/pkg", "10.0.0.1")
 
     assert env["OMP_NUM_THREADS"] == "1"
     # NCCL takes a bare name for how several begin.
@@ -192,21 +192,21 @@ def test_cores_are_shared_out_among_the_ranks_of_a_host() -> None:
 
 
 def test_ranks_know_the_address_of_node_0_beside_master_addr() -> None:
-    env = rank_environment(order(), seat("a"), "abc", "/pkg", "10.0.0.1")
+    env = rank_environment(order(), node("a"), "abc", "/pkg", "10.0.0.1")
 
     assert env["YOKED_NODE0_ADDR"] == "10.0.0.1"
 
 
 def test_a_program_that_finds_its_threads_out_is_not_told() -> None:
     assert "OMP_NUM_THREADS" not in rank_environment(
-        order(own_threads=True), seat("a"), "x", "/p", "10.0.0.1"
+        order(own_threads=True), node("a"), "x", "/p", "10.0.0.1"
     )
 
 
 def test_a_pythonpath_of_the_persons_comes_after_ours() -> None:
     asked = order(env={"PYTHONPATH": "/mine", "A": "b"}, threads=3)
 
-    env = rank_environment(asked, seat("a"), "abc", "/pkg", "10.0.0.1")
+    env = rank_environment(asked, node("a"), "abc", "/pkg", "10.0.0.1")
 
     assert (env["PYTHONPATH"], env["A"], env["OMP_NUM_THREADS"]) == ("/pkg:/mine", "b", "3")
 
@@ -218,7 +218,7 @@ def test_a_pythonpath_of_the_persons_comes_after_ours() -> None:
 def test_the_device_of_yoked_toml_reaches_the_ranks(
     device: Device, told: str | None, hidden: str | None
 ) -> None:
-    one = seat("a")
+    one = node("a")
     chosen = replace(one, host=replace(one.host, device=device))
 
     env = rank_environment(order(), chosen, "abc", "/pkg", "10.0.0.1")
@@ -233,8 +233,8 @@ def test_a_job_of_this_machine_runs_where_the_person_is(
     monkeypatch.setenv("PYTHONPATH", "/mine")
     at_home = order(home=Home(tmp_path, tmp_path / "runs" / "x"), file_store=True)
 
-    env = rank_environment(at_home, seat("."), "abc", "/pkg", "127.0.0.1")
-    spec = job_spec(at_home, [seat(".")], "abc", 0, 0)
+    env = rank_environment(at_home, node("."), "abc", "/pkg", "127.0.0.1")
+    spec = job_spec(at_home, [node(".")], "abc", 0, 0)
 
     assert env["PYTHONPATH"] == "/pkg:/mine"
     assert env["PYTHONSAFEPATH"] == "1", "a torch.py in that folder would be torch"
@@ -245,6 +245,6 @@ def test_a_job_of_this_machine_runs_where_the_person_is(
 
 
 def test_ranks_of_several_hosts_do_not_meet_through_a_file() -> None:
-    spec = job_spec(order(file_store=True), [seat("a"), seat("b")], "abc", 0, 0)
+    spec = job_spec(order(file_store=True), [node("a"), node("b")], "abc", 0, 0)
 
     assert not spec["file_store"]

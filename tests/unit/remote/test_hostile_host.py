@@ -16,7 +16,7 @@ from yoked.errors import HostError, YokedError
 from yoked.fleet.discover import survey
 from yoked.fleet.model import Fleet, Host
 from yoked.launch.registry import collect
-from yoked.launch.start import take_seats
+from yoked.launch.start import plan_nodes
 from yoked.remote.client import AgentClient
 
 HOSTILE = "10.0.0.1; touch pwned"
@@ -138,7 +138,7 @@ def test_no_address_of_a_hosts_choosing_reaches_a_launch(host: Say) -> None:
     }  # fmt: skip
 
     with raises_fault("interface-lost", interface="eth0"):
-        take_seats(Fleet("home", hosts, None), clients, None, dict)  # type: ignore[arg-type]
+        plan_nodes(Fleet("home", hosts, None), clients, None, dict)  # type: ignore[arg-type]
 
 
 DIALLED = {

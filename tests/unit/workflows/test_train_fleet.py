@@ -47,7 +47,7 @@ class FakeClient:
 
 
 @dataclasses.dataclass
-class FakeSeat:
+class FakeNode:
     client: FakeClient
     host: Host = dataclasses.field(default_factory=lambda: Host("i9"))
     facts: dict[str, Any] = dataclasses.field(default_factory=lambda: {"state": "/home/me/state"})
@@ -156,17 +156,17 @@ def test_a_folder_without_a_checkpoint_is_told_before_anything_is_sent(
 def test_a_resumed_run_is_a_job_of_its_own(resume: bool, there: list[str], name: str) -> None:
     config = TrainConfig(run="night", resume=resume)
 
-    assert train_fleet._job_name(config, [FakeSeat(FakeClient(there))]) == name  # type: ignore[list-item]
+    assert train_fleet._job_name(config, [FakeNode(FakeClient(there))]) == name  # type: ignore[list-item]
 
 
 def test_a_run_that_rank_0s_host_does_not_have_cannot_be_resumed(
     snapshot: SnapshotAssertion,
 ) -> None:
-    seat: Any = FakeSeat(FakeClient(["night"]))
+    node: Any = FakeNode(FakeClient(["night"]))
 
-    train_fleet._require_run(TrainConfig(run="night"), seat)
+    train_fleet._require_run(TrainConfig(run="night"), node)
     with pytest.raises(UsageError) as caught:
-        train_fleet._require_run(TrainConfig(run="day"), seat)
+        train_fleet._require_run(TrainConfig(run="day"), node)
     assert str(caught.value) == snapshot
 
 
@@ -195,6 +195,6 @@ def test_built_in_data_is_prepared_by_every_host_itself() -> None:
     [("auto", [], "cpu"), ("auto", [{}], "cuda"), ("cpu", [{}], "cpu"), ("mps", [], "mps")],
 )
 def test_where_a_host_will_train_is_foreseen(device: Any, gpus: list[Any], trains_on: str) -> None:
-    seat = FakeSeat(FakeClient([]), Host("a", device=device), {"gpus": gpus})
+    node = FakeNode(FakeClient([]), Host("a", device=device), {"gpus": gpus})
 
-    assert train_fleet._device_type(seat) == trains_on  # type: ignore[arg-type]
+    assert train_fleet._device_type(node) == trains_on  # type: ignore[arg-type]

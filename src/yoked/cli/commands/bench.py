@@ -19,7 +19,7 @@ from yoked.units import doublings
 
 if TYPE_CHECKING:
     from yoked.fleet.model import Fleet
-    from yoked.launch.start import Seat
+    from yoked.launch.start import NodePlan
     from yoked.report.bench_table import BenchRow, BenchTable
     from yoked.workflows.bench_trials import Trial
 
@@ -147,31 +147,31 @@ def _measure(
     from yoked.console import StageProgress
     from yoked.fleet.discover import find_addresses
     from yoked.launch.hosts import connected
-    from yoked.launch.start import take_seats
+    from yoked.launch.start import plan_nodes
     from yoked.report.bench_table import BenchTable
     from yoked.workflows.bench_trials import measure
     from yoked.workflows.fleet_job import require_versions
 
     with connected(fleet) as clients:
-        seats = take_seats(fleet, clients, None, lambda: find_addresses(fleet, clients))
-        require_versions(seats)
+        nodes = plan_nodes(fleet, clients, None, lambda: find_addresses(fleet, clients))
+        require_versions(nodes)
         names, progress = _RunNames(), StageProgress(output.console)
-        shipped = _ship(_comparable_config(config, steps), seats, output)
-        group = [_single_host_trial(fleet, seat, shipped, names) for seat in seats]
+        shipped = _ship(_comparable_config(config, steps), nodes, output)
+        group = [_single_host_trial(fleet, node, shipped, names) for node in nodes]
         output.note(_measuring_note(group))
         first = measure(group, fleet, output.note, progress)
         rows = list(first)
-        for group in _single_host_groups(fleet, seats, first, shipped, processes, names):
+        for group in _single_host_groups(fleet, nodes, first, shipped, processes, names):
             output.note(_measuring_note(group))
             rows += measure(group, fleet, output.note, progress)
-        if len(seats) > 1:
+        if len(nodes) > 1:
             for sync in strategies:
-                trial = _all_hosts_trial(seats, config, shipped, sync, names)
+                trial = _all_hosts_trial(nodes, config, shipped, sync, names)
                 output.note(_measuring_note([trial]))
                 rows += measure([trial], fleet, output.note, progress)
-            payload_bytes = _payload_bytes(rows, seats)
-            timed = _time_allreduce(fleet, seats, payload_bytes, config, output)
-            rows = _with_allreduce(rows, timed, _slowest_link_bytes_per_s(fleet, output), seats)
+            payload_bytes = _payload_bytes(rows, nodes)
+            timed = _time_allreduce(fleet, nodes, payload_bytes, config, output)
+            rows = _with_allreduce(rows, timed, _slowest_link_bytes_per_s(fleet, output), nodes)
     single_host_speeds = {row.hosts[0]: row.tokens_per_second for row in first}
     return BenchTable(tuple(rows), single_host_speeds)
 
@@ -218,34 +218,36 @@ def _comparable_config(config: TrainConfig, steps: int) -> TrainConfig:
     )
 
 
-def _ship(config: TrainConfig, seats: list[Seat], output: Output) -> TrainConfig:
+def _ship(config: TrainConfig, nodes: list[NodePlan], output: Output) -> TrainConfig:
     """Send data and kernels to every host; returns the configuration that names them there."""
     from yoked.core.parallel import at_once
     from yoked.launch.datapush import push_kernels
     from yoked.workflows.train_fleet import ship_data
 
-    label = ship_data(config, seats, output.note)
-    at_once(lambda seat: push_kernels(seat.client), seats, leave=True)
+    label = ship_data(config, nodes, output.note)
+    at_once(lambda node: push_kernels(node.client), nodes, leave=True)
     # Shares are by rank of the whole fleet, so a single host cannot use them.
     return dataclasses.replace(config, data=label, tokenizer=None, shares=None)
 
 
-def _single_host_trial(fleet: Fleet, seat: Seat, config: TrainConfig, names: _RunNames) -> Trial:
+def _single_host_trial(
+    fleet: Fleet, node: NodePlan, config: TrainConfig, names: _RunNames
+) -> Trial:
     """A trial of one host with as many ranks as in the fleet."""
-    on_gpu = bool(_gpus(seat)) and config.device_type != "cpu"
-    name = _row_name(seat, seat.ranks, "GPU" if on_gpu else "")
-    return _trial_on_host(fleet, seat, seat.ranks, config, names, name=name)
+    on_gpu = bool(_gpus(node)) and config.device_type != "cpu"
+    name = _row_name(node, node.ranks, "GPU" if on_gpu else "")
+    return _trial_on_host(fleet, node, node.ranks, config, names, name=name)
 
 
-def _row_name(seat: Seat, ranks: int, device: str = "") -> str:
+def _row_name(node: NodePlan, ranks: int, device: str = "") -> str:
     """A row's name, such as `2 processes on i9, CPU`."""
-    where = f"{_host_label(seat)}, {device}" if device else _host_label(seat)
+    where = f"{_host_label(node)}, {device}" if device else _host_label(node)
     return f"{ranks} process{'es' * (ranks != 1)} on {where}"
 
 
 def _trial_on_host(
     fleet: Fleet,
-    seat: Seat,
+    node: NodePlan,
     ranks: int,
     config: TrainConfig,
     names: _RunNames,
@@ -253,30 +255,30 @@ def _trial_on_host(
     name: str,
     env: dict[str, str] | None = None,
 ) -> Trial:
-    from yoked.launch.start import take_seats
+    from yoked.launch.start import plan_nodes
     from yoked.workflows.bench_trials import Trial
 
-    one = dataclasses.replace(fleet, hosts=(seat.host,))
+    one = dataclasses.replace(fleet, hosts=(node.host,))
     # The ranks of a single host use its loopback interface.
-    seats = take_seats(one, {seat.host.name: seat.client}, ranks, dict)
+    nodes = plan_nodes(one, {node.host.name: node.client}, ranks, dict)
     return Trial(
         name=name,
-        seats=tuple(seats),
+        nodes=tuple(nodes),
         config=dataclasses.replace(config, run=names()),
         sync=None if ranks == 1 else config.sync,
         env=env or {},
     )
 
 
-def _host_label(seat: Seat) -> str:
+def _host_label(node: NodePlan) -> str:
     from yoked.fleet.model import HERE
 
-    return "this machine" if seat.host.name == HERE else seat.host.name
+    return "this machine" if node.host.name == HERE else node.host.name
 
 
 def _single_host_groups(
     fleet: Fleet,
-    seats: Sequence[Seat],
+    nodes: Sequence[NodePlan],
     single_host_rows: Sequence[BenchRow],
     config: TrainConfig,
     processes: int | None,
@@ -284,7 +286,7 @@ def _single_host_groups(
 ) -> list[list[Trial]]:
     """Further trials on one host: processes on the first host's cores, and each GPU."""
     groups: list[list[Trial]] = []
-    first = seats[0]
+    first = nodes[0]
     if config.device_type in ("auto", "cpu"):
         on_cpu = dataclasses.replace(config, device_type="cpu")
         most = processes or min(MAX_PROCESSES, int(first.facts["usable_cores"]))
@@ -301,63 +303,67 @@ def _single_host_groups(
             if ranks not in known
         ]
     if config.device_type in ("auto", "cuda"):
-        groups += _gpu_groups(fleet, seats, config, names)
+        groups += _gpu_groups(fleet, nodes, config, names)
     return groups
 
 
 def _gpu_groups(
-    fleet: Fleet, seats: Sequence[Seat], config: TrainConfig, names: _RunNames
+    fleet: Fleet, nodes: Sequence[NodePlan], config: TrainConfig, names: _RunNames
 ) -> list[list[Trial]]:
     """Each GPU by itself, on all hosts at once. A host's only GPU is measured already."""
     on_gpu = dataclasses.replace(config, device_type="cuda")
 
-    def on(seat: Seat, number: int) -> Trial:
+    def on(node: NodePlan, number: int) -> Trial:
         only = {"CUDA_VISIBLE_DEVICES": str(number)}
-        name = f"GPU {number} of {_host_label(seat)}"
-        return _trial_on_host(fleet, seat, 1, on_gpu, names, name=name, env=only)
+        name = f"GPU {number} of {_host_label(node)}"
+        return _trial_on_host(fleet, node, 1, on_gpu, names, name=name, env=only)
 
-    most = max(len(_gpus(seat)) for seat in seats)
+    most = max(len(_gpus(node)) for node in nodes)
     groups = [
-        [on(seat, number) for seat in seats if len(_gpus(seat)) > max(number, 1)]
+        [on(node, number) for node in nodes if len(_gpus(node)) > max(number, 1)]
         for number in range(most)
     ]
     return [group for group in groups if group]
 
 
-def _gpus(seat: Seat) -> Sequence[Any]:
+def _gpus(node: NodePlan) -> Sequence[Any]:
     from yoked.fleet.model import usable_gpus
 
-    if seat.host.device not in ("auto", "cuda"):
+    if node.host.device not in ("auto", "cuda"):
         return ()
-    return usable_gpus(seat.facts)
+    return usable_gpus(node.facts)
 
 
 def _all_hosts_trial(
-    seats: Sequence[Seat], config: TrainConfig, shipped: TrainConfig, sync: str, names: _RunNames
+    nodes: Sequence[NodePlan],
+    config: TrainConfig,
+    shipped: TrainConfig,
+    sync: str,
+    names: _RunNames,
 ) -> Trial:
     from yoked.workflows.bench_trials import Trial
 
-    ranks = sum(seat.ranks for seat in seats)
+    ranks = sum(node.ranks for node in nodes)
     named = dataclasses.replace(_with_sync(shipped, sync), run=names(), shares=config.shares)
-    return Trial(f"{len(seats)} hosts, {ranks} ranks, {sync}", tuple(seats), named, sync)
+    return Trial(f"{len(nodes)} hosts, {ranks} ranks, {sync}", tuple(nodes), named, sync)
 
 
-def _bus_factor(seats: Sequence[Seat]) -> float:
+def _bus_factor(nodes: Sequence[NodePlan]) -> float:
     """Bytes that a rank sends in an all-reduce, over the payload."""
     from yoked.probe.collectives import bus_factor
 
-    return bus_factor("all_reduce", sum(seat.ranks for seat in seats))
+    return bus_factor("all_reduce", sum(node.ranks for node in nodes))
 
 
-def _payload_bytes(rows: Sequence[BenchRow], seats: Sequence[Seat]) -> float:
+def _payload_bytes(rows: Sequence[BenchRow], nodes: Sequence[NodePlan]) -> float:
     """Payload of an all-reduce that sends as many bytes as the largest step on all hosts."""
     together = [row.bytes_sent_per_step for row in rows if len(row.hosts) > 1]
-    return max(together) / _bus_factor(seats)
+    return max(together) / _bus_factor(nodes)
 
 
 def _time_allreduce(
     fleet: Fleet,
-    seats: Sequence[Seat],
+    nodes: Sequence[NodePlan],
     payload_bytes: float,
     config: TrainConfig,
     output: Output,
@@ -378,7 +384,7 @@ def _time_allreduce(
     }
     spec = {"profile": None, "collectives": collectives}
     try:
-        result = run_worker(fleet, seats, spec, lambda _: None)
+        result = run_worker(fleet, nodes, spec, lambda _: None)
     except YokedError as problem:
         # The rows, which took long, are measured already and must not be lost.
         output.note(f"no all-reduce by itself: {problem}")
@@ -391,7 +397,7 @@ def _with_allreduce(
     rows: Sequence[BenchRow],
     timed: Sequence[tuple[float, float]],
     link_bytes_per_s: float | None,
-    seats: Sequence[Seat],
+    nodes: Sequence[NodePlan],
 ) -> list[BenchRow]:
     """Add measured and predicted all-reduce times to the rows of all hosts."""
     from yoked.report.bench_table import interpolate_time_s
@@ -400,7 +406,7 @@ def _with_allreduce(
         sent = row.bytes_sent_per_step
         return dataclasses.replace(
             row,
-            allreduce_s=interpolate_time_s(timed, sent / _bus_factor(seats)),
+            allreduce_s=interpolate_time_s(timed, sent / _bus_factor(nodes)),
             predicted_allreduce_s=None if link_bytes_per_s is None else sent / link_bytes_per_s,
         )
 

@@ -14,13 +14,13 @@ def report_job(job: FleetJob, flags: JobFlags, output: Output) -> int:
         "run": started.run,
         "hosts": [
             {
-                "name": seat.host.name,
-                "ranks": seat.ranks,
-                "address": seat.address,
-                "interface": seat.interface,
-                "python": seat.python,
+                "name": node.host.name,
+                "ranks": node.ranks,
+                "address": node.address,
+                "interface": node.interface,
+                "python": node.python,
             }
-            for seat in started.seats
+            for node in started.nodes
         ],
         "start_s": started.took_s,
         **({"state": "running"} if end is None else end.to_dict()),
@@ -28,7 +28,7 @@ def report_job(job: FleetJob, flags: JobFlags, output: Output) -> int:
     if end is None:
         output.result(
             payload,
-            verdict=f"run {started.run} runs on {len(started.seats)} hosts, and needs nobody here",
+            verdict=f"run {started.run} runs on {len(started.nodes)} hosts, and needs nobody here",
             next_commands=[f"yoked attach {started.run}{flag}", f"yoked stop {started.run}{flag}"],
         )
         return 0

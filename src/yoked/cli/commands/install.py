@@ -68,11 +68,11 @@ def command(
         if given[one] and given[other]:
             raise UsageError(f"{one} and {other} exclude each other", fix="give one, or none")
     from yoked.fleet.file import open_fleet
-    from yoked.launch.install import Wishes, check_environment, install_environment
+    from yoked.launch.install import InstallOptions, check_environment, install_environment
     from yoked.launch.requirements import train_requirements
 
     output = Output(json_mode=json_output)
-    wishes = Wishes(
+    wishes = InstallOptions(
         requirements=train_requirements(),
         build="cuda" if cuda else "cpu" if cpu else None,
         torch_index=torch_index,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from yoked.cli.commands.probe_text import ProbeResult
     from yoked.fleet.model import Fleet
-    from yoked.launch.start import Seat
+    from yoked.launch.start import NodePlan
     from yoked.probe.links import LinkMeasurement
     from yoked.records.measurement import Measurement
     from yoked.remote.client import AgentClient
@@ -192,40 +192,40 @@ class _Probe:
 
         problem: YokedError | None = None
         from_ranks: Mapping[str, Any] = {}
-        seats: Sequence[Seat] = ()
+        nodes: Sequence[NodePlan] = ()
         with self._progress, connected(self._fleet) as clients:
             facts = self._facts(clients)
             addresses = self._addresses(clients)
             links = self._links(clients, addresses)
             if self._parts.compute or self._parts.collectives:
                 try:
-                    seats, from_ranks = self._job(clients, addresses)
+                    nodes, from_ranks = self._job(clients, addresses)
                 except YokedError as caught:
                     problem = caught
         # Values in it come from the ranks: an invalid one is that host's error.
-        first = next((seat.host.name for seat in seats), self._fleet.hosts[0].name)
+        first = next((node.host.name for node in nodes), self._fleet.hosts[0].name)
         with host_wrote(first, "what the probe measured"):
-            self.result = self._probe_result(facts, links, seats, from_ranks, problem)
+            self.result = self._probe_result(facts, links, nodes, from_ranks, problem)
 
     def _probe_result(
         self,
         facts: Mapping[str, Mapping[str, Any]],
         links: list[LinkMeasurement],
-        seats: Sequence[Seat],
+        nodes: Sequence[NodePlan],
         from_ranks: Mapping[str, Any],
         problem: YokedError | None,
     ) -> ProbeResult:
         from yoked.cli.commands.probe_text import ProbeResult
 
-        measurement = self._measurement(facts, links, seats, from_ranks)
+        measurement = self._measurement(facts, links, nodes, from_ranks)
         return ProbeResult(
             fleet=self._fleet,
             measurement=measurement,
             links=links,
             skipped_sizes=from_ranks.get("left_out", []),
             choices={
-                seat.host.name: report["choices"]
-                for seat, report in _by_seat(seats, from_ranks.get("profiles", []))
+                node.host.name: report["choices"]
+                for node, report in _by_node(nodes, from_ranks.get("profiles", []))
                 if report is not None
             },
             problem=problem,
@@ -269,12 +269,12 @@ class _Probe:
         self,
         clients: Mapping[str, AgentClient],
         addresses: Mapping[str, tuple[str, str]],
-    ) -> tuple[Sequence[Seat], Mapping[str, Any]]:
+    ) -> tuple[Sequence[NodePlan], Mapping[str, Any]]:
         """Run the ranks' part."""
-        from yoked.workflows.probe_job import PROFILER, run_worker, seats_of
+        from yoked.workflows.probe_job import PROFILER, nodes_of, run_worker
 
-        seats = seats_of(self._fleet, clients, addresses)
-        self._progress.show("starting " + ", ".join(seat.host.name for seat in seats))
+        nodes = nodes_of(self._fleet, clients, addresses)
+        self._progress.show("starting " + ", ".join(node.host.name for node in nodes))
         profile = {"module": PROFILER, "args": self._model.to_args()}
         collectives = {
             "largest_bytes": QUICK_LARGEST_BYTES if self._quick else LARGEST_BYTES,
@@ -285,20 +285,20 @@ class _Probe:
             "profile": profile if self._parts.compute else None,
             "collectives": collectives if self._parts.collectives else None,
         }
-        return seats, run_worker(self._fleet, seats, spec, self._progress.show)
+        return nodes, run_worker(self._fleet, nodes, spec, self._progress.show)
 
     def _measurement(
         self,
         facts: Mapping[str, Mapping[str, Any]],
         links: Sequence[LinkMeasurement],
-        seats: Sequence[Seat],
+        nodes: Sequence[NodePlan],
         from_ranks: Mapping[str, Any],
     ) -> Measurement:
         from yoked.probe.summary import summarise
 
         ranks = [
-            (seat.host.name, report)
-            for seat, report in _by_seat(seats, from_ranks.get("profiles", []))
+            (node.host.name, report)
+            for node, report in _by_node(nodes, from_ranks.get("profiles", []))
         ]
         return summarise(
             fleet=self._fleet.name,
@@ -333,7 +333,7 @@ def _link_ends(
     return at_once(link_end, addresses)
 
 
-def _by_seat(seats: Sequence[Seat], by_rank: Sequence[Any]) -> list[tuple[Seat, Any]]:
-    """Each rank's report with its seat; ranks are numbered host by host."""
-    filled = [seat for seat in seats for _ in range(seat.ranks)]
+def _by_node(nodes: Sequence[NodePlan], by_rank: Sequence[Any]) -> list[tuple[NodePlan, Any]]:
+    """Each rank's report with its node; ranks are numbered host by host."""
+    filled = [node for node in nodes for _ in range(node.ranks)]
     return list(zip(filled, by_rank, strict=True)) if by_rank else []

@@ -52,7 +52,7 @@ def command(
     from yoked.cli.live import LiveView
     from yoked.fleet.file import open_fleet
     from yoked.launch.program import read_program
-    from yoked.launch.start import Order
+    from yoked.launch.start import JobRequest
     from yoked.workflows.fleet_job import run_job
     from yoked.workflows.need import need_of
 
@@ -62,7 +62,7 @@ def command(
     if words and words[0].startswith("--"):
         raise unknown_flag("run", command, words[0])
     program = read_program(words, Path.cwd(), shlex.split(resume_args))
-    order = Order(
+    request = JobRequest(
         run=check_run_name(run or stamp(datetime.now().astimezone())),
         program=program,
         ranks=ranks,
@@ -73,7 +73,7 @@ def command(
     )
     output = Output(json_mode=json_output)
     job = run_job(
-        order,
+        request,
         open_fleet(flags.fleet),
         LiveView(output),
         detach=flags.detach,

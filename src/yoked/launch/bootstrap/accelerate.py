@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from yoked.launch.bootstrap.group import Ranks
-from yoked.launch.bootstrap.tell import tell
+from yoked.launch.bootstrap.substitutions import log_substitution
 
 _SETTING = "ACCELERATE_USE_CPU"
 
@@ -37,7 +37,9 @@ class Watch(MetaPathFinder):
             sys.meta_path.remove(self)
             if _SETTING not in os.environ and not self._ranks.all_have_cuda:
                 os.environ[_SETTING] = "true"
-                tell(f"{_SETTING}=true", "without it accelerate shares nothing over CPUs")
+                log_substitution(
+                    f"{_SETTING}=true", "without it accelerate shares nothing over CPUs"
+                )
         return None
 
 

@@ -17,8 +17,8 @@ from yoked.errors import HostError
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.notice import CONNECT_S, SILENCE_S, Notice
 from yoked.launch.bootstrap.verdict import (
+    HOST_LOST,
     STERNEST_FIRST,
-    VANISHED,
     Attempt,
     Decision,
     Failure,
@@ -420,7 +420,7 @@ class Coordinator:
         return Failure(
             host=host,
             node=node,
-            kind=VANISHED,
+            kind=HOST_LOST,
             what=what,
             fix=(f"look at {host}: it was switched off or cut off, or its launcher was killed",),
             time_s=self._now_s,

@@ -34,7 +34,7 @@ from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import ProcessGroup, Work
 
-from yoked.launch.bootstrap.tell import tell
+from yoked.launch.bootstrap.substitutions import log_substitution
 
 # Methods of ProcessGroup, by the shape of their arguments. First come the outputs.
 _REDUCING_IN_PLACE = ("allreduce", "allreduce_coalesced", "reduce")
@@ -217,7 +217,7 @@ class _Sole(Supplied):
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
         """As its class has it."""
-        tell("gives reduce_scatter, send and recv a future", "Gloo's have none")
+        log_substitution("gives reduce_scatter, send and recv a future", "Gloo's have none")
         return super().get_future()
 
     def _source_rank(self) -> int:
@@ -247,7 +247,7 @@ def _whole(args: tuple[Any, ...]) -> bool:
 
 
 def _scaled_sum(native: _Call, group: ProcessGroup, name: str, args: tuple[Any, ...]) -> Any:
-    tell("multiplies before it sums for ReduceOp.PREMUL_SUM", "Gloo does not know it")
+    log_substitution("multiplies before it sums for ReduceOp.PREMUL_SUM", "Gloo does not know it")
     *tensors, options = args
     _, factor = options.reduceOp.__getstate__()
     if name in _REDUCING_IN_PLACE:
@@ -259,7 +259,9 @@ def _scaled_sum(native: _Call, group: ProcessGroup, name: str, args: tuple[Any, 
 
 
 def _whole_average(native: _Call, group: ProcessGroup, args: tuple[Any, ...]) -> Any:
-    tell("divides after the sum for ReduceOp.AVG of integers", "Gloo averages floats alone")
+    log_substitution(
+        "divides after the sum for ReduceOp.AVG of integers", "Gloo averages floats alone"
+    )
     outputs = list(_tensors(args[:1]))
     root = getattr(args[-1], "rootRank", group.rank())
     ranks = group.size()
@@ -293,7 +295,7 @@ def _move_as_bytes(native: _Call) -> _Call:
         first = next(_tensors(args), None)
         if first is None or first.dtype not in _FLOAT8 or not _on_gloo(group, args):
             return native(group, *args)
-        tell("moves float8 as bytes", "Gloo does not know its dtypes")
+        log_substitution("moves float8 as bytes", "Gloo does not know its dtypes")
         work = native(group, *_mapped(_bytes_of, args))
         return work if work is None else _Sole(work, list(_tensors(args[:1])))
 
@@ -313,7 +315,9 @@ def _gather_unequal(native: _Call) -> _Call:
         except RuntimeError:
             if not _unequal(args) or not _on_gloo(group, args):
                 raise
-        tell("gathers by a broadcast from each rank", "Gloo gathers tensors of one size alone")
+        log_substitution(
+            "gathers by a broadcast from each rank", "Gloo gathers tensors of one size alone"
+        )
         outputs, source = args[0][0], args[1][0]
         outputs[group.rank()].copy_(source)
         return Supplied([_broadcast(group, out, rank) for rank, out in enumerate(outputs)], outputs)

@@ -39,7 +39,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from yoked.launch.bootstrap.tell import tell
+from yoked.launch.bootstrap.substitutions import log_substitution
 from yoked.ranks.door import shut_the_door
 from yoked.ranks.meeting import launch_id, marked, meet
 from yoked.ranks.proof import prove_ranks
@@ -120,7 +120,7 @@ class Starter:
         # The others may still be connecting, and the program may close the group at once.
         self._ranks.gather("started", "yes")
         self._ours = dist.group.WORLD
-        tell(f"started the process group on {backend}", because)
+        log_substitution(f"started the process group on {backend}", because)
 
     def close(self) -> None:
         """End the group if it is ours and still there."""
@@ -143,7 +143,7 @@ class Starter:
 
         def init_process_group(*args: Any, **kwargs: Any) -> None:
             if self._ours is not None:
-                tell("closed its process group", "the program starts its own")
+                log_substitution("closed its process group", "the program starts its own")
             self.close()
             self._armed = False
             call = signature.bind(*args, **kwargs)
@@ -169,9 +169,11 @@ class Starter:
             # Processes that a rank started may be among them, which do not know of a proof.
             ours = (self._ranks.rank, self._ranks.count)
             if (dist.get_rank(), dist.get_world_size()) != ours:
-                tell("left its ranks unproved", "its process group is not that of the launch")
+                log_substitution(
+                    "left its ranks unproved", "its process group is not that of the launch"
+                )
             elif "cpu:gloo" not in dist.get_backend_config():
-                tell("left its ranks unproved", "its process group has no Gloo")
+                log_substitution("left its ranks unproved", "its process group has no Gloo")
             else:
                 prove_ranks(launch_secret(os.environ), launch_id())
                 shut_the_door()
@@ -192,7 +194,7 @@ class Starter:
         if "nccl" not in backend.lower() or self._ranks.all_have_cuda:
             return
         whose = "another rank" if has_cuda() else "this rank"
-        tell("made the process group on gloo in place of nccl", f"{whose} has no CUDA")
+        log_substitution("made the process group on gloo in place of nccl", f"{whose} has no CUDA")
         call.arguments["backend"] = "gloo"
         # Both are for NCCL, and may name what this rank does not have.
         call.arguments.pop("device_id", None)

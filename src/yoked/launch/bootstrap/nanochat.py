@@ -23,7 +23,7 @@ import torch
 from yoked.errors import YokedError
 from yoked.launch.bootstrap.group import Ranks, Starter, has_cuda
 from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.tell import tell
+from yoked.launch.bootstrap.substitutions import log_substitution
 
 _SETTING = re.compile(rb"NANOCHAT_[A-Z_]+")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -121,7 +121,7 @@ def _computes_on_cpu(args: Sequence[str]) -> bool:
 def _set(name: str, value: str, because: str, *, on_each_host: bool = False) -> None:
     if name not in os.environ:
         os.environ[name] = value
-        tell(f"{name}={value}", because, on_each_host=on_each_host)
+        log_substitution(f"{name}={value}", because, on_each_host=on_each_host)
 
 
 def _set_base_dir(job: Job) -> None:

@@ -21,15 +21,15 @@ import time
 from collections.abc import Callable
 
 from yoked.channel.names import LOOPBACK
-from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.lastwords import (
+from yoked.launch.bootstrap.exit_report import (
     GRACE_S,
-    Death,
+    RankExit,
     exit_code,
     no_start,
     rank_failure,
     store_failure,
 )
+from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.rank import ATTEMPT, HOST_PID
 from yoked.launch.bootstrap.verdict import Failure
 
@@ -61,10 +61,10 @@ class LocalRanks:
         self._generation = generation
         self._restarts = restarts
         self._on_death = on_death
-        self._deaths: dict[int, Death] = {}
+        self._deaths: dict[int, RankExit] = {}
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._store: subprocess.Popen[bytes] | None = None
-        self._store_death: Death | None = None
+        self._store_death: RankExit | None = None
         self._problem: OSError | None = None
         self._interrupted = False
         self._ended_s: float | None = None
@@ -139,12 +139,12 @@ class LocalRanks:
             process.wait()
             del self._running[rank]
             if code != 0 and not self._ended_by_us(code):
-                self._deaths[rank] = Death(process.pid, code, time.time())
+                self._deaths[rank] = RankExit(process.pid, code, time.time())
                 self._on_death()
         if self._store is not None and self._store_death is None and self._ended_s is None:
             code = self._store.poll()
             if code is not None:
-                self._store_death = Death(self._store.pid, code, time.time())
+                self._store_death = RankExit(self._store.pid, code, time.time())
                 self._on_death()
 
     def _ended_by_us(self, code: int) -> bool:

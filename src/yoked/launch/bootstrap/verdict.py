@@ -30,7 +30,7 @@ EXIT_CODES: Mapping[Status, int] = {
     "stopped": 143,
 }
 # The kind of a failure in which not a rank, but the host program is gone.
-VANISHED = "HostVanished"
+HOST_LOST = "HostVanished"
 # The kind of a failure before which the ranks had not met: nothing had begun.
 NOT_MET = MeetingError.__name__
 
@@ -60,7 +60,7 @@ class Failure:
 
     rank, pid: None where the host program itself failed.
     exit_code, signal: one of them for a rank that ended; signal is a name such as SIGKILL.
-    kind: class of the exception, VANISHED, or None where nothing was raised.
+    kind: class of the exception, HOST_LOST, or None where nothing was raised.
     what: one or two sentences that do not name the place; `headline` does.
     time_s: seconds since the epoch by that host's own clock.
     """
@@ -144,7 +144,7 @@ def first_cause(failures: Iterable[Failure]) -> Failure | None:
 
 def _echo(failure: Failure) -> int:
     """How likely a failure is the echo of another; 0 is least."""
-    if failure.kind == VANISHED:
+    if failure.kind == HOST_LOST:
         return 1
     # torch ends a process by SIGABRT when a thread of its own meets a lost peer.
     if failure.signal not in (None, "SIGABRT"):

@@ -36,7 +36,7 @@ from yoked.launch.bootstrap.coordinator import (
 )
 from yoked.launch.bootstrap.job import Job, Node, Program
 from yoked.launch.bootstrap.notice import CONNECT_S, SILENCE_S, Notice
-from yoked.launch.bootstrap.verdict import VANISHED, Decision, Failure, HostExit
+from yoked.launch.bootstrap.verdict import HOST_LOST, Decision, Failure, HostExit
 
 NAMES = ("alpha", "beta", "gamma")
 GLOO = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"
@@ -210,7 +210,7 @@ def test_a_generation_is_settled_when_all_reported_or_the_rest_is_silent() -> No
     host.on(Beat(1, reported(ECHO)), later_s=2)
 
     assert host.decision.failure is not None
-    assert (host.decision.failure.host, host.decision.failure.kind) == ("gamma", VANISHED)
+    assert (host.decision.failure.host, host.decision.failure.kind) == ("gamma", HOST_LOST)
 
 
 def test_silence_settles_nothing_while_the_others_still_train() -> None:
@@ -240,7 +240,7 @@ def test_a_lost_connection_to_node_0_is_the_end_of_its_host() -> None:
     assert isinstance(finish, Finish)
     cause = finish.outcome.failure
     assert cause is not None
-    assert (cause.host, cause.kind, cause.fix) == ("alpha", VANISHED, ("look at alpha",))
+    assert (cause.host, cause.kind, cause.fix) == ("alpha", HOST_LOST, ("look at alpha",))
 
 
 def test_a_connection_that_is_lost_after_all_reported_changes_nothing() -> None:
@@ -588,4 +588,4 @@ def test_in_any_order_one_generation_runs_one_outcome_stands_and_the_first_cause
             assert all(outcome.attempts[-1].attempt in place.done for place in run.places)
         for attempt in outcome.attempts:
             if attempt.attempt in run.killed and attempt.failure and not run.dark:
-                assert attempt.failure.kind in (None, VANISHED)
+                assert attempt.failure.kind in (None, HOST_LOST)

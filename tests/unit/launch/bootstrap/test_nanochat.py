@@ -7,7 +7,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import YokedError
-from yoked.launch.bootstrap import nanochat, tell
+from yoked.launch.bootstrap import nanochat, substitutions
 from yoked.launch.bootstrap.job import Job, Program
 from yoked.launch.bootstrap.nanochat import Compute, choose_dtype
 
@@ -17,7 +17,7 @@ def nothing_set_or_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("NANOCHAT_")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(os, "environ", os.environ.copy())
-    monkeypatch.setattr(tell, "_told", set())
+    monkeypatch.setattr(substitutions, "_told", set())
 
 
 def cpu(float32_s: float, bfloat16_s: float) -> Compute:
@@ -131,11 +131,11 @@ def test_a_choice_is_told_once_and_by_rank_0(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(os.environ, "RANK", "1")
-    tell.tell("did this", "of that")
+    substitutions.log_substitution("did this", "of that")
     assert capsys.readouterr().err == ""
 
     monkeypatch.setitem(os.environ, "RANK", "0")
-    tell.tell("did this", "of that")
-    tell.tell("did this", "of that")
+    substitutions.log_substitution("did this", "of that")
+    substitutions.log_substitution("did this", "of that")
 
     assert capsys.readouterr().err == "yoked: did this, because of that\n"

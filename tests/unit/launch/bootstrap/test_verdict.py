@@ -12,7 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from yoked.core.schema import decode
 from yoked.launch.bootstrap.verdict import (
-    VANISHED,
+    HOST_LOST,
     Attempt,
     Decision,
     Failure,
@@ -28,7 +28,7 @@ def failure(rank: int | None, time_s: float = 10.0, **more: Any) -> Failure:
 
 
 KILLED = failure(1, 13.0, signal="SIGKILL")
-GONE = failure(None, 12.0, kind=VANISHED)
+GONE = failure(None, 12.0, kind=HOST_LOST)
 RAISED = failure(2, 11.0, kind="ValueError", what="ValueError: no such column")
 ECHO = failure(3, 10.0, kind="RuntimeError", what=GLOO)
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from yoked.launch.bootstrap.exit_report import RankExit, last_lines, rank_failure
 from yoked.launch.bootstrap.job import Job, Node, Program
-from yoked.launch.bootstrap.lastwords import Death, last_lines, rank_failure
 
-KILLED = Death(pid=7, exit_code=-9, time_s=20.0)
-FAILED = Death(pid=7, exit_code=1, time_s=20.0)
+KILLED = RankExit(pid=7, exit_code=-9, time_s=20.0)
+FAILED = RankExit(pid=7, exit_code=1, time_s=20.0)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_rank_that_seeks_a_port_of_node_0_at_master_addr_is_told_where_it_is(j
 
 
 def test_a_signal_without_a_name_has_its_number(job: Job) -> None:
-    failure = rank_failure(job, 0, 2, Death(7, -61, 20.0), None)
+    failure = rank_failure(job, 0, 2, RankExit(7, -61, 20.0), None)
 
     assert failure is not None
     assert failure.signal == "signal 61"
@@ -109,7 +109,7 @@ def test_the_error_of_yoked_train_is_preferred_with_its_fix(job: Job) -> None:
 def test_an_error_explains_the_abort_that_followed_it(job: Job) -> None:
     leave(job.error_file(0, 2))
 
-    failure = rank_failure(job, 0, 2, Death(7, -6, 20.0), None)
+    failure = rank_failure(job, 0, 2, RankExit(7, -6, 20.0), None)
 
     assert failure is not None
     assert (failure.kind, failure.signal) == ("OSError", None)
@@ -149,7 +149,7 @@ def test_the_last_lines_end_with_the_stream_that_was_written_last(job: Job) -> N
     assert last_lines(job, 0, 1) == ()
 
 
-ABORTED = Death(pid=7, exit_code=-6, time_s=20.0)
+ABORTED = RankExit(pid=7, exit_code=-6, time_s=20.0)
 
 
 def test_an_abort_while_ranks_meet_is_a_meeting_that_failed(

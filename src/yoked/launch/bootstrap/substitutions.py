@@ -8,7 +8,7 @@ import sys
 _told: set[str] = set()
 
 
-def tell(what: str, because: str, *, on_each_host: bool = False) -> None:
+def log_substitution(what: str, because: str, *, on_each_host: bool = False) -> None:
     """Write `yoked: WHAT, because WHY` to stderr: on rank 0, the first time only.
 
     on_each_host: by the first rank of every host, for what is one host's own.

@@ -34,7 +34,7 @@ _STRANGER = (
 
 
 @dataclass(frozen=True)
-class Death:
+class RankExit:
     """The end of a process. exit_code: negative for a signal; time_s: when it was seen."""
 
     pid: int
@@ -61,7 +61,7 @@ def exit_code(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def rank_failure(
-    job: Job, attempt: int, rank: int, death: Death | None, ended_s: float | None
+    job: Job, attempt: int, rank: int, death: RankExit | None, ended_s: float | None
 ) -> Failure | None:
     """What there is to say of a rank; None if it did not fail by itself.
 
@@ -88,7 +88,7 @@ def rank_failure(
     )
 
 
-def store_failure(job: Job, death: Death) -> Failure:
+def store_failure(job: Job, death: RankExit) -> Failure:
     """What there is to say of the end of the store, which no rank ends."""
     ending = _ending(death)
     return Failure(
@@ -140,7 +140,7 @@ def _error(job: Job, attempt: int, rank: int, ended_s: float | None) -> dict[str
     return None
 
 
-def _raised(error: dict[str, Any], death: Death | None) -> dict[str, Any]:
+def _raised(error: dict[str, Any], death: RankExit | None) -> dict[str, Any]:
     """Fields of a Failure. An error explains a signal: some programs abort once they raised."""
     return {
         "kind": error["kind"],
@@ -152,7 +152,7 @@ def _raised(error: dict[str, Any], death: Death | None) -> dict[str, Any]:
     }
 
 
-def _ending(death: Death | None) -> dict[str, Any]:
+def _ending(death: RankExit | None) -> dict[str, Any]:
     assert death is not None, "a rank without an error is reported for its death alone"
     fields: dict[str, Any] = {"time_s": death.time_s}
     if death.exit_code >= 0:
