@@ -56,7 +56,7 @@ def blocked(cases: Sequence[Case], own: Stage) -> str | None:
         for line in case.lines:
             if "$ " not in line:
                 kind = faults.kind_named(line.split()[0])
-                if reason := kind.blocked(own.lab):
+                if reason := kind.unsupported(own.lab):
                     return reason
     return None
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from yoked.doctor.trials import How, Place, Trial, run_world
+from yoked.doctor.rank_probes import How, RankProbe, WorldNode, run_world
 from yoked.fleet.model import HERE, Host
 from yoked.remote.client import AgentClient
 from yoked.remote.connect import connect_host
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.distributed
 
 DEADLINE_S = 90.0
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-PLACES = [Place(name, LOOPBACK, "127.0.0.1") for name in ("alpha", "beta")]
+PLACES = [WorldNode(name, LOOPBACK, "127.0.0.1") for name in ("alpha", "beta")]
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def agents() -> Iterator[dict[str, AgentClient]]:
         yield {each.host: stack.enter_context(connect_host(Host(HERE))) for each in PLACES}
 
 
-def ready(agents: dict[str, AgentClient], how: How) -> dict[str, Trial]:
-    trials = {name: Trial(agent, sys.executable, how) for name, agent in agents.items()}
+def ready(agents: dict[str, AgentClient], how: How) -> dict[str, RankProbe]:
+    trials = {name: RankProbe(agent, sys.executable, how) for name, agent in agents.items()}
     for trial in trials.values():
         told = trial.await_any("ready", "failed", until_s=time.monotonic() + DEADLINE_S)
         assert told is not None, trial.last_words
@@ -61,9 +61,9 @@ def test_an_interface_that_is_not_there_is_told_by_its_rank(
     agents: dict[str, AgentClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials = ready(agents, "connect")
-    places = [PLACES[0], Place("beta", "eth99", "127.0.0.1")]
-    monkeypatch.setattr("yoked.doctor.trials._PATIENCE_S", 0.5)
-    monkeypatch.setattr("yoked.doctor.trials._WORLD_S", 10.0)
+    places = [PLACES[0], WorldNode("beta", "eth99", "127.0.0.1")]
+    monkeypatch.setattr("yoked.doctor.rank_probes._PATIENCE_S", 0.5)
+    monkeypatch.setattr("yoked.doctor.rank_probes._WORLD_S", 10.0)
 
     world = run_world(trials, places, "gloo")
 
@@ -72,7 +72,7 @@ def test_an_interface_that_is_not_there_is_told_by_its_rank(
 
 
 def test_an_interpreter_that_ends_by_itself_is_told(agents: dict[str, AgentClient]) -> None:
-    trial = Trial(agents["alpha"], "/bin/false", "connect")
+    trial = RankProbe(agents["alpha"], "/bin/false", "connect")
 
     told = trial.await_any("ready", "failed", until_s=time.monotonic() + DEADLINE_S)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError, Group
 
 from yoked import __version__
+from yoked.cli.argv import own_flags, split_command, split_program
 from yoked.cli.output import Output
-from yoked.cli.words import own_flags, part_command, part_program
 from yoked.errors import UsageError, YokedError
 from yoked.streams import open_closed_streams
 
@@ -70,7 +70,7 @@ def build_app() -> App:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit status."""
     open_closed_streams()
-    tokens = part_program(part_command(sys.argv[1:] if argv is None else argv))
+    tokens = split_program(split_command(sys.argv[1:] if argv is None else argv))
     output = Output(json_mode="--json" in own_flags(tokens))
     try:
         status = _run(tokens)

@@ -7,6 +7,7 @@ import difflib
 from yoked.doctor.check import Check
 from yoked.doctor.checks import (
     cables,
+    content,
     environment,
     firewall,
     flow,
@@ -20,7 +21,6 @@ from yoked.doctor.checks import (
     power,
     processes,
     routes,
-    sent,
     software,
     ssh,
     world,
@@ -46,7 +46,7 @@ CHECKS: tuple[Check, ...] = (
     *processes.CHECKS,
     *machine.CHECKS[1:],
     *power.CHECKS,
-    *sent.CHECKS,
+    *content.CHECKS,
     *names.CHECKS,
     *world.CHECKS,
 )

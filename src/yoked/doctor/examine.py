@@ -19,18 +19,17 @@ from contextlib import closing
 from typing import Any
 
 import yoked
-from yoked.doctor import dialling
-from yoked.doctor.dialling import dial_all, doors_of, measure
-from yoked.doctor.proof import prove
-from yoked.doctor.visits import Lend, Manner, Visits
+from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure
+from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
+from yoked.doctor.world_check import check_world
 from yoked.fleet.model import Fleet
 from yoked.paths import state_root
 from yoked.records.examination import Examination, HostSeen, Need
 from yoked.units import plural
 
-_ALONE = Manner(patience_s=4, shared=False, health_s=2.5, how="train")
-_THOROUGH = Manner(patience_s=4, shared=False, health_s=2.5, how="connect")
-_QUICK = Manner(patience_s=4, shared=True, health_s=1.0, how="versions")
+_ALONE = ProbeProfile(patience_s=4, shared=False, health_s=2.5, how="train")
+_THOROUGH = ProbeProfile(patience_s=4, shared=False, health_s=2.5, how="connect")
+_QUICK = ProbeProfile(patience_s=4, shared=True, health_s=1.0, how="versions")
 _VERSIONS_S = 1.5
 _TOLD_S = 1.0
 
@@ -54,31 +53,34 @@ def look(
     falls silent, is part of what was seen.
     """
     began_s = time.monotonic()
-    manner = _QUICK if quick else _THOROUGH if len(fleet.hosts) > 1 else _ALONE
-    manner = dataclasses.replace(manner, sudo=sudo)
-    with closing(Visits(fleet, need, manner, say, lend)) as visits:
-        visits.begin()
-        visits.begin_training()
-        agents = visits.here
-        hosts = [visit.host for visit in visits.here.values()]
-        interfaces = {name: visit.interfaces for name, visit in visits.here.items()}
-        doors = doors_of(hosts, interfaces, agents)
+    profile = _QUICK if quick else _THOROUGH if len(fleet.hosts) > 1 else _ALONE
+    profile = dataclasses.replace(profile, sudo=sudo)
+    with closing(HostProbes(fleet, need, profile, say, lend)) as probes:
+        probes.begin()
+        probes.begin_training()
+        agents = probes.here
+        hosts = [probe.host for probe in probes.here.values()]
+        interfaces = {name: probe.interfaces for name, probe in probes.here.items()}
+        endpoints = endpoints_of(hosts, interfaces, agents)
         pairs = len(hosts) * (len(hosts) - 1)
         say(f"{plural(len(hosts), 'host')} answered; dialling between {pairs} ordered pairs")
-        dials = dial_all(doors, agents, dialling.QUICK if quick else dialling.THOROUGH)
-        visits.begin_health(
-            {name: [door.address for door in doors if door.host == name] for name in visits.here}
+        dials = dial_all(endpoints, agents, QUICK if quick else THOROUGH)
+        probes.begin_health(
+            {
+                name: [endpoint.address for endpoint in endpoints if endpoint.host == name]
+                for name in probes.here
+            }
         )
-        world = None if quick else prove(visits, doors, dials, began_s, say)
+        world = None if quick else check_world(probes, endpoints, dials, began_s, say)
         if quick:
-            _await_versions(visits, time.monotonic() + _VERSIONS_S)
+            _await_versions(probes, time.monotonic() + _VERSIONS_S)
         # What is still being imported would only hold up the rest.
-        visits.end_trials()
+        probes.end_trials()
         if bandwidth and len(agents) > 1:
             say("measuring each link")
             dials = measure(dials, agents)
         return Examination(
-            hosts=tuple(_seen(fleet, visits)),
+            hosts=tuple(_seen(fleet, probes)),
             dials=tuple(dials),
             world=world,
             need=need,
@@ -88,20 +90,20 @@ def look(
         )
 
 
-def _await_versions(visits: Visits, until_s: float) -> None:
-    for visit in visits.here.values():
-        if visit.found_python is not None:
-            visit.trials["versions"].await_any("ended", "failed", until_s=until_s)
+def _await_versions(probes: HostProbes, until_s: float) -> None:
+    for probe in probes.here.values():
+        if probe.found_python is not None:
+            probe.trials["versions"].await_any("ended", "failed", until_s=until_s)
 
 
-def _seen(fleet: Fleet, visits: Visits) -> list[HostSeen]:
+def _seen(fleet: Fleet, probes: HostProbes) -> list[HostSeen]:
     return [
-        visits.here[host.name].seen()
-        if host.name in visits.here
+        probes.here[host.name].seen()
+        if host.name in probes.here
         else HostSeen(
             name=host.name,
             wanted=dataclasses.asdict(host),
-            failure=visits.failures[host.name],
+            failure=probes.failures[host.name],
         )
         for host in fleet.hosts
     ]

@@ -85,7 +85,7 @@ def _is_one_command(line: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Repair:
+class FixPlan:
     """The fix of a finding. left: why it is not carried out; empty: it can be."""
 
     finding: Finding
@@ -97,13 +97,13 @@ class Repair:
         return self.finding.fix
 
 
-def repairs(
+def plan_fixes(
     findings: Sequence[Finding],
     examination: Examination,
     *,
     sudo: bool,
     only: Sequence[str] = (),
-) -> tuple[Repair, ...]:
+) -> tuple[FixPlan, ...]:
     """What can be carried out of the findings' fixes, and why the rest cannot. sudo: may be used.
 
     only: checks, whose findings alone are meant; empty: all, of which warnings are left: a host
@@ -112,7 +112,7 @@ def repairs(
     """
     meant = [each for each in findings if not only or each.check in only]
     return tuple(
-        Repair(each, _why_left(each, examination, sudo, named=bool(only))) for each in meant
+        FixPlan(each, _why_left(each, examination, sudo, named=bool(only))) for each in meant
     )
 
 
@@ -134,7 +134,7 @@ def _why_left(finding: Finding, examination: Examination, sudo: bool, *, named: 
 
 
 @dataclass(frozen=True)
-class Said:
+class ShellResult:
     """How a line ended. text: its last words, for people."""
 
     ok: bool
@@ -144,7 +144,7 @@ class Said:
 class Shell(Protocol):
     """Runs a line on a host, or, for host "", on this machine."""
 
-    def __call__(self, host: str, line: str, *, root: bool) -> Said:
+    def __call__(self, host: str, line: str, *, root: bool) -> ShellResult:
         """Run it as the host's user, or as root. Raises HostError when the host is silent."""
         ...
 
@@ -180,7 +180,7 @@ class Shells:
         self._agents: dict[str, Caller] = {}
         self._open = ExitStack()
 
-    def __call__(self, host: str, line: str, *, root: bool) -> Said:
+    def __call__(self, host: str, line: str, *, root: bool) -> ShellResult:
         """Run it. root: by `sudo -n`, where the user is not root already."""
         if host == "":
             outcome = run_program(
@@ -218,14 +218,14 @@ def _own_path() -> dict[str, str]:
     return {"PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"}
 
 
-def _said(status: int | None, late: bool, out: str, err: str) -> Said:
+def _said(status: int | None, late: bool, out: str, err: str) -> ShellResult:
     lines = [line for line in (err or out).strip().splitlines() if line.strip()]
     if late:
-        return Said(False, f"it was ended after {LIMIT_S:g} s")
+        return ShellResult(False, f"it was ended after {LIMIT_S:g} s")
     if status == 0:
-        return Said(True, lines[-1] if lines else "")
+        return ShellResult(True, lines[-1] if lines else "")
     ended = "it was killed" if status is None else f"it ended with status {status}"
-    return Said(False, f"{ended}: {lines[-1]}" if lines else ended)
+    return ShellResult(False, f"{ended}: {lines[-1]}" if lines else ended)
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ class Done:
     root: bool
 
 
-class Book:
+class FixJournal:
     """What was done on hosts, in the controller's state folder; each line is on disk at once.
 
     path: default `doctor/fixes.jsonl` of the state folder.
@@ -310,18 +310,18 @@ def _with_own_copies(fix: Fix, number: str) -> Fix:
 
 @dataclass(frozen=True)
 class Carried:
-    """How a repair went. done: its lines that were carried out; problem: what stopped it."""
+    """How a plan went. done: its lines that were carried out; problem: what stopped it."""
 
     done: tuple[Done, ...]
     problem: str = ""
 
 
-def carry_out(repair: Repair, shell: Shell, book: Book, fleet: Path) -> Carried:
-    """Carry out a repair line by line, up to the first that fails."""
-    assert not repair.left, repair
+def apply_fixes(plan: FixPlan, shell: Shell, journal: FixJournal, fleet: Path) -> Carried:
+    """Carry out a plan line by line, up to the first that fails."""
+    assert not plan.left, plan
     carried: list[Done] = []
-    for fix in repair.fixes:
-        done = book.begin(fleet, repair.finding, fix)
+    for fix in plan.fixes:
+        done = journal.begin(fleet, plan.finding, fix)
         line = done.command
         if fix.kept:
             # What fails half way takes itself back.
@@ -332,14 +332,14 @@ def carry_out(repair: Repair, shell: Shell, book: Book, fleet: Path) -> Carried:
             # Whether it ran is not known: it stays among what can be taken back.
             return Carried((*carried, done), problem.what)
         if not said.ok:
-            book.end(done, "failed", said.text)
+            journal.end(done, "failed", said.text)
             return Carried(tuple(carried), f"{done.command}: {said.text}")
-        book.end(done, "done", said.text)
+        journal.end(done, "done", said.text)
         carried.append(done)
     return Carried(tuple(carried))
 
 
-def take_back(done: Done, shell: Shell, book: Book) -> str:
+def undo_fix(done: Done, shell: Shell, journal: FixJournal) -> str:
     """Undo one line; why it could not be, or nothing."""
     assert done.undo is not None, done
     try:
@@ -348,7 +348,7 @@ def take_back(done: Done, shell: Shell, book: Book) -> str:
         return problem.what
     if not said.ok:
         return said.text
-    book.end(done, "undone", said.text)
+    journal.end(done, "undone", said.text)
     return ""
 
 

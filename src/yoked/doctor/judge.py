@@ -38,7 +38,7 @@ class Status(Protocol):
 
 
 @dataclass(frozen=True)
-class Eyes:
+class Examiner:
     """Looks at a fleet, again and again. status: a context with a place to show what goes on.
 
     folders: compared on all hosts, by what they are. sudo: whether it may be used to look.

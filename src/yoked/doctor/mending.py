@@ -10,16 +10,16 @@ from typing import Any, Literal
 
 from yoked.doctor.catalog import CHECKS
 from yoked.doctor.fixing import (
-    Book,
     Done,
-    Repair,
+    FixJournal,
+    FixPlan,
     Shells,
-    carry_out,
-    repairs,
+    apply_fixes,
+    plan_fixes,
     still_there,
-    take_back,
+    undo_fix,
 )
-from yoked.doctor.judge import Eyes, Seen, connect
+from yoked.doctor.judge import Examiner, Seen, connect
 from yoked.doctor.render import error_lines
 from yoked.fleet.file import read_fleet
 from yoked.fleet.model import Fleet
@@ -56,7 +56,7 @@ class Mended:
 
 def mend(
     seen: Seen,
-    eyes: Eyes,
+    examiner: Examiner,
     fleet_now: Callable[[], Fleet],
     *,
     ask: Ask,
@@ -69,13 +69,15 @@ def mend(
     fleet_now: reads the fleet's file, which a fix may change. note: told how each went. only:
     checks, of which warnings are mended too; empty: errors of any.
     """
-    book = Book()
+    journal = FixJournal()
     outcomes: dict[_Key, Mended] = {}
     for _ in range(_MOST_ROUNDS):
-        mender = _Mender(seen, eyes, fleet_now, ask=ask, note=note, sudo=sudo, only=only, book=book)
+        mender = _Mender(
+            seen, examiner, fleet_now, ask=ask, note=note, sudo=sudo, only=only, journal=journal
+        )
         if not mender.go_through(outcomes):
             break
-        seen = eyes(fleet_now())
+        seen = examiner(fleet_now())
     return seen, list(outcomes.values())
 
 
@@ -92,43 +94,43 @@ class _Mender:
     def __init__(
         self,
         seen: Seen,
-        eyes: Eyes,
+        examiner: Examiner,
         fleet_now: Callable[[], Fleet],
         *,
         ask: Ask,
         note: Callable[[Mended], None],
         sudo: bool,
         only: Sequence[str],
-        book: Book,
+        journal: FixJournal,
     ) -> None:
-        self._seen, self._eyes, self._fleet_now = seen, eyes, fleet_now
-        self._ask, self._note, self._book = ask, note, book
-        self._repairs = repairs(seen.findings, seen.examination, sudo=sudo, only=only)
+        self._seen, self._examiner, self._fleet_now = seen, examiner, fleet_now
+        self._ask, self._note, self._journal = ask, note, journal
+        self._plans = plan_fixes(seen.findings, seen.examination, sudo=sudo, only=only)
         self._gone: set[_Key] = set()
 
     def go_through(self, outcomes: dict[_Key, Mended]) -> bool:
         """Mend what was not tried before; whether anything was done on a host."""
         acted = False
         with Shells(self._connect) as shells:
-            for repair in self._repairs:
-                key = _key(repair.finding)
+            for plan in self._plans:
+                key = _key(plan.finding)
                 if key in outcomes or key in self._gone:
                     continue
-                outcomes[key] = self._mend(repair, shells)
+                outcomes[key] = self._mend(plan, shells)
                 acted = acted or outcomes[key].state not in ("left", "declined")
         return acted
 
     def _connect(self, host: str) -> AgentClient:
         return connect(self._fleet_now(), host)
 
-    def _mend(self, repair: Repair, shells: Shells) -> Mended:
-        finding = repair.finding
-        if repair.left:
-            return Mended(finding, "left", said=repair.left)
+    def _mend(self, plan: FixPlan, shells: Shells) -> Mended:
+        finding = plan.finding
+        if plan.left:
+            return Mended(finding, "left", said=plan.left)
         if not self._ask(list(error_lines(finding, self._seen.examination))):
             return Mended(finding, "declined")
         file = self._fleet_now().path
-        carried = carry_out(repair, shells, self._book, file)
+        carried = apply_fixes(plan, shells, self._journal, file)
         _trust_as_changed(file)
         commands = tuple(each.command for each in carried.done)
         if carried.problem:
@@ -144,10 +146,10 @@ class _Mender:
         """The finding, if it is still there; what else is gone by now is not mended twice."""
         quick = {check.code for check in CHECKS if check.quick}
         fleet = part_of(self._fleet_now(), finding)
-        now = self._eyes(fleet, quick=finding.check in quick)
+        now = self._examiner(fleet, quick=finding.check in quick)
         looked_at = {host.name for host in fleet.hosts}
-        for repair in self._repairs:
-            other = repair.finding
+        for plan in self._plans:
+            other = plan.finding
             known = not now.examination.quick or other.check in quick
             if known and set(other.hosts) <= looked_at and not still_there(other, now.findings):
                 self._gone.add(_key(other))
@@ -184,8 +186,8 @@ class TakenBack:
 
 def take_all_back(fleet: Fleet, ask: Callable[[Done], bool]) -> TakenBack:
     """Undo what `mend` did on a fleet, the newest first, each with consent."""
-    book = Book()
-    standing = book.standing(fleet.path)
+    journal = FixJournal()
+    standing = journal.standing(fleet.path)
     undone: list[Done] = []
     left: dict[str, str] = {}
     stuck: set[str] = set()
@@ -196,7 +198,7 @@ def take_all_back(fleet: Fleet, ask: Callable[[Done], bool]) -> TakenBack:
                 left[done.id] = f"something newer on {done.host or 'this machine'} was not undone"
             elif not ask(done):
                 left[done.id] = "declined"
-            elif problem := take_back(done, shells, book):
+            elif problem := undo_fix(done, shells, journal):
                 left[done.id] = problem
             else:
                 undone.append(done)

@@ -12,7 +12,7 @@ from yoked.errors import FleetError, HostError, YokedError
 from yoked.units import format_duration, plural
 
 if TYPE_CHECKING:
-    from yoked.doctor.visits import Lend
+    from yoked.doctor.host_probes import Lend
     from yoked.fleet.model import Fleet
     from yoked.records.examination import Examination, Finding, Need
 
@@ -25,7 +25,7 @@ class StoppedError(HostError):
     """The doctor's own verdict: this launch cannot work."""
 
 
-class QuickLook:
+class Preflight:
     """A quick examination of a fleet that goes on while something else is done."""
 
     def __init__(self, fleet: Fleet, need: Need, lend: Lend | None) -> None:
@@ -115,13 +115,13 @@ def _all_well(examination: Examination, findings: tuple[Finding, ...]) -> str:
 
 
 @contextmanager
-def beside(
+def run_preflight(
     fleet: Fleet,
     need: Need,
     *,
     wanted: bool,
     lend: Lend | None = None,
-) -> Iterator[QuickLook | None]:
+) -> Iterator[Preflight | None]:
     """A quick examination beside what is done in this context; None where there is no link.
 
     lend: gives the agent of a host by its name: those of the launch serve the doctor too.
@@ -131,7 +131,7 @@ def beside(
     if not wanted or len(fleet.hosts) < 2:
         yield None
         return
-    quick = QuickLook(fleet, need, lend)
+    quick = Preflight(fleet, need, lend)
     try:
         yield quick
     except StoppedError:

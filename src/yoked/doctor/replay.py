@@ -14,7 +14,7 @@ from yoked.errors import YokedError
 from yoked.records import answers
 from yoked.records.answers import reread
 from yoked.records.examination import Dial, Examination, HostSeen
-from yoked.records.words import optional, ssh_name, user
+from yoked.records.rules import optional, ssh_name, user
 
 VERSION = 1
 

@@ -21,7 +21,7 @@ from yoked.core.fs import write_bytes
 from yoked.errors import FleetError
 from yoked.fleet.model import HERE, Device, Fleet, Host
 from yoked.fleet.trust import require_trusted
-from yoked.records.words import CONTROL, INTERFACE, SSH_NAME
+from yoked.records.rules import CONTROL, INTERFACE, SSH_NAME
 
 FILE_NAME = "yoked.toml"
 # More than any machine has cores.

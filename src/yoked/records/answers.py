@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 
-from yoked.records.words import (
+from yoked.records.rules import (
     OddError,
     Rule,
     address,

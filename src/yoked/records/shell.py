@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from yoked.records.words import CONTROL
+from yoked.records.rules import CONTROL
 
 
 class Line(str):

@@ -27,7 +27,7 @@ from yoked.agent.protocol import (
 from yoked.core.faults import fault, told_fault
 from yoked.errors import HostError, YokedError
 from yoked.records.answers import understood
-from yoked.records.words import OddError
+from yoked.records.rules import OddError
 from yoked.remote.answers import PARTS, part_misfit, result_misfit
 from yoked.shape import anything, misfit
 from yoked.text import plain

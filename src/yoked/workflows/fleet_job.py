@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
-from yoked.doctor.preflight import beside
+from yoked.doctor.preflight import run_preflight
 from yoked.errors import HostError
 from yoked.fleet.discover import find_addresses
 from yoked.fleet.model import Fleet
@@ -48,7 +48,9 @@ def run_job(
     began_s = time.monotonic()
     with ExitStack() as stack:
         connections = stack.enter_context(closing(Connections(fleet.hosts, fleet.ssh_file)))
-        preflight = stack.enter_context(beside(fleet, need, wanted=doctor, lend=connections.agent))
+        preflight = stack.enter_context(
+            run_preflight(fleet, need, wanted=doctor, lend=connections.agent)
+        )
         connections.wait()
         require_all(connections.failures)
         clients = connections.clients

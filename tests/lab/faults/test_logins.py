@@ -24,7 +24,7 @@ def log_in(acts: Any, command: str, patience_s: float = 20) -> tuple[int, str, s
 
 
 def skip_if_blocked(acts: Any, kind: str) -> None:
-    if reason := kind_named(kind).blocked(acts.lab):
+    if reason := kind_named(kind).unsupported(acts.lab):
         pytest.skip(f"{kind}: {reason}")
 
 

@@ -35,7 +35,7 @@ print(time.monotonic() - started_s)
 
 
 def skip_if_blocked(acts: Any, kind: str) -> None:
-    if reason := faults.kind_named(kind).blocked(acts.lab):
+    if reason := faults.kind_named(kind).unsupported(acts.lab):
         pytest.skip(f"{kind}: {reason}")
 
 

@@ -135,7 +135,7 @@ def test_every_kind_of_fault_is_undone_in_a_test() -> None:
 def break_it(acts: Any, line: str) -> bool:
     """Whether this machine can."""
     kind, *words = line.split()
-    if faults.kind_named(kind).blocked(acts.lab) is not None:
+    if faults.kind_named(kind).unsupported(acts.lab) is not None:
         return False
     acts.fault(kind, *words)
     return True

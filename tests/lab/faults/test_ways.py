@@ -149,7 +149,7 @@ def test_a_kernel_with_two_ports_to_give_runs_out(acts: Any) -> None:
 def test_a_distributions_own_firewall_closes_high_ports(acts: Any, kind: str, met: str) -> None:
     from yoked.lab.faults import kind_named
 
-    if reason := kind_named(kind).blocked(acts.lab):
+    if reason := kind_named(kind).unsupported(acts.lab):
         pytest.skip(reason)
 
     acts.fault(kind, "alpha")

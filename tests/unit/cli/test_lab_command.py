@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from yoked.cli.argv import own_flags, split_command
 from yoked.cli.commands import lab_text
 from yoked.cli.main import main
-from yoked.cli.words import own_flags, part_command
 from yoked.errors import LabError
 from yoked.lab.faults.base import ActiveFault
 from yoked.lab.host import HostProcess
@@ -93,11 +93,11 @@ def process(pid: int, *command: str, state: str = "S") -> HostProcess:
     ],
 )
 def test_what_follows_the_name_of_the_host_is_the_programs(typed: str, meant: str) -> None:
-    assert part_command(typed.split()) == meant.split()
+    assert split_command(typed.split()) == meant.split()
 
 
 def test_a_programs_own_json_flag_is_not_ours() -> None:
-    assert own_flags(part_command(["lab", "exec", "alpha", "ip", "--json"])) == [
+    assert own_flags(split_command(["lab", "exec", "alpha", "ip", "--json"])) == [
         "lab",
         "exec",
         "alpha",

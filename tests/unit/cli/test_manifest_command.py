@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from yoked.cli.argv import BARE_FLAGS, split_program
 from yoked.cli.commands.manifest import ManifestFlags, command, make, report
 from yoked.cli.main import build_app
 from yoked.cli.output import Output
-from yoked.cli.words import BARE_FLAGS, part_program
 from yoked.errors import UsageError, YokedError
 from yoked.launch.manifests.spec import Manifest
 
@@ -83,7 +83,7 @@ def test_gpus_say_how_many_ranks_a_node_has() -> None:
     ],
 )
 def test_the_program_needs_no_dashes_before_it(typed: str, meant: str) -> None:
-    assert part_program(typed.split()) == meant.split()
+    assert split_program(typed.split()) == meant.split()
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_file_that_cannot_be_written_is_named(snapshot: SnapshotAssertion) -> 
     ],
 )
 def test_run_parts_the_programs_words_from_its_own(typed: str, parted: str) -> None:
-    assert part_program(typed.split()) == parted.split()
+    assert split_program(typed.split()) == parted.split()
 
 
 @pytest.mark.parametrize("name", ["run", "manifest"])

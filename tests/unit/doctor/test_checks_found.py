@@ -59,7 +59,7 @@ from tests.unit.doctor.troubles import (
 
 from yoked.doctor.catalog import CHECKS
 from yoked.doctor.causes import findings_of
-from yoked.doctor.fixing import repairs
+from yoked.doctor.fixing import plan_fixes
 from yoked.records.examination import Severity, World
 
 
@@ -462,9 +462,9 @@ def test_a_firewall_that_is_on_is_no_trouble_by_itself() -> None:
 def test_only_ranks_of_yoked_are_ended_without_a_person(launch: str | None, left: str) -> None:
     seen = said("health/processes/stale", [{**RANK, "launch": launch}])()
 
-    (repair,) = repairs(findings_of(seen), seen, sudo=True, only=("stale-ranks",))
+    (plan,) = plan_fixes(findings_of(seen), seen, sudo=True, only=("stale-ranks",))
 
-    assert repair.left == left
+    assert plan.left == left
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_keys_and_folders_that_may_be_others_are_left_to_a_person(
 ) -> None:
     seen = make()
 
-    (repair,) = repairs(findings_of(seen), seen, sudo=True)
+    (plan,) = plan_fixes(findings_of(seen), seen, sudo=True)
 
-    assert repair.left == snapshot
-    assert not any("chown" in fix.command for fix in repair.fixes)
+    assert plan.left == snapshot
+    assert not any("chown" in fix.command for fix in plan.fixes)

@@ -17,7 +17,7 @@ from tests.unit.doctor.troubles import said
 
 from yoked.core.proc import ProcessId
 from yoked.doctor.causes import findings_of
-from yoked.doctor.fixing import Book, Repair, Said, carry_out, take_back
+from yoked.doctor.fixing import FixJournal, FixPlan, ShellResult, apply_fixes, undo_fix
 from yoked.doctor.repairs.files import rewrite_file
 from yoked.doctor.repairs.fleet import choose_again, edit_entry
 from yoked.doctor.repairs.network import narrow_route, write_name
@@ -238,25 +238,26 @@ def every_fix(folder: Path) -> list[Fix]:
     return [in_folder(fix, folder) for fix in fixes]
 
 
-def in_shell(folder: Path) -> Callable[..., Said]:
-    def shell(host: str, line: str, *, root: bool) -> Said:
+def in_shell(folder: Path) -> Callable[..., ShellResult]:
+    def shell(host: str, line: str, *, root: bool) -> ShellResult:
         done = run(line, folder)
-        return Said(done.returncode == 0, done.stderr)
+        return ShellResult(done.returncode == 0, done.stderr)
 
     return shell
 
 
 def test_fixes_that_change_a_file_twice_give_the_very_first_one_back(tmp_path: Path) -> None:
-    folder, fleet, book = tmp_path / "host", tmp_path / "yoked.toml", Book(tmp_path / "fixes.jsonl")
+    folder, fleet = tmp_path / "host", tmp_path / "yoked.toml"
+    book = FixJournal(tmp_path / "fixes.jsonl")
     folder.mkdir()
     for name, content in FILES.items():
         (folder / name).write_text(content)
     shell = in_shell(folder)
 
-    repair = Repair(Finding("any", "error", ("garage",), "", "", tuple(every_fix(folder))))
-    assert carry_out(repair, shell, book, fleet).problem == ""
+    repair = FixPlan(Finding("any", "error", ("garage",), "", "", tuple(every_fix(folder))))
+    assert apply_fixes(repair, shell, book, fleet).problem == ""
     changed = files(folder)
-    problems = [take_back(done, shell, book) for done in book.standing(fleet)]
+    problems = [undo_fix(done, shell, book) for done in book.standing(fleet)]
 
     assert all(changed[name] != content for name, content in FILES.items())
     assert problems == [""] * 8
@@ -289,14 +290,14 @@ def test_a_line_that_is_typed_twice_does_not_write_over_what_it_kept(tmp_path: P
 
 
 def test_a_line_that_fails_half_way_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    folder, book = tmp_path / "host", Book(tmp_path / "fixes.jsonl")
+    folder, book = tmp_path / "host", FixJournal(tmp_path / "fixes.jsonl")
     folder.mkdir()
     (folder / "yoked.toml").write_text(TOML)
     file = quoted(folder / "yoked.toml")
     fix = rewrite_file("", file, "chosen", shell_line(": > {file} && false", file=file))
 
-    repair = Repair(Finding("any", "error", ("garage",), "", "", (fix,)))
-    carried = carry_out(repair, in_shell(folder), book, tmp_path / "yoked.toml")
+    repair = FixPlan(Finding("any", "error", ("garage",), "", "", (fix,)))
+    carried = apply_fixes(repair, in_shell(folder), book, tmp_path / "yoked.toml")
 
     assert carried.problem
     assert files(folder) == {"yoked.toml": TOML}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from yoked.doctor import dialling, proof, visits
+from yoked.doctor import dials, host_probes, world_check
 from yoked.doctor.examine import look
 from yoked.errors import HostError
 from yoked.fleet.model import Fleet, Host
@@ -156,7 +156,7 @@ class FakeAgent:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "_IMPORT_UNTIL_S", DEADLINE_S)
+    monkeypatch.setattr(world_check, "_IMPORT_UNTIL_S", DEADLINE_S)
 
 
 def examine(
@@ -175,7 +175,7 @@ def examine(
     wanted = hosts or {name: {"interface": "eth0"} for name in agents}
     fleet = Fleet("home", tuple(Host(name, **more) for name, more in wanted.items()), Path("f"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(visits, "connect_host", connect)
+        patch.setattr(host_probes, "connect_host", connect)
         seen = look(fleet, Need(), quick=quick, bandwidth=bandwidth, say=lambda line: None)
     for agent in agents.values():
         if isinstance(agent, FakeAgent):
@@ -411,7 +411,7 @@ def test_health_is_asked_with_what_the_others_are() -> None:
     asked = seen.host("alpha").health["asked"]
     assert asked["addresses"] == [ADDRESSES["beta"]]
     assert asked["names"] == ["alpha", "beta"]
-    assert asked["ports"] == [dialling.RENDEZVOUS_PORT]
+    assert asked["ports"] == [dials.RENDEZVOUS_PORT]
     assert seen.host("alpha").health["shell"]["sources_noise"] is False
     offset_s = seen.host("alpha").clock_offset_s
     assert offset_s is not None

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.doctor.fixing import (
-    Book,
-    Repair,
-    Said,
+    FixJournal,
+    FixPlan,
+    ShellResult,
     Shells,
+    apply_fixes,
     as_typed,
-    carry_out,
     is_root,
     plain_command,
-    repairs,
+    plan_fixes,
     still_there,
-    take_back,
+    undo_fix,
 )
 from yoked.errors import HostError
 from yoked.records.examination import Examination, Finding, Fix, HostSeen, SshFailure
@@ -52,9 +52,9 @@ class Told:
         self.lines: list[tuple[str, str, bool]] = []
         self._bad = bad
 
-    def __call__(self, host: str, line: str, *, root: bool) -> Said:
+    def __call__(self, host: str, line: str, *, root: bool) -> ShellResult:
         self.lines.append((host, line, root))
-        return Said(line not in self._bad, "it cannot" if line in self._bad else "")
+        return ShellResult(line not in self._bad, "it cannot" if line in self._bad else "")
 
 
 @pytest.mark.parametrize(
@@ -125,102 +125,102 @@ def test_who_is_root_is_what_the_host_says_or_else_its_number(
 def test_what_cannot_be_carried_out_is_left_with_the_reason(
     fixes: tuple[Fix, ...], sudo: bool, left: str
 ) -> None:
-    (repair,) = repairs([finding(*fixes)], seen(), sudo=sudo)
+    (plan,) = plan_fixes([finding(*fixes)], seen(), sudo=sudo)
 
-    assert left in repair.left
-    assert bool(repair.left) == bool(left)
+    assert left in plan.left
+    assert bool(plan.left) == bool(left)
 
 
 def test_a_warning_is_left_unless_its_check_is_named(snapshot: SnapshotAssertion) -> None:
     asleep = replace(finding(Fix("attic", "true"), check="lid"), severity="warning")
     broken = finding(Fix("attic", "true"))
 
-    of_all = repairs([broken, asleep], seen(), sudo=True)
-    of_one = repairs([broken, asleep], seen(), sudo=True, only=("lid",))
+    of_all = plan_fixes([broken, asleep], seen(), sudo=True)
+    of_one = plan_fixes([broken, asleep], seen(), sudo=True, only=("lid",))
 
     assert [each.left for each in of_all] == snapshot
     assert [(each.finding.check, each.left) for each in of_one] == [("lid", "")]
 
 
 def test_where_the_user_is_root_nothing_needs_sudo() -> None:
-    (repair,) = repairs([finding(Fix("attic", "true", root=True))], seen(root=True), sudo=False)
+    (plan,) = plan_fixes([finding(Fix("attic", "true", root=True))], seen(root=True), sudo=False)
 
-    assert repair.left == ""
+    assert plan.left == ""
 
 
 def test_what_is_about_to_be_done_is_on_disk_before_it_is_done(tmp_path: Path) -> None:
-    book = Book(tmp_path / "fixes.jsonl")
+    journal = FixJournal(tmp_path / "fixes.jsonl")
     known: list[str] = []
 
-    def shell(host: str, line: str, *, root: bool) -> Said:
-        known.extend(done.command for done in Book(book.path).standing(FLEET))
+    def shell(host: str, line: str, *, root: bool) -> ShellResult:
+        known.extend(done.command for done in FixJournal(journal.path).standing(FLEET))
         raise KeyboardInterrupt
 
-    repair = Repair(finding(Fix("attic", "sudo a", root=True, undo="sudo b")))
+    plan = FixPlan(finding(Fix("attic", "sudo a", root=True, undo="sudo b")))
     with pytest.raises(KeyboardInterrupt):
-        carry_out(repair, shell, book, FLEET)
+        apply_fixes(plan, shell, journal, FLEET)
 
     assert known == ["a"]
-    assert [done.undo for done in book.standing(FLEET)] == ["sudo b"]
+    assert [done.undo for done in journal.standing(FLEET)] == ["sudo b"]
 
 
 def test_what_was_done_is_taken_back_newest_first_and_once(tmp_path: Path) -> None:
-    book, shell = Book(tmp_path / "fixes.jsonl"), Told()
+    journal, shell = FixJournal(tmp_path / "fixes.jsonl"), Told()
     first = finding(Fix("attic", "a", undo="-a"), Fix("attic", "look"), Fix("", "b", undo="-b"))
     second = finding(Fix("attic", "c", root=True, undo="-c"))
     for each in (first, second):
-        assert carry_out(Repair(each), shell, book, FLEET).problem == ""
+        assert apply_fixes(FixPlan(each), shell, journal, FLEET).problem == ""
     shell.lines.clear()
 
-    for done in book.standing(FLEET):
-        assert take_back(done, shell, book) == ""
+    for done in journal.standing(FLEET):
+        assert undo_fix(done, shell, journal) == ""
 
     assert shell.lines == [("attic", "-c", True), ("", "-b", False), ("attic", "-a", False)]
-    assert book.standing(FLEET) == []
+    assert journal.standing(FLEET) == []
 
 
 def test_a_line_that_fails_ends_its_repair_and_is_nothing_to_take_back(tmp_path: Path) -> None:
-    book, shell = Book(tmp_path / "fixes.jsonl"), Told("b")
-    repair = Repair(finding(*(Fix("attic", line, undo=f"-{line}") for line in "abc")))
+    journal, shell = FixJournal(tmp_path / "fixes.jsonl"), Told("b")
+    plan = FixPlan(finding(*(Fix("attic", line, undo=f"-{line}") for line in "abc")))
 
-    carried = carry_out(repair, shell, book, FLEET)
+    carried = apply_fixes(plan, shell, journal, FLEET)
 
     assert carried.problem == "b: it cannot"
     assert [line for _, line, _ in shell.lines] == ["a", "b"]
-    assert [done.command for done in book.standing(FLEET)] == ["a"]
+    assert [done.command for done in journal.standing(FLEET)] == ["a"]
 
 
 def test_a_host_that_falls_silent_may_have_done_it(
     tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    book = Book(tmp_path / "fixes.jsonl")
+    journal = FixJournal(tmp_path / "fixes.jsonl")
 
-    def silent(host: str, line: str, *, root: bool) -> Said:
+    def silent(host: str, line: str, *, root: bool) -> ShellResult:
         raise HostError("attic gave no answer")
 
-    carried = carry_out(Repair(finding(Fix("attic", "a", undo="-a"))), silent, book, FLEET)
+    carried = apply_fixes(FixPlan(finding(Fix("attic", "a", undo="-a"))), silent, journal, FLEET)
 
     assert carried.problem == snapshot
-    (done,) = book.standing(FLEET)
-    assert take_back(done, silent, book) == snapshot
-    assert book.standing(FLEET) == [done]
+    (done,) = journal.standing(FLEET)
+    assert undo_fix(done, silent, journal) == snapshot
+    assert journal.standing(FLEET) == [done]
 
 
 def test_fleets_have_books_of_their_own(tmp_path: Path) -> None:
-    book = Book(tmp_path / "fixes.jsonl")
-    carry_out(Repair(finding(Fix("attic", "a", undo="-a"))), Told(), book, FLEET)
+    journal = FixJournal(tmp_path / "fixes.jsonl")
+    apply_fixes(FixPlan(finding(Fix("attic", "a", undo="-a"))), Told(), journal, FLEET)
 
-    assert book.standing(tmp_path / "yoked.toml") == []
-    assert len(book.standing(FLEET)) == 1
+    assert journal.standing(tmp_path / "yoked.toml") == []
+    assert len(journal.standing(FLEET)) == 1
 
 
 def test_an_undo_that_fails_stays_to_be_done(tmp_path: Path) -> None:
-    book = Book(tmp_path / "fixes.jsonl")
-    carry_out(Repair(finding(Fix("attic", "a", undo="-a"))), Told(), book, FLEET)
-    (done,) = book.standing(FLEET)
+    journal = FixJournal(tmp_path / "fixes.jsonl")
+    apply_fixes(FixPlan(finding(Fix("attic", "a", undo="-a"))), Told(), journal, FLEET)
+    (done,) = journal.standing(FLEET)
 
-    assert take_back(done, Told("-a"), book) == "it cannot"
-    assert book.standing(FLEET) == [done]
+    assert undo_fix(done, Told("-a"), journal) == "it cannot"
+    assert journal.standing(FLEET) == [done]
 
 
 @pytest.mark.parametrize("host", ["", "attic"])
@@ -229,9 +229,9 @@ def test_lines_run_here_and_on_hosts_and_say_how_they_ended(tmp_path: Path, host
         well = shells(host, f"umask 077; echo hello > {tmp_path}/made; echo seen", root=False)
         ill = shells(host, "echo no such thing >&2; exit 3", root=False)
 
-    assert well == Said(True, "seen")
+    assert well == ShellResult(True, "seen")
     assert (tmp_path / "made").read_text() == "hello\n"
-    assert ill == Said(False, "it ended with status 3: no such thing")
+    assert ill == ShellResult(False, "it ended with status 3: no such thing")
 
 
 def fake_sudo(folder: Path) -> Path:
@@ -253,26 +253,26 @@ def test_root_is_come_by_with_sudo_unless_the_user_is_root(
     with Shells(_nobody) as shells:
         said = shells("", "echo done", root=True)
 
-    assert said == Said(True, "done")
+    assert said == ShellResult(True, "done")
     assert (tmp_path / "asked").exists() == asked
     if asked:
         assert (tmp_path / "asked").read_text() == "-n"
 
 
 def test_a_host_without_sudo_did_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    book = Book(tmp_path / "fixes.jsonl")
+    journal = FixJournal(tmp_path / "fixes.jsonl")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
 
     with Shells(_nobody) as shells:
-        carried = carry_out(
-            Repair(finding(Fix("", "true", root=True, undo="false"))), shells, book, FLEET
+        carried = apply_fixes(
+            FixPlan(finding(Fix("", "true", root=True, undo="false"))), shells, journal, FLEET
         )
 
     assert "sudo" in carried.problem
     assert "not found" in carried.problem
-    assert book.standing(FLEET) == []
+    assert journal.standing(FLEET) == []
 
 
 def _nobody(name: str) -> Any:

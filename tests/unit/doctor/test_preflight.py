@@ -14,7 +14,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli.output import Output
 from yoked.doctor import preflight
-from yoked.doctor.preflight import beside
+from yoked.doctor.preflight import run_preflight
 from yoked.errors import DataError, HostError
 from yoked.fleet.model import Fleet, Host
 from yoked.records.examination import Examination, Finding, Fix, HostSeen, Need, SshFailure
@@ -73,7 +73,7 @@ def finds(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
 
 
 def launch(output: Output, prepare: Callable[[], None] = lambda: None) -> None:
-    with beside(FLEET, NEED, wanted=True) as doctor:
+    with run_preflight(FLEET, NEED, wanted=True) as doctor:
         prepare()
         assert doctor is not None
         doctor.require_health(output.note)
@@ -138,7 +138,7 @@ def test_a_host_that_fails_meanwhile_is_explained_by_the_doctor(
 
     with (
         pytest.raises(HostError) as caught,
-        beside(FLEET, NEED, wanted=True),
+        run_preflight(FLEET, NEED, wanted=True),
     ):
         raise problem
     assert str(caught.value) == snapshot
@@ -151,12 +151,12 @@ def test_why_ssh_does_not_come_in_is_said_once_and_what_else_is_wrong_with_it(
 ) -> None:
     problem = HostError("alpha: it did not answer", fix="ping alpha")
     finds(SILENT, down=("alpha",))
-    with pytest.raises(HostError) as caught, beside(FLEET, NEED, wanted=True):
+    with pytest.raises(HostError) as caught, run_preflight(FLEET, NEED, wanted=True):
         raise problem
     assert caught.value is problem
 
     finds(SILENT, FIREWALL, down=("alpha",))
-    with pytest.raises(HostError) as caught, beside(FLEET, NEED, wanted=True):
+    with pytest.raises(HostError) as caught, run_preflight(FLEET, NEED, wanted=True):
         raise problem
     assert caught.value.what.startswith("alpha: it did not answer\n")
     assert "no answer at high ports" in caught.value.what
@@ -168,12 +168,12 @@ def test_what_the_doctor_does_not_know_stays_as_it_is(
     output: Output, finds: Callable[..., Any], snapshot: SnapshotAssertion
 ) -> None:
     finds(CLOCK)
-    with pytest.raises(HostError) as caught, beside(FLEET, NEED, wanted=True):
+    with pytest.raises(HostError) as caught, run_preflight(FLEET, NEED, wanted=True):
         raise HostError("beta: something odd")
     assert str(caught.value) == snapshot
 
     finds(FIREWALL)
-    with pytest.raises(DataError) as caught, beside(FLEET, NEED, wanted=True):
+    with pytest.raises(DataError) as caught, run_preflight(FLEET, NEED, wanted=True):
         raise DataError("no corpus")
     assert str(caught.value) == snapshot
 
@@ -225,7 +225,7 @@ def test_without_a_link_or_a_wish_nobody_looks(
 ) -> None:
     looks = finds(FIREWALL)
 
-    with beside(Fleet("home", hosts, Path("yoked.toml")), Need(), wanted=wanted) as doctor:
+    with run_preflight(Fleet("home", hosts, Path("yoked.toml")), Need(), wanted=wanted) as doctor:
         assert doctor is None
 
     assert looks == []

@@ -8,7 +8,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.records.answers import understood
-from yoked.records.words import OddError
+from yoked.records.rules import OddError
 
 BASE = {
     "python": "/usr/bin/python3.12",

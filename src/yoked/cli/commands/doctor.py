@@ -151,13 +151,13 @@ def command(
 def _examine(named: Path | None, flags: DoctorFlags, output: Output) -> int:
     """Look, mend where that is wanted, and report; the exit status."""
     from yoked.cli.commands.probe import StatusLine
-    from yoked.doctor.judge import Eyes
+    from yoked.doctor.judge import Examiner
     from yoked.fleet.file import open_fleet
     from yoked.train.config import TrainConfig
     from yoked.workflows.need import need_of
 
     fleet = open_fleet(named)
-    eyes = Eyes(
+    examiner = Examiner(
         need_of(None if flags.depth is None else TrainConfig(depth=flags.depth)),
         lambda: StatusLine(output),
         quick=flags.quick,
@@ -176,7 +176,7 @@ def _examine(named: Path | None, flags: DoctorFlags, output: Output) -> int:
             check_named(name)
     # Whoever cannot be asked learns it before anything is looked at.
     ask = _asker(flags, output) if flags.fix else None
-    seen = eyes(fleet)
+    seen = examiner(fleet)
     mended: Sequence[Mended] = ()
     if ask is not None:
         from yoked.cli.commands.doctor_fix import outcome_text
@@ -184,7 +184,7 @@ def _examine(named: Path | None, flags: DoctorFlags, output: Output) -> int:
 
         seen, mended = mend(
             seen,
-            eyes,
+            examiner,
             lambda: open_fleet(named),
             ask=ask,
             note=lambda outcome: output.note(outcome_text(outcome)),
@@ -232,7 +232,7 @@ def _report(
 
 
 def _next(seen: Seen, fleet: Fleet, *, fixed: bool) -> list[str]:
-    from yoked.doctor.fixing import repairs
+    from yoked.doctor.fixing import plan_fixes
     from yoked.doctor.render import errors_of
 
     flag = fleet.flag
@@ -240,8 +240,8 @@ def _next(seen: Seen, fleet: Fleet, *, fixed: bool) -> list[str]:
         return [f"yoked train{flag}"]
     name = errors_of(seen.findings)[0].check
     found = [f"yoked doctor --explain {name}    says more of it"]
-    able = [not each.left for each in repairs(seen.findings, seen.examination, sudo=False)]
-    as_root = [not each.left for each in repairs(seen.findings, seen.examination, sudo=True)]
+    able = [not each.left for each in plan_fixes(seen.findings, seen.examination, sudo=False)]
+    as_root = [not each.left for each in plan_fixes(seen.findings, seen.examination, sudo=True)]
     if any(as_root) and not fixed:
         sudo = "" if any(able) else " --sudo"
         found.append(f"yoked doctor --fix{sudo}{flag}    carries out what it can, asking")

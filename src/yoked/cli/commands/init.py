@@ -102,7 +102,7 @@ def _wanted(names: Sequence[str], path: Path, ssh_config: Path | None, ranks: in
 
 
 def _check(names: Sequence[str], ranks: int | None, ssh_config: Path | None) -> None:
-    from yoked.records.words import SSH_NAME
+    from yoked.records.rules import SSH_NAME
 
     if ranks is not None and ranks < 1:
         raise UsageError(f"--ranks {ranks}: a host has one rank at least", fix="--ranks 1")

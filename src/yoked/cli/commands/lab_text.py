@@ -148,7 +148,7 @@ def fault_kinds(kinds: Sequence[Kind], lab: Lab | None) -> list[dict[str, Any]]:
             "kind": kind.name,
             "summary": kind.summary,
             "usage": kind.usage,
-            "blocked": None if lab is None else kind.blocked(lab),
+            "blocked": None if lab is None else kind.unsupported(lab),
         }
         for kind in kinds
     ]

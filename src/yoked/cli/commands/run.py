@@ -8,9 +8,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from yoked.cli.argv import unknown_flag
 from yoked.cli.flags import JobFlags, JsonFlag, check_run_name
 from yoked.cli.output import Output
-from yoked.cli.words import unknown_flag
 from yoked.errors import UsageError
 from yoked.runs import stamp
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.interfaces import link_of, several
-from yoked.doctor.checks.reading import at, chosen_interface, own_interfaces
+from yoked.doctor.checks.query import at, chosen_interface, own_interfaces
 from yoked.doctor.repairs.fleet import choose_again
 from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.network import negotiate_speed

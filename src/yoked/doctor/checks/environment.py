@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.reading import mapping, part, ranks_of, trains_on_gpu
+from yoked.doctor.checks.query import mapping, part, ranks_of, trains_on_gpu
 from yoked.doctor.repairs.startfiles import take_out_variable
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.units import listed

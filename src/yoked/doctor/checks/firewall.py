@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from yoked.doctor import firewalls
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.groups import Group, groups
-from yoked.doctor.checks.reading import at, part
+from yoked.doctor.checks.link_groups import Group, groups
+from yoked.doctor.checks.query import at, part
 from yoked.doctor.checks.verdicts import reached
 from yoked.doctor.repairs.system import sysctl
 from yoked.records.examination import Dial, Examination, Fix

@@ -8,8 +8,8 @@ from statistics import median
 from typing import TypeVar
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.groups import described
-from yoked.doctor.checks.reading import (
+from yoked.doctor.checks.link_groups import described
+from yoked.doctor.checks.query import (
     at,
     chosen_address,
     chosen_interface,

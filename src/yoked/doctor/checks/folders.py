@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.reading import at, mapping, part
+from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.files import (
     give_folder,
     grow_shared_memory,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.reading import mapping, part
+from yoked.doctor.checks.query import mapping, part
 from yoked.doctor.repairs.fleet import edit_entry
 from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.packages import get_torch

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.reading import (
+from yoked.doctor.checks.query import (
     addresses,
     at,
     chosen_address,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.reading import part, ranks_of
+from yoked.doctor.checks.query import part, ranks_of
 from yoked.doctor.checks.verdicts import NO_DESCRIPTORS, USED_UP
 from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.startfiles import take_out_limit

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.reading import (
+from yoked.doctor.checks.query import (
     address_of,
     addresses,
     at,

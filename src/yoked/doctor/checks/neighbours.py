@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.groups import alternative, groups
 from yoked.doctor.checks.interfaces import NAMES
-from yoked.doctor.checks.reading import addresses, at, chosen_address, part
+from yoked.doctor.checks.link_groups import alternative, groups
+from yoked.doctor.checks.query import addresses, at, chosen_address, part
 from yoked.doctor.checks.routes import AFTER, join, network_of
 from yoked.doctor.repairs.manual import by_hand
 from yoked.records.examination import Examination, HostSeen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.reading import part
+from yoked.doctor.checks.query import part
 from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.system import let_linger, mask_sleep, unlock_cpu_speed
 from yoked.records.examination import Examination, HostSeen

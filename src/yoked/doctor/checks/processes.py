@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.reading import part
+from yoked.doctor.checks.query import part
 from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.system import end_processes
 from yoked.records.examination import Examination, Fix, HostSeen

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from ipaddress import ip_interface
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.groups import Group, alternative, groups
 from yoked.doctor.checks.interfaces import NAMES
-from yoked.doctor.checks.reading import (
+from yoked.doctor.checks.link_groups import Group, alternative, groups
+from yoked.doctor.checks.query import (
     address_of,
     chosen_address,
     chosen_interface,

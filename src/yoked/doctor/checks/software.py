@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.reading import at, mapping, part
+from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.files import move_package_aside
 from yoked.doctor.repairs.fleet import edit_entry
 from yoked.doctor.repairs.packages import get_package, get_torch, install_torch, public

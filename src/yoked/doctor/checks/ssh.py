@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from yoked.core.packages import install_lines
 from yoked.doctor.check import Check, Match, check
-from yoked.doctor.checks.reading import at, part
+from yoked.doctor.checks.query import at, part
 from yoked.doctor.repairs.files import close_ssh_folder, name_for_ssh
 from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.startfiles import quiet, take_out_variable

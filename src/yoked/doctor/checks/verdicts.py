@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TypeVar
 
-from yoked.doctor.checks.reading import (
+from yoked.doctor.checks.query import (
     ANSWERED,
     SILENT,
     addresses,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.groups import described
+from yoked.doctor.checks.link_groups import described
 from yoked.doctor.repairs.manual import by_hand
 from yoked.records.examination import Examination
 from yoked.units import format_duration, listed

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import zlib
 
-from yoked.doctor.checks.reading import at
+from yoked.doctor.checks.query import at
 from yoked.doctor.repairs.files import change_file, rewrite_file
 from yoked.doctor.repairs.named import repair
 from yoked.records.examination import Examination, Fix
+from yoked.records.rules import CONTROL
 from yoked.records.shell import Line, command_line, quoted
-from yoked.records.words import CONTROL
 
 
 @repair

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from yoked.doctor.checks.reading import at, mapping
+from yoked.doctor.checks.query import at, mapping
 from yoked.doctor.repairs.fleet import edit_entry, fleet_flag
 from yoked.doctor.repairs.named import repair
 from yoked.fleet.model import HERE

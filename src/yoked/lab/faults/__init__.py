@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from yoked.errors import LabError, UsageError, YokedError
-from yoked.lab.faults.base import Act, ActiveFault, Fault, Kind
+from yoked.lab.faults.base import ActiveFault, Fault, FaultContext, Kind
 from yoked.lab.faults.changes import FILES
 from yoked.lab.faults.distributions import DISTRIBUTIONS
 from yoked.lab.faults.links import CABLES
@@ -71,19 +71,19 @@ def apply(lab: Lab, kind: str, args: Sequence[str], *, seed: int | None = None) 
     cannot be meant, LabError where it cannot be done or is done already; then nothing is changed.
     """
     fault = kind_named(kind).parse(lab, args)
-    if reason := fault.kind.blocked(lab):
+    if reason := fault.kind.unsupported(lab):
         raise LabError(f"{kind} cannot be done here: {reason}")
     store = Store(lab.folder)
     _require_hosts(lab, store, fault)
     entry = _begin(lab, store, fault, args)
-    act = _act(lab, store, entry, random.Random(seed))
+    context = _context(lab, store, entry, random.Random(seed))
     try:
-        fault.apply(act)
+        fault.apply(context)
     except BaseException:
         with contextlib.suppress(YokedError, OSError):
             _undo(lab, store, entry)
         raise
-    entry = replace(entry, state="active", record=act.record, text=act.text or entry.text)
+    entry = replace(entry, state="active", record=context.record, text=context.text or entry.text)
     with store.change() as book:
         if fault.kind.lasts:
             book.put(entry)
@@ -122,7 +122,7 @@ def after_start(lab: Lab, name: str) -> None:
         if entry.state == "healing" or fault.kind.after_boot == "gone":
             _undo(lab, store, entry)
         elif fault.kind.after_boot == "again" and all(lab.host(each).alive for each in fault.hosts):
-            fault.apply(_act(lab, store, entry, random.Random()))
+            fault.apply(_context(lab, store, entry, random.Random()))
 
     concerned = [
         entry
@@ -155,12 +155,12 @@ def _do_all(
 def _require_hosts(lab: Lab, store: Store, fault: Fault) -> None:
     """Raise LabError while hosts are not in a state for it, or for undoing it."""
     others = tuple(_fault_of(lab, each) for each in store.read().faults)
-    act = Act(lab, id="", others=others)
+    context = FaultContext(lab, id="", others=others)
     for name in fault.hosts:
         if fault.needs("WRITES_FILES"):
-            act.writable(name)
+            context.writable(name)
         elif fault.needs("NEEDS_HOST"):
-            act.awake(name)
+            context.awake(name)
 
 
 def _begin(lab: Lab, store: Store, fault: Fault, args: Sequence[str]) -> ActiveFault:
@@ -187,14 +187,14 @@ def _fault_of(lab: Lab, entry: ActiveFault) -> Fault:
     return kind_named(entry.kind).parse(lab, entry.args)
 
 
-def _act(lab: Lab, store: Store, entry: ActiveFault, chance: random.Random) -> Act:
+def _context(lab: Lab, store: Store, entry: ActiveFault, chance: random.Random) -> FaultContext:
     others = [each for each in store.read().faults if each.id != entry.id]
 
     def save(record: dict[str, Any]) -> None:
         with store.change() as book:
             book.put(replace(entry, record=record))
 
-    return Act(
+    return FaultContext(
         lab=lab,
         id=entry.id,
         record=dict(entry.record),
@@ -216,7 +216,7 @@ def _undo(lab: Lab, store: Store, entry: ActiveFault) -> None:
         with store.change() as book:
             book.put(replace(entry, state="healing"))
         return
-    fault.undo(_act(lab, store, entry, random.Random()))
+    fault.undo(_context(lab, store, entry, random.Random()))
     with store.change() as book:
         book.drop(entry.id)
     if fault.needs("BOOTS"):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Words:
+class ArgParser:
     """Takes the words of a fault one by one; what is wrong is told with the usage line."""
 
     def __init__(self, usage: str, lab: Lab, args: Sequence[str]) -> None:
@@ -129,7 +129,7 @@ class Arg(Generic[_T]):
         found = re.search(r"[A-Za-z]+", self.usage)
         return found[0].lower() if found else ""
 
-    def take(self, words: Words) -> _T:
+    def take(self, words: ArgParser) -> _T:
         """The value, out of the next words. Raises UsageError with the usage line."""
         raise NotImplementedError
 
@@ -150,7 +150,7 @@ class HostArg(Arg[str]):
     tells_apart: bool = True
     is_on: bool = True
 
-    def take(self, words: Words) -> str:
+    def take(self, words: ArgParser) -> str:
         return words.host()
 
     def hosts(self, value: str) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ class LinkArg(Arg[Link]):
     def name(self) -> str:
         return "link"
 
-    def take(self, words: Words) -> Link:
+    def take(self, words: ArgParser) -> Link:
         if self.or_pair and len(words.left) == 2:
             return Link(words.host(), None, words.host())
         text = words.left[0] if words.left else ""
@@ -201,7 +201,7 @@ class Number(Arg[float]):
     most: float = 0
     suffix: str = ""
 
-    def take(self, words: Words) -> float:
+    def take(self, words: ArgParser) -> float:
         text = words.take(self.usage).removesuffix(self.suffix)
         return words.number(text, self.usage, self.least, self.most)
 
@@ -215,7 +215,7 @@ class Whole(Arg[int]):
     default: int | None = None
     prefix: str = ""
 
-    def take(self, words: Words) -> int:
+    def take(self, words: ArgParser) -> int:
         if self.default is not None and not words.left:
             return self.default
         what = self.usage.strip("[]")
@@ -229,7 +229,7 @@ class Rate(Arg[float]):
 
     usage: str = "RATE"
 
-    def take(self, words: Words) -> float:
+    def take(self, words: ArgParser) -> float:
         text = " ".join([words.take(self.usage), *words.left])
         words.left.clear()
         written = f"{text}/s" if re.search(r"bit\s*$", text, re.IGNORECASE) else text
@@ -243,7 +243,7 @@ class Rate(Arg[float]):
 class Flag(Arg[bool]):
     """`[--name]`."""
 
-    def take(self, words: Words) -> bool:
+    def take(self, words: ArgParser) -> bool:
         return words.flag(self.usage.strip("[]"))
 
 
@@ -253,7 +253,7 @@ class OpenPorts(Arg[tuple[int, ...]]):
 
     usage: str = "[PORT...]"
 
-    def take(self, words: Words) -> tuple[int, ...]:
+    def take(self, words: ArgParser) -> tuple[int, ...]:
         ports = tuple(words.whole(word, "PORT", 1, 65535) for word in words.left)
         words.left.clear()
         return ports
@@ -270,7 +270,7 @@ class PortRange(Arg[Ports]):
         """A template has {ports.first} and {ports.last}."""
         return "ports"
 
-    def take(self, words: Words) -> Ports:
+    def take(self, words: ArgParser) -> Ports:
         """The last is no less than the first."""
         if "-" in self.usage:
             text = words.take(self.usage)
@@ -295,7 +295,7 @@ class Parsed(Arg[_T]):
     example: str = ""
     default: str | None = None
 
-    def take(self, words: Words) -> _T:
+    def take(self, words: ArgParser) -> _T:
         what = self.usage.strip("[]")
         has_default = self.default is not None and not words.left
         text = str(self.default) if has_default else words.take(what)
@@ -311,7 +311,7 @@ class Optional(Arg[Any]):
 
     of: Arg[Any]
 
-    def take(self, words: Words) -> Any:
+    def take(self, words: ArgParser) -> Any:
         return self.of.take(words) if words.left else None
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from yoked.errors import LabError
 from yoked.lab import needs
-from yoked.lab.faults.args import Arg, Link, Words
+from yoked.lab.faults.args import Arg, ArgParser, Link
 from yoked.lab.needs import Need
 
 if TYPE_CHECKING:
@@ -57,16 +57,16 @@ class Effect(ABC):
         """Whether it needs something of all hosts."""
         return False
 
-    def blocked(self, _lab: Lab) -> str | None:
+    def unsupported(self, _lab: Lab) -> str | None:
         """Why this machine cannot do it, and what to change; None: it can."""
         return None
 
     @abstractmethod
-    def apply(self, fault: Fault, act: Act) -> None:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
         """Bring it about. Doing so twice changes nothing more."""
 
     @abstractmethod
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """Make it as it was, also when it was only half brought about, or is gone already."""
 
 
@@ -116,13 +116,13 @@ class Kind:
         """Whether it needs something of all hosts."""
         return any(effect.whole_network for effect in self.effects)
 
-    def blocked(self, lab: Lab) -> str | None:
+    def unsupported(self, lab: Lab) -> str | None:
         """Why this machine cannot do it, and what to change; None: it can."""
-        return next((why for each in self.effects if (why := each.blocked(lab))), None)
+        return next((why for each in self.effects if (why := each.unsupported(lab))), None)
 
     def parse(self, lab: Lab, args: Sequence[str]) -> Fault:
         """From the words after the kind. Raises UsageError with the usage line."""
-        words = Words(self.usage, lab, args)
+        words = ArgParser(self.usage, lab, args)
         values = tuple(arg.take(words) for arg in self.args)
         words.end()
         return Fault(self, values)
@@ -186,15 +186,15 @@ class Fault:
         """Whether any of its effects does."""
         return any(getattr(each, name) for each in self.kind.effects)
 
-    def apply(self, act: Act) -> None:
+    def apply(self, context: FaultContext) -> None:
         """Bring it about. Doing so twice changes nothing more."""
         for effect in self.kind.effects:
-            effect.apply(self, act)
+            effect.apply(self, context)
 
-    def undo(self, act: Act) -> None:
+    def undo(self, context: FaultContext) -> None:
         """Make it as it was, also when it was only half brought about, or is gone already."""
         for effect in reversed(self.kind.effects):
-            effect.undo(self, act)
+            effect.undo(self, context)
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class ActiveFault:
 
 
 @dataclass
-class Act:
+class FaultContext:
     """One bringing about or undoing of a fault: where, and what is remembered.
 
     others: the faults that are active beside this one, oldest first; records: theirs.

@@ -16,7 +16,7 @@ import yoked
 from yoked.errors import LabError
 from yoked.lab.faults import inside_files
 from yoked.lab.faults.args import HOST, Optional, Parsed, matching
-from yoked.lab.faults.base import Act, Effect, Fault, Kind
+from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
 from yoked.paths import cache_root
 
 if TYPE_CHECKING:
@@ -74,25 +74,25 @@ def _not_the_machines(host: LabHost, path: str) -> None:
 
 @dataclass(frozen=True)
 class ChangedFiles(Effect):
-    """choose: what to change, as `inside_files` takes it; it tells with `act.say`."""
+    """choose: what to change, as `inside_files` takes it; it tells with `context.say`."""
 
     WRITES_FILES = True
 
-    choose: Callable[[Fault, Act, LabHost], list[Change]]
+    choose: Callable[[Fault, FaultContext, LabHost], list[Change]]
 
-    def apply(self, fault: Fault, act: Act) -> None:
-        host = act.writable(fault.host)
-        changes = self.choose(fault, act, host)
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        host = context.writable(fault.host)
+        changes = self.choose(fault, context, host)
         for change in changes:
             _not_the_machines(host, change["path"])
-        _ask(host, "change", keep=_KEPT.format(act.id), changes=changes)
+        _ask(host, "change", keep=_KEPT.format(context.id), changes=changes)
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """Put back what is still as it was left."""
-        _ask(act.writable(fault.host), "restore", keep=_KEPT.format(act.id))
+        _ask(context.writable(fault.host), "restore", keep=_KEPT.format(context.id))
 
 
-def other_version(fault: Fault, _act: Act, host: LabHost) -> list[Change]:
+def other_version(fault: Fault, _context: FaultContext, host: LabHost) -> list[Change]:
     """Where torch and the package tools look for torch's version."""
     version = fault[VERSION]
     found = _ask(host, "find", package="torch")
@@ -107,7 +107,7 @@ def other_version(fault: Fault, _act: Act, host: LabHost) -> list[Change]:
     return changes
 
 
-def without_library(_fault: Fault, _act: Act, host: LabHost) -> list[Change]:
+def without_library(_fault: Fault, _context: FaultContext, host: LabHost) -> list[Change]:
     """One file of torch less."""
     found = _ask(host, "find", package="torch")
     path = None if found is None else f"{found['folder']}/{TORCH_LIBRARY}"
@@ -123,7 +123,7 @@ def _no_torch(host: LabHost, what: str) -> LabError:
     )
 
 
-def without_compilers(fault: Fault, _act: Act, host: LabHost) -> list[Change]:
+def without_compilers(fault: Fault, _context: FaultContext, host: LabHost) -> list[Change]:
     """The names that people and programs look for, links and all."""
     look = f"for name in {' '.join(_COMPILERS)}; do command -v $name; done"
     said = host.run(["sh", "-c", look], check=False).stdout
@@ -133,25 +133,25 @@ def without_compilers(fault: Fault, _act: Act, host: LabHost) -> list[Change]:
     return [{"path": path, "remove": True} for path in paths]
 
 
-def other_data(fault: Fault, act: Act, host: LabHost) -> list[Change]:
+def other_data(fault: Fault, context: FaultContext, host: LabHost) -> list[Change]:
     """Remove one file by chance, flip bytes in the middle of another."""
     found = _ask(host, "list", folder=fault[SOME_FOLDER] or str(cache_root()))
     folder, files = found["folder"], [file for file in found["files"] if file[1] > 0]
     if not files:
         raise LabError(f"{fault.host} has no data in {folder}", fix=_name_the_folder(fault))
-    name, size_bytes = act.random.choice(files)
+    name, size_bytes = context.random.choice(files)
     at_byte = size_bytes // 2
     told = [f"from byte {at_byte} on, {folder}/{name} has other bytes"]
     changes: list[Change] = [{"path": f"{folder}/{name}", "flip": at_byte}]
     if rest := [file for file in files if file[0] != name]:
-        gone = act.random.choice(rest)[0]
+        gone = context.random.choice(rest)[0]
         told.append(f"{folder}/{gone} is missing")
         changes.append({"path": f"{folder}/{gone}", "remove": True})
-    act.say(f"on {fault.host}, {'; '.join(told)}")
+    context.say(f"on {fault.host}, {'; '.join(told)}")
     return changes
 
 
-def other_code(fault: Fault, act: Act, host: LabHost) -> list[Change]:
+def other_code(fault: Fault, context: FaultContext, host: LabHost) -> list[Change]:
     """A comment more in one file by chance."""
     folder = fault[SOME_FOLDER]
     if folder is None:
@@ -170,8 +170,8 @@ def other_code(fault: Fault, act: Act, host: LabHost) -> list[Change]:
     if not files:
         what = f"{fault.host} has no Python files in {found['folder']}"
         raise LabError(what, fix=_name_the_folder(fault))
-    path = f"{found['folder']}/{act.random.choice(files)}"
-    act.say(f"on {fault.host}, {path} has a line more")
+    path = f"{found['folder']}/{context.random.choice(files)}"
+    context.say(f"on {fault.host}, {path} has a line more")
     return [{"path": path, "append": _UNCOMMITTED}]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from yoked.errors import LabError
 from yoked.lab.faults.args import HOST
-from yoked.lab.faults.base import Act, Effect, Fault, Kind
+from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
 from yoked.lab.faults.rules import RENDEZVOUS_PORT
 from yoked.lab.inside import TOOL_PATH
 
@@ -38,24 +38,24 @@ class Program(Effect):
     off: tuple[str, ...]
     files: tuple[str, ...] = ()
 
-    def blocked(self, lab: Lab) -> str | None:
+    def unsupported(self, lab: Lab) -> str | None:
         if not lab.is_root:
             return f"{self.name} works for root alone, and this lab is an ordinary user's"
         if shutil.which(self.name, path=TOOL_PATH) is None:
             return f"{self.name} is not installed: sudo apt install {self.name}"
         return None
 
-    def apply(self, fault: Fault, act: Act) -> None:
-        host = act.writable(fault.host)
-        if "files" not in act.record:
-            act.remember(files={path: host.read_text(path) for path in self.files})
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        host = context.writable(fault.host)
+        if "files" not in context.record:
+            context.remember(files={path: host.read_text(path) for path in self.files})
         _run(host, *self.on)
 
-    def undo(self, fault: Fault, act: Act) -> None:
-        host = act.writable(fault.host)
+    def undo(self, fault: Fault, context: FaultContext) -> None:
+        host = context.writable(fault.host)
         _run(host, *self.off)
         # What a person allowed meanwhile was a part of mending this.
-        for path, text in act.record.get("files", {}).items():
+        for path, text in context.record.get("files", {}).items():
             if host.read_text(path) != text:
                 host.write_text(path, text)
 
@@ -99,8 +99,8 @@ IPTABLES = Program(
 class Firewalld(Program):
     """Fedora's: it rejects, which programs call `No route to host`."""
 
-    def apply(self, fault: Fault, act: Act) -> None:
-        host = act.writable(fault.host)
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        host = context.writable(fault.host)
         host.run(["mkdir", "-p", _BUS, _FIREWALLD_FOLDER])
         if not host.exists(f"{_BUS}/system_bus_socket"):
             _run(host, "dbus-daemon --system --fork")
@@ -108,9 +108,9 @@ class Firewalld(Program):
         _await_firewalld(host)
         _run(host, *self.on)
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """Both programs end; its table and its files go."""
-        host = act.writable(fault.host)
+        host = context.writable(fault.host)
         for name in ("firewalld", "dbus-daemon"):
             host.run(["pkill", "-x", name], check=False)
         end_s = time.monotonic() + _LIMIT_S

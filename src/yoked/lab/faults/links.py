@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from yoked.errors import LabError
 from yoked.lab import shaping, tools
 from yoked.lab.faults.args import HOST, LINK, OTHER, Arg, LinkArg, Number, Rate, Whole
-from yoked.lab.faults.base import Act, Effect, Fault, Kind, no_rules
+from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind, no_rules
 from yoked.lab.faults.rules import SwitchRules, silence, unsilence, ways
 from yoked.lab.topology import Host, Interface
 from yoked.lab.topology import Shape as LinkShape
@@ -27,28 +27,28 @@ class Unplugged(Effect):
 
     AFTER_BOOT = "again"
 
-    def apply(self, fault: Fault, act: Act) -> None:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
         """Port down, or all frames between the two dropped, ARP included."""
         link = fault.link()
         if link.other is None:
-            _set_ports(fault, act, "down")
+            _set_ports(fault, context, "down")
             return
-        if reason := no_rules(act.lab):
+        if reason := no_rules(context.lab):
             raise LabError(f"cut between two hosts cannot be done here: {reason}")
-        both = ways(act.lab, link.host, link.other)
+        both = ways(context.lab, link.host, link.other)
         both += [(target, source) for source, target in both]
-        silence(act, [f'iifname "{one}" oifname "{two}" drop' for one, two in both])
+        silence(context, [f'iifname "{one}" oifname "{two}" drop' for one, two in both])
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         if fault.link().other is not None:
-            unsilence(act)
-        elif act.lab.host(fault.host).alive:
-            _set_ports(fault, act, "up")
+            unsilence(context)
+        elif context.lab.host(fault.host).alive:
+            _set_ports(fault, context, "up")
 
 
-def _set_ports(fault: Fault, act: Act, state: str) -> None:
-    ports = [each.port for each in fault.interfaces(act.lab)]
-    tools.run_ip(act.lab.switch, [f"link set dev {port} {state}" for port in ports])
+def _set_ports(fault: Fault, context: FaultContext, state: str) -> None:
+    ports = [each.port for each in fault.interfaces(context.lab)]
+    tools.run_ip(context.lab.switch, [f"link set dev {port} {state}" for port in ports])
 
 
 @dataclass(frozen=True)
@@ -66,21 +66,21 @@ class Shape(Effect):
         """What drops frames does: all hosts must send them one by one then."""
         return self.rate_bit_per_s is None
 
-    def blocked(self, lab: Lab) -> str | None:
+    def unsupported(self, lab: Lab) -> str | None:
         """Loss is netem's or nft's."""
         return None if self.loss_percent is None or lab.features.netem else no_rules(lab)
 
-    def apply(self, fault: Fault, act: Act) -> None:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
         # What TCP hands over in one piece passes a port unmeasured; senders must send frames.
-        _settle(act.lab, fault.host, (*act.others, fault))
+        _settle(context.lab, fault.host, (*context.others, fault))
         if self.mtu_bytes is not None:
             # A bridge drops what its port cannot carry, without a word to the sender.
-            _set_ports(fault, act, f"mtu {fault[self.mtu_bytes]}")
+            _set_ports(fault, context, f"mtu {fault[self.mtu_bytes]}")
 
-    def undo(self, fault: Fault, act: Act) -> None:
-        if self.mtu_bytes is not None and act.lab.host(fault.host).alive:
-            _set_ports(fault, act, f"mtu {_ETHERNET_MTU_BYTES}")
-        _settle(act.lab, fault.host, act.others)
+    def undo(self, fault: Fault, context: FaultContext) -> None:
+        if self.mtu_bytes is not None and context.lab.host(fault.host).alive:
+            _set_ports(fault, context, f"mtu {_ETHERNET_MTU_BYTES}")
+        _settle(context.lab, fault.host, context.others)
 
     def of(self, fault: Fault, shape: LinkShape) -> LinkShape:
         """A shape with what this fault changes of it."""

@@ -15,7 +15,7 @@ from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab import ssh
 from yoked.lab.faults.args import HOST, Parsed, Whole, matching, variable
-from yoked.lab.faults.base import Act, Effect, Fault, Kind
+from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
 from yoked.lab.faults.processes import is_ssh_server, send
 from yoked.lab.faults.textfiles import StartFile, TextFile
 
@@ -71,21 +71,21 @@ class SshServer(Effect):
 
     AFTER_BOOT = "again"
 
-    def blocked(self, _lab: Lab) -> str | None:
+    def unsupported(self, _lab: Lab) -> str | None:
         return None if ssh.server_command() else "hosts have no ssh server: install openssh-server"
 
 
 class NoSshServer(SshServer):
     """It is not running, or was never installed."""
 
-    def apply(self, fault: Fault, act: Act) -> None:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
         """End it; logins that are there go on."""
-        _stop_server(act.awake(fault.host))
+        _stop_server(context.awake(fault.host))
 
-    def undo(self, fault: Fault, act: Act) -> None:
-        host = act.lab.host(fault.host)
+    def undo(self, fault: Fault, context: FaultContext) -> None:
+        host = context.lab.host(fault.host)
         if host.alive and not _listens(host):
-            _start_server(act.awake(fault.host))
+            _start_server(context.awake(fault.host))
 
 
 @dataclass(frozen=True)
@@ -100,25 +100,25 @@ class SshOptions(SshServer):
     prepare: str
     clear: str
 
-    def apply(self, fault: Fault, act: Act) -> None:
-        act.remember(changed=True)
-        _settle(act, fault.host, (*act.others, fault))
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        context.remember(changed=True)
+        _settle(context, fault.host, (*context.others, fault))
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """As the lab has it, but for the others; a host that is down gets it when it starts."""
-        host = act.lab.host(fault.host)
+        host = context.lab.host(fault.host)
         if not host.alive:
             return
-        if "changed" in act.record:
-            _settle(act, fault.host, act.others)
+        if "changed" in context.record:
+            _settle(context, fault.host, context.others)
         host.run(["sh", "-c", self.clear])
 
 
-def _settle(act: Act, name: str, faults: Sequence[Fault]) -> None:
+def _settle(context: FaultContext, name: str, faults: Sequence[Fault]) -> None:
     """Give a host's server the lab's configuration with what these faults set."""
-    host = act.awake(name)
-    spec = act.lab.topology.host(name)
-    text = ssh.Keys(act.lab.folder / "ssh").server_files(spec)["sshd_config"]
+    host = context.awake(name)
+    spec = context.lab.topology.host(name)
+    text = ssh.Keys(context.lab.folder / "ssh").server_files(spec)["sshd_config"]
     for fault in faults:
         for effect in fault.kind.effects:
             if not isinstance(effect, SshOptions) or fault.host != name:

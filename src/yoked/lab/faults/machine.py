@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from yoked.errors import LabError
 from yoked.lab.faults import mounts, processes
 from yoked.lab.faults.args import HOST, Arg, Number, Optional, Whole
-from yoked.lab.faults.base import Act, Effect, Fault, Kind, found, lacking
+from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind, found, lacking
 from yoked.lab.faults.textfiles import TextFile
 from yoked.lab.ssh import CLOCK_SHARED
 from yoked.lab.topology import hint
@@ -45,19 +45,19 @@ class PowerGone(Effect):
     def lasts(self) -> bool:
         return not self.comes_back
 
-    def apply(self, fault: Fault, act: Act) -> None:
-        act.remember(process=act.lab.host(fault.host).process.to_json())
-        act.lab.stop_host(fault.host)
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        context.remember(process=context.lab.host(fault.host).process.to_json())
+        context.lab.stop_host(fault.host)
         if self.comes_back:
-            act.lab.start_host(fault.host)
+            context.lab.start_host(fault.host)
 
-    def undo(self, fault: Fault, act: Act) -> None:
-        host = act.lab.host(fault.host)
-        if host.alive and host.process.to_json() == act.record.get("process"):
+    def undo(self, fault: Fault, context: FaultContext) -> None:
+        host = context.lab.host(fault.host)
+        if host.alive and host.process.to_json() == context.record.get("process"):
             # Whoever switched it off died over it, and it may be about to end.
-            act.lab.stop_host(fault.host)
-        if not act.lab.host(fault.host).alive:
-            act.lab.start_host(fault.host)
+            context.lab.stop_host(fault.host)
+        if not context.lab.host(fault.host).alive:
+            context.lab.start_host(fault.host)
 
 
 @dataclass(frozen=True)
@@ -67,26 +67,26 @@ class GroupLimit(Effect):
     AFTER_BOOT = "again"
     CONTROLLER: ClassVar[str]
 
-    def blocked(self, lab: Lab) -> str | None:
+    def unsupported(self, lab: Lab) -> str | None:
         groups = [host.group for host in lab.hosts.values()]
         if all(group is not None and group.can(self.CONTROLLER) for group in groups):
             return None
         no_group = f"this lab's hosts have no control group with {self.CONTROLLER}"
         return lacking("cgroups") or no_group
 
-    def apply(self, fault: Fault, act: Act) -> None:
-        self.set(fault, act.lab.topology.host(fault.host), _group(fault, act))
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        self.set(fault, context.lab.topology.host(fault.host), _group(fault, context))
 
-    def undo(self, fault: Fault, act: Act) -> None:
-        self.set(None, act.lab.topology.host(fault.host), _group(fault, act))
+    def undo(self, fault: Fault, context: FaultContext) -> None:
+        self.set(None, context.lab.topology.host(fault.host), _group(fault, context))
 
     @abstractmethod
     def set(self, fault: Fault | None, host: Host, group: HostGroup) -> None:
         """What the fault asks for; None: what the topology does."""
 
 
-def _group(fault: Fault, act: Act) -> HostGroup:
-    group = act.lab.host(fault.host).group
+def _group(fault: Fault, context: FaultContext) -> HostGroup:
+    group = context.lab.host(fault.host).group
     if group is None:
         raise LabError(f"{fault.host} has no control group", fix=lacking("cgroups") or ())
     return group
@@ -125,12 +125,12 @@ class ClockSkew(Effect):
 
     skew_s: Arg[float]
 
-    def blocked(self, _lab: Lab) -> str | None:
+    def unsupported(self, _lab: Lab) -> str | None:
         return lacking("libfaketime")
 
-    def apply(self, fault: Fault, act: Act) -> None:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
         """Have every program load libfaketime, and tell it the offset."""
-        host = act.writable(fault.host)
+        host = context.writable(fault.host)
         host.run(["python3", "-c", _SHARE, *CLOCK_SHARED])
         host.write_text(_FAKETIMERC, f"{fault[self.skew_s]:+.3f}\n")
         library = _faketime()
@@ -138,9 +138,9 @@ class ClockSkew(Effect):
         if library not in now.split():
             host.write_text(_PRELOAD, f"{now.strip()}\n{library}\n".lstrip())
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """Programs that run keep the wrong clock."""
-        host = act.writable(fault.host)
+        host = context.writable(fault.host)
         if host.exists(_PRELOAD):
             others = [each for each in host.read_text(_PRELOAD).split() if each != _faketime()]
             if others:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from yoked.errors import LabError
 from yoked.lab import syscalls
 from yoked.lab.faults.args import HOST, Arg, Parsed, Whole
-from yoked.lab.faults.base import Act, Effect, Fault, Kind
+from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
 from yoked.units import format_bytes
 
 if TYPE_CHECKING:
@@ -38,15 +38,15 @@ pid, user_namespace, acts = json.loads(sys.argv[2])
 syscalls.enter_namespaces(
     syscalls.open_namespaces(pid, ["mnt"], user_namespace=user_namespace)
 )
-for act, *words in acts:
-    if act == "mkdir":
+for context, *words in acts:
+    if context == "mkdir":
         os.makedirs(words[0], exist_ok=True)
         continue
-    if act == "write":
+    if context == "write":
         open(words[0], "w").write(words[1])
         continue
     try:
-        getattr(syscalls, act)(*words)
+        getattr(syscalls, context)(*words)
     except OSError as problem:
         if act != "unmount":
             sys.exit(problem.strerror)
@@ -88,18 +88,18 @@ class Mounted(Effect):
     unmount: Callable[[], list[Step]]
     folder: str = "/"
 
-    def blocked(self, _lab: Lab) -> str | None:
+    def unsupported(self, _lab: Lab) -> str | None:
         return None if Path(self.folder).is_dir() else f"the kernel has no {self.folder}"
 
-    def apply(self, fault: Fault, act: Act) -> None:
-        host = act.host(fault.host)
-        _mount_all(act.lab, host.pid, fault.host, [*self.unmount(), *self.mount(fault)])
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        host = context.host(fault.host)
+        _mount_all(context.lab, host.pid, fault.host, [*self.unmount(), *self.mount(fault)])
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """Unmount; a host that is down has no mounts."""
-        host = act.lab.host(fault.host)
+        host = context.lab.host(fault.host)
         if host.alive:
-            _mount_all(act.lab, host.pid, fault.host, self.unmount())
+            _mount_all(context.lab, host.pid, fault.host, self.unmount())
 
 
 def smaller_shm(mib: Arg[int]) -> Mounted:
@@ -150,31 +150,31 @@ class FolderFlag(Effect):
     folder: Arg[str]
     flag: int
 
-    def apply(self, fault: Fault, act: Act) -> None:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
         """On top of those that are there, once: a second time would lie over the first."""
-        host = act.host(fault.host)
-        if act.record.get("mounted") == host.process.to_json():
+        host = context.host(fault.host)
+        if context.record.get("mounted") == host.process.to_json():
             return
         if not host.exists(fault[self.folder]):
             raise LabError(
                 f"{fault.host} has no folder {fault[self.folder]}",
                 fix=fault.fill("yoked lab exec {host} -- mkdir -p {folder}", quote=shlex.quote),
             )
-        beside = _mounted_beside(fault, act)
+        beside = _mounted_beside(fault, context)
         place = 1 + max((at for at, _ in beside), default=0)
-        act.remember(mounted=host.process.to_json(), place=place)
+        context.remember(mounted=host.process.to_json(), place=place)
         below = [layer for _, layer in beside]
-        _mount_all(act.lab, host.pid, fault.host, _over(below, self._layer(fault)))
+        _mount_all(context.lab, host.pid, fault.host, _over(below, self._layer(fault)))
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """Unmount this one and those above it, which are then mounted again.
 
         Only what was mounted: the folder may be a mount of the host's own.
         """
-        host = act.lab.host(fault.host)
-        if act.record.get("mounted") != host.process.to_json() or not host.alive:
+        host = context.lab.host(fault.host)
+        if context.record.get("mounted") != host.process.to_json() or not host.alive:
             return
-        place, beside = act.record["place"], _mounted_beside(fault, act)
+        place, beside = context.record["place"], _mounted_beside(fault, context)
         below = [layer for at, layer in beside if at < place]
         above = [layer for at, layer in beside if at > place]
         # Lazily: somebody may be in it.
@@ -185,18 +185,18 @@ class FolderFlag(Effect):
         for layer in above:
             steps += _over(below, layer)
             below.append(layer)
-        _mount_all(act.lab, host.pid, fault.host, steps)
+        _mount_all(context.lab, host.pid, fault.host, steps)
 
     def _layer(self, fault: Fault) -> tuple[str, int]:
         return fault[self.folder], self.flag
 
 
-def _mounted_beside(fault: Fault, act: Act) -> list[tuple[int, tuple[str, int]]]:
+def _mounted_beside(fault: Fault, context: FaultContext) -> list[tuple[int, tuple[str, int]]]:
     """Place, folder and flag of the others that are mounted on this host, the lowest first."""
-    now = act.host(fault.host).process.to_json()
+    now = context.host(fault.host).process.to_json()
     return sorted(
         (record["place"], (other[effect.folder], effect.flag))
-        for other, record in act.beside(fault.host)
+        for other, record in context.beside(fault.host)
         for effect in other.kind.effects
         if isinstance(effect, FolderFlag) and record.get("mounted") == now
     )
@@ -225,30 +225,30 @@ class DiskFull(Effect):
 
     NEEDS_HOST = False
 
-    def apply(self, fault: Fault, act: Act) -> None:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
         """Make its storage as small as what lies in it."""
-        storage = act.lab.host(fault.host).storage
+        storage = context.lab.host(fault.host).storage
         before = os.statvfs(storage)
-        act.remember(size_bytes=before.f_blocks * before.f_frsize)
+        context.remember(size_bytes=before.f_blocks * before.f_frsize)
         for attempt in range(_FILL_ATTEMPTS):
             now = os.statvfs(storage)
             used_bytes = (now.f_blocks - now.f_bfree) * now.f_frsize
             try:
                 # In a tmpfs, 0 would mean no limit.
-                _resize(act.lab, fault.host, f"size={max(used_bytes, 1)}")
+                _resize(context.lab, fault.host, f"size={max(used_bytes, 1)}")
             except LabError:
                 # Somebody wrote in between, and less than there is cannot be.
                 if attempt + 1 == _FILL_ATTEMPTS:
                     raise
             else:
-                act.say(f"{fault.text} ({format_bytes(used_bytes)} written)")
+                context.say(f"{fault.text} ({format_bytes(used_bytes)} written)")
                 return
 
-    def undo(self, fault: Fault, act: Act) -> None:
-        now = os.statvfs(act.lab.host(fault.host).storage)
-        size_bytes = act.record.get("size_bytes")
+    def undo(self, fault: Fault, context: FaultContext) -> None:
+        now = os.statvfs(context.lab.host(fault.host).storage)
+        size_bytes = context.record.get("size_bytes")
         if size_bytes not in (None, now.f_blocks * now.f_frsize):
-            _resize(act.lab, fault.host, f"size={max(size_bytes, 1)}")
+            _resize(context.lab, fault.host, f"size={max(size_bytes, 1)}")
 
 
 class NoInodes(Effect):
@@ -256,15 +256,15 @@ class NoInodes(Effect):
 
     NEEDS_HOST = False
 
-    def apply(self, fault: Fault, act: Act) -> None:
-        now = os.statvfs(act.lab.host(fault.host).storage)
-        if "files" not in act.record:
-            act.remember(files=now.f_files)
-        _resize(act.lab, fault.host, f"nr_inodes={now.f_files - now.f_ffree}")
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        now = os.statvfs(context.lab.host(fault.host).storage)
+        if "files" not in context.record:
+            context.remember(files=now.f_files)
+        _resize(context.lab, fault.host, f"nr_inodes={now.f_files - now.f_ffree}")
 
-    def undo(self, fault: Fault, act: Act) -> None:
-        if "files" in act.record:
-            _resize(act.lab, fault.host, f"nr_inodes={act.record['files']}")
+    def undo(self, fault: Fault, context: FaultContext) -> None:
+        if "files" in context.record:
+            _resize(context.lab, fault.host, f"nr_inodes={context.record['files']}")
 
 
 def _resize(lab: Lab, name: str, option: str) -> None:

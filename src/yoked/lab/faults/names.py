@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from yoked.errors import LabError
 from yoked.lab import network
 from yoked.lab.faults.args import HOST, Arg, HostArg, Parsed
-from yoked.lab.faults.base import Act, Effect, Fault, Kind
+from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
 from yoked.lab.faults.network import IpLines
 from yoked.lab.faults.textfiles import TextFile
 from yoked.lab.topology import hint
@@ -34,27 +34,27 @@ class HostsFile(Effect):
     change: Callable[[Fault, Lab, list[str]], list[str]]
     removes: Arg[str] | None = None
 
-    def apply(self, fault: Fault, act: Act) -> None:
-        now = act.writable(fault.host).read_text(_HOSTS).splitlines()
-        if self.removes is not None and not act.record:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        now = context.writable(fault.host).read_text(_HOSTS).splitlines()
+        if self.removes is not None and not context.record:
             _require_name(fault.host, fault[self.removes], names_in(now))
-        if "base" not in act.record:
+        if "base" not in context.record:
             base, place = now, 1
-            if beside := _beside(fault, act):
-                base = _moved(act, now, beside[-1][1]["base"], [each for each, _ in beside], [])
+            if beside := _beside(fault, context):
+                base = _moved(context, now, beside[-1][1]["base"], [each for each, _ in beside], [])
                 place += beside[-1][1]["place"]
-            act.remember(base=base, place=place)
-        _write(fault, act, now, self.change(fault, act.lab, now))
+            context.remember(base=base, place=place)
+        _write(fault, context, now, self.change(fault, context.lab, now))
 
-    def undo(self, fault: Fault, act: Act) -> None:
-        if "base" not in act.record:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
+        if "base" not in context.record:
             return
-        beside = _beside(fault, act)
+        beside = _beside(fault, context)
         others = [other for other, _ in beside]
-        below = sum(record["place"] < act.record["place"] for _, record in beside)
-        now = act.writable(fault.host).read_text(_HOSTS).splitlines()
+        below = sum(record["place"] < context.record["place"] for _, record in beside)
+        now = context.writable(fault.host).read_text(_HOSTS).splitlines()
         together = [*others[:below], fault, *others[below:]]
-        _write(fault, act, now, _moved(act, now, act.record["base"], together, others))
+        _write(fault, context, now, _moved(context, now, context.record["base"], together, others))
 
 
 def _require_name(host: str, name: str, names: Sequence[str]) -> None:
@@ -65,41 +65,45 @@ def _require_name(host: str, name: str, names: Sequence[str]) -> None:
         )
 
 
-def _write(fault: Fault, act: Act, now: list[str], lines: list[str]) -> None:
+def _write(fault: Fault, context: FaultContext, now: list[str], lines: list[str]) -> None:
     if lines != now:
         text = "".join(f"{line}\n" for line in lines)
-        act.writable(fault.host).write_text(_HOSTS, text)
+        context.writable(fault.host).write_text(_HOSTS, text)
 
 
-def _beside(fault: Fault, act: Act) -> list[tuple[Fault, dict[str, Any]]]:
+def _beside(fault: Fault, context: FaultContext) -> list[tuple[Fault, dict[str, Any]]]:
     """The others in this file with their records, in the order of their places."""
     found = [
         (other, record)
-        for other, record in act.beside(fault.host)
+        for other, record in context.beside(fault.host)
         if other.has(HostsFile) and "base" in record
     ]
     return sorted(found, key=lambda pair: int(pair[1]["place"]))
 
 
 def _moved(
-    act: Act, now: list[str], base: list[str], before: Sequence[Fault], after: Sequence[Fault]
+    context: FaultContext,
+    now: list[str],
+    base: list[str],
+    before: Sequence[Fault],
+    after: Sequence[Fault],
 ) -> list[str]:
     """The lines of today, with some faults instead of others; what people changed stays.
 
     base: the lines without any of them.
     """
-    old, new = _changed(act, base, before), _changed(act, base, after)
+    old, new = _changed(context, base, before), _changed(context, base, after)
     if now == old:
         return new
     removed = [line for line in new if line not in old]
     return undone(now, removed, [line for line in old if line not in new])
 
 
-def _changed(act: Act, lines: list[str], faults: Sequence[Fault]) -> list[str]:
+def _changed(context: FaultContext, lines: list[str], faults: Sequence[Fault]) -> list[str]:
     for fault in faults:
         for effect in fault.kind.effects:
             if isinstance(effect, HostsFile):
-                lines = effect.change(fault, act.lab, lines)
+                lines = effect.change(fault, context.lab, lines)
     return lines
 
 
@@ -161,7 +165,7 @@ _PREFIX = "2001:db8:796f:6b65"
 class _Ipv6Address(IpLines):
     """An address for an interface that has none of IPv6."""
 
-    def blocked(self, _lab: Lab) -> str | None:
+    def unsupported(self, _lab: Lab) -> str | None:
         return None if network.has_ipv6() else "this kernel has no IPv6"
 
 

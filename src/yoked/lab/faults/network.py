@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from yoked.errors import LabError
 from yoked.lab import network, tools
 from yoked.lab.faults.args import HOST, LINK, OTHER, Parsed, PortRange, Whole, matching
-from yoked.lab.faults.base import Act, Effect, Fault, Kind
+from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
 from yoked.lab.faults.textfiles import KernelSetting
 
 if TYPE_CHECKING:
@@ -34,35 +34,35 @@ class OwnInterface(Effect):
     is_off: bool = False
     address: Callable[[Fault, Lab, Interface], IPv4Interface] | None = None
 
-    def apply(self, fault: Fault, act: Act) -> None:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
         lines = []
-        for each in fault.interfaces(act.lab):
+        for each in fault.interfaces(context.lab):
             if self.is_off:
                 lines += [f"link set dev {each.name} down"]
                 continue
             lines += [f"address flush dev {each.name}"]
             if self.address is not None:
-                lines += [f"address add {self.address(fault, act.lab, each)} dev {each.name}"]
-        tools.run_ip(act.host(fault.host), lines)
+                lines += [f"address add {self.address(fault, context.lab, each)} dev {each.name}"]
+        tools.run_ip(context.host(fault.host), lines)
         if self.address is not None:
-            forget_neighbours(act.lab)
+            forget_neighbours(context.lab)
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """Up, with the topology's addresses, but for what the other faults of this host ask."""
-        host = act.lab.host(fault.host)
+        host = context.lab.host(fault.host)
         if not host.alive:
             return
-        for each in fault.interfaces(act.lab):
-            wrong = None if self.address is None else str(self.address(fault, act.lab, each))
+        for each in fault.interfaces(context.lab):
+            wrong = None if self.address is None else str(self.address(fault, context.lab, each))
             if wrong not in (None, str(each.address4)):
                 host.tool(["ip", "address", "del", str(wrong), "dev", each.name], check=False)
-        for each in fault.interfaces(act.lab):
+        for each in fault.interfaces(context.lab):
             lines = [f"link set dev {each.name} up", *network.addresses(each, "replace")]
             tools.run_ip(host, lines)
-        forget_neighbours(act.lab)
-        for other in act.others:
+        forget_neighbours(context.lab)
+        for other in context.others:
             if other.has(OwnInterface) and other.host == fault.host:
-                other.apply(act)
+                other.apply(context)
 
 
 @dataclass(frozen=True)
@@ -75,21 +75,21 @@ class IpLines(Effect):
     verb: Literal["add", "replace"] = "replace"
     neighbours: bool = False
 
-    def apply(self, fault: Fault, act: Act) -> None:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
         """Once: `add` would pile them up."""
-        host = act.host(fault.host)
+        host = context.host(fault.host)
         if self.verb == "add":
-            self.undo(fault, act)
-        for line in self.lines(fault, act.lab):
+            self.undo(fault, context)
+        for line in self.lines(fault, context.lab):
             host.tool(["ip", *line.replace("VERB", self.verb).split()])
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """They may be gone: somebody mended it, or the host was started anew."""
-        host = act.lab.host(fault.host)
-        for line in self.lines(fault, act.lab) if host.alive else ():
+        host = context.lab.host(fault.host)
+        for line in self.lines(fault, context.lab) if host.alive else ():
             host.tool(["ip", *line.replace("VERB", "del").split()], check=False)
         if self.neighbours:
-            forget_neighbours(act.lab)
+            forget_neighbours(context.lab)
 
 
 # ---- the faults ----

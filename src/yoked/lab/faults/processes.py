@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab.faults.args import Arg
-from yoked.lab.faults.base import Act, Effect, Fault, no_rules
+from yoked.lab.faults.base import Effect, Fault, FaultContext, no_rules
 from yoked.lab.faults.rules import RENDEZVOUS_PORT, silence, unsilence
 
 if TYPE_CHECKING:
@@ -82,20 +82,20 @@ def _leave(
     return started.stderr.strip().rpartition("\n")[2] if started.returncode else None
 
 
-def _stop(act: Act, processes: Iterable[HostProcess]) -> int:
+def _stop(context: FaultContext, processes: Iterable[HostProcess]) -> int:
     """SIGSTOP, written down first; how many."""
     found = []
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             found.append(ProcessId.of(process.outer_pid))
-    known = [*act.record.get("stopped", []), *(each.to_json() for each in found)]
-    act.remember(stopped=known)
+    known = [*context.record.get("stopped", []), *(each.to_json() for each in found)]
+    context.remember(stopped=known)
     for each in found:
         send(each, signal.SIGSTOP)
     return len(found)
 
 
-def _stop_all(act: Act, host: LabHost, spared: Iterable[int]) -> int:
+def _stop_all(context: FaultContext, host: LabHost, spared: Iterable[int]) -> int:
     """SIGSTOP to all but the spared (PIDs of the host) and what is stopped already; how many."""
     apart = set(spared)
     count = 0
@@ -108,12 +108,12 @@ def _stop_all(act: Act, host: LabHost, spared: Iterable[int]) -> int:
         if not running:
             break
         apart |= {each.pid for each in running}
-        count += _stop(act, running)
+        count += _stop(context, running)
     return count
 
 
-def _continue(act: Act) -> None:
-    for each in act.record.get("stopped", []):
+def _continue(context: FaultContext) -> None:
+    for each in context.record.get("stopped", []):
         send(ProcessId.from_json(each), signal.SIGCONT)
 
 
@@ -125,8 +125,8 @@ class Stopped(Effect):
 
     pid: Arg[Any]
 
-    def apply(self, fault: Fault, act: Act) -> None:
-        host, pid = act.host(fault.host), fault[self.pid]
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        host, pid = context.host(fault.host), fault[self.pid]
         if pid is not None:
             processes = {each.pid: each for each in host.processes()}
             if pid not in processes:
@@ -134,15 +134,15 @@ class Stopped(Effect):
                     f"{fault.host} has no process {pid}",
                     fix=f"yoked lab exec {fault.host} -- ps -e",
                 )
-            _stop(act, [processes[pid]])
+            _stop(context, [processes[pid]])
             return
         spared = [1, *(each.pid for each in host.processes() if is_ssh_server(each))]
-        count = _stop_all(act, host, spared)
-        act.say(f"{fault.text}: {count} of them")
+        count = _stop_all(context, host, spared)
+        context.say(f"{fault.text}: {count} of them")
 
-    def undo(self, _fault: Fault, act: Act) -> None:
+    def undo(self, _fault: Fault, context: FaultContext) -> None:
         """SIGCONT to those that were stopped and are still there."""
-        _continue(act)
+        _continue(context)
 
 
 def is_ssh_server(process: HostProcess) -> bool:
@@ -156,31 +156,31 @@ class Suspended(Effect):
 
     AFTER_BOOT = "gone"
 
-    def blocked(self, lab: Lab) -> str | None:
+    def unsupported(self, lab: Lab) -> str | None:
         """Silence is made by rules in the switch."""
         return no_rules(lab)
 
-    def apply(self, fault: Fault, act: Act) -> None:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
         """Silence first: a kernel that sleeps acknowledges nothing either."""
-        host = act.host(fault.host)
+        host = context.host(fault.host)
         ports = [each.port for each in host.spec.joined]
-        silence(act, [f'iifname "{port}" drop' for port in ports], "prerouting")
-        silence(act, [f'oifname "{port}" drop' for port in ports], "postrouting")
+        silence(context, [f'iifname "{port}" drop' for port in ports], "prerouting")
+        silence(context, [f'oifname "{port}" drop' for port in ports], "postrouting")
         if host.group is not None and host.group.can("freezer"):
             host.group.freeze()
             return
         # PID 1 only reaps; stopped, it would be no more silent.
-        count = _stop_all(act, host, [1])
-        act.say(f"{fault.text} (no freezer here: {count} processes got SIGSTOP)")
+        count = _stop_all(context, host, [1])
+        context.say(f"{fault.text} (no freezer here: {count} processes got SIGSTOP)")
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """Wake the processes, then the network."""
-        host = act.lab.host(fault.host)
+        host = context.lab.host(fault.host)
         if host.group is not None:
             host.group.thaw()
-        _continue(act)
+        _continue(context)
         for hook in ("prerouting", "postrouting"):
-            unsilence(act, hook)
+            unsilence(context, hook)
 
 
 @dataclass(frozen=True)
@@ -195,16 +195,16 @@ class Started(Effect):
     program: str
     number: Arg[int]
 
-    def apply(self, fault: Fault, act: Act) -> None:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
         argv = ["-I", "-S", "-u", "-c", self.program, str(fault[self.number])]
-        why = _leave(act.awake(fault.host), argv, env={"YOKED_LAB_FAULT": act.id})
+        why = _leave(context.awake(fault.host), argv, env={"YOKED_LAB_FAULT": context.id})
         if why is not None:
             raise LabError(f"{fault.text}: {why}", fix=f"yoked lab exec {fault.host} -- ss -ltnp")
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """End it, if it is there; it is known by its environment."""
-        if act.lab.host(fault.host).alive:
-            _end_marked(act.awake(fault.host), act.id)
+        if context.lab.host(fault.host).alive:
+            _end_marked(context.awake(fault.host), context.id)
 
 
 _SILENTLY = """
@@ -248,7 +248,7 @@ class StaleRank(Effect):
 
     port: Arg[int]
 
-    def apply(self, fault: Fault, act: Act) -> None:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
         """Start it with what torchrun gives a rank, and leave it."""
         rank = {
             "RANK": "1",
@@ -256,15 +256,15 @@ class StaleRank(Effect):
             "GROUP_RANK": "1",
             "WORLD_SIZE": "2",
             "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": act.lab.topology.hosts[0].address,
+            "MASTER_ADDR": context.lab.topology.hosts[0].address,
             "MASTER_PORT": str(RENDEZVOUS_PORT),
             "TORCHELASTIC_RUN_ID": "none",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "STALE_PORT": str(fault[self.port]),
-            "YOKED_LAB_FAULT": act.id,
+            "YOKED_LAB_FAULT": context.id,
         }
-        host, folder = act.awake(fault.host), f"/tmp/{act.id}"  # noqa: S108
+        host, folder = context.awake(fault.host), f"/tmp/{context.id}"  # noqa: S108
         host.run(["mkdir", "-p", f"{folder}/scripts"])
         host.write_text(f"{folder}/scripts/__init__.py", "")
         host.write_text(f"{folder}/scripts/base_train.py", _STALE_RANK)
@@ -275,11 +275,11 @@ class StaleRank(Effect):
                 fix=f"yoked lab exec {fault.host} -- ss -ltnp",
             )
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """End it, if it is there; it is known by its environment."""
-        host = act.lab.host(fault.host)
+        host = context.lab.host(fault.host)
         if not host.alive:
             return
-        host = act.awake(fault.host)
-        _end_marked(host, act.id)
-        host.run(["rm", "-rf", f"/tmp/{act.id}"])  # noqa: S108
+        host = context.awake(fault.host)
+        _end_marked(host, context.id)
+        host.run(["rm", "-rf", f"/tmp/{context.id}"])  # noqa: S108

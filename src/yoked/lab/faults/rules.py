@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from yoked.lab import shaping, tools
 from yoked.lab.faults.args import HOST, Flag, OpenPorts, PortRange, Whole
-from yoked.lab.faults.base import Act, Effect, Fault, Kind, lacking, no_rules
+from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind, lacking, no_rules
 
 if TYPE_CHECKING:
     from yoked.lab.lab import Lab
@@ -31,10 +31,10 @@ class HostRules(Effect):
     hook: Literal["input", "output"] = "input"
     policy: Literal["accept", "drop"] = "accept"
 
-    def blocked(self, _lab: Lab) -> str | None:
+    def unsupported(self, _lab: Lab) -> str | None:
         return lacking("nft")
 
-    def apply(self, fault: Fault, act: Act) -> None:
+    def apply(self, fault: Fault, context: FaultContext) -> None:
         if isinstance(self.rules, tuple):
             rules = [fault.fill(rule) for rule in self.rules]
         else:
@@ -43,11 +43,11 @@ class HostRules(Effect):
         begin = f"{{ type filter hook {self.hook} priority filter; policy {self.policy}; }}"
         lines = [f"add table {_table(fault)}", f"add chain {chain} {begin}"]
         lines += [f"add rule {chain} {rule}" for rule in rules]
-        tools.run_nft(act.host(fault.host), [*_no_table(fault), *lines])
+        tools.run_nft(context.host(fault.host), [*_no_table(fault), *lines])
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """Remove the table; a host that is down has none."""
-        host = act.lab.host(fault.host)
+        host = context.lab.host(fault.host)
         if host.alive:
             tools.run_nft(host, _no_table(fault))
 
@@ -69,39 +69,39 @@ class SwitchRules(Effect):
 
     rules: Callable[[Fault, Lab], list[str]]
 
-    def blocked(self, lab: Lab) -> str | None:
+    def unsupported(self, lab: Lab) -> str | None:
         return no_rules(lab)
 
-    def apply(self, fault: Fault, act: Act) -> None:
-        silence(act, self.rules(fault, act.lab))
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        silence(context, self.rules(fault, context.lab))
 
-    def undo(self, _fault: Fault, act: Act) -> None:
-        unsilence(act)
+    def undo(self, _fault: Fault, context: FaultContext) -> None:
+        unsilence(context)
 
 
-def silence(act: Act, rules: Iterable[str], hook: str = "forward") -> None:
+def silence(context: FaultContext, rules: Iterable[str], hook: str = "forward") -> None:
     """Add rules to the switch, in a chain of the fault's own that `unsilence` removes."""
-    chain = f"{shaping.TABLE} fault-{act.id}-{hook}"
+    chain = f"{shaping.TABLE} fault-{context.id}-{hook}"
     # Before the chains that lose packets at random.
     begin = f"{{ type filter hook {hook} priority -10; policy accept; }}"
     tools.run_nft(
-        act.lab.switch,
+        context.lab.switch,
         [
             f"add table {shaping.TABLE}",
             f"add chain {chain} {begin}",
             f"flush chain {chain}",
-            *(f'add rule {chain} {rule} comment "yoked:{act.id}"' for rule in rules),
+            *(f'add rule {chain} {rule} comment "yoked:{context.id}"' for rule in rules),
         ],
     )
 
 
-def unsilence(act: Act, hook: str = "forward") -> None:
+def unsilence(context: FaultContext, hook: str = "forward") -> None:
     """Undo `silence`; harmless where there is nothing."""
-    chain = f"{shaping.TABLE} fault-{act.id}-{hook}"
+    chain = f"{shaping.TABLE} fault-{context.id}-{hook}"
     # To delete what is not there is an error, so it is made first.
     lines = [f"add table {shaping.TABLE}", f"add chain {chain}"]
     lines += [f"flush chain {chain}", f"delete chain {chain}"]
-    tools.run_nft(act.lab.switch, lines)
+    tools.run_nft(context.lab.switch, lines)
 
 
 def ways(lab: Lab, source: str, target: str) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from yoked.lab.faults.base import Act, Effect, Fault
+from yoked.lab.faults.base import Effect, Fault, FaultContext
 
 if TYPE_CHECKING:
     from yoked.lab.host import LabHost
@@ -29,21 +29,25 @@ class TextFile(Effect):
     path: str
     change: Callable[[Fault, str], str]
 
-    def apply(self, fault: Fault, act: Act) -> None:
-        host, path = act.writable(fault.host), str(Path(self.path).expanduser())
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        host, path = context.writable(fault.host), str(Path(self.path).expanduser())
         before = _read_or_none(host, path)
-        if "after" in act.record and act.record["after"] == before:
+        if "after" in context.record and context.record["after"] == before:
             return
         after = self.change(fault, before or "")
-        act.remember(before=before, after=after)
+        context.remember(before=before, after=after)
         host.write_text(path, after)
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """What a person mended or added since stays."""
-        if "after" not in act.record:
+        if "after" not in context.record:
             return
-        host, path = act.writable(fault.host), str(Path(self.path).expanduser())
-        now, before, after = _read_or_none(host, path), act.record["before"], act.record["after"]
+        host, path = context.writable(fault.host), str(Path(self.path).expanduser())
+        now, before, after = (
+            _read_or_none(host, path),
+            context.record["before"],
+            context.record["after"],
+        )
         if now is None:
             return
         if now == after and before is None:
@@ -84,7 +88,7 @@ class StartFile(TextFile):
             "~/.bashrc", lambda fault, text: f"{fault.fill(line, quote=shlex.quote)}\n{text}"
         )
 
-    def blocked(self, _lab: Lab) -> str | None:
+    def unsupported(self, _lab: Lab) -> str | None:
         """Other shells read other files, or none."""
         name = Path(pwd.getpwuid(os.getuid()).pw_shell).name
         return None if name == "bash" else f"the login shell of this account is {name}, not bash"
@@ -99,14 +103,14 @@ class KernelSetting(Effect):
     path: str
     text: str
 
-    def apply(self, fault: Fault, act: Act) -> None:
-        host = act.awake(fault.host)
-        if "before" not in act.record:
-            act.remember(before=host.read_text(self.path))
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        host = context.awake(fault.host)
+        if "before" not in context.record:
+            context.remember(before=host.read_text(self.path))
         host.write_text(self.path, fault.fill(self.text))
 
-    def undo(self, fault: Fault, act: Act) -> None:
+    def undo(self, fault: Fault, context: FaultContext) -> None:
         """As it was; a host that was started anew has the kernel's."""
-        host = act.lab.host(fault.host)
-        if host.alive and "before" in act.record:
-            act.awake(fault.host).write_text(self.path, act.record["before"])
+        host = context.lab.host(fault.host)
+        if host.alive and "before" in context.record:
+            context.awake(fault.host).write_text(self.path, context.record["before"])

@@ -10,7 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import LabError, UsageError
 from yoked.lab import faults
-from yoked.lab.faults.base import Act
+from yoked.lab.faults.base import FaultContext
 from yoked.lab.faults.links import Shape, Unplugged
 
 
@@ -22,13 +22,13 @@ class Cable:
         self.problem: BaseException | None = None
         self.healing_fails = False
 
-    def cut(self, act: Act) -> None:
+    def cut(self, act: FaultContext) -> None:
         act.remember(before="was in")
         self.is_out = True
         if self.problem is not None:
             raise self.problem
 
-    def mend(self, act: Act) -> None:
+    def mend(self, act: FaultContext) -> None:
         if self.healing_fails:
             raise LabError("the switch is gone", fix="yoked lab down")
         self.is_out = False

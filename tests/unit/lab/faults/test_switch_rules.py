@@ -7,7 +7,7 @@ from typing import Any
 
 from yoked.lab import shaping
 from yoked.lab.faults import kind_named
-from yoked.lab.faults.base import Act
+from yoked.lab.faults.base import FaultContext
 
 
 def test_a_lossy_link_is_healed_in_the_switch_while_its_host_is_off(
@@ -17,7 +17,7 @@ def test_a_lossy_link_is_healed_in_the_switch_while_its_host_is_off(
     for host in paper_lab.hosts.values():
         host.alive = False
 
-    kind_named("lossy").parse(paper_lab, ["alpha", "50"]).undo(Act(paper_lab, "f1"))
+    kind_named("lossy").parse(paper_lab, ["alpha", "50"]).undo(FaultContext(paper_lab, "f1"))
 
     (port,) = [each.port for each in paper_lab.topology.host("alpha").joined]
     given = "".join(text for _, text in paper_lab.switch.calls)

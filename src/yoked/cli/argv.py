@@ -13,7 +13,7 @@ BARE_FLAGS = (
 )
 
 
-def part_program(tokens: Sequence[str]) -> list[str]:
+def split_program(tokens: Sequence[str]) -> list[str]:
     """A command line of `manifest` or `run` with `--` before the program, where it is left out.
 
     All that follows the program's name is the program's. Anything else is unchanged.
@@ -28,7 +28,7 @@ def part_program(tokens: Sequence[str]) -> list[str]:
     return list(tokens)
 
 
-def part_command(tokens: Sequence[str]) -> list[str]:
+def split_command(tokens: Sequence[str]) -> list[str]:
     """A command line of `lab exec` with `--` before the program, where it is left out.
 
     As with ssh, all that follows the host's name is the program's. Anything else is unchanged.

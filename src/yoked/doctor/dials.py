@@ -29,7 +29,7 @@ _SEND_S, _WINDOW = 0.4, {"skip_s": 0.1, "count_s": 0.3}
 
 
 @dataclass(frozen=True)
-class Pace:
+class DialProfile:
     """How thoroughly is looked. Sizes in bytes, times in seconds.
 
     dial_s: until a connection counts as lost: a SYN is sent again after 1 s. all_ports: also a
@@ -43,12 +43,12 @@ class Pace:
     all_ports: bool
 
 
-THOROUGH = Pace(dial_s=2.2, silence_s=2.0, bulk_bytes=262_144, echoes=10, all_ports=True)
-QUICK = Pace(dial_s=1.15, silence_s=1.5, bulk_bytes=65_536, echoes=0, all_ports=False)
+THOROUGH = DialProfile(dial_s=2.2, silence_s=2.0, bulk_bytes=262_144, echoes=10, all_ports=True)
+QUICK = DialProfile(dial_s=1.15, silence_s=1.5, bulk_bytes=65_536, echoes=0, all_ports=False)
 
 
 @dataclass(frozen=True)
-class Door:
+class Endpoint:
     """An address of a host. chosen: whether a run would use it."""
 
     host: str
@@ -58,10 +58,10 @@ class Door:
 
 
 @dataclass(frozen=True)
-class _Knock:
+class _Attempt:
     """One dial to be made."""
 
-    door: Door
+    endpoint: Endpoint
     port: int
     purpose: Purpose
 
@@ -70,7 +70,7 @@ class _Knock:
 class _Call:
     """Dials of one kind, to one host."""
 
-    knocks: tuple[_Knock, ...]
+    attempts: tuple[_Attempt, ...]
     send_bytes: int
     echoes: int
 
@@ -84,11 +84,11 @@ class _Ports:
     rendezvous: int | None
 
 
-def doors_of(
+def endpoints_of(
     hosts: Sequence[Host],
     interfaces: Mapping[str, Sequence[Mapping[str, Any]]],
     agents: Mapping[str, Agent],
-) -> list[Door]:
+) -> list[Endpoint]:
     """The addresses of all hosts that Gloo could use, and which of them a run would.
 
     interfaces: of each host, as the agent's call of this name tells them.
@@ -103,7 +103,9 @@ def doors_of(
     if None in chosen.values():
         chosen = _choose(hosts, candidates, agents)
     return [
-        Door(each.host, each.interface, each.address, chosen=chosen[each.host] == each.interface)
+        Endpoint(
+            each.host, each.interface, each.address, chosen=chosen[each.host] == each.interface
+        )
         for each in candidates
     ]
 
@@ -130,49 +132,67 @@ def _likely(host: str, candidates: Sequence[Candidate]) -> str | None:
     return None if best is None else best.interface
 
 
-def dial_all(doors: Sequence[Door], agents: Mapping[str, Agent], pace: Pace) -> list[Dial]:
+def dial_all(
+    endpoints: Sequence[Endpoint], agents: Mapping[str, Agent], profile: DialProfile
+) -> list[Dial]:
     """All dials of a look, at the same time; those of a host that falls silent are left out."""
     names = list(agents)
     token = secrets.token_hex(16)
-    with _listening(agents, token, pace) as ports:
+    with _listening(agents, token, profile) as ports:
 
         def dial(source: str) -> list[Dial]:
             calls = [
                 call
                 for target in ports
                 if target != source
-                for call in _calls([door for door in doors if door.host == target], ports, pace)
+                for call in _calls(
+                    [endpoint for endpoint in endpoints if endpoint.host == target], ports, profile
+                )
             ]
-            answers = at_once(lambda call: _dial(agents[source], source, call, token, pace), calls)
+            answers = at_once(
+                lambda call: _dial(agents[source], source, call, token, profile), calls
+            )
             return [found for own in answers for found in own]
 
         return [found for own in at_once(dial, names) for found in own]
 
 
-def _calls(doors: Sequence[Door], ports: Mapping[str, _Ports], pace: Pace) -> Iterator[_Call]:
+def _calls(
+    endpoints: Sequence[Endpoint], ports: Mapping[str, _Ports], profile: DialProfile
+) -> Iterator[_Call]:
     """What one host is asked to dial of another: short answers, of which the bulk's may be late."""
-    knocks = [knock for door in doors for knock in _knocks(door, ports[door.host], pace)]
-    bulk = [_Knock(door, ports[door.host].first, "bulk") for door in doors if door.chosen]
-    if knocks:
-        yield _Call(tuple(knocks), send_bytes=0, echoes=pace.echoes)
+    attempts = [
+        attempt
+        for endpoint in endpoints
+        for attempt in _attempts(endpoint, ports[endpoint.host], profile)
+    ]
+    bulk = [
+        _Attempt(endpoint, ports[endpoint.host].first, "bulk")
+        for endpoint in endpoints
+        if endpoint.chosen
+    ]
+    if attempts:
+        yield _Call(tuple(attempts), send_bytes=0, echoes=profile.echoes)
     if bulk:
-        yield _Call(tuple(bulk), send_bytes=pace.bulk_bytes, echoes=0)
+        yield _Call(tuple(bulk), send_bytes=profile.bulk_bytes, echoes=0)
 
 
-def _knocks(door: Door, ports: _Ports, pace: Pace) -> Iterator[_Knock]:
+def _attempts(endpoint: Endpoint, ports: _Ports, profile: DialProfile) -> Iterator[_Attempt]:
     """The dials to one address."""
-    if door.chosen or pace.all_ports:
-        yield _Knock(door, ports.first, "ephemeral")
-    if door.chosen and ports.second is not None:
-        yield _Knock(door, ports.second, "ephemeral")
-    if door.chosen and ports.rendezvous is not None:
-        yield _Knock(door, ports.rendezvous, "rendezvous")
+    if endpoint.chosen or profile.all_ports:
+        yield _Attempt(endpoint, ports.first, "ephemeral")
+    if endpoint.chosen and ports.second is not None:
+        yield _Attempt(endpoint, ports.second, "ephemeral")
+    if endpoint.chosen and ports.rendezvous is not None:
+        yield _Attempt(endpoint, ports.rendezvous, "rendezvous")
 
 
 @contextmanager
-def _listening(agents: Mapping[str, Agent], token: str, pace: Pace) -> Iterator[dict[str, _Ports]]:
+def _listening(
+    agents: Mapping[str, Agent], token: str, profile: DialProfile
+) -> Iterator[dict[str, _Ports]]:
     """Listeners on all hosts that have one to give, and their ports; leaving closes them."""
-    more = [0, RENDEZVOUS_PORT] if pace.all_ports else []
+    more = [0, RENDEZVOUS_PORT] if profile.all_ports else []
     with ExitStack() as stack:
 
         def listen(name: str) -> tuple[str, _Ports] | None:
@@ -190,43 +210,43 @@ def _listening(agents: Mapping[str, Agent], token: str, pace: Pace) -> Iterator[
         yield dict(found for found in at_once(listen, agents) if found is not None)
 
 
-def _dial(agent: Agent, source: str, call: _Call, token: str, pace: Pace) -> list[Dial]:
+def _dial(agent: Agent, source: str, call: _Call, token: str, profile: DialProfile) -> list[Dial]:
     """The dials of one call; none where the host falls silent."""
-    targets = [{"address": each.door.address, "port": each.port} for each in call.knocks]
+    targets = [{"address": each.endpoint.address, "port": each.port} for each in call.attempts]
     try:
         answers = dialled(
             agent,
             source,
             targets,
-            timeout_s=pace.dial_s + 2 * pace.silence_s + _SLACK_S,
+            timeout_s=profile.dial_s + 2 * profile.silence_s + _SLACK_S,
             token=token,
-            wait_s=pace.dial_s,
-            patience_s=pace.silence_s,
-            send_s=pace.silence_s if call.send_bytes else 0.0,
+            wait_s=profile.dial_s,
+            patience_s=profile.silence_s,
+            send_s=profile.silence_s if call.send_bytes else 0.0,
             send_bytes=call.send_bytes,
             echoes=call.echoes,
         )
     except YokedError:
         return []
     return [
-        _seen(source, knock, answer, pace)
-        for knock, answer in zip(call.knocks, answers, strict=True)
+        _seen(source, attempt, answer, profile)
+        for attempt, answer in zip(call.attempts, answers, strict=True)
     ]
 
 
-def _seen(source: str, knock: _Knock, answer: Mapping[str, Any], pace: Pace) -> Dial:
+def _seen(source: str, attempt: _Attempt, answer: Mapping[str, Any], profile: DialProfile) -> Dial:
     text = answer["error_text"]
     if answer["connected"] and answer["error"] == "ETIMEDOUT":
-        text = f"it connected, then nothing came for {pace.silence_s:g} s"
+        text = f"it connected, then nothing came for {profile.silence_s:g} s"
     return Dial(
         source=source,
-        target=knock.door.host,
-        interface=knock.door.interface,
-        address=knock.door.address,
-        port=knock.port,
-        purpose=knock.purpose,
-        chosen=knock.door.chosen,
-        ok=answer["ok"] and answer["answered_by"] == knock.door.host,
+        target=attempt.endpoint.host,
+        interface=attempt.endpoint.interface,
+        address=attempt.endpoint.address,
+        port=attempt.port,
+        purpose=attempt.purpose,
+        chosen=attempt.endpoint.chosen,
+        ok=answer["ok"] and answer["answered_by"] == attempt.endpoint.host,
         answered_by=answer["answered_by"],
         error=answer["error"],
         error_text=text,
@@ -235,7 +255,7 @@ def _seen(source: str, knock: _Knock, answer: Mapping[str, Any], pace: Pace) -> 
         echo_s=tuple(answer["echo_s"]),
         took_s=answer["took_s"],
         path_mtu_bytes=answer["path_mtu_bytes"],
-        bulk_bytes=answer["arrived_bytes"] if knock.purpose == "bulk" else None,
+        bulk_bytes=answer["arrived_bytes"] if attempt.purpose == "bulk" else None,
     )
 
 

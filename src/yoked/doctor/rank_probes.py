@@ -49,7 +49,7 @@ def program() -> str:
     return text.replace(_NO_SOURCES, f"SOURCES: dict[str, str] = {sources!r}")
 
 
-class Trial:
+class RankProbe:
     """One rank, which starts now. Every method may be called from any thread."""
 
     def __init__(self, client: Agent, python: str, how: How) -> None:
@@ -130,7 +130,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Place:
+class WorldNode:
     """Where a rank of a world is: its host, and what launch would give it there."""
 
     host: str
@@ -138,7 +138,7 @@ class Place:
     address: str
 
 
-def run_world(trials: Mapping[str, Trial], places: Sequence[Place], backend: str) -> World:
+def run_world(trials: Mapping[str, RankProbe], places: Sequence[WorldNode], backend: str) -> World:
     """Have the trials of these places, which are ready, make a world; the first has the store."""
     launch_id = secrets.token_hex(6)
     try:

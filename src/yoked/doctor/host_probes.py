@@ -1,4 +1,4 @@
-"""One visit to each host: an agent, and what it says of its host, all of it at the same time."""
+"""An agent on each host, and what it says of its host, all of it at the same time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from yoked.doctor.dialling import RENDEZVOUS_PORT
+from yoked.doctor.dials import RENDEZVOUS_PORT
+from yoked.doctor.rank_probes import How, RankProbe
 from yoked.doctor.sshfailure import failure_of
-from yoked.doctor.trials import How, Trial
 from yoked.errors import HostError, YokedError
 from yoked.fleet.model import HERE, Fleet, Host
 from yoked.records.answers import TORCH, reread
@@ -48,8 +48,8 @@ _TORCH_KEYS = (
 
 
 @dataclass(frozen=True)
-class Manner:
-    """How hosts are visited. patience_s: how long ssh may take; shared: over the connection that
+class ProbeProfile:
+    """How hosts are probed. patience_s: how long ssh may take; shared: over the connection that
     other commands have; how: the trial to begin with; sudo: whether `sudo -n` may be used there.
     """
 
@@ -60,7 +60,7 @@ class Manner:
     sudo: bool = False
 
 
-class Visit:
+class HostProbe:
     """A host that was reached. What it is asked is answered while other things are done.
 
     interfaces: as the agent's call of this name tells them. trials: those that have begun.
@@ -73,7 +73,7 @@ class Visit:
         self._is_lent = is_lent
         self.host, self.client, self.connect_s = host, client, connect_s
         self.interfaces: list[Mapping[str, Any]] = []
-        self.trials: dict[How, Trial] = {}
+        self.trials: dict[How, RankProbe] = {}
         self._silent = False
         self._line = ThreadPoolExecutor(max_workers=1)
         self._waiting: dict[str, Future[Any]] = {}
@@ -90,17 +90,19 @@ class Visit:
         self._ask_later("facts", self.ask, "facts")
         self._ask_later("clock", self._compare_clocks)
 
-    def begin_health(self, names: Sequence[str], addresses: Sequence[str], manner: Manner) -> None:
+    def begin_health(
+        self, names: Sequence[str], addresses: Sequence[str], profile: ProbeProfile
+    ) -> None:
         """Ask for what the host could be suffering from, now that it has dialled.
 
         names: to resolve; addresses: of the others.
         """
-        limit_s = manner.health_s
+        limit_s = profile.health_s
         args = {
             "names": names,
             "addresses": addresses,
             "ports": [RENDEZVOUS_PORT],
-            "sudo": manner.sudo,
+            "sudo": profile.sudo,
         }
         ask = partial(self.ask, "health", timeout_s=limit_s + _SLACK_S, limit_s=limit_s, **args)
         self._ask_later("health", ask)
@@ -159,10 +161,10 @@ class Visit:
 
     def begin_training(self, python: str) -> None:
         """Import all of torch."""
-        self.trials["train"] = Trial(self, python, "train")
+        self.trials["train"] = RankProbe(self, python, "train")
 
     def seen(self) -> HostSeen:
-        """The record of this visit, once all has been answered."""
+        """The record of this probe, once all has been answered."""
         health = dict(self._waiting["health"].result() or {})
         if health:
             shell = health.get("shell") or {}
@@ -212,7 +214,7 @@ class Visit:
         """The interpreter that would train, and its first trial; or why there is none."""
         found = self._find_python(need)
         if "error" not in found:
-            self.trials[how] = Trial(self, found["python"], how)
+            self.trials[how] = RankProbe(self, found["python"], how)
         return found
 
     def _find_python(self, need: Need) -> dict[str, Any]:
@@ -247,29 +249,29 @@ class Visit:
 Lend = Callable[[str], AgentClient]
 
 
-class Visits:
-    """Visits to all hosts of a fleet at once. Close it to end them."""
+class HostProbes:
+    """An agent on each host of a fleet at once. Close it to end them."""
 
     def __init__(
         self,
         fleet: Fleet,
         need: Need,
-        manner: Manner,
+        profile: ProbeProfile,
         say: Callable[[str], None],
         lend: Lend | None = None,
     ) -> None:
         self._lend = lend
-        self._fleet, self._need, self._manner, self._say = fleet, need, manner, say
+        self._fleet, self._need, self._profile, self._say = fleet, need, profile, say
         self._pool = ThreadPoolExecutor(max_workers=len(fleet.hosts) + 1)
         self._closed = False
         self._training: Future[None] | None = None
         self.world_is_over = threading.Event()
-        self.here: dict[str, Visit] = {}
+        self.here: dict[str, HostProbe] = {}
         self.failures: dict[str, SshFailure] = {}
 
     def begin(self) -> None:
         """Return when each host has an agent, and has told its interfaces, or failed."""
-        list(self._pool.map(self._visit, self._fleet.hosts))
+        list(self._pool.map(self._probe, self._fleet.hosts))
         # In the order of the file, not of arrival.
         self.here = {
             each.name: self.here[each.name] for each in self._fleet.hosts if each.name in self.here
@@ -283,45 +285,45 @@ class Visits:
 
         def begin() -> None:
             until_s = time.monotonic() + LOAD_S
-            pythons = {name: visit.await_loaded(until_s) for name, visit in self.here.items()}
+            pythons = {name: probe.await_loaded(until_s) for name, probe in self.here.items()}
             self.world_is_over.wait(_HEAD_START_S)
             for name, python in pythons.items():
                 if python is not None and not self._closed:
                     self.here[name].begin_training(python)
 
-        if self._manner.how == "connect":
+        if self._profile.how == "connect":
             self._training = self._pool.submit(begin)
 
-    def trainings(self) -> dict[str, Trial]:
+    def trainings(self) -> dict[str, RankProbe]:
         """The trials that import all of torch, once they have begun."""
         if self._training is not None:
             self._training.result()
-        found = {name: visit.trials.get("train") for name, visit in self.here.items()}
+        found = {name: probe.trials.get("train") for name, probe in self.here.items()}
         return {name: trial for name, trial in found.items() if trial is not None}
 
     def begin_health(self, addresses: Mapping[str, Sequence[str]]) -> None:
         """Ask all that are here for their health. addresses: of each host, by its name."""
         names = [name for each in self._fleet.hosts if (name := _bare_name(each)) is not None]
-        for visit in self.here.values():
+        for probe in self.here.values():
             others = [
                 address
                 for name, own in addresses.items()
-                if name != visit.host.name
+                if name != probe.host.name
                 for address in own
             ]
-            visit.begin_health(names, others, self._manner)
+            probe.begin_health(names, others, self._profile)
 
     def end_trials(self) -> None:
         """End the ranks that run on all hosts."""
-        list(self._pool.map(Visit.end_trials, self.here.values()))
+        list(self._pool.map(HostProbe.end_trials, self.here.values()))
 
     def close(self) -> None:
-        """End all visits, that of a host that is only arriving too."""
+        """End all probes, that of a host that is only arriving too."""
         self._closed = True
-        list(self._pool.map(Visit.close, self.here.values()))
+        list(self._pool.map(HostProbe.close, self.here.values()))
         self._pool.shutdown(cancel_futures=True)
 
-    def _visit(self, host: Host) -> None:
+    def _probe(self, host: Host) -> None:
         began_s = time.monotonic()
         try:
             client = self._agent(host)
@@ -329,19 +331,19 @@ class Visits:
             self.failures[host.name] = failure_of(host.name, self._fleet.ssh_file, problem)
             self._say(f"{host.name}: {self.failures[host.name].text}")
             return
-        visit = Visit(host, client, time.monotonic() - began_s, is_lent=self._lend is not None)
+        probe = HostProbe(host, client, time.monotonic() - began_s, is_lent=self._lend is not None)
         if self._closed:
-            visit.close()
+            probe.close()
             return
-        visit.begin(self._need, self._manner.how)
-        self.here[host.name] = visit
+        probe.begin(self._need, self._profile.how)
+        self.here[host.name] = probe
 
     def _agent(self, host: Host) -> AgentClient:
         if self._lend is not None:
             return self._lend(host.name)
-        manner = self._manner
+        profile = self._profile
         return connect_host(
-            host, self._fleet.ssh_file, patience_s=manner.patience_s, shared=manner.shared
+            host, self._fleet.ssh_file, patience_s=profile.patience_s, shared=profile.shared
         )
 
 

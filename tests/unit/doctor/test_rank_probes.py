@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import yoked
-from yoked.doctor.trials import program
+from yoked.doctor.rank_probes import program
 
 OURS = re.compile(r"^(?:from|import) (yoked[\w.]*)", re.MULTILINE)
 

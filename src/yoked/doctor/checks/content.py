@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.reading import mapping, part
+from yoked.doctor.checks.query import mapping, part
 from yoked.doctor.repairs.fleet import fleet_flag
 from yoked.doctor.repairs.manual import by_hand
 from yoked.records.examination import Examination, HostSeen

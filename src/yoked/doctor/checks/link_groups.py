@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from yoked.doctor.checks.reading import chosen_address, chosen_interface
+from yoked.doctor.checks.query import chosen_address, chosen_interface
 from yoked.doctor.checks.verdicts import Link, Verdict, reached, verdicts
 from yoked.doctor.repairs.fleet import choose_again
 from yoked.records.examination import Dial, Examination, Fix, HostSeen
