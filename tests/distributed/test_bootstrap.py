@@ -248,6 +248,13 @@ def test_nanochat_finds_one_dtype_and_a_group(attempt: Callable[..., Attempt]) -
     assert first["data"] is None
 
 
+def test_a_program_that_ends_with_a_collective_ends_well(attempt: Callable[..., Attempt]) -> None:
+    """Without a pause, Gloo's thread frees its tensors while Python ends: SIGABRT."""
+    ended = attempt("ends_at_once.py")
+
+    assert ended.status == 0, (ended.log(0, "err"), ended.log(1, "err"))
+
+
 def test_a_failed_rank_ends_though_its_collective_cannot(
     write_job: Write, start: Callable[[Path], list[Any]], tmp_path: Path
 ) -> None:
