@@ -146,7 +146,7 @@ def _end(status: int) -> NoReturn:
 
 
 def _let_gloo_finish() -> None:
-    """Wait while Gloo's threads free the tensors of the last collectives, which takes Python's lock.
+    """Wait while Gloo frees the tensors of the last collectives, which takes Python's lock.
 
     A thread that still wants it when Python ends is ended by Python, here within a destructor that
     may not throw: "terminate called without an active exception", and SIGABRT after a good run.
