@@ -32,7 +32,7 @@ def test_changed_ids_end_the_run_and_the_file_is_named(
     said = ended.stdout + ended.stderr
     assert ended.status == 1, said
     assert f"{rows} on " in said
-    assert "is damaged: its sha256 is not the one in dataset.json" in said
+    assert "dataset.json" in said
     assert "yoked data prepare " in said
     assert "Traceback" not in said
 

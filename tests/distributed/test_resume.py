@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 pytestmark = pytest.mark.distributed
 
@@ -112,18 +113,14 @@ def test_what_cannot_be_gone_on_with_is_said_with_its_reason(
 @pytest.mark.slow
 def test_other_settings_and_a_finished_run_cannot_be_gone_on_with(
     says: Callable[..., tuple[int, str]],
+    snapshot: SnapshotAssertion,
 ) -> None:
     finished = says("--resume")
     fewer = says("--resume", "--num-iterations=5")
     batch = says("--resume-from-step=4", "--total-batch-size=1024")
     dtype = says("--resume-from-step=4", "--dtype=bfloat16")
 
-    assert finished == (2, "the run has taken all its 12 steps already")
-    assert fewer[0] == 2
-    assert "at step 12 already; its steps, 5 now" in fewer[1]
-    assert (batch[0], dtype[0]) == (2, 2)
-    assert "began with 512" in batch[1]
-    assert "computed in float32 so far" in dtype[1]
+    assert (finished, fewer, batch, dtype) == snapshot
 
 
 def test_a_model_is_not_taken_to_the_tokens_of_another_vocabulary(
@@ -138,7 +135,6 @@ def test_a_model_is_not_taken_to_the_tokens_of_another_vocabulary(
     taken = lab.train("taken", *flags, f"--tokenizer={tokenizer}").end()
 
     assert refused.status == 1
-    assert "reads other tokens" in refused.json["error"]["what"]
     assert refused.json["error"]["fix"] == [f"--tokenizer {tokenizer}"]
     assert taken.status == 0, taken.stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def test_four_ranks_share_one_row_a_step_and_three_have_none(lab: Any) -> None:
     ).end()
 
     assert ended.status == 0, ended.stderr
-    assert "a step has 1 row for 4 ranks: 3 ranks have none" in ended.stderr
+    assert {"1 row", "4 ranks", "3 ranks"} <= set(re.findall(r"\d ranks?\b|\d row\b", ended.stderr))
     assert "training: 2 steps of 512 tokens" in ended.stderr
 
 

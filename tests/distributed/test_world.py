@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.doctor.rank_probes import How, RankProbe, WorldNode, run_world
 from yoked.fleet.model import HERE, Host
@@ -71,12 +72,14 @@ def test_an_interface_that_is_not_there_is_told_by_its_rank(
     assert "eth99" in world.said["beta"]
 
 
-def test_an_interpreter_that_ends_by_itself_is_told(agents: dict[str, AgentClient]) -> None:
+def test_an_interpreter_that_ends_by_itself_is_told(
+    agents: dict[str, AgentClient], snapshot: SnapshotAssertion
+) -> None:
     trial = RankProbe(agents["alpha"], "/bin/false", "connect")
 
     told = trial.await_any("ready", "failed", until_s=time.monotonic() + DEADLINE_S)
 
-    assert told == {"failed": "the interpreter ended with status 1"}
+    assert told == snapshot
 
 
 def test_a_rank_that_nobody_waits_for_ends(agents: dict[str, AgentClient]) -> None:

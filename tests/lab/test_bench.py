@@ -147,6 +147,6 @@ def test_a_run_that_fails_is_named_and_the_others_end(lab: Lab, folder: Path) ->
     assert process.returncode == 1, err
     # Whichever of the two is seen first.
     assert re.search(r"1 process on (alpha|beta): run bench-\S+ failed", err), err
-    assert "a smaller --total-batch-size" in err
+    assert "--total-batch-size" in err
     assert ranks(lab) == []
     assert left_behind(lab) == []

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 import yoked
 from yoked.cli.commands import hosts, init
@@ -102,18 +103,21 @@ def test_nothing_listens_when_it_is_over(lab_of_two: Lab) -> None:
     assert left == [True, True]
 
 
-def test_the_interface_that_the_file_names_is_the_only_candidate(lab_of_two: Lab) -> None:
+def test_the_interface_that_the_file_names_is_the_only_candidate(
+    lab_of_two: Lab, snapshot: SnapshotAssertion
+) -> None:
     hosts = [Host(name, interface="tailscale0") for name in NAMES]
 
     with agents(lab_of_two, *NAMES) as clients:
         choices = survey(hosts, clients).choices
-        with pytest.raises(FleetError, match=r"alpha: there is no interface eth7 .* eth0"):
+        with pytest.raises(FleetError) as caught:
             survey([Host("alpha", interface="eth7"), Host("beta")], clients)
+    assert str(caught.value) == snapshot
 
     assert {each.interface for each in choices.values()} == {"tailscale0"}
 
 
-def test_a_firewall_is_named_with_the_pair(lab_of_two: Lab) -> None:
+def test_a_firewall_is_named_with_the_pair(lab_of_two: Lab, snapshot: SnapshotAssertion) -> None:
     beta = lab_of_two.host("beta")
     beta.tool(["nft", "-f", "-"], input=ONLY_SSH)
     try:
@@ -122,9 +126,7 @@ def test_a_firewall_is_named_with_the_pair(lab_of_two: Lab) -> None:
     finally:
         beta.tool(["nft", "delete", "table", "inet", "person"])
 
-    assert "alpha does not reach beta at 192.168.77.2 (eth0)" in caught.value.what
-    assert "firewall on beta" in caught.value.what
-    assert caught.value.fix == ("on beta: sudo ufw allow from 192.168.77.1",)
+    assert str(caught.value) == snapshot
 
 
 def test_init_writes_what_hosts_then_shows(
@@ -142,11 +144,13 @@ def test_init_writes_what_hosts_then_shows(
     assert [host.interface for host in fleet.hosts] == ["eth0", "eth0"]
     assert [each["address"] for each in told["hosts"]] == ["192.168.77.1", "192.168.77.2"]
     assert all(each["goodput_bytes_per_s"] > 0 for each in told["hosts"])
-    assert "2 of 2 hosts are up" in table
+    assert "2 of 2 " in table
     assert "eth0 192.168.77.2" in table
 
 
-def test_init_again_keeps_what_a_person_set(lab_of_two: Lab, tmp_path: Path) -> None:
+def test_init_again_keeps_what_a_person_set(
+    lab_of_two: Lab, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     file = tmp_path / "yoked.toml"
     file.write_text(
         f'[fleet]\nname = "mine"\nssh_config = "{lab_of_two.ssh_config}"\n'
@@ -154,8 +158,9 @@ def test_init_again_keeps_what_a_person_set(lab_of_two: Lab, tmp_path: Path) -> 
     )
     remember(read_fleet(file))
 
-    with pytest.raises(FleetError, match="is there already"):
+    with pytest.raises(FleetError) as caught:
         init.command(fleet=file)
+    assert str(caught.value) == snapshot
     init.command(fleet=file, force=True)
 
     fleet = load_fleet(file)
@@ -175,8 +180,8 @@ def test_hosts_that_cannot_be_reached_are_all_named_and_nothing_is_written(
     with pytest.raises(HostError) as caught:
         init.command("alpha", "nobody", "no-one", fleet=file, ssh_config=lab_of_two.ssh_config)
 
-    assert "Could not resolve hostname nobody" in caught.value.what
-    assert "Could not resolve hostname no-one" in caught.value.what
+    assert " nobody: " in caught.value.what
+    assert " no-one: " in caught.value.what
     assert not file.exists()
 
 
@@ -194,19 +199,22 @@ def test_hosts_shows_why_one_is_down(
 
     said = capsys.readouterr().out
     assert status == 1
-    assert "1 of 2 hosts are up" in said
-    assert "Could not resolve hostname nobody" in said
+    assert "1 of 2 " in said
+    assert " nobody: " in said
 
 
-def test_one_machine_behind_two_names_is_found(lab_of_two: Lab, tmp_path: Path) -> None:
+def test_one_machine_behind_two_names_is_found(
+    lab_of_two: Lab, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     config = tmp_path / "config"
     config.write_text(
         lab_of_two.ssh_config.read_text().replace("Host alpha\n", "Host alpha again\n")
     )
 
-    with pytest.raises(FleetError, match="alpha and again are one machine"):
+    with pytest.raises(FleetError) as caught:
         init.command("alpha", "beta", "again", fleet=tmp_path / "f.toml", ssh_config=config)
 
+    assert str(caught.value) == snapshot
     assert not (tmp_path / "f.toml").exists()
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
+from tests.failures import raises_fault
 
 from yoked.cli.commands import install
 from yoked.errors import HostError
@@ -89,15 +91,17 @@ def attic(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         yield Attic(lab.host("alpha"), agent, [])
 
 
-def test_a_host_without_an_index_gets_an_environment_from_here(attic: Attic) -> None:
-    with pytest.raises(HostError, match="no Python there has torch"):
+def test_a_host_without_an_index_gets_an_environment_from_here(
+    attic: Attic, snapshot: SnapshotAssertion
+) -> None:
+    with raises_fault("torch-missing", host="alpha"):
         check_environment(attic.agent, Host("alpha", python=None), WANTED)
 
     found = attic.install(offline=False)
 
     assert found.state == "made"
     assert found.differences == ()
-    assert any("reaches no index" in line for line in attic.said)
+    assert attic.said == snapshot
     script = "import tinyone, tinytwo; print(tinyone.VERSION, tinytwo.VERSION)"
     assert attic.lab_host.run([found.python, "-c", script]).stdout == "1.0 2.0\n"
     # Its pip and scripts are usable by hand too.
@@ -105,18 +109,20 @@ def test_a_host_without_an_index_gets_an_environment_from_here(attic: Attic) -> 
     assert attic.install(offline=False).state == "present"
 
 
-def test_wheels_are_sent_at_once_where_that_is_asked_for(attic: Attic) -> None:
+def test_wheels_are_sent_at_once_where_that_is_asked_for(
+    attic: Attic, snapshot: SnapshotAssertion
+) -> None:
     found = attic.install(offline=True, wanted=("tinytwo==3.0",))
 
     assert (found.state, found.differences) == ("made", ())
-    assert not any("reaches no index" in line for line in attic.said)
+    assert attic.said == snapshot
 
 
 def test_a_host_whose_disk_is_full_keeps_nothing_half_made(lab: Lab, attic: Attic) -> None:
     envs = f"{Path.home()}/.local/share/yoked/envs"
     faults.apply(lab, "disk-full", ["alpha"])
     try:
-        with pytest.raises(HostError, match=r"alpha: .*(No space left|disk is full)") as problem:
+        with pytest.raises(HostError) as problem:
             attic.install(offline=True, wanted=("tinyone==1.0",))
         left = attic.lab_host.run(["find", envs, "-name", requirements_digest(("tinyone==1.0",))])
     finally:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import LabError, UsageError
 from yoked.lab.host import LabHost
@@ -308,7 +309,7 @@ def test_a_program_that_is_not_there_ends_with_127_and_is_named(two: TwoHosts) -
     done = two.alpha.run(["no-such-program"], check=False)
 
     assert done.returncode == 127
-    assert "no-such-program" in done.stderr or "No such file" in done.stderr
+    assert "no-such-program" in done.stderr
 
 
 def test_a_file_that_is_no_program_ends_with_126(two: TwoHosts) -> None:
@@ -344,19 +345,26 @@ def test_a_program_ends_when_who_started_it_is_killed(two: TwoHosts) -> None:
     assert ["sleep", "1000.5"] not in [process.command for process in two.alpha.processes()]
 
 
-def test_a_program_that_takes_too_long_is_ended_and_named(two: TwoHosts) -> None:
-    with pytest.raises(LabError, match=r"alpha: sleep 1000.75 did not end in 0.2 s"):
+def test_a_program_that_takes_too_long_is_ended_and_named(
+    two: TwoHosts, snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(LabError) as caught:
         two.alpha.run(["sleep", "1000.75"], timeout_s=0.2)
+    assert str(caught.value) == snapshot
 
 
-def test_a_program_that_fails_is_an_error_with_what_it_said(two: TwoHosts) -> None:
-    with pytest.raises(LabError, match="ended with 4: because of this"):
+def test_a_program_that_fails_is_an_error_with_what_it_said(
+    two: TwoHosts, snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(LabError) as caught:
         two.alpha.run(["sh", "-c", "echo because of this >&2; exit 4"])
+    assert str(caught.value) == snapshot
 
 
 def test_a_host_that_is_not_there_is_an_error_with_the_nearest_name(two: TwoHosts) -> None:
-    with pytest.raises(UsageError, match="did you mean alpha"):
+    with pytest.raises(UsageError) as caught:
         two.lab.host("alhpa")
+    assert "alpha" in caught.value.fix[0]
 
 
 def test_another_process_finds_the_lab_by_its_name(two: TwoHosts) -> None:
@@ -372,8 +380,9 @@ def test_another_process_finds_the_lab_by_its_name(two: TwoHosts) -> None:
 
 
 def test_a_second_lab_of_one_name_is_an_error_and_the_first_goes_on(two: TwoHosts) -> None:
-    with pytest.raises(LabError, match=f"the lab {two.lab.name} is up"):
+    with pytest.raises(LabError) as caught:
         Lab.up(load("two-hosts-100mbit"), name=two.lab.name, tethered=True)
+    assert f" {two.lab.name} " in caught.value.what
 
     assert two.alpha.run(["hostname"]).stdout == "alpha\n"
     assert login(two.lab, "alpha", "true").returncode == 0
@@ -381,6 +390,7 @@ def test_a_second_lab_of_one_name_is_an_error_and_the_first_goes_on(two: TwoHost
 
 def test_a_host_that_was_switched_off_keeps_its_files_and_loses_what_was_in_memory(
     two: TwoHosts,
+    snapshot: SnapshotAssertion,
 ) -> None:
     kept, lost = f"{Path.home()}/kept-{secrets.token_hex(4)}", "/tmp/lost"
     two.beta.write_text(kept, "kept\n")
@@ -392,8 +402,9 @@ def test_a_host_that_was_switched_off_keeps_its_files_and_loses_what_was_in_memo
 
         was_alive, processes = two.beta.alive, two.beta.processes()
         other = two.alpha.run(["hostname"]).stdout
-        with pytest.raises(LabError, match="beta is not up"):
+        with pytest.raises(LabError) as caught:
             two.beta.run(["true"])
+        assert str(caught.value) == snapshot
         assert sleeper.wait(DEADLINE_S) == -signal.SIGKILL
 
     two.lab.start_host("beta")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
+from tests.failures import raises_fault
 
 from yoked.cli.commands import data
 from yoked.errors import DataError, HostError, UsageError
@@ -98,8 +101,9 @@ def test_a_push_that_was_cut_off_goes_on(
             if done > ROWS_BYTES / 2:
                 first._process.kill()
 
-    with first, pytest.raises(HostError, match="beta"):
+    with first, pytest.raises(HostError) as caught:
         push_data(first, folder, CutInTheMiddle())
+    assert "beta" in caught.value.what
 
     with connect(lab) as second:
         assert there(second, folder) is None
@@ -108,13 +112,16 @@ def test_a_push_that_was_cut_off_goes_on(
     assert 0 < sent <= ROWS_BYTES / 2
 
 
-def test_rows_that_are_damaged_here_do_not_arrive(beta: AgentClient, tmp_path: Path) -> None:
+def test_rows_that_are_damaged_here_do_not_arrive(
+    beta: AgentClient, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     folder = make_data(tmp_path)
     with (folder / "train.rows").open("r+b") as file:
         file.write(b"damage")
 
-    with pytest.raises(HostError, match=r"beta: .*is damaged where it came from"):
+    with pytest.raises(HostError) as caught:
         push_data(beta, folder)
+    assert re.sub(r"[0-9a-f]{12,}", "DIGEST", str(caught.value)) == snapshot
 
     assert there(beta, folder) is None
 
@@ -128,15 +135,17 @@ def test_a_full_disk_is_told_in_bytes_and_left_as_it_was(lab: Lab, tmp_path: Pat
     faults.apply(lab, "disk-full", ["beta"])
     try:
         with connect(lab) as agent:
-            with pytest.raises(HostError, match=r"beta: .*: the disk is full: 3,\d+,\d+ bytes are"):
+            with raises_fault("disk-full") as rows:
                 push_data(agent, folder)
-            with pytest.raises(HostError, match=r"the disk is full: 1,500,000 bytes are needed"):
+            with raises_fault("disk-full") as files:
                 push_tree(agent, Tree.scan(program))
             after = said(agent, "find", f"{Path.home()}/.cache/yoked")
     finally:
         faults.heal(lab)
 
     assert after == before
+    assert " 1,500,000 bytes " in files.value.what
+    assert "beta" in rows.value.what
 
 
 def test_two_controllers_send_the_same_data_at_once(lab: Lab, tmp_path: Path) -> None:
@@ -172,16 +181,22 @@ def test_compiled_kernels_go_to_hosts_of_the_same_cpu(
     assert "0123456789abcdef" in beta.call("kernels_here")["keys"]
 
 
-def test_what_is_no_prepared_data_is_named(beta: AgentClient, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no prepared data"):
+def test_what_is_no_prepared_data_is_named(
+    beta: AgentClient, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(DataError) as caught:
         push_data(beta, tmp_path)
+    assert str(caught.value) == snapshot
 
 
-def test_a_name_that_hosts_cannot_keep_is_refused(beta: AgentClient, tmp_path: Path) -> None:
+def test_a_name_that_hosts_cannot_keep_is_refused(
+    beta: AgentClient, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     folder = make_data(tmp_path)
 
-    with pytest.raises(UsageError, match="under such a name"):
+    with pytest.raises(UsageError) as caught:
         push_data(beta, folder.rename(tmp_path / "my data"))
+    assert str(caught.value) == snapshot
 
 
 @pytest.mark.slow
