@@ -63,6 +63,17 @@ def test_the_architecture_is_read_in_one_sitting() -> None:
     assert len((REPOSITORY / "ARCHITECTURE.md").read_text().splitlines()) <= 250
 
 
+def test_the_tests_that_the_picture_of_the_house_names_are_there() -> None:
+    _, _, rest = (REPOSITORY / "ARCHITECTURE.md").read_text().partition("must not lose")
+    table, _, _ = rest.partition("\n## ")
+    named = re.findall(r"^\|.*?\| (.*) \|$", table, re.MULTILINE)
+    tests = [name for line in named for name in re.findall(r"`(\w+)`", line)]
+    source = "".join(path.read_text() for path in (REPOSITORY / "tests").rglob("test_*.py"))
+
+    assert len(tests) >= 10
+    assert [name for name in tests if f"def test_{name}(" not in source] == []
+
+
 # They run on no CI, so a name that moved would be missed only by whoever measures next.
 @pytest.mark.parametrize(
     "path",
