@@ -17,6 +17,9 @@ from yoked.remote.transport import kill_way
 _CAME_IN = b"Authenticated to"
 _PIECE_BYTES = 65_536
 _TRY_S = 2
+# A busy host may take seconds to start a program. What its shell prints is not this by chance.
+_PROGRAM_S = 8
+_PRINTED = b"yoked-is-in"
 
 
 def failure_of(host: str, ssh_config: Path | None, problem: YokedError) -> SshFailure:
@@ -28,7 +31,7 @@ def failure_of(host: str, ssh_config: Path | None, problem: YokedError) -> SshFa
     elif isinstance(problem, NoAgentError):
         kind = problem.kind
         text = problem.said or problem.what
-        if kind == "timeout" and not problem.said and comes_in(host, ssh_config):
+        if kind == "timeout" and not problem.said and comes_in_for_nothing(host, ssh_config):
             kind = "shell"
             text = "ssh comes in, but the login shell there does not start a program"
     user = user_of(host, ssh_config) if kind == "shell" else None
@@ -52,29 +55,33 @@ def user_of(host: str, ssh_config: Path | None) -> str | None:
     return next((line[5:] for line in done.stdout.splitlines() if line.startswith("user ")), None)
 
 
-def comes_in(host: str, ssh_config: Path | None) -> bool:
-    """Whether ssh gets as far as the login, on a connection of its own.
+def comes_in_for_nothing(host: str, ssh_config: Path | None) -> bool:
+    """Whether ssh gets as far as the login, and no program starts there: a host may also be slow.
 
-    A shared one may lead to a machine that is gone, and not know it yet.
+    On a connection of its own: a shared one may lead to a machine that is gone, and not know it.
     """
     config = None if ssh_config is None else str(ssh_config)
     program, *rest = ssh_argv(host, config, patience_s=_TRY_S, shared=False)
     try:
         process = subprocess.Popen(
-            [program, "-v", "-N", *rest],
+            [program, "-v", *rest, f"echo {_PRINTED.decode()}"],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
     except OSError:
         return False
+    assert process.stdout is not None
     assert process.stderr is not None
     try:
-        return _says(process.stderr, _CAME_IN, _TRY_S)
+        return _says(process.stderr, _CAME_IN, _TRY_S) and not _says(
+            process.stdout, _PRINTED, _PROGRAM_S
+        )
     finally:
         kill_way(process)
         process.wait()
+        process.stdout.close()
         process.stderr.close()
 
 

@@ -9,7 +9,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.doctor import sshfailure
-from yoked.doctor.sshfailure import comes_in, failure_of
+from yoked.doctor.sshfailure import comes_in_for_nothing, failure_of
 from yoked.errors import HostError, NoPythonError
 from yoked.remote.ssh import NoAgentError, explain_end
 from yoked.remote.transport import start_agent
@@ -85,7 +85,7 @@ def test_a_host_without_python_is_told_from_one_that_is_gone() -> None:
 def test_where_nobody_said_anything_a_try_tells_the_shell_from_the_network(
     monkeypatch: pytest.MonkeyPatch, comes: bool, kind: str
 ) -> None:
-    monkeypatch.setattr(sshfailure, "comes_in", lambda *args: comes)
+    monkeypatch.setattr(sshfailure, "comes_in_for_nothing", lambda *args: comes)
 
     failure = failure_of("attic", None, NoAgentError("no agent answered", kind="timeout"))
 
@@ -111,26 +111,31 @@ def test_an_agent_that_does_not_come_in_time_is_a_timeout_and_leaves_nothing(
         time.sleep(0.01)
 
 
-def fake_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
-    program = folder / "ssh"
-    program.write_text(f"#!/bin/sh\necho '{says}' >&2\nexec sleep 60\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    monkeypatch.setattr(sshfailure, "_TRY_S", 1)
+_IN = 'echo Authenticated to attic "([10.0.0.2]:22)" using publickey. >&2'
 
 
-def test_ssh_comes_in_when_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_ssh(tmp_path, monkeypatch, 'Authenticated to attic ([10.0.0.2]:22) using "publickey".')
-
-    assert comes_in("attic", None)
-
-
-def test_ssh_that_stays_silent_does_not_come_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ssh_does", "nothing_starts"),
+    [
+        (_IN, True),
+        ("echo debug1: Connecting to attic port 22. >&2", False),
+        (f"{_IN}; echo This account is currently not available.", True),
+        # A busy host: its program comes late, and it comes.
+        (f"{_IN}; sleep 0.5; echo yoked-is-in", False),
+    ],
+    ids=["in", "not-in", "nologin", "slow"],
+)
+def test_a_shell_that_starts_nothing_is_told_from_a_host_that_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ssh_does: str, nothing_starts: bool
 ) -> None:
-    fake_ssh(tmp_path, monkeypatch, "debug1: Connecting to attic port 22.")
+    program = tmp_path / "ssh"
+    program.write_text(f"#!/bin/sh\n{ssh_does}\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(sshfailure, "_TRY_S", 1)
+    monkeypatch.setattr(sshfailure, "_PROGRAM_S", 2)
 
-    assert not comes_in("attic", None)
+    assert comes_in_for_nothing("attic", None) is nothing_starts
 
 
 def test_what_the_shell_said_last_is_told_where_ssh_said_nothing(
