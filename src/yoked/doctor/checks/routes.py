@@ -286,7 +286,8 @@ def join(group: Group) -> tuple[Fix, ...]:
 def reverse_path(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "reverse-path"):
         interface = group.interface.partition(":")[0]
-        setting = f"net.ipv4.conf.{interface}.rp_filter"
+        # With slashes: a dot in an interface's name (eth0.100) would part it. Source: sysctl(8).
+        setting = f"net/ipv4/conf/{interface}/rp_filter"
         before = part(group.host, "kernel", "rp_filter") or {}
         yield Match(
             group.host.name,
