@@ -173,7 +173,7 @@ def test_a_rank_that_names_no_tokens_is_named(seen: dict[str, Any]) -> None:
 def test_a_step_without_any_token_is_refused(
     seen: dict[str, Any], snapshot: SnapshotAssertion
 ) -> None:
-    assert seen["no_tokens"] == snapshot
+    assert seen["no_tokens"].splitlines()[0] == snapshot
 
 
 def test_a_rank_that_stays_away_ends_the_wait_at_the_groups_deadline(seen: dict[str, Any]) -> None:

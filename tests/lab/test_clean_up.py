@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -91,19 +92,27 @@ def namespaces_of(pid: str) -> set[str]:
     return found
 
 
-def holders(wanted: set[str]) -> list[str]:
-    """Processes in one of these namespaces, and open files and mounts that keep one."""
+def holders(wanted: set[str], lab_id: str) -> list[str]:
+    """Processes in one of these namespaces, and open files and mounts that keep one.
+
+    Not those of another lab: the kernel gives the number of a namespace that is gone again.
+    """
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         # Processes come and go; the dead wait for the machine's first process to collect them.
         with contextlib.suppress(OSError):
-            if not _is_zombie(folder):
+            if not _is_zombie(folder) and not _is_of_another(folder, lab_id):
                 found += [f"{folder} in {name}" for name in namespaces_of(folder.name) & wanted]
                 for link in (folder / "fd").iterdir():
                     if (target := str(link.readlink())) in wanted:
                         found.append(f"{link} -> {target}")
     mounts = Path("/proc/self/mountinfo").read_text()
     return found + [name for name in wanted if name in mounts]
+
+
+def _is_of_another(folder: Path, lab_id: str) -> bool:
+    named = re.findall(rb"(?<=\0)YOKED_LAB=(\w+)", b"\0" + (folder / "environ").read_bytes())
+    return named not in ([], [lab_id.encode()])
 
 
 def _is_zombie(folder: Path) -> bool:
@@ -166,7 +175,7 @@ def test_down_leaves_nothing_of_a_lab() -> None:
     assert {line.split()[0] for line in there} >= {"process", "folder"}
     assert status == -signal.SIGKILL
     assert left_of(lab.id) == []
-    assert holders(was) == []
+    assert holders(was, lab.id) == []
     assert Path("/proc/self/mountinfo").read_text() == mounts
 
 
@@ -197,7 +206,7 @@ def test_down_by_another_process_leaves_nothing_and_the_person_is_not_waited_for
 
     assert (lab.id, answer) == (lab_id, "beta\n")
     assert left_of(lab_id) == []
-    assert holders(was) == []
+    assert holders(was, lab.id) == []
 
 
 def test_down_of_a_lab_with_a_host_that_is_frozen_or_off_leaves_nothing() -> None:
@@ -219,7 +228,7 @@ def test_a_tethered_lab_ends_with_the_process_that_has_it() -> None:
         owner.kill()
 
     until_nothing_is_left(lab_id)
-    assert holders(was) == []
+    assert holders(was, lab.id) == []
 
 
 def test_down_all_takes_labs_down_that_are_up() -> None:
@@ -281,7 +290,7 @@ def test_a_killed_keeper_takes_all_processes_with_it_and_down_all_the_rest() -> 
     assert [line for line in left_before if line.startswith("process")] == []
     assert gone == ["two-hosts-100mbit"]
     assert left_of(lab.id) == []
-    assert holders(was) == []
+    assert holders(was, lab.id) == []
 
 
 def test_a_killed_first_process_is_the_end_of_the_lab_and_the_keeper_clears_up() -> None:
@@ -291,7 +300,7 @@ def test_a_killed_first_process_is_the_end_of_the_lab_and_the_keeper_clears_up()
     lab.init.kill()
 
     until_nothing_is_left(lab.id)
-    assert holders(was) == []
+    assert holders(was, lab.id) == []
     lab.down()
 
 
