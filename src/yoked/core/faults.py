@@ -131,7 +131,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "fleet-unwritable": Fault(
         FleetError,
-        "{path} cannot be written: {reason}",
+        "the fleet's file {path} cannot be written: {reason}",
         ("name another with --fleet FILE",),
     ),
     "folder-foreign": Fault(
@@ -166,12 +166,10 @@ FAULTS: Mapping[str, Fault] = {
     "interface-gone": Fault(
         FleetError,
         "{host}: there is no interface {interface} that is up; there are: {there}",
-        ("mend `interface` of {host} in the fleet's file, or remove it",),
-    ),
-    "interface-lost": Fault(
-        HostError,
-        "{host}: there is no interface {interface} that is up; there are: {there}",
-        ("yoked init --force with all hosts finds out anew which they can use",),
+        (
+            "mend `interface` of {host} in the fleet's file, or remove it",
+            "yoked init --force with all hosts finds out anew which they can use",
+        ),
     ),
     "link-dead": Fault(
         HostError,

@@ -160,7 +160,7 @@ def _address_today(host: Host, client: AgentClient) -> tuple[str, str]:
     named = next((each for each in interfaces if each["name"] == host.interface), None)
     if named is None:
         there = ", ".join(each["name"] for each in interfaces) or "none"
-        raise fault("interface-lost", host=host.name, interface=host.interface, there=there)
+        raise fault("interface-gone", host=host.name, interface=host.interface, there=there)
     address = named["gloo_address"]
     if address is None:
         raise fault("no-address", host=host.name, interface=host.interface)

@@ -65,3 +65,9 @@ def test_a_told_parameter_is_no_place_in_a_sentence() -> None:
 
     assert error is not None
     assert "{0.__class__}" in error.what
+
+
+def test_no_two_codes_say_the_same() -> None:
+    said = [each.what for each in FAULTS.values()]
+
+    assert sorted(said) == sorted(set(said))

@@ -137,7 +137,7 @@ def test_no_address_of_a_hosts_choosing_reaches_a_launch(host: Say) -> None:
         for name in ("attic", "beta")
     }  # fmt: skip
 
-    with raises_fault("interface-lost", interface="eth0"):
+    with raises_fault("interface-gone", interface="eth0"):
         plan_nodes(Fleet("home", hosts, None), clients, None, dict)  # type: ignore[arg-type]
 
 
