@@ -13,6 +13,10 @@
   end.json          the supervisor's: exit status or signal; nothing of the job runs any more
   logs/, errors/    what the ranks wrote
   work/             a copy of the program's folder
+
+exit.json and end.json are two, as their writers know different things. The host program alone knows
+what its attempts came to, and is killed without a word by an OOM killer; the supervisor alone sees
+its exit status, and that the last process of the job is gone. `JobFolder.state` reads both.
 """
 
 from __future__ import annotations
