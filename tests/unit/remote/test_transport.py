@@ -284,6 +284,21 @@ def test_an_old_ssh_gets_no_option_that_it_does_not_know(
     assert ("RemoteCommand=none" in argv) == gets_it
 
 
+def test_an_ssh_that_is_slow_to_tell_its_version_is_not_taken_for_an_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def slow(*args: object, **kwargs: object) -> None:
+        raise subprocess.TimeoutExpired("ssh", 5)
+
+    monkeypatch.setattr("yoked.remote.ssh.subprocess.run", slow)
+    _knows_remote_command.cache_clear()
+
+    argv = ssh_argv("attic", None)
+    _knows_remote_command.cache_clear()
+
+    assert "RemoteCommand=none" in argv
+
+
 def test_hosts_of_one_name_in_two_configurations_do_not_share_a_connection() -> None:
     paths = {
         next(word for word in ssh_argv("alpha", config) if word.startswith("ControlPath="))
