@@ -25,6 +25,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from yoked.core.fs import write_json
 from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab import cgroups, syscalls
@@ -48,7 +49,7 @@ def main() -> None:
     folder = Path(config["folder"])
     _log_to(folder / "keeper.log")
     known = {**ProcessId.of(os.getpid()).to_json(), "id": config["id"]}
-    _write(folder / "keeper.json", known)
+    write_json(folder / "keeper.json", known)
     stopping, stop = os.pipe()
     signal.signal(signal.SIGTERM, lambda *_: os.write(stop, b"."))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -56,7 +57,7 @@ def main() -> None:
     try:
         init, made = _start_first_process(config["user"])
         # For whoever clears up after both of us were killed.
-        _write(folder / "keeper.json", {**known, "init": ProcessId.of(init).to_json()})
+        write_json(folder / "keeper.json", {**known, "init": ProcessId.of(init).to_json()})
         # Before its namespaces are made, its network is still the machine's.
         word = os.read(made, _WORD_BYTES)
         _tell({"init": init} if word == _MADE else {"error": word.decode(errors="replace")})
@@ -121,13 +122,6 @@ def _read_line(fd: int) -> bytes:
             sys.exit(1)
         line += piece
     return line
-
-
-def _write(path: Path, data: dict[str, Any]) -> None:
-    """Whole or not at all, as a reader sees it."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(data))
-    new.replace(path)
 
 
 def remove_folder(folder: Path) -> bool:

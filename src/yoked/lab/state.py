@@ -11,6 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from yoked.core.fs import write_json
 from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab import cgroups
@@ -105,9 +106,7 @@ class LabState:
             "topology": to_json(self.topology),
             "hosts": {name: self._entry(name) for name in self.hosts},
         }
-        new = self.folder / "lab.json.new"
-        new.write_text(json.dumps(data, indent=1), encoding="utf-8")
-        new.replace(self.folder / "lab.json")
+        write_json(self.folder / "lab.json", data)
 
     def as_host(
         self, name: str, process: ProcessId, cpus: tuple[int, ...], group: HostGroup | None

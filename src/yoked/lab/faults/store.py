@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from yoked.core.fs import write_json
 from yoked.lab.faults.base import ActiveFault
 
 _LOCK_TIMEOUT_S = 10.0
@@ -64,13 +64,7 @@ class Store:
             book = self.read()
             yield book
             faults = [dataclasses.asdict(fault) for fault in book.faults]
-            text = json.dumps({"last_number": book.last_number, "faults": faults}, indent=1)
-            beside = self._path.with_suffix(".new")
-            with beside.open("w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self._path)
+            write_json(self._path, {"last_number": book.last_number, "faults": faults})
 
 
 def _fault(data: dict[str, Any]) -> ActiveFault:
