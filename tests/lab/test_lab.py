@@ -49,7 +49,7 @@ from yoked.lab.topology_load import load
 try:
     lab = Lab.up(load(sys.argv[2]), name=sys.argv[1], tethered=True)
 except LabError as problem:
-    print(problem.what, flush=True)
+    print(problem.fix[-1], flush=True)
     sys.exit(1)
 with lab:
     print("up", *[host.run(["hostname"]).stdout.strip() for host in lab.hosts.values()], flush=True)
@@ -451,7 +451,7 @@ def test_of_two_processes_that_want_one_name_one_has_it() -> None:
         for process in (first, second):
             process.communicate(timeout=DEADLINE_S)
 
-    assert sorted(said) == [f"the lab {name} is up", "up alpha beta"]
+    assert sorted(said) == ["up alpha beta", f"yoked lab down {name}"]
     assert sorted([first.returncode, second.returncode]) == [0, 1]
 
 
