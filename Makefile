@@ -23,10 +23,11 @@ setup:
 demo: setup
 	@bash scripts/demo.sh
 
-# Tests that start ranks or labs have all cores to themselves.
+# Tests of ranks wait for each other more than they compute, those of labs for ssh: two at a time.
 test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto --maxprocesses=4 --dist=loadfile tests/unit
-	$(BIN)/python -m pytest -m "not slow and not gpu" tests/distributed tests/lab
+	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist=loadfile tests/distributed
+	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist=loadfile tests/lab
 
 test-all: setup
 	$(BIN)/python -m pytest
@@ -51,7 +52,8 @@ docs: setup
 
 golden: setup
 	$(BIN)/python -m tests.unit.doctor.test_golden
-	$(BIN)/python -m pytest -m "not slow and not gpu" --snapshot-update -n auto --maxprocesses=4 --dist=loadfile tests/unit
+	$(BIN)/python -m pytest -m "not gpu" --snapshot-update -n auto --maxprocesses=4 --dist=loadfile tests/unit
+	$(BIN)/python -m pytest -m "not gpu" --snapshot-update $$(grep -rl "== snapshot" tests/distributed tests/lab)
 
 size:
 	@python3 scripts/size.py

@@ -23,7 +23,7 @@ import pytest
 from yoked.channel.credentials import make_credentials
 from yoked.channel.names import SECRET
 from yoked.core.schema import decode
-from yoked.launch.bootstrap.verdict import HostExit
+from yoked.launch.bootstrap.outcome import RunOutcome
 
 pytestmark = [
     pytest.mark.distributed,
@@ -107,12 +107,12 @@ class Pair:
     def folder(self, node: int) -> Path:
         return self.root / str(HOSTS[node]["host"])
 
-    def exit(self, node: int) -> HostExit:
+    def exit(self, node: int) -> RunOutcome:
         """Wait for a host program, which has left no process behind."""
         status = self.programs[node].wait(DEADLINE_S)
-        path = self.folder(node) / "exit.json"
+        path = self.folder(node) / "outcome.json"
         assert path.exists(), self.printed(node)
-        outcome = decode(HostExit, json.loads(path.read_text()))
+        outcome = decode(RunOutcome, json.loads(path.read_text()))
         assert status == outcome.exit_code
         return outcome
 
@@ -153,7 +153,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         program.wait()
 
 
-def failure(outcome: HostExit) -> dict[str, Any]:
+def failure(outcome: RunOutcome) -> dict[str, Any]:
     assert outcome.failure is not None
     return {"host": outcome.failure.host, "rank": outcome.failure.rank}
 

@@ -17,7 +17,7 @@ from yoked.channel.frames import WORD, FrameError, encode_bytes, encode_word
 from yoked.channel.peer import Peer
 from yoked.core.schema import decode
 from yoked.launch.bootstrap.notice import Notice
-from yoked.launch.bootstrap.verdict import Decision, Failure
+from yoked.launch.bootstrap.outcome import Decision, Failure
 
 FAILURE = Failure(
     "attic", 1, "no memory", 1.7e9, rank=2, pid=7, signal="SIGKILL", kind="HOST_LOST",

@@ -228,7 +228,7 @@ def test_a_tethered_lab_ends_with_the_process_that_has_it() -> None:
         owner.kill()
 
     until_nothing_is_left(lab_id)
-    assert holders(was, lab.id) == []
+    assert holders(was, lab_id) == []
 
 
 def test_down_all_takes_labs_down_that_are_up() -> None:

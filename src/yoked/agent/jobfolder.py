@@ -9,12 +9,12 @@
   heartbeat.json    once a second: time, CPU seconds, resident bytes, processes
   stop.json         what `job_stop` was asked for
   refused.json      node 0's: connections that were not the run's, and words that were no notices
-  exit.json         the host program's last act
+  outcome.json      the host program's last act: how the run went, as all hosts agreed
   end.json          the supervisor's: exit status or signal; nothing of the job runs any more
   logs/, errors/    what the ranks wrote
   work/             a copy of the program's folder
 
-exit.json and end.json are two, as their writers know different things. The host program alone knows
+outcome.json and end.json are two, as their writers know different things. The host program alone knows
 what its attempts came to, and is killed without a word by an OOM killer; the supervisor alone sees
 its exit status, and that the last process of the job is gone. `JobFolder.state` reads both.
 """
@@ -123,7 +123,7 @@ class JobFolder(NamedTuple):
         program = self.host_program
         if supervised or (program is not None and program.alive):
             return "running"
-        return str(self.read("exit.json").get("status", "lost"))
+        return str(self.read("outcome.json").get("status", "lost"))
 
     @property
     def _in_the_making(self) -> bool:
@@ -134,7 +134,7 @@ class JobFolder(NamedTuple):
             return False
 
     def _end_state(self, ended: dict[str, Any]) -> str:
-        outcome = self.read("exit.json")
+        outcome = self.read("outcome.json")
         if outcome:
             return str(outcome["status"])
         if self.read("stop.json"):
@@ -143,8 +143,8 @@ class JobFolder(NamedTuple):
         return "lost" if unseen else "failed"
 
     def failure(self) -> dict[str, Any] | None:
-        """The first cause of a failure, as exit.json has it, or as the end of the program shows."""
-        attempts = self.read("exit.json").get("attempts") or [{}]
+        """The first cause of a failure: of outcome.json, or as the end of the program shows."""
+        attempts = self.read("outcome.json").get("attempts") or [{}]
         failure: dict[str, Any] | None = attempts[-1].get("failure")
         if failure is not None or self.state not in ("failed", "lost"):
             return failure

@@ -29,7 +29,7 @@ def describe(job: JobFolder, *, sizes: bool = False) -> dict[str, Any]:
     keep_supervised(job)
     spec, ended = job.read("job.json"), job.read("end.json")
     nodes, node = spec.get("nodes", []), spec.get("node_rank", 0)
-    outcome, record = job.read("exit.json"), job.read("supervisor.json")
+    outcome, record = job.read("outcome.json"), job.read("supervisor.json")
     state = job.state
     return {
         "run": job.run,

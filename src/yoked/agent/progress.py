@@ -18,7 +18,7 @@ _TAIL_BYTES = 65_536
 
 def last_attempt(job: JobFolder) -> int:
     """The number of the attempt that runs, or was the last; the first is 0."""
-    attempts = job.read("exit.json").get("attempts")
+    attempts = job.read("outcome.json").get("attempts")
     if attempts:
         return int(attempts[-1]["attempt"])
     try:

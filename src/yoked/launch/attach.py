@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from yoked.errors import HostError, JobError, YokedError
-from yoked.launch.bootstrap.verdict import EXIT_CODES
+from yoked.launch.bootstrap.outcome import EXIT_CODES
 from yoked.launch.following import HostLog, Reconnect
 from yoked.launch.registry import Record, ask_state, joined
 from yoked.paths import LIVE_NAME

@@ -23,7 +23,7 @@ from typing import Any
 from yoked.launch.attach import JobEnd, View
 from yoked.launch.bootstrap.host import HostProgram, Signals
 from yoked.launch.bootstrap.job import Job, read_job
-from yoked.launch.bootstrap.verdict import HostExit
+from yoked.launch.bootstrap.outcome import RunOutcome
 from yoked.launch.here import LocalRun, explain
 from yoked.launch.registry import Record
 from yoked.launch.start import installed_package
@@ -120,7 +120,7 @@ def _show(job: Job, view: View, over: threading.Event) -> None:
             return
 
 
-def _record(job: Job, outcome: HostExit) -> Record:
+def _record(job: Job, outcome: RunOutcome) -> Record:
     told = {
         "state": outcome.status,
         "node_rank": 0,

@@ -28,12 +28,12 @@ for number in range(lines):
     err.write(b"err %d\\n" % number)
     time.sleep(pause_s)
 """
-# Ends as it was told to by exit.json when it is interrupted.
+# Ends as it was told to by outcome.json when it is interrupted.
 PATIENT = """
 import json, os, signal, time
 def stop(number, frame):
     outcome = {"status": "interrupted", "exit_code": 130, "attempts": []}
-    with open(os.environ["YOKED_JOB_FOLDER"] + "/exit.json", "w") as file:
+    with open(os.environ["YOKED_JOB_FOLDER"] + "/outcome.json", "w") as file:
         json.dump(outcome, file)
     os._exit(130)
 signal.signal(signal.SIGINT, stop)

@@ -81,7 +81,7 @@ def test_a_job_is_prepared_then_runs_then_ends_with_its_status(
 def test_the_verdict_of_the_host_program_is_the_state(agent: AgentClient, root: Path) -> None:
     verdict = {"status": "finished", "exit_code": 0, "attempts": [{"attempt": 2}]}
     program = (
-        "import os; open(os.environ['YOKED_JOB_FOLDER'] + '/exit.json', 'w')"
+        "import os; open(os.environ['YOKED_JOB_FOLDER'] + '/outcome.json', 'w')"
         f".write({json.dumps(json.dumps(verdict))})"
     )
 

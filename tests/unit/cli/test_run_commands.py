@@ -44,7 +44,7 @@ for rank in 0, 1:
 failure = {"host": "attic", "node": 0, "rank": 1, "what": "killed by SIGKILL", "time_s": 1.0,
            "last_lines": ["bye from 1"], "fix": ["look at dmesg"]}
 exit = {"status": "failed", "exit_code": 1, "attempts": [{"attempt": 0, "failure": failure}]}
-json.dump(exit, open(f"{folder}/exit.json", "w"))
+json.dump(exit, open(f"{folder}/outcome.json", "w"))
 """
 # Fills the clipboard, clears the screen, sets the title, and ends in the middle of a sequence.
 HOSTILE = "\x1b]52;c;cm0gLXJm\x07\x1b[2J\x9b1A\x1b]0;title\x1b\\\\"
@@ -56,7 +56,7 @@ with open(folder + "/logs/0.0.out", "w") as file:
 failure = {{"host": "attic", "node": 0, "rank": 0, "what": "{HOSTILE}killed", "time_s": 1.0,
             "last_lines": ["{HOSTILE}bye"], "fix": ["{HOSTILE}look"]}}
 exit = {{"status": "failed", "exit_code": 1, "attempts": [{{"attempt": 0, "failure": failure}}]}}
-json.dump(exit, open(folder + "/exit.json", "w"))
+json.dump(exit, open(folder + "/outcome.json", "w"))
 """
 ACTS_ON_THE_TERMINAL = re.compile(r"\x1b(?!\[[0-9;]*m|\[K)|[\x00-\x08\x0b\x0c\x0e-\x1a\x7f-\x9f]")
 

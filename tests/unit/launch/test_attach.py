@@ -35,7 +35,7 @@ from yoked.remote.transport import LocalTransport
 
 LINES = 300
 VERDICT = json.dumps({"status": "finished", "exit_code": 0, "attempts": []})
-COUNTS_AND_FINISHES = COUNTER + f"\nopen(folder + '/exit.json', 'w').write({VERDICT!r})\n"
+COUNTS_AND_FINISHES = COUNTER + f"\nopen(folder + '/outcome.json', 'w').write({VERDICT!r})\n"
 STUBBORN = (
     "import signal; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN);" + SLEEPER
 )

@@ -16,13 +16,13 @@ from typing import Any
 from yoked.errors import HostError
 from yoked.launch.bootstrap.job import Job
 from yoked.launch.bootstrap.notice import CONNECT_S, SILENCE_S, Notice
-from yoked.launch.bootstrap.verdict import (
+from yoked.launch.bootstrap.outcome import (
     HOST_LOST,
     STERNEST_FIRST,
     Attempt,
     Decision,
     Failure,
-    HostExit,
+    RunOutcome,
     Stop,
     first_cause,
     obeyed,
@@ -116,7 +116,7 @@ class EndGeneration:
 class Finish:
     """The run is over on this host. Nothing follows."""
 
-    outcome: HostExit
+    outcome: RunOutcome
 
 
 Event = Joined | CutOff | Beat | Left | RankFailed | RanksOver | StopAsked
@@ -161,7 +161,7 @@ class Coordinator:
         self._asked_s: float | None = None
         self._generation = _Generation(0, now_s)
         self._attempts: list[Attempt] = []
-        self._outcome: HostExit | None = None
+        self._outcome: RunOutcome | None = None
         self._step = self._gather
         self.notice = Notice()
 
@@ -258,7 +258,7 @@ class Coordinator:
             self._generation = _Generation(one.number + 1, self._now_s)
             self._step = self._gather
         else:
-            self._outcome = HostExit(decision.status, tuple(self._attempts))
+            self._outcome = RunOutcome(decision.status, tuple(self._attempts))
             self._say(leaving=True)
             self._step = self._take_leave
         return [EndGeneration(decision)]

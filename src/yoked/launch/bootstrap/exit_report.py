@@ -16,7 +16,7 @@ from typing import Any
 from yoked.channel.names import LOOPBACK
 from yoked.core.fs import read_tail
 from yoked.launch.bootstrap.job import Job
-from yoked.launch.bootstrap.verdict import NOT_MET, Failure
+from yoked.launch.bootstrap.outcome import NOT_MET, Failure
 
 # From SIGTERM to SIGKILL.
 GRACE_S = 3.0

@@ -4,7 +4,7 @@
 
 Does what its `Coordinator` decides: starts this host's ranks, generation by generation, ends them,
 and tells the other hosts. Nobody else is needed for that: the person's machine may be gone. The
-last act is exit.json in the job folder, a `HostExit`.
+last act is outcome.json in the job folder, a `RunOutcome`.
 
 SIGINT asks the ranks of all hosts to save and stop, a second one or SIGTERM ends them.
 """
@@ -38,14 +38,14 @@ from yoked.launch.bootstrap.coordinator import (
     StopAsked,
 )
 from yoked.launch.bootstrap.job import Job, read_job
+from yoked.launch.bootstrap.outcome import Attempt, Decision, Failure, RunOutcome
 from yoked.launch.bootstrap.spawn import LocalRanks
-from yoked.launch.bootstrap.verdict import Attempt, Decision, Failure, HostExit
 from yoked.streams import outlive_full_disk
 
 if TYPE_CHECKING:
     from yoked.launch.bootstrap.control import Control
 
-EXIT_NAME = "exit.json"
+OUTCOME_NAME = "outcome.json"
 _POLL_S = 0.2
 
 
@@ -88,9 +88,9 @@ class HostProgram:
 
         self._control = Control(job, self._events.put)
 
-    def run(self) -> HostExit:
+    def run(self) -> RunOutcome:
         """All generations; returns when this host has no rank left and the others know."""
-        outcome: HostExit | None = None
+        outcome: RunOutcome | None = None
         while outcome is None:
             for command in self._coordinator.on(self._next_event(), self._now_s()):
                 if isinstance(command, Finish):
@@ -168,7 +168,7 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _bug(job: Job, problem: Exception) -> HostExit:
+def _bug(job: Job, problem: Exception) -> RunOutcome:
     """The exit of a host program that ended otherwise than it should."""
     now_s = time.time()
     failure = Failure(
@@ -180,12 +180,12 @@ def _bug(job: Job, problem: Exception) -> HostExit:
         traceback="".join(traceback.format_exception(problem)),
         time_s=now_s,
     )
-    return HostExit("failed", (Attempt(0, now_s, now_s, failure),))
+    return RunOutcome("failed", (Attempt(0, now_s, now_s, failure),))
 
 
-def write_exit(job: Job, outcome: HostExit) -> None:
-    """Write exit.json such that a reader sees all of it or nothing."""
-    write_bytes(job.folder / EXIT_NAME, json.dumps(outcome.to_dict()).encode(), durable=False)
+def write_exit(job: Job, outcome: RunOutcome) -> None:
+    """Write outcome.json such that a reader sees all of it or nothing."""
+    write_bytes(job.folder / OUTCOME_NAME, json.dumps(outcome.to_dict()).encode(), durable=False)
 
 
 def main(argv: list[str]) -> int:
@@ -198,7 +198,7 @@ def main(argv: list[str]) -> int:
         return problem.exit_status
     try:
         outcome = HostProgram(job, signals).run()
-    except Exception as problem:  # noqa: BLE001 - the person reads exit.json, not this process
+    except Exception as problem:  # noqa: BLE001 - the person reads outcome.json, not this process
         outcome = _bug(job, problem)
         traceback.print_exception(problem)
     write_exit(job, outcome)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from yoked.launch.bootstrap.verdict import (
+from yoked.launch.bootstrap.outcome import (
     Decision,
     Failure,
     Stop,

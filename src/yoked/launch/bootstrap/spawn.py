@@ -30,8 +30,8 @@ from yoked.launch.bootstrap.exit_report import (
     store_failure,
 )
 from yoked.launch.bootstrap.job import Job
+from yoked.launch.bootstrap.outcome import Failure
 from yoked.launch.bootstrap.rank import ATTEMPT, HOST_PID
-from yoked.launch.bootstrap.verdict import Failure
 
 # Read by yoked.train.setup.
 MEETING_FILE = "YOKED_MEETING_FILE"

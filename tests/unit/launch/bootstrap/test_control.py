@@ -30,7 +30,7 @@ from yoked.launch.bootstrap.control import REFUSED_NAME, Control
 from yoked.launch.bootstrap.coordinator import Beat, CutOff, Event, Joined, Left
 from yoked.launch.bootstrap.job import Job, Node, Program
 from yoked.launch.bootstrap.notice import Notice
-from yoked.launch.bootstrap.verdict import Decision, Failure
+from yoked.launch.bootstrap.outcome import Decision, Failure
 
 DEADLINE_S = 20.0
 

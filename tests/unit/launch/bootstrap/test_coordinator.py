@@ -36,7 +36,7 @@ from yoked.launch.bootstrap.coordinator import (
 )
 from yoked.launch.bootstrap.job import Job, Node, Program
 from yoked.launch.bootstrap.notice import CONNECT_S, SILENCE_S, Notice
-from yoked.launch.bootstrap.verdict import HOST_LOST, Decision, Failure, HostExit
+from yoked.launch.bootstrap.outcome import HOST_LOST, Decision, Failure, RunOutcome
 
 NAMES = ("alpha", "beta", "gamma")
 GLOO = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"
@@ -121,7 +121,7 @@ def test_ranks_start_once_all_hosts_have_come_and_end_well_on_all() -> None:
     host.on(Beat(1, reported()), Beat(2, reported()))
     assert host.on(RanksOver(0, ())) == [EndGeneration(Decision(0, "finished", None, False))]
     assert host.on(Beat(1, reported(leaving=True)), Left(2)) == [
-        Finish(HostExit("finished", host.commands[-1].outcome.attempts))
+        Finish(RunOutcome("finished", host.commands[-1].outcome.attempts))
     ]
 
 
@@ -416,7 +416,7 @@ class Place:
     heard: set[int] = field(default_factory=set)
     said: Notice = field(default_factory=Notice)
     inbox: dict[int, list[Event]] = field(default_factory=dict)
-    finished: HostExit | None = None
+    finished: RunOutcome | None = None
 
 
 class Run:

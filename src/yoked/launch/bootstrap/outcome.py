@@ -2,7 +2,7 @@
 
 When a rank dies its peers fail too, often sooner than the word of the first death arrives. What
 is the cause and what is only its echo is decided here, from what all hosts report. Standard
-library only: whoever reads exit.json needs no torch.
+library only: whoever reads outcome.json needs no torch.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class HostExit:
-    """exit.json: how the host program ended; the same verdict on all hosts that could talk."""
+class RunOutcome:
+    """outcome.json: how the host program ended; the same verdict on all hosts that could talk."""
 
     status: Status
     attempts: tuple[Attempt, ...]
@@ -128,7 +128,7 @@ class HostExit:
         return self.attempts[-1].failure if self.attempts else None
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of exit.json: status, exit_code, attempts."""
+        """The content of outcome.json: status, exit_code, attempts."""
         return {**asdict(self), "exit_code": self.exit_code}
 
 

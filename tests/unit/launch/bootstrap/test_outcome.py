@@ -11,12 +11,12 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.core.schema import decode
-from yoked.launch.bootstrap.verdict import (
+from yoked.launch.bootstrap.outcome import (
     HOST_LOST,
     Attempt,
     Decision,
     Failure,
-    HostExit,
+    RunOutcome,
     first_cause,
 )
 
@@ -76,13 +76,13 @@ def test_lines_of_a_peer_do_not_hide_an_exception_of_another_kind() -> None:
 
 def test_the_records_survive_json() -> None:
     full = failure(1, kind="DataError", fix=("do this",), last_lines=("a", "b"), exit_code=1)
-    outcome = HostExit("failed", (Attempt(0, 1.0, 2.0, full), Attempt(1, 3.0, 4.0, None)))
+    outcome = RunOutcome("failed", (Attempt(0, 1.0, 2.0, full), Attempt(1, 3.0, 4.0, None)))
     decision = Decision(0, "failed", full, again=True)
 
     content = json.loads(json.dumps(outcome.to_dict()))
 
     assert content["exit_code"] == 1
-    assert decode(HostExit, content) == outcome
+    assert decode(RunOutcome, content) == outcome
     assert decode(Decision, json.loads(json.dumps(asdict(decision)))) == decision
 
 
