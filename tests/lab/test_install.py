@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
 
 from yoked.cli.commands import install
@@ -91,9 +90,7 @@ def attic(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         yield Attic(lab.host("alpha"), agent, [])
 
 
-def test_a_host_without_an_index_gets_an_environment_from_here(
-    attic: Attic, snapshot: SnapshotAssertion
-) -> None:
+def test_a_host_without_an_index_gets_an_environment_from_here(attic: Attic) -> None:
     with raises_fault("torch-missing", host="alpha"):
         check_environment(attic.agent, Host("alpha", python=None), WANTED)
 
@@ -101,7 +98,7 @@ def test_a_host_without_an_index_gets_an_environment_from_here(
 
     assert found.state == "made"
     assert found.differences == ()
-    assert attic.said == snapshot
+    assert any(" index" in line for line in attic.said)
     script = "import tinyone, tinytwo; print(tinyone.VERSION, tinytwo.VERSION)"
     assert attic.lab_host.run([found.python, "-c", script]).stdout == "1.0 2.0\n"
     # Its pip and scripts are usable by hand too.
@@ -109,13 +106,11 @@ def test_a_host_without_an_index_gets_an_environment_from_here(
     assert attic.install(offline=False).state == "present"
 
 
-def test_wheels_are_sent_at_once_where_that_is_asked_for(
-    attic: Attic, snapshot: SnapshotAssertion
-) -> None:
+def test_wheels_are_sent_at_once_where_that_is_asked_for(attic: Attic) -> None:
     found = attic.install(offline=True, wanted=("tinytwo==3.0",))
 
     assert (found.state, found.differences) == ("made", ())
-    assert attic.said == snapshot
+    assert not any(" index" in line for line in attic.said)
 
 
 def test_a_host_whose_disk_is_full_keeps_nothing_half_made(lab: Lab, attic: Attic) -> None:

@@ -4,7 +4,7 @@ A part that cannot be told is null, and `untold` has why; none holds up another.
 
     names         {hostname, own: {addresses, error, took_s}, others: {name: the same}, reverse:
                   {address: {error, took_s}}}
-    ways          {address: {source, interface, error, neighbour, mac}}
+    routes        {address: {source, interface, error, neighbour, mac}}
     gateway       {address, interface, neighbour} or null
     environment   {NAME: value}
     firewall      {kind, active, rules, zone, tools}

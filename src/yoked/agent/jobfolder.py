@@ -14,8 +14,8 @@
   logs/, errors/    what the ranks wrote
   work/             a copy of the program's folder
 
-outcome.json and end.json are two, as their writers know different things. The host program alone knows
-what its attempts came to, and is killed without a word by an OOM killer; the supervisor alone sees
+outcome.json and end.json are two, as their writers know different things. The host program alone
+knows what its attempts came to, and may be killed without a word; the supervisor alone sees
 its exit status, and that the last process of the job is gone. `JobFolder.state` reads both.
 """
 

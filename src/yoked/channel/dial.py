@@ -8,7 +8,7 @@ import socket
 import ssl
 import time
 
-from yoked.channel.hub import keep_alive
+from yoked.channel.hub import send_at_once
 from yoked.channel.names import LOOPBACK
 from yoked.channel.peer import Peer
 
@@ -77,7 +77,7 @@ async def _knock(loop: asyncio.AbstractEventLoop, address: str, port: int) -> so
     plain = socket.socket(family, socket.SOCK_STREAM)
     try:
         plain.setblocking(False)
-        keep_alive(plain)
+        send_at_once(plain)
         await loop.sock_connect(plain, target)
     except BaseException:
         plain.close()

@@ -137,7 +137,7 @@ class Hub:
             ssl_handshake_timeout=HANDSHAKE_S,
         )
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-        keep_alive(connection)
+        send_at_once(connection)
         node = peer_node(writer.get_extra_info("ssl_object"), self._launch_id)
         if node is None or not 0 < node < self._nodes:
             transport.abort()
@@ -151,7 +151,7 @@ class Hub:
         self.last_refusal = f"{address}: {why}"
 
 
-def keep_alive(connection: socket.socket) -> None:
+def send_at_once(connection: socket.socket) -> None:
     """Send small frames at once."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

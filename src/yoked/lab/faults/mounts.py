@@ -38,15 +38,15 @@ pid, user_namespace, acts = json.loads(sys.argv[2])
 syscalls.enter_namespaces(
     syscalls.open_namespaces(pid, ["mnt"], user_namespace=user_namespace)
 )
-for context, *words in acts:
-    if context == "mkdir":
+for act, *words in acts:
+    if act == "mkdir":
         os.makedirs(words[0], exist_ok=True)
         continue
-    if context == "write":
+    if act == "write":
         open(words[0], "w").write(words[1])
         continue
     try:
-        getattr(syscalls, context)(*words)
+        getattr(syscalls, act)(*words)
     except OSError as problem:
         if act != "unmount":
             sys.exit(problem.strerror)
