@@ -63,6 +63,17 @@ def test_the_architecture_is_read_in_one_sitting() -> None:
     assert len((REPOSITORY / "ARCHITECTURE.md").read_text().splitlines()) <= 250
 
 
+def test_where_architecture_sends_a_reader_is_what_it_says() -> None:
+    _, _, rest = (REPOSITORY / "ARCHITECTURE.md").read_text().partition("## Where to go")
+    table, _, _ = rest.partition("\n## ")
+    places = re.findall(r"\b([\w/]+\.py):(\w+)", table)
+
+    assert len(places) >= 15
+    for path, name in places:
+        source = (REPOSITORY / "src/yoked" / path).read_text()
+        assert re.search(rf"(?m)^(def {name}\(|class {name}\b|{name}\b.*=)", source), (path, name)
+
+
 def test_the_tests_that_the_picture_of_the_house_names_are_there() -> None:
     _, _, rest = (REPOSITORY / "ARCHITECTURE.md").read_text().partition("must not lose")
     table, _, _ = rest.partition("\n## ")

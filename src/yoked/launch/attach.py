@@ -196,7 +196,7 @@ class _Viewer:
         self._run = run
         self._output = output
         self._reconnect = reconnect
-        self._arrivals = connections
+        self._connections = connections
         self._attempt = 0
         self._launch_id = None if record is None else record.launch_id
         self.record = record or self._look()
@@ -266,8 +266,8 @@ class _Viewer:
 
     def await_end(self) -> Record:
         """The record when the run is over on all hosts that answer."""
-        if self._arrivals is not None:
-            self._arrivals.wait()
+        if self._connections is not None:
+            self._connections.wait()
         until_s = time.monotonic() + END_WITHIN_S
         while True:
             self.record = self._look(again=True)
@@ -283,7 +283,7 @@ class _Viewer:
     @property
     def _clients(self) -> dict[str, AgentClient]:
         """The hosts that can be asked now, by the newest connection to each."""
-        came = {} if self._arrivals is None else self._arrivals.clients
+        came = {} if self._connections is None else self._connections.clients
         clients = {**came, **self._given, **self._own}
         return {host: client for host, client in clients.items() if host not in self._gone}
 

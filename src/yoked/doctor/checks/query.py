@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import Any
 
 from yoked.fleet.model import usable_gpus
-from yoked.records.examination import Dial, Examination, Finding, Fix, HostSeen, Severity
+from yoked.records.examination import Dial, Examination, HostSeen
 
 # Neighbour states in which the other one has answered. Source: ip-neighbour(8).
 ANSWERED = frozenset({"reachable", "stale", "delay", "probe", "noarp"})
@@ -31,20 +31,6 @@ def at(content: Any, *path: str) -> Any:
 def mapping(content: Any) -> Mapping[str, Any]:
     """A mapping as it is, all else as an empty one."""
     return content if isinstance(content, Mapping) else {}
-
-
-def finding(
-    check: str,
-    severity: Severity,
-    hosts: str | Iterable[str],
-    saw: str,
-    why: str,
-    *fix: Fix,
-    link: tuple[str, str] | None = None,
-) -> Finding:
-    """A finding; hosts may be one name."""
-    named = (hosts,) if isinstance(hosts, str) else tuple(hosts)
-    return Finding(check, severity, named, saw, why, fix, link)
 
 
 def chosen_dial(seen: Examination, target: str) -> Dial | None:
