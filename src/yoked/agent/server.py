@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
@@ -10,6 +11,8 @@ from yoked.agent.protocol import Message, ProtocolError, read_message, write_mes
 from yoked.core.faults import fault
 from yoked.errors import YokedError
 from yoked.shape import is_int
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 # What Python says where the system gives it no thread.
 _NO_THREAD = "can't start new thread"
@@ -97,6 +100,13 @@ class Server:
         except Exception as problem:  # noqa: BLE001 - the controller shows it as a bug
             if isinstance(problem, MemoryError) or str(problem) == _NO_THREAD:
                 self._refuse(number, _exhausted(problem))
+                return
+            if isinstance(problem, OSError) and problem.errno in _FULL:
+                from pathlib import Path
+
+                from yoked.agent.files import disk_full
+
+                self._refuse(number, disk_full(Path(problem.filename or Path.home()), None))
                 return
             import traceback
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -62,6 +63,7 @@ def controller() -> Iterator[Controller]:
             "expected": refuse,
             "bug": lambda call: 1 / 0,
             "poor": starve,
+            "full": fill,
         }
     )
     yield made
@@ -70,6 +72,10 @@ def controller() -> Iterator[Controller]:
         # Closing flushes, and the other end may be gone.
         with contextlib.suppress(OSError):
             stream.close()
+
+
+def fill(call: Call) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", "/tmp/job")
 
 
 def count(call: Call) -> str:
@@ -132,6 +138,15 @@ def test_a_host_that_gives_no_thread_is_no_bug(controller: Controller) -> None:
 
     assert error["kind"] == "HostError"
     assert "ulimit -a" in error["what"]
+
+
+def test_a_disk_that_is_full_is_no_bug(controller: Controller) -> None:
+    controller.ask(1, "full")
+
+    error = controller.next()[0]["error"]
+
+    assert (error["kind"], error["code"]) == ("HostError", "disk-full")
+    assert error["params"]["path"] == "/tmp/job"
 
 
 def test_a_call_for_which_there_is_no_thread_is_refused(
