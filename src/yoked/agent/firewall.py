@@ -1,7 +1,7 @@
 """Which firewall this host has, whether it is on, and its rules as far as we may read them.
 
 Only root may read a kernel's rules; others see which firewall is there and whether it is started.
-Source: ufw(8), firewall-cmd(1), nft(8), iptables-save(8), pfctl(8).
+Source: ufw(8), firewall-cmd(1), nft(8), iptables-save(8), socketfilterfw of macOS.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from yoked.agent.ask import run_quiet, text
 
 # A shell that ssh starts need not have them all.
 TOOL_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
-_TOOLS = ("ufw", "firewall-cmd", "nft", "iptables", "pfctl")
+_TOOLS = ("ufw", "firewall-cmd", "nft", "iptables")
 _UNITS = ("ufw", "firewalld", "nftables", "iptables", "netfilter-persistent")
 _KINDS = {"nftables": "nft", "netfilter-persistent": "iptables"}
 _ADMINISTRATORS = ("sudo", "wheel", "admin")
@@ -124,7 +124,7 @@ def _zone() -> str | None:
 def _of_macos(tools: list[str]) -> dict[str, Any]:
     said = run_quiet([_APPLICATION_FIREWALL, "--getglobalstate"])
     return {
-        "kind": "pf" if said else None,
+        "kind": "macos" if said else None,
         "active": "enabled" in said if said else None,
         "rules": None,
         "zone": None,

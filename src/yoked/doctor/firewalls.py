@@ -1,6 +1,6 @@
 """What a host's firewall does, as far as it can be read, and the line that opens it for peers.
 
-Source: ufw(8), firewall-cmd(1), nft(8), iptables(8), pf.conf(5).
+Source: ufw(8), firewall-cmd(1), nft(8), iptables(8), socketfilterfw of macOS.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES = {
     "firewalld": "firewalld",
     "nft": "nftables",
     "iptables": "iptables",
-    "pf": "the firewall of macOS",
+    "macos": "the firewall of macOS",
 }
 _HOOKS: dict[Direction, tuple[str, ...]] = {
     "in": ("ingress", "prerouting", "input"),
@@ -176,7 +176,7 @@ def _lines(
 ) -> Iterable[Fix]:
     make: dict[str, _Make] = {"ufw": _ufw, "firewalld": _firewalld, "iptables": _iptables}
     kind = kind_of(told)
-    if kind == "pf":
+    if kind == "macos":
         return _macos(host, program)
     if kind == "firewalld" and direction == "out":
         kind = None

@@ -74,7 +74,7 @@ def test_each_firewall_is_opened_by_its_own_line() -> None:
 
 
 def test_every_line_needs_root_and_can_be_taken_back() -> None:
-    for kind in ("ufw", "iptables", "firewalld", "nft", "pf"):
+    for kind in ("ufw", "iptables", "firewalld", "nft", "macos"):
         fixes = allow("garage", firewall(kind), PEERS, program="/usr/bin/python3")
         assert all(fix.root and fix.undo and fix.host == "garage" for fix in fixes), kind
 
@@ -195,7 +195,7 @@ def test_outgoing_traffic_is_opened_towards_the_peers() -> None:
 
 
 def test_macos_opens_for_the_program_that_trains(snapshot: SnapshotAssertion) -> None:
-    (fix,) = allow("mac", firewall("pf"), PEERS, program="/opt/my venv/bin/python")
+    (fix,) = allow("mac", firewall("macos"), PEERS, program="/opt/my venv/bin/python")
 
     assert fix.command == snapshot
     assert "--unblockapp" in fix.command

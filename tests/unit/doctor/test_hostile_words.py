@@ -57,7 +57,7 @@ def no_way_out(kind: str) -> Make:
 
 HOMES: dict[str, Make] = {
     **{f"{number} {case.check}": case.make for number, case in enumerate(CASES)},
-    **{kind: kept_out(kind) for kind in ("ufw", "firewalld", "nft", "iptables", "pf")},
+    **{kind: kept_out(kind) for kind in ("ufw", "firewalld", "nft", "iptables", "macos")},
     "nft with rules": kept_out("nft", RULES),
     **{f"{kind}, out": no_way_out(kind) for kind in ("ufw", "firewalld", "nft", "iptables")},
     "a python of one's own": lambda: told(
