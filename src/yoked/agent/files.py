@@ -21,7 +21,7 @@ from pathlib import Path
 
 from yoked.agent.server import Call
 from yoked.core.faults import fault
-from yoked.core.fs import free_bytes, nearest_folder, sha256_of, sync_path
+from yoked.core.fs import disk_full, free_bytes, sha256_of, sync_path
 from yoked.errors import HostError, YokedError
 from yoked.paths import cache_root, private_folder
 
@@ -159,13 +159,6 @@ def writing_to(path: Path, needed_bytes: int | None) -> Iterator[None]:
             reason=problem.strerror or problem,
             parent=path.parent,
         ) from problem
-
-
-def disk_full(path: Path, needed_bytes: int | None) -> YokedError:
-    """The error of a disk that cannot take what is needed."""
-    needed = "" if needed_bytes is None else f"{needed_bytes:,} bytes are needed, "
-    free, folder = free_bytes(path), nearest_folder(path)
-    return fault("disk-full", path=path, needed=needed, free=free, folder=folder)
 
 
 def _part_path(digest: str) -> Path:

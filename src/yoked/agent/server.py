@@ -104,7 +104,7 @@ class Server:
             if isinstance(problem, OSError) and problem.errno in _FULL:
                 from pathlib import Path
 
-                from yoked.agent.files import disk_full
+                from yoked.core.fs import disk_full
 
                 self._refuse(number, disk_full(Path(problem.filename or Path.home()), None))
                 return

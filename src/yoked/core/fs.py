@@ -13,6 +13,9 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from yoked.core.faults import fault
+from yoked.errors import YokedError
+
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 16
 
@@ -173,3 +176,10 @@ def nearest_folder(folder: Path) -> Path:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder
+
+
+def disk_full(path: Path, needed_bytes: int | None) -> YokedError:
+    """The error of a disk that cannot take what is needed."""
+    needed = "" if needed_bytes is None else f"{needed_bytes:,} bytes are needed, "
+    free, folder = free_bytes(path), nearest_folder(path)
+    return fault("disk-full", path=path, needed=needed, free=free, folder=folder)

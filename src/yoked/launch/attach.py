@@ -169,7 +169,11 @@ def follow_job(
     connections: hosts that may come later than the clients. Ctrl-C leaves the job running. Raises
     JobError when no host has such a run.
     """
-    viewer = _Viewer(clients, run, view, reconnect, record, connections)
+    try:
+        viewer = _Viewer(clients, run, view, reconnect, record, connections)
+    except KeyboardInterrupt:
+        view.note(f"run {run} goes on: `yoked attach {run}` shows it, `yoked stop {run}` ends it")
+        raise
     try:
         with viewer.drawing(view.live):
             viewer.show_rank_0(tail_lines)

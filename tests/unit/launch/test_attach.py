@@ -8,6 +8,8 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -24,7 +26,7 @@ from tests.unit.agent.job_acts import (
 from yoked.cli.live import LiveView
 from yoked.cli.output import Output
 from yoked.errors import HostError
-from yoked.launch import following
+from yoked.launch import attach, following
 from yoked.launch.attach import follow_job
 from yoked.launch.following import HASTY_S, HostLog, reach_again
 from yoked.launch.handle import RunHandle
@@ -67,6 +69,23 @@ class Unstarted:
 
 def reconnect(host: str, patience_s: int) -> AgentClient:
     return LocalTransport(host).connect()
+
+
+def test_ctrl_c_before_the_hosts_have_told_their_state_says_that_the_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(attach, "_Viewer", interrupted)
+    view: Any = SimpleNamespace(said=[])
+    view.note = view.said.append
+
+    with pytest.raises(KeyboardInterrupt):
+        follow_job({}, "night", view, lambda host, patience_s: None)  # type: ignore[arg-type, return-value]
+
+    (said,) = view.said
+    assert "yoked stop night" in said
 
 
 def test_output_is_shown_to_the_end_and_the_end_is_told(agent: AgentClient, root: Path) -> None:
