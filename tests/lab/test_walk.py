@@ -247,6 +247,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     kept = {name: value for name, value in os.environ.items() if not _is_ours(name)}
     environment = {
         **kept,
+        "COLUMNS": "100",
         "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
         # The lab that the walk brings up ends with this process, however that ends.
         "YOKED_LAB_OWNER": str(os.getpid()),
