@@ -23,11 +23,10 @@ setup:
 demo: setup
 	@bash scripts/demo.sh
 
-# Tests of ranks wait for each other more than they compute, those of labs for ssh: two at a time.
+# Tests that start ranks or labs have all cores to themselves.
 test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto --maxprocesses=4 --dist=loadfile tests/unit
-	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist=loadfile tests/distributed
-	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist=loadfile tests/lab
+	$(BIN)/python -m pytest -m "not slow and not gpu" tests/distributed tests/lab
 
 test-all: setup
 	$(BIN)/python -m pytest
