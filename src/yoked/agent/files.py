@@ -9,7 +9,6 @@ Two controllers may send the same content at once: they write the same bytes at 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import re
@@ -21,12 +20,11 @@ from pathlib import Path
 
 from yoked.agent.server import Call
 from yoked.core.faults import fault
-from yoked.core.fs import disk_full, free_bytes, sha256_of, sync_path
+from yoked.core.fs import NO_ROOM, disk_full, free_bytes, sha256_of, sync_path
 from yoked.errors import HostError, YokedError
 from yoked.paths import cache_root, private_folder
 
 # EFBIG is a limit on the size of a file (ulimit -f); a quota has its own number.
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _READ_ONLY = 0o444
 _SYNC_THREADS = 8
@@ -86,7 +84,7 @@ def answer_blob_append(call: Call) -> int:
             # Another controller sent the same file and was first; what it was for has it now.
             return int(total) if blob_path(digest).exists() else 0
         except OSError as problem:
-            if problem.errno in _FULL:
+            if problem.errno in NO_ROOM:
                 part.unlink()
             raise
     return int(offset) + len(call.data)
@@ -151,7 +149,7 @@ def writing_to(path: Path, needed_bytes: int | None) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        if problem.errno in _FULL:
+        if problem.errno in NO_ROOM:
             raise disk_full(path, needed_bytes) from problem
         raise fault(
             "write-failed",

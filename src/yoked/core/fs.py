@@ -16,6 +16,9 @@ from typing import Any, BinaryIO
 from yoked.core.faults import fault
 from yoked.errors import YokedError
 
+# What the system says where a file cannot grow: no room, no quota, a limit on the size of files.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 16
 

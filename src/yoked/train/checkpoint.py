@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from yoked.core.fs import free_bytes
+from yoked.core.fs import NO_ROOM, free_bytes
 from yoked.errors import CheckpointError
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
@@ -35,7 +35,6 @@ from yoked.units import format_bytes
 RESUME_FLAG = "--resume-from-step"
 # Zip and pickle overhead of a file, with room to spare; tensors are far larger.
 _OVERHEAD_BYTES = 1 << 20
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True)
@@ -243,7 +242,7 @@ class CheckpointStore:
         steps = self.steps()
         kept = f"complete there: {_listed(steps)}" if steps else "none is complete there yet"
         what = f"the checkpoint of step {step} was not saved in {self.folder}"
-        if error.errno not in _NO_ROOM:
+        if error.errno not in NO_ROOM:
             return CheckpointError(
                 f"{what}: {error.strerror} ({kept}).", fix="make the folder writable"
             )

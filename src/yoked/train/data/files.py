@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from yoked.core.fs import free_bytes
+from yoked.core.fs import NO_ROOM, free_bytes
 from yoked.errors import DataError
 from yoked.units import format_bytes
 
 # EFBIG is a limit on the size of a file (ulimit -f); a quota has its own number.
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextlib.contextmanager
@@ -24,7 +22,7 @@ def writing_to(folder: Path, needed_bytes: int | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in NO_ROOM:
             raise _disk_full(folder, needed_bytes) from error
         raise DataError(
             f"{error.filename or folder} cannot be written: {error.strerror or error}",
