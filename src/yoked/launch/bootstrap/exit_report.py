@@ -147,7 +147,7 @@ def _raised(error: dict[str, Any], death: RankExit | None) -> dict[str, Any]:
         "what": error["what"],
         "fix": tuple(error.get("fix", ())),
         "traceback": error.get("traceback"),
-        "exit_code": death.exit_code if death else None,
+        "exit_code": death.exit_code if death else error.get("exit_code"),
         "time_s": error["time_s"],
     }
 

@@ -67,16 +67,16 @@ def main(argv: list[str]) -> None:
             good_end.close()
             _let_gloo_finish()
             raise
-        _leave_word(job, attempt, rank, end, f"exit status {status}")
+        _leave_word(job, attempt, rank, end, f"exit status {status}", status)
     except YokedError as problem:
         status = problem.exit_status
-        _leave_word(job, attempt, rank, problem, problem.what)
+        _leave_word(job, attempt, rank, problem, problem.what, status)
         sys.stderr.write(f"yoked: {problem}\n")
     except Exception as problem:  # noqa: BLE001 - whatever ends the program is its own
         # KeyboardInterrupt is not among them: a stop that was asked for is no failure.
         status = 1
         shown = _without_our_frames(problem.__traceback__)
-        _leave_word(job, attempt, rank, problem.with_traceback(shown), _summary(problem))
+        _leave_word(job, attempt, rank, problem.with_traceback(shown), _summary(problem), status)
         sys.excepthook(type(problem), problem, shown)
     else:
         good_end.close()
@@ -249,14 +249,20 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _leave_word(job: Job, attempt: int, rank: int, problem: BaseException, what: str) -> None:
-    """Write why this rank ended, such that a reader sees all of it or nothing."""
+def _leave_word(
+    job: Job, attempt: int, rank: int, problem: BaseException, what: str, status: int
+) -> None:
+    """Write why this rank ends, such that a reader sees all of it or nothing.
+
+    status: the exit status to come. Another rank's failure may have this one ended before that.
+    """
     path = job.error_file(attempt, rank)
     content = {
         "rank": rank,
         "time_s": time.time(),
         "kind": type(problem).__name__,
         "what": what,
+        "exit_code": status,
         "traceback": "".join(traceback.format_exception(problem)),
     }
     # A full disk may be the very cause; the log and the exit status tell it too.

@@ -116,13 +116,14 @@ def test_an_error_explains_the_abort_that_followed_it(job: Job) -> None:
 
 
 def test_a_rank_that_we_ended_is_told_of_only_for_what_it_met_before(job: Job) -> None:
-    leave(job.error_file(0, 2))
+    leave(job.error_file(0, 2), exit_code=7)
 
     before = rank_failure(job, 0, 2, None, ended_s=10.5)
     after = rank_failure(job, 0, 2, None, ended_s=9.5)
 
     assert before is not None
-    assert before.kind == "OSError"
+    # It was at its last words, and had said how it would end.
+    assert (before.kind, before.exit_code) == ("OSError", 7)
     assert after is None
 
 

@@ -147,7 +147,7 @@ def test_a_program_ends_as_under_python(
     assert (ended.error is None) == (words is None)
     if words is not None and ended.error is not None:
         assert words in ended.error["what"]
-        assert ended.error["rank"] == 0
+        assert (ended.error["rank"], ended.error["exit_code"]) == (0, status)
         assert ended.error["time_s"] > 0
 
 
