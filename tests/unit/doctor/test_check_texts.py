@@ -15,9 +15,10 @@ from yoked.doctor.catalog import CHECKS
 from yoked.doctor.check import Check, Match, render
 
 FOLDER = Path(yoked.doctor.checks.__file__).parent
-# Known of every match.
+# Known of every match; and what `Group.match` adds of links.
 PLACES = {"host", "source", "target"}
-NOT_PARAMS = {"link", "severity", "how"}
+OF_GROUPS = {"evidence"}
+NOT_PARAMS = {"hosts", "link", "severity", "how"}
 CODES = {check.code: check for check in CHECKS}
 
 
@@ -50,7 +51,7 @@ def matches() -> Iterator[tuple[str, ast.Call]]:
                 and node.func.id in functions
             ]
             for node in (n for each in (function, *called) for n in ast.walk(each)):
-                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Match":
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Match", "group.match"):
                     yield code, node
 
 
@@ -60,7 +61,8 @@ def test_every_match_gives_what_its_sentences_name_and_nothing_else() -> None:
     assert len({code for code, _ in found}) > len(CHECKS) - 12
     for code, call in found:
         given = {str(keyword.arg) for keyword in call.keywords} - NOT_PARAMS
-        wanted = fields(CODES[code]) - PLACES
+        known = PLACES if ast.unparse(call.func) == "Match" else PLACES | OF_GROUPS
+        wanted = fields(CODES[code]) - known
         assert given == wanted, code
 
 

@@ -69,14 +69,7 @@ def _from(group: Group) -> str:
 )
 def firewall_drop(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-drop"):
-        yield Match(
-            group.host.name,
-            *_open(group),
-            link=group.link,
-            who=_who(group),
-            peers=_from(group),
-            evidence=group.evidence,
-        )
+        yield group.match(*_open(group), who=_who(group), peers=_from(group))
 
 
 @check(
@@ -100,15 +93,12 @@ def firewall_drop(seen: Examination) -> Iterator[Match]:
 def firewall_ephemeral(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-ephemeral"):
         open_port = next(each.port for each in group.links[0].dials if each.purpose == "rendezvous")
-        yield Match(
-            group.host.name,
+        yield group.match(
             *_open(group),
-            link=group.link,
             who=_who(group),
             peers=_from(group),
             open_port=open_port,
             range=_range(group),
-            evidence=group.evidence,
         )
 
 
@@ -129,14 +119,7 @@ def firewall_ephemeral(seen: Examination) -> Iterator[Match]:
 )
 def firewall_reject(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-reject"):
-        yield Match(
-            group.host.name,
-            *_open(group),
-            link=group.link,
-            who=_who(group),
-            peers=_from(group),
-            evidence=group.evidence,
-        )
+        yield group.match(*_open(group), who=_who(group), peers=_from(group))
 
 
 @check(
@@ -157,13 +140,10 @@ def firewall_out(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-out"):
         targets = [link.address for link in group.links]
         told = part(group.host, "firewall")
-        yield Match(
-            group.host.name,
+        yield group.match(
             *firewalls.allow(group.host.name, told, targets, "out"),
-            link=group.link,
             who=_who(group),
             peers=dict.fromkeys(link.target.name for link in group.links),
-            evidence=group.evidence,
         )
 
 
@@ -186,10 +166,8 @@ def firewall_out(seen: Examination) -> Iterator[Match]:
 def firewall_range(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "firewall-range"):
         dials = [dial for link in group.links for dial in link.ephemeral]
-        yield Match(
-            group.host.name,
+        yield group.match(
             *_open(group),
-            link=group.link,
             who=_who(group),
             peers=_from(group),
             open=_ports(dials, passed=True),
@@ -219,15 +197,11 @@ def _ports(dials: list[Dial], *, passed: bool) -> str:
 def connection_rate(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "connection-rate"):
         dials = [dial for link in group.links for dial in link.ephemeral]
-        failed = [each for each in dials if not reached(each)]
-        yield Match(
-            group.host.name,
+        yield group.match(
             *_open(group),
-            link=group.link,
             who=_who(group),
-            accepted=len(dials) - len(failed),
+            accepted=sum(map(reached, dials)),
             peers=_from(group),
-            evidence=group.evidence,
         )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from yoked.doctor.check import Match
 from yoked.doctor.checks.query import chosen_address, chosen_interface
 from yoked.doctor.checks.verdicts import Link, Verdict, reached, verdicts
 from yoked.doctor.repairs.fleet import choose_again
@@ -38,9 +40,9 @@ class Group:
         return [each for each in own if each is not None]
 
     @property
-    def link(self) -> tuple[str, str] | None:
-        """The link, where it is one."""
-        return self.links[0].name if len(self.links) == 1 else None
+    def names(self) -> list[str]:
+        """The host and its peers."""
+        return [self.host.name, *(each.name for each in self.peers)]
 
     @property
     def interface(self) -> str:
@@ -52,13 +54,20 @@ class Group:
         """The host's own, as the run would use it."""
         return chosen_address(self.seen, self.host)
 
-    @property
-    def evidence(self) -> str:
-        """What was dialled, in one line."""
-        first = self.links[0]
-        more = len(self.links) - 1
-        others = f" (and {plural(more, 'other link')})" if more else ""
-        return f"{described(first.failed)}{others}"
+    def match(self, *fix: Fix, hosts: Iterable[str] = (), **params: Any) -> Match:
+        """The group as a finding, with `evidence`: what was dialled, in one line.
+
+        hosts: those to mend; default: the host alone.
+        """
+        first, *others = self.links
+        more = f" (and {plural(len(others), 'other link')})" if others else ""
+        return Match(
+            hosts or self.host.name,
+            *fix,
+            link=None if others else first.name,
+            evidence=f"{described(first.failed)}{more}",
+            **params,
+        )
 
 
 def groups(seen: Examination, check: str) -> Iterator[Group]:
@@ -85,10 +94,10 @@ def described(dial: Dial) -> str:
     return f"{way}: {dial.error_text or 'failed'} ({dial.error}){took}"
 
 
-def alternative(group: Group) -> tuple[Fix, ...]:
+def alternative(group: Group, *otherwise: Fix) -> tuple[Fix, ...]:
     """Find an interface anew, where the hosts reach each other at another address."""
     pairs = {link.name for link in group.links}
     by_other = {
         (each.source, each.target) for each in group.seen.dials if not each.chosen and reached(each)
     }
-    return (choose_again(group.seen),) if pairs <= by_other else ()
+    return (choose_again(group.seen),) if pairs <= by_other else otherwise

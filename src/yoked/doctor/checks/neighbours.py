@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.link_groups import alternative, groups
-from yoked.doctor.checks.query import addresses, at, chosen_address, part
+from yoked.doctor.checks.query import addresses, chosen_address, part
 from yoked.doctor.checks.routes import AFTER, join, network_of
 from yoked.doctor.repairs.manual import by_hand
-from yoked.records.examination import Examination, HostSeen
+from yoked.records.examination import Examination
 from yoked.records.shell import listed_words
 from yoked.units import listed
 
@@ -39,24 +39,13 @@ def other_answers(seen: Examination) -> Iterator[Match]:
             if dial.answered_by not in (None, dial.target)
         }
         named = listed(sorted(str(each) for each in who)) or "a machine that is not of the fleet"
-        yield Match(
+        other_address = by_hand(
             group.host.name,
-            *(
-                alternative(group)
-                or (
-                    by_hand(
-                        group.host.name,
-                        "give {interface} of {host} another address",
-                        interface=group.interface,
-                        host=group.host.name,
-                    ),
-                )
-            ),
-            link=group.link,
-            address=group.address,
-            named=named,
-            evidence=group.evidence,
+            "give {interface} of {host} another address",
+            interface=group.interface,
+            host=group.host.name,
         )
+        yield group.match(*alternative(group, other_address), address=group.address, named=named)
 
 
 @check(
@@ -76,16 +65,13 @@ def other_answers(seen: Examination) -> Iterator[Match]:
 )
 def nat(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "nat"):
-        yield Match(
-            group.host.name,
+        yield group.match(
             by_hand(
                 group.host.name,
                 "in Windows, write `[wsl2]` and `networkingMode=mirrored` into "
                 "%UserProfile%\\.wslconfig, then run `wsl --shutdown`",
             ),
-            link=group.link,
             address=group.address,
-            evidence=group.evidence,
         )
 
 
@@ -106,22 +92,13 @@ def nat(seen: Examination) -> Iterator[Match]:
 )
 def router_between(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "router-between"):
-        names = [group.host.name, *(each.name for each in group.peers)]
-        nets = [f"{each} of {name}" for name in names for each in _networks(seen.host(name), seen)]
-        yield Match(
-            names,
-            *join(group),
-            link=group.link,
-            nets=nets,
-            evidence=group.evidence,
-        )
-
-
-def _networks(host: HostSeen, seen: Examination) -> Iterator[str]:
-    own = chosen_address(seen, host)
-    for _, address, prefix in addresses(host):
-        if address == own and prefix is not None:
-            yield network_of(address, prefix)
+        nets = [
+            f"{network_of(address, prefix)} of {host.name}"
+            for host in (group.host, *group.peers)
+            for _, address, prefix in addresses(host)
+            if address == chosen_address(seen, host) and prefix is not None
+        ]
+        yield group.match(*join(group), hosts=group.names, nets=nets)
 
 
 @check(
@@ -140,23 +117,12 @@ def _networks(host: HostSeen, seen: Examination) -> Iterator[str]:
 )
 def silent_neighbour(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "silent-neighbour"):
-        names = [group.host.name, *(each.name for each in group.peers)]
-        yield Match(
-            names,
-            *(
-                alternative(group)
-                or (
-                    by_hand(
-                        group.host.name,
-                        "check the cable of {interface}, and that both are at one switch or router",
-                        interface=group.interface,
-                    ),
-                )
-            ),
-            link=group.link,
-            names=names,
-            evidence=group.evidence,
+        cable = by_hand(
+            group.host.name,
+            "check the cable of {interface}, and that both are at one switch or router",
+            interface=group.interface,
         )
+        yield group.match(*alternative(group, cable), hosts=group.names, names=group.names)
 
 
 @check(
@@ -178,24 +144,13 @@ def silent_neighbour(seen: Examination) -> Iterator[Match]:
 )
 def lost_between(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "lost-between"):
-        names = [group.host.name, *(each.name for each in group.peers)]
-        yield Match(
-            names,
-            *(
-                alternative(group)
-                or (
-                    by_hand(
-                        "",
-                        "plug {names} into one plain switch: rules of a managed switch, a mesh or "
-                        "a bridge are what is left",
-                        names=listed_words(names),
-                    ),
-                )
-            ),
-            link=group.link,
-            names=names,
-            evidence=group.evidence,
+        switch = by_hand(
+            "",
+            "plug {names} into one plain switch: rules of a managed switch, a mesh or a bridge "
+            "are what is left",
+            names=listed_words(group.names),
         )
+        yield group.match(*alternative(group, switch), hosts=group.names, names=group.names)
 
 
 @check(
@@ -215,25 +170,15 @@ def lost_between(seen: Examination) -> Iterator[Match]:
 )
 def client_isolation(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "client-isolation"):
-        names = [group.host.name, *(each.name for each in group.peers)]
-        router = at(part(group.host, "gateway"), "address")
-        yield Match(
-            names,
-            *(
-                alternative(group)
-                or (
-                    by_hand(
-                        "",
-                        "switch isolation off at {router}, or connect {host} by cable",
-                        router=router,
-                        host=group.host.name,
-                    ),
-                )
-            ),
-            link=group.link,
-            names=names,
+        router = part(group.host, "gateway", "address")
+        apart = by_hand(
+            "",
+            "switch isolation off at {router}, or connect {host} by cable",
             router=router,
-            evidence=group.evidence,
+            host=group.host.name,
+        )
+        yield group.match(
+            *alternative(group, apart), hosts=group.names, names=group.names, router=router
         )
 
 

@@ -42,31 +42,22 @@ AFTER = ("rendezvous-port", "mtu", "bulk-stalls", "loss", "jitter", "world-faile
 )
 def no_route(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "no-route"):
-        own, prefix = group.address, None
-        if own is not None:
-            prefix = prefix_of(group.host, own)
-        interface = group.interface
-        network = (
-            shell_line(
-                "{net} dev {interface} src {own}",
-                net=network_of(own, prefix),
-                interface=interface,
-                own=own,
-            )
-            if own and prefix
-            else None
-        )
-        yield Match(
-            group.host.name,
-            add_route(group.host.name, network)
-            if network
-            else by_hand(
-                group.host.name, "ip route add NETWORK dev {interface}", interface=interface
-            ),
-            link=group.link,
-            peer_addresses=group.peer_addresses,
-            evidence=group.evidence,
-        )
+        yield group.match(_own_route(group), peer_addresses=group.peer_addresses)
+
+
+def _own_route(group: Group) -> Fix:
+    """The route that the host's address should have brought."""
+    host, own, interface = group.host, group.address, group.interface
+    prefix = prefix_of(host, own) if own else None
+    if own is None or not prefix:
+        return by_hand(host.name, "ip route add NETWORK dev {interface}", interface=interface)
+    network = shell_line(
+        "{net} dev {interface} src {own}",
+        net=network_of(own, prefix),
+        interface=interface,
+        own=own,
+    )
+    return add_route(host.name, network)
 
 
 def network_of(address: str, prefix: int) -> str:
@@ -96,25 +87,19 @@ def network_of(address: str, prefix: int) -> str:
 )
 def forbidden_route(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "forbidden-route"):
-        error = str(next(_way_errors(group), "EINVAL"))
-        yield Match(
-            group.host.name,
-            *(
-                route_directly(group.host.name, each, group.interface)
-                for each in group.peer_addresses
-            ),
-            link=group.link,
+        errors = (part(group.host, "routes", each, "error") for each in group.peer_addresses)
+        error = str(next(filter(None, errors), "EINVAL"))
+        yield group.match(
+            *_routes_to_peers(group),
             peer_addresses=group.peer_addresses,
             error=error,
             prohibit=FORBIDDEN.get(error, "prohibit"),
         )
 
 
-def _way_errors(group: Group) -> Iterator[object]:
+def _routes_to_peers(group: Group) -> Iterator[Fix]:
     for address in group.peer_addresses:
-        error = part(group.host, "routes", address, "error")
-        if error is not None:
-            yield error
+        yield route_directly(group.host.name, address, group.interface)
 
 
 @check(
@@ -137,10 +122,8 @@ def wrong_netmask(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "wrong-netmask"):
         own = str(group.address)
         prefix, right = prefix_of(group.host, own), common_prefix(seen, own, but=group.host.name)
-        yield Match(
-            group.host.name,
+        yield group.match(
             replace_address(group.host.name, (own, prefix), (own, right), group.interface),
-            link=group.link,
             interface=group.interface,
             own=own,
             prefix=prefix,
@@ -166,22 +149,17 @@ def wrong_netmask(seen: Examination) -> Iterator[Match]:
 def wrong_neighbour(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "wrong-neighbour"):
         interface = group.interface.partition(":")[0]
-        macs = {each: part(group.host, "routes", each, "mac") for each in group.peer_addresses}
         fixed = {
-            each: mac
-            for each, mac in macs.items()
+            each: part(group.host, "routes", each, "mac")
+            for each in group.peer_addresses
             if part(group.host, "routes", each, "neighbour") == "permanent"
         }
-        shown = [f"{mac} for {each}" for each, mac in fixed.items()]
-        yield Match(
-            group.host.name,
+        yield group.match(
             *(
                 forget_neighbor(group.host.name, each, mac, interface)
                 for each, mac in fixed.items()
             ),
-            link=group.link,
-            entries=shown,
-            evidence=group.evidence,
+            entries=[f"{mac} for {each}" for each, mac in fixed.items()],
         )
 
 
@@ -205,13 +183,8 @@ def other_way(seen: Examination) -> Iterator[Match]:
         taken = {
             str(part(group.host, "routes", each, "interface")) for each in group.peer_addresses
         }
-        yield Match(
-            group.host.name,
-            *(
-                route_directly(group.host.name, each, group.interface)
-                for each in group.peer_addresses
-            ),
-            link=group.link,
+        yield group.match(
+            *_routes_to_peers(group),
             peer_addresses=group.peer_addresses,
             taken=sorted(taken),
             interface=group.interface,
@@ -237,18 +210,14 @@ def other_way(seen: Examination) -> Iterator[Match]:
 )
 def other_network(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "other-network"):
-        peers = group.peer_addresses
-        yield Match(
-            group.host.name,
-            *into_their_network(group),
-            link=group.link,
+        yield group.match(
+            *_into_their_network(group),
             address=group.address or "no address",
-            peers=peers,
-            evidence=group.evidence,
+            peers=group.peer_addresses,
         )
 
 
-def into_their_network(group: Group) -> tuple[Fix, ...]:
+def _into_their_network(group: Group) -> tuple[Fix, ...]:
     """Mend whichever address is not what it was, else find out anew."""
     for host in (group.host, *group.peers):
         today, interface = chosen_address(group.seen, host), chosen_interface(group.seen, host)
@@ -261,10 +230,9 @@ def into_their_network(group: Group) -> tuple[Fix, ...]:
 
 def join(group: Group) -> tuple[Fix, ...]:
     """Another interface where one works; else a person's hand."""
-    names = listed_words([group.host.name, *(each.name for each in group.peers)])
-    return alternative(group) or (
-        by_hand(group.host.name, "connect {names} to the same network", names=names),
-    )
+    names = listed_words(group.names)
+    connect = by_hand(group.host.name, "connect {names} to the same network", names=names)
+    return alternative(group, connect)
 
 
 @check(
@@ -288,14 +256,11 @@ def reverse_path(seen: Examination) -> Iterator[Match]:
         interface = group.interface.partition(":")[0]
         # With slashes: a dot in an interface's name (eth0.100) would part it. Source: sysctl(8).
         setting = f"net/ipv4/conf/{interface}/rp_filter"
-        before = part(group.host, "kernel", "rp_filter") or {}
-        yield Match(
-            group.host.name,
-            sysctl(group.host.name, setting, 2, was=before.get(interface, 1)),
-            link=group.link,
+        before = (part(group.host, "kernel", "rp_filter") or {}).get(interface, 1)
+        yield group.match(
+            sysctl(group.host.name, setting, 2, was=before),
             interface=interface,
-            rp_filter=before.get(interface, 1),
-            evidence=group.evidence,
+            rp_filter=before,
         )
 
 
@@ -314,12 +279,7 @@ def reverse_path(seen: Examination) -> Iterator[Match]:
 )
 def dial_failed(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "dial-failed"):
-        yield Match(
-            group.host.name,
-            *alternative(group),
-            link=group.link,
-            evidence=group.evidence,
-        )
+        yield group.match(*alternative(group))
 
 
 CHECKS = (
