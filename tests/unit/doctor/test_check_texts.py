@@ -18,6 +18,7 @@ FOLDER = Path(yoked.doctor.checks.__file__).parent
 # Known of every match; and what `Group.match` adds of links.
 PLACES = {"host", "source", "target"}
 OF_GROUPS = {"evidence"}
+MAKERS = ("Match", "group.match")
 NOT_PARAMS = {"hosts", "link", "severity", "how"}
 CODES = {check.code: check for check in CHECKS}
 
@@ -51,7 +52,7 @@ def matches() -> Iterator[tuple[str, ast.Call]]:
                 and node.func.id in functions
             ]
             for node in (n for each in (function, *called) for n in ast.walk(each)):
-                if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Match", "group.match"):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in MAKERS:
                     yield code, node
 
 

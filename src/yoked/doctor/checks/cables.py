@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.interfaces import link_of, several
 from yoked.doctor.checks.query import at, chosen_interface, own_interfaces
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import choose_again
-from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.network import negotiate_speed
 from yoked.records.examination import Examination, HostSeen
 
@@ -111,8 +111,4 @@ def half_duplex(seen: Examination) -> Iterator[Match]:
             )
 
 
-CHECKS = (
-    slow_interface,
-    slow_port,
-    half_duplex,
-)
+CHECKS = (slow_interface, slow_port, half_duplex)

@@ -7,8 +7,8 @@ from pathlib import PurePosixPath
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import mapping, part
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import fleet_flag
-from yoked.doctor.repairs.manual import by_hand
 from yoked.records.examination import Examination, HostSeen
 from yoked.records.shell import command_line, shell_line
 from yoked.units import listed, plural
@@ -118,7 +118,4 @@ def code_differs(seen: Examination) -> Iterator[Match]:
         )
 
 
-CHECKS = (
-    data_differs,
-    code_differs,
-)
+CHECKS = (data_differs, code_differs)

@@ -17,8 +17,8 @@ from yoked.doctor.checks.query import (
     part,
 )
 from yoked.doctor.checks.verdicts import connected, failing, reached
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import choose_again
-from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.network import keep_radio_awake, send_smaller_packets
 from yoked.records.examination import Dial, Examination, Fix, HostSeen
 from yoked.units import format_bit_per_s, plural
@@ -202,7 +202,7 @@ def loss(seen: Examination) -> Iterator[Match]:
         lost = [each for each in echo_s if each > _RETRY_S + median(echo_s)]
         yield Match(
             _all_at(host, own),
-            by_hand(host.name, "check the cable or the radio of {host}", host=host.name),
+            by_hand(host.name, "check the cable or the radio of {host}"),
             link=(source_name, target_name),
             lost=len(lost),
             echoes=len(echo_s),
@@ -239,7 +239,6 @@ def jitter(seen: Examination) -> Iterator[Match]:
             by_hand(
                 host.name,
                 "use a cable for {host}, or bring it nearer to the access point",
-                host=host.name,
             ),
             link=(source_name, target_name),
             shortest=echo_s[0],
@@ -289,11 +288,7 @@ def _radio(seen: Examination) -> Iterator[tuple[HostSeen, str]]:
 def wifi_power_save(seen: Examination) -> Iterator[Match]:
     for host, interface in _radio(seen):
         if part(host, "wireless", interface, "power_save") is True:
-            yield Match(
-                host.name,
-                keep_radio_awake(host.name, interface),
-                interface=interface,
-            )
+            yield Match(host.name, keep_radio_awake(host.name, interface), interface=interface)
 
 
 @check(
@@ -314,11 +309,7 @@ def wifi_weak(seen: Examination) -> Iterator[Match]:
         if signal_dbm is not None and signal_dbm < _WEAK_DBM:
             yield Match(
                 host.name,
-                by_hand(
-                    host.name,
-                    "bring {host} nearer to the access point, or use a cable",
-                    host=host.name,
-                ),
+                by_hand(host.name, "bring {host} nearer to the access point, or use a cable"),
                 interface=interface,
                 signal_dbm=signal_dbm,
             )
@@ -364,9 +355,7 @@ def slow_link(seen: Examination) -> Iterator[Match]:
         other = f"; {interface} gives {format_bit_per_s(8 * best)}" if faster else ""
         yield Match(
             _all_at(host, own),
-            choose_again(seen)
-            if faster
-            else by_hand(host.name, "use a cable for {host}", host=host.name),
+            choose_again(seen) if faster else by_hand(host.name, "use a cable for {host}"),
             link=(source_name, target_name),
             interface=chosen_interface(seen, seen.host(target_name)),
             rate=8 * rate,
@@ -375,12 +364,4 @@ def slow_link(seen: Examination) -> Iterator[Match]:
         )
 
 
-CHECKS = (
-    mtu,
-    bulk_stalls,
-    loss,
-    wifi_power_save,
-    wifi_weak,
-    jitter,
-    slow_link,
-)
+CHECKS = (mtu, bulk_stalls, loss, wifi_power_save, wifi_weak, jitter, slow_link)

@@ -8,6 +8,7 @@ from typing import Any
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import at, mapping, part
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import (
     give_folder,
     grow_shared_memory,
@@ -16,7 +17,6 @@ from yoked.doctor.repairs.files import (
     remount_writable,
     share_folder,
 )
-from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.startfiles import take_out_variable
 from yoked.records.examination import Examination, Fix, HostSeen, Severity
 from yoked.units import listed

@@ -7,8 +7,8 @@ from typing import Any
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import mapping, part
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import edit_entry
-from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.packages import get_torch
 from yoked.doctor.repairs.startfiles import take_out_variable
 from yoked.doctor.repairs.system import join_gpu_groups
@@ -60,12 +60,7 @@ def device_missing(seen: Examination) -> Iterator[Match]:
             what = f"mps is Apple's, and it runs {system}"
         else:
             continue
-        yield Match(
-            host.name,
-            _take_what_is_there(seen, host),
-            device=device,
-            what=what,
-        )
+        yield Match(host.name, _take_what_is_there(seen, host), device=device, what=what)
 
 
 @check(
@@ -210,10 +205,4 @@ def nccl_missing(seen: Examination) -> Iterator[Match]:
             yield Match(host.name, *get_torch(seen, host, told.get("torch"), "--anew"))
 
 
-CHECKS = (
-    device_missing,
-    gpu_hidden,
-    gpu_driver,
-    gpu_unused,
-    nccl_missing,
-)
+CHECKS = (device_missing, gpu_hidden, gpu_driver, gpu_unused, nccl_missing)

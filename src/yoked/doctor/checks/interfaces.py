@@ -18,8 +18,8 @@ from yoked.doctor.checks.query import (
     prefix_of,
     version_of,
 )
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import choose_again
-from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.network import (
     add_address,
     ask_for_address,
@@ -108,11 +108,7 @@ def interface_down(seen: Examination) -> Iterator[Match]:
     for host in several(seen):
         wanted = _wanted(host)
         if wanted and at(link_of(host, wanted), "up") is False:
-            yield Match(
-                host.name,
-                set_link_up(host.name, wanted),
-                wanted=wanted,
-            )
+            yield Match(host.name, set_link_up(host.name, wanted), wanted=wanted)
 
 
 @check(
@@ -309,7 +305,6 @@ def _own_address_back(seen: Examination, host: HostSeen, address: str) -> tuple[
                 host.name,
                 "give {interface} of {host} an address of its own",
                 interface=interface,
-                host=host.name,
             ),
         )
     return (replace_address(host.name, (address, prefix), former, interface),)
@@ -363,7 +358,7 @@ def no_interface(seen: Examination) -> Iterator[Match]:
                    host.interfaces):  # fmt: skip
             yield Match(
                 host.name,
-                by_hand(host.name, "connect {host} to the network of the others", host=host.name),
+                by_hand(host.name, "connect {host} to the network of the others"),
             )
 
 

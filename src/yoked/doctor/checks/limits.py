@@ -8,7 +8,7 @@ from typing import Any
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import part, ranks_of
 from yoked.doctor.checks.verdicts import NO_DESCRIPTORS, USED_UP
-from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.startfiles import take_out_limit
 from yoked.doctor.repairs.system import end_processes, sysctl
 from yoked.records.examination import Examination, Fix, HostSeen
@@ -67,12 +67,7 @@ def open_files(seen: Examination) -> Iterator[Match]:
         soft, needed = _soft(host, "nofile"), _FILES + _FILES_OF_PEER * _world(seen)
         if (soft is None or soft >= needed) and host.name not in starved:
             continue
-        yield Match(
-            host.name,
-            take_out_limit(host.name, "n"),
-            soft=soft,
-            needed=needed,
-        )
+        yield Match(host.name, take_out_limit(host.name, "n"), soft=soft, needed=needed)
 
 
 @check(
@@ -107,14 +102,7 @@ def process_limit(seen: Examination) -> Iterator[Match]:
             fix = by_hand(host.name, "start the container with a higher --pids-limit")
         else:
             continue
-        yield Match(
-            host.name,
-            fix,
-            how=how,
-            room=room,
-            ranks=ranks_of(host),
-            needed=needed,
-        )
+        yield Match(host.name, fix, how=how, room=room, ranks=ranks_of(host), needed=needed)
 
 
 @check(
@@ -165,12 +153,7 @@ def file_size(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         soft = _soft(host, "fsize")
         if soft is not None and soft < needed:
-            yield Match(
-                host.name,
-                take_out_limit(host.name, "f"),
-                soft=soft,
-                needed=needed,
-            )
+            yield Match(host.name, take_out_limit(host.name, "f"), soft=soft, needed=needed)
 
 
 @check(
@@ -285,13 +268,7 @@ def port_taken(seen: Examination) -> Iterator[Match]:
                 for each in owners
             ]
             run = f", of run {listed(ours)}" if ours else ""
-            yield Match(
-                host.name,
-                _free(host, port, owners),
-                port=port,
-                owners=shown,
-                run=run,
-            )
+            yield Match(host.name, _free(host, port, owners), port=port, owners=shown, run=run)
 
 
 def _free(host: HostSeen, port: str, owners: Sequence[Mapping[str, Any]]) -> Fix:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import part, ranks_of, trains_on_gpu
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import drop_host, set_ranks
-from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.system import set_clock, sysctl
 from yoked.fleet.model import usable_gpus
 from yoked.records.examination import Examination, HostSeen

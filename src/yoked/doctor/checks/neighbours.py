@@ -9,7 +9,7 @@ from yoked.doctor.checks.interfaces import NAMES
 from yoked.doctor.checks.link_groups import alternative, groups
 from yoked.doctor.checks.query import addresses, chosen_address, part
 from yoked.doctor.checks.routes import AFTER, join, network_of
-from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.base import by_hand
 from yoked.records.examination import Examination
 from yoked.records.shell import listed_words
 from yoked.units import listed
@@ -43,7 +43,6 @@ def other_answers(seen: Examination) -> Iterator[Match]:
             group.host.name,
             "give {interface} of {host} another address",
             interface=group.interface,
-            host=group.host.name,
         )
         yield group.match(*alternative(group, other_address), address=group.address, named=named)
 
@@ -182,11 +181,4 @@ def client_isolation(seen: Examination) -> Iterator[Match]:
         )
 
 
-CHECKS = (
-    other_answers,
-    client_isolation,
-    lost_between,
-    silent_neighbour,
-    nat,
-    router_between,
-)
+CHECKS = (other_answers, client_isolation, lost_between, silent_neighbour, nat, router_between)

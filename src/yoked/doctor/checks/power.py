@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import part
-from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.system import let_linger, mask_sleep, unlock_cpu_speed
 from yoked.records.examination import Examination, HostSeen
 
@@ -30,7 +30,7 @@ def battery(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         told = part(host, "power", "on_battery")
         if (host.facts.get("on_battery") if told is None else told) is True:
-            yield Match(host.name, by_hand(host.name, "plug {host} in", host=host.name))
+            yield Match(host.name, by_hand(host.name, "plug {host} in"))
 
 
 def _can_sleep(host: HostSeen) -> bool:
@@ -57,12 +57,7 @@ def lid(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         action, lid = part(host, "power", "lid_action"), part(host, "power", "lid")
         if lid is not None and action in _SLEEPS and _can_sleep(host):
-            yield Match(
-                host.name,
-                mask_sleep(host.name),
-                lid=lid,
-                action=action,
-            )
+            yield Match(host.name, mask_sleep(host.name), lid=lid, action=action)
 
 
 @check(
@@ -104,11 +99,7 @@ def logout(seen: Examination) -> Iterator[Match]:
         # Not known to linger: without a systemd there is nobody who would let it.
         if power.get("kill_user_processes") is True and power.get("linger") is False:
             user = host.facts.get("user")
-            yield Match(
-                host.name,
-                let_linger(host.name, str(user)),
-                user=user,
-            )
+            yield Match(host.name, let_linger(host.name, str(user)), user=user)
 
 
 @check(
@@ -133,10 +124,4 @@ def throttled(seen: Examination) -> Iterator[Match]:
             yield Match(host.name, unlock_cpu_speed(host.name), what=what)
 
 
-CHECKS = (
-    logout,
-    battery,
-    lid,
-    idle_sleep,
-    throttled,
-)
+CHECKS = (logout, battery, lid, idle_sleep, throttled)

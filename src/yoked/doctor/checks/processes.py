@@ -7,7 +7,7 @@ from typing import Any
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import part
-from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.system import end_processes
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import Line, joined
@@ -153,8 +153,4 @@ def busy_gpu(seen: Examination) -> Iterator[Match]:
         )
 
 
-CHECKS = (
-    stale_ranks,
-    busy_cpu,
-    busy_gpu,
-)
+CHECKS = (stale_ranks, busy_cpu, busy_gpu)

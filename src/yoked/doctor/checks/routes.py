@@ -18,7 +18,7 @@ from yoked.doctor.checks.query import (
     prefix_of,
 )
 from yoked.doctor.checks.verdicts import FORBIDDEN
-from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.network import add_route, forget_neighbor, replace_address, route_directly
 from yoked.doctor.repairs.system import sysctl
 from yoked.records.examination import Examination, Fix

@@ -323,11 +323,7 @@ def compiler(seen: Examination) -> Iterator[Match]:
         lacking = [name for name, key in (("C", "cc"), ("C++", "cxx")) if key in mapping(told)
                    and told[key] is None]  # fmt: skip
         if lacking:
-            yield Match(
-                host.name,
-                install_compiler(host.name),
-                lacking=lacking,
-            )
+            yield Match(host.name, install_compiler(host.name), lacking=lacking)
 
 
 CHECKS = (

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from yoked.core.packages import install_lines
 from yoked.doctor.check import Check, Match, check
 from yoked.doctor.checks.query import at, part
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import close_ssh_folder, name_for_ssh
-from yoked.doctor.repairs.manual import by_hand
 from yoked.doctor.repairs.startfiles import quiet, take_out_variable
 from yoked.doctor.repairs.system import give_login_shell, install_python, start_ssh_server
 from yoked.records.examination import Examination, Fix, HostSeen, SshKind
@@ -124,10 +124,7 @@ def _look_at_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
 
 def _copy_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     copy = command_line("ssh-copy-id", *_ssh_words(seen)[1:], host.name)
-    return (
-        close_ssh_folder(host.name),
-        by_hand("", "{copy}", copy=copy),
-    )
+    return (close_ssh_folder(host.name), by_hand("", "{copy}", copy=copy))
 
 
 _Repair = Callable[[Examination, HostSeen], tuple[Fix, ...]]

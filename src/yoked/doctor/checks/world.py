@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.link_groups import described
-from yoked.doctor.repairs.manual import by_hand
+from yoked.doctor.repairs.base import by_hand
 from yoked.records.examination import Examination
 from yoked.units import format_duration, listed
 

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from yoked.doctor.repairs.named import repair
+from yoked.doctor.repairs.base import repair
 from yoked.records.examination import Fix
 from yoked.records.shell import Line, command_line, joined, path_word, quoted, shell_line
 

@@ -6,8 +6,8 @@ import re
 import zlib
 
 from yoked.doctor.checks.query import at
+from yoked.doctor.repairs.base import repair
 from yoked.doctor.repairs.files import change_file, rewrite_file
-from yoked.doctor.repairs.named import repair
 from yoked.records.examination import Examination, Fix
 from yoked.records.rules import CONTROL
 from yoked.records.shell import Line, command_line, quoted

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from yoked.doctor.repairs.base import repair
 from yoked.doctor.repairs.files import change_file, is_free
 from yoked.doctor.repairs.fleet import for_sed
-from yoked.doctor.repairs.named import repair
 from yoked.records.examination import Fix
 from yoked.records.shell import Line, joined, shell_line
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from yoked.doctor.checks.query import at, mapping
+from yoked.doctor.repairs.base import repair
 from yoked.doctor.repairs.fleet import edit_entry, fleet_flag
-from yoked.doctor.repairs.named import repair
 from yoked.fleet.model import HERE
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.records.shell import command_line, path_word, shell_line

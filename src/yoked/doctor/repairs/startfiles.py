@@ -6,8 +6,8 @@ import dataclasses
 import re
 from collections.abc import Callable
 
+from yoked.doctor.repairs.base import repair
 from yoked.doctor.repairs.files import change_file
-from yoked.doctor.repairs.named import repair
 from yoked.records.examination import Fix
 from yoked.records.shell import Line, command_line, shell_line
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from yoked.doctor.repairs.base import repair
 from yoked.doctor.repairs.files import is_free
-from yoked.doctor.repairs.named import repair
 from yoked.records.examination import Fix
 from yoked.records.shell import Line, joined, shell_line
 

@@ -1,4 +1,4 @@
-"""The mark by which a line is known for what it does."""
+"""The mark by which a line is known for what it does, and what no line can do."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import ParamSpec
 
 from yoked.records.examination import Fix
+from yoked.records.shell import shell_line
 
 _P = ParamSpec("_P")
 
@@ -20,3 +21,11 @@ def repair(make: Callable[_P, Fix]) -> Callable[_P, Fix]:
         return replace(make(*args, **kwargs), repair=make.__name__)
 
     return named
+
+
+@repair
+def by_hand(host: str, words: str, /, **values: object) -> Fix:
+    """What only a person can do. host "": wherever. words, values: as of `shell_line`, for a person
+    pastes what stands there; `{host}` is known without.
+    """
+    return Fix(host, shell_line(words, **{"host": host, **values}), by_hand=True)
