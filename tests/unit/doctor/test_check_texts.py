@@ -44,14 +44,13 @@ def matches() -> Iterator[tuple[str, ast.Call]]:
             code = function.name.replace("_", "-")
             if code not in CODES or not function.decorator_list:
                 continue
-            called = [
-                functions[node.func.id]
-                for node in ast.walk(function)
-                if isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Name)
-                and node.func.id in functions
-            ]
-            for node in (n for each in (function, *called) for n in ast.walk(each)):
+            reached = [function]
+            for each in reached:
+                names = {n.func.id for n in ast.walk(each) if isinstance(n, ast.Call)
+                         and isinstance(n.func, ast.Name)}  # fmt: skip
+                reached += [functions[name] for name in names & functions.keys()
+                            if functions[name] not in reached]  # fmt: skip
+            for node in (n for each in reached for n in ast.walk(each)):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) in MAKERS:
                     yield code, node
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import mapping, part, ranks_of, trains_on_gpu
@@ -61,6 +61,16 @@ def _set(host: HostSeen, found: dict[str, str], how: str = "") -> Match:
     return Match(host.name, *_take_out(host, found), how=how, variables=_shown(found))
 
 
+def _wherever_set(
+    seen: Examination, *names: str, to: Callable[[str], bool] = bool, how: str = ""
+) -> Iterator[Match]:
+    """The hosts on which some variables are set. to: which values count."""
+    for host in seen.up:
+        told = _variables(host, names)
+        if found := {name: value for name, value in told.items() if to(value)}:
+            yield _set(host, found, how)
+
+
 @check(
     "python-home",
     question="Does Python look for its library in the right place?",
@@ -75,9 +85,7 @@ def _set(host: HostSeen, found: dict[str, str], how: str = "") -> Match:
     quick=True,
 )
 def python_home(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        if found := _variables(host, ("PYTHONHOME",)):
-            yield _set(host, found)
+    return _wherever_set(seen, "PYTHONHOME")
 
 
 @check(
@@ -96,10 +104,7 @@ def python_home(seen: Examination) -> Iterator[Match]:
     quick=True,
 )
 def gloo_transport(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        found = _variables(host, ("GLOO_DEVICE_TRANSPORT",))
-        if found and found["GLOO_DEVICE_TRANSPORT"] != "TCP":
-            yield _set(host, found)
+    return _wherever_set(seen, "GLOO_DEVICE_TRANSPORT", to=lambda value: value != "TCP")
 
 
 @check(
@@ -161,9 +166,7 @@ def _meant(name: str, value: str) -> str | None:
     quick=True,
 )
 def rank_variables(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        if found := _variables(host, _OF_A_RANK):
-            yield _set(host, found)
+    return _wherever_set(seen, *_OF_A_RANK)
 
 
 @check(
@@ -184,13 +187,11 @@ def rank_variables(seen: Examination) -> Iterator[Match]:
     quick=True,
 )
 def gloo_variables(seen: Examination) -> Iterator[Match]:
+    yield from _wherever_set(seen, *_OVERRIDDEN, how="pinned")
     for host in seen.up:
-        told = mapping(part(host, "environment"))
-        if pinned := _variables(host, _OVERRIDDEN):
-            yield _set(host, pinned, "pinned")
         unknown = {
             name: str(value)
-            for name, value in told.items()
+            for name, value in mapping(part(host, "environment")).items()
             if name.startswith("GLOO_") and name not in _OF_GLOO
         }
         if unknown:
@@ -210,10 +211,9 @@ def gloo_variables(seen: Examination) -> Iterator[Match]:
     quick=True,
 )
 def debug_variables(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        found = _variables(host, ("TORCH_DISTRIBUTED_DEBUG",))
-        if found and found["TORCH_DISTRIBUTED_DEBUG"].upper() == "DETAIL":
-            yield _set(host, found)
+    return _wherever_set(
+        seen, "TORCH_DISTRIBUTED_DEBUG", to=lambda value: value.upper() == "DETAIL"
+    )
 
 
 @check(
@@ -272,8 +272,7 @@ def python_variables(seen: Examination) -> Iterator[Match]:
         }
         if found:
             yield _set(host, found, "slow")
-        if paths := _variables(host, ("PYTHONPATH",)):
-            yield _set(host, paths, "path")
+    yield from _wherever_set(seen, "PYTHONPATH", how="path")
 
 
 @check(
@@ -291,9 +290,7 @@ def python_variables(seen: Examination) -> Iterator[Match]:
     quick=True,
 )
 def preload(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        if found := _variables(host, ("LD_PRELOAD",)):
-            yield _set(host, found)
+    return _wherever_set(seen, "LD_PRELOAD")
 
 
 CHECKS = (

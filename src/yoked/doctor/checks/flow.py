@@ -111,22 +111,17 @@ def mtu(seen: Examination) -> Iterator[Match]:
         if (dial.bulk_bytes or 0) <= _NOTHING_BYTES
     }
     for host, own in by_host(seen, holes):
-        yield _narrow(seen, host, own)
-
-
-def _narrow(seen: Examination, host: HostSeen, holes: Mapping[_Pair, Dial]) -> Match:
-    """The black holes at one host, which is an end of all of them."""
-    (source, target), dial = next(iter(holes.items()))
-    names = _all_at(host, holes)
-    return Match(
-        names,
-        *(_smaller_packets(seen, host, seen.host(name)) for name in names[1:]),
-        link=(source, target),
-        bulk_bytes=dial.bulk_bytes or 0,
-        more=_more(holes),
-        name=host.name,
-        mtu=_mtu(seen, host),
-    )
+        link, dial = next(iter(own.items()))
+        names = _all_at(host, own)
+        yield Match(
+            names,
+            *(_smaller_packets(seen, host, seen.host(name)) for name in names[1:]),
+            link=link,
+            bulk_bytes=dial.bulk_bytes or 0,
+            more=_more(own),
+            name=host.name,
+            mtu=_mtu(seen, host),
+        )
 
 
 def _mtu(seen: Examination, host: HostSeen) -> int:
@@ -176,6 +171,11 @@ def _echoes(seen: Examination, source: HostSeen, target: HostSeen) -> tuple[floa
     return tuple(each for dial in dials for each in dial.echo_s)
 
 
+def _lost(echo_s: Sequence[float]) -> list[float]:
+    """The echoes that took so long that TCP sent them again."""
+    return [each for each in echo_s if each > _RETRY_S + median(echo_s)]
+
+
 @check(
     "loss",
     question="Do all packets arrive?",
@@ -194,16 +194,15 @@ def loss(seen: Examination) -> Iterator[Match]:
     found: dict[_Pair, tuple[float, ...]] = {}
     for source, target in _open_pairs(seen):
         echo_s = _echoes(seen, source, target)
-        lost = [each for each in echo_s if each > _RETRY_S + median(echo_s)]
-        if len(echo_s) >= _FEW_ECHOES and len(lost) >= _FEW_LOST:
+        if len(echo_s) >= _FEW_ECHOES and len(_lost(echo_s)) >= _FEW_LOST:
             found[source.name, target.name] = echo_s
     for host, own in by_host(seen, found):
-        (source_name, target_name), echo_s = next(iter(own.items()))
-        lost = [each for each in echo_s if each > _RETRY_S + median(echo_s)]
+        link, echo_s = next(iter(own.items()))
+        lost = _lost(echo_s)
         yield Match(
             _all_at(host, own),
             by_hand(host.name, "check the cable or the radio of {host}"),
-            link=(source_name, target_name),
+            link=link,
             lost=len(lost),
             echoes=len(echo_s),
             longest=max(lost),
@@ -233,14 +232,14 @@ def jitter(seen: Examination) -> Iterator[Match]:
         if not few and _best_s(seen, pair) >= _CABLE_S and _is_uneven(echo_s):
             found[source.name, target.name] = echo_s
     for host, own in by_host(seen, found):
-        (source_name, target_name), echo_s = next(iter(own.items()))
+        link, echo_s = next(iter(own.items()))
         yield Match(
             _all_at(host, own),
             by_hand(
                 host.name,
                 "use a cable for {host}, or bring it nearer to the access point",
             ),
-            link=(source_name, target_name),
+            link=link,
             shortest=echo_s[0],
             longest=echo_s[-1],
             median=median(echo_s),
@@ -350,14 +349,14 @@ def slow_link(seen: Examination) -> Iterator[Match]:
         if rates and (rates[0] < _FAR_BELOW * rates[1] or rates[0] < _SLOW_BYTES_PER_S)
     }
     for host, own in by_host(seen, found):
-        (source_name, target_name), (rate, best, interface) = next(iter(own.items()))
+        link, (rate, best, interface) = next(iter(own.items()))
         faster = rate < _FAR_BELOW * best
         other = f"; {interface} gives {format_bit_per_s(8 * best)}" if faster else ""
         yield Match(
             _all_at(host, own),
             choose_again(seen) if faster else by_hand(host.name, "use a cable for {host}"),
-            link=(source_name, target_name),
-            interface=chosen_interface(seen, seen.host(target_name)),
+            link=link,
+            interface=chosen_interface(seen, seen.host(link[1])),
             rate=8 * rate,
             other=other,
             more=_more(own),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -39,6 +39,15 @@ def _folders(host: HostSeen, *names: str) -> dict[str, _Folder]:
     """What a host says of some folders, as far as it says anything."""
     told = mapping(part(host, "folders"))
     return {name: told[name] for name in names if isinstance(told.get(name), Mapping)}
+
+
+def _hosts_with(
+    seen: Examination, names: Iterable[str], flaw: Callable[[_Folder], object]
+) -> Iterator[tuple[HostSeen, dict[str, _Folder]]]:
+    """Hosts that have folders with a flaw, and these folders. names: of those that count."""
+    for host in seen.up:
+        if found := {name: each for name, each in _folders(host, *names).items() if flaw(each)}:
+            yield host, found
 
 
 def _failed(folder: _Folder, *symbols: str) -> bool:
@@ -130,26 +139,23 @@ def _place(folders: Mapping[str, _Folder]) -> str:
     explains=("disk-full", "folder-denied", "world-failed"),
 )
 def no_inodes(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        empty = {
-            name: each
-            for name, each in _folders(host, *_WRITTEN).items()
-            if each.get("free_inodes") is not None and each["free_inodes"] < _FEW_INODES
-        }
-        if empty:
-            least = min(each["free_inodes"] for each in empty.values())
-            yield Match(
+    def is_empty(folder: _Folder) -> bool:
+        left = folder.get("free_inodes")
+        return left is not None and left < _FEW_INODES
+
+    for host, empty in _hosts_with(seen, _WRITTEN, is_empty):
+        yield Match(
+            host.name,
+            by_hand(
                 host.name,
-                by_hand(
-                    host.name,
-                    "find the folder with the most files, and remove what is not "
-                    "needed: `du --inodes -x -d2 {place} | sort -n`",
-                    place=_place(empty),
-                ),
-                severity=_severity(empty),
-                paths=_shown(empty),
-                least=least,
-            )
+                "find the folder with the most files, and remove what is not "
+                "needed: `du --inodes -x -d2 {place} | sort -n`",
+                place=_place(empty),
+            ),
+            severity=_severity(empty),
+            paths=_shown(empty),
+            least=min(each["free_inodes"] for each in empty.values()),
+        )
 
 
 @check(
@@ -166,20 +172,17 @@ def no_inodes(seen: Examination) -> Iterator[Match]:
     explains=("world-failed", "folder-denied", "disk-full"),
 )
 def read_only(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        locked = {
-            name: each
-            for name, each in _folders(host, *_WRITTEN).items()
-            if each.get("read_only") or _failed(each, "EROFS")
-        }
-        if locked:
-            paths = dict.fromkeys(str(each["path"]) for each in locked.values())
-            yield Match(
-                host.name,
-                *dict.fromkeys(remount_writable(host.name, path) for path in paths),
-                severity=_severity(locked),
-                paths=_shown(locked),
-            )
+    def is_locked(folder: _Folder) -> bool:
+        return folder.get("read_only") or _failed(folder, "EROFS")
+
+    for host, locked in _hosts_with(seen, _WRITTEN, is_locked):
+        paths = dict.fromkeys(str(each["path"]) for each in locked.values())
+        yield Match(
+            host.name,
+            *(remount_writable(host.name, path) for path in paths),
+            severity=_severity(locked),
+            paths=_shown(locked),
+        )
 
 
 @check(
@@ -197,16 +200,11 @@ def read_only(seen: Examination) -> Iterator[Match]:
     explains=("world-failed",),
 )
 def folder_denied(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        closed = {
-            name: each
-            for name, each in _folders(host, *_WRITTEN).items()
-            if each.get("writable") is False
-            and not each.get("read_only")
-            and not _failed(each, "EROFS", "ENOSPC", "EDQUOT")
-        }
-        if not closed:
-            continue
+    def is_closed(folder: _Folder) -> bool:
+        full_or_locked = folder.get("read_only") or _failed(folder, "EROFS", "ENOSPC", "EDQUOT")
+        return folder.get("writable") is False and not full_or_locked
+
+    for host, closed in _hosts_with(seen, _WRITTEN, is_closed):
         said = str(next(iter(closed.values())).get("error"))
         uid = host.facts.get("uid")
         owners = {int(each.get("owner_uid", uid)) for each in closed.values()} - {uid}
@@ -254,19 +252,16 @@ def _is_below(path: str, home: str) -> bool:
     explains=("world-failed",),
 )
 def folder_hangs(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        hung = {
-            name: each
-            for name, each in _folders(host, "home", *_WRITTEN).items()
-            if each.get("error") and "writable" not in each
-        }
-        if hung:
-            yield Match(
-                host.name,
-                by_hand(host.name, "see `mount`: bring the file server up, or unmount the folder"),
-                paths=_shown(hung),
-                error=next(iter(hung.values()))["error"],
-            )
+    def is_hung(folder: _Folder) -> bool:
+        return bool(folder.get("error")) and "writable" not in folder
+
+    for host, hung in _hosts_with(seen, ("home", *_WRITTEN), is_hung):
+        yield Match(
+            host.name,
+            by_hand(host.name, "see `mount`: bring the file server up, or unmount the folder"),
+            paths=_shown(hung),
+            error=next(iter(hung.values()))["error"],
+        )
 
 
 @check(
@@ -317,16 +312,8 @@ def tmp_missing(seen: Examination) -> Iterator[Match]:
     "TMPDIR=/var/tmp` in the shell's start file does as well.",
 )
 def noexec(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        closed = {
-            name: each
-            for name, each in _folders(host, "home", *_WRITTEN).items()
-            if each.get("noexec")
-        }
-        if closed:
-            yield Match(
-                host.name, remount_executable(host.name, _place(closed)), paths=_shown(closed)
-            )
+    for host, closed in _hosts_with(seen, ("home", *_WRITTEN), lambda each: each.get("noexec")):
+        yield Match(host.name, remount_executable(host.name, _place(closed)), paths=_shown(closed))
 
 
 @check(
@@ -376,24 +363,17 @@ def shared_memory(seen: Examination) -> Iterator[Match]:
     fix="By hand: folders of a local disk for state and cache.",
 )
 def remote_folder(seen: Examination) -> Iterator[Match]:
-    for host in seen.up:
-        far = {
-            name: each
-            for name, each in _folders(host, *_MUST).items()
-            if str(each.get("filesystem")) in _REMOTE
-        }
-        if far:
-            kind = next(iter(far.values()))["filesystem"]
-            yield Match(
+    for host, far in _hosts_with(seen, _MUST, lambda each: each.get("filesystem") in _REMOTE):
+        yield Match(
+            host.name,
+            by_hand(
                 host.name,
-                by_hand(
-                    host.name,
-                    "set XDG_STATE_HOME and XDG_CACHE_HOME to folders of a local disk, in the "
-                    "shell's start file",
-                ),
-                kind=kind,
-                paths=_shown(far),
-            )
+                "set XDG_STATE_HOME and XDG_CACHE_HOME to folders of a local disk, in the "
+                "shell's start file",
+            ),
+            kind=next(iter(far.values()))["filesystem"],
+            paths=_shown(far),
+        )
 
 
 CHECKS = (

@@ -29,10 +29,6 @@ def _device(host: HostSeen) -> str:
     return str(host.wanted.get("device") or "auto")
 
 
-def _take_what_is_there(seen: Examination, host: HostSeen) -> Fix:
-    return edit_entry(seen, host.name, 's/^device *=.*/device = "auto"/')
-
-
 @check(
     "device-missing",
     question="Is the device of yoked.toml there?",
@@ -60,7 +56,8 @@ def device_missing(seen: Examination) -> Iterator[Match]:
             what = f"mps is Apple's, and it runs {system}"
         else:
             continue
-        yield Match(host.name, _take_what_is_there(seen, host), device=device, what=what)
+        take_auto = edit_entry(seen, host.name, 's/^device *=.*/device = "auto"/')
+        yield Match(host.name, take_auto, device=device, what=what)
 
 
 @check(

@@ -71,7 +71,7 @@ def stale_ranks(seen: Examination) -> Iterator[Match]:
         )
 
 
-def _end(host: HostSeen, stale: Sequence[Mapping[str, Any]]) -> tuple[Fix, ...]:
+def _end(host: HostSeen, stale: Sequence[Mapping[str, Any]]) -> Iterator[Fix]:
     """One line for processes of the user, one for those of others; what is not of yoked's runs may
     well be wanted, and is for a person to end.
     """
@@ -80,18 +80,12 @@ def _end(host: HostSeen, stale: Sequence[Mapping[str, Any]]) -> tuple[Fix, ...]:
     own = [each for each in known if each.get("user") in (user, None)]
     others = [each for each in known if each not in own]
     rest = [each for each in stale if each not in known]
-    return (
-        *(
-            end_processes(host.name, some, root=root)
-            for some, root in ((own, False), (others, True))
-            if some
-        ),
-        *(
-            [by_hand(host.name, "end it, unless it is wanted: kill -9 {pids}", pids=_pids(rest))]
-            if rest
-            else []
-        ),
-    )
+    if own:
+        yield end_processes(host.name, own)
+    if others:
+        yield end_processes(host.name, others, root=True)
+    if rest:
+        yield by_hand(host.name, "end it, unless it is wanted: kill -9 {pids}", pids=_pids(rest))
 
 
 @check(

@@ -11,7 +11,13 @@ from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import at, mapping, part
 from yoked.doctor.repairs.files import move_package_aside
 from yoked.doctor.repairs.fleet import edit_entry
-from yoked.doctor.repairs.packages import get_package, get_torch, install_torch, public
+from yoked.doctor.repairs.packages import (
+    get_package,
+    get_torch,
+    install_torch,
+    make_environment,
+    public,
+)
 from yoked.doctor.repairs.system import install_compiler
 from yoked.records.examination import Examination, HostSeen
 
@@ -217,12 +223,7 @@ def python_old(seen: Examination) -> Iterator[Match]:
         if version and _minor(str(version)) < _OLDEST:
             yield Match(
                 host.name,
-                *(
-                    (edit_entry(seen, host.name, "/^python *=/d"),)
-                    if host.wanted.get("python")
-                    else ()
-                ),
-                install_torch(seen, host),
+                *make_environment(seen, host),
                 python=_torch(host).get("python"),
                 version=version,
             )

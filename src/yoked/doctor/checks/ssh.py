@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from yoked.core.packages import install_lines
 from yoked.doctor.check import Check, Match, check
@@ -12,7 +14,7 @@ from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.files import close_ssh_folder, name_for_ssh
 from yoked.doctor.repairs.startfiles import quiet, take_out_variable
 from yoked.doctor.repairs.system import give_login_shell, install_python, start_ssh_server
-from yoked.records.examination import Examination, Fix, HostSeen, SshKind
+from yoked.records.examination import Examination, Fix, HostSeen, SshFailure, SshKind
 from yoked.records.shell import as_made, command_line, path_word, shell_line
 from yoked.remote.ssh import forget_key
 
@@ -25,42 +27,41 @@ _SHOW_KEY = shell_line("ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub")
 _TRAINS = "it is in yoked.toml, and a run wants all of its hosts"
 
 
-def _mend(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
+@dataclass(frozen=True)
+class _Unreached:
+    """A host that has no agent, and why."""
+
+    seen: Examination
+    host: HostSeen
+    failure: SshFailure
+
+
+def _mend(it: _Unreached) -> tuple[Fix, ...]:
     """What the one who looked could tell about the very case."""
-    del seen
-    assert host.failure is not None
-    return tuple(Fix("", as_made(line), by_hand=True) for line in host.failure.fix)
+    return tuple(Fix("", as_made(line), by_hand=True) for line in it.failure.fix)
 
 
-def _mend_shell(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
-    del seen
-    assert host.failure is not None
-    if _WRONG_HOME.search(host.failure.text):
-        return (take_out_variable(host.name, "PYTHONHOME"),)
+def _mend_shell(it: _Unreached) -> tuple[Fix, ...]:
+    host, failure = it.host.name, it.failure
+    if _WRONG_HOME.search(failure.text):
+        return (take_out_variable(host, "PYTHONHOME"),)
     # A shell that lets nobody in often says nothing at all over ssh.
-    let_in = _let_in(host, host.failure.user)
-    if _NO_LOGIN.search(host.failure.text):
-        return (let_in,)
-    return (quiet(host.name), let_in)
-
-
-def _let_in(host: HostSeen, user: str | None) -> Fix:
-    """Give whom ssh comes in as a shell that lets him in, where his does not."""
-    if user is None:
-        return by_hand(
-            host.name,
+    let_in = (
+        by_hand(
+            host,
             "where the shell of the user that ssh comes in as is nologin or false: "
             "usermod -s /bin/bash USER",
         )
-    return give_login_shell(host.name, user)
+        if failure.user is None
+        else give_login_shell(host, failure.user)
+    )
+    return (let_in,) if _NO_LOGIN.search(failure.text) else (quiet(host), let_in)
 
 
-def _get_python(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
-    del seen
-    assert host.failure is not None
-    if _WRONG_HOME.search(host.failure.text):
-        return (take_out_variable(host.name, "PYTHONHOME"),)
-    return (install_python(host.name),)
+def _get_python(it: _Unreached) -> tuple[Fix, ...]:
+    if _WRONG_HOME.search(it.failure.text):
+        return (take_out_variable(it.host.name, "PYTHONHOME"),)
+    return (install_python(it.host.name),)
 
 
 def _ssh_words(seen: Examination) -> list[str]:
@@ -68,28 +69,27 @@ def _ssh_words(seen: Examination) -> list[str]:
     return ["ssh", *(["-F", str(config)] if config else [])]
 
 
-def _say_its_address(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
-    address = host.wanted.get("address")
-    config = at(seen.controller, "ssh_config") or "~/.ssh/config"
-    if not address:
-        return (
-            by_hand(
-                "",
-                "put it into {config}: `Host {host}` with `HostName ITS-ADDRESS`",
-                config=path_word(config),
-                host=host.name,
-            ),
-        )
-    return (name_for_ssh(config, host.name, str(address)),)
+def _say_its_address(it: _Unreached) -> tuple[Fix, ...]:
+    address = it.host.wanted.get("address")
+    config = at(it.seen.controller, "ssh_config") or "~/.ssh/config"
+    if address:
+        return (name_for_ssh(config, it.host.name, str(address)),)
+    return (
+        by_hand(
+            "",
+            "put it into {config}: `Host {host}` with `HostName ITS-ADDRESS`",
+            config=path_word(config),
+            host=it.host.name,
+        ),
+    )
 
 
-def _wake(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
-    del seen
-    address = host.wanted.get("address")
+def _wake(it: _Unreached) -> tuple[Fix, ...]:
+    address = it.host.wanted.get("address")
     known = shell_line(" (yoked.toml has {address})", address=address)
     return (
         by_hand(
-            host.name,
+            it.host.name,
             "switch it on or wake it, and see that it is in this network{known}; a firewall there "
             "must let port 22 in",
             known=known if address else shell_line(""),
@@ -97,21 +97,19 @@ def _wake(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     )
 
 
-def _start_server(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
-    del seen
-    return (start_ssh_server(host.name),)
+def _start_server(it: _Unreached) -> tuple[Fix, ...]:
+    return (start_ssh_server(it.host.name),)
 
 
-def _look_at_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
-    assert host.failure is not None
-    said = "\n".join((host.failure.text, *host.failure.fix))
+def _look_at_key(it: _Unreached) -> tuple[Fix, ...]:
+    host, said = it.host.name, "\n".join((it.failure.text, *it.failure.fix))
     accept = command_line(
-        *_ssh_words(seen), "-o", "StrictHostKeyChecking=accept-new", host.name, "true"
+        *_ssh_words(it.seen), "-o", "StrictHostKeyChecking=accept-new", host, "true"
     )
-    forget = forget_key(host.name, said)
+    forget = forget_key(host, said)
     changed = "Offending" in said or "CHANGED" in said or "ssh-keygen" in said
     # Whoever stands between would be let in: the key is for a person to compare.
-    look = by_hand(host.name, "look at its key at the host itself: {show}", show=_SHOW_KEY)
+    look = by_hand(host, "look at its key at the host itself: {show}", show=_SHOW_KEY)
     same = shell_line("if that is the one that ssh shows here")
     if not changed:
         return (look, by_hand("", "{same}: {accept}", same=same, accept=accept))
@@ -122,46 +120,24 @@ def _look_at_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
     )
 
 
-def _copy_key(seen: Examination, host: HostSeen) -> tuple[Fix, ...]:
-    copy = command_line("ssh-copy-id", *_ssh_words(seen)[1:], host.name)
-    return (close_ssh_folder(host.name), by_hand("", "{copy}", copy=copy))
-
-
-_Repair = Callable[[Examination, HostSeen], tuple[Fix, ...]]
+def _copy_key(it: _Unreached) -> tuple[Fix, ...]:
+    copy = command_line("ssh-copy-id", *_ssh_words(it.seen)[1:], it.host.name)
+    return (close_ssh_folder(it.host.name), by_hand("", "{copy}", copy=copy))
 
 
 def _failure(
-    kind: SshKind,
-    repair: _Repair,
-    *,
-    question: str,
-    why: str,
-    symptom: str,
-    cause: str,
-    fix: str,
-    on_cluster: str = "",
+    kind: SshKind, repair: Callable[[_Unreached], tuple[Fix, ...]], **sentences: Any
 ) -> Check:
-    """The check of one kind of failure."""
+    """The check of one kind of failure. sentences: as of `check`."""
 
     def look(seen: Examination) -> Iterator[Match]:
         for host in seen.hosts:
             if host.failure is not None and host.failure.kind == kind:
-                fixes = repair(seen, host) or _mend(seen, host)
+                fixes = repair(_Unreached(seen, host, host.failure))
                 yield Match(host.name, *fixes, text=host.failure.text)
 
-    return check(
-        f"ssh-{kind}",
-        question=question,
-        reads=("ssh",),
-        severity="error",
-        saw="ssh {host}: {text}",
-        why=why,
-        symptom=symptom,
-        cause=cause,
-        fix=fix,
-        on_cluster=on_cluster,
-        quick=True,
-    )(look)
+    same: dict[str, Any] = {"reads": ("ssh",), "severity": "error", "quick": True}
+    return check(f"ssh-{kind}", saw="ssh {host}: {text}", **same, **sentences)(look)
 
 
 @check(

@@ -170,13 +170,10 @@ def _verdict(link: Link) -> Verdict:
 
 def _impostor(link: Link) -> Verdict | None:
     """Somebody answers, but not the target."""
-    if any(dial.answered_by not in (None, dial.target) for dial in link.dials):
-        return Verdict("other-answers", link.target.name, link)
-    return Verdict("other-answers", link.target.name, link) if _foreign(link) else None
-
-
-def _foreign(link: Link) -> bool:
-    return any(dial.error == "EPROTO" for dial in link.dials)
+    foreign = any(
+        dial.error == "EPROTO" or dial.answered_by not in (None, dial.target) for dial in link.dials
+    )
+    return Verdict("other-answers", link.target.name, link) if foreign else None
 
 
 def _nothing_left(link: Link) -> Verdict | None:
@@ -191,8 +188,9 @@ def _either(rule: Callable[[Link], str | None]) -> Callable[[Link], Verdict | No
     """A rule about the way out of a host, asked of both: an answer needs a way back."""
 
     def asked(link: Link) -> Verdict | None:
-        back = Link(link.seen, link.target, link.source, _towards(link.seen, link.source))
-        for each in (link, back):
+        towards = (each for each in link.seen.dials if each.target == link.source.name)
+        dials = tuple(each for each in towards if each.chosen)
+        for each in (link, Link(link.seen, link.target, link.source, dials)):
             check = rule(each) if each.dials else None
             if check is not None:
                 host = _stray(link) if check == "other-network" else each.source.name
@@ -200,10 +198,6 @@ def _either(rule: Callable[[Link], str | None]) -> Callable[[Link], Verdict | No
         return None
 
     return asked
-
-
-def _towards(seen: Examination, target: HostSeen) -> tuple[Dial, ...]:
-    return tuple(each for each in seen.dials if each.target == target.name and each.chosen)
 
 
 def _netmask(way: Link) -> str | None:
@@ -289,15 +283,14 @@ def _silence(link: Link) -> Verdict | None:
     """The target does not answer the question for its network card."""
     if link.way("neighbour") not in SILENT or link.failed.error == "ECONNREFUSED":
         return None
-    return _apart(link)
+    return _apart(link, "silent-neighbour")
 
 
-def _apart(link: Link) -> Verdict:
-    """Two hosts of one network that do not hear each other."""
-    host = _loner(link)
-    if all(_gateway_answers(each) for each in (link.source, link.target)):
-        return Verdict("client-isolation", host, link)
-    return Verdict("silent-neighbour", host, link)
+def _apart(link: Link, otherwise: str) -> Verdict:
+    """Two hosts that do not reach each other, though perhaps both reach their access point."""
+    gateways = (part(each, "gateway", "neighbour") for each in (link.source, link.target))
+    isolated = all(each in ANSWERED for each in gateways)
+    return Verdict("client-isolation" if isolated else otherwise, _loner(link), link)
 
 
 def _loner(link: Link) -> str:
@@ -316,10 +309,6 @@ def _loner(link: Link) -> str:
     ]
     ordered = [host.name for host in link.seen.up if host in (link.source, link.target)]
     return (alone or ordered)[-1]
-
-
-def _gateway_answers(host: HostSeen) -> bool:
-    return part(host, "gateway", "neighbour") in ANSWERED
 
 
 def _some_pass(link: Link) -> Verdict | None:
@@ -374,14 +363,11 @@ def _rejected(link: Link) -> Verdict | None:
 
 def _no_firewall(link: Link) -> Verdict | None:
     """Silence both ways, although neither has a firewall."""
-    both = (link.source, link.target)
     if link.failed.error != "ETIMEDOUT" or link.back() is None or link.rendezvous_passed:
         return None
-    if not all(is_off(part(each, "firewall")) for each in both):
+    if not all(is_off(part(each, "firewall")) for each in (link.source, link.target)):
         return None
-    if all(map(_gateway_answers, both)):
-        return Verdict("client-isolation", _loner(link), link)
-    return Verdict("lost-between", _loner(link), link)
+    return _apart(link, "lost-between")
 
 
 def _dropped(link: Link) -> Verdict | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from yoked.doctor.checks.query import at, mapping
 from yoked.doctor.repairs.base import repair
 from yoked.doctor.repairs.fleet import edit_entry, fleet_flag
@@ -17,6 +19,13 @@ def install_torch(seen: Examination, host: HostSeen, *flags: str) -> Fix:
     return Fix("", command_line(*words))
 
 
+def make_environment(seen: Examination, host: HostSeen, *flags: str) -> Iterator[Fix]:
+    """Have an environment of `yoked install` train, and no interpreter of yoked.toml."""
+    if host.wanted.get("python"):
+        yield edit_entry(seen, host.name, "/^python *=/d")
+    yield install_torch(seen, host, *flags)
+
+
 def get_package(
     seen: Examination, host: HostSeen, package: str, *, flags: tuple[str, ...] = ()
 ) -> tuple[Fix, ...]:
@@ -30,10 +39,7 @@ def get_package(
         return (install_torch(seen, host, *flags),)
     if python.startswith("/usr/"):
         # The system's packages are not pip's to change.
-        removal = (
-            [edit_entry(seen, host.name, "/^python *=/d")] if host.wanted.get("python") else []
-        )
-        return (*removal, install_torch(seen, host, *flags))
+        return tuple(make_environment(seen, host, *flags))
     return (pip_install(host.name, python, package, again=bool(flags)),)
 
 
