@@ -33,7 +33,6 @@ _SHELL = ("/bin/sh", "-c")
 _SUDO = (*_SHELL, 'exec sudo -n /bin/sh -c "$1"', "sh")
 # A plain command needs no shell of root's: none of these is outside quotes.
 _OPERATORS = frozenset("();<>|&")
-_SUDO_WORD = re.compile(r"(^|[;&|(]\s*)sudo\s+(?:-n\s+)?")
 
 
 def is_root(examination: Examination, host: str) -> bool:
@@ -52,24 +51,10 @@ def as_typed(fix: Fix, *, root_there: bool) -> str:
 
     root_there: whether the user of that host is root, who may have no sudo.
     """
-    if not fix.root or fix.by_hand:
-        return fix.command
-    plain = plain_command(fix)
-    if root_there:
-        return plain
-    if plain != fix.command:
-        return fix.command
-    return f"sudo {plain}" if _is_one_command(plain) else f"sudo sh -c {shlex.quote(plain)}"
-
-
-def plain_command(fix: Fix) -> str:
-    """The line without sudo: who carries it out decides how root is come by."""
-    return without_sudo(fix.command, root=fix.root)
-
-
-def without_sudo(line: str, *, root: bool) -> str:
-    """A line of root's as root types it."""
-    return _SUDO_WORD.sub(r"\1", line) if root else line
+    line = fix.command
+    if not fix.root or fix.by_hand or root_there:
+        return line
+    return f"sudo {line}" if _is_one_command(line) else f"sudo sh -c {shlex.quote(line)}"
 
 
 def _is_one_command(line: str) -> bool:
@@ -90,11 +75,6 @@ class FixPlan:
 
     finding: Finding
     left: str = ""
-
-    @property
-    def fixes(self) -> tuple[Fix, ...]:
-        """Its lines, in their order."""
-        return self.finding.fix
 
 
 def plan_fixes(
@@ -183,14 +163,15 @@ class Shells:
     def __call__(self, host: str, line: str, *, root: bool) -> ShellResult:
         """Run it. root: by `sudo -n`, where the user is not root already."""
         if host == "":
-            outcome = run_program(
-                _argv(line, root=root and os.getuid() != 0), env=_own_path(), limit_s=LIMIT_S
-            )
-            return _said(
-                outcome.exit_status, outcome.late, outcome.stdout.decode(errors="replace"),
-                outcome.stderr.decode(errors="replace"),
-            )  # fmt: skip
-        agent = self._agent(host)
+            # `yoked` of this very environment, which need not be activated.
+            path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+            argv = _argv(line, root=root and os.getuid() != 0)
+            outcome = run_program(argv, env={"PATH": path}, limit_s=LIMIT_S)
+            out, err = (text.decode(errors="replace") for text in (outcome.stdout, outcome.stderr))
+            return _said(outcome.exit_status, outcome.late, out, err)
+        if host not in self._agents:
+            self._agents[host] = self._open.enter_context(self._connect(host))
+        agent = self._agents[host]
         is_user = root and agent.call("facts", timeout_s=_ANSWER_S)["uid"] != 0
         told = agent.call(
             "run", argv=_argv(line, root=is_user), limit_s=LIMIT_S, timeout_s=_ANSWER_S
@@ -203,19 +184,9 @@ class Shells:
     def __exit__(self, *problem: object) -> None:
         self._open.close()
 
-    def _agent(self, host: str) -> Caller:
-        if host not in self._agents:
-            self._agents[host] = self._open.enter_context(self._connect(host))
-        return self._agents[host]
-
 
 def _argv(line: str, *, root: bool) -> list[str]:
     return [*(_SUDO if root else _SHELL), line]
-
-
-def _own_path() -> dict[str, str]:
-    # `yoked` of this very environment, which need not be activated.
-    return {"PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"}
 
 
 def _said(status: int | None, late: bool, out: str, err: str) -> ShellResult:
@@ -257,14 +228,19 @@ class FixJournal:
     def begin(self, fleet: Path, finding: Finding, fix: Fix) -> Done:
         """Note that a line is about to be carried out."""
         number = uuid.uuid4().hex[:12]
-        fix = _with_own_copies(fix, number)
+        if fix.kept:
+            # Names of copies that no other time has, so that each undo finds its own.
+            assert fix.undo is not None, fix
+            own = f"{fix.kept}-{number}"
+            command, undo = (renamed(each, fix.kept, own) for each in (fix.command, fix.undo))
+            fix = replace(fix, command=command, undo=undo)
         done = Done(
             id=number,
             at_s=time.time(),
             fleet=str(fleet.absolute()),
             check=finding.check,
             host=fix.host,
-            command=plain_command(fix),
+            command=fix.command,
             undo=fix.undo,
             root=fix.root,
         )
@@ -296,18 +272,6 @@ class FixJournal:
             journal.append(event)
 
 
-def _with_own_copies(fix: Fix, number: str) -> Fix:
-    """The same with names of copies that no other time has, so that each undo finds its own."""
-    if not fix.kept or fix.undo is None:
-        return fix
-    own = f"{fix.kept}-{number}"
-    return replace(
-        fix,
-        command=renamed(fix.command, fix.kept, own),
-        undo=renamed(fix.undo, fix.kept, own),
-    )
-
-
 @dataclass(frozen=True)
 class Carried:
     """How a plan went. done: its lines that were carried out; problem: what stopped it."""
@@ -320,7 +284,7 @@ def apply_fixes(plan: FixPlan, shell: Shell, journal: FixJournal, fleet: Path) -
     """Carry out a plan line by line, up to the first that fails."""
     assert not plan.left, plan
     carried: list[Done] = []
-    for fix in plan.fixes:
+    for fix in plan.finding.fix:
         done = journal.begin(fleet, plan.finding, fix)
         line = done.command
         if fix.kept:
@@ -343,7 +307,7 @@ def undo_fix(done: Done, shell: Shell, journal: FixJournal) -> str:
     """Undo one line; why it could not be, or nothing."""
     assert done.undo is not None, done
     try:
-        said = shell(done.host, without_sudo(done.undo, root=done.root), root=done.root)
+        said = shell(done.host, done.undo, root=done.root)
     except HostError as problem:
         return problem.what
     if not said.ok:

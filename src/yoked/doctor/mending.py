@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +24,7 @@ from yoked.doctor.render import error_lines
 from yoked.fleet.file import read_fleet
 from yoked.fleet.model import Fleet
 from yoked.fleet.trust import remember
-from yoked.records.examination import Finding
-from yoked.remote.client import AgentClient
+from yoked.records.examination import Examination, Finding
 
 # Mending one thing shows what it hid; after so many times somebody should look.
 _MOST_ROUNDS = 4
@@ -69,16 +68,13 @@ def mend(
     fleet_now: reads the fleet's file, which a fix may change. note: told how each went. only:
     checks, of which warnings are mended too; empty: errors of any.
     """
-    journal = FixJournal()
-    outcomes: dict[_Key, Mended] = {}
+    mender = _Mender(examiner, fleet_now, ask, note)
     for _ in range(_MOST_ROUNDS):
-        mender = _Mender(
-            seen, examiner, fleet_now, ask=ask, note=note, sudo=sudo, only=only, journal=journal
-        )
-        if not mender.go_through(outcomes):
+        plans = plan_fixes(seen.findings, seen.examination, sudo=sudo, only=only)
+        if not mender.go_through(plans, seen.examination):
             break
         seen = examiner(fleet_now())
-    return seen, list(outcomes.values())
+    return seen, list(mender.outcomes.values())
 
 
 _Key = tuple[str, tuple[str, ...], tuple[str, str] | None]
@@ -88,72 +84,57 @@ def _key(finding: Finding) -> _Key:
     return finding.check, finding.hosts, finding.link
 
 
+@dataclass
 class _Mender:
-    """One way through the findings of one examination."""
+    """Goes through findings, and keeps how it went with each that was tried."""
 
-    def __init__(
-        self,
-        seen: Seen,
-        examiner: Examiner,
-        fleet_now: Callable[[], Fleet],
-        *,
-        ask: Ask,
-        note: Callable[[Mended], None],
-        sudo: bool,
-        only: Sequence[str],
-        journal: FixJournal,
-    ) -> None:
-        self._seen, self._examiner, self._fleet_now = seen, examiner, fleet_now
-        self._ask, self._note, self._journal = ask, note, journal
-        self._plans = plan_fixes(seen.findings, seen.examination, sudo=sudo, only=only)
-        self._gone: set[_Key] = set()
+    examiner: Examiner
+    fleet_now: Callable[[], Fleet]
+    ask: Ask
+    note: Callable[[Mended], None]
+    journal: FixJournal = field(default_factory=FixJournal)
+    outcomes: dict[_Key, Mended] = field(default_factory=dict)
 
-    def go_through(self, outcomes: dict[_Key, Mended]) -> bool:
+    def go_through(self, plans: Sequence[FixPlan], examination: Examination) -> bool:
         """Mend what was not tried before; whether anything was done on a host."""
         acted = False
-        with Shells(self._connect) as shells:
-            for plan in self._plans:
+        gone: set[_Key] = set()
+        with Shells(lambda host: connect(self.fleet_now(), host)) as shells:
+            for plan in plans:
                 key = _key(plan.finding)
-                if key in outcomes or key in self._gone:
+                if key in self.outcomes or key in gone:
                     continue
-                outcomes[key] = self._mend(plan, shells)
-                acted = acted or outcomes[key].state not in ("left", "declined")
+                if plan.left:
+                    self.outcomes[key] = Mended(plan.finding, "left", said=plan.left)
+                elif not self.ask(list(error_lines(plan.finding, examination))):
+                    self.outcomes[key] = Mended(plan.finding, "declined")
+                else:
+                    acted = True
+                    self.outcomes[key] = self._carry_out(plan, shells, plans, gone)
+                    self.note(self.outcomes[key])
         return acted
 
-    def _connect(self, host: str) -> AgentClient:
-        return connect(self._fleet_now(), host)
-
-    def _mend(self, plan: FixPlan, shells: Shells) -> Mended:
-        finding = plan.finding
-        if plan.left:
-            return Mended(finding, "left", said=plan.left)
-        if not self._ask(list(error_lines(finding, self._seen.examination))):
-            return Mended(finding, "declined")
-        file = self._fleet_now().path
-        carried = apply_fixes(plan, shells, self._journal, file)
+    def _carry_out(
+        self, plan: FixPlan, shells: Shells, plans: Sequence[FixPlan], gone: set[_Key]
+    ) -> Mended:
+        """Act, and look again. gone: is given what else of the plans needs no mending by now."""
+        finding, file = plan.finding, self.fleet_now().path
+        carried = apply_fixes(plan, shells, self.journal, file)
         _trust_as_changed(file)
         commands = tuple(each.command for each in carried.done)
         if carried.problem:
-            outcome = Mended(finding, "failed", commands, carried.problem)
-        elif (same := self._look_again(finding)) is not None:
-            outcome = Mended(finding, "still there", commands, same.saw)
-        else:
-            outcome = Mended(finding, "fixed", commands)
-        self._note(outcome)
-        return outcome
-
-    def _look_again(self, finding: Finding) -> Finding | None:
-        """The finding, if it is still there; what else is gone by now is not mended twice."""
+            return Mended(finding, "failed", commands, carried.problem)
         quick = {check.code for check in CHECKS if check.quick}
-        fleet = part_of(self._fleet_now(), finding)
-        now = self._examiner(fleet, quick=finding.check in quick)
+        fleet = part_of(self.fleet_now(), finding)
+        now = self.examiner(fleet, quick=finding.check in quick)
         looked_at = {host.name for host in fleet.hosts}
-        for plan in self._plans:
-            other = plan.finding
+        for other in (each.finding for each in plans):
             known = not now.examination.quick or other.check in quick
             if known and set(other.hosts) <= looked_at and not still_there(other, now.findings):
-                self._gone.add(_key(other))
-        return still_there(finding, now.findings)
+                gone.add(_key(other))
+        if (same := still_there(finding, now.findings)) is not None:
+            return Mended(finding, "still there", commands, same.saw)
+        return Mended(finding, "fixed", commands)
 
 
 def part_of(fleet: Fleet, finding: Finding) -> Fleet:

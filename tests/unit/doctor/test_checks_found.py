@@ -485,4 +485,4 @@ def test_keys_and_folders_that_may_be_others_are_left_to_a_person(
     (plan,) = plan_fixes(findings_of(seen), seen, sudo=True)
 
     assert plan.left == snapshot
-    assert not any("chown" in fix.command for fix in plan.fixes)
+    assert not any("chown" in fix.command for fix in plan.finding.fix)

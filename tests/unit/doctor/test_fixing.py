@@ -23,7 +23,6 @@ from yoked.doctor.fixing import (
     apply_fixes,
     as_typed,
     is_root,
-    plain_command,
     plan_fixes,
     still_there,
     undo_fix,
@@ -62,10 +61,7 @@ class Told:
     [
         ("ufw allow 22", False, "sudo ufw allow 22"),
         ("ufw allow 22", True, "ufw allow 22"),
-        ("sudo ufw allow 22", True, "ufw allow 22"),
-        ("sudo -n ufw allow 22", True, "ufw allow 22"),
-        ("sudo a && sudo b", True, "a && b"),
-        ("sudo a && sudo b", False, "sudo a && sudo b"),
+        ("a && b", True, "a && b"),
         ("a && b", False, "sudo sh -c 'a && b'"),
         ("echo 1 > /proc/x", False, "sudo sh -c 'echo 1 > /proc/x'"),
         ("A=1 b", False, "sudo sh -c 'A=1 b'"),
@@ -156,12 +152,12 @@ def test_what_is_about_to_be_done_is_on_disk_before_it_is_done(tmp_path: Path) -
         known.extend(done.command for done in FixJournal(journal.path).standing(FLEET))
         raise KeyboardInterrupt
 
-    plan = FixPlan(finding(Fix("attic", "sudo a", root=True, undo="sudo b")))
+    plan = FixPlan(finding(Fix("attic", "a", root=True, undo="b")))
     with pytest.raises(KeyboardInterrupt):
         apply_fixes(plan, shell, journal, FLEET)
 
     assert known == ["a"]
-    assert [done.undo for done in journal.standing(FLEET)] == ["sudo b"]
+    assert [done.undo for done in journal.standing(FLEET)] == ["b"]
 
 
 def test_what_was_done_is_taken_back_newest_first_and_once(tmp_path: Path) -> None:
@@ -297,9 +293,3 @@ def test_a_finding_is_still_there_where_its_check_says_so_of_the_same_place() ->
     assert still_there(wanted, [back, hidden]) == wanted
     assert still_there(finding(), [finding(hosts=("cellar",))]) is None
     assert still_there(finding(), [finding(hosts=("cellar", "attic"))]) is not None
-
-
-def test_sudo_is_no_part_of_what_is_carried_out() -> None:
-    assert plain_command(Fix("attic", "sudo a; sudo -n b | sudo c", root=True)) == "a; b | c"
-    assert plain_command(Fix("attic", "echo sudo", root=True)) == "echo sudo"
-    assert plain_command(Fix("attic", "sudo a")) == "sudo a"
