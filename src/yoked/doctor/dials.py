@@ -161,30 +161,21 @@ def _calls(
     endpoints: Sequence[Endpoint], ports: Mapping[str, _Ports], profile: DialProfile
 ) -> Iterator[_Call]:
     """What one host is asked to dial of another: short answers, of which the bulk's may be late."""
-    attempts = [
-        attempt
-        for endpoint in endpoints
-        for attempt in _attempts(endpoint, ports[endpoint.host], profile)
-    ]
-    bulk = [
-        _Attempt(endpoint, ports[endpoint.host].first, "bulk")
-        for endpoint in endpoints
-        if endpoint.chosen
-    ]
+    attempts, bulk = [], []
+    for endpoint in endpoints:
+        own = ports[endpoint.host]
+        if endpoint.chosen or profile.all_ports:
+            attempts.append(_Attempt(endpoint, own.first, "ephemeral"))
+        if endpoint.chosen:
+            if own.second is not None:
+                attempts.append(_Attempt(endpoint, own.second, "ephemeral"))
+            if own.rendezvous is not None:
+                attempts.append(_Attempt(endpoint, own.rendezvous, "rendezvous"))
+            bulk.append(_Attempt(endpoint, own.first, "bulk"))
     if attempts:
         yield _Call(tuple(attempts), send_bytes=0, echoes=profile.echoes)
     if bulk:
         yield _Call(tuple(bulk), send_bytes=profile.bulk_bytes, echoes=0)
-
-
-def _attempts(endpoint: Endpoint, ports: _Ports, profile: DialProfile) -> Iterator[_Attempt]:
-    """The dials to one address."""
-    if endpoint.chosen or profile.all_ports:
-        yield _Attempt(endpoint, ports.first, "ephemeral")
-    if endpoint.chosen and ports.second is not None:
-        yield _Attempt(endpoint, ports.second, "ephemeral")
-    if endpoint.chosen and ports.rendezvous is not None:
-        yield _Attempt(endpoint, ports.rendezvous, "rendezvous")
 
 
 @contextmanager
@@ -271,7 +262,10 @@ def measure(dials: Sequence[Dial], agents: Mapping[str, Agent]) -> list[Dial]:
 
         def send(pair: tuple[str, str]) -> None:
             for source, target in (pair, pair[::-1]):
-                for address in _reached(dials, source, target):
+                # Where the target itself answered, each address once.
+                reached = (each.address for each in dials if each.ok
+                           and (each.source, each.target) == (source, target))  # fmt: skip
+                for address in dict.fromkeys(reached):
                     figures[source, target, address] = _goodput(
                         agents[source], source, address, ports[target].first, token
                     )
@@ -284,13 +278,6 @@ def measure(dials: Sequence[Dial], agents: Mapping[str, Agent]) -> list[Dial]:
         else each
         for each in dials
     ]
-
-
-def _reached(dials: Sequence[Dial], source: str, target: str) -> list[str]:
-    """The addresses of a link at which the target itself answered."""
-    ok = [each.address for each in dials if (each.source, each.target) == (source, target)
-          and each.ok]  # fmt: skip
-    return list(dict.fromkeys(ok))
 
 
 def _goodput(agent: Agent, source: str, address: str, port: int, token: str) -> float | None:

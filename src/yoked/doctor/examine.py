@@ -12,7 +12,6 @@ import dataclasses
 import importlib.metadata
 import platform
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -21,17 +20,17 @@ from typing import Any
 import yoked
 from yoked.doctor.dials import QUICK, THOROUGH, dial_all, endpoints_of, measure
 from yoked.doctor.host_probes import HostProbes, Lend, ProbeProfile
+from yoked.doctor.sshfailure import ask_ssh
 from yoked.doctor.world_check import check_world
 from yoked.fleet.model import Fleet
 from yoked.paths import state_root
-from yoked.records.examination import Examination, HostSeen, Need
+from yoked.records.examination import Examination, Need
 from yoked.units import plural
 
 _ALONE = ProbeProfile(patience_s=4, shared=False, health_s=2.5, how="train")
 _THOROUGH = ProbeProfile(patience_s=4, shared=False, health_s=2.5, how="connect")
 _QUICK = ProbeProfile(patience_s=4, shared=True, health_s=1.0, how="versions")
 _VERSIONS_S = 1.5
-_TOLD_S = 1.0
 
 
 def look(
@@ -73,14 +72,14 @@ def look(
         )
         world = None if quick else check_world(probes, endpoints, dials, began_s, say)
         if quick:
-            _await_versions(probes, time.monotonic() + _VERSIONS_S)
+            probes.await_versions(time.monotonic() + _VERSIONS_S)
         # What is still being imported would only hold up the rest.
         probes.end_trials()
         if bandwidth and len(agents) > 1:
             say("measuring each link")
             dials = measure(dials, agents)
         return Examination(
-            hosts=tuple(_seen(fleet, probes)),
+            hosts=tuple(map(probes.seen, fleet.hosts)),
             dials=tuple(dials),
             world=world,
             need=need,
@@ -88,25 +87,6 @@ def look(
             quick=quick,
             took_s=time.monotonic() - began_s,
         )
-
-
-def _await_versions(probes: HostProbes, until_s: float) -> None:
-    for probe in probes.here.values():
-        if probe.found_python is not None:
-            probe.trials["versions"].await_any("ended", "failed", until_s=until_s)
-
-
-def _seen(fleet: Fleet, probes: HostProbes) -> list[HostSeen]:
-    return [
-        probes.here[host.name].seen()
-        if host.name in probes.here
-        else HostSeen(
-            name=host.name,
-            wanted=dataclasses.asdict(host),
-            failure=probes.failures[host.name],
-        )
-        for host in fleet.hosts
-    ]
 
 
 def _controller(fleet: Fleet) -> dict[str, Any]:
@@ -120,25 +100,10 @@ def _controller(fleet: Fleet) -> dict[str, Any]:
         "python": platform.python_version(),
         "yoked": yoked.__version__,
         "torch": torch,
-        "ssh": _ssh_version(),
+        "ssh": ask_ssh("-V"),
         "state": str(state_root()),
         # One machine alone needs none: then no line names it.
         "fleet": str(fleet.path) if fleet.path.is_file() else None,
         "ssh_config": None if fleet.ssh_config is None else str(fleet.ssh_config),
         "time_s": time.time(),
     }
-
-
-def _ssh_version() -> str | None:
-    try:
-        done = subprocess.run(
-            ["ssh", "-V"],  # noqa: S607 - the one that connects is found alike
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TOLD_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return (done.stderr or done.stdout).strip() or None

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from yoked.doctor.dials import RENDEZVOUS_PORT
@@ -97,18 +96,20 @@ class HostProbe:
 
         names: to resolve; addresses: of the others.
         """
-        limit_s = profile.health_s
-        args = {
-            "names": names,
-            "addresses": addresses,
-            "ports": [RENDEZVOUS_PORT],
-            "sudo": profile.sudo,
-        }
-        ask = partial(self.ask, "health", timeout_s=limit_s + _SLACK_S, limit_s=limit_s, **args)
-        self._ask_later("health", ask)
+        self._ask_later(
+            "health",
+            self.ask,
+            "health",
+            timeout_s=profile.health_s + _SLACK_S,
+            limit_s=profile.health_s,
+            names=names,
+            addresses=addresses,
+            ports=[RENDEZVOUS_PORT],
+            sudo=profile.sudo,
+        )
 
-    def _ask_later(self, what: str, act: Callable[..., Any], *args: object) -> None:
-        self._waiting[what] = self._line.submit(act, *args)
+    def _ask_later(self, what: str, act: Callable[..., Any], *args: object, **more: object) -> None:
+        self._waiting[what] = self._line.submit(act, *args, **more)
 
     def ask(self, name: str, *, timeout_s: float = _CALL_S, **args: Any) -> Any:
         """What a call answers; None where nothing comes, or what comes is a failure."""
@@ -312,6 +313,18 @@ class HostProbes:
                 for address in own
             ]
             probe.begin_health(names, others, self._profile)
+
+    def await_versions(self, until_s: float) -> None:
+        """Wait for trials that tell versions alone."""
+        for probe in self.here.values():
+            if probe.found_python is not None:
+                probe.trials["versions"].await_any("ended", "failed", until_s=until_s)
+
+    def seen(self, host: Host) -> HostSeen:
+        """The record of a host, once all has been answered."""
+        if host.name in self.here:
+            return self.here[host.name].seen()
+        return HostSeen(host.name, dataclasses.asdict(host), self.failures[host.name])
 
     def end_trials(self) -> None:
         """End the ranks that run on all hosts."""

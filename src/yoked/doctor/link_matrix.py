@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -41,12 +42,7 @@ def links_lines(examination: Examination, width: int) -> list[str]:
     names = [host.name for host in examination.hosts]
     if len(names) < 2 or not examination.dials:
         return []
-    cells = {
-        (source, target): _cell(examination, source, target)
-        for source in names
-        for target in names
-        if source != target
-    }
+    cells = {pair: _cell(examination, *pair) for pair in _pairs(examination)}
     rows = [[source, *(cells.get((source, target), "-") for target in names)] for source in names]
     lines = table(["links from, to", *names], rows)
     if max(map(len, lines)) > width:
@@ -94,31 +90,31 @@ def _figures(dials: Sequence[Dial]) -> Iterator[str]:
 
 def link_payload(examination: Examination) -> list[dict[str, Any]]:
     """The links for programs."""
-    names = [host.name for host in examination.hosts]
     found = []
-    for source in names:
-        for target in names:
-            dials = examination.between(source, target, _LINK)
-            if source == target or not dials:
-                continue
-            ok = all(each.ok for each in dials)
-            found.append(
-                {
-                    "from": source,
-                    "to": target,
-                    "ok": ok,
-                    "interface": dials[0].interface,
-                    "address": dials[0].address,
-                    "problem": None if ok else _cell(examination, source, target),
-                    "rtt_s": _least([each.rtt_s for each in dials]),
-                    "path_mtu_bytes": _least([each.path_mtu_bytes for each in dials]),
-                    "goodput_bytes_per_s": next(
-                        (each.goodput_bytes_per_s for each in dials if each.goodput_bytes_per_s),
-                        None,
-                    ),
-                }
-            )
+    for source, target in _pairs(examination):
+        dials = examination.between(source, target, _LINK)
+        if not dials:
+            continue
+        ok = all(each.ok for each in dials)
+        goodputs = (each.goodput_bytes_per_s for each in dials)
+        found.append(
+            {
+                "from": source,
+                "to": target,
+                "ok": ok,
+                "interface": dials[0].interface,
+                "address": dials[0].address,
+                "problem": None if ok else _cell(examination, source, target),
+                "rtt_s": _least([each.rtt_s for each in dials]),
+                "path_mtu_bytes": _least([each.path_mtu_bytes for each in dials]),
+                "goodput_bytes_per_s": next(filter(None, goodputs), None),
+            }
+        )
     return found
+
+
+def _pairs(examination: Examination) -> Iterator[tuple[str, str]]:
+    return itertools.permutations((host.name for host in examination.hosts), 2)
 
 
 def _least(values: Sequence[float | None]) -> float | None:

@@ -6,15 +6,12 @@ import itertools
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from yoked.doctor.fixing import as_typed, is_root
 from yoked.doctor.link_matrix import link_payload, links_lines
 from yoked.records.examination import Examination, Finding, Fix, HostSeen
 from yoked.units import format_duration, plural
-
-if TYPE_CHECKING:
-    pass
 
 # Longer lines are hard to read, whatever the terminal.
 _WIDEST = 100
@@ -105,7 +102,7 @@ def evidence(
 ) -> list[str]:
     """All lines below the verdict: findings by host, links, what was not looked at."""
     sections = (
-        *(list(lines) for lines in _error_sections(examination, findings)),
+        *_error_sections(examination, findings),
         list(_warning_lines(examination, findings)),
         links_lines(examination, width()),
         list(_gap_lines(examination, bandwidth)),
@@ -122,25 +119,14 @@ def width() -> int:
     return max(_NARROWEST, min(columns, _WIDEST)) - _INDENT - 1
 
 
-def _error_sections(
-    examination: Examination, findings: Sequence[Finding]
-) -> Iterator[Iterator[str]]:
+def _error_sections(examination: Examination, findings: Sequence[Finding]) -> list[list[str]]:
     """A section for each host that has something to mend, in the order to mend."""
-    wrong = errors_of(findings)
-    firsts = list(dict.fromkeys(map(_first_host, wrong)))
-    for host in firsts:
-        own = [each for each in wrong if _first_host(each) == host]
-        yield _host_lines(host, own, examination)
-
-
-def _first_host(finding: Finding) -> str:
-    return finding.hosts[0] if finding.hosts else ""
-
-
-def _host_lines(host: str, own: Sequence[Finding], examination: Examination) -> Iterator[str]:
-    yield f"{host or 'this machine'}:"
-    for finding in own:
-        yield from indented(error_lines(finding, examination), 2)
+    by_host: dict[str, list[str]] = {}
+    for finding in errors_of(findings):
+        host = finding.hosts[0] if finding.hosts else "this machine"
+        lines = by_host.setdefault(host, [f"{host}:"])
+        lines += indented(error_lines(finding, examination), 2)
+    return list(by_host.values())
 
 
 def error_lines(finding: Finding, examination: Examination) -> Iterator[str]:

@@ -41,9 +41,15 @@ def failure_of(host: str, ssh_config: Path | None, problem: YokedError) -> SshFa
 def user_of(host: str, ssh_config: Path | None) -> str | None:
     """Whom ssh comes in as on a host, as its configuration has it; None: it does not say."""
     config = [] if ssh_config is None else ["-F", str(ssh_config)]
+    lines = (ask_ssh("-G", *config, host) or "").splitlines()
+    return next((line[5:] for line in lines if line.startswith("user ")), None)
+
+
+def ask_ssh(*flags: str) -> str | None:
+    """What ssh says of itself, here; None: nothing, or not in time."""
     try:
         done = subprocess.run(
-            ["ssh", "-G", *config, host],  # noqa: S607 - the one that connects is found alike
+            ["ssh", *flags],  # noqa: S607 - the one that connects is found alike
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -52,7 +58,7 @@ def user_of(host: str, ssh_config: Path | None) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return next((line[5:] for line in done.stdout.splitlines() if line.startswith("user ")), None)
+    return (done.stdout or done.stderr).strip() or None
 
 
 def comes_in_for_nothing(host: str, ssh_config: Path | None) -> bool:
