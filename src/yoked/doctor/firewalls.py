@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any, Literal
 
+from yoked.doctor.repairs.base import as_root
 from yoked.records.examination import Fix
 from yoked.records.shell import Line, command_line, joined, shell_line
 
@@ -205,48 +206,43 @@ def _ufw(host: str, peers: list[str], direction: Direction) -> Iterator[Fix]:
     for peer in peers:
         way = shell_line("from") if direction == "in" else shell_line("out to")
         rule = shell_line("allow {way} {peer}", way=way, peer=peer)
-        yield Fix(
-            host,
-            # Before rules that limit or deny, of which the first that fits counts.
-            shell_line("ufw prepend {rule}", rule=rule),
-            root=True,
-            undo=shell_line("ufw delete {rule}", rule=rule),
-        )
+        # Before rules that limit or deny, of which the first that fits counts.
+        yield as_root(host, "ufw prepend {rule}", "ufw delete {rule}", rule=rule)
 
 
 def _firewalld(host: str, peers: list[str], direction: Direction) -> Iterator[Fix]:
-    del direction
-
-    def both(act: str, peer: str) -> Line:
-        return shell_line(
-            "firewall-cmd --zone=trusted {source} && "
-            "firewall-cmd --permanent --zone=trusted {source}",
-            source=f"--{act}-source={peer}",
-        )
-
+    assert direction == "in"
     for peer in peers:
-        yield Fix(host, both("add", peer), root=True, undo=both("remove", peer))
+        yield as_root(
+            host,
+            "firewall-cmd --zone=trusted {add} && firewall-cmd --permanent --zone=trusted {add}",
+            "firewall-cmd --zone=trusted {drop} && firewall-cmd --permanent --zone=trusted {drop}",
+            add=f"--add-source={peer}",
+            drop=f"--remove-source={peer}",
+        )
 
 
 def _iptables(host: str, peers: list[str], direction: Direction) -> Iterator[Fix]:
     chain, end = ("INPUT", "-s") if direction == "in" else ("OUTPUT", "-d")
     for peer in peers:
-        program = "ip6tables" if ":" in peer else "iptables"
-        rule = (chain, end, peer, "-j", "ACCEPT")
-        yield Fix(
+        yield as_root(
             host,
-            command_line(program, "-I", *rule),
-            root=True,
-            undo=command_line(program, "-D", *rule),
+            "{program} -I {rule}",
+            "{program} -D {rule}",
+            program="ip6tables" if ":" in peer else "iptables",
+            rule=command_line(chain, end, peer, "-j", "ACCEPT"),
         )
 
 
 def _macos(host: str, program: str) -> tuple[Fix, ...]:
-    tool = "/usr/libexec/ApplicationFirewall/socketfilterfw"
-    line = shell_line(
-        "{tool} --add {program} && {tool} --unblockapp {program}", tool=tool, program=program
+    fix = as_root(
+        host,
+        "{tool} --add {program} && {tool} --unblockapp {program}",
+        "{tool} --remove {program}",
+        tool="/usr/libexec/ApplicationFirewall/socketfilterfw",
+        program=program,
     )
-    return (Fix(host, line, root=True, undo=command_line(tool, "--remove", program)),)
+    return (fix,)
 
 
 def _nft(host: str, told: Told, peers: list[str], direction: Direction) -> Iterator[Fix]:

@@ -23,6 +23,12 @@ def repair(make: Callable[_P, Fix]) -> Callable[_P, Fix]:
     return named
 
 
+def as_root(host: str, words: str, back: str | None = None, /, **values: object) -> Fix:
+    """A line for root. words, values: as of `shell_line`; back: the words that take it back."""
+    undo = None if back is None else shell_line(back, **values)
+    return Fix(host, shell_line(words, **values), root=True, undo=undo)
+
+
 @repair
 def by_hand(host: str, words: str, /, **values: object) -> Fix:
     """What only a person can do. host "": wherever. words, values: as of `shell_line`, for a person

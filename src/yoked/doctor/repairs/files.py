@@ -10,12 +10,12 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from yoked.doctor.repairs.base import repair
+from yoked.doctor.repairs.base import as_root, repair
 from yoked.records.examination import Fix
 from yoked.records.shell import Line, command_line, joined, path_word, quoted, shell_line
 
 
-def keep(file: Line, kept: Line) -> Line:
+def _keep(file: Line, kept: Line) -> Line:
     """Copy a file, as words of a shell; it fails where the copy's name is taken."""
     # Renamed when it is whole: a full disk leaves no half of a copy to be put back.
     return shell_line(
@@ -31,7 +31,7 @@ def is_free(kept: Line) -> Line:
     return shell_line("{{ [ ! -e {kept} ] || ! echo {kept} is there already >&2; }}", kept=kept)
 
 
-def put_back(file: Line, kept: Line) -> Line:
+def _put_back(file: Line, kept: Line) -> Line:
     """Give a file what its copy has, and remove the copy; without one nothing is done."""
     return shell_line(
         "[ ! -e {kept} ] || {{ cat {kept} > {file} && rm {kept}; }}", file=file, kept=kept
@@ -45,20 +45,21 @@ def change_file(
 
     file: as a word of a shell. change: gives the line that prints the new content, from the copy.
     """
-    kept = f".yoked-{mark}"
-    old = joined("", (file, quoted(kept)))
-    line = shell_line(
-        "{keep} && {change} > {file}", keep=keep(file, old), change=change(old), file=file
-    )
-    return Fix(host, line, root=root, undo=put_back(file, old), kept=kept)
+    old = joined("", (file, _kept(mark)))
+    program = shell_line("{change} > {file}", change=change(old), file=file)
+    return rewrite_file(host, file, mark, program, root=root)
 
 
-def rewrite_file(host: str, file: Line, mark: str, program: Line) -> Fix:
+def rewrite_file(host: str, file: Line, mark: str, program: Line, *, root: bool = False) -> Fix:
     """A program that writes a file anew by itself; it is kept as `FILE.yoked-MARK`."""
-    kept = f".yoked-{mark}"
-    old = joined("", (file, quoted(kept)))
-    line = joined(" && ", (keep(file, old), program))
-    return Fix(host, line, undo=put_back(file, old), kept=kept)
+    kept = _kept(mark)
+    old = joined("", (file, kept))
+    line = joined(" && ", (_keep(file, old), program))
+    return Fix(host, line, root=root, undo=_put_back(file, old), kept=kept)
+
+
+def _kept(mark: str) -> Line:
+    return quoted(f".yoked-{mark}")
 
 
 @repair
@@ -91,39 +92,38 @@ def remount_writable(host: str, path: str) -> Fix:
 def remount_executable(host: str, path: str) -> Fix:
     """Let programs of a folder's file system run, until the next start."""
 
-    def remount(how: str) -> Line:
-        return shell_line(
-            'mount -o remount,{how} "$(findmnt -no TARGET --target {path})"', how=how, path=path
-        )
-
-    return Fix(host, remount("exec"), root=True, undo=remount("noexec"))
+    return as_root(
+        host,
+        'mount -o remount,exec "$(findmnt -no TARGET --target {path})"',
+        'mount -o remount,noexec "$(findmnt -no TARGET --target {path})"',
+        path=path,
+    )
 
 
 @repair
 def give_folder(host: str, path: str, uid: object) -> Fix:
     """Give a folder, and all below it, to a user."""
-    line = shell_line(
-        "mkdir -p {path} && chown -R {uid} {path} && chmod u+rwx {path}", path=path, uid=uid
+    return as_root(
+        host, "mkdir -p {path} && chown -R {uid} {path} && chmod u+rwx {path}", path=path, uid=uid
     )
-    return Fix(host, line, root=True)
 
 
 @repair
 def share_folder(host: str, path: str) -> Fix:
     """Let everybody write to a folder for temporary files, and remove his own alone."""
-    return Fix(host, shell_line("chmod 1777 {path}", path=path), root=True)
+    return as_root(host, "chmod 1777 {path}", path=path)
 
 
 @repair
 def make_shared_folder(host: str, path: str) -> Fix:
     """Make a folder for everybody's temporary files."""
-    return Fix(host, shell_line("mkdir -m 1777 {path}", path=path), root=True)
+    return as_root(host, "mkdir -m 1777 {path}", path=path)
 
 
 @repair
 def grow_shared_memory(host: str) -> Fix:
     """Make /dev/shm larger, until the next start."""
-    return Fix(host, shell_line("mount -o remount,size=2g /dev/shm"), root=True)
+    return as_root(host, "mount -o remount,size=2g /dev/shm")
 
 
 @repair

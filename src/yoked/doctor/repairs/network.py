@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from yoked.doctor.repairs.base import repair
+from yoked.doctor.repairs.base import as_root, repair
 from yoked.doctor.repairs.files import change_file, is_free
 from yoked.doctor.repairs.fleet import for_sed
 from yoked.records.examination import Fix
@@ -19,21 +19,15 @@ _RULE = 1
 @repair
 def set_link_up(host: str, interface: str) -> Fix:
     """Switch an interface on."""
-    return Fix(
-        host,
-        shell_line("ip link set dev {it} up", it=interface),
-        root=True,
-        undo=shell_line("ip link set dev {it} down", it=interface),
-    )
+    return as_root(host, "ip link set dev {it} up", "ip link set dev {it} down", it=interface)
 
 
 @repair
 def ask_for_address(host: str, interface: str) -> Fix:
     """Ask the DHCP server for an address again."""
-    line = shell_line(
-        "nmcli device connect {it} || networkctl renew {it} || dhclient {it}", it=interface
+    return as_root(
+        host, "nmcli device connect {it} || networkctl renew {it} || dhclient {it}", it=interface
     )
-    return Fix(host, line, root=True)
 
 
 def _on_device(address: str, prefix: int | None, interface: str) -> Line:
@@ -45,20 +39,14 @@ def _on_device(address: str, prefix: int | None, interface: str) -> Line:
 def add_address(host: str, address: str, prefix: int | None, interface: str) -> Fix:
     """Give an interface an address."""
     what = _on_device(address, prefix, interface)
-    return Fix(
-        host,
-        shell_line("ip address add {what}", what=what),
-        root=True,
-        undo=shell_line("ip address del {what}", what=what),
-    )
+    return as_root(host, "ip address add {what}", "ip address del {what}", what=what)
 
 
 @repair
 def drop_address(host: str, address: str, prefix: int | None, interface: str) -> Fix:
     """Take an address from an interface."""
-    add = add_address(host, address, prefix, interface)
-    assert add.undo is not None
-    return replace(add, command=add.undo, undo=add.command)
+    what = _on_device(address, prefix, interface)
+    return as_root(host, "ip address del {what}", "ip address add {what}", what=what)
 
 
 @repair
@@ -69,44 +57,33 @@ def replace_address(
 
     The new one comes first: with its last address an interface loses its routes.
     """
-    words = {"old": _on_device(*old, interface), "new": _on_device(*new, interface)}
-    return Fix(
+    return as_root(
         host,
-        shell_line(
-            # Else the second of a network goes with the first.
-            "sysctl -qw {keep} && ip address add {new} && ip address del {old}",
-            keep=f"net/ipv4/conf/{interface}/promote_secondaries=1",
-            **words,
-        ),
-        root=True,
-        undo=shell_line("ip address add {old} && ip address del {new}", **words),
+        # Else the second of a network goes with the first.
+        "sysctl -qw {keep} && ip address add {new} && ip address del {old}",
+        "ip address add {old} && ip address del {new}",
+        keep=f"net/ipv4/conf/{interface}/promote_secondaries=1",
+        old=_on_device(*old, interface),
+        new=_on_device(*new, interface),
     )
 
 
 @repair
 def add_route(host: str, network: Line) -> Fix:
     """Add a route. network: as `ip route` takes it."""
-    return Fix(
-        host,
-        shell_line("ip route add {net}", net=network),
-        root=True,
-        undo=shell_line("ip route del {net}", net=network),
-    )
+    return as_root(host, "ip route add {net}", "ip route del {net}", net=network)
 
 
 @repair
 def route_directly(host: str, address: str, interface: str) -> Fix:
     """A route straight to a peer, and a rule that has it asked before all others."""
-    words = {
-        "ip": shell_line("ip -6") if ":" in address else shell_line("ip"),
-        "route": shell_line("{to} dev {interface}", to=address, interface=interface),
-        "rule": shell_line("to {to} lookup main pref {place}", to=address, place=_RULE),
-    }
-    return Fix(
+    return as_root(
         host,
-        shell_line("{ip} route replace {route} && {ip} rule add {rule}", **words),
-        root=True,
-        undo=shell_line("{ip} rule del {rule} && {ip} route del {route}", **words),
+        "{ip} route replace {route} && {ip} rule add {rule}",
+        "{ip} rule del {rule} && {ip} route del {route}",
+        ip=shell_line("ip -6") if ":" in address else shell_line("ip"),
+        route=shell_line("{to} dev {interface}", to=address, interface=interface),
+        rule=shell_line("to {to} lookup main pref {place}", to=address, place=_RULE),
     )
 
 
@@ -119,27 +96,23 @@ def narrow_route(host: str, address: str) -> Fix:
     # Of several routes to one address the one with the least metric counts; IPv6 has no 0.
     six = ":" in address
     kept = f".yoked-{re.sub(r'[^0-9A-Fa-f.:]', '', address)}"
-    words = {
-        "ip": shell_line("ip -6") if six else shell_line("ip"),
-        "metric": shell_line(" metric 1") if six else shell_line(""),
-        "address": address,
-        # Routes do not outlive the start of a host, and neither does what is kept there.
-        "before": joined("", ("/run/route", kept)),
-    }
-    line = shell_line(
+    # Routes do not outlive the start of a host, and neither does what is kept there.
+    before = joined("", ("/run/route", kept))
+    fix = as_root(
+        host,
         "{free} && "
         "{ip} route show exact {address} | sed 's/ linkdown//g; s/ dead//g' > {before} && "
         "way=$({ip} route get {address} | grep -oE '(via( inet6)?|dev) [^ ]+' | tr '\\n' ' ') && "
         "{ip} route replace {address} $way{metric} mtu $m",
-        free=is_free(joined("", ("/run/route", kept))),
-        **words,
-    )
-    undo = shell_line(
         "[ ! -e {before} ] || {{ {ip} route del {address}{metric} 2>/dev/null; "
         "while read -r route; do {ip} route replace $route; done < {before}; rm {before}; }}",
-        **words,
+        free=is_free(before),
+        ip=shell_line("ip -6") if six else shell_line("ip"),
+        metric=shell_line(" metric 1") if six else shell_line(""),
+        address=address,
+        before=before,
     )
-    return Fix(host, line, root=True, undo=undo, kept=kept)
+    return replace(fix, kept=kept)
 
 
 @repair
@@ -161,38 +134,35 @@ def send_smaller_packets(host: str, address: str, sizes_bytes: Iterable[int]) ->
 @repair
 def forget_neighbor(host: str, address: str, mac: str, interface: str) -> Fix:
     """Delete a fixed entry of the neighbour table; the kernel then asks."""
-    return Fix(
+    return as_root(
         host,
-        shell_line("ip neighbour del {to} dev {it}", to=address, it=interface),
-        root=True,
-        undo=shell_line(
-            "ip neighbour replace {to} lladdr {mac} dev {it} nud permanent",
-            to=address,
-            mac=mac,
-            it=interface,
-        ),
+        "ip neighbour del {to} dev {it}",
+        "ip neighbour replace {to} lladdr {mac} dev {it} nud permanent",
+        to=address,
+        mac=mac,
+        it=interface,
     )
 
 
 @repair
 def negotiate_speed(host: str, interface: str) -> Fix:
     """Have both ends of a cable agree on speed and duplex."""
-    return Fix(
+    return as_root(
         host,
-        shell_line("ethtool -s {it} autoneg on", it=interface),
-        root=True,
-        undo=shell_line("ethtool -s {it} autoneg off duplex half", it=interface),
+        "ethtool -s {it} autoneg on",
+        "ethtool -s {it} autoneg off duplex half",
+        it=interface,
     )
 
 
 @repair
 def keep_radio_awake(host: str, interface: str) -> Fix:
     """Switch a wireless interface's power saving off."""
-    return Fix(
+    return as_root(
         host,
-        shell_line("iw dev {it} set power_save off", it=interface),
-        root=True,
-        undo=shell_line("iw dev {it} set power_save on", it=interface),
+        "iw dev {it} set power_save off",
+        "iw dev {it} set power_save on",
+        it=interface,
     )
 
 

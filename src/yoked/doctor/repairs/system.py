@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from yoked.doctor.repairs.base import repair
+from yoked.doctor.repairs.base import as_root, repair
 from yoked.doctor.repairs.files import is_free
 from yoked.records.examination import Fix
 from yoked.records.shell import Line, joined, shell_line
@@ -20,40 +21,26 @@ _LAUNCH = "YOKED_LAUNCH_ID"
 @repair
 def sysctl(host: str, key: str, to: object, was: object) -> Fix:
     """Set a value of the kernel, until the next start."""
-    return Fix(
-        host,
-        shell_line("sysctl -w {key}={value}", key=key, value=to),
-        root=True,
-        undo=shell_line("sysctl -w {key}={value}", key=key, value=was),
-    )
+    return as_root(host, "sysctl -w {key}={to}", "sysctl -w {key}={was}", key=key, to=to, was=was)
 
 
 @repair
 def mask_sleep(host: str) -> Fix:
     """Have nothing put a host to sleep."""
     targets = shell_line("sleep.target suspend.target hibernate.target hybrid-sleep.target")
-    return Fix(
-        host,
-        shell_line("systemctl mask {targets}", targets=targets),
-        root=True,
-        undo=shell_line("systemctl unmask {targets}", targets=targets),
-    )
+    return as_root(host, "systemctl mask {targets}", "systemctl unmask {targets}", targets=targets)
 
 
 @repair
 def let_linger(host: str, user: str) -> Fix:
     """Have a user's processes go on when he logs out."""
-    file = f"{_LINGER}/{user}"
-    return Fix(
+    return as_root(
         host,
-        shell_line(
-            "loginctl enable-linger {user} || {{ mkdir -p {folder} && touch {file}; }}",
-            user=user,
-            folder=_LINGER,
-            file=file,
-        ),
-        root=True,
-        undo=shell_line("loginctl disable-linger {user} || rm -f {file}", user=user, file=file),
+        "loginctl enable-linger {user} || {{ mkdir -p {folder} && touch {file}; }}",
+        "loginctl disable-linger {user} || rm -f {file}",
+        user=user,
+        folder=_LINGER,
+        file=f"{_LINGER}/{user}",
     )
 
 
@@ -61,87 +48,75 @@ def let_linger(host: str, user: str) -> Fix:
 def unlock_cpu_speed(host: str) -> Fix:
     """Take the limits of the CPUs away; what each had is kept until the next start, as they are."""
     before = shell_line("/run/limits.yoked-cpus")
-    return Fix(
+    fix = as_root(
         host,
-        shell_line(
-            "{free} && grep . {cpus}/scaling_max_freq {cpus}/scaling_governor > {before} && "
-            "cpupower frequency-set -g performance -u 100GHz",
-            free=is_free(before),
-            cpus=_CPUS,
-            before=before,
-        ),
-        root=True,
-        undo=shell_line(
-            "[ ! -e {before} ] || {{ while IFS=: read -r file value; do "
-            'echo "$value" > "$file"; done < {before} && rm {before}; }}',
-            before=before,
-        ),
-        kept=".yoked-cpus",
+        "{free} && grep . {cpus}/scaling_max_freq {cpus}/scaling_governor > {before} && "
+        "cpupower frequency-set -g performance -u 100GHz",
+        "[ ! -e {before} ] || {{ while IFS=: read -r file value; do "
+        'echo "$value" > "$file"; done < {before} && rm {before}; }}',
+        free=is_free(before),
+        cpus=_CPUS,
+        before=before,
     )
+    return replace(fix, kept=".yoked-cpus")
 
 
 @repair
 def set_clock(host: str, service: str | None) -> Fix:
     """Have a host ask a time server. service: which program keeps its clock; None: none."""
     if service == "chrony":
-        return Fix(host, shell_line("chronyc makestep"), root=True)
-    return Fix(
-        host,
-        shell_line("timedatectl set-ntp true"),
-        root=True,
-        # Where a service keeps the clock already, it is on, and stays so.
-        undo=None if service else shell_line("timedatectl set-ntp false"),
-    )
+        return as_root(host, "chronyc makestep")
+    if service:
+        # It is on already, and stays so.
+        return as_root(host, "timedatectl set-ntp true")
+    return as_root(host, "timedatectl set-ntp true", "timedatectl set-ntp false")
 
 
 @repair
 def start_ssh_server(host: str) -> Fix:
     """Start the ssh server, now and at each start of the host."""
-    return Fix(
+    return as_root(
         host,
-        shell_line(
-            "systemctl enable --now ssh || systemctl enable --now sshd || service ssh start"
-        ),
-        root=True,
-        undo=shell_line("systemctl stop ssh || systemctl stop sshd"),
+        "systemctl enable --now ssh || systemctl enable --now sshd || service ssh start",
+        "systemctl stop ssh || systemctl stop sshd",
     )
 
 
 @repair
 def give_login_shell(host: str, user: str) -> Fix:
     """Give a user bash, where his shell lets nobody in."""
-    line = shell_line(
+    return as_root(
+        host,
         'case "$(getent passwd {user} | cut -d : -f 7)" in */nologin|*/false) '
         "usermod -s /bin/bash {user} ;; esac",
         user=user,
     )
-    return Fix(host, line, root=True)
 
 
 @repair
 def join_gpu_groups(host: str, user: object) -> Fix:
     """Give a user the groups that may use the GPU."""
-    return Fix(host, shell_line("usermod -a -G video,render {user}", user=user), root=True)
+    return as_root(host, "usermod -a -G video,render {user}", user=user)
 
 
 @repair
 def install_python(host: str) -> Fix:
     """Install the system's Python."""
-    line = shell_line(
+    return as_root(
+        host,
         "apt-get install -y python3 || dnf install -y python3 || pacman -S --noconfirm python || "
-        "apk add python3"
+        "apk add python3",
     )
-    return Fix(host, line, root=True)
 
 
 @repair
 def install_compiler(host: str) -> Fix:
     """Install the system's compilers."""
-    line = shell_line(
+    return as_root(
+        host,
         "apt-get install -y build-essential || dnf install -y gcc gcc-c++ || "
-        "pacman -S --noconfirm base-devel"
+        "pacman -S --noconfirm base-devel",
     )
-    return Fix(host, line, root=True)
 
 
 @repair
