@@ -200,35 +200,34 @@ def _colons(digits: str) -> str:
     return ":".join(digits[place : place + 2] for place in range(0, 12, 2))
 
 
-def _under(data: Any, names: Sequence[str]) -> Iterator[str]:
-    """Texts that lie under one of these names, or in the `path` of such a mapping."""
+def _texts(data: Any, *keys: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """All texts of data, each with the keys that lead to it; an item of a list has an empty one."""
     if isinstance(data, Mapping):
         for key, value in data.items():
-            if key in names and isinstance(value, str):
-                yield value
-            elif key in names and isinstance(value, Mapping) and isinstance(value.get("path"), str):
-                yield value["path"]
-            else:
-                yield from _under(value, names)
+            yield from _texts(value, *keys, str(key))
     elif isinstance(data, (list, tuple)):
         for value in data:
-            yield from _under(value, names)
+            yield from _texts(value, *keys, "")
+    elif isinstance(data, str):
+        yield keys, data
+
+
+def _under(data: Any, names: Sequence[str]) -> Iterator[str]:
+    """Texts that lie under one of these names, or in the `path` of such a mapping."""
+    for keys, text in _texts(data):
+        place = keys[:-1] if keys[-1:] == ("path",) else keys
+        if place and place[-1] in names:
+            yield text
 
 
 def _secret_values(data: Any) -> set[str]:
     """Values under names of secrets, where they are long enough to be no ordinary word."""
     found: set[str] = set()
-    if isinstance(data, Mapping):
-        for key, value in data.items():
-            if isinstance(value, str) and _SECRET_NAME.search(str(key)):
-                found.add(value)
-            else:
-                found |= _secret_values(value)
-    elif isinstance(data, (list, tuple)):
-        for value in data:
-            found |= _secret_values(value)
-    elif isinstance(data, str):
-        found |= {each[2] for each in _NAMED_SECRET.finditer(data)}
+    for keys, text in _texts(data):
+        if keys and _SECRET_NAME.search(keys[-1]):
+            found.add(text)
+        else:
+            found |= {each[2] for each in _NAMED_SECRET.finditer(text)}
     return {each for each in found if len(each) >= _LEAST_SECRET and each != LEFT_OUT}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from yoked.doctor.catalog import CHECKS
@@ -15,19 +15,15 @@ def findings_of(examination: Examination, checks: Sequence[Check] = CHECKS) -> t
 
     What another finding explains is among its `follows`, and not listed beside it.
     """
-    found = [each for check in checks for each in check.run(examination)]
-    by_name = {check.code: check for check in checks}
-    order = {host.name: number for number, host in enumerate(examination.hosts)}
-    heads = _merge(_sorted(found, list(by_name), order), by_name)
-    return tuple(heads)
+    hosts = {host.name: number for number, host in enumerate(examination.hosts)}
+    places = {check.code: number for number, check in enumerate(checks)}
 
+    def order(each: Finding) -> tuple[bool, int, int]:
+        host = hosts.get(each.hosts[0], 0) if each.hosts else 0
+        return each.severity == "warning", places[each.check], host
 
-def _sorted(found: Iterable[Finding], names: Sequence[str], order: dict[str, int]) -> list[Finding]:
-    def key(each: Finding) -> tuple[bool, int, int]:
-        host = order.get(each.hosts[0], 0) if each.hosts else 0
-        return each.severity == "warning", names.index(each.check), host
-
-    return sorted(found, key=key)
+    found = sorted((each for check in checks for each in check.run(examination)), key=order)
+    return tuple(_merge(found, {check.code: check for check in checks}))
 
 
 def _merge(found: Sequence[Finding], checks: dict[str, Check]) -> list[Finding]:

@@ -16,8 +16,6 @@ from yoked.records.examination import Examination, HostSeen
 # Ten gigabytes a minute is what a slow disk gives.
 LIMIT_S = 900.0
 
-Digests = Mapping[str, str]
-
 
 def with_contents(
     examination: Examination, folders: Mapping[str, Path], connect: Connect
@@ -35,7 +33,12 @@ def with_contents(
         if not host.up:
             return host
         try:
-            told = _there(host, paths, connect)
+            with connect(host.name) as agent:
+                # Of a folder that is not there, nothing.
+                told = {
+                    kind: agent.call("folder_contents", folder=path, timeout_s=LIMIT_S) or {}
+                    for kind, path in paths.items()
+                }
         except YokedError as problem:
             # What could not be told is no trouble of the data's.
             told = {
@@ -50,7 +53,7 @@ def with_contents(
     )
 
 
-def _here(kind: str, folder: Path) -> Digests:
+def _here(kind: str, folder: Path) -> Mapping[str, str]:
     try:
         found = contents(folder.absolute())
     except OSError as problem:
@@ -71,12 +74,3 @@ def _path_there(folder: Path) -> str:
     path = Path(os.path.normpath(folder.absolute()))
     home = Path.home()
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
-
-
-def _there(host: HostSeen, paths: Mapping[str, str], connect: Connect) -> dict[str, Digests]:
-    """What a host has; nothing of a folder that is not there. Raises HostError."""
-    with connect(host.name) as agent:
-        return {
-            kind: agent.call("folder_contents", folder=path, timeout_s=LIMIT_S) or {}
-            for kind, path in paths.items()
-        }

@@ -24,6 +24,7 @@ from yoked.journal import Journal, read
 from yoked.paths import state_root
 from yoked.records.examination import Examination, Finding, Fix
 from yoked.records.shell import renamed
+from yoked.remote.client import AgentClient
 
 # Long enough for `yoked install` over a slow line.
 LIMIT_S = 900.0
@@ -129,24 +130,8 @@ class Shell(Protocol):
         ...
 
 
-class Caller(Protocol):
-    """What is needed of an agent's client."""
-
-    def call(self, name: str, *, timeout_s: float, **args: Any) -> Any:
-        """The result of a call."""
-        ...
-
-    def __enter__(self) -> Caller:
-        """The agent, which ends with the context."""
-        ...
-
-    def __exit__(self, *problem: object) -> None:
-        """End it."""
-        ...
-
-
 # Makes an agent on the host of a name; it raises HostError.
-Connect = Callable[[str], Caller]
+Connect = Callable[[str], AgentClient]
 
 
 class Shells:
@@ -157,7 +142,7 @@ class Shells:
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self._agents: dict[str, Caller] = {}
+        self._agents: dict[str, AgentClient] = {}
         self._open = ExitStack()
 
     def __call__(self, host: str, line: str, *, root: bool) -> ShellResult:

@@ -156,7 +156,9 @@ def run_world(trials: Mapping[str, RankProbe], places: Sequence[WorldNode], back
     }
 
     def enter(rank: int, port: int) -> None:
-        env = _rank_environment(places[rank].interface)
+        # As launch gives it to ranks.
+        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+        env = dict.fromkeys(names, places[rank].interface)
         own = {"rank": rank, "port": port, "env": env, "credentials": credentials[rank]}
         trials[places[rank].host].go({**spec, **own})
 
@@ -180,12 +182,6 @@ def run_world(trials: Mapping[str, RankProbe], places: Sequence[WorldNode], back
         },
         reason=f"a world of {backend} over the chosen interfaces did not come about",
     )
-
-
-def _rank_environment(interface: str) -> dict[str, str]:
-    """As launch gives it to ranks."""
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-    return dict.fromkeys(names, interface)
 
 
 def _has(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -269,15 +269,13 @@ def clock(seen: Examination) -> Iterator[Match]:
         offset, error = host.clock_offset_s, host.clock_error_s or 0.0
         if offset is None or abs(offset) - error < _CLOCK_S:
             continue
-        which = "ahead" if offset > 0 else "behind"
         service = part(host, "clock", "service")
-        keeper = f"{service} is to keep it" if service else "nobody keeps it"
         yield Match(
             host.name,
-            set_clock(host.name, part(host, "clock", "service")),
+            set_clock(host.name, service),
             abs=abs(offset),
-            which=which,
-            keeper=keeper,
+            which="ahead" if offset > 0 else "behind",
+            keeper=f"{service} is to keep it" if service else "nobody keeps it",
         )
 
 
