@@ -176,15 +176,15 @@ def _lines(
     host: str, told: Told, addresses: list[str], direction: Direction, program: str
 ) -> Iterable[Fix]:
     make: dict[str, _Make] = {"ufw": _ufw, "firewalld": _firewalld, "iptables": _iptables}
-    kind = kind_of(told)
+    kind, tools = kind_of(told) or "", (told or {}).get("tools")
     if kind == "macos":
         return _macos(host, program)
     if kind == "firewalld" and direction == "out":
-        kind = None
-    if kind in make and _has_tool(told, str(kind)):
-        return make[str(kind)](host, addresses, direction)
-    tools = (told or {}).get("tools") or ["nft"]
-    if "nft" not in tools and "iptables" in tools:
+        kind = ""
+    tool = "firewall-cmd" if kind == "firewalld" else kind
+    if kind in make and (tools is None or tool in tools):
+        return make[kind](host, addresses, direction)
+    if tools and "nft" not in tools and "iptables" in tools:
         return _iptables(host, addresses, direction)
     return _nft(host, told, addresses, direction)
 
@@ -195,11 +195,6 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return "%" not in text
-
-
-def _has_tool(told: Told, kind: str) -> bool:
-    tools = (told or {}).get("tools")
-    return tools is None or {"firewalld": "firewall-cmd"}.get(kind, kind) in tools
 
 
 def _ufw(host: str, peers: list[str], direction: Direction) -> Iterator[Fix]:

@@ -31,19 +31,9 @@ LOAD_S = 12.0
 _HEAD_START_S = 0.4
 _CLOSE_S = 0.5
 _TORCH_KEYS = (
-    "python",
-    "python_version",
-    "torch",
-    "torch_path",
-    "numpy",
-    "gloo",
-    "nccl",
-    "cuda_build",
-    "cuda_available",
-    "imported",
-    "error",
-    "took_s",
-)
+    "python", "python_version", "torch", "torch_path", "numpy", "gloo", "nccl", "cuda_build",
+    "cuda_available", "imported", "error", "took_s",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

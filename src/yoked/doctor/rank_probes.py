@@ -65,7 +65,8 @@ class RankProbe:
     def has(self) -> dict[str, Any]:
         """What it said to have so far."""
         with self._changed:
-            return {name: value for each in self._messages for name, value in _has(each).items()}
+            told = [each.get("has") for each in self._messages]
+        return {name: value for has in told if isinstance(has, dict) for name, value in has.items()}
 
     @property
     def failed(self) -> str | None:
@@ -182,11 +183,6 @@ def run_world(trials: Mapping[str, RankProbe], places: Sequence[WorldNode], back
         },
         reason=f"a world of {backend} over the chosen interfaces did not come about",
     )
-
-
-def _has(message: Mapping[str, Any]) -> dict[str, Any]:
-    found = message.get("has")
-    return found if isinstance(found, dict) else {}
 
 
 def _message(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,12 @@ FINDINGS = [
 FLEET = '[fleet]\nname = "home"\n# annabel, 87.123.45.67\n[[host]]\nname = "friedrich@attic"\n'
 
 
+def refusal(act: Callable[[], object]) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        act()
+    return caught.value
+
+
 @pytest.fixture
 def files() -> dict[str, str]:
     return bundle(examination(), FINDINGS, "on friedrich@attic: ~ is /home/konrad", FLEET)
@@ -180,18 +187,14 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path, snapshot: SnapshotAs
     file = tmp_path / "b.zip"
     file.write_text("by hand")
 
-    with pytest.raises(UsageError) as caught:
-        write_bundle(file, {"report.txt": "fine"})
-    assert str(caught.value) == snapshot
+    assert str(refusal(lambda: write_bundle(file, {"report.txt": "fine"}))) == snapshot
     assert file.read_text() == "by hand"
 
 
 def test_a_bundle_that_cannot_be_written_is_wrong_usage(
     tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    with pytest.raises(UsageError) as caught:
-        write_bundle(tmp_path / "nowhere" / "b.zip", {})
-    assert str(caught.value) == snapshot
+    assert str(refusal(lambda: write_bundle(tmp_path / "nowhere" / "b.zip", {}))) == snapshot
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"findings": []}'])
@@ -201,10 +204,9 @@ def test_what_is_no_examination_is_refused(
     file = tmp_path / "e.json"
     file.write_text(text)
 
-    with pytest.raises(UsageError) as caught:
-        read_saved(file)
-    assert str(caught.value) == snapshot
-    assert "--bundle" in caught.value.fix[0]
+    problem = refusal(lambda: read_saved(file))
+    assert str(problem) == snapshot
+    assert "--bundle" in problem.fix[0]
 
 
 def test_a_zip_of_something_else_is_refused(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
@@ -212,15 +214,11 @@ def test_a_zip_of_something_else_is_refused(tmp_path: Path, snapshot: SnapshotAs
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("holiday.txt", "sun")
 
-    with pytest.raises(UsageError) as caught:
-        read_saved(file)
-    assert str(caught.value) == snapshot
+    assert str(refusal(lambda: read_saved(file))) == snapshot
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    with pytest.raises(UsageError) as caught:
-        read_saved(tmp_path / "e.json")
-    assert str(caught.value) == snapshot
+    assert str(refusal(lambda: read_saved(tmp_path / "e.json"))) == snapshot
 
 
 SECRET = "Zm9v/YmFyK2Jhei9xdXg9PQ"
@@ -269,9 +267,7 @@ def test_a_report_that_unpacks_to_more_than_any_says_is_refused(
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("examination.json", b" " * (65 << 20))
 
-    with pytest.raises(UsageError) as caught:
-        read_saved(path)
-    assert str(caught.value) == snapshot
+    assert str(refusal(lambda: read_saved(path))) == snapshot
 
 
 def test_a_report_that_is_nested_without_end_is_refused(
@@ -280,6 +276,4 @@ def test_a_report_that_is_nested_without_end_is_refused(
     path = tmp_path / "deep.json"
     path.write_text("[" * 100_000)
 
-    with pytest.raises(UsageError) as caught:
-        read_saved(path)
-    assert str(caught.value) == snapshot
+    assert str(refusal(lambda: read_saved(path))) == snapshot

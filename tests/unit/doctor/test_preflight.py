@@ -15,7 +15,7 @@ from syrupy.assertion import SnapshotAssertion
 from yoked.cli.output import Output
 from yoked.doctor import preflight
 from yoked.doctor.preflight import run_preflight
-from yoked.errors import DataError, HostError
+from yoked.errors import DataError, HostError, YokedError
 from yoked.fleet.model import Fleet, Host
 from yoked.records.examination import Examination, Finding, Fix, HostSeen, Need, SshFailure
 
@@ -79,6 +79,13 @@ def launch(output: Output, prepare: Callable[[], None] = lambda: None) -> None:
         doctor.require_health(output.note)
 
 
+def ended_by(problem: YokedError) -> YokedError:
+    """What a launch ends with that comes to grief beside the doctor."""
+    with pytest.raises(type(problem)) as caught, run_preflight(FLEET, NEED, wanted=True):
+        raise problem
+    return caught.value
+
+
 def test_when_all_is_well_one_line_is_said(
     output: Output, finds: Callable[..., Any], snapshot: SnapshotAssertion
 ) -> None:
@@ -136,14 +143,10 @@ def test_a_host_that_fails_meanwhile_is_explained_by_the_doctor(
     finds(FIREWALL)
     problem = HostError("beta: something odd")
 
-    with (
-        pytest.raises(HostError) as caught,
-        run_preflight(FLEET, NEED, wanted=True),
-    ):
-        raise problem
-    assert str(caught.value) == snapshot
+    found = ended_by(problem)
 
-    assert caught.value.__cause__ is problem
+    assert str(found) == snapshot
+    assert found.__cause__ is problem
 
 
 def test_why_ssh_does_not_come_in_is_said_once_and_what_else_is_wrong_with_it(
@@ -151,31 +154,24 @@ def test_why_ssh_does_not_come_in_is_said_once_and_what_else_is_wrong_with_it(
 ) -> None:
     problem = HostError("alpha: it did not answer", fix="ping alpha")
     finds(SILENT, down=("alpha",))
-    with pytest.raises(HostError) as caught, run_preflight(FLEET, NEED, wanted=True):
-        raise problem
-    assert caught.value is problem
+    assert ended_by(problem) is problem
 
     finds(SILENT, FIREWALL, down=("alpha",))
-    with pytest.raises(HostError) as caught, run_preflight(FLEET, NEED, wanted=True):
-        raise problem
-    assert caught.value.what.startswith("alpha: it did not answer\n")
-    assert "no answer at high ports" in caught.value.what
-    assert "ssh-timeout" not in caught.value.what
-    assert caught.value.fix[:2] == ("ping alpha", "sudo ufw allow from 10.0.0.1    on beta")
+    found = ended_by(problem)
+    assert found.what.startswith("alpha: it did not answer\n")
+    assert "no answer at high ports" in found.what
+    assert "ssh-timeout" not in found.what
+    assert found.fix[:2] == ("ping alpha", "sudo ufw allow from 10.0.0.1    on beta")
 
 
 def test_what_the_doctor_does_not_know_stays_as_it_is(
     output: Output, finds: Callable[..., Any], snapshot: SnapshotAssertion
 ) -> None:
     finds(CLOCK)
-    with pytest.raises(HostError) as caught, run_preflight(FLEET, NEED, wanted=True):
-        raise HostError("beta: something odd")
-    assert str(caught.value) == snapshot
+    assert str(ended_by(HostError("beta: something odd"))) == snapshot
 
     finds(FIREWALL)
-    with pytest.raises(DataError) as caught, run_preflight(FLEET, NEED, wanted=True):
-        raise DataError("no corpus")
-    assert str(caught.value) == snapshot
+    assert str(ended_by(DataError("no corpus"))) == snapshot
 
 
 def test_an_examination_that_cannot_be_made_stops_nobody(

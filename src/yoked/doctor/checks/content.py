@@ -29,12 +29,11 @@ def differing(wanted: Mapping[str, str], there: Mapping[str, object]) -> dict[st
     }
     kinds = {PurePosixPath(name).suffix for name in wanted}
     more = (PurePosixPath(name) for name in there if name not in wanted)
-    read = (path for path in more if path.suffix in kinds and not _is_hidden(path))
-    return {**flaws, **{str(path): "extra" for path in read}}
-
-
-def _is_hidden(path: PurePosixPath) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    for path in more:
+        is_hidden = any(part.startswith(".") for part in path.parts)
+        if path.suffix in kinds and not is_hidden:
+            flaws[str(path)] = "extra"
+    return flaws
 
 
 def _described(flaws: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ from yoked.doctor.checks.verdicts import connected, failing, reached
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import choose_again
 from yoked.doctor.repairs.network import keep_radio_awake, send_smaller_packets
-from yoked.records.examination import Dial, Examination, Fix, HostSeen
+from yoked.records.examination import Dial, Examination, HostSeen
 from yoked.units import format_bit_per_s, plural
 
 # A first window of full-size packets, of which not one arrived.
@@ -113,26 +113,24 @@ def mtu(seen: Examination) -> Iterator[Match]:
     for host, own in by_host(seen, holes):
         link, dial = next(iter(own.items()))
         names = _all_at(host, own)
+        mtu_bytes = _mtu_bytes(seen, host)
+        peers = (chosen_address(seen, seen.host(name)) for name in names[1:])
+        smaller = [each for each in _SIZES if each < mtu_bytes]
         yield Match(
             names,
-            *(_smaller_packets(seen, host, seen.host(name)) for name in names[1:]),
+            *(send_smaller_packets(host.name, str(each), smaller) for each in peers),
             link=link,
             bulk_bytes=dial.bulk_bytes or 0,
             more=_more(own),
             name=host.name,
-            mtu=_mtu(seen, host),
+            mtu=mtu_bytes,
         )
 
 
-def _mtu(seen: Examination, host: HostSeen) -> int:
+def _mtu_bytes(seen: Examination, host: HostSeen) -> int:
     interface = str(chosen_interface(seen, host))
     told = at(own_interfaces(host).get(interface), "mtu_bytes")
     return int(told or part(host, "links", interface, "mtu_bytes") or 1500)
-
-
-def _smaller_packets(seen: Examination, host: HostSeen, peer: HostSeen) -> Fix:
-    sizes = (each for each in _SIZES if each < _mtu(seen, host))
-    return send_smaller_packets(host.name, str(chosen_address(seen, peer)), sizes)
 
 
 @check(

@@ -223,10 +223,12 @@ def port_range(seen: Examination) -> Iterator[Match]:
         left, needed = high - low + 1 - taken, _PORTS + _PORTS_OF_RANK * _world(seen)
         if left >= _FEW_PORTS and host.name not in used_up:
             continue
-        grave = left < needed or host.name in used_up
+        before, grave = f"{low} {high}", left < needed or host.name in used_up
         yield Match(
             host.name,
-            _usual_ports(host, f"{low} {high}"),
+            by_hand(host.name, "end the program that holds so many connections: `ss -s`")
+            if before == _USUAL_PORTS
+            else sysctl(host.name, "net.ipv4.ip_local_port_range", _USUAL_PORTS, was=before),
             severity="error" if grave else "warning",
             low=low,
             high=high,
@@ -234,12 +236,6 @@ def port_range(seen: Examination) -> Iterator[Match]:
             ranks=_world(seen),
             needed=needed,
         )
-
-
-def _usual_ports(host: HostSeen, before: str) -> Fix:
-    if before == _USUAL_PORTS:
-        return by_hand(host.name, "end the program that holds so many connections: `ss -s`")
-    return sysctl(host.name, "net.ipv4.ip_local_port_range", _USUAL_PORTS, was=before)
 
 
 @check(

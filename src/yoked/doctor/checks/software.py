@@ -35,11 +35,6 @@ def _error(host: HostSeen) -> str:
     return str(_torch(host).get("error") or "")
 
 
-def _interpreter_gone(host: HostSeen) -> bool:
-    wanted = host.wanted.get("python")
-    return bool(wanted) and _error(host) == f"there is no {wanted}"
-
-
 def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(each) for each in re.findall(r"\d+", version)[:2])
 
@@ -73,12 +68,9 @@ def reference(seen: Examination) -> str | None:
 )
 def python_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        if _interpreter_gone(host):
-            yield Match(
-                host.name,
-                edit_entry(seen, host.name, "/^python *=/d"),
-                python=host.wanted["python"],
-            )
+        wanted = host.wanted.get("python")
+        if wanted and _error(host) == f"there is no {wanted}":
+            yield Match(host.name, edit_entry(seen, host.name, "/^python *=/d"), python=wanted)
 
 
 @check(

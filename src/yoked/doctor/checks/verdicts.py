@@ -235,12 +235,8 @@ def _behind_nat(way: Link) -> str | None:
     own = chosen_address(way.seen, way.source)
     if own is None or in_network(way.source, own, way.address) is not False:
         return None
-    return "nat" if is_virtual(way.source) else None
-
-
-def is_virtual(host: HostSeen) -> bool:
-    """Whether a host is Windows' Linux, which sits behind a NAT of its own."""
-    return "microsoft" in str(host.facts.get("kernel", "")).lower()
+    # Windows' Linux sits behind a NAT of its own.
+    return "nat" if "microsoft" in str(way.source.facts.get("kernel", "")).lower() else None
 
 
 def _neighbour(way: Link) -> str | None:
