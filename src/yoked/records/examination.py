@@ -73,7 +73,6 @@ class Dial:
     takes for this way, None where it has no route. error: a symbol such as ETIMEDOUT. took_s: until
     it was connected or given up. bulk_bytes: how many of the bytes of a bulk dial arrived.
     chosen: whether the run would use this address; others are dialled to tell causes apart.
-    kept_back: whether the source's own kernel would not let the packets out, by its counters.
     """
 
     source: str
@@ -94,7 +93,6 @@ class Dial:
     path_mtu_bytes: int | None = None
     bulk_bytes: int | None = None
     goodput_bytes_per_s: float | None = None
-    kept_back: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,7 @@ def kept_out(kind: str, rules: list[str] | None = None) -> Make:
 
 
 def no_way_out(kind: str) -> Make:
-    return lambda: broken(
-        told(home(), "garage", "health/firewall", firewall(kind, [])), "garage", kept_back=True
-    )
+    return lambda: broken(told(home(), "garage", "health/firewall", firewall(kind)), "garage")
 
 
 HOMES: dict[str, Make] = {

@@ -47,7 +47,7 @@ def test_findings_are_the_same_of_what_was_saved(links: set[tuple[str, str]]) ->
 def test_fields_of_a_later_version_are_passed_over_and_earlier_ones_have_defaults() -> None:
     content = to_json(full())
     content["mood"] = "sunny"
-    del content["took_s"], content["dials"][0]["kept_back"]
+    del content["took_s"], content["dials"][0]["goodput_bytes_per_s"]
 
     seen = from_json(json.loads(json.dumps(content)))
 

@@ -44,11 +44,6 @@ NAMES = ("own-name-elsewhere", "peer-name-wrong", "name-family")
 _OWN_BRIDGE = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|(virbr|podman|cni|lxcbr)\d+")
 
 
-def _wanted(host: HostSeen) -> str | None:
-    wanted = host.wanted.get("interface")
-    return None if wanted is None else str(wanted)
-
-
 def link_of(host: HostSeen, interface: str | None) -> Any:
     """What the kernel says of an interface, up or down; None: it does not tell."""
     return part(host, "links", interface) if interface else None
@@ -57,6 +52,13 @@ def link_of(host: HostSeen, interface: str | None) -> Any:
 def several(seen: Examination) -> tuple[HostSeen, ...]:
     """The hosts that have to reach each other."""
     return seen.up if len(seen.hosts) > 1 else ()
+
+
+def _named(seen: Examination) -> Iterator[tuple[HostSeen, str]]:
+    """Of these hosts those for which yoked.toml names an interface, and its name."""
+    for host in several(seen):
+        if wanted := host.wanted.get("interface"):
+            yield host, str(wanted)
 
 
 @check(
@@ -77,10 +79,9 @@ def several(seen: Examination) -> tuple[HostSeen, ...]:
     quick=True,
 )
 def interface_gone(seen: Examination) -> Iterator[Match]:
-    for host in several(seen):
-        wanted, known = _wanted(host), set(own_interfaces(host))
-        links = part(host, "links")
-        if wanted is None or not known or links is None:
+    for host, wanted in _named(seen):
+        known, links = own_interfaces(host), part(host, "links")
+        if not known or links is None:
             continue
         if wanted not in known and wanted.partition(":")[0] not in links:
             yield Match(
@@ -105,9 +106,8 @@ def interface_gone(seen: Examination) -> Iterator[Match]:
     quick=True,
 )
 def interface_down(seen: Examination) -> Iterator[Match]:
-    for host in several(seen):
-        wanted = _wanted(host)
-        if wanted and at(link_of(host, wanted), "up") is False:
+    for host, wanted in _named(seen):
+        if at(link_of(host, wanted), "up") is False:
             yield Match(host.name, set_link_up(host.name, wanted), wanted=wanted)
 
 
@@ -125,11 +125,10 @@ def interface_down(seen: Examination) -> Iterator[Match]:
     quick=True,
 )
 def no_carrier(seen: Examination) -> Iterator[Match]:
-    for host in several(seen):
-        wanted = _wanted(host)
+    for host, wanted in _named(seen):
         link = link_of(host, wanted)
         lost = at(link, "up") and at(link, "carrier") is False
-        if wanted and lost and not _OWN_BRIDGE.fullmatch(wanted):
+        if lost and not _OWN_BRIDGE.fullmatch(wanted):
             yield Match(
                 host.name,
                 by_hand(
@@ -156,15 +155,12 @@ def no_carrier(seen: Examination) -> Iterator[Match]:
     quick=True,
 )
 def no_address(seen: Examination) -> Iterator[Match]:
-    for host in several(seen):
-        wanted = _wanted(host)
+    for host, wanted in _named(seen):
         link = link_of(host, wanted)
         off = at(link, "up") is False or at(link, "carrier") is False
-        if wanted is None or link is None or off or wanted in own_interfaces(host):
-            continue
-        if _OWN_BRIDGE.fullmatch(wanted):
-            continue
-        yield Match(host.name, _give_address(seen, host, wanted), wanted=wanted)
+        lacks = link is not None and not off and wanted not in own_interfaces(host)
+        if lacks and not _OWN_BRIDGE.fullmatch(wanted):
+            yield Match(host.name, _give_address(seen, host, wanted), wanted=wanted)
 
 
 def _give_address(seen: Examination, host: HostSeen, interface: str) -> Fix:
@@ -190,13 +186,12 @@ def _give_address(seen: Examination, host: HostSeen, interface: str) -> Fix:
     quick=True,
 )
 def link_local(seen: Examination) -> Iterator[Match]:
-    for host in several(seen):
-        wanted = _wanted(host)
-        own = own_interfaces(host).get(str(wanted))
+    for host, wanted in _named(seen):
+        own = own_interfaces(host).get(wanted)
         if own and own.get("addresses") and own.get("gloo_address") is None:
             yield Match(
                 host.name,
-                _give_address(seen, host, str(wanted)),
+                _give_address(seen, host, wanted),
                 wanted=wanted,
                 address=own["addresses"][0]["address"],
             )
@@ -227,23 +222,18 @@ _PRIVATE = {
 )
 def private_interface(seen: Examination) -> Iterator[Match]:
     """Interfaces that lead to nobody else: one line of yoked.toml each, and one fix."""
-    found = {host.name: what for host in several(seen) if (what := _private(seen, host))}
+    found: dict[str, str] = {}
+    for host, wanted in _named(seen):
+        own = own_interfaces(host).get(wanted)
+        kind = "docker" if _OWN_BRIDGE.fullmatch(wanted) else at(own, "kind")
+        if kind in _PRIVATE:
+            address = at(own, "gloo_address") or "no address"
+            also = [name for name in host_of_address(seen, str(address)) if name != host.name]
+            shared = f" (an address of {listed(also)} too)" if also else ""
+            what = f"{wanted}, {address}{shared}, for {host.name}, {_PRIVATE[kind]}"
+            found[host.name] = what
     if found:
         yield Match(found, choose_again(seen), values=found.values())
-
-
-def _private(seen: Examination, host: HostSeen) -> str | None:
-    """What is wrong with the interface of a host; None: it leads to others."""
-    wanted = _wanted(host)
-    own = own_interfaces(host).get(str(wanted))
-    bridge = "docker" if _OWN_BRIDGE.fullmatch(str(wanted)) else None
-    what = _PRIVATE.get(bridge or str(at(own, "kind")))
-    if what is None:
-        return None
-    address = at(own, "gloo_address") or "no address"
-    also = [name for name in host_of_address(seen, str(address)) if name != host.name]
-    shared = f" (an address of {listed(also)} too)" if also else ""
-    return f"{wanted}, {address}{shared}, for {host.name}, {what}"
 
 
 @check(
@@ -269,14 +259,16 @@ def same_address(seen: Examination) -> Iterator[Match]:
         if address is None or address in told:
             continue
         others = [each for each in host_of_address(seen, address) if each != host.name]
-        if not others or at(own_interfaces(host).get(str(_wanted(host))), "kind") == "docker":
+        named = own_interfaces(host).get(str(host.wanted.get("interface")))
+        if not others or at(named, "kind") == "docker":
             continue
         told.add(address)
-        wrong = _intruder(seen, address, [host.name, *others])
+        names = [host.name, *others]
+        wrong = _intruder(seen, address, names)
         yield Match(
-            (wrong.name, *(each for each in (host.name, *others) if each != wrong.name)),
+            (wrong.name, *(each for each in names if each != wrong.name)),
             *_own_address_back(seen, wrong, address),
-            names=[host.name, *others],
+            names=names,
             address=address,
         )
 
@@ -352,7 +344,7 @@ def families(seen: Examination) -> Iterator[Match]:
 def no_interface(seen: Examination) -> Iterator[Match]:
     """Hosts without any address that others could dial, where yoked.toml names no interface."""
     for host in several(seen):
-        if _wanted(host) or not host.interfaces or chosen_address(seen, host):
+        if host.wanted.get("interface") or not host.interfaces or chosen_address(seen, host):
             continue
         if not any(each.get("gloo_address") and each.get("kind") != "loopback" for each in
                    host.interfaces):  # fmt: skip

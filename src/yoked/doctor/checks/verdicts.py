@@ -332,9 +332,7 @@ def _between(link: Link) -> Verdict | None:
 
 def _outbound(link: Link) -> Verdict | None:
     """The source's own firewall, as far as that can be told."""
-    if link.failed.kept_back is False:
-        return None
-    told = link.failed.kept_back or drops_outgoing(part(link.source, "firewall"))
+    told = drops_outgoing(part(link.source, "firewall"))
     # Nothing on the target could keep it out, and the way itself is open.
     no_other = is_off(part(link.target, "firewall")) and link.back() is None
     if told or no_other or (told is None and _alone_in_failing(link)):
