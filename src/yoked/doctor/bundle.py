@@ -91,16 +91,16 @@ class Redactor:
         self._stand_ins: dict[str, dict[str, str]] = {}
         self._homes: dict[str, str] = {}
         self._users: dict[str, str] = {}
-        self._hosts: set[str] = set()
+        self._hosts = set(_host_names(data))
         # What is named as a secret in one place is none in another.
         self._secrets = sorted(_secret_values(data), key=len, reverse=True)
-        for name in (getpass.getuser(), *_names(data)):
+        logins = (name.rpartition("@")[0] for name in _host_names(data))
+        for name in (getpass.getuser(), *_under(data, _USER_FIELDS), *logins):
             self._add_user(name)
         for home in _under(data, _HOME_FIELDS):
             if home.startswith("/") and home not in ("/", "/root"):
                 self._add_user(Path(home).name)
                 self._homes[home] = f"/home/{self._users.get(Path(home).name, 'user')}"
-        self._hosts.update(_host_names(data))
 
     def data(self, value: Any, name: str = "") -> Any:
         """Data of JSON, the same but for what is left out. name: the key under which it lies."""
@@ -158,17 +158,18 @@ class Redactor:
     def _numbered(self, kind: str) -> Callable[[re.Match[str]], str]:
         return lambda found: self._stand_in(kind, found[0])
 
-    def _stand_in(self, kind: str, text: str) -> str:
+    def _stand_in(self, kind: str, text: str, made: Callable[[int], str] | None = None) -> str:
+        """What stands for a text. made: of its number; default: the kind and the number."""
         known = self._stand_ins.setdefault(kind, {})
-        return known.setdefault(text, f"{kind}{len(known) + 1}")
+        number = len(known) + 1
+        return known.setdefault(text, made(number) if made else f"{kind}{number}")
 
     def _mac(self, text: str) -> str:
         """The stand-in of a MAC, as twelve digits; all zeros and all ones tell nothing."""
         digits = re.sub(r"[:-]", "", text.lower())
         if digits in ("0" * 12, "f" * 12):
             return digits
-        known = self._stand_ins.setdefault("mac", {})
-        return known.setdefault(digits, f"{_OWN_MAC + len(known) + 1:012x}")
+        return self._stand_in("mac", digits, lambda number: f"{_OWN_MAC + number:012x}")
 
     def _address(self, found: re.Match[str]) -> str:
         try:
@@ -178,10 +179,8 @@ class Redactor:
         base = _stand_in_base(address)
         if base is None:
             return found[0]
-        known = self._stand_ins.setdefault(f"address{address.version}", {})
-        number = len(known) + 1
         kind = IPv4Address if address.version == 4 else IPv6Address
-        return known.setdefault(str(address), str(kind(base + number)))
+        return self._stand_in(kind.__name__, str(address), lambda number: str(kind(base + number)))
 
 
 def _stand_in_base(address: IPv4Address | IPv6Address) -> int | None:
@@ -229,14 +228,6 @@ def _secret_values(data: Any) -> set[str]:
         else:
             found |= {each[2] for each in _NAMED_SECRET.finditer(text)}
     return {each for each in found if len(each) >= _LEAST_SECRET and each != LEFT_OUT}
-
-
-def _names(data: Any) -> Iterator[str]:
-    yield from _under(data, _USER_FIELDS)
-    for name in _host_names(data):
-        user, at, _ = name.rpartition("@")
-        if at:
-            yield user
 
 
 def _host_names(data: Any) -> Iterator[str]:

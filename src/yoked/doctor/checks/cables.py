@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.interfaces import link_of, several
-from yoked.doctor.checks.query import at, chosen_interface, own_interfaces
+from yoked.doctor.checks.query import at, chosen_interface, interface_kind
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import choose_again
 from yoked.doctor.repairs.network import negotiate_speed
@@ -34,7 +34,7 @@ def slow_interface(seen: Examination) -> Iterator[Match]:
     found: dict[str, str] = {}
     for host in several(seen):
         used = chosen_interface(seen, host)
-        kind = at(own_interfaces(host).get(str(used)), "kind")
+        kind = interface_kind(host, used)
         better = _all_reach(seen, host, "physical") if kind in ("vpn", "wireless") else None
         if better is not None:
             what = "a VPN" if kind == "vpn" else "radio"
@@ -50,9 +50,8 @@ def _all_reach(seen: Examination, host: HostSeen, kind: str) -> str | None:
         if dial.target == host.name and dial.ok and dial.answered_by in (None, host.name):
             reached.setdefault(dial.interface, set()).add(dial.source)
     others = {each.name for each in seen.up} - {host.name}
-    interfaces = own_interfaces(host)
     for name, sources in reached.items():
-        if at(interfaces.get(name), "kind") == kind and others and others <= sources:
+        if interface_kind(host, name) == kind and others and others <= sources:
             return name
     return None
 
@@ -74,7 +73,7 @@ def slow_port(seen: Examination) -> Iterator[Match]:
     for host in several(seen):
         interface = chosen_interface(seen, host)
         speed = at(link_of(host, interface), "speed_bit_per_s")
-        kind = at(own_interfaces(host).get(str(interface)), "kind")
+        kind = interface_kind(host, interface)
         if speed and speed <= _SLOW_PORT_BIT_PER_S and kind == "physical":
             yield Match(
                 host.name,

@@ -13,6 +13,7 @@ from yoked.doctor.checks.query import (
     at,
     chosen_address,
     chosen_interface,
+    interface_kind,
     own_interfaces,
     part,
 )
@@ -266,7 +267,7 @@ def _radio(seen: Examination) -> Iterator[tuple[HostSeen, str]]:
     """The hosts whose part in the run goes over radio, and its interface."""
     for host in seen.up:
         interface = chosen_interface(seen, host)
-        if interface and at(own_interfaces(host).get(interface), "kind") == "wireless":
+        if interface and interface_kind(host, interface) == "wireless":
             yield host, interface
 
 

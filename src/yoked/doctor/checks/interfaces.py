@@ -13,6 +13,7 @@ from yoked.doctor.checks.query import (
     chosen_address,
     former_address,
     host_of_address,
+    interface_kind,
     own_interfaces,
     part,
     prefix_of,
@@ -259,8 +260,7 @@ def same_address(seen: Examination) -> Iterator[Match]:
         if address is None or address in told:
             continue
         others = [each for each in host_of_address(seen, address) if each != host.name]
-        named = own_interfaces(host).get(str(host.wanted.get("interface")))
-        if not others or at(named, "kind") == "docker":
+        if not others or interface_kind(host, host.wanted.get("interface")) == "docker":
             continue
         told.add(address)
         names = [host.name, *others]

@@ -43,6 +43,12 @@ def own_interfaces(host: HostSeen) -> dict[str, Mapping[str, Any]]:
     return {str(each["name"]): each for each in host.interfaces}
 
 
+def interface_kind(host: HostSeen, name: object) -> str | None:
+    """What an interface of a host is ("physical", "vpn" and so on); None: it is not known."""
+    kind = at(own_interfaces(host).get(str(name)), "kind")
+    return None if kind is None else str(kind)
+
+
 def chosen_interface(seen: Examination, host: HostSeen) -> str | None:
     """The interface that the run would use on a host: yoked.toml's, else the one dialled at."""
     wanted = host.wanted.get("interface")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import at, mapping, part
@@ -26,13 +25,8 @@ _OLDEST = (3, 11)
 _INSTALLED = re.compile(r"(site|dist)-packages/torch/__init__\.py$")
 
 
-def _torch(host: HostSeen) -> Mapping[str, Any]:
-    """What the interpreter says; empty where it was not asked."""
-    return mapping(host.torch)
-
-
 def _error(host: HostSeen) -> str:
-    return str(_torch(host).get("error") or "")
+    return str(mapping(host.torch).get("error") or "")
 
 
 def _minor(version: str) -> tuple[int, ...]:
@@ -41,7 +35,7 @@ def _minor(version: str) -> tuple[int, ...]:
 
 def reference(seen: Examination) -> str | None:
     """The version of torch that most hosts have; of equals, the controller's, then rank 0's."""
-    versions = [str(each["torch"]) for host in seen.up if (each := _torch(host)).get("torch")]
+    versions = [str(version) for host in seen.up if (version := at(host.torch, "torch"))]
     if not versions:
         return None
     counts = Counter(map(public, versions))
@@ -89,7 +83,7 @@ def python_missing(seen: Examination) -> Iterator[Match]:
 )
 def torch_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        told = _torch(host)
+        told = mapping(host.torch)
         none = _error(host) == "no Python there has torch"
         bare = told.get("python") and told.get("python_version") and told.get("torch") is None
         if not none and (not bare or told.get("torch_path")):
@@ -116,7 +110,7 @@ def torch_missing(seen: Examination) -> Iterator[Match]:
 )
 def torch_import(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        told = _torch(host)
+        told = mapping(host.torch)
         if told.get("imported") is not False or not told.get("torch_path"):
             continue
         yield Match(
@@ -146,7 +140,7 @@ def torch_import(seen: Examination) -> Iterator[Match]:
 )
 def torch_shadowed(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        told = _torch(host)
+        told = mapping(host.torch)
         path = told.get("torch_path")
         if not path or _INSTALLED.search(str(path)):
             continue
@@ -179,13 +173,13 @@ def torch_shadowed(seen: Examination) -> Iterator[Match]:
 def torch_version(seen: Examination) -> Iterator[Match]:
     wanted = reference(seen)
     for host in seen.up:
-        version = _torch(host).get("torch")
+        version = mapping(host.torch).get("torch")
         if version is None or wanted is None or public(str(version)) == public(wanted):
             continue
         others = [
             each.name
             for each in seen.up
-            if public(str(_torch(each).get("torch"))) == public(wanted)
+            if public(str(mapping(each.torch).get("torch"))) == public(wanted)
         ]
         yield Match(
             host.name,
@@ -211,12 +205,12 @@ def torch_version(seen: Examination) -> Iterator[Match]:
 )
 def python_old(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        version = _torch(host).get("python_version")
+        version = mapping(host.torch).get("python_version")
         if version and _minor(str(version)) < _OLDEST:
             yield Match(
                 host.name,
                 *make_environment(seen, host),
-                python=_torch(host).get("python"),
+                python=mapping(host.torch).get("python"),
                 version=version,
             )
 
@@ -239,7 +233,7 @@ def python_version(seen: Examination) -> Iterator[Match]:
     versions = {
         host.name: _minor(str(version))
         for host in seen.up
-        if (version := _torch(host).get("python_version"))
+        if (version := mapping(host.torch).get("python_version"))
     }
     if len(set(versions.values())) < 2:
         return
@@ -265,7 +259,7 @@ def python_version(seen: Examination) -> Iterator[Match]:
 )
 def numpy_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        told = _torch(host)
+        told = mapping(host.torch)
         if told.get("torch") and "numpy" in told and told["numpy"] is None:
             yield Match(
                 host.name,
@@ -288,7 +282,7 @@ def numpy_missing(seen: Examination) -> Iterator[Match]:
 )
 def gloo_missing(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        told = _torch(host)
+        told = mapping(host.torch)
         if told.get("gloo") is False and told.get("imported") is not False:
             yield Match(
                 host.name,

@@ -19,7 +19,7 @@ from yoked.doctor.checks.query import (
     chosen_address,
     former_address,
     in_network,
-    own_interfaces,
+    interface_kind,
     part,
 )
 from yoked.doctor.firewalls import drops_outgoing, is_off, limits_rate
@@ -324,7 +324,7 @@ def _some_pass(link: Link) -> Verdict | None:
 def _between(link: Link) -> Verdict | None:
     """A router or a NAT stands between them."""
     own = chosen_address(link.seen, link.source)
-    tunnel = at(own_interfaces(link.target).get(link.dials[0].interface), "kind") == "vpn"
+    tunnel = interface_kind(link.target, link.dials[0].interface) == "vpn"
     if own is None or tunnel or in_network(link.source, own, link.address) is not False:
         return None
     return Verdict("router-between", link.target.name, link)
