@@ -79,11 +79,7 @@ class FixPlan:
 
 
 def plan_fixes(
-    findings: Sequence[Finding],
-    examination: Examination,
-    *,
-    sudo: bool,
-    only: Sequence[str] = (),
+    findings: Sequence[Finding], examination: Examination, *, sudo: bool, only: Sequence[str] = ()
 ) -> tuple[FixPlan, ...]:
     """What can be carried out of the findings' fixes, and why the rest cannot. sudo: may be used.
 

@@ -116,11 +116,7 @@ def _all_well(examination: Examination, findings: tuple[Finding, ...]) -> str:
 
 @contextmanager
 def run_preflight(
-    fleet: Fleet,
-    need: Need,
-    *,
-    wanted: bool,
-    lend: Lend | None = None,
+    fleet: Fleet, need: Need, *, wanted: bool, lend: Lend | None = None
 ) -> Iterator[Preflight | None]:
     """A quick examination beside what is done in this context; None where there is no link.
 

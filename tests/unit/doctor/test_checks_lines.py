@@ -210,15 +210,19 @@ HOSTS = "127.0.0.1 localhost\n127.0.1.1 garage\n127.0.0.1 attic\n"
 FILES = {"hosts": HOSTS, ".bashrc": BASHRC, "yoked.toml": TOML}
 
 
+def write_files(folder: Path) -> None:
+    for name, content in FILES.items():
+        (folder / name).write_text(content)
+
+
 def files(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
 def in_folder(fix: Fix, folder: Path) -> Fix:
     """The same, of the folder's hosts file."""
-    line, back = (
-        each.replace("/etc/hosts", f"{folder}/hosts") for each in (fix.command, undo(fix))
-    )
+    file = f"{folder}/hosts"
+    line, back = (each.replace("/etc/hosts", file) for each in (fix.command, undo(fix)))
     return replace(fix, command=line, undo=back)
 
 
@@ -238,6 +242,10 @@ def every_fix(folder: Path) -> list[Fix]:
     return [in_folder(fix, folder) for fix in fixes]
 
 
+def plan(*fixes: Fix) -> FixPlan:
+    return FixPlan(Finding("any", "error", ("garage",), "", "", fixes))
+
+
 def in_shell(folder: Path) -> Callable[..., ShellResult]:
     def shell(host: str, line: str, *, root: bool) -> ShellResult:
         done = run(line, folder)
@@ -250,12 +258,10 @@ def test_fixes_that_change_a_file_twice_give_the_very_first_one_back(tmp_path: P
     folder, fleet = tmp_path / "host", tmp_path / "yoked.toml"
     book = FixJournal(tmp_path / "fixes.jsonl")
     folder.mkdir()
-    for name, content in FILES.items():
-        (folder / name).write_text(content)
+    write_files(folder)
     shell = in_shell(folder)
 
-    repair = FixPlan(Finding("any", "error", ("garage",), "", "", tuple(every_fix(folder))))
-    assert apply_fixes(repair, shell, book, fleet).problem == ""
+    assert apply_fixes(plan(*every_fix(folder)), shell, book, fleet).problem == ""
     changed = files(folder)
     problems = [undo_fix(done, shell, book) for done in book.standing(fleet)]
 
@@ -265,8 +271,7 @@ def test_fixes_that_change_a_file_twice_give_the_very_first_one_back(tmp_path: P
 
 
 def test_the_undo_of_a_line_that_never_ran_changes_nothing(tmp_path: Path) -> None:
-    for name, content in FILES.items():
-        (tmp_path / name).write_text(content)
+    write_files(tmp_path)
     seen = Examination((), controller={"fleet": str(tmp_path / "yoked.toml")})
 
     for fix in (*every_fix(tmp_path), choose_again(seen)):
@@ -276,8 +281,7 @@ def test_the_undo_of_a_line_that_never_ran_changes_nothing(tmp_path: Path) -> No
 
 
 def test_a_line_that_is_typed_twice_does_not_write_over_what_it_kept(tmp_path: Path) -> None:
-    for name, content in FILES.items():
-        (tmp_path / name).write_text(content)
+    write_files(tmp_path)
     for fix in every_fix(tmp_path)[:1] + every_fix(tmp_path)[3:7]:
         assert run(fix.command, tmp_path).returncode == 0
         before = files(tmp_path)
@@ -296,8 +300,7 @@ def test_a_line_that_fails_half_way_leaves_the_file_as_it_was(tmp_path: Path) ->
     file = quoted(folder / "yoked.toml")
     fix = rewrite_file("", file, "chosen", shell_line(": > {file} && false", file=file))
 
-    repair = FixPlan(Finding("any", "error", ("garage",), "", "", (fix,)))
-    carried = apply_fixes(repair, in_shell(folder), book, tmp_path / "yoked.toml")
+    carried = apply_fixes(plan(fix), in_shell(folder), book, tmp_path / "yoked.toml")
 
     assert carried.problem
     assert files(folder) == {"yoked.toml": TOML}
@@ -325,7 +328,7 @@ def test_a_process_that_is_of_another_launch_by_now_is_left_alone(tmp_path: Path
     ]
     over, trains = processes
     try:
-        told_of = [{**known(each.pid), "launch": "a1b2"} for each in processes]
+        told_of = [{**ProcessId.of(each.pid).to_json(), "launch": "a1b2"} for each in processes]
 
         done = run(kill_line(told_of), tmp_path)
 
@@ -362,11 +365,6 @@ def test_a_shell_is_given_to_one_user_and_only_where_his_lets_nobody_in(
         assert run(f"PATH={programs}:$PATH; {fix.command}", tmp_path).returncode == 0
 
     assert (tmp_path / "changed").read_text() == snapshot
-
-
-def known(pid: int) -> dict[str, int]:
-    found = ProcessId.of(pid)
-    return found.to_json()
 
 
 NETWORK = """

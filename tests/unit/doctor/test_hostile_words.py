@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.doctor.builders import ADDRESS, PYTHON, broken, firewall, home, told, unreached
 from tests.unit.doctor.test_checks_found import CASES
+from tests.unit.doctor.test_checks_lines import run
 from tests.unit.doctor.test_replay import through_json
 from tests.unit.doctor.troubles import Make, said
 
@@ -285,13 +284,6 @@ def test_lines_for_a_shell_have_literal_words_and_quoted_values_alone() -> None:
 
 
 SED_HOSTILE = "a/e;touch pwned;#\n\\1[.*"
-
-
-def run(line: str, folder: Path) -> int:
-    environment = {**os.environ, "HOME": str(folder)}
-    return subprocess.run(
-        ["sh", "-c", line], env=environment, cwd=folder, capture_output=True, check=False
-    ).returncode
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the lines are for Linux")
