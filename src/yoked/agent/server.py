@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from yoked.agent.protocol import Message, ProtocolError, read_message, write_message
 from yoked.core.faults import fault
+from yoked.core.fs import NO_ROOM, disk_full
 from yoked.errors import YokedError
 from yoked.shape import is_int
-
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 # What Python says where the system gives it no thread.
 _NO_THREAD = "can't start new thread"
@@ -101,11 +100,7 @@ class Server:
             if isinstance(problem, MemoryError) or str(problem) == _NO_THREAD:
                 self._refuse(number, _exhausted(problem))
                 return
-            if isinstance(problem, OSError) and problem.errno in _FULL:
-                from pathlib import Path
-
-                from yoked.core.fs import disk_full
-
+            if isinstance(problem, OSError) and problem.errno in NO_ROOM:
                 self._refuse(number, disk_full(Path(problem.filename or Path.home()), None))
                 return
             import traceback
