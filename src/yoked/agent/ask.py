@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -38,9 +39,28 @@ def text(path: Path) -> str:
         return ""
 
 
+def named_values(said: str, separator: str = ":") -> dict[str, str]:
+    """{name: value} of the lines `name: value`; what is no such line is passed over."""
+    rows = (line.partition(separator) for line in said.splitlines())
+    return {name.strip(): value.strip() for name, found, value in rows if found}
+
+
 def number(path: Path) -> int | None:
     """The number in a file, which may be below 0; None where there is none."""
     try:
         return int(text(path))
     except ValueError:
         return None
+
+
+def process_names() -> set[str]:
+    """What runs on this host, by the kernel's names of it; nothing where there is no /proc."""
+    return {text(path) for path in Path("/proc").glob("[0-9]*/comm")}
+
+
+def user_name(uid: int) -> str:
+    """The name of a user; one without an entry is its number."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

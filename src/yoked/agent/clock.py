@@ -6,10 +6,9 @@ import ctypes
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import text
+from yoked.agent.ask import process_names
 
 _UNSYNCHRONISED = 0x40
 # struct timex is 208 bytes on 64-bit Linux; its status follows five longs.
@@ -43,5 +42,5 @@ def _synchronised() -> bool | None:
 
 
 def _service() -> str | None:
-    names = {text(path) for path in Path("/proc").glob("[0-9]*/comm")}
+    names = process_names()
     return next((name for comm, name in _KEEPERS.items() if comm in names), None)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.agent import gpus, processors
-from yoked.agent.ask import number, run_quiet, sysctl, text
+from yoked.agent.ask import named_values, number, run_quiet, sysctl, text, user_name
 from yoked.agent.server import Call
 from yoked.core.fs import free_bytes
 from yoked.paths import cache_root, state_root
@@ -44,7 +44,7 @@ def answer_facts(call: Call) -> dict[str, Any]:
         "cache": str(cache_root()),
         "home": str(Path.home()),
         "path": os.environ.get("PATH", os.defpath),
-        "user": user_name(),
+        "user": user_name(os.getuid()),
         "uid": os.getuid(),
         "time_s": time.time(),
         "on_battery": on_battery(),
@@ -55,19 +55,12 @@ def _folders() -> dict[str, Path]:
     return {"home": Path.home(), "state": state_root(), "cache": cache_root()}
 
 
-def user_name() -> str:
-    """Who we are here; a user without an entry is its number."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
-
-
 def memory(proc: Path = Path("/proc"), cgroups: Path = processors.CGROUPS) -> dict[str, int | None]:
     """memory_bytes and memory_available_bytes, both no more than the control group allows."""
-    total, available = _memory_of(proc)
+    told = meminfo(proc)
+    mac = sysctl("hw.memsize")
+    total = told.get("MemTotal") or (int(mac) if mac.isdigit() else None)
+    available = told.get("MemAvailable", told.get("MemFree"))
     for folder in processors.own_groups(proc, cgroups, "memory"):
         limit = number(folder / "memory.max") or number(folder / "memory.limit_in_bytes")
         used = number(folder / "memory.current") or number(folder / "memory.usage_in_bytes")
@@ -79,15 +72,10 @@ def memory(proc: Path = Path("/proc"), cgroups: Path = processors.CGROUPS) -> di
     return {"memory_bytes": total, "memory_available_bytes": available}
 
 
-def _memory_of(proc: Path) -> tuple[int | None, int | None]:
-    try:
-        lines = (proc / "meminfo").read_text().splitlines()
-    except OSError:
-        total = sysctl("hw.memsize")
-        return (int(total), None) if total.isdigit() else (None, None)
-    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-    available = kib.get("MemAvailable", kib["MemFree"])
-    return 1024 * kib["MemTotal"], 1024 * available
+def meminfo(proc: Path = Path("/proc")) -> dict[str, int]:
+    """The sizes in /proc/meminfo, in bytes; none where there is no such file."""
+    told = named_values(text(proc / "meminfo"))
+    return {name: 1024 * int(size.split()[0]) for name, size in told.items()}
 
 
 def on_battery(supplies: Path = Path("/sys/class/power_supply")) -> bool | None:

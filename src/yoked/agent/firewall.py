@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import run_quiet, text
+from yoked.agent.ask import process_names, run_quiet, text
 
 # A shell that ssh starts need not have them all.
 TOOL_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
@@ -52,7 +52,7 @@ def probe_sudo(args: Mapping[str, Any]) -> dict[str, bool | None]:
         return {"root": os.getuid() == 0, "without_password": None}
     if not _may_try_sudo():
         return {"root": False, "without_password": None if tool("sudo") else False}
-    return {"root": False, "without_password": bool(_said_as_root(["echo", "yes"]))}
+    return {"root": False, "without_password": _sudo_asks_nothing()}
 
 
 def tool(name: str) -> str | None:
@@ -70,7 +70,7 @@ def _started() -> str | None:
     if re.search(r"^ENABLED=yes", text(Path("/etc/ufw/ufw.conf")), re.MULTILINE):
         return "ufw"
     # Its own tool takes a quarter of a second to say so.
-    if any(text(path) == "firewalld" for path in Path("/proc").glob("[0-9]*/comm")):
+    if "firewalld" in process_names():
         return "firewalld"
     # Exits with 3 when one of them is off, and says what is on all the same.
     states = run_quiet(["sh", "-c", f"systemctl is-active {' '.join(_UNITS)} || true"]).split()
@@ -139,14 +139,11 @@ def _as_root(*, may_ask: bool) -> list[str] | None:
     if not may_ask:
         return None
     sudo = tool("sudo")
-    if sudo and _may_try_sudo() and _said_as_root(["echo", "yes"]):
-        return [sudo, "-n"]
-    return None
+    return [sudo, "-n"] if sudo and _may_try_sudo() and _sudo_asks_nothing() else None
 
 
-def _said_as_root(argv: list[str]) -> str:
-    sudo = tool("sudo")
-    return run_quiet([sudo, "-n", *argv]) if sudo else ""
+def _sudo_asks_nothing() -> bool:
+    return run_quiet([tool("sudo") or "sudo", "-n", "echo", "yes"]) != ""
 
 
 def _may_try_sudo() -> bool:

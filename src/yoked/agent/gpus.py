@@ -7,17 +7,18 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import run_quiet, text
+from yoked.agent.ask import named_values, run_quiet, text
 
 _NVIDIA = "0x10de"
 # PCI's class of display controllers.
 _DISPLAY = "0x03"
 _QUICK_S = 1.5
-_QUERY = "--query-gpu=name,memory.total,driver_version"
+_GPUS = "--query-gpu=name,memory.total,driver_version"
+_PROGRAMS = "--query-compute-apps=pid,process_name,used_memory"
 
 
 def find_gpus(
@@ -32,45 +33,52 @@ def find_gpus(
 def _nvidia(proc: Path) -> list[dict[str, Any]]:
     # The driver has this folder whether its tools are installed or not.
     cards = sorted((proc / "driver/nvidia/gpus").glob("*/information"))
-    told = parse_nvidia_smi(run_quiet(["nvidia-smi", _QUERY, "--format=csv,noheader,nounits"]))
+    told = parse_nvidia_smi(_nvidia_smi(_GPUS))
     return told or [
-        {"vendor": "nvidia", "name": _model(path), "memory_bytes": None, "driver": None}
+        {
+            "vendor": "nvidia",
+            "name": named_values(text(path)).get("Model", "NVIDIA GPU"),
+            "memory_bytes": None,
+            "driver": None,
+        }
         for path in cards
     ]
 
 
+def _nvidia_smi(query: str) -> str:
+    return run_quiet(["nvidia-smi", query, "--format=csv,noheader,nounits"])
+
+
 def parse_nvidia_smi(said: str) -> list[dict[str, Any]]:
     """What `nvidia-smi` tells: a line a GPU; its memory is in MiB."""
-    found = []
+    return [
+        {"vendor": "nvidia", "name": name, "memory_bytes": _bytes(memory), "driver": driver}
+        for name, memory, driver in _rows(said)
+    ]
+
+
+def _rows(said: str) -> Iterator[list[str]]:
+    """The fields of each line of nvidia-smi's that has three of them, and so is no message."""
     for line in said.splitlines():
         fields = [field.strip() for field in line.split(",")]
-        if len(fields) != 3:
-            continue
-        name, memory, driver = fields
-        memory_bytes = int(memory) << 20 if memory.isdigit() else None
-        found.append(
-            {"vendor": "nvidia", "name": name, "memory_bytes": memory_bytes, "driver": driver}
-        )
-    return found
+        if len(fields) == 3:
+            yield fields
 
 
-def _model(path: Path) -> str:
-    for line in text(path).splitlines():
-        if line.startswith("Model:"):
-            return line.partition(":")[2].strip()
-    return "NVIDIA GPU"
+def _bytes(mib: str) -> int | None:
+    return int(mib) << 20 if mib.isdigit() else None
 
 
 def _amd(nodes: Path) -> list[dict[str, Any]]:
     """AMD's compute driver lists CPUs too: these have no SIMD units."""
     found = []
     for node in sorted(nodes.glob("*")):
-        lines = text(node / "properties").splitlines()
-        properties = dict(line.split(maxsplit=1) for line in lines if " " in line)
+        properties = named_values(text(node / "properties"), " ")
         if int(properties.get("simd_count", 0)) == 0:
             continue
         target = int(properties.get("gfx_target_version", 0))
-        memory_bytes = sum(_bank_bytes(path) for path in (node / "mem_banks").glob("*/properties"))
+        banks = [named_values(text(path), " ") for path in node.glob("mem_banks/*/properties")]
+        memory_bytes = sum(int(bank.get("size_in_bytes", 0)) for bank in banks)
         found.append(
             {
                 "vendor": "amd",
@@ -80,14 +88,6 @@ def _amd(nodes: Path) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def _bank_bytes(path: Path) -> int:
-    """The size of one memory bank of a GPU."""
-    for line in text(path).splitlines():
-        if line.startswith("size_in_bytes "):
-            return int(line.split()[1])
-    return 0
 
 
 def probe_gpu(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def probe_gpu(args: Mapping[str, Any]) -> dict[str, Any]:
         "driver": driver,
         "devices": find_gpus(),
         "error": _error(driver, cards),
-        "busy": busy_of(run_quiet(_apps())) if driver else [],
+        "busy": busy_of(_nvidia_smi(_PROGRAMS)) if driver else [],
     }
 
 
@@ -121,18 +121,11 @@ def nvidia_cards(devices: Path) -> int:
 
 def busy_of(said: str) -> list[dict[str, Any]]:
     """What `nvidia-smi` says of programs that compute: pid, name, MiB."""
-    found = []
-    for line in said.splitlines():
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) == 3 and fields[0].isdigit():
-            memory = int(fields[2]) << 20 if fields[2].isdigit() else None
-            found.append({"pid": int(fields[0]), "command": fields[1], "memory_bytes": memory})
-    return found
-
-
-def _apps() -> list[str]:
-    fields = "--query-compute-apps=pid,process_name,used_memory"
-    return ["nvidia-smi", fields, "--format=csv,noheader,nounits"]
+    return [
+        {"pid": int(pid), "command": command, "memory_bytes": _bytes(memory)}
+        for pid, command, memory in _rows(said)
+        if pid.isdigit()
+    ]
 
 
 def _error(driver: str | None, cards: int) -> str | None:

@@ -23,7 +23,7 @@ from yoked.core.faults import fault
 
 NET = Path("/sys/class/net")
 # Linux and macOS agree on these: net/if.h.
-_UP, _LOOPBACK, _POINT_TO_POINT, _RUNNING = 0x1, 0x8, 0x10, 0x40
+UP, _LOOPBACK, _POINT_TO_POINT, _RUNNING = 0x1, 0x8, 0x10, 0x40
 # Linux, linux/if_arp.h: ARPHRD_PPP and ARPHRD_NONE, which WireGuard and tun devices have.
 _TUNNEL_TYPES = ("512", "65534")
 _VPN_NAMES = re.compile(r"(tailscale|wg|tun|tap|utun|ppp|zt|nordlynx|proton|ipsec)[\w.-]*\d|zt\w+")
@@ -45,7 +45,7 @@ class Entry:
     @property
     def is_up(self) -> bool:
         """Whether its interface is switched on, and has a signal."""
-        return bool(self.flags & _UP and self.flags & _RUNNING)
+        return bool(self.flags & UP and self.flags & _RUNNING)
 
 
 def answer_interfaces(call: Call) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ def describe(found: list[Entry], net: Path = NET) -> list[dict[str, Any]]:
             "name": name,
             "kind": kind_of(name, own[0].flags, net),
             "mtu_bytes": number(net / _device(name) / "mtu"),
-            "speed_bit_per_s": _speed_bit_per_s(net / _device(name) / "speed"),
+            "speed_bit_per_s": speed_bit_per_s(net / _device(name) / "speed"),
             "addresses": [
                 {
                     "address": str(entry.address),
@@ -124,7 +124,7 @@ def _device(name: str) -> str:
     return name.partition(":")[0]
 
 
-def _speed_bit_per_s(path: Path) -> int | None:
+def speed_bit_per_s(path: Path) -> int | None:
     """What the driver says; it says -1, or nothing, for what has no speed."""
     speed_mbit_per_s = number(path)
     return speed_mbit_per_s * 10**6 if speed_mbit_per_s and speed_mbit_per_s > 0 else None

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import number, text
-from yoked.agent.facts import memory
+from yoked.agent.ask import named_values, number, text
+from yoked.agent.facts import meminfo, memory
 from yoked.agent.processors import CGROUPS, affinity, facts, own_groups
 
 _LIMITS = {
@@ -52,10 +52,8 @@ def pids(proc: Path = Path("/proc"), cgroups: Path = CGROUPS) -> dict[str, int] 
 
 def _umask() -> int | None:
     """Read, because asking the C library for it would change it."""
-    for line in text(Path("/proc/self/status")).splitlines():
-        if line.startswith("Umask:"):
-            return int(line.split()[1], 8)
-    return None
+    umask = named_values(text(Path("/proc/self/status"))).get("Umask")
+    return int(umask, 8) if umask else None
 
 
 def probe_memory(args: Mapping[str, Any]) -> dict[str, int | None]:
@@ -63,23 +61,16 @@ def probe_memory(args: Mapping[str, Any]) -> dict[str, int | None]:
     control group; None: it has none).
     """
     del args
-    kib = _meminfo(Path("/proc"))
-    found = memory()
-    total = kib.get("MemTotal")
-    limited = total is not None and found["memory_bytes"] not in (None, 1024 * total)
-    left = kib["CommitLimit"] - kib["Committed_AS"] if "CommitLimit" in kib else None
+    told, found = meminfo(), memory()
+    limited = "MemTotal" in told and found["memory_bytes"] != told["MemTotal"]
+    left = told["CommitLimit"] - told["Committed_AS"] if "CommitLimit" in told else None
     return {
         "available_bytes": found["memory_available_bytes"],
-        "swap_free_bytes": 1024 * kib["SwapFree"] if "SwapFree" in kib else None,
+        "swap_free_bytes": told.get("SwapFree"),
         "overcommit": number(Path("/proc/sys/vm/overcommit_memory")),
-        "commit_left_bytes": None if left is None else max(0, 1024 * left),
+        "commit_left_bytes": None if left is None else max(0, left),
         "limit_bytes": found["memory_bytes"] if limited else None,
     }
-
-
-def _meminfo(proc: Path) -> dict[str, int]:
-    rows = (line.partition(":") for line in text(proc / "meminfo").splitlines())
-    return {name: int(rest.split()[0]) for name, _, rest in rows}
 
 
 def probe_processors(args: Mapping[str, Any]) -> dict[str, Any]:

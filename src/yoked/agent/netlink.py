@@ -19,7 +19,7 @@ _HEADER = struct.Struct("=IHHII")
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _NEIGHBOUR = struct.Struct("=BBHiHBB")
 _ATTRIBUTE = struct.Struct("=HH")
-_RTA_DESTINATION, _RTA_INTERFACE, _RTA_GATEWAY, _RTA_SOURCE = 1, 4, 5, 7
+_RTA_DESTINATION, _RTA_INTERFACE = 1, 4
 _NDA_ADDRESS, _NDA_HARDWARE = 1, 2
 _TYPE_MASK = 0x3FFF
 _STATES = {
@@ -36,14 +36,6 @@ _MOST_BYTES = 65_536
 _PATIENCE_S = 1.0
 
 
-class Route(NamedTuple):
-    """How the kernel would send to an address. gateway: None on the same link."""
-
-    source: str | None
-    interface: str | None
-    gateway: str | None
-
-
 class Neighbour(NamedTuple):
     """What the kernel knows of an address on a link. state: such as reachable or failed."""
 
@@ -58,19 +50,17 @@ def can_ask() -> bool:
     return hasattr(socket, "AF_NETLINK")
 
 
-def route_to(address: str) -> Route:
-    """The way to an address. Raises OSError, ENETUNREACH where there is none."""
+def interface_to(address: str) -> str | None:
+    """The interface by which the kernel would send to an address.
+
+    Raises OSError, ENETUNREACH where there is no way.
+    """
     found = ip_address(address)
     family = socket.AF_INET if found.version == 4 else socket.AF_INET6
     target = _attribute(_RTA_DESTINATION, found.packed)
     body = _ROUTE.pack(family, found.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + target
     for content in _ask(_GET_ROUTE, 0, body):
-        told = _attributes(content[_ROUTE.size :])
-        return Route(
-            source=_text(told.get(_RTA_SOURCE)),
-            interface=_name(told.get(_RTA_INTERFACE)),
-            gateway=_text(told.get(_RTA_GATEWAY)),
-        )
+        return _name(_attributes(content[_ROUTE.size :]).get(_RTA_INTERFACE))
     raise OSError("the kernel did not say")
 
 

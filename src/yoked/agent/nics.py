@@ -13,10 +13,7 @@ from typing import Any
 
 from yoked.agent.ask import number, run_quiet, text
 from yoked.agent.firewall import tool
-from yoked.agent.interfaces import NET, entries
-
-# linux/if.h
-_UP = 0x1
+from yoked.agent.interfaces import NET, UP, entries, speed_bit_per_s
 
 
 def probe_links(args: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -37,13 +34,12 @@ def probe_links(args: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def describe(card: Path, addresses: int) -> dict[str, Any]:
     """One interface. card: its folder in /sys/class/net."""
-    speed = number(card / "speed")
     carrier = number(card / "carrier")
     return {
-        "up": bool(int(text(card / "flags") or "0", 16) & _UP),
+        "up": bool(int(text(card / "flags") or "0", 16) & UP),
         # One that is switched off cannot be asked for its carrier.
         "carrier": None if carrier is None else bool(carrier),
-        "speed_bit_per_s": speed * 10**6 if speed and speed > 0 else None,
+        "speed_bit_per_s": speed_bit_per_s(card / "speed"),
         "duplex": duplex if (duplex := text(card / "duplex")) in ("full", "half") else None,
         "mtu_bytes": number(card / "mtu"),
         "rx_errors": number(card / "statistics/rx_errors"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.agent import netlink
-from yoked.agent.ask import run_quiet, text
+from yoked.agent.ask import named_values, run_quiet, text
 
 _DISCARD_PORT = 9
 # How long a neighbour may take to say where it is; the kernel asks three times, a second apart.
@@ -63,10 +63,8 @@ def default_gateway(proc: Path = Path("/proc")) -> tuple[str, str] | None:
 
 def gateway_of_route(said: str) -> tuple[str, str] | None:
     """What `route -n get default` of macOS means."""
-    told = dict(line.strip().split(": ", 1) for line in said.splitlines() if ": " in line)
-    if "gateway" not in told or "interface" not in told:
-        return None
-    return told["gateway"].strip(), told["interface"].strip()
+    told = named_values(said)
+    return (told["gateway"], told["interface"]) if {"gateway", "interface"} <= {*told} else None
 
 
 def source_of(address: str) -> str:
@@ -91,7 +89,7 @@ def _way(address: str, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
     try:
         way["source"] = source_of(address)
         if netlink.can_ask():
-            way["interface"] = netlink.route_to(address).interface
+            way["interface"] = netlink.interface_to(address)
     except OSError as problem:
         way["error"] = errno.errorcode.get(problem.errno or 0, "EIO")
     way.update(known.get(address, {}))

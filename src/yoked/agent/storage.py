@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from yoked.agent.ask import text
+from yoked.core.fs import nearest_folder
 from yoked.core.parallel import gather_within
 from yoked.paths import cache_root, state_root
 
@@ -19,14 +20,6 @@ from yoked.paths import cache_root, state_root
 _LIMIT_S = 1.5
 # More than a file system keeps beside the inode, so that a full one shows.
 _TRIED_BYTES = 8192
-
-
-class Mount(NamedTuple):
-    """Where a file system is mounted, its type and its options."""
-
-    place: Path
-    filesystem: str
-    options: frozenset[str]
 
 
 def probe_folders(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,14 +42,13 @@ def probe_folders(args: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-def describe(folder: Path, mounts: str | None = None) -> dict[str, Any]:
+def describe(folder: Path) -> dict[str, Any]:
     """What a folder is; for one that is not there, what its nearest parent that is there allows.
 
-    mounts: what /proc/self/mountinfo says. A file without a name is written to find out.
+    A file without a name is written to find out.
     """
-    place = next(each for each in (folder, *folder.parents) if each.exists())
+    place = nearest_folder(folder)
     found = os.statvfs(place)
-    mount = mount_of(place, text(Path("/proc/self/mountinfo")) if mounts is None else mounts)
     error = _try_to_write(place)
     return {
         "path": str(folder),
@@ -65,7 +57,7 @@ def describe(folder: Path, mounts: str | None = None) -> dict[str, Any]:
         "free_bytes": found.f_bavail * found.f_frsize,
         # Some file systems make inodes as they need them, and count none.
         "free_inodes": found.f_favail if found.f_files else None,
-        "filesystem": mount.filesystem if mount else None,
+        "filesystem": filesystem_of(place, text(Path("/proc/self/mountinfo"))),
         "noexec": bool(found.f_flag & getattr(os, "ST_NOEXEC", 0)),
         "read_only": bool(found.f_flag & os.ST_RDONLY),
         "owner_uid": place.stat().st_uid,
@@ -73,21 +65,18 @@ def describe(folder: Path, mounts: str | None = None) -> dict[str, Any]:
     }
 
 
-def mount_of(folder: Path, mounts: str) -> Mount | None:
-    """The file system that a folder is on. mounts: as in proc_pid_mountinfo(5)."""
+def filesystem_of(folder: Path, mounts: str) -> str | None:
+    """The type of the file system that a folder is on. mounts: as in proc_pid_mountinfo(5)."""
     real = folder.resolve()
-    best = None
+    best, filesystem = Path(), None
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
-        fields = before.split()
         # Blanks in names are written in octal.
-        place = Path(fields[4].encode().decode("unicode_escape"))
-        if (place == real or place in real.parents) and (
-            # A later mount at the same place covers an earlier one.
-            best is None or len(place.parts) >= len(best.place.parts)
-        ):
-            best = Mount(place, after.split()[0], frozenset(fields[5].split(",")))
-    return best
+        place = Path(before.split()[4].encode().decode("unicode_escape"))
+        # A later mount at the same place covers an earlier one.
+        if place in (real, *real.parents) and len(place.parts) >= len(best.parts):
+            best, filesystem = place, after.split()[0]
+    return filesystem
 
 
 def _try_to_write(folder: Path) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from yoked.agent import clock, environ, firewall, gpus, limits, nics, power
-from yoked.agent.netlink import Neighbour, can_ask, neighbours, route_to
+from yoked.agent.netlink import Neighbour, can_ask, interface_to, neighbours
 
 
 def write(root: Path, name: str, content: str) -> None:
@@ -159,5 +159,5 @@ def test_a_compiler_with_arguments_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.skipif(not can_ask(), reason="this system has no netlink")
 def test_the_kernel_tells_ways_and_neighbours() -> None:
-    assert route_to("127.0.0.1").interface == "lo"
+    assert interface_to("127.0.0.1") == "lo"
     assert all(isinstance(each, Neighbour) and each.state for each in neighbours())
