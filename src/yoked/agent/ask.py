@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import subprocess
 import sys
 from pathlib import Path
 
 _QUICK_S = 5.0
+_LINGER = Path("/var/lib/systemd/linger")
 
 
 def run_quiet(argv: list[str]) -> str:
@@ -56,6 +58,11 @@ def number(path: Path) -> int | None:
 def process_names() -> set[str]:
     """What runs on this host, by the kernel's names of it; nothing where there is no /proc."""
     return {text(path) for path in Path("/proc").glob("[0-9]*/comm")}
+
+
+def lingers() -> bool:
+    """Whether our user's systemd, and what runs in it, stays when the last session ends."""
+    return (_LINGER / user_name(os.getuid())).exists()
 
 
 def user_name(uid: int) -> str:

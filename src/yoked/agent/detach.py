@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 import subprocess
@@ -11,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import yoked
+from yoked.agent.ask import lingers
 from yoked.agent.jobfolder import JobFolder
 
-_LINGER = Path("/var/lib/systemd/linger")
 _BECOME = (
     "import sys; sys.path[0] = sys.argv.pop(1); "
     "from yoked.agent.__main__ import main; sys.exit(main(sys.argv[1:]))"
@@ -44,8 +43,7 @@ def scope_helps() -> bool:
     return (
         shutil.which("systemd-run") is not None
         and Path(runtime, "systemd/private").exists()
-        # Without it the user's systemd ends with the last session, and its units with it.
-        and (_LINGER / getpass.getuser()).exists()
+        and lingers()
     )
 
 

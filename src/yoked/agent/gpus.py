@@ -31,17 +31,13 @@ def find_gpus(
 
 
 def _nvidia(proc: Path) -> list[dict[str, Any]]:
+    if told := parse_nvidia_smi(_nvidia_smi(_GPUS)):
+        return told
     # The driver has this folder whether its tools are installed or not.
     cards = sorted((proc / "driver/nvidia/gpus").glob("*/information"))
-    told = parse_nvidia_smi(_nvidia_smi(_GPUS))
-    return told or [
-        {
-            "vendor": "nvidia",
-            "name": named_values(text(path)).get("Model", "NVIDIA GPU"),
-            "memory_bytes": None,
-            "driver": None,
-        }
-        for path in cards
+    names = [named_values(text(path)).get("Model", "NVIDIA GPU") for path in cards]
+    return [
+        {"vendor": "nvidia", "name": name, "memory_bytes": None, "driver": None} for name in names
     ]
 
 

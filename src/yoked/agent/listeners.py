@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import socket
 import sys
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import text
+from yoked.agent.ask import text, user_name
 from yoked.agent.jobfolder import ACTIVE, JobFolder, all_jobs
 from yoked.agent.server import Call
 from yoked.core.proc import FOLDER_VARIABLE, LAUNCH_VARIABLE, ProcessId, all_processes
@@ -113,7 +112,7 @@ def listener_owners(port: int) -> list[dict[str, Any]]:
                 sockets[inode] = -1
             owners.append(describe_owner(process))
     unknown = [uid for uid in sockets.values() if uid >= 0]
-    owners += [{"pid": None, "command": "", "user": _user(uid), "run": None} for uid in unknown]
+    owners += [{"pid": None, "command": "", "user": user_name(uid), "run": None} for uid in unknown]
     return owners
 
 
@@ -179,14 +178,11 @@ def describe_owner(process: ProcessId) -> dict[str, Any]:
     """
     environment = process.environment()
     ours = LAUNCH_VARIABLE in environment
-    try:
-        uid = Path(f"/proc/{process.pid}").stat().st_uid
-    except OSError:
-        uid = os.getuid()
+    uid = process.uid
     return {
         "pid": process.pid,
         "command": process.command(),
-        "user": _user(uid),
+        "user": user_name(os.getuid() if uid is None else uid),
         "run": environment.get("YOKED_RUN") if ours else None,
         "launch": environment.get(LAUNCH_VARIABLE),
         "start_ticks": process.start_ticks,
@@ -217,10 +213,3 @@ def rows() -> list[list[str]]:
             continue
         found += [line.split() for line in lines]
     return found
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

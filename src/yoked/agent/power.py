@@ -5,14 +5,13 @@ Source: logind.conf(5), systemd.unit(5), the kernel's cpufreq documentation.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.ask import number, run_quiet, text, user_name
+from yoked.agent.ask import lingers, number, run_quiet, text
 from yoked.agent.awake import Awake, inhibitor_argv
 from yoked.agent.facts import on_battery
 from yoked.agent.processors import CPUS, affinity
@@ -43,9 +42,7 @@ def probe_power(args: Mapping[str, Any]) -> dict[str, Any]:
         "idle_action": logind.get("IdleAction"),
         "can_inhibit": _can_inhibit(),
         "kill_user_processes": None if kills is None else kills in ("yes", "true", "on", "1"),
-        "linger": Path("/var/lib/systemd/linger", user_name(os.getuid())).exists()
-        if logind
-        else None,
+        "linger": lingers() if logind else None,
         "governor": text(CPUS / "cpu0/cpufreq/scaling_governor") or None,
         "throttled": throttled(CPUS, affinity()),
         "sleep_targets": _sleep_targets() if logind else None,

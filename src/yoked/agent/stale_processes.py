@@ -6,16 +6,15 @@ Source: proc_pid_stat(5).
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yoked.agent.ask import text
+from yoked.agent.ask import text, user_name
 from yoked.agent.reap import stale_processes
-from yoked.core.proc import LAUNCH_VARIABLE, ProcessId, all_processes
+from yoked.core.proc import LAUNCH_VARIABLE, ProcessId, all_processes, has_proc
 
 # Set for what the doctor itself starts.
 DOCTOR_VARIABLE = "YOKED_DOCTOR"
@@ -43,7 +42,7 @@ class _Sight(NamedTuple):
 def probe_processes(args: Mapping[str, Any]) -> dict[str, Any] | None:
     """stale and busy; see health. None where there is no /proc."""
     del args
-    if not Path("/proc/self/stat").exists():
+    if not has_proc():
         return None
     seen = _look()
     own = _family(seen, os.getpid())
@@ -67,7 +66,7 @@ def _look() -> list[_Sight]:
     seen = []
     for process, used_s in before.items():
         now_s, memory_bytes = process.usage()
-        parent = _parent(process.pid)
+        parent = process.parent
         if parent is not None:
             cores = max(0.0, now_s - used_s) / took_s
             seen.append(_Sight(process, parent, cores, memory_bytes))
@@ -130,30 +129,13 @@ def starts_ranks(command: str) -> bool:
 
 
 def _describe(seen: _Sight) -> dict[str, Any]:
-    pid = seen.process.pid
+    pid, uid = seen.process.pid, seen.process.uid
     return {
         "pid": pid,
         "run": seen.process.environment().get("YOKED_RUN"),
         "command": seen.process.command() or text(Path(f"/proc/{pid}/comm")),
-        "user": _user(pid),
+        "user": None if uid is None else user_name(uid),
     }
-
-
-def _user(pid: int) -> str | None:
-    try:
-        uid = Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        return None
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def _parent(pid: int) -> int | None:
-    """The parent's number; None: it is gone, or a zombie."""
-    fields = text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return int(fields[1]) if fields and fields[0] not in "ZX" else None
 
 
 def _age_s(process: ProcessId) -> float | None:

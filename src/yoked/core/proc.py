@@ -51,6 +51,23 @@ class ProcessId(NamedTuple):
             return False
         return int(fields[_START]) == self.start_ticks and fields[_STATE] not in _DEAD_STATES
 
+    @property
+    def parent(self) -> int | None:
+        """The number of its parent; None: it is gone, or a zombie."""
+        try:
+            fields = _stat(self.pid)
+        except ProcessLookupError:
+            return None
+        return None if fields[_STATE] in _DEAD_STATES else int(fields[_PARENT])
+
+    @property
+    def uid(self) -> int | None:
+        """The number of its user; None: it is gone."""
+        try:
+            return (_PROC / str(self.pid)).stat().st_uid
+        except OSError:
+            return None
+
     def environment(self) -> dict[str, str]:
         """What it was started with; empty when that is not ours to read."""
         try:
@@ -147,7 +164,7 @@ class ProcessId(NamedTuple):
 
 
 # Places in /proc/PID/stat, counted from the state, which follows the name in parentheses.
-_STATE, _USER, _SYSTEM, _START, _RESIDENT = 0, 11, 12, 19, 21
+_STATE, _PARENT, _USER, _SYSTEM, _START, _RESIDENT = 0, 1, 11, 12, 19, 21
 
 
 def _stat(pid: int) -> list[str]:

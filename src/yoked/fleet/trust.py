@@ -11,12 +11,12 @@ import contextlib
 import hashlib
 import json
 import os
-import pwd
 import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from yoked.agent.ask import user_name
 from yoked.core.faults import fault
 from yoked.core.fs import read_json, write_bytes
 from yoked.errors import FleetError
@@ -199,9 +199,4 @@ def _owned(path: Path) -> str:
         owner = path.stat().st_uid
     except OSError:
         return said
-    if owner == os.geteuid():
-        return said
-    try:
-        return f"{said}, a file of the user {pwd.getpwuid(owner).pw_name},"
-    except KeyError:
-        return f"{said}, a file of the user {owner},"
+    return said if owner == os.geteuid() else f"{said}, a file of the user {user_name(owner)},"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from yoked.agent import detach
+from yoked.agent import ask, detach
 
 
 def test_without_systemd_the_command_is_as_it_is() -> None:
@@ -26,8 +26,8 @@ def test_a_scope_is_used_only_where_it_outlives_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     (tmp_path / "systemd").mkdir()
-    monkeypatch.setattr(detach.getpass, "getuser", lambda: "anna")
-    monkeypatch.setattr(detach, "_LINGER", tmp_path)
+    monkeypatch.setattr(ask, "_LINGER", tmp_path)
+    monkeypatch.setattr(ask, "user_name", lambda uid: "anna")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     found = None if missing == "the program" else "/usr/bin/systemd-run"
     monkeypatch.setattr(detach.shutil, "which", lambda name: found)
