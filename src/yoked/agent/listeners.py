@@ -8,14 +8,13 @@ import sys
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from yoked.agent.ask import text, user_name
 from yoked.agent.jobfolder import ACTIVE, JobFolder, all_jobs
 from yoked.agent.server import Call
 from yoked.core.proc import FOLDER_VARIABLE, LAUNCH_VARIABLE, ProcessId, all_processes
 
-_LISTENING = "0A"
 _SETTINGS = Path("/proc/sys/net/ipv4")
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 # The sockets with which this very agent has listened: they are about to go.
@@ -28,10 +27,7 @@ def leave_out(listener: socket.socket) -> None:
 
 
 def answer_listener_owner(call: Call) -> list[dict[str, Any]]:
-    """The processes that listen on TCP `port`; see `describe_owner`.
-
-    pid is None where the socket belongs to somebody whose processes we may not look into.
-    """
+    """`listener_owners` of TCP `port`."""
     return listener_owners(int(call.args["port"]))
 
 
@@ -62,7 +58,7 @@ def probe_ports(args: Mapping[str, Any]) -> dict[str, Any] | None:
     if len(told) != 2:
         return None
     low, high = int(told[0]), int(told[1])
-    used = {local_port(row) for row in rows()}
+    used = {row.port for row in rows()}
     wanted: list[int] = args.get("ports") or []
     return {
         "range": [low, high],
@@ -75,31 +71,27 @@ def probe_ports(args: Mapping[str, Any]) -> dict[str, Any] | None:
 def listeners_of(launch_id: str, chosen: str | None) -> list[dict[str, Any]]:
     """Where processes of a launch listen, beside loopback and the address that the run chose."""
     places = {
-        int(fields[9]): (str(address), local_port(fields))
-        for fields in rows()
-        if fields[3] == _LISTENING
-        and not (address := local_address(fields)).is_loopback
-        and (chosen is None or address != ip_address(chosen))
+        row.inode: row
+        for row in rows()
+        if row.listens
+        and not row.address.is_loopback
+        and (chosen is None or row.address != ip_address(chosen))
     }
     found = []
     for process in all_processes() if places else ():
         if process.environment().get(LAUNCH_VARIABLE) != launch_id:
             continue
         for inode in places.keys() & socket_inodes(process):
-            where, port = places[inode]
-            found.append(
-                {
-                    "address": where,
-                    "port": port,
-                    "pid": process.pid,
-                    "command": process.command(),
-                }
-            )
+            where = {"address": str(places[inode].address), "port": places[inode].port}
+            found.append({**where, "pid": process.pid, "command": process.command()})
     return sorted(found, key=lambda each: (each["port"], each["address"], each["pid"]))
 
 
 def listener_owners(port: int) -> list[dict[str, Any]]:
-    """The processes that listen on a port; see `answer_listener_owner`."""
+    """The processes that listen on a port; see `describe_owner`.
+
+    pid is None where the socket belongs to somebody whose processes we may not look into.
+    """
     sockets = listening_sockets(port)
     # Mostly nobody does, and then nobody's files need be looked through.
     if not sockets:
@@ -116,42 +108,19 @@ def listener_owners(port: int) -> list[dict[str, Any]]:
     return owners
 
 
-def listening_sockets(port: int | None = None) -> dict[int, int]:
-    """{inode: user number} of sockets that listen, on this port or on any."""
-    found = {}
-    for fields in rows():
-        inode = int(fields[9])
-        if fields[3] == _LISTENING and port in (None, local_port(fields)) and inode not in _own:
-            found[inode] = int(fields[7])
-    return found
+def listening_sockets(port: int) -> dict[int, int]:
+    """{inode: user number} of sockets that listen on a port."""
+    return {
+        row.inode: row.uid
+        for row in rows()
+        if row.listens and row.port == port and row.inode not in _own
+    }
 
 
 def ports_of(process: ProcessId) -> list[int]:
     """The ports on which a process listens."""
     held = socket_inodes(process)
-    return sorted(
-        {
-            local_port(fields)
-            for fields in rows()
-            if fields[3] == _LISTENING and int(fields[9]) in held
-        }
-    )
-
-
-def local_address(fields: list[str]) -> IPv4Address | IPv6Address:
-    """The address of a row of /proc/net/tcp: words of 32 bits, each in this machine's order."""
-    digits = fields[1].rpartition(":")[0]
-    words = [int(digits[place : place + 8], 16) for place in range(0, len(digits), 8)]
-    packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
-    if len(packed) == 4:
-        return IPv4Address(packed)
-    address = IPv6Address(packed)
-    return address.ipv4_mapped or address
-
-
-def local_port(fields: list[str]) -> int:
-    """The port of a row of /proc/net/tcp."""
-    return int(fields[1].rpartition(":")[2], 16)
+    return sorted({row.port for row in rows() if row.listens and row.inode in held})
 
 
 def socket_inodes(process: ProcessId) -> set[int]:
@@ -203,13 +172,43 @@ def is_left_behind(process: ProcessId, environment: Mapping[str, str]) -> bool:
     return job.launch_id != launch_id or job.state not in ACTIVE
 
 
-def rows() -> list[list[str]]:
-    """The rows of the kernel's tables of TCP sockets, of both families."""
+class Row(NamedTuple):
+    """A TCP socket in the kernel's tables. place: its own address and port, in hexadecimal."""
+
+    place: str
+    listens: bool
+    uid: int
+    inode: int
+
+    @property
+    def address(self) -> IPv4Address | IPv6Address:
+        """Its own: words of 32 bits, each in this machine's order."""
+        digits = self.place.rpartition(":")[0]
+        words = [int(digits[start : start + 8], 16) for start in range(0, len(digits), 8)]
+        packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
+        if len(packed) == 4:
+            return IPv4Address(packed)
+        address = IPv6Address(packed)
+        return address.ipv4_mapped or address
+
+    @property
+    def port(self) -> int:
+        """Its own."""
+        return int(self.place.rpartition(":")[2], 16)
+
+
+def rows() -> list[Row]:
+    """The TCP sockets of this host, of both families."""
     found = []
     for table in _TABLES:
         try:
             lines = Path(table).read_text().splitlines()[1:]
         except OSError:
             continue
-        found += [line.split() for line in lines]
+        found += [
+            Row(
+                place=fields[1], listens=fields[3] == "0A", uid=int(fields[7]), inode=int(fields[9])
+            )
+            for fields in map(str.split, lines)
+        ]
     return found

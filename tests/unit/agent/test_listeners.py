@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from yoked.agent.jobfolder import JobFolder
-from yoked.agent.listeners import leave_out, listener_owners, listeners_of, local_address
+from yoked.agent.listeners import Row, leave_out, listener_owners, listeners_of
 
 
 def test_the_agents_own_listeners_take_no_port() -> None:
@@ -144,4 +144,4 @@ def test_what_a_program_opens_beside_the_address_of_its_run_is_told() -> None:
 )
 @pytest.mark.skipif(sys.byteorder != "little", reason="the rows are a little-endian machine's")
 def test_a_row_of_the_kernels_table_is_an_address(row: str, address: str) -> None:
-    assert str(local_address(["0:", row])) == address
+    assert str(Row(row, True, 0, 0).address) == address

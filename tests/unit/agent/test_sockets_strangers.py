@@ -16,7 +16,6 @@ from yoked.agent.listeners import rows, socket_inodes
 from yoked.core.proc import ProcessId
 
 EVERYWHERE = ("00000000", "0" * 32)
-LISTENING = "0A"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's table of sockets is Linux's")
@@ -25,9 +24,7 @@ def test_a_listener_is_on_each_address_and_never_on_all() -> None:
     with listening(more=[0]) as listener:
         held = socket_inodes(own)
         places = {
-            tuple(fields[1].split(":"))
-            for fields in rows()
-            if fields[3] == LISTENING and int(fields[9]) in held
+            tuple(row.place.split(":")) for row in rows() if row.listens and row.inode in held
         }
         answers = dial(*((address, listener.port) for address in module.own_addresses()))
 
