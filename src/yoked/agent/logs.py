@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from yoked.agent.jobfolder import ACTIVE, JobFolder, find_job
 from yoked.agent.jobstatus import keep_supervised
-from yoked.agent.logtimes import LOG_NAME, STREAM_LETTER, Notes
+from yoked.agent.logtimes import LOG_NAME, STREAMS, Notes
 from yoked.agent.server import Call
 from yoked.core.fs import tail_offset
 from yoked.errors import JobError
@@ -61,17 +61,14 @@ def answer_job_logs(call: Call) -> dict[str, Any]:
         pause_s = min(2 * pause_s, _LONGEST_S) if reader.offsets else _SHORTEST_S
         for piece in reader.read(last=over):
             pause_s = _SHORTEST_S
-            call.send(_heading(piece), piece.data)
+            heading = piece._asdict()
+            call.send(heading, heading.pop("data"))
             if call.cancelled.is_set():
                 break
         if over or not follow or call.cancelled.wait(pause_s):
             return {"state": state, "offsets": reader.offsets}
         if not job.path.exists():
             raise JobError(f"run {job.run} was removed", fix="yoked runs")
-
-
-def _heading(piece: Piece) -> dict[str, Any]:
-    return {name: value for name, value in piece._asdict().items() if name != "data"}
 
 
 class LogReader:
@@ -81,7 +78,7 @@ class LogReader:
         self._job = job
         self._ranks = wanted.get("ranks")
         self._attempt = wanted.get("attempt")
-        self._streams = wanted.get("streams") or list(STREAM_LETTER)
+        self._streams = wanted.get("streams") or STREAMS
         self._tail_lines = wanted.get("tail_lines")
         self._files: dict[str, _LogFile] = {}
         self._begun = False
@@ -138,7 +135,7 @@ class _LogFile:
         self._path = path
         self._rank, self._attempt, self._stream = int(rank), int(attempt), stream
         self.offset = offset
-        self._notes = Notes(path.with_suffix(".times"), STREAM_LETTER[stream])
+        self._notes = Notes(path.with_suffix(".times"), stream)
         self._noted: list[tuple[float, int]] = []
 
     def pieces(self, trust_notes: bool, last: bool) -> Iterator[Piece]:

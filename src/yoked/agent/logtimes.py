@@ -1,7 +1,7 @@
 """When which byte of a log came: noted from outside, because ranks write to plain files.
 
-logs/<rank>.<attempt>.times has a line for each growth that was seen: `TIME o|e END`, with TIME in
-seconds since the epoch and END in bytes from the start of that stream's file.
+logs/<rank>.<attempt>.times has a line for each growth that was seen: `TIME out|err END`, with
+TIME in seconds since the epoch and END in bytes from the start of that stream's file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 LOG_NAME = re.compile(r"(\d+)\.(\d+)\.(out|err)")
-STREAM_LETTER = {"out": "o", "err": "e"}
+STREAMS = ("out", "err")
 
 
 class LogTimes:
@@ -35,7 +35,7 @@ class LogTimes:
             for entry in entries:
                 found = LOG_NAME.fullmatch(entry.name)
                 if found:
-                    self._note_file(entry, f"{found[1]}.{found[2]}", STREAM_LETTER[found[3]])
+                    self._note_file(entry, f"{found[1]}.{found[2]}", found[3])
 
     def close(self) -> None:
         """Close the files."""
@@ -43,23 +43,22 @@ class LogTimes:
             file.close()
         self._files = {}
 
-    def _note_file(self, entry: os.DirEntry[str], stem: str, letter: str) -> None:
+    def _note_file(self, entry: os.DirEntry[str], stem: str, stream: str) -> None:
         if stem not in self._files:
             self._open(stem)
         status = entry.stat()
-        time_s, end = self._last.get(f"{stem}.{letter}", (0.0, 0))
+        time_s, end = self._last.get(entry.name, (0.0, 0))
         if status.st_size > end:
             # Clocks are set back at times; what came later stays later.
             time_s = max(time_s, status.st_mtime)
-            self._last[f"{stem}.{letter}"] = time_s, status.st_size
-            self._files[stem].write(f"{time_s:.3f} {letter} {status.st_size}\n".encode())
+            self._last[entry.name] = time_s, status.st_size
+            self._files[stem].write(f"{time_s:.3f} {stream} {status.st_size}\n".encode())
 
     def _open(self, stem: str) -> None:
         path = self._logs / f"{stem}.times"
-        for letter in STREAM_LETTER.values():
-            noted = Notes(path, letter).more()
-            if noted:
-                self._last[f"{stem}.{letter}"] = noted[-1]
+        for stream in STREAMS:
+            if noted := Notes(path, stream).more():
+                self._last[f"{stem}.{stream}"] = noted[-1]
         # Unbuffered: one line is one write.
         self._files[stem] = path.open("ab", buffering=0)
 
@@ -70,9 +69,9 @@ class Notes:
     A line that a killed writer left torn is passed over; the next one covers its bytes.
     """
 
-    def __init__(self, path: Path, letter: str) -> None:
+    def __init__(self, path: Path, stream: str) -> None:
         self._path = path
-        self._letter = letter
+        self._stream = stream
         self._read_bytes = 0
 
     def more(self) -> list[tuple[float, int]]:
@@ -90,7 +89,7 @@ class Notes:
 
     def _parse(self, line: str) -> tuple[float, int] | None:
         words = line.split()
-        if len(words) != 3 or words[1] != self._letter:
+        if len(words) != 3 or words[1] != self._stream:
             return None
         try:
             return float(words[0]), int(words[2])

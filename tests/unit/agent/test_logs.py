@@ -119,9 +119,9 @@ def test_a_stream_that_is_left_early_ends_on_the_host_too(agent: AgentClient, ro
 
 def test_ranks_and_streams_are_merged_by_time(job: JobFolder) -> None:
     (job.logs / "0.0.out").write_bytes(b"first\nthird\n")
-    (job.logs / "0.0.times").write_text("10.0 o 6\n12.0 o 12\n")
+    (job.logs / "0.0.times").write_text("10.0 out 6\n12.0 out 12\n")
     (job.logs / "1.0.err").write_bytes(b"second\nfourth\n")
-    (job.logs / "1.0.times").write_text("11.0 e 7\n13.0 e 14\n")
+    (job.logs / "1.0.times").write_text("11.0 err 7\n13.0 err 14\n")
 
     assert texts(job) == [
         (0, "out", "first\n"),
@@ -136,12 +136,12 @@ def test_ranks_and_streams_are_merged_by_time(job: JobFolder) -> None:
 def test_a_line_waits_for_its_end_and_then_counts_as_of_that_time(job: JobFolder) -> None:
     log, times = job.logs / "0.0.out", job.logs / "0.0.times"
     log.write_bytes(b"whole\nhal")
-    times.write_text("10.0 o 9\n")
+    times.write_text("10.0 out 9\n")
     reader = LogReader(job, {})
     before = [piece.data for piece in reader.read(last=False)]
 
     log.write_bytes(b"whole\nhalf\nrest")
-    times.write_text("10.0 o 9\n11.0 o 15\n")
+    times.write_text("10.0 out 9\n11.0 out 15\n")
     after = [(piece.time_s, piece.data) for piece in reader.read(last=False)]
     end = [piece.data for piece in reader.read(last=True)]
 
@@ -151,9 +151,9 @@ def test_a_line_waits_for_its_end_and_then_counts_as_of_that_time(job: JobFolder
 
 
 def test_a_torn_note_is_passed_over(job: JobFolder) -> None:
-    (job.logs / "0.0.times").write_text("10.0 o 5\n11.0 o 712.0 o 9\n13.0 o 12\n14.")
+    (job.logs / "0.0.times").write_text("10.0 out 5\n11.0 out 712.0 out 9\n13.0 out 12\n14.")
 
-    assert Notes(job.logs / "0.0.times", "o").more() == [(10.0, 5), (13.0, 12)]
+    assert Notes(job.logs / "0.0.times", "out").more() == [(10.0, 5), (13.0, 12)]
 
 
 def test_notes_go_on_where_a_killed_supervisor_left_off(job: JobFolder) -> None:
@@ -165,7 +165,7 @@ def test_notes_go_on_where_a_killed_supervisor_left_off(job: JobFolder) -> None:
         times.note()
         times.close()
 
-    assert [end for _, end in Notes(job.logs / "0.0.times", "o").more()] == [4, 8]
+    assert [end for _, end in Notes(job.logs / "0.0.times", "out").more()] == [4, 8]
 
 
 @given(cuts=st.lists(st.integers(0, 60), max_size=5), content=st.text("ab\n", max_size=60))
