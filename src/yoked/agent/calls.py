@@ -7,6 +7,7 @@ a command waits for each agent's start, and needs few of them.
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
 from yoked.agent.server import Call, Handler
@@ -25,7 +26,7 @@ MODULES = {
     "folder_here": "folders",
     "folder_put": "folders",
     "tree_checkout": "folders",
-    "kernels_here": "artefacts",
+    "kernels_here": "folders",
     "run": "programs",
     "environment": "environments",
     "environment_base": "environments",
@@ -47,12 +48,9 @@ MODULES = {
 }
 
 
-def _handler(name: str, module: str) -> Handler:
-    def answer(call: Call) -> Any:
-        found: Handler = getattr(importlib.import_module(f"yoked.agent.{module}"), f"answer_{name}")
-        return found(call)
-
-    return answer
+def _answer(name: str, call: Call) -> Any:
+    module = importlib.import_module(f"yoked.agent.{MODULES[name]}")
+    return getattr(module, f"answer_{name}")(call)
 
 
-HANDLERS: dict[str, Handler] = {name: _handler(name, module) for name, module in MODULES.items()}
+HANDLERS: dict[str, Handler] = {name: partial(_answer, name) for name in MODULES}

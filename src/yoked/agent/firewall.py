@@ -26,7 +26,7 @@ _APPLICATION_FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"
 
 
 def probe_firewall(args: Mapping[str, Any]) -> dict[str, Any]:
-    """kind, active, rules, zone (firewalld's) and tools; see health."""
+    """kind, active, rules, zone (firewalld's) and tools: those of `_TOOLS` that are there."""
     tools = [name for name in _TOOLS if tool(name)]
     if sys.platform == "darwin":
         return _of_macos(tools)

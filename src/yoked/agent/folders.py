@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from yoked.agent.files import blob_path, require, require_space, sync_tree, writing_to
+from yoked.agent.processors import cpu_type
 from yoked.agent.server import Call
 from yoked.core.faults import fault
 from yoked.core.fs import sha256_of
@@ -82,6 +83,18 @@ def answer_folder_here(call: Call) -> str | None:
     """The path of folder `label` in `place`; None: it is not here."""
     folder = _folder(call.args["place"], call.args["label"])
     return str(folder) if folder.is_dir() else None
+
+
+def answer_kernels_here(call: Call) -> dict[str, Any]:
+    """The CPU's type, and the keys of the kernels that are compiled for it."""
+    del call
+    return {"cpu": cpu_type(), "keys": kernel_keys()}
+
+
+def kernel_keys() -> list[str]:
+    """Names of the folders that hold a compiled library."""
+    found = (cache_root() / "kernels").glob("*/elementwise.so")
+    return sorted(path.parent.name for path in found)
 
 
 def answer_folder_put(call: Call) -> str:

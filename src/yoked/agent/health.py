@@ -2,20 +2,8 @@
 
 A part that cannot be told is null, and `untold` has why; none holds up another.
 
-    names         {hostname, own: {addresses, error, took_s}, others: {name: the same}, reverse:
-                  {address: {error, took_s}}}
-    routes        {address: {source, interface, error, neighbour, mac}}
-    gateway       {address, interface, neighbour} or null
-    environment   {NAME: value}
-    firewall      {kind, active, rules, zone, tools}
-    sudo          {root, without_password}
-    limits        {nofile, ...: [soft, hard], pids: {max, current}, umask}
-    folders       {home, state, cache, tmp, shm: {path, exists, writable, free_bytes, ...}}
-    ports         {range, reserved, taken, owners: {port: [...]}}
-    processes     {stale: [...], busy: [...]}
-    memory, power, processors, wireless, links, compiler, kernel, clock, gpu, shell
-
-What each holds is described where it is made.
+`PARTS` names them. What a part holds is described at its `probe_NAME`; records/answers.py:HEALTH
+has the form of each.
 """
 
 from __future__ import annotations

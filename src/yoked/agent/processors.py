@@ -24,6 +24,17 @@ def facts() -> dict[str, Any]:
     return linux_facts(Path("/proc"), CPUS, CGROUPS, affinity())
 
 
+def cpu_type() -> str:
+    """Architecture, features and C library: what decides whether machine code runs elsewhere."""
+    features = sysctl("machdep.cpu.brand_string")  # "" elsewhere than on a Mac
+    if platform.system() == "Linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                features = line.partition(":")[2].strip()
+                break
+    return " ".join([platform.system(), platform.machine(), *platform.libc_ver(), features])
+
+
 def affinity() -> tuple[int, ...]:
     """The logical CPUs that this process may use: all of them on a system without affinity."""
     if hasattr(os, "sched_getaffinity"):

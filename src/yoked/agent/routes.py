@@ -24,7 +24,7 @@ _ROUTE_UP, _ROUTE_GATEWAY = 0x1, 0x2
 
 
 def probe_routes(args: Mapping[str, Any]) -> dict[str, Any]:
-    """For each of `addresses`: source, interface, error, neighbour and mac; see health."""
+    """{address: source, interface, error, neighbour and mac} of each of `addresses`."""
     wanted: list[str] = args.get("addresses") or []
     known = _neighbours() if wanted else {}
     return {address: _way(address, known) for address in wanted}

@@ -40,7 +40,7 @@ class _Sight(NamedTuple):
 
 
 def probe_processes(args: Mapping[str, Any]) -> dict[str, Any] | None:
-    """stale and busy; see health. None where there is no /proc."""
+    """stale (by `_stale`) and busy: others that compute. None where there is no /proc."""
     del args
     if not has_proc():
         return None

@@ -23,7 +23,7 @@ _TRIED_BYTES = 8192
 
 
 def probe_folders(args: Mapping[str, Any]) -> dict[str, Any]:
-    """home, state, cache, tmp and shm; see health. One that hangs has its `error` alone."""
+    """home, state, cache, tmp and shm, each by `describe`; one that hangs has its `error` alone."""
     del args
     folders = {
         "home": Path.home(),

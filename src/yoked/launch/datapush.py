@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yoked.agent.artefacts import cpu_type, kernel_keys
-from yoked.agent.folders import FILE, LABEL, pack_entries
+from yoked.agent.folders import FILE, LABEL, kernel_keys, pack_entries
+from yoked.agent.processors import cpu_type
 from yoked.core.fs import read_json, sha256_of
 from yoked.errors import DataError, UsageError
 from yoked.launch.blobs import Progress, push_blobs, unreadable

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from yoked.agent.progress import training_progress
+from yoked.agent.jobstatus import training_progress
 from yoked.cli.flags import FleetFlag, JsonFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.fleet.file import open_fleet

@@ -30,7 +30,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from yoked.agent.artefacts import cpu_type
+from yoked.agent.processors import cpu_type
 from yoked.paths import cache_root, private_folder
 
 SOURCE = Path(__file__).with_name("elementwise.c")
