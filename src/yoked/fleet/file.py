@@ -44,25 +44,31 @@ def _filled(value: object) -> str | None:
 
 
 def _path(value: object) -> str | None:
-    if not isinstance(value, str) or not value:
-        return _filled(value)
+    flaw = _filled(value)
     try:
-        Path(value).expanduser()
+        Path(str(value)).expanduser()
     except RuntimeError:
-        return f": there is no such home as that of {value!r}"
-    return _filled(value)
+        return flaw or f": there is no such home as that of {value!r}"
+    return flaw
 
 
-def _host_name(value: object) -> str | None:
-    if not isinstance(value, str):
-        return _filled(value)
-    # ssh would take a leading hyphen for an option.
-    if not SSH_NAME.fullmatch(value):
-        return (
-            f": {value!r} is no name for ssh: it is empty, begins with -, or has a blank or a sign "
-            "that shells take for their own"
-        )
-    return None
+def _text(fits: Callable[[str], object], what: str) -> _Check:
+    """A check of a string. what: is said of one that does not fit."""
+
+    def check(value: object) -> str | None:
+        if not isinstance(value, str):
+            return _filled(value)
+        return None if fits(value) else f": {value!r} {what}"
+
+    return check
+
+
+def _is_address(value: str) -> bool:
+    try:
+        ip_address(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _ranks(value: object) -> str | None:
@@ -81,31 +87,20 @@ def _device(value: object) -> str | None:
     return f" must be {', '.join(others)} or {last}, not {value!r}"
 
 
-def _interface(value: object) -> str | None:
-    if not isinstance(value, str):
-        return _filled(value)
-    if not INTERFACE.fullmatch(value):
-        return f": {value!r} is no interface's name: 1 to 15 letters, digits and any of ._:@-"
-    return None
-
-
-def _address(value: object) -> str | None:
-    if not isinstance(value, str):
-        return _filled(value)
-    try:
-        ip_address(value)
-    except ValueError:
-        return f": {value!r} is no IP address"
-    return None
-
-
 _FLEET: Mapping[str, _Check] = {"name": _filled, "ssh_config": _path}
 _HOST: Mapping[str, _Check] = {
-    "name": _host_name,
+    # ssh would take a leading hyphen for an option.
+    "name": _text(
+        SSH_NAME.fullmatch,
+        "is no name for ssh: it is empty, begins with -, or has a blank or a sign that shells take "
+        "for their own",
+    ),
     "ranks": _ranks,
     "device": _device,
-    "interface": _interface,
-    "address": _address,
+    "interface": _text(
+        INTERFACE.fullmatch, "is no interface's name: 1 to 15 letters, digits and any of ._:@-"
+    ),
+    "address": _text(_is_address, "is no IP address"),
     "python": _filled,
 }
 _TABLES = ("fleet", "host")
@@ -262,28 +257,27 @@ def format_fleet(fleet: Fleet, comments: Mapping[str, str]) -> str:
     within a line of comment.
     """
     lines = ["# The hosts that train together, in the order of their ranks.", "[fleet]"]
-    lines.append(f"name = {_quoted(fleet.name)}")
+    lines.append(f"name = {_toml(fleet.name)}")
     if fleet.ssh_config is not None:
-        lines.append(f"ssh_config = {_quoted(str(_from(fleet.path.parent, fleet.ssh_config)))}")
+        lines.append(f"ssh_config = {_toml(str(_from(fleet.path.parent, fleet.ssh_config)))}")
     for host in fleet.hosts:
+        lines.append("")
         if host.name in comments:
-            lines += ["", f"# {CONTROL.sub(' ', comments[host.name])}", "[[host]]"]
-        else:
-            lines += ["", "[[host]]"]
-        lines.append(f"name = {_quoted(host.name)}")
-        if host.ranks is not None:
-            lines.append(f"ranks = {host.ranks}")
+            lines.append(f"# {CONTROL.sub(' ', comments[host.name])}")
+        lines.append("[[host]]")
         values = {
+            "name": host.name,
+            "ranks": host.ranks,
             "device": None if host.device == "auto" else host.device,
             "interface": host.interface,
             "address": host.address,
             "python": host.python,
         }
-        lines += [f"{key} = {_quoted(value)}" for key, value in values.items() if value is not None]
+        lines += [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
     return "\n".join(lines) + "\n"
 
 
-def _quoted(value: str) -> str:
+def _toml(value: str | int) -> str:
     # A JSON string is a TOML string, but for one character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
