@@ -28,7 +28,7 @@ from yoked.launch.install import (
 )
 from yoked.launch.requirements import requirements_digest
 from yoked.remote.client import AgentClient
-from yoked.remote.transport import SshTransport
+from yoked.remote.transport import connect_ssh
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +86,7 @@ def attic(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    with SshTransport("alpha", str(lab.ssh_config)).connect() as agent:
+    with connect_ssh("alpha", str(lab.ssh_config)) as agent:
         yield Attic(lab.host("alpha"), agent, [])
 
 

@@ -17,7 +17,7 @@ from yoked.lab import faults
 from yoked.lab.host import LabHost
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import new_lab
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 
 REPOSITORY = Path(__file__).parents[2]
 STATE = str(Path.home() / ".local/state/yoked")
@@ -35,9 +35,9 @@ COUNTER, SLEEPER, job_request, launch = (
     acts.COUNTER, acts.SLEEPER, acts.job_request, acts.launch
 )
 from yoked.launch.following import HostLog
-from yoked.remote.transport import SshTransport
+from yoked.remote.transport import connect_ssh
 def connect(host="beta", patience_s=10):
-    return SshTransport(host, python=sys.executable, patience_s=patience_s).connect()
+    return connect_ssh(host, python=sys.executable, patience_s=patience_s)
 agent, state = connect(), Path({STATE!r})
 """
 PREPARE = """
@@ -125,7 +125,7 @@ def test_what_runs_on_a_host_of_the_lab_is_not_stale_for_the_machine_around_it(l
     with beta.popen(["sleep", "600"], env=env, tied=True) as process:
         try:
             until(lambda: any("sleep" in one.command for one in beta.processes()), "the process")
-            with LocalTransport().connect() as agent:
+            with connect_here() as agent:
                 shown = agent.call("job_reap")["processes"]
         finally:
             process.kill()

@@ -22,7 +22,7 @@ from yoked.lab.pytest_plugin import new_lab
 from yoked.launch.datapush import push_data, push_kernels
 from yoked.launch.trees import Tree, push_tree
 from yoked.remote.client import AgentClient
-from yoked.remote.transport import SshTransport
+from yoked.remote.transport import connect_ssh
 
 ROWS_BYTES = 3_000_000
 
@@ -40,7 +40,7 @@ def beta(lab: Lab) -> Iterator[AgentClient]:
 
 
 def connect(lab: Lab) -> AgentClient:
-    return SshTransport("beta", str(lab.ssh_config)).connect()
+    return connect_ssh("beta", str(lab.ssh_config))
 
 
 def make_data(folder: Path) -> Path:

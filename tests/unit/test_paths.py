@@ -15,7 +15,7 @@ from tests.failures import raises_fault
 
 from yoked.paths import cache_root, own_folder, private_folder, state_root
 from yoked.remote.ssh import control_folder
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 from yoked.remote.zipapp import boot_script
 
 ROOTS = pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_the_caches_that_an_agent_makes_are_private(
 ) -> None:
     monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
 
-    with LocalTransport().connect() as agent:
+    with connect_here() as agent:
         agent.call("blobs_missing", sizes={})
         digest = hashlib.sha256(b"a").hexdigest()
         agent.call("blobs_put", files=[[digest, 1]], data=zlib.compress(b"a"))

@@ -32,7 +32,7 @@ from yoked.launch.program import Program
 from yoked.launch.start import Home, JobRequest, NodePlan, plan_nodes, start_job
 from yoked.paths import private_folder
 from yoked.remote.client import AgentClient
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 from yoked.runs import require_new
 
 # What a rank of ours may have ended by; whatever else was raised is a bug.
@@ -103,7 +103,7 @@ def run_here(
     Raises the YokedError of the rank that failed first, RankCrash if that was a bug, and
     KeyboardInterrupt if the run was stopped before it could leave a result.
     """
-    with LocalTransport(HERE).connect() as client, _Stopping(view).listening() as stopping:
+    with connect_here(HERE) as client, _Stopping(view).listening() as stopping:
         nodes = plan_nodes(Fleet("here", (Host(HERE),), Path()), {HERE: client}, run.ranks, dict)
         with one_at_a_time():
             _require_idle(run)
@@ -132,7 +132,7 @@ def run_here(
 def _again(host: str, patience_s: int) -> AgentClient:
     """Another connection, should the agent have been killed."""
     del patience_s
-    return LocalTransport(host).connect()
+    return connect_here(host)
 
 
 def _call(client: AgentClient, name: str, **args: Any) -> None:
@@ -140,7 +140,7 @@ def _call(client: AgentClient, name: str, **args: Any) -> None:
     try:
         client.call(name, **args)
     except HostError:
-        with LocalTransport(HERE).connect() as other:
+        with connect_here(HERE) as other:
             other.call(name, **args)
 
 

@@ -7,21 +7,12 @@ A result that becomes a record, in which what does not fit is left out, has its 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from yoked.shape import Row, Shape, amount, anything, is_int, misfit, quantity
 
 # The year 9999 ends later in every time zone; datetime knows none after it.
 _LAST_S = 253_402_200_000.0
-
-
-@dataclass(frozen=True)
-class Each:
-    """A list with one `shape` for each item of the call's argument `of`."""
-
-    shape: Shape
-    of: str
 
 
 def moment(value: object) -> bool:
@@ -51,7 +42,6 @@ _LEFT_PROCESS = {"pid": amount, "run": str, "command": str, "ports": [port]}
 
 # What a call returns.
 RESULTS: Mapping[str, Shape] = {
-    "dial": Each(anything, "targets"),
     "file_list": [Row((str, amount, int))],
     "file_read": bool,
     "blobs_missing": {str: amount},
@@ -98,15 +88,9 @@ PARTS: Mapping[str, Shape] = {
 }
 
 
-def result_misfit(call: str, args: Mapping[str, Any], result: Any) -> str | None:
+def result_misfit(call: str, result: Any) -> str | None:
     """What is wrong with a call's result, in words; None: it has the shape that it must have."""
-    shape = RESULTS.get(call, anything)
-    if isinstance(shape, Each):
-        wanted = len(args[shape.of])
-        if isinstance(result, list) and len(result) != wanted:
-            return f"it has {len(result)} items, not {wanted}"
-        shape = [shape.shape]
-    return misfit(result, shape)
+    return misfit(result, RESULTS.get(call, anything))
 
 
 def part_misfit(call: str, content: Any) -> str | None:

@@ -129,7 +129,7 @@ class AgentClient:
         answers with what is no result of this call.
         """
         with self._ask(name, args, data) as pending:
-            part = self._next(name, args, pending, timeout_s)
+            part = self._next(name, pending, timeout_s)
             if isinstance(part, _Result):
                 return part.result
             raise self._unfit(name, "it comes in parts")
@@ -143,7 +143,7 @@ class AgentClient:
         """
         with self._ask(name, args, data) as pending:
             while True:
-                part = self._next(name, args, pending, timeout_s)
+                part = self._next(name, pending, timeout_s)
                 if isinstance(part, _Result):
                     return
                 yield part
@@ -205,9 +205,7 @@ class AgentClient:
             # The reader meets the end of the stream, and knows why.
             return
 
-    def _next(
-        self, name: str, args: dict[str, Any], pending: _Pending, timeout_s: float | None
-    ) -> Part | _Result:
+    def _next(self, name: str, pending: _Pending, timeout_s: float | None) -> Part | _Result:
         try:
             found = pending.take(timeout_s)
         except TimeoutError:
@@ -220,7 +218,7 @@ class AgentClient:
         if "part" in message:
             if (why := part_misfit(name, message["part"])) is None:
                 return Part(self._understood(name, message["part"]), data)
-        elif (why := result_misfit(name, args, message["result"])) is None:
+        elif (why := result_misfit(name, message["result"])) is None:
             # The rules of an answer that comes in parts are of its parts.
             in_parts = name in PARTS
             result = message["result"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -15,11 +15,10 @@ from yoked.core.packages import install_line, this_distribution
 from yoked.errors import HostError, NoPythonError, YokedError
 from yoked.remote.client import AgentClient
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
-from yoked.remote.transport import LocalTransport, SshTransport
+from yoked.remote.transport import connect_here, connect_ssh
 
 # This machine, as yoked.toml names it.
 HERE = "."
-_ANY_PYTHON = "python3"
 
 
 class HostLike(Protocol):
@@ -51,17 +50,18 @@ def connect_host(
     commands use.
     """
     if host.name == HERE:
-        return LocalTransport(host.name, sys.executable).connect()
+        return connect_here(host.name)
     if shutil.which("ssh") is None:
         raise HostError(
             f"{host.name}: there is no ssh on this machine",
             fix=install_line("ssh", this_distribution()),
         )
     config = None if ssh_config is None else str(ssh_config)
+    connect = partial(connect_ssh, host.name, config, patience_s=patience_s, shared=shared)
     if host.python is not None:
         with contextlib.suppress(NoPythonError):
-            return SshTransport(host.name, config, host.python, patience_s, shared).connect()
-    return SshTransport(host.name, config, _ANY_PYTHON, patience_s, shared).connect()
+            return connect(python=host.python)
+    return connect()
 
 
 class Connections:

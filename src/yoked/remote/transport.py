@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from yoked.agent.protocol import GREETING
 from yoked.core.faults import fault
@@ -39,39 +38,29 @@ _DEADLINE_PATIENCES = 2
 _REFUSED = "yoked-refused"
 
 
-@dataclass(frozen=True)
-class LocalTransport:
-    """This machine, without ssh. python: what runs the agent."""
-
-    host: str = "."
-    python: str = sys.executable
-
-    def connect(self) -> AgentClient:
-        """Start an agent as a child of this process."""
-        return start_agent(self.host, [self.python, *FLAGS, "-c", BOOT])
+def connect_here(host: str = ".", python: str = sys.executable) -> AgentClient:
+    """An agent as a child of this process. host: its name in messages."""
+    return start_agent(host, [python, *FLAGS, "-c", BOOT])
 
 
-@dataclass(frozen=True)
-class SshTransport:
-    """A host by the system's ssh.
+def connect_ssh(
+    host: str,
+    config: str | None = None,
+    python: str = "python3",
+    patience_s: int = CONNECT_TIMEOUT_S,
+    *,
+    shared: bool = True,
+) -> AgentClient:
+    """An agent on a host by the system's ssh.
 
     host: what ssh understands; config: a file instead of ~/.ssh/config; python: the interpreter
     there that runs the agent, which may begin with ~/; patience_s: how long ssh waits for an
     answer, and the agent may take twice that in all; shared: see ssh_argv.
     """
-
-    host: str
-    config: str | None = None
-    python: str = "python3"
-    patience_s: int = CONNECT_TIMEOUT_S
-    shared: bool = True
-
-    def connect(self) -> AgentClient:
-        """Start an agent over ssh."""
-        command = f"exec {python_word(self.python)} {' '.join(FLAGS)} -c '{BOOT}'"
-        ssh = ssh_argv(self.host, self.config, patience_s=self.patience_s, shared=self.shared)
-        deadline_s = _DEADLINE_PATIENCES * self.patience_s
-        return start_agent(self.host, [*ssh, command], ssh=True, deadline_s=deadline_s)
+    command = f"exec {python_word(python)} {' '.join(FLAGS)} -c '{BOOT}'"
+    ssh = ssh_argv(host, config, patience_s=patience_s, shared=shared)
+    deadline_s = _DEADLINE_PATIENCES * patience_s
+    return start_agent(host, [*ssh, command], ssh=True, deadline_s=deadline_s)
 
 
 def start_agent(

@@ -36,7 +36,7 @@ from yoked.agent.server import Call, Server
 from yoked.core.proc import ProcessId, processes_of
 from yoked.errors import JobError, YokedError
 from yoked.remote.client import AgentClient
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def agent(root: Path) -> Iterator[AgentClient]:
-    with LocalTransport("attic").connect() as client:
+    with connect_here("attic") as client:
         yield client
 
 
@@ -206,7 +206,7 @@ def test_a_name_that_is_no_folders_is_refused(
 
 
 def test_a_prepared_job_vanishes_when_its_controller_dies(root: Path) -> None:
-    agent = LocalTransport("attic").connect()
+    agent = connect_here("attic")
     request = job_request(root, SLEEPER, nodes=PAIR)
     port = agent.call("job_start", **request)["control_port"]
 
@@ -261,7 +261,7 @@ def test_a_job_that_is_stopped_while_it_is_prepared_is_told_so(
     agent: AgentClient, root: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     def stopped_by_another(tree: str, folder: Path) -> None:
-        with LocalTransport("attic").connect() as other:
+        with connect_here("attic") as other:
             other.call("job_stop", run="try", how="kill")
         checkout_tree(tree, folder)
 
@@ -298,12 +298,12 @@ def test_a_job_that_starts_while_it_is_stopped_is_ended_and_keeps_its_folder(
 
 
 def test_a_job_that_was_started_survives_its_controller(root: Path) -> None:
-    with LocalTransport("attic").connect() as agent:
+    with connect_here("attic") as agent:
         job = launch(agent, root, SLEEPER)
         program = job.host_program
         agent._process.kill()
 
-    with LocalTransport("attic").connect() as another:
+    with connect_here("attic") as another:
         found = status(another)
 
     assert program is not None

@@ -22,7 +22,7 @@ from yoked.agent.jobfolder import JobFolder
 from yoked.agent.logs import LogReader
 from yoked.agent.logtimes import LogTimes, Notes
 from yoked.remote.client import AgentClient
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 
 LINES = 200
 
@@ -37,7 +37,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def agent(root: Path) -> Iterator[AgentClient]:
-    with LocalTransport("attic").connect() as client:
+    with connect_here("attic") as client:
         yield client
 
 
@@ -84,7 +84,7 @@ def test_whoever_comes_back_gets_what_follows_the_bytes_he_has(
     while len(came["out"]) < len(numbered("out")):
         rounds += 1
         offsets = {f"0.0.{stream}": len(data) for stream, data in came.items()}
-        with LocalTransport("attic").connect() as another:
+        with connect_here("attic") as another:
             for part in another.stream("job_logs", run="try", follow=True, offsets=offsets):
                 came[part.content["stream"]] += part.data
                 if rounds < 4 and part.content["stream"] == "err":

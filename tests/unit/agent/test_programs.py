@@ -15,7 +15,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from yoked.agent.programs import run_program
 from yoked.errors import HostError
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 
 DEADLINE_S = 20.0
 SLEEP = "import time; time.sleep(600)"
@@ -148,7 +148,7 @@ def test_what_a_program_leaves_running_ends_too(tmp_path: Path) -> None:
 
 def test_a_program_ends_when_the_controller_is_gone(tmp_path: Path) -> None:
     note = tmp_path / "child"
-    agent = LocalTransport().connect()
+    agent = connect_here()
 
     def run() -> None:
         with contextlib.suppress(HostError):

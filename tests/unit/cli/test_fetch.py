@@ -15,7 +15,7 @@ from syrupy.assertion import SnapshotAssertion
 from yoked.cli.commands import fetch
 from yoked.errors import DataError
 from yoked.launch import hosts
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 from yoked.train.checkpoint_files import CheckpointFolder, meta_name, model_name
 from yoked.train.tokenizer import JSON_NAME, PICKLE_NAME, Tokenizer
 
@@ -41,7 +41,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     @contextmanager
     def connected(_: object) -> Iterator[dict[str, Any]]:
-        with LocalTransport().connect() as client:
+        with connect_here() as client:
             yield {"attic": client}
 
     monkeypatch.setattr(hosts, "connected", connected)

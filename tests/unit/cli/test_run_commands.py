@@ -31,7 +31,7 @@ from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import reach_hosts
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 
 TWO_RANKS = [{"host": "attic", "address": "127.0.0.1", "ranks": 2}]
 # Both ranks speak; then rank 1 is the cause of a failure.
@@ -82,7 +82,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def start(root: Path, program: str, *, over: bool = False, **more: Any) -> None:
-    with LocalTransport("attic").connect() as agent:
+    with connect_here("attic") as agent:
         job = launch(agent, root, program, **more)
     if over:
         until(lambda: job.read("end.json"), "the end")

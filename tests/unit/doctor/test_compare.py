@@ -14,7 +14,7 @@ from yoked.doctor.compare import with_contents
 from yoked.errors import HostError, UsageError
 from yoked.records.examination import Examination, HostSeen, Need, SshFailure
 from yoked.remote.client import AgentClient
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def host(name: str, **more: Any) -> HostSeen:
 
 
 def connect(name: str) -> AgentClient:
-    return LocalTransport(name).connect()
+    return connect_here(name)
 
 
 def test_names_and_contents_are_compared_file_by_file(data: Path) -> None:

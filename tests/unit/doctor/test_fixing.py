@@ -29,7 +29,7 @@ from yoked.doctor.fixing import (
 )
 from yoked.errors import HostError
 from yoked.records.examination import Examination, Finding, Fix, HostSeen, SshFailure
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 
 FLEET = Path("/somewhere/yoked.toml")
 
@@ -222,7 +222,7 @@ def test_an_undo_that_fails_stays_to_be_done(journal: FixJournal) -> None:
 
 @pytest.mark.parametrize("host", ["", "attic"])
 def test_lines_run_here_and_on_hosts_and_say_how_they_ended(tmp_path: Path, host: str) -> None:
-    with Shells(lambda name: LocalTransport(name).connect()) as shells:
+    with Shells(connect_here) as shells:
         well = shells(host, f"umask 077; echo hello > {tmp_path}/made; echo seen", root=False)
         ill = shells(host, "echo no such thing >&2; exit 3", root=False)
 

@@ -33,7 +33,7 @@ from yoked.launch.handle import RunHandle
 from yoked.launch.registry import collect, pick
 from yoked.remote.client import AgentClient
 from yoked.remote.ssh import CONNECT_TIMEOUT_S
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 
 LINES = 300
 VERDICT = json.dumps({"status": "finished", "exit_code": 0, "attempts": []})
@@ -53,7 +53,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def agent(root: Path) -> Iterator[AgentClient]:
-    with LocalTransport("attic").connect() as client:
+    with connect_here("attic") as client:
         yield client
 
 
@@ -68,7 +68,7 @@ class Unstarted:
 
 
 def reconnect(host: str, patience_s: int) -> AgentClient:
-    return LocalTransport(host).connect()
+    return connect_here(host)
 
 
 def test_ctrl_c_before_the_hosts_have_told_their_state_says_that_the_run_goes_on(
@@ -108,7 +108,7 @@ def test_each_byte_is_shown_once_though_the_connection_is_cut(
     cuts: list[str] = []
 
     def connect_again(host: str, patience_s: int) -> AgentClient:
-        connections.append(LocalTransport(host).connect())
+        connections.append(connect_here(host))
         return connections[-1]
 
     log = HostLog(
@@ -140,7 +140,7 @@ def test_a_stream_that_appears_during_a_cut_is_shown_whole(agent: AgentClient, r
 
     def write_and_connect(host: str, patience_s: int) -> AgentClient:
         (job.logs / "0.1.out").write_text("one\ntwo\nthree\n")
-        connections.append(LocalTransport(host).connect())
+        connections.append(connect_here(host))
         return connections[-1]
 
     log = HostLog(
@@ -175,7 +175,7 @@ def test_attempts_come_one_at_a_time_and_a_slow_host_gets_more_time_in_the_end()
             tries.append(patience_s)
             if patience_s < CONNECT_TIMEOUT_S:
                 raise HostError("attic: it did not answer")
-            return LocalTransport("attic").connect()
+            return connect_here("attic")
 
     with reach_again(connect, HostError("cut"), lambda: False) as client:
         assert client.call("facts")
@@ -286,7 +286,7 @@ def test_two_that_look_on_do_not_disturb_each_other(agent: AgentClient, root: Pa
     shown = [io.StringIO(), io.StringIO()]
 
     def look(at: io.StringIO) -> None:
-        with LocalTransport("attic").connect() as own:
+        with connect_here("attic") as own:
             follow_job(
                 {"attic": own}, "try", LiveView(Output(json_mode=False, stdout=at)), reconnect
             )

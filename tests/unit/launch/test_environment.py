@@ -38,7 +38,7 @@ from yoked.launch.install import (
 from yoked.launch.requirements import closure, requirements_digest, train_requirements
 from yoked.launch.wheels import fetch_wheels, platform_tags
 from yoked.remote.client import AgentClient
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 
 DEADLINE_S = 20.0
 WANTED = ("tinyone==1.0", "tinytwo==2.0")
@@ -119,7 +119,7 @@ def base(tmp_path: Path) -> FakeBase:
 
 @pytest.fixture
 def agent() -> Iterator[AgentClient]:
-    with LocalTransport(host="attic").connect() as client:
+    with connect_here(host="attic") as client:
         yield client
 
 
@@ -240,7 +240,7 @@ def test_a_host_without_an_index_gets_its_wheels_from_here(
 
 def test_an_interrupted_installation_ends_and_is_made_anew(base: FakeBase, own_data: Path) -> None:
     base.pip_does("import time; (beside / 'started').touch(); time.sleep(600)")
-    agent = LocalTransport(host="attic").connect()
+    agent = connect_here(host="attic")
 
     def attempt() -> None:
         with pytest.raises(HostError):
@@ -254,7 +254,7 @@ def test_an_interrupted_installation_ends_and_is_made_anew(base: FakeBase, own_d
     assert not thread.is_alive()
     base.pip_does("")
 
-    with LocalTransport(host="attic").connect() as again:
+    with connect_here(host="attic") as again:
         found = install(again, base)
 
     assert found.state == "made"
@@ -272,7 +272,7 @@ def test_two_installations_at_once_do_not_mix(agent: AgentClient, base: FakeBase
 
     try:
         with (
-            LocalTransport(host="attic").connect() as other,
+            connect_here(host="attic") as other,
             raises_fault("install-running"),
         ):
             install(other, base)
@@ -364,7 +364,7 @@ def environment_python_without_torch(
     (tmp_path / "path" / "python3").symlink_to("/bin/false")
     with monkeypatch.context() as changed:
         changed.setenv("PATH", f"{tmp_path / 'path'}{os.pathsep}{os.environ['PATH']}")
-        with LocalTransport(host="attic").connect() as agent:
+        with connect_here(host="attic") as agent:
             return environment_python(agent, host)
 
 

@@ -19,7 +19,7 @@ from yoked.launch.mirror import (
     require_same_run,
 )
 from yoked.remote.client import AgentClient, Part
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 from yoked.runs import MARK
 from yoked.train.checkpoint_files import (
     CheckpointFolder,
@@ -37,7 +37,7 @@ TOKENIZER = "words"
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentClient]:
     monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
-    with LocalTransport().connect() as client:
+    with connect_here() as client:
         yield client
 
 

@@ -26,7 +26,7 @@ from yoked.launch import gitignore, trees
 from yoked.launch.blobs import push_blobs
 from yoked.launch.trees import Tree, package_tree, push_tree
 from yoked.remote.client import AgentClient
-from yoked.remote.transport import LocalTransport
+from yoked.remote.transport import connect_here
 
 
 def put(folder: Path, name: str, content: str = "x\n") -> Path:
@@ -64,7 +64,7 @@ def program(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def agent() -> Iterator[AgentClient]:
-    with LocalTransport(host="attic").connect() as client:
+    with connect_here(host="attic") as client:
         yield client
 
 
@@ -391,7 +391,7 @@ def test_two_controllers_send_the_same_tree_at_once(program: Path) -> None:
     folders: list[str] = []
 
     def push() -> None:
-        with LocalTransport().connect() as client:
+        with connect_here() as client:
             folders.append(push_tree(client, tree))
 
     threads = [threading.Thread(target=push) for _ in range(4)]
@@ -413,7 +413,7 @@ def test_a_blob_that_is_replaced_while_it_is_linked_is_no_lost_one(
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", source)
 
     tree = Tree.scan(program)
-    with LocalTransport().connect() as client:
+    with connect_here() as client:
         push_blobs(client, tree.files())
     monkeypatch.setattr(os, "link", replaced)
     asked = {"place": "trees", "label": tree.digest, "keep_blobs": True}
@@ -430,7 +430,7 @@ def test_the_oldest_python_takes_and_copies_a_tree(
     (program / "link").symlink_to("train.py")
     tree = Tree.scan(program)
 
-    with LocalTransport(python=old_python()).connect() as client:
+    with connect_here(python=old_python()) as client:
         push_tree(client, tree)
         work = client.call("tree_checkout", digest=tree.digest, folder=str(tmp_path / "work"))
         outcome = client.call("run", argv=["sh", "-c", "cat train.py"], cwd=work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,27 +15,18 @@ from yoked.remote import connect
 from yoked.remote.connect import Connections, connect_all, connect_host
 
 
-@dataclass(frozen=True)
-class FakeSsh:
+def fake_ssh_way(host: str, config: object, python: str = "python3", **more: object) -> Any:
     """Hosts of words: `bare` has no python3, `gone` does not answer."""
-
-    host: str
-    config: str | None
-    python: str
-    patience_s: int
-    shared: bool
-
-    def connect(self) -> Any:
-        if self.host == "gone":
-            raise HostError("gone: it did not answer")
-        if (self.host, self.python) == ("bare", "python3") or self.python.startswith("/gone"):
-            raise NoPythonError(f"{self.host}: no such Python")
-        return self
+    if host == "gone":
+        raise HostError("gone: it did not answer")
+    if (host, python) == ("bare", "python3") or python.startswith("/gone"):
+        raise NoPythonError(f"{host}: no such Python")
+    return SimpleNamespace(host=host, python=python)
 
 
 @pytest.fixture(autouse=True)
 def fake_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "SshTransport", FakeSsh)
+    monkeypatch.setattr(connect, "connect_ssh", fake_ssh_way)
     monkeypatch.setattr(connect.shutil, "which", lambda name: f"/usr/bin/{name}")
 
 

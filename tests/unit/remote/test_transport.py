@@ -25,7 +25,7 @@ from yoked.remote.ssh import (
     python_word,
     ssh_argv,
 )
-from yoked.remote.transport import LocalTransport, SshTransport
+from yoked.remote.transport import connect_here, connect_ssh
 from yoked.remote.zipapp import agent_file
 
 
@@ -57,7 +57,7 @@ def find_python(version: str) -> str:
 
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.13"])
 def test_an_agent_answers_under_any_python_that_is_new_enough(version: str) -> None:
-    with LocalTransport(python=find_python(version)).connect() as agent:
+    with connect_here(python=find_python(version)) as agent:
         facts = agent.call("facts")
 
     assert facts["hostname"]
@@ -65,7 +65,7 @@ def test_an_agent_answers_under_any_python_that_is_new_enough(version: str) -> N
 
 def test_the_agents_file_is_stored_once(own_cache: Path) -> None:
     for _ in range(2):
-        LocalTransport().connect().close()
+        connect_here().close()
 
     assert [path.name for path in (own_cache / "agent").iterdir()] == [agent_file().digest]
 
@@ -73,14 +73,14 @@ def test_the_agents_file_is_stored_once(own_cache: Path) -> None:
 def test_a_cache_that_takes_nothing_does_not_keep_the_agent_away(own_cache: Path) -> None:
     own_cache.write_text("a file where the folder should be")
 
-    with LocalTransport().connect() as agent:
+    with connect_here() as agent:
         assert agent.call("facts")
 
 
 def test_what_a_login_shell_prints_is_passed_over(tmp_path: Path) -> None:
     noisy = fake_python(tmp_path, f'echo "Welcome!"; echo yoked-agent; exec {sys.executable} "$@"')
 
-    with LocalTransport(python=noisy).connect() as agent:
+    with connect_here(python=noisy) as agent:
         assert agent.call("facts")
 
 
@@ -96,7 +96,7 @@ def test_a_python_that_is_none_is_named(
     tmp_path: Path, script: str, snapshot: SnapshotAssertion
 ) -> None:
     with pytest.raises(HostError) as caught:
-        LocalTransport(host="attic", python=fake_python(tmp_path, script)).connect()
+        connect_here(host="attic", python=fake_python(tmp_path, script))
     assert str(caught.value) == snapshot
 
 
@@ -105,20 +105,20 @@ def test_an_old_python_says_that_it_is(version: str) -> None:
     python = find_python(version)
 
     with pytest.raises(HostError) as caught:
-        LocalTransport(host="attic", python=python).connect()
+        connect_here(host="attic", python=python)
     assert f" {version} " in caught.value.what
     assert str(python) in caught.value.what
 
 
 def test_a_program_that_is_not_there_is_named(snapshot: SnapshotAssertion) -> None:
     with pytest.raises(HostError) as caught:
-        LocalTransport(python="/no/such/python").connect()
+        connect_here(python="/no/such/python")
     assert str(caught.value) == snapshot
 
 
 def test_calls_that_wait_end_when_the_way_does(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     python = fake_python(tmp_path, f'echo "cable cut" >&2; exec {sys.executable} "$@"')
-    agent = LocalTransport(host="attic", python=python).connect()
+    agent = connect_here(host="attic", python=python)
     threading.Timer(0.2, agent._process.kill).start()
 
     def call_on() -> None:
@@ -323,5 +323,5 @@ def test_a_host_that_nobody_knows_is_named_by_ssh_itself(snapshot: SnapshotAsser
         pytest.skip("there is no ssh here")
 
     with pytest.raises(HostError) as caught:
-        SshTransport("no-such-host.invalid").connect()
+        connect_ssh("no-such-host.invalid")
     assert str(caught.value) == snapshot
