@@ -190,24 +190,29 @@ def _no_common_family(host: str, version: int) -> YokedError:
     return fault("families", host=host, version=version)
 
 
-# What a dial's failure means: {target} is the host, {source} the one who dialled, {text} the
-# system's own words, {who} the one who answered. None: somebody did, but not the target.
-_ALLOW = "on {target}: sudo ufw allow from {own}"
+# Which firewall it is nobody has asked yet: that is the doctor's to tell, of a fleet with a file.
+_ALLOW = (
+    "on {target}, with ufw: sudo ufw allow from {own}",
+    "with firewalld: sudo firewall-cmd --zone=trusted --add-source={own}    again with --permanent",
+    "with another firewall: let {own} in, or have `yoked doctor` print the line for {target}",
+)
 _ANOTHER_ADDRESS = "give {target} another address on {interface}"
 _TOGETHER = "connect {source} and {target} to the same network"
+# What a dial's failure means: {target} is the host, {source} the one who dialled, {text} the
+# system's own words, {who} the one who answered. None: somebody did, but not the target.
 _CAUSES: dict[str | None, tuple[str, tuple[str, ...]]] = {
     None: ("{who} answers there: two machines have that address.", (_ANOTHER_ADDRESS,)),
     "ETIMEDOUT": (
         "no answer on a high port, although ssh works. A firewall on {target} is the usual cause.",
-        (_ALLOW,),
+        _ALLOW,
     ),
     "ECONNREFUSED": (
         "{text}. Another machine has that address too, or a firewall on {target} rejects.",
-        (_ALLOW, f"or {_ANOTHER_ADDRESS}"),
+        (*_ALLOW, f"or {_ANOTHER_ADDRESS}"),
     ),
     "EHOSTUNREACH": (
         "{text}. They are not in one network, or a firewall on {target} says so.",
-        (_TOGETHER, f"or {_ALLOW}"),
+        (_TOGETHER, *_ALLOW),
     ),
     "ENETUNREACH": ("{text}. They are not in one network.", (_TOGETHER,)),
 }
@@ -235,7 +240,7 @@ def _failed_pair(attempts: Sequence[Attempt], candidates: Sequence[Candidate]) -
         "text": worst.error_text,
         "who": worst.answered_by,
     }
-    cause, fix = _CAUSES.get(worst.error, ("{text}.", (_ALLOW,)))
+    cause, fix = _CAUSES.get(worst.error, ("{text}.", _ALLOW))
     way = f"{source} does not reach {target.host} at {target.address} ({target.interface})"
     safe = {name: quoted(word) for name, word in words.items()}
     return HostError(f"{way}: {cause.format(**words)}", fix=[line.format(**safe) for line in fix])
