@@ -15,6 +15,8 @@ from yoked.records.rules import (
     Rule,
     address,
     all_of,
+    any_of,
+    complete,
     count,
     each,
     fields,
@@ -30,6 +32,7 @@ from yoked.records.rules import (
     mac_version,
     moment,
     named,
+    nothing,
     number,
     one_of,
     optional,
@@ -342,13 +345,12 @@ _DIAL = fields(
     strict=("error",),
 )
 
+_STATE = one_of("prepared", "running", "finished", "failed", "stopped", "interrupted", "lost")
 _JOB = fields(
     {
         "run": run_name,
         "launch_id": launch_id,
-        "state": one_of(
-            "prepared", "running", "finished", "failed", "stopped", "interrupted", "lost"
-        ),
+        "state": _STATE,
         "folder": path,
         "node_rank": count,
         "nodes": all_of(
@@ -406,54 +408,103 @@ _JOB = fields(
     more=True,
 )
 
-_END = fields(
-    {"exit_status": optional(whole), "signal": optional(whole), "late": flag, "stderr": text},
-    needed=("exit_status", "signal", "late", "stderr"),
-)
-
-_ENVIRONMENT = fields(
-    {"made": path, "configured": path, "system": path},
-    strict=("made", "configured", "system"),
-    more=True,
-)
-
-_BASE: Mapping[str, Rule] = {
-    "python": path,
-    "version": python_minor,
-    "system": word,
-    "machine": word,
-    "libc": libc,
-    "libc_version": libc_version,
-    "mac_version": mac_version,
-    "gpu": flag,
+_END: Mapping[str, Rule] = {
+    "exit_status": optional(whole),
+    "signal": optional(whole),
+    "late": flag,
+    "stderr": text,
 }
 
-_RULES: Mapping[str, Rule] = {
+# What a call returns; whoever uses what another call returns looks at it himself.
+RESULTS: Mapping[str, Rule] = {
     "facts": FACTS,
     "interfaces": INTERFACES,
     "health": HEALTH,
     "dial": all_of(_DIAL),
-    "listen": fields({"port": port, "more": all_of(optional(port))}, needed=("port", "more")),
-    "environment": _ENVIRONMENT,
+    "file_list": all_of(all_of(text, count, whole)),
+    "file_read": flag,
+    "blobs_missing": named(text, count, strict=True),
+    "blob_append": count,
+    "folder_contents": optional(named(text, text, strict=True)),
+    "folder_here": optional(text),
+    "folder_put": text,
+    "tree_checkout": text,
+    "kernels_here": complete({"cpu": text, "keys": all_of(text)}),
+    "run": complete({**_END, "stdout": text}),
+    "environment": fields(
+        {
+            "made": path,
+            "configured": path,
+            "system": path,
+            "marker": optional(fields({"build": text}, needed=("build",), more=True)),
+        },
+        strict=("made", "configured", "system", "marker"),
+        more=True,
+    ),
     # A part of it decides which files pip brings here.
-    "environment_base": fields(_BASE, needed=tuple(_BASE)),
-    "trial": fields({"line": text, "end": _END}),
+    "environment_base": complete(
+        {
+            "python": path,
+            "version": python_minor,
+            "system": word,
+            "machine": word,
+            "libc": libc,
+            "libc_version": libc_version,
+            "mac_version": mac_version,
+            "gpu": flag,
+        }
+    ),
     "job_list": each(_JOB),
+    "job_status": _JOB,
     "job_listeners": named(
         run_name,
-        each(
-            fields(
-                {"address": address, "port": port, "pid": pid, "command": text},
-                needed=("address", "port", "pid", "command"),
-            )
+        each(complete({"address": address, "port": port, "pid": pid, "command": text})),
+    ),
+    "job_start": complete({"folder": text, "supervisor": count, "control_port": optional(count)}),
+    "job_go": complete({"host_program": count}),
+    "job_stop": complete({"state": _STATE, "signalled": all_of(count)}),
+    "job_remove": flag,
+    "job_reap": complete(
+        {
+            "processes": all_of(
+                complete(
+                    {
+                        "pid": count,
+                        "run": text,
+                        "command": text,
+                        "ports": all_of(port),
+                        "killed": flag,
+                    }
+                )
+            ),
+            "shared_memory": all_of(complete({"name": text, "size_bytes": count, "removed": flag})),
+        }
+    ),
+    "job_sweep": all_of(complete({"folder": text, "size_bytes": count})),
+}
+# The parts of an answer that comes in parts; a call that is not here has none.
+PARTS: Mapping[str, Rule] = {
+    "listen": complete({"port": port, "more": all_of(optional(port))}),
+    "file_read": nothing,
+    "environment_make": any_of(*(complete({key: text}) for key in ("line", "made", "unreachable"))),
+    "job_logs": any_of(
+        complete({"begin": named(text, count, strict=True)}),
+        complete(
+            {
+                "rank": count,
+                "attempt": count,
+                "stream": one_of("out", "err"),
+                "time_s": moment,
+                "offset": count,
+            }
         ),
     ),
-    "job_status": _JOB,
+    "trial": fields({"line": text, "end": complete(_END)}),
 }
 # Fields that a caller takes for granted: an agent tells all of them, if only by null.
 _TOLD: Mapping[str, tuple[str, ...]] = {
     "facts": _NEEDED_FACTS,
-    "environment": ("made", "configured", "system"),
+    "environment": ("made", "configured", "system", "marker"),
 }
 _TOLD_OF_EACH: Mapping[str, tuple[str, ...]] = {
     "interfaces": ("mtu_bytes", "gloo_address", "addresses"),
@@ -509,11 +560,11 @@ VERSIONS = named(word, version)
 
 
 def understood(call: str, answer: Any, odd: list[str]) -> Any:
-    """What an agent's call answered, as far as it fits. Calls without a rule answer as they do.
+    """What an agent's call returned, as far as it fits. Calls without a rule answer as they do.
 
     odd: is given the places of what was left out. Raises OddError where nothing can be made of it.
     """
-    rule = _RULES.get(call)
+    rule = RESULTS.get(call)
     if rule is None:
         return answer
     found = rule(answer, call, odd)

@@ -6,11 +6,13 @@ shell, so addresses, names, versions and paths have no character beside those th
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import Any
 
+from yoked.core.names import RUN_NAME
 from yoked.core.schema import MOST
 
 # A rule gets the value, where it lies, and the list to which it adds what it had to leave out.
@@ -137,7 +139,7 @@ libc = _of_pattern(r"[A-Za-z0-9]{0,16}")
 variable = _of_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 mac = _of_pattern(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){0,31}")
 # Of a run, and of one start of it; a job that is only being made has none yet.
-run_name = _of_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+run_name = _of_pattern(RUN_NAME.pattern)
 launch_id = _of_pattern(r"[A-Za-z0-9_-]{0,64}")
 path = _leaf(_read_path)
 # As a person names an interpreter: an option it is not, a blank it may have.
@@ -156,6 +158,7 @@ number = _leaf(_read_number)
 # Seconds since 1970, of a date that can be shown.
 moment = _leaf(_read_moment)
 flag = _leaf(_read_flag)
+nothing = _leaf(lambda value: _require(value is None))
 
 
 def one_of(*words: str) -> Rule:
@@ -203,8 +206,8 @@ def all_of(*rules: Rule) -> Rule:
     return read
 
 
-def named(key: Rule, rule: Rule) -> Rule:
-    """A mapping by names; entries whose name or content is odd are left out."""
+def named(key: Rule, rule: Rule, *, strict: bool = False) -> Rule:
+    """A mapping by names; entries whose name or content is odd are left out, if not strict."""
 
     def read(value: Any, path: str, odd: list[str]) -> dict[str, Any]:
         if not isinstance(value, Mapping):
@@ -215,10 +218,29 @@ def named(key: Rule, rule: Rule) -> Rule:
                 known = key(name, f"{path}.NAME", odd)
                 found[known] = rule(item, f"{path}.{known}", odd)
             except OddError as problem:
+                if strict:
+                    raise
                 odd.append(str(problem))
         return found
 
     return read
+
+
+def any_of(*rules: Rule) -> Rule:
+    """What the first rule that the value follows makes of it."""
+
+    def read(value: Any, path: str, odd: list[str]) -> Any:
+        for rule in rules:
+            with contextlib.suppress(OddError):
+                return rule(value, path, odd)
+        raise OddError(path)
+
+    return read
+
+
+def complete(rules: Mapping[str, Rule]) -> Rule:
+    """A mapping of these fields, of which none may be missing or odd."""
+    return fields(rules, needed=tuple(rules))
 
 
 def fields(

@@ -26,9 +26,8 @@ from yoked.agent.protocol import (
 )
 from yoked.core.faults import fault, told_fault
 from yoked.errors import HostError, YokedError
-from yoked.records.answers import understood
+from yoked.records.answers import PARTS, understood
 from yoked.records.rules import OddError
-from yoked.remote.answers import PARTS, part_misfit, result_misfit
 from yoked.shape import anything, misfit
 from yoked.text import plain
 
@@ -129,10 +128,9 @@ class AgentClient:
         answers with what is no result of this call.
         """
         with self._ask(name, args, data) as pending:
-            part = self._next(name, pending, timeout_s)
-            if isinstance(part, _Result):
-                return part.result
-            raise self._unfit(name, "it comes in parts")
+            answer = self._next(name, pending, timeout_s)
+            assert isinstance(answer, _Result), f"{name} is a call that streams"
+            return answer.result
 
     def stream(
         self, name: str, *, data: bytes = b"", timeout_s: float | None = None, **args: Any
@@ -215,22 +213,15 @@ class AgentClient:
         message, data = found
         if "error" in message:
             raise remote_error(self.host, message["error"])
-        if "part" in message:
-            if (why := part_misfit(name, message["part"])) is None:
-                return Part(self._understood(name, message["part"]), data)
-        elif (why := result_misfit(name, message["result"])) is None:
-            # The rules of an answer that comes in parts are of its parts.
-            in_parts = name in PARTS
-            result = message["result"]
-            return _Result(result if in_parts else self._understood(name, result))
-        raise self._unfit(name, why)
-
-    def _understood(self, name: str, answer: Any) -> Any:
         try:
-            return understood(name, answer, self.odd)
+            if "result" in message:
+                return _Result(understood(name, message["result"], self.odd))
+            if name in PARTS:
+                return Part(PARTS[name](message["part"], name, self.odd), data)
         except OddError as problem:
             self.odd.append(str(problem))
             raise self._unfit(name, f"{problem} is not what it must be") from None
+        raise self._unfit(name, "it comes in parts")
 
     def _unfit(self, name: str, why: str) -> YokedError:
         return fault("odd-answer", host=self.host, name=name, why=plain(why))

@@ -1,14 +1,18 @@
-"""Answers of hosts that end in a command line."""
+"""An agent's answers have the form that the tables want; what ends in a command line above all."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from yoked.records.answers import understood
+from yoked.agent.calls import HANDLERS
+from yoked.fleet.discover import listening
+from yoked.records.answers import PARTS, RESULTS, understood
 from yoked.records.rules import OddError
+from yoked.remote.transport import connect_here
 
 BASE = {
     "python": "/usr/bin/python3.12",
@@ -54,3 +58,36 @@ def test_a_hosts_word_that_is_none_of_pips_is_refused(
     with pytest.raises(OddError) as caught:
         understood("environment_base", {**BASE, field: value}, [])
     assert str(caught.value) == snapshot
+
+
+def test_every_call_in_the_tables_is_one_of_the_agents() -> None:
+    assert {*RESULTS, *PARTS} <= {*HANDLERS}
+
+
+def test_the_agents_own_answers_have_their_shapes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+
+    with connect_here() as agent:
+        answers = [
+            agent.call("facts"),
+            agent.call("interfaces"),
+            agent.call("job_list"),
+            agent.call("job_reap"),
+            agent.call("kernels_here"),
+            agent.call("file_list", folder=str(tmp_path)),
+            agent.call("run", argv=["true"]),
+            agent.call("environment", digest="0" * 16, configured=None),
+        ]
+        content = b"".join(p.data for p in agent.stream("file_read", path=str(tmp_path / "a")))
+        with listening(agent, "token", "here") as port:
+            dialled = agent.call(
+                "dial",
+                token="token",
+                host="here",
+                wait_s=2,
+                targets=[{"address": "127.0.0.1", "port": port}],
+            )
+
+    assert all(answer is not None for answer in answers)
+    assert content == b"a"
+    assert dialled[0]["answered_by"] == "here"

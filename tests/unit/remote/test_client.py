@@ -16,7 +16,7 @@ import pytest
 from tests.failures import raises_fault
 
 from yoked.errors import FleetError, HostError, JobError, YokedError
-from yoked.remote.client import AgentClient, RemoteBug, remote_error
+from yoked.remote.client import AgentClient, RemoteBug, host_wrote, remote_error
 
 # Says what is in each file after another line from the controller, and goes on listening.
 HOST = """
@@ -243,3 +243,14 @@ def test_an_errors_words_carry_no_control_characters() -> None:
     assert str(problem) == f"attic: {shown}\nfix: {shown}"
     assert isinstance(bug, RemoteBug)
     assert str(bug) == f"on attic: {shown}\n{shown}"
+
+
+@pytest.mark.parametrize(
+    "use", [lambda: {}["a"], lambda: [1][int("1")], lambda: int("x"), lambda: 1 / 0]
+)
+def test_what_a_hosts_program_wrote_in_another_form_names_the_host(use: Any) -> None:
+    with (
+        raises_fault("odd-content"),
+        host_wrote("attic", "its result"),
+    ):
+        use()
