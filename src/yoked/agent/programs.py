@@ -22,7 +22,7 @@ from yoked.agent.server import Call
 from yoked.core.faults import fault
 from yoked.errors import HostError
 
-KEPT_BYTES = 20_000
+_KEPT_BYTES = 20_000
 _FIRST_POLL_S, _LAST_POLL_S = 0.001, 0.05
 # A grandchild in a session of its own may hold the pipes open.
 _DRAIN_S = 1.0
@@ -46,30 +46,32 @@ class Outcome:
         """Whether it ended with status 0."""
         return self.exit_status == 0
 
+    def to_json(self) -> dict[str, Any]:
+        """As it travels."""
+        return {
+            "exit_status": self.exit_status,
+            "signal": self.signal,
+            "stdout": self.stdout.decode(errors="replace"),
+            "stderr": self.stderr.decode(errors="replace"),
+            "late": self.late,
+        }
+
 
 def answer_run(call: Call) -> dict[str, Any]:
     """Run `argv`; data is its standard input.
 
     args: argv, whose first word may begin with `~/`; and optionally env (over the agent's own;
-    null removes), cwd, limit_s, keep_bytes of each stream.
+    null removes), cwd, limit_s.
     Raises HostError for a program or a folder that is not there.
     """
-    outcome = run_program(
+    return run_program(
         call.args["argv"],
         env=call.args.get("env"),
         cwd=call.args.get("cwd"),
         stdin=call.data,
         limit_s=call.args.get("limit_s"),
         cancelled=call.cancelled,
-        keep_bytes=call.args.get("keep_bytes", KEPT_BYTES),
-    )
-    return {
-        "exit_status": outcome.exit_status,
-        "signal": outcome.signal,
-        "stdout": outcome.stdout.decode(errors="replace"),
-        "stderr": outcome.stderr.decode(errors="replace"),
-        "late": outcome.late,
-    }
+    ).to_json()
 
 
 def run_program(
@@ -82,7 +84,6 @@ def run_program(
     cancelled: threading.Event | None = None,
     on_line: Callable[[str], None] | None = None,
     pass_fds: Sequence[int] = (),
-    keep_bytes: int = KEPT_BYTES,
 ) -> Outcome:
     """Run a program to its end. on_line: called with each line of its stdout, as it comes.
 
@@ -90,8 +91,8 @@ def run_program(
     """
     process = _start(argv, env, cwd, pass_fds)
     assert process.stdin is not None
-    out = _Stream(process.stdout, keep_bytes, on_line)
-    err = _Stream(process.stderr, keep_bytes, None)
+    out = _Stream(process.stdout, on_line)
+    err = _Stream(process.stderr, None)
     feeder = threading.Thread(target=_feed, args=(process.stdin, stdin), daemon=True)
     feeder.start()
     _alive.add(process)
@@ -173,12 +174,9 @@ def _feed(sink: IO[bytes], content: bytes) -> None:
 class _Stream:
     """Reads a stream to its end and keeps the last bytes."""
 
-    def __init__(
-        self, source: IO[bytes] | None, keep_bytes: int, on_line: Callable[[str], None] | None
-    ) -> None:
+    def __init__(self, source: IO[bytes] | None, on_line: Callable[[str], None] | None) -> None:
         assert source is not None
         self._source = source
-        self._keep_bytes = keep_bytes
         self._on_line = on_line
         self._kept = b""
         self._thread = threading.Thread(target=self._pump, daemon=True)
@@ -193,7 +191,7 @@ class _Stream:
 
     def _pump(self) -> None:
         for line in iter(lambda: self._source.readline(65_536), b""):
-            self._kept = (self._kept + line)[-self._keep_bytes :]
+            self._kept = (self._kept + line)[-_KEPT_BYTES:]
             if self._on_line is not None:
                 self._on_line(line.decode(errors="replace").rstrip())
 

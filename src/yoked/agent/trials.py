@@ -22,8 +22,8 @@ _ends: dict[str, int] = {}
 def answer_trial(call: Call) -> None:
     """Run `argv` and a descriptor. args: trial, its name; argv; env; limit_s.
 
-    Parts: {"line": ...} for each line of its output, at last {"end": {exit_status, signal, late,
-    stderr}}. Raises HostError where it cannot be started.
+    Parts: {"line": ...} for each line of its output, at last {"end": its outcome}. Raises HostError
+    where it cannot be started.
     """
     name = call.args["trial"]
     source, sink = os.pipe()
@@ -43,16 +43,8 @@ def answer_trial(call: Call) -> None:
     finally:
         os.close(source)
         _end(name)
-    call.send(
-        {
-            "end": {
-                "exit_status": outcome.exit_status,
-                "signal": outcome.signal,
-                "late": outcome.late,
-                "stderr": outcome.stderr.decode(errors="replace"),
-            }
-        }
-    )
+    # Its lines have been sent.
+    call.send({"end": {**outcome.to_json(), "stdout": ""}})
 
 
 def answer_trial_go(call: Call) -> bool:

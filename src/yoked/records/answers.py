@@ -100,12 +100,6 @@ FACTS = fields(
         "path",
     ),
 )
-# What those need of it who start something there.
-_NEEDED_FACTS = (
-    "machine", "hostname", "cpu_model", "cores", "fast_cores", "usable_cores", "memory_bytes",
-    "gpus", "free_bytes", "executable", "state", "path", "uid",
-)  # fmt: skip
-
 _ADDRESS = fields(
     {"address": address, "prefix": prefix, "family": count, "link_local": flag},
     needed=("address",),
@@ -408,12 +402,16 @@ _JOB = fields(
     more=True,
 )
 
-_END: Mapping[str, Rule] = {
-    "exit_status": optional(whole),
-    "signal": optional(whole),
-    "late": flag,
-    "stderr": text,
-}
+# How a program ended.
+_OUTCOME = complete(
+    {
+        "exit_status": optional(whole),
+        "signal": optional(whole),
+        "late": flag,
+        "stdout": text,
+        "stderr": text,
+    }
+)
 
 # What a call returns; whoever uses what another call returns looks at it himself.
 RESULTS: Mapping[str, Rule] = {
@@ -430,7 +428,7 @@ RESULTS: Mapping[str, Rule] = {
     "folder_put": text,
     "tree_checkout": text,
     "kernels_here": complete({"cpu": text, "keys": all_of(text)}),
-    "run": complete({**_END, "stdout": text}),
+    "run": _OUTCOME,
     "environment": fields(
         {
             "made": path,
@@ -499,13 +497,16 @@ PARTS: Mapping[str, Rule] = {
             }
         ),
     ),
-    "trial": fields({"line": text, "end": complete(_END)}),
+    "trial": fields({"line": text, "end": _OUTCOME}),
 }
 # Fields that a caller takes for granted: an agent tells all of them, if only by null.
 _TOLD: Mapping[str, tuple[str, ...]] = {
-    "facts": _NEEDED_FACTS,
+    "facts": (
+        "machine", "hostname", "cpu_model", "cores", "fast_cores", "usable_cores", "memory_bytes",
+        "gpus", "free_bytes", "executable", "state", "path", "uid",
+    ),
     "environment": ("made", "configured", "system", "marker"),
-}
+}  # fmt: skip
 _TOLD_OF_EACH: Mapping[str, tuple[str, ...]] = {
     "interfaces": ("mtu_bytes", "gloo_address", "addresses"),
     "dial": (
