@@ -1,4 +1,4 @@
-"""Where yoked keeps what it can make again (the cache) and what is going on (the state).
+"""Where yoked keeps what it can make again (cache, data) and what is going on (state).
 
 The folders need not exist; what is made of them is private, whatever the umask. Source: the XDG
 base directory specification, by which a relative path in its variables is ignored.
@@ -29,6 +29,13 @@ def state_root() -> Path:
     `~/.local/state/yoked`.
     """
     return _root("YOKED_STATE", "XDG_STATE_HOME", ".local/state")
+
+
+def data_root() -> Path:
+    """The data folder: `$YOKED_DATA_HOME`, else `$XDG_DATA_HOME/yoked`, else
+    `~/.local/share/yoked`.
+    """
+    return _root("YOKED_DATA_HOME", "XDG_DATA_HOME", ".local/share")
 
 
 def private_folder(folder: Path) -> Path:

@@ -4,7 +4,7 @@
     <data>/envs/<digest>/yoked.json   written last: what it was made of
     <data>/envs/<digest>.lock         held by whoever makes it, and by the pip that works for him
 
-<data> is `$YOKED_DATA_HOME`, else `$XDG_DATA_HOME/yoked`, else `~/.local/share/yoked`.
+<data> is `paths.data_root`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from yoked.core.faults import fault
 from yoked.core.fs import free_bytes, read_json, write_json
 from yoked.core.packages import install_line, package_manager, this_distribution
 from yoked.errors import HostError
-from yoked.paths import cache_root, private_folder
+from yoked.paths import cache_root, data_root, private_folder
 
 MARKER = "yoked.json"
 OLDEST, NEWEST = (3, 11), (3, 14)
@@ -103,11 +103,10 @@ def answer_environment_make(call: Call) -> None:
             shutil.rmtree(folder, ignore_errors=True)
             try:
                 unreachable = _make(call, folder, lock)
-            except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
+            finally:
+                if _read_marker(folder) is None:
+                    shutil.rmtree(folder, ignore_errors=True)
             if unreachable is not None:
-                shutil.rmtree(folder, ignore_errors=True)
                 call.send({"unreachable": unreachable})
                 return
     call.send({"made": str(_python_of(folder))})
@@ -286,12 +285,7 @@ def _absolute(program: str | None) -> str | None:
 
 def _folder(digest: str) -> Path:
     require(digest.isalnum(), f"an environment {digest!r}")
-    if own := os.environ.get("YOKED_DATA_HOME"):
-        return Path(own).expanduser().absolute() / "envs" / digest
-    base = Path(os.environ.get("XDG_DATA_HOME") or "")
-    if not base.is_absolute():
-        base = Path.home() / ".local" / "share"
-    return base / "yoked" / "envs" / digest
+    return data_root() / "envs" / digest
 
 
 def _python_of(folder: Path) -> Path:
