@@ -89,41 +89,40 @@ class Server:
             answer.start()
         except RuntimeError as problem:
             self._open.pop(number, None)
-            self._refuse(number, _exhausted(problem))
+            self._fail(number, fault("host-exhausted", problem=repr(problem)))
 
     def _answer(self, number: int, name: str, call: Call) -> None:
         try:
             self.write({"id": number, "result": self._handlers[name](call)})
-        except YokedError as problem:
-            self._refuse(number, problem)
         except Exception as problem:  # noqa: BLE001 - the controller shows it as a bug
-            if isinstance(problem, MemoryError) or str(problem) == _NO_THREAD:
-                self._refuse(number, _exhausted(problem))
-                return
-            if isinstance(problem, OSError) and problem.errno in NO_ROOM:
-                self._refuse(number, disk_full(Path(problem.filename or Path.home()), None))
-                return
-            import traceback
-
-            self._fail(number, kind="bug", what=repr(problem), trace=traceback.format_exc())
+            self._fail(number, problem)
         finally:
             self._open.pop(number, None)
 
-    def _refuse(self, number: int, problem: YokedError) -> None:
-        kind, fix = type(problem).__name__, list(problem.fix)
-        self._fail(
-            number, kind=kind, what=problem.what, fix=fix, code=problem.code, params=problem.params
-        )
+    def _fail(self, number: int, problem: Exception) -> None:
+        """Tell of a failure, or of a bug. Call it where the problem is being handled."""
+        known = _expected(problem)
+        error: dict[str, Any] = {"fix": [], "trace": "", "code": "", "params": {}}
+        if known is None:
+            import traceback
 
-    def _fail(self, number: int, *, kind: str, what: str, **more: object) -> None:
-        known = {"fix": [], "trace": "", "code": "", "params": {}}
-        self.write({"id": number, "error": {**known, "kind": kind, "what": what, **more}})
+            error.update(kind="bug", what=repr(problem), trace=traceback.format_exc())
+        else:
+            error.update(kind=type(known).__name__, what=known.what, fix=list(known.fix))
+            error.update(code=known.code, params=known.params)
+        self.write({"id": number, "error": error})
 
     def _cancel_all(self) -> None:
         for call in list(self._open.values()):
             call.cancelled.set()
 
 
-def _exhausted(problem: Exception) -> YokedError:
-    """A host that lets its user have too little to answer with."""
-    return fault("host-exhausted", problem=repr(problem))
+def _expected(problem: Exception) -> YokedError | None:
+    """The failure that a problem is; None: it is a bug."""
+    if isinstance(problem, YokedError):
+        return problem
+    if isinstance(problem, MemoryError) or str(problem) == _NO_THREAD:
+        return fault("host-exhausted", problem=repr(problem))
+    if isinstance(problem, OSError) and problem.errno in NO_ROOM:
+        return disk_full(Path(problem.filename or Path.home()), None)
+    return None
