@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from yoked.channel.frames import BYTES_LIMIT_BYTES
 
@@ -22,22 +21,19 @@ MOST_WAITING_BYTES = 64 << 20
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Sender(Protocol):
-    """What sends bytes to the other host."""
-
-    async def send_bytes(self, stream: int, payload: bytes) -> None:
-        """Send bytes of a stream; none: its end. Waits while the network is slower."""
-        ...
-
-
 class Carrier:
     """The streams of one connection between hosts.
 
-    connect: connects to what a stream that the other host begins is for; None: it may begin none.
+    send: sends bytes of a stream to the other host; none: its end. connect: connects to what a
+    stream that the other host begins is for; None: it may begin none.
     """
 
-    def __init__(self, sender: Sender, connect: Callable[[], Awaitable[Ends]] | None) -> None:
-        self._sender = sender
+    def __init__(
+        self,
+        send: Callable[[int, bytes], Awaitable[None]],
+        connect: Callable[[], Awaitable[Ends]] | None,
+    ) -> None:
+        self._send = send
         self._connect = connect
         self._last = 0
         self._open: dict[int, _Stream] = {}
@@ -65,7 +61,7 @@ class Carrier:
                 return
             self._last = number
             if len(self._open) >= MOST_STREAMS:
-                await self._sender.send_bytes(number, b"")
+                await self._send(number, b"")
                 return
             stream = self._open[number] = _Stream(number)
             task = asyncio.ensure_future(self._carry(stream, self._connect))
@@ -86,7 +82,7 @@ class Carrier:
         sending: asyncio.Future[None] | None = None
         try:
             reader, writer = await connect()
-            sending = asyncio.ensure_future(self._send(stream.number, reader))
+            sending = asyncio.ensure_future(self._send_all(stream.number, reader))
             # Whichever end closes first, the other follows.
             sending.add_done_callback(lambda _: stream.put(b""))
             while payload := await stream.next():
@@ -102,12 +98,12 @@ class Carrier:
             if writer is not None:
                 writer.close()
             with contextlib.suppress(OSError):
-                await self._sender.send_bytes(stream.number, b"")
+                await self._send(stream.number, b"")
 
-    async def _send(self, number: int, reader: asyncio.StreamReader) -> None:
+    async def _send_all(self, number: int, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError):
             while payload := await reader.read(BYTES_LIMIT_BYTES):
-                await self._sender.send_bytes(number, payload)
+                await self._send(number, payload)
 
 
 class _Stream:

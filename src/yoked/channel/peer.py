@@ -36,7 +36,7 @@ class Peer:
         self.node = node
         self._reader = reader
         self._writer = writer
-        self.streams = Carrier(self, connect)
+        self.streams = Carrier(self.send_bytes, connect)
 
     def send_word(self, message: Mapping[str, Any]) -> bool:
         """Send a JSON object; False: the peer reads too slowly, and this one was left out."""
