@@ -163,19 +163,14 @@ def in_the_making(folder: Path, needed_bytes: int) -> Iterator[Path]:
         _sweep(folder.parent)
         try:
             yield making
-            with contextlib.suppress(FileExistsError):
-                _rename(making, folder)
+            try:
+                making.rename(folder)
+            except OSError:
+                # ENOTEMPTY here, EEXIST there: it is a matter of the file system.
+                if not folder.is_dir():
+                    raise
         finally:
             shutil.rmtree(making, ignore_errors=True)
-
-
-def _rename(making: Path, folder: Path) -> None:
-    try:
-        making.rename(folder)
-    except OSError:
-        # ENOTEMPTY here, EEXIST there: it is a matter of the file system.
-        if not folder.is_dir():
-            raise
 
 
 def _sweep(parent: Path) -> None:

@@ -11,23 +11,15 @@ from yoked.agent.ask import named_values, number, text
 from yoked.agent.facts import meminfo, memory
 from yoked.agent.processors import CGROUPS, affinity, facts, own_groups
 
-_LIMITS = {
-    "nofile": "RLIMIT_NOFILE",
-    "nproc": "RLIMIT_NPROC",
-    "memlock": "RLIMIT_MEMLOCK",
-    "as": "RLIMIT_AS",
-    "fsize": "RLIMIT_FSIZE",
-    "data": "RLIMIT_DATA",
-    "stack": "RLIMIT_STACK",
-    "cpu": "RLIMIT_CPU",
-}
+# Those of getrlimit(2), without their RLIMIT_.
+_LIMITS = ("nofile", "nproc", "memlock", "as", "fsize", "data", "stack", "cpu")
 
 
 def probe_limits(args: Mapping[str, Any]) -> dict[str, Any]:
     """[soft, hard] of each limit, None: unlimited; pids of our control groups; umask."""
     del args
     return {
-        **{name: _limit(constant) for name, constant in _LIMITS.items()},
+        **{name: _limit(f"RLIMIT_{name.upper()}") for name in _LIMITS},
         "pids": pids(),
         "umask": _umask(),
     }

@@ -79,13 +79,7 @@ def source_of(address: str) -> str:
 
 
 def _way(address: str, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    way: dict[str, Any] = {
-        "source": None,
-        "interface": None,
-        "error": None,
-        "neighbour": None,
-        "mac": None,
-    }
+    way: dict[str, Any] = dict.fromkeys(("source", "interface", "error", "neighbour", "mac"))
     try:
         way["source"] = source_of(address)
         if netlink.can_ask():

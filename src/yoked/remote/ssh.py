@@ -81,18 +81,15 @@ def _knows_remote_command() -> bool:
 
 
 def _sharing(config: str | None) -> dict[str, str]:
+    digest = ""
+    if config is not None:
+        # Parts the connections of one configuration from another's: `%C` does not know of it.
+        digest = hashlib.sha256(str(Path(config).absolute()).encode()).hexdigest()[:8]
     return {
         "ControlMaster": "auto",
-        "ControlPath": str(control_folder() / f"{_digest(config)}%C"),
+        "ControlPath": str(control_folder() / f"{digest}%C"),
         "ControlPersist": str(SHARED_FOR_S),
     }
-
-
-def _digest(config: str | None) -> str:
-    """Parts the connections of one configuration from another's: `%C` does not know of it."""
-    if config is None:
-        return ""
-    return hashlib.sha256(str(Path(config).absolute()).encode()).hexdigest()[:8]
 
 
 def control_folder() -> Path:
