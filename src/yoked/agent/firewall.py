@@ -27,20 +27,21 @@ _APPLICATION_FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"
 
 def probe_firewall(args: Mapping[str, Any]) -> dict[str, Any]:
     """kind, active, rules, zone (firewalld's) and tools: those of `_TOOLS` that are there."""
-    tools = [name for name in _TOOLS if tool(name)]
     if sys.platform == "darwin":
-        return _of_macos(tools)
-    root = _as_root(may_ask=bool(args.get("sudo")))
-    active = _started()
-    if active is None and root is not None:
-        return {**_of_rules(root), "zone": None, "tools": tools}
-    rules = None if root is None else _rules(active, root)
+        kind, active, rules = _of_macos()
+    else:
+        root, started = _as_root(may_ask=bool(args.get("sudo"))), _started()
+        if started is None and root is not None:
+            kind, active, rules = _of_rules(root)
+        else:
+            kind, active = started, True if started else None
+            rules = None if root is None else _rules(started, root)
     return {
-        "kind": active,
-        "active": None if active is None else True,
+        "kind": kind,
+        "active": active,
         "rules": rules,
-        "zone": _zone() if active == "firewalld" else None,
-        "tools": tools,
+        "zone": _zone() if kind == "firewalld" else None,
+        "tools": [name for name in _TOOLS if tool(name)],
     }
 
 
@@ -81,20 +82,20 @@ def _started() -> str | None:
     return None
 
 
-def _of_rules(root: list[str]) -> dict[str, Any]:
-    """The firewall that the kernel's rules show."""
+def _of_rules(root: list[str]) -> tuple[str | None, bool | None, list[str] | None]:
+    """kind, active and rules of the firewall that the kernel's rules show."""
     nft = tool("nft")
     said = run_quiet([*root, nft, "list", "ruleset"]) if nft else ""
     iptables = tool("iptables-save")
     if hooks_input(said):
         ours = "iptables" if "managed by iptables-nft" in said else "nft"
-        return {"kind": ours, "active": True, "rules": _lines(said)}
+        return ours, True, _lines(said)
     old = run_quiet([*root, iptables]) if iptables else ""
     if re.search(r"^(-A |:\w+ (DROP|REJECT))", old, re.MULTILINE):
-        return {"kind": "iptables", "active": True, "rules": _lines(old)}
+        return "iptables", True, _lines(old)
     if nft is None and iptables is None:
-        return {"kind": None, "active": None, "rules": None}
-    return {"kind": "none", "active": False, "rules": []}
+        return None, None, None
+    return "none", False, []
 
 
 def _rules(kind: str | None, root: list[str]) -> list[str] | None:
@@ -121,15 +122,10 @@ def _zone() -> str | None:
     return (run_quiet([path, "--get-default-zone"]) or None) if path else None
 
 
-def _of_macos(tools: list[str]) -> dict[str, Any]:
+def _of_macos() -> tuple[str | None, bool | None, None]:
+    """kind, active and rules, which it does not tell."""
     said = run_quiet([_APPLICATION_FIREWALL, "--getglobalstate"])
-    return {
-        "kind": "macos" if said else None,
-        "active": "enabled" in said if said else None,
-        "rules": None,
-        "zone": None,
-        "tools": tools,
-    }
+    return ("macos", "enabled" in said, None) if said else (None, None, None)
 
 
 def _as_root(*, may_ask: bool) -> list[str] | None:

@@ -16,10 +16,11 @@ RULESET = (
 def test_rules_that_nft_indents_with_tabs_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(firewall, "tool", lambda name: f"/usr/sbin/{name}")
     monkeypatch.setattr(firewall, "run_quiet", lambda argv: RULESET if "ruleset" in argv else "")
-    found = {**firewall._of_rules([]), "zone": None, "tools": ["nft"]}
+    monkeypatch.setattr(firewall, "_as_root", lambda *, may_ask: [])
+    monkeypatch.setattr(firewall, "_started", lambda: None)
     odd: list[str] = []
 
-    health = understood("health", {"firewall": found}, odd)
+    health = understood("health", {"firewall": firewall.probe_firewall({})}, odd)
 
     assert odd == []
     assert len(health["firewall"]["rules"]) == len(RULESET.splitlines())
