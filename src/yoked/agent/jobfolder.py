@@ -214,7 +214,7 @@ def half_removed() -> list[Path]:
 
 def find_job(run: str) -> JobFolder:
     """The job of a name; raises JobError, with the name that is nearest."""
-    job = JobFolder(jobs_root() / check_run_name(run))
+    job = job_named(run)
     if not job.path.is_dir():
         import difflib
 
@@ -227,14 +227,11 @@ def find_job(run: str) -> JobFolder:
     return job
 
 
-def check_run_name(run: str) -> str:
-    """The name; raises JobError for one that is no plain folder's name."""
+def job_named(run: str) -> JobFolder:
+    """The job of a name, if there is one; raises JobError for what is no plain folder's name."""
     if not RUN_NAME.fullmatch(run):
-        raise JobError(
-            f"{run!r} cannot be the name of a run",
-            fix=RUN_NAME_RULE,
-        )
-    return run
+        raise JobError(f"{run!r} cannot be the name of a run", fix=RUN_NAME_RULE)
+    return JobFolder(jobs_root() / run)
 
 
 def last_lines(path: Path, count: int, limit_bytes: int = 65_536) -> list[str]:

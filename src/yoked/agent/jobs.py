@@ -24,9 +24,8 @@ from yoked.agent.folders import checkout_tree
 from yoked.agent.jobfolder import (
     ACTIVE,
     JobFolder,
-    check_run_name,
     find_job,
-    jobs_root,
+    job_named,
     last_lines,
 )
 from yoked.agent.jobstatus import keep_supervised
@@ -54,7 +53,7 @@ def answer_job_start(call: Call) -> dict[str, Any]:
     is left of it.
     """
     spec, argv = dict(call.args["spec"]), list(call.args["argv"])
-    job = JobFolder(jobs_root() / check_run_name(spec["run"]))
+    job = job_named(spec["run"])
     argv[0] = _program(argv[0])
     require_space(job.path, NEEDED_BYTES)
     _make_folder(job)
@@ -103,7 +102,7 @@ def _fill(
 
 def answer_job_go(call: Call) -> dict[str, Any]:
     """Start a prepared job; returns the number of its host program. Raises JobError."""
-    job = JobFolder(jobs_root() / check_run_name(call.args["run"]))
+    job = job_named(call.args["run"])
     launch_id = job.launch_id
     if launch_id not in _tethers:
         raise _stopped(job)

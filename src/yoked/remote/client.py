@@ -209,7 +209,9 @@ class AgentClient:
         except TimeoutError:
             raise fault("no-answer", host=self.host, name=name, timeout_s=timeout_s) from None
         if found is None:
-            raise self._unfit_message() if self._broken else self._explain()
+            if self._broken:
+                raise fault("odd-message", host=self.host, why=plain(self._broken))
+            raise self._explain()
         message, data = found
         if "error" in message:
             raise remote_error(self.host, message["error"])
@@ -225,9 +227,6 @@ class AgentClient:
 
     def _unfit(self, name: str, why: str) -> YokedError:
         return fault("odd-answer", host=self.host, name=name, why=plain(why))
-
-    def _unfit_message(self) -> YokedError:
-        return fault("odd-message", host=self.host, why=plain(self._broken))
 
     def _read(self) -> None:
         at_end = False
