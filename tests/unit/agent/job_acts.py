@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.agent.jobfolder import JobFolder, all_jobs
-from yoked.core.proc import kill_all
+from yoked.core.proc import ProcessId, kill_all
 from yoked.remote.client import AgentClient
 
 DEADLINE_S = 20.0
@@ -112,8 +112,8 @@ def no_job_left() -> Iterator[None]:
 def running(pid: int) -> bool:
     """Whether a process is there and no zombie."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
+        return ProcessId.of(pid).alive
+    except ProcessLookupError:
         return False
 
 

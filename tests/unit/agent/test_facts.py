@@ -8,12 +8,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.unit.agent.fake_call import FakeCall
 
 from yoked.agent import facts, gpus, processors
-from yoked.agent.server import Call, Server
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -24,16 +23,8 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def call(**args: Any) -> Call:
-    class Deaf(Server):
-        def __init__(self) -> None:
-            return
-
-    return Call(1, args, b"", Deaf())
-
-
 def test_this_host_tells_what_every_caller_needs() -> None:
-    told = json.loads(json.dumps(facts.answer_facts(call())))
+    told = json.loads(json.dumps(facts.answer_facts(FakeCall())))
 
     assert told["usable_cores"] >= 1
     assert told["cores"] <= told["threads"]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +21,6 @@ from tests.unit.agent.job_acts import (
     job_request,
     kill,
     launch,
-    no_job_left,
     running,
     says,
     until,
@@ -37,21 +35,6 @@ from yoked.core.proc import ProcessId, processes_of
 from yoked.errors import JobError, YokedError
 from yoked.remote.client import AgentClient
 from yoked.remote.transport import connect_here
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The state folder of this machine as a host."""
-    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
-    monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
-    with no_job_left():
-        yield tmp_path / "state"
-
-
-@pytest.fixture
-def agent(root: Path) -> Iterator[AgentClient]:
-    with connect_here("attic") as client:
-        yield client
 
 
 def status(agent: AgentClient, run: str = "try") -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from tests.unit.agent.job_acts import (
     SLEEPER,
     kill,
     launch,
-    no_job_left,
     until,
 )
 
@@ -25,20 +23,6 @@ from yoked.remote.client import AgentClient
 from yoked.remote.transport import connect_here
 
 LINES = 200
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
-    monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
-    with no_job_left():
-        yield tmp_path / "state"
-
-
-@pytest.fixture
-def agent(root: Path) -> Iterator[AgentClient]:
-    with connect_here("attic") as client:
-        yield client
 
 
 @pytest.fixture

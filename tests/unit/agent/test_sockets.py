@@ -148,21 +148,6 @@ def test_another_token_is_not_answered() -> None:
     assert listener.came == []
 
 
-@pytest.mark.parametrize("words", [b"GET / HTTP/1.0\r\n\r\n", b"[]\n", b"{}\n", b"x" * 5000])
-def test_a_stranger_is_hung_up_on_and_the_next_one_is_answered(words: bytes) -> None:
-    with listening() as listener:
-        with socket.create_connection(("127.0.0.1", listener.port), DEADLINE_S) as stranger:
-            stranger.sendall(words)
-            try:
-                said = stranger.recv(100)
-            except ConnectionResetError:
-                said = b""
-        answer = dial(("127.0.0.1", listener.port))[0]
-
-    assert said == b""
-    assert answer["ok"]
-
-
 def test_a_listener_is_gone_with_its_call_though_somebody_is_connected() -> None:
     with listening() as listener:
         silent = socket.create_connection(("127.0.0.1", listener.port), DEADLINE_S)

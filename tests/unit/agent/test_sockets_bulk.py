@@ -11,26 +11,11 @@ from typing import Any
 
 import pytest
 from tests.unit.agent.fake_call import FakeCall
+from tests.unit.agent.test_sockets import DEADLINE_S, TOKEN, listening
 
-from yoked.agent.sockets import answer_dial, answer_listen
+from yoked.agent.sockets import answer_dial
 
-TOKEN = "31415926"
-DEADLINE_S = 20.0
 BULK_BYTES = 262_144
-
-
-@contextmanager
-def listening(**args: Any) -> Iterator[dict[str, Any]]:
-    call = FakeCall(token=TOKEN, host="beta", **args)
-    thread = threading.Thread(target=answer_listen, args=(call,))
-    thread.start()
-    assert call.sent.wait(DEADLINE_S)
-    try:
-        yield call.parts[0]
-    finally:
-        call.cancelled.set()
-        thread.join(DEADLINE_S)
-        assert not thread.is_alive()
 
 
 def dial(port: int, **more: Any) -> dict[str, Any]:
@@ -66,8 +51,8 @@ def deaf_host() -> Iterator[int]:
 
 
 def test_all_that_was_sent_is_said_to_have_come() -> None:
-    with listening() as told:
-        answer = dial(told["port"])
+    with listening() as listener:
+        answer = dial(listener.port)
 
     assert (answer["ok"], answer["arrived_bytes"]) == (True, BULK_BYTES)
     assert answer["source_address"] == "127.0.0.1"
@@ -99,9 +84,9 @@ def test_it_listens_at_more_ports_and_says_which_are_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
 
-        with listening(more=[0, taken]) as told:
-            second, none = told["more"]
-            answers = [dial(told["port"]), dial(second)]
+        with listening(more=[0, taken]) as listener:
+            second, none = listener.call.parts[0]["more"]
+            answers = [dial(listener.port), dial(second)]
 
     assert none is None
     assert [answer["answered_by"] for answer in answers] == ["beta", "beta"]

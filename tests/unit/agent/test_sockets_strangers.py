@@ -103,6 +103,10 @@ def test_a_stranger_who_sends_a_byte_now_and_then_is_hung_up_on(
 @pytest.mark.parametrize(
     "words",
     [
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"[]\n",
+        b"{}\n",
+        b"x" * 5000,
         b"[" * 900 + b"\n",
         b'{"token": ' + b"9" * 900 + b"}\n",
         b'{"token": null, "from": "x"}\n',
