@@ -25,7 +25,9 @@ _KEEPERS = {
 def probe_clock(args: Mapping[str, Any]) -> dict[str, Any]:
     """time_s: now, since 1970; synchronised: whether the kernel says so; service: who keeps it."""
     del args
-    return {"time_s": time.time(), "synchronised": _synchronised(), "service": _service()}
+    names = process_names()
+    service = next((name for comm, name in _KEEPERS.items() if comm in names), None)
+    return {"time_s": time.time(), "synchronised": _synchronised(), "service": service}
 
 
 def _synchronised() -> bool | None:
@@ -39,8 +41,3 @@ def _synchronised() -> bool | None:
     long_bytes = ctypes.sizeof(ctypes.c_long)
     status = int.from_bytes(told.raw[5 * long_bytes : 5 * long_bytes + 4], sys.byteorder)
     return not status & _UNSYNCHRONISED
-
-
-def _service() -> str | None:
-    names = process_names()
-    return next((name for comm, name in _KEEPERS.items() if comm in names), None)

@@ -133,7 +133,8 @@ def _make(call: Call, folder: Path, lock: int) -> str | None:
     with _wheel_folder(call.args.get("wheels")) as wheels:
         installed = run(_pip_command(folder, call.args["options"], wheels))
     if not installed.ok:
-        if _UNREACHABLE.search(_said(installed)) and wheels is None:
+        said = (installed.stderr + b"\n" + installed.stdout).decode(errors="replace")
+        if _UNREACHABLE.search(said) and wheels is None:
             return _last_lines(installed)
         raise _failed(folder, "pip install", installed)
     _write_marker(folder, call)
@@ -193,10 +194,6 @@ def _failed(folder: Path, what: str, outcome: Outcome) -> HostError:
     else:
         fix = "run the same command again once that is put right; nothing half made is left"
     return HostError(f"{what} failed for {folder}:\n{said}", fix=fix)
-
-
-def _said(outcome: Outcome) -> str:
-    return (outcome.stderr + b"\n" + outcome.stdout).decode(errors="replace")
 
 
 def _last_lines(outcome: Outcome) -> str:

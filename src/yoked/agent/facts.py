@@ -28,6 +28,7 @@ def answer_facts(call: Call) -> dict[str, Any]:
     those that affinity and control group leave. machine: equal for two names of one machine.
     """
     del call
+    home, state, cache = Path.home(), state_root(), cache_root()
     return {
         "hostname": socket.gethostname(),
         "machine": machine_identity(),
@@ -37,22 +38,22 @@ def answer_facts(call: Call) -> dict[str, Any]:
         **processors.facts(),
         **memory(),
         "gpus": gpus.find_gpus(),
-        "free_bytes": {name: free_bytes(folder) for name, folder in _folders().items()},
+        "free_bytes": {
+            "home": free_bytes(home),
+            "state": free_bytes(state),
+            "cache": free_bytes(cache),
+        },
         "python": platform.python_version(),
         "executable": sys.executable,
-        "state": str(state_root()),
-        "cache": str(cache_root()),
-        "home": str(Path.home()),
+        "state": str(state),
+        "cache": str(cache),
+        "home": str(home),
         "path": os.environ.get("PATH", os.defpath),
         "user": user_name(os.getuid()),
         "uid": os.getuid(),
         "time_s": time.time(),
         "on_battery": on_battery(),
     }
-
-
-def _folders() -> dict[str, Path]:
-    return {"home": Path.home(), "state": state_root(), "cache": cache_root()}
 
 
 def memory(proc: Path = Path("/proc"), cgroups: Path = processors.CGROUPS) -> dict[str, int | None]:

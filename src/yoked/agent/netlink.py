@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -57,10 +58,11 @@ def interface_to(address: str) -> str | None:
     """
     found = ip_address(address)
     family = socket.AF_INET if found.version == 4 else socket.AF_INET6
-    target = _attribute(_RTA_DESTINATION, found.packed)
+    target = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(found.packed), _RTA_DESTINATION) + found.packed
     body = _ROUTE.pack(family, found.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + target
     for content in _ask(_GET_ROUTE, 0, body):
-        return _name(_attributes(content[_ROUTE.size :]).get(_RTA_INTERFACE))
+        index = _attributes(content[_ROUTE.size :]).get(_RTA_INTERFACE)
+        return None if index is None else _name(int.from_bytes(index, sys.byteorder))
     raise OSError("the kernel did not say")
 
 
@@ -75,7 +77,7 @@ def neighbours() -> Iterator[Neighbour]:
             hardware = told.get(_NDA_HARDWARE)
             yield Neighbour(
                 address,
-                _name(struct.pack("=I", index)),
+                _name(index),
                 _STATES.get(state, "none"),
                 hardware.hex(":") if hardware else None,
             )
@@ -120,10 +122,6 @@ def _attributes(data: bytes) -> dict[int, bytes]:
     return found
 
 
-def _attribute(kind: int, value: bytes) -> bytes:
-    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value
-
-
 def _aligned(length: int) -> int:
     return (length + 3) & ~3
 
@@ -132,10 +130,8 @@ def _text(packed: bytes | None) -> str | None:
     return None if packed is None or len(packed) not in (4, 16) else str(ip_address(packed))
 
 
-def _name(packed: bytes | None) -> str | None:
-    if packed is None:
-        return None
+def _name(index: int) -> str | None:
     try:
-        return socket.if_indextoname(int(struct.unpack("=I", packed)[0]))
+        return socket.if_indextoname(index)
     except OSError:
         return None

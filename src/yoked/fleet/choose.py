@@ -175,7 +175,7 @@ def _explain(
     # A host without any address of the family explains less than one whose dials failed.
     with_address = [host for host in lacking[version] if _of(candidates, host, version)]
     if not with_address:
-        return _no_common_family(lacking[version][0], version)
+        return fault("families", host=lacking[version][0], version=version)
     return _failed_pair(
         [each for each in attempts if each.target in _of(candidates, with_address[0], version)],
         candidates,
@@ -184,10 +184,6 @@ def _explain(
 
 def _of(candidates: Iterable[Candidate], host: str, version: int) -> list[Candidate]:
     return [each for each in candidates if each.host == host and each.version == version]
-
-
-def _no_common_family(host: str, version: int) -> YokedError:
-    return fault("families", host=host, version=version)
 
 
 # Which firewall it is nobody has asked yet: that is the doctor's to tell, of a fleet with a file.

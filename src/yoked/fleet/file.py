@@ -154,7 +154,8 @@ def read_fleet(path: Path) -> Fleet:
         # The library has no error of its own for numbers of 5,000 digits or 1,000 brackets.
         raise FleetError(f"{path} is not TOML: {problem}", fix="see https://toml.io") from problem
     if flaws:
-        raise _flawed(path, text, flaws)
+        lines = [f"{path}:{_line(text, place)}: {what}" for place, what in flaws]
+        raise FleetError("\n".join(lines), fix=f"mend {path}")
     return _fleet(raw, path)
 
 
@@ -217,11 +218,6 @@ def _table_flaws(
             yield (*place, key), f"unknown key {key!r}{where}; {_nearest(key, checks)}"
         elif (what := checks[key](value)) is not None:
             yield (*place, key), f"{key}{where}{what}"
-
-
-def _flawed(path: Path, text: str, flaws: list[_Flaw]) -> FleetError:
-    lines = [f"{path}:{_line(text, place)}: {what}" for place, what in flaws]
-    return FleetError("\n".join(lines), fix=f"mend {path}")
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
