@@ -28,29 +28,28 @@ def test_the_agents_own_listeners_take_no_port() -> None:
     assert after == []
 
 
-LISTEN = """
-import socket, time
-server = socket.create_server(("127.0.0.1", 0))
-print(server.getsockname()[1], flush=True)
+OPEN = """
+import socket, sys, time
+families = {True: socket.AF_INET6, False: socket.AF_INET}
+held = [socket.create_server((address, 0), family=families[":" in address])
+        for address in sys.argv[1:]]
+print(*[each.getsockname()[1] for each in held], flush=True)
 time.sleep(60)
 """
 
 
 @contextmanager
-def listener_of(folder: Path, launch_id: str) -> Iterator[int]:
-    """A program of a launch that listens; its port."""
-    environment = {
-        **os.environ,
-        "YOKED_LAUNCH_ID": launch_id,
-        "YOKED_JOB_FOLDER": str(folder),
-        "YOKED_RUN": folder.name,
-    }
+def program_at(launch_id: str, *addresses: str, **env: str) -> Iterator[list[int]]:
+    """A program of a launch that listens at addresses; its ports."""
     process = subprocess.Popen(
-        [sys.executable, "-c", LISTEN], env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", OPEN, *addresses],
+        env={**os.environ, "YOKED_LAUNCH_ID": launch_id, **env},
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     try:
-        yield int(process.stdout.readline())
+        yield [int(port) for port in process.stdout.readline().split()]
     finally:
         process.kill()
         process.wait()
@@ -81,39 +80,12 @@ def test_a_port_is_told_with_the_launch_of_its_owner_and_whether_that_is_over(
 ) -> None:
     folder = job_of(tmp_path, launch_id, **files)
 
-    with listener_of(folder, "a1b2") as port:
+    told = {"YOKED_JOB_FOLDER": str(folder), "YOKED_RUN": folder.name}
+    with program_at("a1b2", "127.0.0.1", **told) as (port,):
         (owner,) = listener_owners(port)
 
     assert (owner["run"], owner["launch"], owner["ended"]) == ("otter", "a1b2", ended)
     assert owner["start_ticks"] > 0
-
-
-OPEN = """
-import socket, sys, time
-families = {True: socket.AF_INET6, False: socket.AF_INET}
-held = [socket.create_server((address, 0), family=families[":" in address])
-        for address in sys.argv[1:]]
-print(*[each.getsockname()[1] for each in held], flush=True)
-time.sleep(60)
-"""
-
-
-@contextmanager
-def program_at(launch_id: str, *addresses: str) -> Iterator[list[int]]:
-    """A program of a launch that listens at addresses; its ports."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", OPEN, *addresses],
-        env={**os.environ, "YOKED_LAUNCH_ID": launch_id},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        yield [int(port) for port in process.stdout.readline().split()]
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sockets are found in /proc")

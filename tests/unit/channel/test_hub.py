@@ -44,15 +44,15 @@ def files(folder: Path, node: int, launch_id: str = LAUNCH, authority: int = 0) 
 
 
 class Door:
-    """Node 0 of three, with a store that answers with what it gets."""
+    """A node of three that listens as node 0 does, with a store that answers with what it gets."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, node: int = 0) -> None:
         self.folder = folder
         self.words: list[tuple[int, dict[str, Any]]] = []
         self.ended: list[int] = []
         self.port = 0
         self.hub = Hub(
-            server_context(files(folder, 0)),
+            server_context(files(folder, node)),
             LAUNCH,
             3,
             on_word=lambda node, word: self.words.append((node, word)),
@@ -100,9 +100,9 @@ async def until(condition: Callable[[], bool]) -> None:
     await asyncio.wait_for(wait(), DEADLINE_S)
 
 
-def with_door(folder: Path, act: Callable[[Door], Awaitable[None]]) -> None:
+def with_door(folder: Path, act: Callable[[Door], Awaitable[None]], node: int = 0) -> None:
     async def run() -> None:
-        async with Door(folder).open() as door:
+        async with Door(folder, node).open() as door:
             await act(door)
 
     asyncio.run(run())
@@ -227,32 +227,14 @@ def test_a_certificate_that_names_no_other_host_of_this_launch_is_refused(
 def test_a_host_does_not_speak_to_another_host_in_the_place_of_node_0(
     tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    """Node 2 listens at node 0's address."""
-
-    async def act() -> None:
-        impostor = Hub(
-            server_context(files(tmp_path, 2)),
-            LAUNCH,
-            3,
-            on_word=lambda node, word: None,
-            on_peer=lambda peer: None,
-            on_end=lambda node: None,
-            connect=lambda: asyncio.open_connection(LOOPBACK, 1),
-        )
-        listener = socket.create_server((LOOPBACK, 0))
-        port = listener.getsockname()[1]
-        serving = asyncio.ensure_future(impostor.serve(listener))
+    async def act(impostor: Door) -> None:
         context = client_context(files(tmp_path, 1))
 
         with pytest.raises(UnreachedError) as caught:
-            await dial(LOOPBACK, port, node_name(LAUNCH, 0), context, 0.5)
+            await dial(LOOPBACK, impostor.port, node_name(LAUNCH, 0), context, 0.5)
         assert str(caught.value) == snapshot
 
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
-        await impostor.close()
-
-    asyncio.run(act())
+    with_door(tmp_path, act, node=2)
 
 
 def test_slow_connections_are_cut_and_keep_nobody_out(

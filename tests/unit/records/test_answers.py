@@ -26,16 +26,20 @@ BASE = {
 }
 
 
-@pytest.mark.parametrize("more", [{}, {"libc": "", "libc_version": ""}, {"libc_version": "2.5.1"}])
+MAC = {"system": "Darwin", "machine": "arm64", "mac_version": "14.5"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"libc": "", "libc_version": ""},
+        {"libc_version": "2.5.1"},
+        {**MAC, "libc": "", "libc_version": ""},
+    ],
+)
 def test_a_hosts_python_is_understood(more: dict[str, Any]) -> None:
     assert understood("environment_base", {**BASE, **more}, []) == {**BASE, **more}
-
-
-def test_a_macs_python_is_understood() -> None:
-    mac = {"system": "Darwin", "machine": "arm64", "libc": "", "libc_version": ""}
-    base = {**BASE, **mac, "mac_version": "14.5"}
-
-    assert understood("environment_base", base, []) == base
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ from yoked.remote.ssh import (
 from yoked.remote.transport import connect_here, connect_ssh
 from yoked.remote.zipapp import agent_file
 
+needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -221,9 +223,8 @@ def test_nobody_is_asked_at_a_terminal_and_the_persons_configuration_counts() ->
     assert argv[-2:] == ["--", "attic"]
 
 
+@needs_ssh
 def test_what_the_persons_own_sessions_begin_with_is_not_ours(tmp_path: Path) -> None:
-    if shutil.which("ssh") is None:
-        pytest.skip("there is no ssh here")
     config = tmp_path / "ssh_config"
     config.write_text(
         "Host attic\n  LocalForward 8080 localhost:80\n  RemoteCommand tmux attach\n"
@@ -236,10 +237,9 @@ def test_what_the_persons_own_sessions_begin_with_is_not_ours(tmp_path: Path) ->
     assert {"proxyjump gate", "permitlocalcommand no", "tunnel false"} <= set(lines)
 
 
+@needs_ssh
 @pytest.mark.parametrize("shared", [True, False])
 def test_no_host_gets_the_persons_keys_screen_or_tickets(tmp_path: Path, shared: bool) -> None:
-    if shutil.which("ssh") is None:
-        pytest.skip("there is no ssh here")
     config = tmp_path / "ssh_config"
     config.write_text(
         "Host *\n  ForwardAgent yes\n  ForwardX11 yes\n  ForwardX11Trusted yes\n"
@@ -318,10 +318,8 @@ def test_the_way_to_a_shared_connection_is_short_wherever_temporary_files_are(
     assert control_folder() == Path("/tmp") / f"yoked-{os.getuid()}"
 
 
+@needs_ssh
 def test_a_host_that_nobody_knows_is_named_by_ssh_itself(snapshot: SnapshotAssertion) -> None:
-    if shutil.which("ssh") is None:
-        pytest.skip("there is no ssh here")
-
     with pytest.raises(HostError) as caught:
         connect_ssh("no-such-host.invalid")
     assert str(caught.value) == snapshot
