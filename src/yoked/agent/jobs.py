@@ -64,7 +64,10 @@ def answer_job_start(call: Call) -> dict[str, Any]:
                 listener = _reserve_port(spec)
             start = {"argv": argv, "env": call.args["env"], "cwd": call.args["cwd"]}
             supervisor = _fill(job, spec, start, call.args.get("files", {}), listener)
-            _make_work_folder(job, call.args.get("tree"))
+            if (tree := call.args.get("tree")) is None:
+                (job.path / "work").mkdir()
+            else:
+                checkout_tree(tree, job.path / "work")
             if not Path(start["cwd"]).is_dir():
                 raise JobError(f"{start['cwd']} is no folder", fix="name one that is there")
     except BaseException:
@@ -192,13 +195,6 @@ def _make_folder(job: JobFolder) -> None:
             ),
         ) from None
     job.logs.mkdir()
-
-
-def _make_work_folder(job: JobFolder, tree: str | None) -> None:
-    if tree is None:
-        (job.path / "work").mkdir()
-    else:
-        checkout_tree(tree, job.path / "work")
 
 
 @contextlib.contextmanager

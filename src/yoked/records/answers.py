@@ -136,19 +136,23 @@ _RESOLVED = fields(
 )
 # Soft and hard limit, as in getrlimit(2); None: unlimited.
 _LIMIT = optional(all_of(optional(count), optional(count)))
-_PROCESS: Mapping[str, Rule] = {
-    "pid": pid,
-    "command": text,
-    "user": user,
-    "run": run_name,
-    "launch": launch_id,
-    "start_ticks": count,  # since boot: a pid alone may be given to another process
-    "cores": number,
-    "memory_bytes": count,
-    "age_s": number,
-    "ppid": count,
-    "ended": flag,
-}
+_PROCESSES = each(
+    fields(
+        {
+            "pid": pid,
+            "command": text,
+            "user": user,
+            "run": run_name,
+            "launch": launch_id,
+            "start_ticks": count,  # since boot: a pid alone may be given to another process
+            "cores": number,
+            "memory_bytes": count,
+            "age_s": number,
+            "ppid": count,
+            "ended": flag,
+        }
+    )
+)
 _FOLDER = fields(
     {
         "path": path,
@@ -215,10 +219,10 @@ HEALTH = fields(
                 "range": all_of(port, port),
                 "reserved": line,
                 "taken": count,  # of the range
-                "owners": named(port_text, each(fields(_PROCESS))),
+                "owners": named(port_text, _PROCESSES),
             }
         ),
-        "processes": fields({"stale": each(fields(_PROCESS)), "busy": each(fields(_PROCESS))}),
+        "processes": fields({"stale": _PROCESSES, "busy": _PROCESSES}),
         "memory": fields(
             dict.fromkeys(
                 (
@@ -291,7 +295,7 @@ HEALTH = fields(
                 "driver": version,
                 "devices": each(_GPU),
                 "error": text,
-                "busy": each(fields(_PROCESS)),
+                "busy": _PROCESSES,
             }
         ),
         "shell": fields({"login_shell": line, "sources_noise": flag}),
