@@ -12,22 +12,17 @@ from yoked.agent.protocol import GREETING
 from yoked.agent.server import Server
 
 
-def serve(source: BinaryIO, sink: BinaryIO, token: str) -> None:
-    """Greet with the token that the controller chose, then answer its calls."""
-    sink.write(f"{GREETING} {token}\n".encode())
-    sink.flush()
-    Server(source, sink, HANDLERS).serve()
-
-
 def serve_standard_streams(source: BinaryIO, token: str) -> None:
-    """Serve on this process's streams, which nothing else may write to.
+    """Answer calls on this process's streams, which nothing else may write to.
 
-    source: standard input as far as it has been read.
+    source: standard input as far as it has been read. token: chosen by the controller, to greet.
     """
     sink = os.fdopen(os.dup(1), "wb")
     # A stray print must not end up between two messages.
     os.dup2(2, 1)
-    serve(source, sink, token)
+    sink.write(f"{GREETING} {token}\n".encode())
+    sink.flush()
+    Server(source, sink, HANDLERS).serve()
 
 
 def main(argv: list[str]) -> int:

@@ -17,8 +17,6 @@ PARTS = (
     "errors.py",
     "paths.py",
     "shape.py",
-    "journal.py",
-    "parent_death.py",
     "core",
     "agent",
 )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import yoked
-from yoked.remote.zipapp import agent_file, boot_script
+from yoked.remote.zipapp import PARTS, agent_file, boot_script
 
 OLDEST = (3, 9)
 
@@ -36,8 +36,9 @@ def test_each_module_is_in_the_grammar_of_the_oldest_python(name: str) -> None:
     ast.parse(sources()[name], name, feature_version=OLDEST)
 
 
-def test_the_import_closure_is_the_standard_library() -> None:
+def test_the_import_closure_is_the_standard_library_and_every_file_is_of_it() -> None:
     found = sources()
+    imported = {"yoked/__init__.py"}
     for name, source in found.items():
         for node in ast.walk(ast.parse(source)):
             modules = []
@@ -49,8 +50,10 @@ def test_the_import_closure_is_the_standard_library() -> None:
                 if module == "yoked" or module.startswith("yoked."):
                     path = module.replace(".", "/")
                     assert {f"{path}.py", f"{path}/__init__.py"} & found.keys(), (name, module)
+                    imported.add(f"{path}.py")
                 else:
                     assert module.partition(".")[0] in sys.stdlib_module_names, (name, module)
+    assert {f"yoked/{part}" for part in PARTS if part.endswith(".py")} <= imported
 
 
 def test_it_runs_without_the_installed_package(tmp_path: Path) -> None:
