@@ -59,28 +59,22 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a host's peers use. goodput: that of its slowest peer; rtt: that of its farthest."""
+    """An address at which all others reached a host, or what its peers use of these.
+
+    goodput: that of its slowest peer; rtt: that of its farthest; None: it was not measured.
+    """
 
     host: str
     interface: str
     address: str
     rtt_s: float | None
     goodput_bytes_per_s: float | None
-
-
-@dataclass(frozen=True)
-class _Offer:
-    """A candidate that all others reached."""
-
-    candidate: Candidate
-    rtt_s: float
-    goodput_bytes_per_s: float
+    kind: str = "physical"
 
     @property
     def order(self) -> tuple[int, float, str, str]:
-        """Sorts offers of equal speed, the best first."""
-        it = self.candidate
-        return kind_rank(it.kind), self.rtt_s, it.interface, it.address
+        """Sorts those of equal speed, the best first."""
+        return kind_rank(self.kind), self.rtt_s or 0.0, self.interface, self.address
 
 
 def reached_by_all(
@@ -115,47 +109,46 @@ def choose(
     version = 4 if 4 in found else 6
     if len(found) == 2 and _slowest(found[6]) * _AS_FAST > _slowest(found[4]):
         version = 6
-    return {host: _choice(found[version][host]) for host in hosts}
+    return found[version]
 
 
 def _offers(
     hosts: Sequence[str], candidates: Sequence[Candidate], attempts: Sequence[Attempt]
-) -> list[_Offer]:
+) -> list[Choice]:
+    """The candidates that all others reached."""
     offers = []
     for candidate in reached_by_all(hosts, candidates, attempts):
         own = [each for each in attempts if each.target == candidate and each.reached]
-        rtt_s = max((each.rtt_s or 0.0 for each in own), default=0.0)
-        # What could not be measured is no faster than anything.
-        goodput = min((each.goodput_bytes_per_s or 0.0 for each in own), default=0.0)
-        offers.append(_Offer(candidate, rtt_s, goodput))
+        rtt_s = max((each.rtt_s or 0.0 for each in own), default=0.0) or None
+        goodput = min((each.goodput_bytes_per_s or 0.0 for each in own), default=0.0) or None
+        it = candidate
+        offers.append(Choice(it.host, it.interface, it.address, rtt_s, goodput, it.kind))
     return offers
 
 
-def _best(hosts: Sequence[str], offers: Sequence[_Offer], version: int) -> dict[str, _Offer]:
+def _best(hosts: Sequence[str], offers: Sequence[Choice], version: int) -> dict[str, Choice]:
     """The best offer of each host that has one of this family."""
     best = {}
     for host in hosts:
         own = [
             each
             for each in offers
-            if each.candidate.host == host and each.candidate.version == version
+            if each.host == host and ip_address(each.address).version == version
         ]
         if own:
-            least = _AS_FAST * max(each.goodput_bytes_per_s for each in own)
-            fast = [each for each in own if each.goodput_bytes_per_s >= least]
+            least = _AS_FAST * max(map(_rate, own))
+            fast = [each for each in own if _rate(each) >= least]
             best[host] = min(fast, key=lambda each: each.order)
     return best
 
 
-def _slowest(best: Mapping[str, _Offer]) -> float:
-    return min(each.goodput_bytes_per_s for each in best.values())
+def _rate(offer: Choice) -> float:
+    # What could not be measured is no faster than anything.
+    return offer.goodput_bytes_per_s or 0.0
 
 
-def _choice(offer: _Offer) -> Choice:
-    it = offer.candidate
-    return Choice(
-        it.host, it.interface, it.address, offer.rtt_s or None, offer.goodput_bytes_per_s or None
-    )
+def _slowest(best: Mapping[str, Choice]) -> float:
+    return min(map(_rate, best.values()))
 
 
 def _explain(
