@@ -24,7 +24,6 @@ from yoked.core.fs import NO_ROOM, disk_full, free_bytes, sha256_of, sync_path
 from yoked.errors import HostError, YokedError
 from yoked.paths import cache_root, private_folder
 
-# EFBIG is a limit on the size of a file (ulimit -f); a quota has its own number.
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _READ_ONLY = 0o444
 _SYNC_THREADS = 8

@@ -94,14 +94,14 @@ def _can_inhibit() -> bool | None:
     return not awake.reason
 
 
-def _lid(proc: Path = Path("/proc")) -> str | None:
-    for path in sorted((proc / "acpi/button/lid").glob("*/state")):
+def _lid() -> str | None:
+    for path in sorted(Path("/proc/acpi/button/lid").glob("*/state")):
         return text(path).rpartition(":")[2].strip() or None
     return None
 
 
-def _sleep_targets(root: Path = Path("/etc/systemd/system")) -> str | None:
-    target = root / "sleep.target"
+def _sleep_targets() -> str | None:
+    target = Path("/etc/systemd/system/sleep.target")
     if target.is_symlink() and str(target.readlink()) == "/dev/null":
         return "masked"
     state = run_quiet(["systemctl", "show", "-p", "LoadState", "--value", "sleep.target"])

@@ -20,6 +20,7 @@ FOLDER_VARIABLE = "YOKED_JOB_FOLDER"
 _PROC = Path("/proc")
 _DEAD_STATES = "ZX"
 _POLL_S = 0.02
+_KILL_S = 5.0
 
 
 class ProcessId(NamedTuple):
@@ -131,7 +132,7 @@ class ProcessId(NamedTuple):
         finally:
             os.close(handle)
 
-    def kill(self, deadline_s: float = 5.0) -> bool:
+    def kill(self, deadline_s: float = _KILL_S) -> bool:
         """SIGKILL, then wait until it is gone; whether it is."""
         self.signal(signal.SIGKILL)
         return self.wait(deadline_s)
@@ -208,10 +209,10 @@ def processes_of(launch_id: str) -> list[ProcessId]:
     return [process for process in all_processes() if process.belongs_to(launch_id)]
 
 
-def kill_all(launch_id: str, deadline_s: float = 5.0) -> list[int]:
+def kill_all(launch_id: str) -> list[int]:
     """SIGKILL what is of a launch until nothing is left; the numbers of those it was sent to."""
     killed: set[int] = set()
-    until_s = time.monotonic() + deadline_s
+    until_s = time.monotonic() + _KILL_S
     while (found := processes_of(launch_id)) and time.monotonic() < until_s:
         killed.update(one.pid for one in found if one.signal(signal.SIGKILL, launch_id))
         time.sleep(_POLL_S)
