@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from yoked.agent.ask import process_names
@@ -22,9 +21,8 @@ _KEEPERS = {
 }
 
 
-def probe_clock(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_clock() -> dict[str, Any]:
     """time_s: now, since 1970; synchronised: whether the kernel says so; service: who keeps it."""
-    del args
     names = process_names()
     service = next((name for comm, name in _KEEPERS.items() if comm in names), None)
     return {"time_s": time.time(), "synchronised": _synchronised(), "service": service}

@@ -7,7 +7,6 @@ import pwd
 import re
 import shutil
 import sysconfig
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,8 @@ _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY|AUTH", re.IGNORECASE)
 _USER = re.compile(r"//[^/@\s]*@")
 
 
-def probe_environment(args: Mapping[str, Any]) -> dict[str, str]:
+def probe_environment() -> dict[str, str]:
     """Variables that matter. Secrets and users of proxies are masked."""
-    del args
     return {
         name: "***" if _SECRET.search(name) else _USER.sub("//***@", value)
         for name, value in sorted(os.environ.items())
@@ -33,9 +31,8 @@ def probe_environment(args: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def probe_compiler(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_compiler() -> dict[str, Any]:
     """cc and cxx: paths, or None; headers: whether this Python has its C headers."""
-    del args
     return {
         "cc": _first(os.environ.get("CC"), "cc", "gcc", "clang"),
         "cxx": _first(os.environ.get("CXX"), "c++", "g++", "clang++"),
@@ -43,9 +40,8 @@ def probe_compiler(args: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def probe_shell(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_shell() -> dict[str, Any]:
     """login_shell; sources_noise is the controller's to tell, who hears it."""
-    del args
     try:
         shell = pwd.getpwuid(os.getuid()).pw_shell
     except KeyError:

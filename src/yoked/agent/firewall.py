@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,12 @@ _ADMINISTRATORS = ("sudo", "wheel", "admin")
 _APPLICATION_FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"
 
 
-def probe_firewall(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_firewall(*, sudo: bool = False) -> dict[str, Any]:
     """kind, active, rules, zone (firewalld's) and tools: those of `_TOOLS` that are there."""
     if sys.platform == "darwin":
         kind, active, rules = _of_macos()
     else:
-        root, started = _as_root(may_ask=bool(args.get("sudo"))), _started()
+        root, started = _as_root(may_ask=sudo), _started()
         if started is None and root is not None:
             kind, active, rules = _of_rules(root)
         else:
@@ -45,11 +44,11 @@ def probe_firewall(args: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def probe_sudo(args: Mapping[str, Any]) -> dict[str, bool | None]:
+def probe_sudo(*, sudo: bool = False) -> dict[str, bool | None]:
     """root: whether we are. without_password: whether sudo asks for none; None: not tried, because
-    nobody asked for it (`sudo` of args), or it would be reported: the user is no administrator.
+    nobody asked for it (`sudo`), or it would be reported: the user is no administrator.
     """
-    if os.getuid() == 0 or not args.get("sudo"):
+    if os.getuid() == 0 or not sudo:
         return {"root": os.getuid() == 0, "without_password": None}
     if not _may_try_sudo():
         return {"root": False, "without_password": None if tool("sudo") else False}

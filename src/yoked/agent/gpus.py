@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,10 @@ def _amd(nodes: Path) -> list[dict[str, Any]]:
     return found
 
 
-def probe_gpu(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_gpu() -> dict[str, Any]:
     """driver, devices (as in facts), error (why they cannot be used) and busy [{pid, command,
     memory_bytes}].
     """
-    del args
     driver = driver_version(text(Path("/proc/driver/nvidia/version")))
     cards = nvidia_cards(Path("/sys/bus/pci/devices"))
     return {

@@ -39,6 +39,14 @@ PARTS = {
     "gpu": "gpus",
     "shell": "environ",
 }
+# Which arguments of the call a probe takes; the others take none.
+_TAKES = {
+    "names": ("names", "addresses"),
+    "routes": ("addresses",),
+    "firewall": ("sudo",),
+    "sudo": ("sudo",),
+    "ports": ("ports",),
+}
 LIMIT_S = 2.5
 
 
@@ -52,12 +60,12 @@ def answer_health(call: Call) -> dict[str, Any]:
     wanted: list[str] = call.args.get("parts") or list(PARTS)
     told, untold = gather_within(
         float(call.args.get("limit_s") or LIMIT_S),
-        {name: partial(_part(name), call.args) for name in wanted},
+        {name: _part(name, call.args) for name in wanted},
     )
     return {**{name: told.get(name) for name in wanted}, "untold": untold}
 
 
-def _part(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    module = importlib.import_module(f"yoked.agent.{PARTS[name]}")
-    found: Callable[[Mapping[str, Any]], Any] = getattr(module, f"probe_{name}")
-    return found
+def _part(name: str, args: Mapping[str, Any]) -> Callable[[], Any]:
+    probe = getattr(importlib.import_module(f"yoked.agent.{PARTS[name]}"), f"probe_{name}")
+    given = {each: args[each] for each in _TAKES.get(name, ()) if args.get(each) is not None}
+    return partial(probe, **given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from yoked.agent.processors import CGROUPS, affinity, facts, own_groups
 _LIMITS = ("nofile", "nproc", "memlock", "as", "fsize", "data", "stack", "cpu")
 
 
-def probe_limits(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_limits() -> dict[str, Any]:
     """[soft, hard] of each limit, None: unlimited; pids of our control groups; umask."""
-    del args
     return {
         **{name: _limit(f"RLIMIT_{name.upper()}") for name in _LIMITS},
         "pids": pids(),
@@ -48,11 +46,10 @@ def _umask() -> int | None:
     return int(umask, 8) if umask else None
 
 
-def probe_memory(args: Mapping[str, Any]) -> dict[str, int | None]:
+def probe_memory() -> dict[str, int | None]:
     """available_bytes, swap_free_bytes, overcommit, commit_left_bytes and limit_bytes (of the
     control group; None: it has none).
     """
-    del args
     told, found = meminfo(), memory()
     limited = "MemTotal" in told and found["memory_bytes"] != told["MemTotal"]
     left = told["CommitLimit"] - told["Committed_AS"] if "CommitLimit" in told else None
@@ -65,11 +62,10 @@ def probe_memory(args: Mapping[str, Any]) -> dict[str, int | None]:
     }
 
 
-def probe_processors(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_processors() -> dict[str, Any]:
     """online and affinity: how many logical CPUs there are, and we may use; quota_cores: CPUs'
     worth of time that control groups grant, None: no limit; fast_cores and slow_cores: physical.
     """
-    del args
     found = facts()
     return {
         "online": found["threads"],
@@ -80,9 +76,8 @@ def probe_processors(args: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def probe_kernel(args: Mapping[str, Any]) -> dict[str, Any] | None:
+def probe_kernel() -> dict[str, Any] | None:
     """ptrace_scope, conntrack_count, conntrack_max, rp_filter {interface: n} and somaxconn."""
-    del args
     settings = Path("/proc/sys")
     if not settings.is_dir():
         return None

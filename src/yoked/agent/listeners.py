@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ def answer_job_listeners(call: Call) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def probe_ports(args: Mapping[str, Any]) -> dict[str, Any] | None:
+def probe_ports(ports: Sequence[int] = ()) -> dict[str, Any] | None:
     """range, reserved, taken (of the range) and owners {port: see `describe_owner`} of `ports`.
 
     None: the system does not tell. JSON makes the ports of `owners` strings.
@@ -59,12 +59,11 @@ def probe_ports(args: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     low, high = int(told[0]), int(told[1])
     used = {row.port for row in rows()}
-    wanted: list[int] = args.get("ports") or []
     return {
         "range": [low, high],
         "reserved": text(_SETTINGS / "ip_local_reserved_ports"),
         "taken": sum(low <= port <= high for port in used),
-        "owners": {str(port): listener_owners(port) for port in wanted},
+        "owners": {str(port): listener_owners(port) for port in ports},
     }
 
 

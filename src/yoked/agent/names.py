@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,24 +14,22 @@ from yoked.core.parallel import gather_within
 _LIMIT_S = 1.5
 
 
-def probe_names(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_names(names: Sequence[str] = (), addresses: Sequence[str] = ()) -> dict[str, Any]:
     """This host's own name, `names`, and whose `addresses` are: hostname; own and others {name:
     {addresses, error, took_s}}; reverse {address: {error, took_s}}.
     """
     own = socket.gethostname()
-    wanted: Sequence[str] = args.get("names") or ()
-    addresses: Sequence[str] = args.get("addresses") or ()
     acts: dict[str, Callable[[], dict[str, Any]]] = {
-        **{name: partial(resolve, name) for name in {own, *wanted}},
+        **{name: partial(resolve, name) for name in {own, *names}},
         **{f"of {address}": partial(ask_name, address) for address in addresses},
     }
     told, untold = gather_within(_LIMIT_S, acts)
     late = {name: {"error": why, "took_s": _LIMIT_S} for name, why in untold.items()}
-    named = {name: told.get(name) or {"addresses": [], **late[name]} for name in {own, *wanted}}
+    named = {name: told.get(name) or {"addresses": [], **late[name]} for name in {own, *names}}
     return {
         "hostname": own,
         "own": named[own],
-        "others": {name: named[name] for name in wanted},
+        "others": {name: named[name] for name in names},
         "reverse": {
             address: told.get(f"of {address}") or late[f"of {address}"] for address in addresses
         },

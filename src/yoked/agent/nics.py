@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,10 @@ from yoked.agent.firewall import tool
 from yoked.agent.interfaces import NET, UP, entries, speed_bit_per_s
 
 
-def probe_links(args: Mapping[str, Any]) -> dict[str, Any] | None:
+def probe_links() -> dict[str, Any] | None:
     """{interface: up, carrier, speed_bit_per_s, duplex, mtu_bytes, rx_errors, tx_errors,
     addresses}; addresses: how many it has. None where there is no /sys.
     """
-    del args
     if not NET.is_dir():
         return None
     addresses = Counter(entry.name for entry in entries())
@@ -48,11 +46,10 @@ def describe(card: Path, addresses: int) -> dict[str, Any]:
     }
 
 
-def probe_wireless(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_wireless() -> dict[str, Any]:
     """{interface: power_save, signal_dbm, bit_per_s} of the radios; None for what iw is needed
     for, where it is absent.
     """
-    del args
     radios = [
         path.name
         for path in sorted(NET.glob("*"))

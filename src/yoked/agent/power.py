@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,13 @@ _PLACES = ("/usr/lib/systemd", "/usr/local/lib/systemd", "/run/systemd", "/etc/s
 _HELD_DOWN = 0.85
 
 
-def probe_power(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_power() -> dict[str, Any]:
     """on_battery, lid, lid_action, idle_action, can_inhibit, kill_user_processes, linger,
     governor, throttled, sleep_targets.
 
     lid: open or closed; throttled: whether something holds the CPU below its highest frequency;
     sleep_targets: masked or allowed. None: this host has none of it, or does not tell.
     """
-    del args
     if sys.platform == "darwin":
         return {"on_battery": on_battery(), "can_inhibit": _can_inhibit()}
     logind = logind_settings()

@@ -7,7 +7,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,17 @@ _UNTOLD = ("incomplete", "none", None)
 _ROUTE_UP, _ROUTE_GATEWAY = 0x1, 0x2
 
 
-def probe_routes(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_routes(addresses: Sequence[str] = ()) -> dict[str, Any]:
     """{address: source, interface, error, neighbour and mac} of each of `addresses`."""
-    wanted: list[str] = args.get("addresses") or []
-    known = _neighbours() if wanted else {}
-    return {address: _way(address, known) for address in wanted}
+    known = _neighbours() if addresses else {}
+    return {address: _way(address, known) for address in addresses}
 
 
-def probe_gateway(args: Mapping[str, Any]) -> dict[str, Any] | None:
+def probe_gateway() -> dict[str, Any] | None:
     """The default gateway of IPv4 and whether it answers on its link; None: there is none.
 
     One that the kernel has not met lately is sent an empty datagram, so that it looks for it.
     """
-    del args
     found = default_gateway()
     if found is None:
         return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,9 +38,8 @@ class _Sight(NamedTuple):
     memory_bytes: int
 
 
-def probe_processes(args: Mapping[str, Any]) -> dict[str, Any] | None:
+def probe_processes() -> dict[str, Any] | None:
     """stale (by `_stale`) and busy: others that compute. None where there is no /proc."""
-    del args
     if not has_proc():
         return None
     seen = _look()

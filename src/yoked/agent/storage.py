@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,8 @@ _LIMIT_S = 1.5
 _TRIED_BYTES = 8192
 
 
-def probe_folders(args: Mapping[str, Any]) -> dict[str, Any]:
+def probe_folders() -> dict[str, Any]:
     """home, state, cache, tmp and shm, each by `describe`; one that hangs has its `error` alone."""
-    del args
     folders = {
         "home": Path.home(),
         "state": state_root(),

@@ -20,7 +20,7 @@ def test_rules_that_nft_indents_with_tabs_are_understood(monkeypatch: pytest.Mon
     monkeypatch.setattr(firewall, "_started", lambda: None)
     odd: list[str] = []
 
-    health = understood("health", {"firewall": firewall.probe_firewall({})}, odd)
+    health = understood("health", {"firewall": firewall.probe_firewall()}, odd)
 
     assert odd == []
     assert len(health["firewall"]["rules"]) == len(RULESET.splitlines())

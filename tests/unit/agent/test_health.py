@@ -54,9 +54,9 @@ def test_what_this_very_host_says_of_itself_is_understood() -> None:
 
 
 @LINUX
-@pytest.mark.parametrize(("args", "asked"), [({}, False), ({"sudo": True}, True)])
+@pytest.mark.parametrize("asked", [False, True])
 def test_sudo_is_asked_only_where_somebody_allowed_it(
-    args: dict[str, Any], asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sudo, note = tmp_path / "sudo", tmp_path / "asked"
     sudo.write_text(f'#!/bin/sh\necho "$@" >> {note}\necho yes\n')
@@ -65,8 +65,8 @@ def test_sudo_is_asked_only_where_somebody_allowed_it(
     monkeypatch.setattr(firewall, "_may_try_sudo", lambda: True)
     monkeypatch.setattr(os, "getuid", lambda: 1000)
 
-    firewall.probe_firewall(args)
-    firewall.probe_sudo(args)
+    firewall.probe_firewall(sudo=asked)
+    firewall.probe_sudo(sudo=asked)
 
     assert note.exists() == asked
 
@@ -91,11 +91,11 @@ def test_only_what_is_asked_for_is_told() -> None:
 def test_a_part_that_hangs_or_fails_costs_no_other(
     monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
-    def fail(args: Any) -> None:
+    def fail() -> None:
         raise OSError("no such thing")
 
     released = threading.Event()
-    monkeypatch.setattr(names, "probe_names", lambda args: released.wait(20))
+    monkeypatch.setattr(names, "probe_names", lambda: released.wait(20))
     monkeypatch.setattr(power, "probe_power", fail)
 
     told = answer_health(FakeCall(parts=["names", "power", "shell"], limit_s=0.5))
@@ -108,7 +108,7 @@ def test_a_part_that_hangs_or_fails_costs_no_other(
 
 
 def test_names_have_their_addresses_or_the_reason() -> None:
-    told = names.probe_names({"names": ["localhost", "no.such.invalid"]})
+    told = names.probe_names(names=["localhost", "no.such.invalid"])
 
     assert told["hostname"] == socket.gethostname()
     assert told["others"]["localhost"]["addresses"]
@@ -117,7 +117,7 @@ def test_names_have_their_addresses_or_the_reason() -> None:
 
 
 def test_names_of_addresses_are_asked_for_and_not_kept() -> None:
-    told = names.probe_names({"addresses": ["127.0.0.1", "no address"]})["reverse"]
+    told = names.probe_names(addresses=["127.0.0.1", "no address"])["reverse"]
 
     assert [set(each) for each in told.values()] == [{"error", "took_s"}] * 2
     assert told["127.0.0.1"]["error"] is None
@@ -138,7 +138,7 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(
     monkeypatch.setattr(names.socket, "getnameinfo", resolve)
     monkeypatch.setattr(names, "_LIMIT_S", 0.2)
 
-    told = names.probe_names({"names": [], "addresses": ["192.168.1.11"]})
+    told = names.probe_names(addresses=["192.168.1.11"])
     released.set()
 
     assert told["own"] == snapshot
@@ -148,7 +148,7 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(
 
 @LINUX
 def test_the_way_to_an_address_has_its_source_and_interface() -> None:
-    told = routes.probe_routes({"addresses": ["127.0.0.1"]})["127.0.0.1"]
+    told = routes.probe_routes(["127.0.0.1"])["127.0.0.1"]
 
     assert (told["source"], told["interface"], told["error"]) == ("127.0.0.1", "lo", None)
 
@@ -180,7 +180,7 @@ def test_only_variables_that_matter_are_told_and_no_password(
     monkeypatch.setenv("https_proxy", "http://me:secret@proxy:3128/")
     monkeypatch.setenv("AWS_SECRET", "secret")
 
-    told = environ.probe_environment({})
+    told = environ.probe_environment()
 
     assert told["GLOO_SOCKET_IFNAME"] == "lo"
     assert told["https_proxy"] == "http://***@proxy:3128/"
@@ -247,7 +247,7 @@ def left_behind(*argv: str, **env: str) -> Iterator[int]:
 @LINUX
 def test_a_rank_that_lost_its_launcher_is_stale() -> None:
     with left_behind(RANK="0", WORLD_SIZE="2") as pid, left_behind() as other:
-        told = stale_processes.probe_processes({})
+        told = stale_processes.probe_processes()
 
     assert told is not None
     found = {each["pid"]: each for each in told["stale"]}
@@ -279,7 +279,7 @@ def test_training_that_goes_on_after_a_logout_is_not_stale(
             assert time.monotonic() < until_s
             time.sleep(0.02)
         rank = int(note.read_text())
-        told = stale_processes.probe_processes({})
+        told = stale_processes.probe_processes()
         os.kill(rank, 9)
 
     assert told is not None
@@ -307,7 +307,7 @@ def test_what_this_agent_started_is_nobody_elses() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:
             time.sleep(0.2)
-            told = stale_processes.probe_processes({})
+            told = stale_processes.probe_processes()
         finally:
             child.kill()
 

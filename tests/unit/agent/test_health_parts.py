@@ -74,7 +74,7 @@ def test_the_group_that_leaves_the_fewest_processes_counts(tmp_path: Path) -> No
 def test_no_limit_is_none() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
-    found = limits.probe_limits({})
+    found = limits.probe_limits()
 
     expected = [None if each == resource.RLIM_INFINITY else each for each in (soft, hard)]
     assert found["nofile"] == expected
@@ -141,7 +141,7 @@ def test_what_is_said_of_gpus_is_understood(tmp_path: Path) -> None:
 def test_the_clock_is_now() -> None:
     before_s = time.time()
 
-    found = clock.probe_clock({})
+    found = clock.probe_clock()
 
     assert before_s <= found["time_s"] <= time.time()
     assert found["synchronised"] in (True, False, None)
@@ -151,7 +151,7 @@ def test_a_compiler_with_arguments_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("CC", "/no/such/cc -m64")
     monkeypatch.setenv("CXX", f"{sys.executable} -m64")
 
-    found = environ.probe_compiler({})
+    found = environ.probe_compiler()
 
     assert found["cxx"] == sys.executable
     assert found["cc"] != "/no/such/cc"
