@@ -215,7 +215,7 @@ def _choose_python(named: str | None, minor: str) -> tuple[str, str]:
     bare: str | None = None
     seen: list[str] = []
     for name in [named] if named else wanted:
-        found = _describe(_absolute(name)) if _absolute(name) else None
+        found = _describe(_absolute(name))
         if found is None:
             continue
         version, path, able = found
