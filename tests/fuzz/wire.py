@@ -15,7 +15,7 @@ from tests.fuzz.hostile import DEEP, JSON, json_files, near, near_bytes
 from tests.unit.doctor.builders import home
 
 from yoked.agent.protocol import ProtocolError, read_message
-from yoked.cli.commands.fleet_text import Look, hosts_lines, payload
+from yoked.cli.commands.hosts import Look, hosts_lines, payload
 from yoked.doctor.bundle import EXAMINATION, read_saved
 from yoked.doctor.replay import from_json, to_json
 from yoked.errors import FleetError, HostError, YokedError

@@ -26,7 +26,14 @@ FleetFlag = Annotated[
         help="The fleet's file. Default: yoked.toml, where there is one; else this machine.",
     ),
 ]
+FleetFile = Annotated[
+    Path | None, Parameter(help="The fleet's file. Default: yoked.toml, where there is one.")
+]
+FleetHere = Annotated[
+    Path | None, Parameter(help="The fleet's file. Default: yoked.toml of this folder.")
+]
 RunName = Annotated[str | None, Parameter(help="The run. Default: the newest.")]
+RunsDir = Annotated[Path, Parameter(help="Folder that holds the runs.")]
 JsonFlag = Annotated[
     bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
 ]

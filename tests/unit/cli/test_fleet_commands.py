@@ -9,8 +9,8 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
 
-from yoked.cli.commands import fleet_text, init
-from yoked.cli.commands.fleet_text import Look
+from yoked.cli.commands import hosts, init
+from yoked.cli.commands.hosts import Look
 from yoked.errors import HostError, UsageError
 from yoked.fleet.choose import Choice
 from yoked.fleet.file import load_fleet
@@ -81,30 +81,30 @@ def test_a_fleet_of_this_machine_needs_no_network(
 def test_cores_are_told_in_short(cores: int, fast: int, usable: int, text: str) -> None:
     facts = {"cores": cores, "fast_cores": fast, "usable_cores": usable}
 
-    assert fleet_text.cores_text(facts) == text
+    assert hosts.cores_text(facts) == text
 
 
 def test_gpus_of_one_kind_are_counted() -> None:
-    assert fleet_text.gpus_text([]) == "none"
-    assert fleet_text.gpus_text([{"name": "T4"}, {"name": "A2"}, {"name": "T4"}]) == "2 x T4, A2"
+    assert hosts.gpus_text([]) == "none"
+    assert hosts.gpus_text([{"name": "T4"}, {"name": "A2"}, {"name": "T4"}]) == "2 x T4, A2"
 
 
 def test_init_shows_the_link_that_was_proved() -> None:
-    hosts = [Host("i9"), Host("laptop")]
+    fleet = [Host("i9"), Host("laptop")]
     choices = {"i9": Choice("i9", "enp4s0", "10.0.0.1", 2e-4, 117e6)}
 
-    said = "\n".join(fleet_text.init_lines(hosts, {each.name: seen() for each in hosts}, choices))
+    said = "\n".join(hosts.init_lines(fleet, {each.name: seen() for each in fleet}, choices))
 
     assert "enp4s0 10.0.0.1" in said
     assert "936 Mbit/s" in said
 
 
 def test_hosts_shows_rows_and_below_them_what_is_missing(snapshot: SnapshotAssertion) -> None:
-    hosts = [Host("i9", interface="eth0"), Host("laptop", interface="eth9"), Host("mini")]
+    fleet = [Host("i9", interface="eth0"), Host("laptop", interface="eth9"), Host("mini")]
     no_torch = Look(FACTS, [ETH0], None, {}, "laptop: no Python there has torch")
     found = {"i9": seen(), "laptop": no_torch, "mini": HostError("mini: silent", fix="ping mini")}
 
-    lines = fleet_text.hosts_lines(hosts, found)
+    lines = hosts.hosts_lines(fleet, found)
 
     assert lines[1].split()[-4:] == ["eth0", "10.0.0.1", "5.00", "GB"]
     assert lines[2] == snapshot

@@ -14,6 +14,7 @@ from cyclopts import App
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli.commands import install
+from yoked.cli.commands.hosts import ask_all, reach_quietly
 from yoked.cli.output import Output
 from yoked.errors import HostError, UsageError, YokedError
 from yoked.fleet.model import Fleet, Host
@@ -85,7 +86,7 @@ def test_an_interrupt_ends_what_is_being_made_on_the_hosts(tmp_path: Path) -> No
     assert main is not None
     ended = threading.Event()
 
-    def act(client: AgentClient, host: Host) -> HostEnvironment:
+    def act(host: Host, client: AgentClient) -> HostEnvironment:
         # All have begun, and are waited for.
         time.sleep(0.1)
         signal.pthread_kill(main, signal.SIGINT)
@@ -96,8 +97,9 @@ def test_an_interrupt_ends_what_is_being_made_on_the_hosts(tmp_path: Path) -> No
             raise
         return GOOD
 
-    with pytest.raises(KeyboardInterrupt):
-        install.on_hosts(Fleet("here", (Host("."),), tmp_path / "yoked.toml"), act)
+    fleet = Fleet("here", (Host("."),), tmp_path / "yoked.toml")
+    with pytest.raises(KeyboardInterrupt), reach_quietly(fleet) as hosts:
+        ask_all(hosts, act)
 
     assert ended.wait(10.0)
 

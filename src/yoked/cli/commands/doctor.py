@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from yoked.cli.flags import JsonFlag
+from yoked.cli.flags import FleetFile, JsonFlag
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 
@@ -122,9 +122,7 @@ class DoctorFlags:
 def command(
     *,
     flags: Annotated[DoctorFlags, Parameter(name="*")] = DoctorFlags(),
-    fleet: Annotated[
-        Path | None, Parameter(help="The fleet's file. Default: yoked.toml, where there is one.")
-    ] = None,
+    fleet: FleetFile = None,
     json_output: JsonFlag = False,
 ) -> int:
     """Look at all hosts and links before a run: what will fail, why, and the lines that mend it.

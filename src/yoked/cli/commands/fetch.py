@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import JsonFlag
+from yoked.cli.flags import FleetHere, JsonFlag, RunsDir
 from yoked.cli.output import Output
 from yoked.core.faults import fault
 from yoked.errors import UsageError
@@ -20,10 +20,8 @@ def command(
     run: Annotated[str | None, Parameter(help="Name of the run. Default: the latest.")] = None,
     /,
     *,
-    fleet: Annotated[
-        Path | None, Parameter(help="The fleet's file. Default: yoked.toml of this folder.")
-    ] = None,
-    runs_dir: Annotated[Path, Parameter(help="Folder that holds the runs.")] = Path("runs"),
+    fleet: FleetHere = None,
+    runs_dir: RunsDir = Path("runs"),
     json_output: JsonFlag = False,
 ) -> int:
     """Copy the newest checkpoint of a run from the fleet into the run's folder here.

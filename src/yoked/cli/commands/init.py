@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
+from yoked.cli.commands.hosts import (
+    Look,
+    ask_all,
+    cores_text,
+    gpus_text,
+    init_lines,
+    look,
+    payload,
+    reach_quietly,
+)
 from yoked.cli.flags import JsonFlag
 from yoked.cli.output import Output
 from yoked.errors import HostError, UsageError, YokedError
-from yoked.units import plural
-
-if TYPE_CHECKING:
-    from yoked.cli.commands.fleet_text import Look
-    from yoked.fleet.choose import Choice
-    from yoked.fleet.model import Fleet
+from yoked.fleet.choose import Choice
+from yoked.fleet.discover import require_distinct, survey
+from yoked.fleet.file import format_fleet, load_fleet, read_fleet, require_free, write_fleet
+from yoked.fleet.model import Fleet, Host
+from yoked.fleet.trust import remember
+from yoked.records.rules import SSH_NAME
+from yoked.units import format_bit_per_s, format_bytes, plural
 
 _MOST_HOSTS = 8
 
@@ -49,10 +59,6 @@ def command(
 
     Nothing is written unless every host answers and every pair of them comes together.
     """
-    from yoked.cli.commands import fleet_text
-    from yoked.fleet.file import format_fleet, read_fleet, require_free, write_fleet
-    from yoked.fleet.trust import remember
-
     output = Output(json_mode=json_output)
     require_free(fleet, force=force)
     wanted = _wanted(host, fleet, ssh_config, ranks)
@@ -66,13 +72,12 @@ def command(
         {
             "fleet": str(fleet),
             "hosts": [
-                fleet_text.payload(each, seen[each.name], choices.get(each.name))
-                for each in found.hosts
+                payload(each, seen[each.name], choices.get(each.name)) for each in found.hosts
             ],
         },
         verdict=f"{fleet}: {plural(len(found.hosts), 'host')}"
         + (", every pair of them reached with traffic" if choices else ""),
-        evidence=fleet_text.init_lines(found.hosts, seen, choices),
+        evidence=init_lines(found.hosts, seen, choices),
         next_commands=[_next(fleet, seen)],
     )
     return 0
@@ -80,9 +85,6 @@ def command(
 
 def _wanted(names: Sequence[str], path: Path, ssh_config: Path | None, ranks: int | None) -> Fleet:
     """The fleet as asked for, with what a person set in the file that is replaced."""
-    from yoked.fleet.file import load_fleet
-    from yoked.fleet.model import Fleet, Host
-
     old = load_fleet(path) if path.is_file() else None
     if not names and old is None:
         raise UsageError("no host is named", fix="yoked init HOST...    `.` is this machine")
@@ -102,8 +104,6 @@ def _wanted(names: Sequence[str], path: Path, ssh_config: Path | None, ranks: in
 
 
 def _check(names: Sequence[str], ranks: int | None, ssh_config: Path | None) -> None:
-    from yoked.records.rules import SSH_NAME
-
     if ranks is not None and ranks < 1:
         raise UsageError(f"--ranks {ranks}: a host has one rank at least", fix="--ranks 1")
     if ssh_config is not None and not ssh_config.is_file():
@@ -119,21 +119,15 @@ def _check(names: Sequence[str], ranks: int | None, ssh_config: Path | None) -> 
 
 def _look(wanted: Fleet) -> tuple[Fleet, dict[str, Look], dict[str, Choice]]:
     """Reach all hosts, ask them, and let them reach each other."""
-    from yoked.cli.commands.fleet_text import look_at_all
-    from yoked.fleet.discover import require_distinct, survey
-    from yoked.remote.connect import connect_all
-
-    clients, failures = connect_all(wanted.hosts, wanted.ssh_file)
-    with ExitStack() as stack:
-        for client in clients.values():
-            stack.enter_context(client)
-        answers = look_at_all(wanted.hosts, clients)
-        failures |= {name: each for name, each in answers.items() if isinstance(each, YokedError)}
+    with reach_quietly(wanted) as reached:
+        answers = ask_all(reached, look)
+        failures = {name: each for name, each in answers.items() if isinstance(each, YokedError)}
         if failures:
             raise _unreachable(failures, len(wanted.hosts))
         seen = {name: each for name, each in answers.items() if not isinstance(each, YokedError)}
         require_distinct({name: each.facts for name, each in seen.items()})
-        choices = dict(survey(wanted.hosts, clients).choices) if len(wanted.hosts) > 1 else {}
+        many = len(wanted.hosts) > 1
+        choices = dict(survey(wanted.hosts, reached.clients).choices) if many else {}
     hosts = tuple(
         dataclasses.replace(each, interface=choices[each.name].interface) if choices else each
         for each in wanted.hosts
@@ -152,9 +146,6 @@ def _unreachable(failures: Mapping[str, YokedError], total: int) -> HostError:
 
 def _comment(seen: Look, choice: Choice | None) -> str:
     """A line for the file: what the host is, and where it was reached."""
-    from yoked.cli.commands.fleet_text import cores_text, gpus_text
-    from yoked.units import format_bit_per_s, format_bytes
-
     facts = seen.facts
     parts = [facts["cpu_model"], f"{cores_text(facts)} cores"]
     if facts["memory_bytes"] is not None:

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+import dataclasses
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import JsonFlag
+from yoked.cli.commands.hosts import ask_all, reach_quietly
+from yoked.cli.flags import FleetFile, JsonFlag
 from yoked.cli.output import Output
 from yoked.console import StageProgress
-from yoked.core.parallel import at_once
 from yoked.errors import UsageError, YokedError
+from yoked.fleet.file import open_fleet
+from yoked.fleet.model import Fleet, Host
+from yoked.launch.install import (
+    HostEnvironment,
+    InstallOptions,
+    check_environment,
+    install_environment,
+)
+from yoked.launch.requirements import train_requirements
+from yoked.remote.client import AgentClient
 
-if TYPE_CHECKING:
-    from yoked.fleet.model import Fleet, Host
-    from yoked.launch.install import HostEnvironment
-    from yoked.remote.client import AgentClient
-
+HostsFlag = Annotated[
+    tuple[str, ...], Parameter(help="Only this host; may be given several times.", negative="")
+]
 _SHOWN_DIFFERENCES = 8
-Act = Callable[["AgentClient", "Host"], "HostEnvironment"]
 
 
 def command(
     *,
-    fleet: Annotated[
-        Path | None, Parameter(help="The fleet's file. Default: yoked.toml, where there is one.")
-    ] = None,
-    host: Annotated[
-        tuple[str, ...], Parameter(help="Only this host; may be given several times.", negative="")
-    ] = (),
+    fleet: FleetFile = None,
+    host: HostsFlag = (),
     cuda: Annotated[
         bool, Parameter(help="Take torch for a GPU, whatever the hosts have.", negative="")
     ] = False,
@@ -67,10 +70,6 @@ def command(
     for one, other in (("--cuda", "--cpu"), ("--check", "--anew")):
         if given[one] and given[other]:
             raise UsageError(f"{one} and {other} exclude each other", fix="give one, or none")
-    from yoked.fleet.file import open_fleet
-    from yoked.launch.install import InstallOptions, check_environment, install_environment
-    from yoked.launch.requirements import train_requirements
-
     output = Output(json_mode=json_output)
     wishes = InstallOptions(
         requirements=train_requirements(),
@@ -80,29 +79,20 @@ def command(
         offline=offline,
         anew=anew,
     )
-    progress = StageProgress(output.console)
+    wanted = selected(open_fleet(fleet), host)
+    with closing(StageProgress(output.console)) as progress, reach_quietly(wanted) as hosts:
 
-    def act(client: AgentClient, each: Host) -> HostEnvironment:
-        if check:
-            return check_environment(client, each, wishes.requirements)
-        return install_environment(client, each, wishes, say(output), progress)
+        def act(each: Host, client: AgentClient) -> HostEnvironment:
+            if check:
+                return check_environment(client, each, wishes.requirements)
+            return install_environment(client, each, wishes, output.say, progress)
 
-    try:
-        found = on_hosts(selected(open_fleet(fleet), host), act)
-    finally:
-        progress.close()
+        found = ask_all(hosts, act)
     return report(found, output)
-
-
-def say(output: Output) -> Callable[[str], None]:
-    """Prints a line of progress."""
-    return output.say
 
 
 def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:
     """A fleet of the hosts that are named, or of all where none is. Raises UsageError."""
-    import dataclasses
-
     known = {host.name: host for host in fleet.hosts}
     for name in names:
         if name not in known:
@@ -111,28 +101,6 @@ def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:
             )
     hosts = tuple(host for host in fleet.hosts if not names or host.name in names)
     return dataclasses.replace(fleet, hosts=hosts)
-
-
-def on_hosts(fleet: Fleet, act: Act) -> dict[str, HostEnvironment | YokedError]:
-    """Act on all hosts at once; what each gave, or why it could not."""
-    from yoked.remote.connect import connect_all
-
-    clients, failures = connect_all(fleet.hosts, fleet.ssh_file)
-    found: dict[str, HostEnvironment | YokedError] = dict(failures)
-
-    def try_to(host: Host) -> None:
-        try:
-            found[host.name] = act(clients[host.name], host)
-        except YokedError as problem:
-            found[host.name] = problem
-
-    with ExitStack() as stack:
-        for client in clients.values():
-            stack.enter_context(client)
-        there = [host for host in fleet.hosts if host.name in clients]
-        # Ctrl-C closes the agents, which end pip.
-        at_once(try_to, there, leave=True)
-    return {host.name: found[host.name] for host in fleet.hosts}
 
 
 def report(found: dict[str, HostEnvironment | YokedError], output: Output) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from yoked.cli.flags import JsonFlag, same_fleet
+from yoked.cli.flags import FleetHere, JsonFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.core.faults import fault
 from yoked.errors import UsageError
@@ -72,9 +72,7 @@ class PlanFlags:
 
 def command(
     *,
-    fleet: Annotated[
-        Path | None, Parameter(help="The fleet's file. Default: yoked.toml of this folder.")
-    ] = None,
+    fleet: FleetHere = None,
     flags: Annotated[PlanFlags, Parameter(name="*")] = PlanFlags(),
     probe: Annotated[
         Path | None, Parameter(help="A measurement's file. Default: the fleet's newest.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import JsonFlag
+from yoked.cli.flags import JsonFlag, RunsDir
 from yoked.cli.output import Output
 from yoked.runs import find_run
 
@@ -17,7 +17,7 @@ def command(
         str | None, Parameter(help="Name or folder of a run. Default: the latest.")
     ] = None,
     *,
-    runs_dir: Annotated[Path, Parameter(help="Folder that holds the runs.")] = Path("runs"),
+    runs_dir: RunsDir = Path("runs"),
     json_output: JsonFlag = False,
 ) -> int:
     """Draw the loss curve of a run, as PNG and SVG in its folder."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from cyclopts import Group, Parameter
 
-from yoked.cli.flags import JsonFlag
+from yoked.cli.flags import FleetFile, JsonFlag
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 from yoked.text import one_line
@@ -92,10 +92,7 @@ class Parts:
 def command(
     *,
     model: Annotated[ModelFlags, Parameter(name="*")] = ModelFlags(),
-    fleet: Annotated[
-        Path | None,
-        Parameter(help="The fleet's file. Default: yoked.toml, where there is one."),
-    ] = None,
+    fleet: FleetFile = None,
     quick: Annotated[bool, Parameter(help="Shorter and less exact.", negative="")] = False,
     links: Annotated[bool, Parameter(help="Measure raw TCP between all hosts.")] = True,
     collectives: Annotated[

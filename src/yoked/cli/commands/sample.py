@@ -9,6 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from yoked.cli.flags import RunsDir
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.runs import find_run
@@ -28,7 +29,7 @@ def command(
     ] = 0.8,
     top_k: Annotated[int | None, Parameter(help="Sample among the likeliest only.")] = 50,
     seed: Annotated[int, Parameter(help="The same seed writes the same text.")] = 42,
-    runs_dir: Annotated[Path, Parameter(help="Folder that holds the runs.")] = Path("runs"),
+    runs_dir: RunsDir = Path("runs"),
     json_output: Annotated[
         bool,
         Parameter(name="--json", negative="", help="Print one JSON object at the end."),

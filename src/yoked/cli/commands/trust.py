@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import JsonFlag
+from yoked.cli.flags import FleetHere, JsonFlag
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.text import one_line
 
 
 def command(
-    file: Annotated[
-        Path | None, Parameter(help="The fleet's file. Default: yoked.toml of this folder.")
-    ] = None,
+    file: FleetHere = None,
     /,
     *,
     revoke: Annotated[
