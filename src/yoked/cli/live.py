@@ -1,15 +1,17 @@
-"""What a person sees of a run that is followed: rank 0's words, and its live line below them."""
+"""What a person sees while work goes on: a run that is followed, or one line of what is done."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from yoked.cli.output import Output
+from yoked.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,3 +76,30 @@ def _without_progress(text: str) -> str:
     from yoked.train.progress import PROGRESS_LINE
 
     return "".join(line for line in text.splitlines(keepends=True) if not PROGRESS_LINE.match(line))
+
+
+class StatusLine:
+    """One line of progress on a terminal; nothing elsewhere."""
+
+    def __init__(self, output: Output) -> None:
+        self._console = output.console
+        self._began_s = time.monotonic()
+        self._drawn = False
+
+    def show(self, doing: str) -> None:
+        """Show the current action."""
+        if self._console.is_terminal:
+            self._drawn = True
+            # \x1b[K clears the rest of a longer line before this one.
+            line = f"{time.monotonic() - self._began_s:3.0f} s  {one_line(doing)}"
+            self._console.file.write(f"\r{line[: self._console.width - 1]}\x1b[K")
+            self._console.file.flush()
+
+    def __enter__(self) -> Self:
+        self.show("connecting")
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self._drawn:
+            self._console.file.write("\r\x1b[K")
+            self._console.file.flush()

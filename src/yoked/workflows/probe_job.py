@@ -1,39 +1,155 @@
-"""The part of a probe that needs torch: one job on all hosts, removed when it ends."""
+"""A probe of a fleet: links by the agents; the rest, which needs torch, by a job on all hosts."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from yoked.core.parallel import at_once
-from yoked.errors import JobError
+from yoked.errors import JobError, YokedError
+from yoked.fleet.discover import find_addresses, require_distinct
 from yoked.fleet.model import Fleet
 from yoked.launch.datapush import push_kernels
 from yoked.launch.handle import RunHandle
-from yoked.launch.hosts import reconnecting
+from yoked.launch.hosts import connected, reconnecting
 from yoked.launch.program import Program
 from yoked.launch.start import JobRequest, NodePlan, plan_nodes, start_job
-from yoked.remote.client import AgentClient
+from yoked.probe.links import QUICK, LinkEnd, LinkMeasurement, Timing, measure_links
+from yoked.probe.store import save
+from yoked.probe.summary import is_complete, summarise
+from yoked.records.measurement import Measurement
+from yoked.remote.client import AgentClient, host_wrote
 from yoked.runs import stamp
 from yoked.workflows.fleet_job import require_versions
 
 WORKER = "yoked.probe.worker"
 PROFILER = "yoked.train.profile_step"
+LARGEST_BYTES = 256_000_000
+QUICK_LARGEST_BYTES = 16_000_000
+QUICK_FRACTION = 0.3
 
 
-def nodes_of(
-    fleet: Fleet,
-    clients: Mapping[str, AgentClient],
-    addresses: Mapping[str, tuple[str, str]],
-) -> list[NodePlan]:
-    """The hosts with their ranks, as in training. Raises HostError that names what a host lacks."""
-    nodes = plan_nodes(fleet, clients, None, lambda: addresses)
-    require_versions(nodes)
-    return nodes
+@dataclass(frozen=True)
+class ProbeRequest:
+    """The parts of a probe to run.
+
+    limit_s: what the collectives may take. model: the one whose step is measured, as arguments of
+    the trainer. gpus: whether tensors of collectives may be on them.
+    """
+
+    links: bool
+    collectives: bool
+    compute: bool
+    quick: bool
+    limit_s: float
+    model: Sequence[str]
+    gpus: bool
+
+
+@dataclass
+class ProbeResult:
+    """The result of a probe.
+
+    skipped_sizes: sizes of collectives that would have taken too long. problem: why a part is
+    missing. saved_to: the measurement's file; None: it is incomplete and was not saved.
+    """
+
+    fleet: Fleet
+    measurement: Measurement
+    links: list[LinkMeasurement]
+    skipped_sizes: list[dict[str, Any]]
+    choices: dict[str, dict[str, list[str]]]
+    problem: YokedError | None
+    saved_to: Path | None
+    took_s: float
+
+
+def probe_fleet(fleet: Fleet, wanted: ProbeRequest, show: Callable[[str], None]) -> ProbeResult:
+    """Measure what is wanted, and save it if `yoked plan` can use it. show: told what goes on.
+
+    If hosts cannot do the ranks' part, result.problem says why.
+    """
+    began_s = time.monotonic()
+    addresses: Mapping[str, tuple[str, str]] = {}
+    links: list[LinkMeasurement] = []
+    nodes: list[NodePlan] = []
+    told: Mapping[str, Any] = {}
+    problem: YokedError | None = None
+    with connected(fleet) as clients:
+        answers = at_once(lambda client: client.call("facts"), clients.values())
+        facts = dict(zip(clients, answers, strict=True))
+        require_distinct(facts)
+        if len(fleet.hosts) > 1:
+            show("who reaches whom")
+            addresses = find_addresses(fleet, clients)
+        if wanted.links and addresses:
+            links = measure_links(
+                at_once(lambda name: _link_end(clients[name], *addresses[name]), addresses),
+                clients,
+                QUICK if wanted.quick else Timing(),
+                lambda done, total: show(f"links: {done} of {total} pairs"),
+            )
+        if wanted.compute or wanted.collectives:
+            try:
+                nodes = plan_nodes(fleet, clients, None, lambda: addresses)
+                require_versions(nodes)
+                show("starting " + ", ".join(node.host.name for node in nodes))
+                told = run_worker(fleet, nodes, _worker_spec(wanted), show)
+            except YokedError as caught:
+                problem = caught
+    rank_0_host = next((node.host.name for node in nodes), fleet.hosts[0].name)
+    # Values in it come from the ranks: an invalid one is that host's error.
+    with host_wrote(rank_0_host, "what the probe measured"):
+        # Ranks are numbered host by host.
+        hosts = [node.host.name for node in nodes for _ in range(node.ranks)]
+        profiles = told.get("profiles", [])
+        ranks = list(zip(hosts, profiles, strict=True)) if profiles else []
+        measurement = summarise(
+            fleet=fleet.name,
+            taken_s=time.time(),
+            hosts=[host.name for host in fleet.hosts],
+            facts=facts,
+            links=[each.link for each in links],
+            ranks=ranks,
+            timed=told.get("collectives", []),
+        )
+        return ProbeResult(
+            fleet=fleet,
+            measurement=measurement,
+            links=links,
+            skipped_sizes=told.get("left_out", []),
+            choices={host: report["choices"] for host, report in ranks if report is not None},
+            problem=problem,
+            # A plan cannot use any other.
+            saved_to=save(fleet, measurement) if is_complete(measurement) else None,
+            took_s=time.monotonic() - began_s,
+        )
+
+
+def _link_end(client: AgentClient, interface: str, address: str) -> LinkEnd:
+    """The address of a host, with the MTU of its interface."""
+    mtus = {each["name"]: each["mtu_bytes"] for each in client.call("interfaces")}
+    return LinkEnd(client.host, interface, address, mtus.get(interface))
+
+
+def _worker_spec(wanted: ProbeRequest) -> dict[str, Any]:
+    """What `yoked.probe.worker` takes."""
+    collectives = {
+        "largest_bytes": QUICK_LARGEST_BYTES if wanted.quick else LARGEST_BYTES,
+        "limit_s": wanted.limit_s * (QUICK_FRACTION if wanted.quick else 1.0),
+        "gpus": wanted.gpus,
+    }
+    return {
+        "profile": {"module": PROFILER, "args": wanted.model} if wanted.compute else None,
+        "collectives": collectives if wanted.collectives else None,
+    }
 
 
 def run_worker(

@@ -15,13 +15,13 @@ from tests.unit.probe.made_up import step_cost, two_hosts
 
 from yoked.cli.commands import probe
 from yoked.cli.commands.probe import ModelFlags
-from yoked.cli.commands.probe_text import ProbeResult, report
+from yoked.cli.commands.probe_text import report
 from yoked.cli.output import Output
 from yoked.errors import HostError, UsageError
 from yoked.fleet.model import Fleet, Host
 from yoked.probe.links import LinkMeasurement
 from yoked.records.measurement import Measurement
-from yoked.workflows.probe_job import RankListener, ResultReceivedError
+from yoked.workflows.probe_job import ProbeResult, RankListener, ResultReceivedError
 
 SKIPPED = {"op": "all_reduce", "payload_bytes": 256_000_000, "expected_s": 43.0}
 

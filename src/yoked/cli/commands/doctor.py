@@ -148,7 +148,7 @@ def command(
 
 def _examine(named: Path | None, flags: DoctorFlags, output: Output) -> int:
     """Look, mend where that is wanted, and report; the exit status."""
-    from yoked.cli.commands.probe import StatusLine
+    from yoked.cli.live import StatusLine
     from yoked.doctor.judge import Examiner
     from yoked.fleet.file import open_fleet
     from yoked.train.config import TrainConfig

@@ -4,44 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from yoked.cli.output import Output
+from yoked.probe.links import LinkMeasurement
 from yoked.probe.roofline import Roofline, roofline
+from yoked.records.measurement import Measurement, StepCost
 from yoked.table import table
 from yoked.units import format_bit_per_s, format_bytes, format_bytes_per_s, format_duration, plural
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from yoked.cli.output import Output
-    from yoked.errors import YokedError
-    from yoked.fleet.model import Fleet
-    from yoked.probe.links import LinkMeasurement
-    from yoked.records.measurement import Measurement, StepCost
+from yoked.workflows.probe_job import ProbeResult
 
 _LINKS = ("from", "to", "interface", "goodput", "both ways", "round trip", "median", "MTU")
 _COLLECTIVES = ("collective", "size", "time", "algorithm", "bus", "of the wire")
 _COMPUTE = ("host", "device", "dtype", "threads", "products", "copy", "held by")
 _STEPS = ("host", "dtype", "tokens", "forward", "head", "backward", "AdamW", "Muon", "together")
-
-
-@dataclass
-class ProbeResult:
-    """The result of a probe.
-
-    skipped_sizes: sizes of collectives that would have taken too long. problem: why a part is
-    missing. saved_to: the measurement's file; None: it is incomplete and was not saved.
-    """
-
-    fleet: Fleet
-    measurement: Measurement
-    links: list[LinkMeasurement]
-    skipped_sizes: list[dict[str, Any]]
-    choices: dict[str, dict[str, list[str]]]
-    problem: YokedError | None
-    saved_to: Path | None
-    took_s: float
 
 
 def report(result: ProbeResult, output: Output) -> int:
@@ -260,9 +236,8 @@ def _next(result: ProbeResult) -> list[str]:
         return list(result.problem.fix)
     if result.saved_to is None:
         return []
-    flag = f" --fleet {result.fleet.path}" if result.fleet.path.is_file() else ""
     depths = {cost.model.n_layer for cost in result.measurement.step_costs}
-    return [f"yoked plan --depth {min(depths)}{flag}"]
+    return [f"yoked plan --depth {min(depths)}{result.fleet.flag}"]
 
 
 def _flops(flops_per_s: float) -> str:
