@@ -19,10 +19,9 @@ from yoked.errors import JobError, UsageError, YokedError
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import connected
 from yoked.launch.start import NodePlan, plan_nodes
-from yoked.probe import store
 from yoked.report.bench_table import BenchRow
 from yoked.train.config import TrainConfig
-from yoked.workflows import bench_trials, probe_job
+from yoked.workflows import bench as workflow
 from yoked.workflows.bench_trials import Trial
 
 SMALL = TrainConfig(depth=1, max_seq_len=64, vocab_size=512, total_batch_size=256)
@@ -118,7 +117,7 @@ def test_flags_of_train_that_have_no_use_here_are_told(
     capsys: pytest.CaptureFixture[str],
     snapshot: SnapshotAssertion,
 ) -> None:
-    monkeypatch.setattr(bench_trials, "measure", Told())
+    monkeypatch.setattr(workflow, "measure", Told())
 
     bench.command(config=dataclasses.replace(SMALL, eval_every=5), processes=1)
 
@@ -135,7 +134,7 @@ def test_one_machine_is_measured_by_one_process_and_by_several(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = Told()
-    monkeypatch.setattr(bench_trials, "measure", told)
+    monkeypatch.setattr(workflow, "measure", told)
     config = dataclasses.replace(SMALL, json_output=True)
 
     status = bench.command(config=config, steps=7, processes=3, plot=here / "bench.svg")
@@ -162,7 +161,7 @@ def test_one_process_is_left_alone_where_several_are_not_wanted(
     snapshot: SnapshotAssertion,
 ) -> None:
     told = Told()
-    monkeypatch.setattr(bench_trials, "measure", told)
+    monkeypatch.setattr(workflow, "measure", told)
 
     bench.command(config=SMALL, processes=1, markdown=True)
 
@@ -171,7 +170,7 @@ def test_one_process_is_left_alone_where_several_are_not_wanted(
 
 
 def test_rows_are_comparable_whatever_the_devices() -> None:
-    same = bench._comparable_config(TrainConfig(max_seq_len=1000), 20)
+    same = workflow.comparable_config(TrainConfig(max_seq_len=1000), 20)
 
     # The smallest batch of whole rows that is not below the usual one.
     assert same.total_batch_size == 5000
@@ -190,7 +189,7 @@ def test_each_gpu_is_measured_by_itself_on_all_hosts_at_once(
     two, three = with_gpus(node, "T4", 2), with_gpus(node, "A2", 3)
     config = dataclasses.replace(SMALL, num_iterations=5)
 
-    groups = bench._gpu_groups(open_fleet(None), [two, three], config, bench._RunNames())
+    groups = workflow.gpu_groups(open_fleet(None), [two, three], config, workflow.run_names())
 
     devices = [[trial.env["CUDA_VISIBLE_DEVICES"] for trial in group] for group in groups]
     assert devices == [["0", "0"], ["1", "1"], ["2"]]
@@ -205,7 +204,7 @@ def test_a_gpu_that_is_measured_already_or_is_not_used_has_no_row(
 ) -> None:
     host = with_gpus(node, "T4", gpus, device)
 
-    assert bench._gpu_groups(open_fleet(None), [host], SMALL, bench._RunNames()) == []
+    assert workflow.gpu_groups(open_fleet(None), [host], SMALL, workflow.run_names()) == []
 
 
 def test_the_cpu_of_a_host_with_a_gpu_is_measured_beside_it(
@@ -213,13 +212,13 @@ def test_the_cpu_of_a_host_with_a_gpu_is_measured_beside_it(
 ) -> None:
     host = with_gpus(node, "T4", 1)
     alone = Told()(
-        [bench._single_host_trial(open_fleet(None), host, SMALL, bench._RunNames())],
+        [workflow.single_host_trial(open_fleet(None), host, SMALL, workflow.run_names())],
         Output(json_mode=True),
     )
     on_gpu = [dataclasses.replace(alone[0], device="cuda")]
 
-    groups = bench._single_host_groups(
-        open_fleet(None), [host], on_gpu, SMALL, 4, bench._RunNames()
+    groups = workflow.single_host_groups(
+        open_fleet(None), [host], on_gpu, SMALL, 4, workflow.run_names()
     )
 
     assert alone[0].name == snapshot
@@ -236,6 +235,10 @@ class SeatOf:
 TWO_RANKS: Any = [SeatOf(1), SeatOf(1)]
 
 
+def note(line: str) -> None:
+    Output(json_mode=True).note(line)
+
+
 def sends(hosts: tuple[str, ...], sent: int) -> BenchRow:
     row = BenchRow("x", hosts, len(hosts), "cpu", "float32", None, 1.0, (1.0,))
     return dataclasses.replace(row, bytes_sent_per_step=sent)
@@ -246,9 +249,9 @@ def test_rows_of_several_hosts_get_their_all_reduce_measured_and_predicted() -> 
     timed = [(1e6, 0.01), (100e6, 1.0)]
 
     # Of two ranks each sends as much as it has.
-    assert bench._payload_bytes(rows, TWO_RANKS) == pytest.approx(50e6)
-    found = bench._with_allreduce(rows, timed, 100e6, TWO_RANKS)
-    unknown = bench._with_allreduce(rows, [], None, TWO_RANKS)
+    assert workflow.largest_payload_bytes(rows, TWO_RANKS) == pytest.approx(50e6)
+    found = workflow.with_allreduce(rows, timed, 100e6, TWO_RANKS)
+    unknown = workflow.with_allreduce(rows, [], None, TWO_RANKS)
 
     assert found[0] == rows[0]
     assert [row.allreduce_s for row in found[1:]] == pytest.approx([0.5, 0.05])
@@ -270,9 +273,11 @@ def test_the_worker_measures_the_bytes_of_a_step_and_the_next_larger_size(
             ]
         }
 
-    monkeypatch.setattr(probe_job, "run_worker", run_worker)
+    monkeypatch.setattr(workflow, "run_worker", run_worker)
 
-    timed = bench._time_allreduce(open_fleet(None), TWO_RANKS, 50e6, SMALL, Output(json_mode=True))
+    timed = workflow.time_allreduce(
+        open_fleet(None), TWO_RANKS, 50e6, SMALL, Output(json_mode=True).note
+    )
 
     assert timed == [(1000, 0.1)]
     assert asked[0]["collectives"]["largest_bytes"] == 64_000_000
@@ -287,9 +292,11 @@ def test_what_was_measured_is_not_lost_when_the_all_reduce_fails(
     def run_worker(*args: Any) -> dict[str, Any]:
         raise JobError("rank 1 on laptop: killed by SIGKILL", fix="look at dmesg")
 
-    monkeypatch.setattr(probe_job, "run_worker", run_worker)
+    monkeypatch.setattr(workflow, "run_worker", run_worker)
 
-    timed = bench._time_allreduce(open_fleet(None), TWO_RANKS, 1e6, SMALL, Output(json_mode=True))
+    timed = workflow.time_allreduce(
+        open_fleet(None), TWO_RANKS, 1e6, SMALL, Output(json_mode=True).note
+    )
 
     assert timed == []
     assert capsys.readouterr().err == snapshot
@@ -298,7 +305,7 @@ def test_what_was_measured_is_not_lost_when_the_all_reduce_fails(
 def test_a_fleet_that_was_never_probed_has_no_prediction(
     here: Path, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
 ) -> None:
-    assert bench._slowest_link_bytes_per_s(open_fleet(None), Output(json_mode=True)) is None
+    assert workflow.slowest_link_bytes_per_s(open_fleet(None), note) is None
     assert capsys.readouterr().err == snapshot
 
 
@@ -318,7 +325,7 @@ def test_a_damaged_measurement_takes_nothing_but_the_prediction(
     def damaged(fleet: Any) -> None:
         raise YokedError("probe.json is damaged", fix="yoked probe")
 
-    monkeypatch.setattr(store, "load_newest", damaged)
+    monkeypatch.setattr(workflow, "load_newest", damaged)
 
-    assert bench._slowest_link_bytes_per_s(open_fleet(None), Output(json_mode=True)) is None
+    assert workflow.slowest_link_bytes_per_s(open_fleet(None), note) is None
     assert "no prediction: probe.json is damaged" in capsys.readouterr().err
