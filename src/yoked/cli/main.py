@@ -61,8 +61,7 @@ def build_app() -> App:
     for place, (title, commands) in enumerate(_GROUPS.items()):
         group = Group(title, sort_key=place)
         for number, each in enumerate(commands):
-            name = each.partition(":")[0]
-            path = f"yoked.cli.commands.{each}"
+            path, name = f"yoked.cli.commands.{each}", each.partition(":")[0]
             app.command(path, name=name, group=group, sort_key=number)
     return app
 
@@ -76,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(tokens)
         sys.stdout.flush()
     except CycloptsError as problem:
-        return output.error(UsageError(_first_line(str(problem)), fix=_help_for(tokens)))
+        return output.error(UsageError(" ".join(str(problem).split()), fix=_help_for(tokens)))
     except YokedError as problem:
         return output.error(problem)
     except KeyboardInterrupt:
@@ -114,11 +113,6 @@ def _page_console() -> Console:
     return PageConsole()
 
 
-def _first_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _help_for(tokens: Sequence[str]) -> str:
-    words = [token for token in tokens[:2] if token.isalpha()]
-    command = words[0] if words and words[0] in _NAMES else ""
-    return " ".join(["yoked", *([command] if command else []), "--help"])
+    words = [token for token in tokens[:2] if token.isalpha()][:1]
+    return " ".join(["yoked", *(word for word in words if word in _NAMES), "--help"])

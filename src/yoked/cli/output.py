@@ -77,6 +77,11 @@ class Output:
         self._end_colours()
         self.console.print(plain(text), markup=False, emoji=False, end=end)
 
+    def asks(self, question: str) -> bool:
+        """Whether the person at this terminal says yes. The text may be foreign."""
+        self.say(f"{question} [y/N] ", end="")
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
     def result(
         self,
         payload: Mapping[str, Any],

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from yoked.cli.main import build_app
 from yoked.core.faults import FAULTS
 
 _HEADER = "<!-- Written by `make docs` from the parser; edit the help texts instead. -->\n\n"
-
-
 _ERRORS = """\
 <!-- Written by `make docs` from core/faults.py; edit the sentences there instead. -->
 
@@ -29,21 +25,15 @@ the same trouble, the code is the same.
 """
 
 
-@contextmanager
-def _as_program(name: str) -> Iterator[None]:
-    """Usage lines name the running program, which here is a test or `python -m`."""
-    before = sys.argv[0]
-    sys.argv[0] = name
-    try:
-        yield
-    finally:
-        sys.argv[0] = before
-
-
 def command_reference() -> str:
     """Every command and flag, as Markdown."""
-    with _as_program("yoked"):
+    before = sys.argv[0]
+    # Usage lines name the running program, which here is a test or `python -m`.
+    sys.argv[0] = "yoked"
+    try:
         text: str = build_app().generate_docs(output_format="markdown")
+    finally:
+        sys.argv[0] = before
     lines = [line.rstrip() for line in text.splitlines()]
     return _HEADER + "\n".join(lines).strip() + "\n"
 

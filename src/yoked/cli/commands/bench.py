@@ -69,12 +69,11 @@ def command(
         # Refuse an unknown sync before anything runs.
         with_sync(config, sync)
     output = Output(json_mode=config.json_output)
-    ignored = [_flag(name) for name in _IGNORED_FLAGS if name in config.given()]
-    without_effect = [
-        f"{flag}: a benchmark neither evaluates nor keeps anything" for flag in ignored
-    ]
-    for note in (*config.notes, *without_effect):
+    for note in config.notes:
         output.note(note)
+    for name in _IGNORED_FLAGS:
+        if name in config.given():
+            output.note(f"{_flag(name)}: a benchmark neither evaluates nor keeps anything")
     progress = StageProgress(output.console)
     table = run_bench(
         config, open_fleet(fleet), steps, processes, strategies, output.note, progress

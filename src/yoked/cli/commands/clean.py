@@ -8,7 +8,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +26,8 @@ from yoked.remote.ssh import control_folder
 from yoked.text import one_line
 from yoked.units import format_bytes, format_duration, parse_duration_s
 
+# As the agents of hosts tell it, by host.
+Found = dict[str, list[dict[str, Any]]]
 OLD = "7 d"
 # Clocks of a fleet that differ by more are not both right, and then no age can be told.
 _SAME_CLOCK_S = 3600.0
@@ -38,37 +40,30 @@ class Litter:
     silent: hosts that were asked and gave no answer.
     """
 
-    processes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    shared_memory: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    jobs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    half_removed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    processes: Found = field(default_factory=dict)
+    shared_memory: Found = field(default_factory=dict)
+    jobs: Found = field(default_factory=dict)
+    half_removed: Found = field(default_factory=dict)
     control_sockets: list[Path] = field(default_factory=list)
     silent: set[str] = field(default_factory=set)
 
     def lines(self) -> list[str]:
         """Each thing in a line, for people."""
-        found = [
-            f"{host}: process {one['pid']} of run {one['run']}{_ports(one['ports'])}: "
-            f"{one_line(one['command'])}"
-            for host, each in self.processes.items()
-            for one in each
-        ]
-        found += [
-            f"{host}: shared memory {one_line(one['name'])}, {format_bytes(one['size_bytes'])}"
-            for host, each in self.shared_memory.items()
-            for one in each
-        ]
-        found += [
-            f"{host}: run {job['run']}, {job['state']}{_age(job)}: {job['folder']}, "
-            f"{format_bytes(job['size_bytes'])}"
-            for host, each in self.jobs.items()
-            for job in each
-        ]
-        found += [
-            f"{host}: half removed: {one['folder']}, {format_bytes(one['size_bytes'])}"
-            for host, each in self.half_removed.items()
-            for one in each
-        ]
+        found = []
+        for host, one in _each(self.processes):
+            ports = ", ".join(map(str, one["ports"]))
+            listens = f", listening on {ports}" if ports else ""
+            command = one_line(one["command"])
+            found.append(f"{host}: process {one['pid']} of run {one['run']}{listens}: {command}")
+        for host, one in _each(self.shared_memory):
+            size = format_bytes(one["size_bytes"])
+            found.append(f"{host}: shared memory {one_line(one['name'])}, {size}")
+        for host, one in _each(self.jobs):
+            age, size = _age(one), format_bytes(one["size_bytes"])
+            found.append(f"{host}: run {one['run']}, {one['state']}{age}: {one['folder']}, {size}")
+        for host, one in _each(self.half_removed):
+            size = format_bytes(one["size_bytes"])
+            found.append(f"{host}: half removed: {one['folder']}, {size}")
         return found + [f"here: dead connection {path}" for path in self.control_sockets]
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,17 +113,13 @@ def command(
     elif wanted:
         output.result(told, verdict="removed:", evidence=lines)
     else:
-        again = _again(run, older_than, fleet)
+        words = [] if run is None else [run]
+        if older_than != OLD:
+            words += ["--older-than", older_than]
+        # Removes what was shown, from those hosts.
+        again = shlex.join(["yoked", "clean", *words]) + f"{same_fleet(fleet)} --yes"
         output.result(told, verdict="would remove:", evidence=lines, next_commands=[again])
     return 1 if unreachable else 0
-
-
-def _again(run: str | None, older_than: str, fleet: Path | None) -> str:
-    """The command that removes what was shown, from those hosts."""
-    words = [] if run is None else [run]
-    if older_than != OLD:
-        words += ["--older-than", older_than]
-    return shlex.join(["yoked", "clean", *words]) + f"{same_fleet(fleet)} --yes"
 
 
 def _look(hosts: Hosts, age_s: float, output: Output) -> Litter:
@@ -169,7 +160,7 @@ def _look_at(hosts: Hosts, run: str, fleet: Path | None) -> Litter:
     return litter
 
 
-def _listed(hosts: Hosts, litter: Litter) -> dict[str, list[dict[str, Any]]]:
+def _listed(hosts: Hosts, litter: Litter) -> Found:
     listed, silent = map_hosts(lambda client: client.call("job_list", sizes=True), hosts.clients)
     litter.silent.update(silent)
     return listed
@@ -190,8 +181,7 @@ def _asked(lines: Iterable[str], output: Output) -> bool:
         return False
     for line in lines:
         output.say(f"  {line}")
-    output.say("Remove all of this? [y/N] ", end="")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return output.asks("Remove all of this?")
 
 
 def _remove(hosts: Hosts, litter: Litter) -> None:
@@ -225,10 +215,8 @@ def dead_sockets(paths: Iterable[Path]) -> Iterable[Path]:
                 yield path
 
 
-def _ports(ports: list[int]) -> str:
-    if not ports:
-        return ""
-    return f", listening on {', '.join(str(port) for port in ports)}"
+def _each(by_host: Found) -> Iterator[tuple[str, dict[str, Any]]]:
+    return ((host, one) for host, found in by_host.items() for one in found)
 
 
 def _age(job: dict[str, Any]) -> str:

@@ -34,8 +34,7 @@ def asker(output: Output, *, yes: bool, flag: str) -> Ask:
     def ask(lines: Sequence[str]) -> bool:
         for line in lines:
             output.say(line)
-        output.say("do this? [y/N] ", end="")
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        return output.asks("do this?")
 
     return ask
 

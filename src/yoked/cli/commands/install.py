@@ -105,22 +105,23 @@ def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:
 
 def report(found: dict[str, HostEnvironment | YokedError], output: Output) -> int:
     """Say how hosts stand; returns the exit status."""
-    good = [name for name, each in found.items() if _is_good(each)]
+    good = [
+        name
+        for name, each in found.items()
+        if not isinstance(each, YokedError) and not each.differences
+    ]
+    all_good = len(good) == len(found)
     evidence = [line for name, each in found.items() for line in _lines(name, each)]
     output.result(
         {
-            "ok": len(good) == len(found),
+            "ok": all_good,
             "hosts": [_payload(name, each) for name, each in found.items()],
         },
         verdict=f"{len(good)} of {len(found)} hosts can train with the versions that are here",
         evidence=evidence,
-        next_commands=["yoked train"] if len(good) == len(found) else [],
+        next_commands=["yoked train"] if all_good else [],
     )
-    return 0 if len(good) == len(found) else 1
-
-
-def _is_good(each: HostEnvironment | YokedError) -> bool:
-    return not isinstance(each, YokedError) and not each.differences
+    return 0 if all_good else 1
 
 
 def _lines(name: str, each: HostEnvironment | YokedError) -> list[str]:
@@ -154,9 +155,6 @@ def _payload(name: str, each: HostEnvironment | YokedError) -> dict[str, Any]:
         "state": each.state,
         "python": each.python,
         "python_version": each.python_version,
-        "differences": [
-            {"package": one.package, "wanted": one.wanted, "found": one.found}
-            for one in each.differences
-        ],
+        "differences": [dataclasses.asdict(one) for one in each.differences],
         "fix": _fix(name, each),
     }

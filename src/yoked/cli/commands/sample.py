@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +13,6 @@ from yoked.cli.flags import RunsDir
 from yoked.cli.output import Output
 from yoked.errors import UsageError
 from yoked.runs import find_run
-
-Stream = Callable[..., Iterator[str]]
 
 
 def command(
@@ -36,7 +34,12 @@ def command(
     ] = False,
 ) -> int:
     """Write text with a trained model, as it is made."""
-    _check(max_tokens, temperature, top_k)
+    if max_tokens < 1:
+        raise UsageError(f"--max-tokens {max_tokens} writes nothing", fix="give 1 or more")
+    if not temperature >= 0:
+        raise UsageError(f"--temperature {temperature} is below 0", fix="give 0 or more")
+    if top_k is not None and top_k < 1:
+        raise UsageError(f"--top-k {top_k} leaves no token", fix="give 1 or more")
     folder = Path(run) if run and Path(run).is_dir() else find_run(run, runs_dir)
     from yoked.train.sample import stream
 
@@ -70,12 +73,3 @@ def write(pieces: Iterator[str], folder: Path, prompt: str, output: Output) -> N
         "took_s": round(time.monotonic() - started_s, 3),
     }
     output.result(payload, verdict=text)
-
-
-def _check(max_tokens: int, temperature: float, top_k: int | None) -> None:
-    if max_tokens < 1:
-        raise UsageError(f"--max-tokens {max_tokens} writes nothing", fix="give 1 or more")
-    if not temperature >= 0:
-        raise UsageError(f"--temperature {temperature} is below 0", fix="give 0 or more")
-    if top_k is not None and top_k < 1:
-        raise UsageError(f"--top-k {top_k} leaves no token", fix="give 1 or more")
