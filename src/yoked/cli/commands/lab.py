@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import re
 import signal
 import sys
-import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -66,7 +67,13 @@ def up(
 
     output = Output(json_mode=json_output)
     wanted = load(topology)
-    name = _checked_name(name) if name is not None else wanted.name
+    # It becomes part of folder and group names.
+    if name is not None and not _NAME.fullmatch(name):
+        raise UsageError(
+            f"--name {name!r} cannot name a lab",
+            fix="write up to 40 lower-case letters, digits and hyphens",
+        )
+    name = name or wanted.name
     needs.require(needs.check())
     others = [lab.name for lab in Lab.all()]
     if name in others:
@@ -88,16 +95,6 @@ def up(
         next_commands=lab_text.next_commands(lab, named=bool(others)),
     )
     return 0
-
-
-def _checked_name(name: str) -> str:
-    """A lab's name becomes part of folder and group names. Raises UsageError."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"--name {name!r} cannot name a lab",
-            fix="write up to 40 lower-case letters, digits and hyphens",
-        )
-    return name
 
 
 @app.command
@@ -154,13 +151,7 @@ def status(*, lab: LabName = None, json_output: JsonFlag = False) -> int:
     hosts = [lab_text.host_payload(host, active) for host in opened.hosts.values()]
     dead = sum(not entry["up"] for entry in hosts)
     Output(json_mode=json_output).result(
-        {
-            "name": opened.name,
-            "fleet": str(opened.fleet_file),
-            "hosts": hosts,
-            "ssh_config": str(opened.ssh_config),
-            "notes": list(opened.notes),
-        },
+        lab_text.lab_payload(opened, hosts),
         verdict=f"lab {opened.name}: {plural(len(hosts), 'host')}, {plural(len(active), 'fault')}"
         + (f", {dead} switched off" if dead else ""),
         evidence=lab_text.status_lines(opened, hosts),
@@ -292,7 +283,7 @@ def heal(
     opened = _open(lab)
     healed = faults.heal(opened, which or None)
     Output(json_mode=json_output).result(
-        {"healed": [{"id": each.id, "kind": each.kind, "text": each.text} for each in healed]},
+        {"healed": [lab_text.fault_payload(each) for each in healed]},
         verdict=f"healed: {plural(len(healed), 'fault')}"
         if healed
         else "there was no fault to heal",
@@ -320,16 +311,7 @@ def list_all(*, json_output: JsonFlag = False) -> int:
         {
             "topologies": [{"name": n, "description": text} for n, text in topologies.items()],
             "labs": labs,
-            "needs": [
-                {
-                    "name": need.name,
-                    "ok": need.ok,
-                    "required": need.required,
-                    "detail": need.detail,
-                    "fix": need.fix,
-                }
-                for need in found
-            ],
+            "needs": [dataclasses.asdict(need) for need in found],
         },
         verdict=f"{len(topologies)} topologies, {plural(len(labs), 'lab')} up, "
         f"{plural(len(missing), 'thing')} missing on this machine",
@@ -350,26 +332,19 @@ def _open(name: str | None) -> Lab:
     return Lab.open(name)
 
 
-class _ends_as_interrupt:  # noqa: N801 - used as a with statement
+@contextlib.contextmanager
+def _ends_as_interrupt(*signals: signal.Signals) -> Iterator[None]:
     """While it lasts, these signals end the program as Ctrl-C does, with everything undone."""
-
-    def __init__(self, *signals: signal.Signals) -> None:
-        # What is ignored (by nohup, say) stays so.
-        self._before = {
-            number: handler
-            for number in signals
-            if (handler := signal.getsignal(number)) != signal.SIG_IGN
-        }
-
-    def __enter__(self) -> None:
-        for number in self._before:
-            signal.signal(number, self._interrupt)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+    # What is ignored (by nohup, say) stays so.
+    before = {
+        number: handler
+        for number in signals
+        if (handler := signal.getsignal(number)) != signal.SIG_IGN
+    }
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
-
-    @staticmethod
-    def _interrupt(number: int, frame: types.FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt

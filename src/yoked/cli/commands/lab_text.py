@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from yoked.lab.host import LabHost
     from yoked.lab.lab import Lab
     from yoked.lab.needs import Need
-    from yoked.lab.topology import Host, Interface, Shape
+    from yoked.lab.topology import Interface, Shape
 
 
 def shape_text(shape: Shape) -> str:
@@ -28,20 +28,37 @@ def shape_text(shape: Shape) -> str:
     return ", ".join(parts)
 
 
-def up_payload(lab: Lab) -> dict[str, Any]:
-    """What `lab up --json` promises."""
+def lab_payload(lab: Lab, hosts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `lab up --json` and `lab status --json` promise."""
     return {
         "name": lab.name,
         "fleet": str(lab.fleet_file),
-        "hosts": [{"name": host.name, "address": host.address} for host in lab.topology.hosts],
+        "hosts": hosts,
         "ssh_config": str(lab.ssh_config),
         "notes": list(lab.notes),
     }
 
 
+def up_payload(lab: Lab) -> dict[str, Any]:
+    """What `lab up --json` promises."""
+    hosts = [{"name": host.name, "address": host.address} for host in lab.topology.hosts]
+    return lab_payload(lab, hosts)
+
+
+def fault_payload(fault: ActiveFault) -> dict[str, str]:
+    """A fault for programs."""
+    return {"id": fault.id, "kind": fault.kind, "text": fault.text}
+
+
 def up_lines(lab: Lab) -> list[str]:
     """Hosts with their addresses, and what this machine does not give."""
-    rows = [[host.name, _addresses(host), machine_text(host)] for host in lab.topology.hosts]
+    rows = []
+    for host in lab.topology.hosts:
+        where = [text for each in host.interfaces if each.network for text in addresses(each)]
+        speed = "" if host.speed == 1.0 else f" at {host.speed:.0%}"
+        memory = "" if host.memory_bytes is None else f", {format_bytes(host.memory_bytes)}"
+        machine = plural(host.cpus, "CPU") + speed + memory  # 1 CPU at 25%, 4 GB
+        rows.append([host.name, ", ".join(where), machine])
     return [*table(["host", "address", "machine"], rows), *(f"note: {n}" for n in lab.notes)]
 
 
@@ -53,18 +70,6 @@ def next_commands(lab: Lab, *, named: bool) -> list[str]:
         f"yoked lab exec {flag}{host} -- hostname",
         shlex.join(["ssh", "-F", str(lab.ssh_config), host]),
     ]
-
-
-def machine_text(host: Host) -> str:
-    """A host's CPUs and memory: `1 CPU at 25%, 4 GB`."""
-    cpus = plural(host.cpus, "CPU")
-    speed = "" if host.speed == 1.0 else f" at {host.speed:.0%}"
-    memory = "" if host.memory_bytes is None else f", {format_bytes(host.memory_bytes)}"
-    return cpus + speed + memory
-
-
-def _addresses(host: Host) -> str:
-    return ", ".join(text for each in host.interfaces if each.network for text in addresses(each))
 
 
 def addresses(interface: Interface) -> list[str]:
@@ -80,11 +85,7 @@ def host_payload(host: LabHost, faults: Sequence[ActiveFault]) -> dict[str, Any]
         "address": host.spec.address,
         "up": host.alive,
         "interfaces": [_interface_payload(each) for each in host.spec.interfaces],
-        "faults": [
-            {"id": fault.id, "kind": fault.kind, "text": fault.text}
-            for fault in faults
-            if host.name in fault.hosts
-        ],
+        "faults": [fault_payload(fault) for fault in faults if host.name in fault.hosts],
         "processes": [
             {"pid": each.pid, "state": each.state, "command": each.command}
             for each in (host.processes() if host.alive else [])
@@ -123,16 +124,12 @@ def status_lines(lab: Lab, hosts: Sequence[Mapping[str, Any]]) -> list[str]:
 def _processes_text(entry: Mapping[str, Any]) -> str:
     """How many there are and which a person started; PID 1 and ssh servers are always there."""
     processes = entry["processes"]
-    own = [each for each in processes if each["pid"] != 1 and not _is_ssh_server(each["command"])]
+    own = [_program(each["command"]) for each in processes if each["pid"] != 1]
+    names = list(dict.fromkeys(name for name in own if not name.startswith("sshd")))
     stopped = sum(each["state"] in "Tt" for each in processes)
-    names = list(dict.fromkeys(_program(each["command"]) for each in own))
     shown = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
     detail = f" ({shown})" if shown else ""
     return f"{len(processes)}{detail}" + (f", {stopped} stopped" if stopped else "")
-
-
-def _is_ssh_server(command: Sequence[str]) -> bool:
-    return bool(command) and _program(command).startswith("sshd")
 
 
 def _program(command: Sequence[str]) -> str:
