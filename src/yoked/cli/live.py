@@ -8,13 +8,17 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from yoked.cli.flags import JobFlags, same_fleet
 from yoked.cli.output import Output
 from yoked.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from yoked.launch.attach import JobEnd
+    from yoked.workflows.fleet_job import FleetJob
 
 
 class LiveView:
@@ -103,3 +107,37 @@ class StatusLine:
         if self._drawn:
             self._console.file.write("\r\x1b[K")
             self._console.file.flush()
+
+
+def report_end(end: JobEnd, output: Output, flag: str, **more: Any) -> int:
+    """Say how a run that was followed ended; returns the exit status. more: for programs."""
+    output.result(
+        {"run": end.run, **more, **end.to_dict()},
+        verdict=end.verdict,
+        evidence=end.evidence,
+        next_commands=end.next_commands(flag),
+    )
+    return end.exit_code
+
+
+def report_job(job: FleetJob, flags: JobFlags, output: Output) -> int:
+    """Say how a job ended that a command started, or that it runs; returns the exit status."""
+    run, flag = job.started.run, same_fleet(flags.fleet)
+    hosts = [
+        {
+            "name": node.host.name,
+            "ranks": node.ranks,
+            "address": node.address,
+            "interface": node.interface,
+            "python": node.python,
+        }
+        for node in job.started.nodes
+    ]
+    if job.end is not None:
+        return report_end(job.end, output, flag, run=run, hosts=hosts, start_s=job.started.took_s)
+    output.result(
+        {"run": run, "hosts": hosts, "start_s": job.started.took_s, "state": "running"},
+        verdict=f"run {run} runs on {len(hosts)} hosts, and needs nobody here",
+        next_commands=[f"yoked attach {run}{flag}", f"yoked stop {run}{flag}"],
+    )
+    return 0

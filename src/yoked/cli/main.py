@@ -61,7 +61,8 @@ def build_app() -> App:
     for place, (title, commands) in enumerate(_GROUPS.items()):
         group = Group(title, sort_key=place)
         for number, each in enumerate(commands):
-            path, name = f"yoked.cli.commands.{each}", each.partition(":")[0]
+            name = each.partition(":")[0]
+            path = f"yoked.cli.commands.{each}"
             app.command(path, name=name, group=group, sort_key=number)
     return app
 

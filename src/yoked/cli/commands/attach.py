@@ -7,8 +7,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from yoked.cli.flags import FleetFlag, JsonFlag, RawFlag, RunName, same_fleet
+from yoked.cli.live import LiveView, report_end
 from yoked.cli.output import Output
 from yoked.errors import UsageError
+from yoked.fleet.file import open_fleet
+from yoked.launch.hosts import reach_hosts
 
 
 def command(
@@ -25,20 +28,10 @@ def command(
 
     Ctrl-C leaves the run alone. Works from every machine that reaches the hosts.
     """
-    from yoked.cli.live import LiveView
-    from yoked.fleet.file import open_fleet
-    from yoked.launch.hosts import reach_hosts
-
     if tail < 0:
         raise UsageError(f"--tail {tail}: below 0", fix="--tail 20")
     output = Output(json_mode=json_output, raw=raw)
     with reach_hosts(open_fleet(fleet), output.note, wait=False) as hosts:
         found = None if run is None else hosts.active_run(run)
         end = (found or hosts.run(run)).follow(LiveView(output), tail_lines=tail)
-    output.result(
-        {"run": end.run, **end.to_dict()},
-        verdict=end.verdict,
-        evidence=end.evidence,
-        next_commands=end.next_commands(same_fleet(fleet)),
-    )
-    return end.exit_code
+    return report_end(end, output, same_fleet(fleet))

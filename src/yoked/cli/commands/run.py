@@ -48,8 +48,7 @@ def command(
     """
     import shlex
 
-    from yoked.cli.commands.fleet_job import report_job
-    from yoked.cli.live import LiveView
+    from yoked.cli.live import LiveView, report_job
     from yoked.fleet.file import open_fleet
     from yoked.launch.program import read_program
     from yoked.launch.start import JobRequest

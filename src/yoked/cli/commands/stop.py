@@ -9,6 +9,8 @@ from cyclopts import Parameter
 from yoked.cli.flags import FleetFlag, JsonFlag, RunName, same_fleet
 from yoked.cli.output import Output
 from yoked.errors import UsageError
+from yoked.fleet.file import open_fleet
+from yoked.launch.hosts import reach_hosts
 
 _STEPS = {
     "checkpoint": "asked to save and stop",
@@ -29,9 +31,6 @@ def command(
 
     Only processes of that very launch get a signal.
     """
-    from yoked.fleet.file import open_fleet
-    from yoked.launch.hosts import reach_hosts
-
     if wait < 0:
         raise UsageError(f"--wait {wait:g}: below 0", fix="--wait 60")
     output, flag = Output(json_mode=json_output), same_fleet(fleet)

@@ -56,8 +56,7 @@ def named_fleet(flags: JobFlags) -> Fleet | None:
 
 def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Output) -> int:
     """Train on the hosts of a fleet and report; returns the exit status."""
-    from yoked.cli.commands.fleet_job import report_job
-    from yoked.cli.live import LiveView
+    from yoked.cli.live import LiveView, report_job
     from yoked.workflows.train_fleet import train_fleet
 
     for note in config.notes:
