@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from yoked.errors import YokedError
 from yoked.report.bench_table import BenchRow, BenchTable
-from yoked.report.drawing import BLUE, GREY, ORANGE, PALE_BLUE, drawing, save
+from yoked.report.drawing import BLUE, GREY, ORANGE, PALE_BLUE, REFERENCE, drawing, label, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,25 +59,11 @@ def _draw_speeds(axes: Axes, table: BenchTable) -> None:
     colours = [BLUE if len(row.hosts) > 1 else PALE_BLUE for row in table.rows]
     axes.barh(positions, speeds, _BAR, color=colours)
     for position, speed in zip(positions, speeds, strict=True):
-        axes.annotate(
-            f"{speed:,.0f}",
-            (speed, position),
-            textcoords="offset points",
-            xytext=(4, 0),
-            va="center",
-        )
+        label(axes, f"{speed:,.0f}", (speed, position), 4)
     if len(table.single_host) > 1:
         total = sum(table.single_host.values())
-        axes.axvline(total, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
-        axes.annotate(
-            "sum of all alone",
-            (total, -0.75),
-            textcoords="offset points",
-            xytext=(-4, 0),
-            ha="right",
-            va="center",
-            color=GREY,
-        )
+        axes.axvline(total, **REFERENCE)
+        label(axes, "sum of all alone", (total, -0.75), -4, color=GREY)
     _name_rows(axes, [row.name for row in table.rows])
     axes.set_xlabel("tokens per second")
 
@@ -88,11 +74,10 @@ def _draw_allreduce(axes: Axes, rows: list[BenchRow]) -> None:
         ("predicted", PALE_BLUE, [row.predicted_allreduce_s for row in rows]),
         ("exposed in a step", ORANGE, [row.exposed_comm_s for row in rows]),
     )
-    for number, (label, colour, values) in enumerate(series):
+    for number, (name, colour, values) in enumerate(series):
         positions = [position + (number - 1) * _BAR / 3 for position in range(len(rows))]
-        axes.barh(
-            positions, [value or 0.0 for value in values], _BAR / 3, color=colour, label=label
-        )
+        lengths = [value or 0.0 for value in values]
+        axes.barh(positions, lengths, _BAR / 3, color=colour, label=name)
     _name_rows(axes, [row.name for row in rows])
     axes.set_xlabel("seconds")
     axes.legend(frameon=False, fontsize=9)
@@ -102,7 +87,7 @@ def _draw_processes(axes: Axes, rows: list[BenchRow]) -> None:
     counts = [row.ranks for row in rows]
     speeds = [row.tokens_per_second for row in rows]
     ideal = [speeds[0] / counts[0] * count for count in counts]
-    axes.plot(counts, ideal, color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="ideal")
+    axes.plot(counts, ideal, label="ideal", **REFERENCE)
     axes.plot(counts, speeds, color=BLUE, marker="o", label="measured")
     axes.set_xticks(counts)
     axes.set_ylim(bottom=0)

@@ -6,7 +6,7 @@ Figures come from the journals of runs that took the same steps on the same rows
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -146,7 +146,24 @@ class BenchTable:
 
     def cells(self) -> list[list[str]]:
         """The rows as text, one cell for each of COLUMNS."""
-        return [self._cells_of(row) for row in self.rows]
+
+        def seconds(value_s: float | None) -> str:
+            return "" if value_s is None else format_duration(value_s)
+
+        return [
+            [
+                row.name,
+                str(row.ranks),
+                f"{row.tokens_per_second:,.0f}",
+                f"{self.relative_speed(row):.2f}x",
+                seconds(row.allreduce_s),
+                seconds(row.predicted_allreduce_s),
+                seconds(row.exposed_comm_s),
+                "" if row.alpha is None else f"{row.alpha:.2f}",
+                "" if row.loss is None else f"{row.loss:.4f}",
+            ]
+            for row in self.rows
+        ]
 
     def notes(self) -> list[str]:
         """Explanations of the columns that are not empty."""
@@ -178,24 +195,6 @@ class BenchTable:
         said = f"{counts} processes on {one.hosts[0]}: {gains}"
         return [f"{said}; below their number, they share memory bandwidth or cores"]
 
-    def _cells_of(self, row: BenchRow) -> list[str]:
-        return [
-            row.name,
-            str(row.ranks),
-            f"{row.tokens_per_second:,.0f}",
-            f"{self.relative_speed(row):.2f}x",
-            *map(
-                _seconds,
-                (row.allreduce_s, row.predicted_allreduce_s, row.exposed_comm_s),
-            ),
-            "" if row.alpha is None else f"{row.alpha:.2f}",
-            "" if row.loss is None else f"{row.loss:.4f}",
-        ]
-
-
-def _seconds(value_s: float | None) -> str:
-    return "" if value_s is None else format_duration(value_s)
-
 
 def to_markdown(table: BenchTable) -> str:
     """The table as Markdown, with the verdict above and the notes below."""
@@ -222,18 +221,15 @@ def read_steps(
     assert chosen, (row.name, counted, len(steps))
     step_s = tuple(float(step["dt_s"]) for step in chosen)
     several = row.ranks > 1
-    return BenchRow(
-        **{
-            **asdict(row),
-            "hosts": row.hosts,
-            # Tokens are by rank; every step has as many.
-            "tokens_per_second": sum(chosen[0]["tokens"]) / median(step_s),
-            "step_s": step_s,
-            "exposed_comm_s": median(max(s["comm_s"]) for s in chosen) if several else None,
-            "compute_s": median(max(s["compute_s"]) for s in chosen),
-            "bytes_sent_per_step": int(median(max(step["bytes_sent"]) for step in chosen)),
-            "loss": float(steps[-1]["loss"]) if complete else None,
-        }
+    return replace(
+        row,
+        # Tokens are by rank; every step has as many.
+        tokens_per_second=sum(chosen[0]["tokens"]) / median(step_s),
+        step_s=step_s,
+        exposed_comm_s=median(max(s["comm_s"]) for s in chosen) if several else None,
+        compute_s=median(max(s["compute_s"]) for s in chosen),
+        bytes_sent_per_step=int(median(max(step["bytes_sent"]) for step in chosen)),
+        loss=float(steps[-1]["loss"]) if complete else None,
     )
 
 

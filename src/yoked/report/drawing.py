@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 from yoked.core.fs import write_bytes
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PALE_BLUE, BLUE, ORANGE, GREY = "#9db8d9", "#1f4e8c", "#b4501e", "#6b6b6b"
+# What curves and bars are compared with.
+REFERENCE: dict[str, Any] = {"color": GREY, "linewidth": 1, "linestyle": (0, (4, 3))}
 _STYLE: dict[str, Any] = {
     # With a fixed salt and no date the same figures give the same file.
     "svg.hashsalt": "yoked",
@@ -38,6 +41,14 @@ def drawing(more: Mapping[str, Any] | None = None) -> Iterator[None]:
         # The stubs want literal names of settings; here they are data.
         cast("dict[str, Any]", matplotlib.rcParams).update({**_STYLE, **(more or {})})
         yield
+
+
+def label(axes: Axes, text: str, at: tuple[float, float], offset: int, **style: Any) -> None:
+    """Write so many points to the right of a place, or to the left of it."""
+    side = "left" if offset > 0 else "right"
+    axes.annotate(
+        text, at, xytext=(offset, 0), textcoords="offset points", va="center", ha=side, **style
+    )
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -11,7 +11,7 @@ from yoked.core.faults import fault
 from yoked.core.fs import read_json
 from yoked.errors import YokedError
 from yoked.journal import read
-from yoked.report.drawing import BLUE, GREY, ORANGE, PALE_BLUE, drawing, save
+from yoked.report.drawing import BLUE, ORANGE, PALE_BLUE, REFERENCE, drawing, label, save
 from yoked.units import format_count
 
 if TYPE_CHECKING:
@@ -146,45 +146,19 @@ def _draw_training(axes: Axes, curve: Curve, unigram_nats: float | None) -> None
     axes.plot(curve.steps, curve.losses, color=PALE_BLUE, linewidth=0.8, label="each step")
     axes.plot(curve.steps, smoothed, color=BLUE, linewidth=1.8, label="smoothed")
     if unigram_nats is not None:
-        axes.axhline(
-            unigram_nats,
-            color=GREY,
-            linewidth=1,
-            linestyle=(0, (4, 3)),
-            label=f"unigram entropy of the data, {unigram_nats:.2f}",
-        )
-    axes.annotate(
-        f"{smoothed[-1]:.3f}",
-        (curve.steps[-1], smoothed[-1]),
-        textcoords="offset points",
-        xytext=(5, 0),
-        va="center",
-        color=BLUE,
-        annotation_clip=False,
-    )
+        name = f"unigram entropy of the data, {unigram_nats:.2f}"
+        axes.axhline(unigram_nats, label=name, **REFERENCE)
+    end = (curve.steps[-1], smoothed[-1])
+    label(axes, f"{smoothed[-1]:.3f}", end, 5, color=BLUE, annotation_clip=False)
     axes.set_ylabel("training loss (nats per token)")
     axes.legend(frameon=False, loc="upper right")
 
 
 def _draw_evaluations(axes: Axes, curve: Curve) -> None:
-    axes.plot(
-        curve.eval_steps,
-        curve.eval_bpb,
-        color=ORANGE,
-        linewidth=1.5,
-        marker="o",
-        markersize=4,
-        clip_on=False,
-    )
-    axes.annotate(
-        f"{curve.eval_bpb[-1]:.3f}",
-        (curve.eval_steps[-1], curve.eval_bpb[-1]),
-        textcoords="offset points",
-        xytext=(5, 0),
-        va="center",
-        color=ORANGE,
-        annotation_clip=False,
-    )
+    style: dict[str, Any] = {"linewidth": 1.5, "marker": "o", "markersize": 4, "clip_on": False}
+    axes.plot(curve.eval_steps, curve.eval_bpb, color=ORANGE, **style)
+    end = (curve.eval_steps[-1], curve.eval_bpb[-1])
+    label(axes, f"{curve.eval_bpb[-1]:.3f}", end, 5, color=ORANGE, annotation_clip=False)
     axes.set_ylabel("validation\n(bits per byte)")
     axes.margins(y=0.15)
 
