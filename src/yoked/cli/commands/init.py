@@ -66,6 +66,7 @@ def command(
     comments = {name: _comment(seen[name], choices.get(name)) for name in seen}
     kept = write_fleet(fleet, format_fleet(found, comments), force=force)
     remember(read_fleet(fleet))
+    missing = any(each.torch is None for each in seen.values())
     if kept is not None:
         output.note(f"the file that was there is {kept} now")
     output.result(
@@ -78,7 +79,7 @@ def command(
         verdict=f"{fleet}: {plural(len(found.hosts), 'host')}"
         + (", every pair of them reached with traffic" if choices else ""),
         evidence=init_lines(found.hosts, seen, choices),
-        next_commands=[_next(fleet, seen)],
+        next_commands=[f"yoked {'install' if missing else 'train'} --fleet {fleet}"],
     )
     return 0
 
@@ -157,9 +158,3 @@ def _comment(seen: Look, choice: Choice | None) -> str:
         if choice.goodput_bytes_per_s:
             parts[-1] += f" with {format_bit_per_s(8 * choice.goodput_bytes_per_s)}"
     return ", ".join(parts)
-
-
-def _next(path: Path, seen: Mapping[str, Look]) -> str:
-    """Install where something is missing, else train."""
-    missing = any(look.torch is None for look in seen.values())
-    return f"yoked {'install' if missing else 'train'} --fleet {path}"

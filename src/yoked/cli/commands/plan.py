@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,12 +14,12 @@ from yoked.cli.flags import FleetHere, JsonFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.core.faults import fault
 from yoked.errors import UsageError
+from yoked.fleet.file import open_fleet
 from yoked.workflows.planning import PlannedRun, plan_request, resolve_run
 
 if TYPE_CHECKING:
     from yoked.plan.explain import Target
     from yoked.plan.search import Plan
-    from yoked.plan.simulated_fleet import SimulatedHost
     from yoked.records.measurement import Measurement
     from yoked.train.config import TrainConfig
 
@@ -107,7 +106,8 @@ def command(
     from yoked.cli.commands.plan_text import plan_lines, plan_payload
     from yoked.plan.explain import verdict
     from yoked.plan.search import make_plan
-    from yoked.plan.simulated_fleet import add_hosts, parse_added
+    from yoked.plan.simulated_fleet import add_hosts, load_simulated, parse_added
+    from yoked.plan.simulated_fleet import simulate as simulate_fleet
 
     output = Output(json_mode=json_output)
     config = flags.config()
@@ -116,19 +116,26 @@ def command(
             "--simulate is a fleet of its own, without --fleet and --probe", fix="give one of them"
         )
     added = [parse_added(text) for text in add]
-    measurement, run = (
-        _measured(fleet, probe, config, added)
-        if simulate is None
-        else _simulated(simulate, config, added)
-    )
+    of_added = [host.device for host in added]
+    if simulate is None:
+        measurement = _measured(fleet, probe)
+        run = resolve_run(config, [*(cost.device for cost in measurement.step_costs), *of_added])
+    else:
+        simulated = load_simulated(simulate)
+        run = resolve_run(config, [*(host.device for host in simulated.host), *of_added])
+        measurement = simulate_fleet(simulated, run.shape, run.resolved.device_batch_size)
     if added:
         batch = run.resolved.device_batch_size
         measurement = add_hosts(measurement, added, run.shape, batch)
-    request = plan_request(config, run)
-    plan = make_plan(request, measurement)
+    plan = make_plan(plan_request(config, run), measurement)
     target = _target(run, price_per_hour, measurement)
     names = [name for host in added for name in host.names]
-    larger = _larger_batch_plan(plan, measurement)
+    larger = None
+    # Where the network slows this one down, larger steps may help.
+    slowed = plan.efficiency < GOOD_EFFICIENCY or plan.excluded
+    if len(plan.single_host) > 1 and slowed:
+        tokens = LARGER_BATCH_FACTOR * plan.request.tokens_per_step
+        larger = make_plan(dataclasses.replace(plan.request, tokens_per_step=tokens), measurement)
     output.result(
         plan_payload(plan, measurement, target, names, simulated=simulate is not None),
         verdict=verdict(plan),
@@ -139,45 +146,24 @@ def command(
     return 1 if plan.over_memory else 0
 
 
-def _simulated(
-    named: str, config: TrainConfig, added: Sequence[SimulatedHost]
-) -> tuple[Measurement, PlannedRun]:
-    from yoked.plan.simulated_fleet import load_simulated, simulate
-
-    fleet = load_simulated(named)
-    run = resolve_run(config, [host.device for host in (*fleet.host, *added)])
-    return simulate(fleet, run.shape, run.resolved.device_batch_size), run
-
-
-def _measured(
-    fleet: Path | None, probe: Path | None, config: TrainConfig, added: Sequence[SimulatedHost]
-) -> tuple[Measurement, PlannedRun]:
-    measurement = _read(probe) if probe is not None else _newest(fleet)
-    devices = [cost.device for cost in measurement.step_costs]
-    return measurement, resolve_run(config, [*devices, *(host.device for host in added)])
-
-
-def _read(path: Path) -> Measurement:
+def _measured(fleet: Path | None, probe: Path | None) -> Measurement:
+    """The measurement of a file, or the newest of a fleet."""
+    from yoked.probe.store import load_newest
     from yoked.records.measurement_json import measurement_from_json
 
+    if probe is None:
+        opened = open_fleet(fleet)
+        measurement = load_newest(opened)
+        if measurement is None:
+            raise fault("fleet-unmeasured", fleet=opened.name, flag=same_fleet(fleet))
+        return measurement
     try:
-        text = path.read_text(encoding="utf-8")
+        text = probe.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageError(
-            f"--probe {path} cannot be read: {problem}", fix="yoked probe"
+            f"--probe {probe} cannot be read: {problem}", fix="yoked probe"
         ) from problem
-    return measurement_from_json(text, where=str(path))
-
-
-def _newest(fleet: Path | None) -> Measurement:
-    from yoked.fleet.file import open_fleet
-    from yoked.probe.store import load_newest
-
-    opened = open_fleet(fleet)
-    measurement = load_newest(opened)
-    if measurement is None:
-        raise fault("fleet-unmeasured", fleet=opened.name, flag=same_fleet(fleet))
-    return measurement
+    return measurement_from_json(text, where=str(probe))
 
 
 def _target(run: PlannedRun, prices: tuple[str, ...], measurement: Measurement) -> Target:
@@ -196,16 +182,6 @@ def _target(run: PlannedRun, prices: tuple[str, ...], measurement: Measurement) 
                 fix=f"hosts are {', '.join(list(measurement.ranks)[:8])}",
             )
     return Target(run.schedule.num_iterations, known)
-
-
-def _larger_batch_plan(plan: Plan, measurement: Measurement) -> Plan | None:
-    """The plan for larger steps, if the network slows this one down; else None."""
-    from yoked.plan.search import make_plan
-
-    if len(plan.single_host) == 1 or (plan.efficiency >= GOOD_EFFICIENCY and not plan.excluded):
-        return None
-    tokens = LARGER_BATCH_FACTOR * plan.request.tokens_per_step
-    return make_plan(dataclasses.replace(plan.request, tokens_per_step=tokens), measurement)
 
 
 def _next_commands(plan: Plan, flags: PlanFlags, fleet: Path | None) -> list[str]:

@@ -65,7 +65,7 @@ def plan_payload(
             "time_s": target.time_s(plan.chosen),
             "cost": target.cost(plan.chosen),
         },
-        "arithmetic": _transfer_times(plan),
+        "arithmetic": transfer_times(plan.request.shape, *_ranks_and_tokens(plan)),
         "explanation": explanation(plan, target, added),
     }
 
@@ -94,12 +94,6 @@ def _candidate(candidate: Candidate, target: Target) -> dict[str, Any]:
     }
 
 
-def _transfer_times(plan: Plan) -> list[dict[str, Any]]:
-    """The bandwidth table of the whole fleet; for a single rank, of two."""
-    ranks = max(2, sum(plan.candidates[0].ranks.values()))
-    return transfer_times(plan.request.shape, ranks, plan.request.tokens_per_step / ranks)
-
-
 def plan_lines(
     plan: Plan,
     measurement: Measurement,
@@ -110,7 +104,11 @@ def plan_lines(
     simulated: str | None,
 ) -> list[str]:
     """The evidence: the source of the figures, reasons, candidates, bandwidth table."""
-    lines = [_source(measurement, simulated), *explanation(plan, target, added)]
+    taken = datetime.fromtimestamp(measurement.taken_s).astimezone()
+    source = f"from the probe of {taken:%Y-%m-%d %H:%M}"
+    if simulated is not None:
+        source = f"simulated, {measurement.fleet}: stated peaks times stated utilisation"
+    lines = [source, *explanation(plan, target, added)]
     if larger is not None and larger.speedup > MIN_SPEEDUP * plan.speedup:
         lines.append(
             f"{larger.chosen.tokens_per_step:,} tokens a step would reach "
@@ -119,13 +117,6 @@ def plan_lines(
         )
     lines += ["", *_candidate_table(plan), "", *_bandwidth_lines(plan)]
     return lines
-
-
-def _source(measurement: Measurement, simulated: str | None) -> str:
-    if simulated is not None:
-        return f"simulated, {measurement.fleet}: stated peaks times stated utilisation"
-    taken = datetime.fromtimestamp(measurement.taken_s).astimezone()
-    return f"from the probe of {taken:%Y-%m-%d %H:%M}"
 
 
 def _candidate_table(plan: Plan) -> list[str]:
@@ -139,10 +130,12 @@ def _candidate_table(plan: Plan) -> list[str]:
 
 def _row(candidate: Candidate, plan: Plan) -> list[str]:
     forecast = candidate.forecast
+    rows = [str(each) for each in candidate.rows.values()]
+    more = ":..." if len(rows) > _MOST_SHARES else ""
     return [
         candidate.sync if len(candidate.rows) > 1 else f"{candidate.hosts[0]} alone",
         candidate.dtype,
-        _shares(candidate),
+        ":".join(rows[:_MOST_SHARES]) + more,  # by host: 26:6
         format_duration(forecast.step_s),
         format_duration(forecast.compute_s),
         format_duration(forecast.exposed_comm_s),
@@ -152,15 +145,14 @@ def _row(candidate: Candidate, plan: Plan) -> list[str]:
     ]
 
 
-def _shares(candidate: Candidate) -> str:
-    """Rows by host: `26:6`."""
-    rows = [str(each) for each in candidate.rows.values()]
-    more = ":..." if len(rows) > _MOST_SHARES else ""
-    return ":".join(rows[:_MOST_SHARES]) + more
+def _ranks_and_tokens(plan: Plan) -> tuple[int, float]:
+    """Ranks of the bandwidth table, and tokens of each: those of the fleet; for one, of two."""
+    ranks = max(2, sum(plan.candidates[0].ranks.values()))
+    return ranks, plan.request.tokens_per_step / ranks
 
 
 def _bandwidth_lines(plan: Plan) -> list[str]:
-    ranks = max(2, sum(plan.candidates[0].ranks.values()))
+    ranks, tokens = _ranks_and_tokens(plan)
     rates = [format_bit_per_s(rate) for rate in LINE_RATES_BIT_PER_S]
     rows = [
         [
@@ -168,7 +160,7 @@ def _bandwidth_lines(plan: Plan) -> list[str]:
             format_bytes(each["bytes_per_step"]),
             *map(format_duration, each["time_s"].values()),
         ]
-        for each in _transfer_times(plan)
+        for each in transfer_times(plan.request.shape, ranks, tokens)
     ]
     title = f"nothing hidden, {ranks} ranks: 2(N-1)/N of the gradients through each network card"
     return [title, *table(["what is sent", "a step and rank", *rates], rows)]

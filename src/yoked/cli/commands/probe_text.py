@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from yoked.cli.output import Output
-from yoked.probe.links import LinkMeasurement
 from yoked.probe.roofline import Roofline, roofline
-from yoked.records.measurement import Measurement, StepCost
+from yoked.records.measurement import Measurement
 from yoked.table import table
 from yoked.units import format_bit_per_s, format_bytes, format_bytes_per_s, format_duration, plural
 from yoked.workflows.probe_job import ProbeResult
@@ -22,18 +21,35 @@ _STEPS = ("host", "dtype", "tokens", "forward", "head", "backward", "AdamW", "Mu
 
 def report(result: ProbeResult, output: Output) -> int:
     """Print the result; returns the exit status."""
+    next_commands: list[str] = []
+    if result.problem is not None:
+        next_commands = list(result.problem.fix)
+    elif result.saved_to is not None:
+        depth = min(cost.model.n_layer for cost in result.measurement.step_costs)
+        next_commands = [f"yoked plan --depth {depth}{result.fleet.flag}"]
     output.result(
         payload(result),
         verdict=_verdict(result),
         evidence=_evidence(result),
-        next_commands=_next(result),
+        next_commands=next_commands,
     )
     return 0 if result.problem is None else 1
 
 
 def payload(result: ProbeResult) -> dict[str, Any]:
     """The object that `--json` prints."""
-    measurement = result.measurement
+    measurement, links = result.measurement, []
+    for measured in result.links:
+        link = dataclasses.asdict(measured.link)
+        links.append(
+            {
+                "from": link.pop("from_host"),
+                "to": link.pop("to_host"),
+                **link,
+                "rtt_median_s": measured.rtt_median_s,
+                "interface_mtu_bytes": measured.interface_mtu_bytes,
+            }
+        )
     return {
         "ok": result.problem is None,
         "fleet": measurement.fleet,
@@ -41,35 +57,21 @@ def payload(result: ProbeResult) -> dict[str, Any]:
         "took_s": result.took_s,
         "ranks": measurement.ranks,
         "memory_bytes": measurement.memory_bytes,
-        "links": [_link_payload(measured) for measured in result.links],
+        "links": links,
         "collectives": [dataclasses.asdict(each) for each in measurement.collectives],
         "left_out": result.skipped_sizes,
         "compute": [dataclasses.asdict(each) for each in measurement.compute],
         "step_costs": [dataclasses.asdict(each) for each in measurement.step_costs],
-        "bounds": [_roofline_payload(each) for each in _rooflines(measurement).values()],
+        "bounds": [
+            {"helps" if name == "suggestions" else name: value for name, value in fields.items()}
+            for fields in map(dataclasses.asdict, _rooflines(measurement).values())
+        ],
         "choices": result.choices,
         "problem": None
         if result.problem is None
         else {"what": result.problem.what, "fix": list(result.problem.fix)},
         "kept": None if result.saved_to is None else str(result.saved_to),
     }
-
-
-def _link_payload(measured: LinkMeasurement) -> dict[str, Any]:
-    link = dataclasses.asdict(measured.link)
-    return {
-        "from": link.pop("from_host"),
-        "to": link.pop("to_host"),
-        **link,
-        "rtt_median_s": measured.rtt_median_s,
-        "interface_mtu_bytes": measured.interface_mtu_bytes,
-    }
-
-
-def _roofline_payload(verdict: Roofline) -> dict[str, Any]:
-    fields = dataclasses.asdict(verdict)
-    helps = fields.pop("suggestions")
-    return {**fields, "helps": helps}
 
 
 def _verdict(result: ProbeResult) -> str:
@@ -178,29 +180,20 @@ def _compute_lines(measurement: Measurement) -> Iterator[str]:
     yield from table(_COMPUTE, rows)
     yield ""
     yield "a training step of one micro-batch on one rank, all hosts computing, nothing sent:"
-    yield from table(_STEPS, [_step_cells(cost) for cost in measurement.step_costs])
+    rows = []
+    for cost in measurement.step_costs:
+        parts_s = (cost.forward_s, cost.head_s, cost.backward_s, cost.adamw_s, cost.muon_s)
+        speed = f"{cost.tokens / sum(parts_s):,.0f} tokens/s"
+        step = [cost.host, cost.dtype, f"{cost.tokens:,}", *map(format_duration, parts_s), speed]
+        rows.append(step)
+    yield from table(_STEPS, rows)
     for verdict in rooflines.values():
-        yield _roofline_text(verdict)
+        yield (
+            f"{verdict.host}, {verdict.dtype}: held by {verdict.side}. The model makes "
+            f"{verdict.intensity:.3g} FLOPs of each byte, the machine could {verdict.balance:.3g}; "
+            f"layers and head reach {100 * verdict.reached:.0f}% of its fastest products"
+        )
         yield from (f"  helps: {line}" for line in verdict.suggestions)
-
-
-def _step_cells(cost: StepCost) -> list[str]:
-    parts_s = (cost.forward_s, cost.head_s, cost.backward_s, cost.adamw_s, cost.muon_s)
-    return [
-        cost.host,
-        cost.dtype,
-        f"{cost.tokens:,}",
-        *map(format_duration, parts_s),
-        f"{cost.tokens / sum(parts_s):,.0f} tokens/s",
-    ]
-
-
-def _roofline_text(verdict: Roofline) -> str:
-    return (
-        f"{verdict.host}, {verdict.dtype}: held by {verdict.side}. The model makes "
-        f"{verdict.intensity:.3g} FLOPs of each byte, the machine could {verdict.balance:.3g}; "
-        f"layers and head reach {100 * verdict.reached:.0f}% of its fastest products"
-    )
 
 
 def _rooflines(measurement: Measurement) -> dict[tuple[str, str], Roofline]:
@@ -231,18 +224,8 @@ def _closing_lines(result: ProbeResult) -> Iterator[str]:
         yield "not kept: a plan needs all links and a training step of every host"
 
 
-def _next(result: ProbeResult) -> list[str]:
-    if result.problem is not None:
-        return list(result.problem.fix)
-    if result.saved_to is None:
-        return []
-    depths = {cost.model.n_layer for cost in result.measurement.step_costs}
-    return [f"yoked plan --depth {min(depths)}{result.fleet.flag}"]
-
-
 def _flops(flops_per_s: float) -> str:
     """A speed as text, such as `268 GFLOP/s`."""
-    for scale, unit in ((1e12, "TFLOP/s"), (1e9, "GFLOP/s")):
-        if flops_per_s >= scale:
-            return f"{flops_per_s / scale:.3g} {unit}"
-    return f"{flops_per_s / 1e6:.3g} MFLOP/s"
+    scales = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
+    scale, unit = next((each for each in scales if flops_per_s >= each[0]), scales[-1])
+    return f"{flops_per_s / scale:.3g} {unit}"
