@@ -8,6 +8,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any
 
+from yoked.console import StageProgress
 from yoked.core.parallel import at_once
 from yoked.errors import YokedError
 from yoked.fleet.discover import find_addresses
@@ -22,7 +23,7 @@ from yoked.runs import stamp
 from yoked.train.config import TrainConfig
 from yoked.train.resolve import SMALL_DEVICE_BATCH_TOKENS, resolve
 from yoked.units import doublings
-from yoked.workflows.bench_trials import Progress, Trial, measure
+from yoked.workflows.bench_trials import Trial, measure
 from yoked.workflows.fleet_job import require_versions
 from yoked.workflows.probe_job import run_worker
 from yoked.workflows.train_fleet import ship_data
@@ -40,7 +41,7 @@ def run_bench(
     processes: int | None,
     strategies: Sequence[str],
     note: Callable[[str], None],
-    progress: Progress,
+    progress: StageProgress,
 ) -> BenchTable:
     """Connect, measure one group after the other, and collect the rows.
 

@@ -7,11 +7,12 @@ import dataclasses
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from yoked.console import StageProgress
 from yoked.core.parallel import at_once
 from yoked.errors import JobError, YokedError
 from yoked.fleet.model import Fleet
@@ -32,18 +33,6 @@ MIN_STEPS = 4
 RUNS = "runs"
 # Each poll takes a millisecond from the hosts' training.
 _POLL_S = 0.5
-
-
-class Progress(Protocol):
-    """Where steps that were done are shown."""
-
-    def update(self, stage: str, done: int, total: int | None, unit: str) -> None:
-        """Show how far it is."""
-        ...
-
-    def close(self) -> None:
-        """Leave nothing on the screen."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -106,7 +95,7 @@ def _say_nothing(line: str) -> None:
 
 
 def measure(
-    trials: Sequence[Trial], fleet: Fleet, note: Callable[[str], None], progress: Progress
+    trials: Sequence[Trial], fleet: Fleet, note: Callable[[str], None], progress: StageProgress
 ) -> list[BenchRow]:
     """Run all trials at the same time, and read their rows. progress: shows steps done.
 
@@ -209,7 +198,7 @@ class _TrialRun:
         return read_steps(row, self.steps, counted, complete=len(self.steps) == self.trial.steps)
 
 
-def _follow(runs: Sequence[_TrialRun], progress: Progress) -> list[dict[str, int]]:
+def _follow(runs: Sequence[_TrialRun], progress: StageProgress) -> list[dict[str, int]]:
     """Wait for all runs; returns the steps that each had finished, at each poll.
 
     Raises JobError if a run failed.
@@ -218,24 +207,23 @@ def _follow(runs: Sequence[_TrialRun], progress: Progress) -> list[dict[str, int
     try:
         while not all(run.ended for run in runs):
             # Ask for the end before reading lines: none that was written before it is missed.
-            for run, ended in _ended(runs):
-                run.ended = ended
+            waiting = [run for run in runs if not run.ended]
+            for run, record in zip(
+                waiting, at_once(lambda run: run.job.look(), waiting), strict=True
+            ):
+                run.ended = not record.active
+                if run.ended and record.state != "finished":
+                    _raise_failure(run, JobEnd(record))
             at_once(lambda run: run.poll(), runs)
             step_counts.append({run.trial.name: len(run.steps) for run in runs})
             _end_slow_runs(runs)
-            _show_progress(runs, progress)
+            names = ", ".join(run.trial.name for run in runs)
+            furthest = max(runs, key=lambda run: len(run.steps))
+            progress.update(names, len(furthest.steps), furthest.trial.steps, "steps")
             time.sleep(_POLL_S)
     finally:
         progress.close()
     return step_counts
-
-
-def _ended(runs: Sequence[_TrialRun]) -> Iterator[tuple[_TrialRun, bool]]:
-    waiting = [run for run in runs if not run.ended]
-    for run, record in zip(waiting, at_once(lambda run: run.job.look(), waiting), strict=True):
-        if not record.active and record.state != "finished":
-            _raise_failure(run, JobEnd(record))
-        yield run, not record.active
 
 
 def _raise_failure(run: _TrialRun, end: JobEnd) -> None:
@@ -256,9 +244,3 @@ def _end_slow_runs(runs: Sequence[_TrialRun]) -> None:
             end_job(run.job)
             run.poll()
             run.ended = True
-
-
-def _show_progress(runs: Sequence[_TrialRun], progress: Progress) -> None:
-    names = ", ".join(run.trial.name for run in runs)
-    furthest = max(runs, key=lambda run: len(run.steps))
-    progress.update(names, len(furthest.steps), furthest.trial.steps, "steps")

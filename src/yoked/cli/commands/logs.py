@@ -14,7 +14,6 @@ from yoked.fleet.file import open_fleet
 from yoked.fleet.model import HERE
 from yoked.launch.hosts import reach_hosts
 from yoked.launch.registry import Record
-from yoked.remote.client import Part
 
 
 def command(
@@ -44,19 +43,24 @@ def command(
         found = hosts.run(run)
         record = found.record
         names = _hosts_wanted(record, host, rank)
-        wanted: dict[str, Any] = {"follow": follow, "attempt": attempt, "tail_lines": tail}
-        wanted["ranks"] = None if rank is None else [rank]
-        wanted["streams"] = None if stream is None else [stream]
+        wanted = {
+            "follow": follow,
+            "attempt": attempt,
+            "tail_lines": tail,
+            "ranks": None if rank is None else [rank],
+            "streams": None if stream is None else [stream],
+        }
         several = rank is None and record.ranks > 1
-        printer = _Printer(output, prefixed=several, times=times)
         for name, part in found.logs(names, wanted, output.note):
-            printer.show(name, part)
+            content = part.content
+            source = (name, content["rank"], content["stream"])
+            text = output.followed(source, part.data.decode(errors="replace"))
+            if prefix := _prefix(name, content, named=several, times=times):
+                # The last line of a rank that was killed may have no end.
+                lines = text.removesuffix("\n").split("\n")
+                text = "".join(f"{prefix}{line}\n" for line in lines)
+            output.text(text)
     return 0
-
-
-def _label(host: str) -> str:
-    # As a word it is easier to see than yoked.toml's dot.
-    return "here" if host == HERE else host
 
 
 def _hosts_wanted(record: Record, host: str | None, rank: int | None) -> list[str]:
@@ -77,28 +81,13 @@ def _hosts_wanted(record: Record, host: str | None, rank: int | None) -> list[st
     return [at]
 
 
-class _Printer:
-    def __init__(self, output: Output, *, prefixed: bool, times: bool) -> None:
-        self._output = output
-        self._prefixed = prefixed
-        self._times = times
-
-    def show(self, host: str, part: Part) -> None:
-        """Print a part, each of its lines with what was asked for in front."""
-        stream = (host, part.content["rank"], part.content["stream"])
-        text = self._output.followed(stream, part.data.decode(errors="replace"))
-        prefix = self._prefix(host, part.content)
-        if prefix:
-            # The last line of a rank that was killed may have no end.
-            lines = text.removesuffix("\n").split("\n")
-            text = "".join(f"{prefix}{line}\n" for line in lines)
-        self._output.text(text)
-
-    def _prefix(self, host: str, content: dict[str, Any]) -> str:
-        parts = []
-        if self._times:
-            came = datetime.fromtimestamp(content["time_s"]).astimezone()
-            parts.append(f"{came:%H:%M:%S}.{came.microsecond // 1000:03d}")
-        if self._prefixed:
-            parts.append(f"{_label(host)}.{content['rank']}")
-        return " ".join(parts) + " | " if parts else ""
+def _prefix(host: str, content: dict[str, Any], *, named: bool, times: bool) -> str:
+    """What stands before each line of a part: when it came, and of which rank it is."""
+    parts = []
+    if times:
+        came = datetime.fromtimestamp(content["time_s"]).astimezone()
+        parts.append(f"{came:%H:%M:%S}.{came.microsecond // 1000:03d}")
+    if named:
+        # As a word it is easier to see than yoked.toml's dot.
+        parts.append(f"{'here' if host == HERE else host}.{content['rank']}")
+    return " ".join(parts) + " | " if parts else ""

@@ -154,15 +154,24 @@ def _check(flags: ManifestFlags) -> None:
 def report(flags: ManifestFlags, made: Manifest, output: Output) -> int:
     """Write a manifest where it is wanted, and what its owner should know to stderr."""
     file = flags.output
-    files = []
     if file is not None:
-        _write(file, made)
-        files.append(str(file))
+        try:
+            if made.holds_secret:
+                # Before the text is in it, and also where the file is an old one.
+                file.touch(0o600)
+                file.chmod(0o600)
+            file.write_text(made.text, encoding="utf-8")
+        except OSError as problem:
+            raise YokedError(
+                f"{file} cannot be written: {problem.strerror}",
+                fix="name another file with --output",
+            ) from problem
     for note in made.notes:
         output.note(note)
     if file is None and not output.json_mode:
         output.text(made.text)
         return 0
+    files = [] if file is None else [str(file)]
     starts = "sbatch" if flags.scheduler == "slurm" else "kubectl apply -f"
     output.result(
         {"for": flags.scheduler, "kind": made.kind, "text": made.text, "files": files},
@@ -170,19 +179,6 @@ def report(flags: ManifestFlags, made: Manifest, output: Output) -> int:
         next_commands=[f"{starts} {file}"],
     )
     return 0
-
-
-def _write(file: Path, made: Manifest) -> None:
-    try:
-        if made.holds_secret:
-            # Before the text is in it, and also where the file is an old one.
-            file.touch(0o600)
-            file.chmod(0o600)
-        file.write_text(made.text, encoding="utf-8")
-    except OSError as problem:
-        raise YokedError(
-            f"{file} cannot be written: {problem.strerror}", fix="name another file with --output"
-        ) from problem
 
 
 # --- the program
