@@ -80,89 +80,68 @@ def measure_links(
     Raises HostError that names the pair whose connection failed.
     """
     by_name = {end.host: end for end in ends}
+    order = list(by_name)
     # Listeners answer only who knows it: any device on the network can dial their ports.
     token = secrets.token_hex(16)
     with ExitStack() as stack:
         ports = {
             name: stack.enter_context(listening(agents[name], token, name)) for name in by_name
         }
-        prober = _Prober(by_name, agents, ports, token, timing)
+
+        def send(source: str, target: str, *, both: bool) -> Mapping[str, Any]:
+            # The other way's bytes would delay an echo; one way has measured it already.
+            end, echoes = by_name[target], 0 if both else ECHOES
+            (answer,) = dialled(
+                agents[source],
+                source,
+                [{"address": end.address, "port": ports[target]}],
+                token=token,
+                wait_s=DIAL_S,
+                send_s=timing.send_s,
+                send_bytes=None,  # as many as send_s allows
+                echoes=echoes,
+                window=timing.window(both=both),
+            )
+            _require_answer(source, end, answer, echoes)
+            return answer
+
+        def measure(pair: tuple[str, str]) -> list[LinkMeasurement]:
+            """Measure both links between two hosts."""
+            ways = [pair, (pair[1], pair[0])]
+            one_way = [send(*way, both=False) for way in ways]
+            both_ways = at_once(lambda way: send(*way, both=True), ways)
+            # Both ends see the same round trip; a longer time means that a processor was busy.
+            rtt_s = min(echo_s for answer in one_way for echo_s in answer["echo_s"])
+            return [
+                _link_measurement(by_name[source], target, one, both, rtt_s)
+                for (source, target), one, both in zip(ways, one_way, both_ways, strict=True)
+            ]
+
         found: list[LinkMeasurement] = []
-        total = len(ends) * (len(ends) - 1) // 2
-        for pairs in rounds(list(by_name)):
-            for both in at_once(prober.measure, pairs):
+        for pairs in rounds(order):
+            for both in at_once(measure, pairs):
                 found += both
-            progress(len(found) // 2, total)
-    order = list(by_name)
+            progress(len(found) // 2, len(ends) * (len(ends) - 1) // 2)
     return sorted(
-        found,
-        key=lambda measured: (
-            order.index(measured.link.from_host),
-            order.index(measured.link.to_host),
-        ),
+        found, key=lambda each: (order.index(each.link.from_host), order.index(each.link.to_host))
     )
 
 
-@dataclass(frozen=True)
-class _Prober:
-    """Measures pairs of hosts. Every host listens already."""
-
-    ends: Mapping[str, LinkEnd]
-    agents: Mapping[str, Agent]
-    ports: Mapping[str, int]
-    token: str
-    timing: Timing
-
-    def measure(self, pair: tuple[str, str]) -> list[LinkMeasurement]:
-        """Measure both links between two hosts."""
-        ways = [pair, (pair[1], pair[0])]
-        one_way = [self._send(*way, both=False) for way in ways]
-        both_ways = at_once(lambda way: self._send(*way, both=True), ways)
-        # Both ends see the same round trip; a longer time means that a processor was busy.
-        rtt_s = min(echo_s for answer in one_way for echo_s in answer["echo_s"])
-        return [
-            self._link_measurement(*way, one, both, rtt_s)
-            for way, one, both in zip(ways, one_way, both_ways, strict=True)
-        ]
-
-    def _send(self, source: str, target: str, *, both: bool) -> Mapping[str, Any]:
-        # The other way's bytes would delay an echo; one way has measured it already.
-        end, echoes = self.ends[target], 0 if both else ECHOES
-        (answer,) = dialled(
-            self.agents[source],
-            source,
-            [{"address": end.address, "port": self.ports[target]}],
-            token=self.token,
-            wait_s=DIAL_S,
-            send_s=self.timing.send_s,
-            send_bytes=None,  # as many as send_s allows
-            echoes=echoes,
-            window=self.timing.window(both=both),
-        )
-        _require_answer(source, end, answer, echoes)
-        return answer
-
-    def _link_measurement(
-        self,
-        source: str,
-        target: str,
-        one_way: Mapping[str, Any],
-        both: Mapping[str, Any],
-        rtt_s: float,
-    ) -> LinkMeasurement:
-        end = self.ends[source]
-        link = Link(
-            from_host=source,
-            to_host=target,
-            interface=end.interface,
-            family=end.family,
-            # Only Linux tells the MTU of a path. 0: unknown.
-            mtu_bytes=one_way["path_mtu_bytes"] or end.mtu_bytes or 0,
-            rtt_s=rtt_s,
-            goodput_bytes_per_s=one_way["goodput_bytes_per_s"],
-            both_ways_bytes_per_s=both["goodput_bytes_per_s"],
-        )
-        return LinkMeasurement(link, statistics.median(one_way["echo_s"]), end.mtu_bytes)
+def _link_measurement(
+    end: LinkEnd, to_host: str, one_way: Mapping[str, Any], both: Mapping[str, Any], rtt_s: float
+) -> LinkMeasurement:
+    link = Link(
+        from_host=end.host,
+        to_host=to_host,
+        interface=end.interface,
+        family=end.family,
+        # Only Linux tells the MTU of a path. 0: unknown.
+        mtu_bytes=one_way["path_mtu_bytes"] or end.mtu_bytes or 0,
+        rtt_s=rtt_s,
+        goodput_bytes_per_s=one_way["goodput_bytes_per_s"],
+        both_ways_bytes_per_s=both["goodput_bytes_per_s"],
+    )
+    return LinkMeasurement(link, statistics.median(one_way["echo_s"]), end.mtu_bytes)
 
 
 def _require_answer(source: str, end: LinkEnd, answer: Mapping[str, Any], echoes: int) -> None:
