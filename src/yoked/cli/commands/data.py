@@ -194,22 +194,16 @@ def list_all(*, json_output: JsonFlag = False) -> int:
     """List the data that is here: embedded, fetched and prepared."""
     from yoked.train.data.dataset import list_datasets
 
-    report_list([asdict(entry) for entry in list_datasets()], Output(json_mode=json_output))
-    return 0
-
-
-def report_list(entries: list[dict[str, Any]], output: Output) -> None:
-    """Show data sets. entries: [{name, state, folder, size_bytes, detail}]."""
+    entries = list_datasets()
     evidence = []
-    width = max([16, *(len(entry["name"]) for entry in entries)])
+    width = max([16, *(len(entry.name) for entry in entries)])
     for entry in entries:
-        size = format_bytes(entry["size_bytes"]) if entry["size_bytes"] else ""
-        evidence.append(
-            f"{entry['name']:<{width}} {entry['state']:<11} {size:>8}  {entry['detail']}"
-        )
-    output.result(
-        {"datasets": entries},
+        size = format_bytes(entry.size_bytes) if entry.size_bytes else ""
+        evidence.append(f"{entry.name:<{width}} {entry.state:<11} {size:>8}  {entry.detail}")
+    Output(json_mode=json_output).result(
+        {"datasets": [asdict(entry) for entry in entries]},
         verdict=f"{len(entries)} data sets",
         evidence=evidence,
         next_commands=["yoked data prepare NAME"],
     )
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 from yoked.cli.flags import FleetFile, JsonFlag
+from yoked.cli.live import StatusLine
 from yoked.cli.output import Output
 from yoked.errors import UsageError
+from yoked.fleet.file import open_fleet
+from yoked.fleet.model import Fleet
+from yoked.train.config import TrainConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from yoked.doctor.check import Check
     from yoked.doctor.judge import Seen
     from yoked.doctor.mending import Mended
-    from yoked.fleet.model import Fleet
 
 LOOK = Group("What is looked at", sort_key=1)
 MEND = Group("Mending", sort_key=2)
@@ -130,31 +131,36 @@ def command(
     Real sockets are opened between all hosts, and a small world of ranks is started. Nothing is
     changed on any host without --fix. The exit status is 1 when something keeps a run from working.
     """
+    from yoked.cli.commands import doctor_text as text
     from yoked.doctor.judge import replayed
 
     output = Output(json_mode=json_output)
     flags.check()
     if flags.explain is not None:
-        return _explain(flags.explain, output)
-    if flags.from_file is not None:
-        return _report(replayed(flags.from_file), flags, output)
+        return text.explain(flags.explain, output)
     if flags.undo:
-        from yoked.cli.commands.doctor_fix import take_all_back
-        from yoked.fleet.file import open_fleet
+        ask = text.asker(output, yes=flags.yes, flag="--undo")
+        return text.take_all_back(open_fleet(fleet), output, ask=ask)
+    if flags.from_file is not None:
+        seen, opened, mended = replayed(flags.from_file), None, None
+    else:
+        opened = open_fleet(fleet)
+        seen, mended = _examine(opened, lambda: open_fleet(fleet), flags, output)
+    return text.report(
+        seen, output, opened, mended, bandwidth=flags.bandwidth, bundle_path=flags.bundle
+    )
 
-        return take_all_back(open_fleet(fleet), output, ask=_asker(flags, output))
-    return _examine(fleet, flags, output)
 
-
-def _examine(named: Path | None, flags: DoctorFlags, output: Output) -> int:
-    """Look, mend where that is wanted, and report; the exit status."""
-    from yoked.cli.live import StatusLine
+def _examine(
+    fleet: Fleet, reopen: Callable[[], Fleet], flags: DoctorFlags, output: Output
+) -> tuple[Seen, Sequence[Mended] | None]:
+    """Look, and mend where that is wanted: None where it is not."""
+    from yoked.cli.commands.doctor_text import asker, outcome_text
+    from yoked.doctor.catalog import check_named
     from yoked.doctor.judge import Examiner
-    from yoked.fleet.file import open_fleet
-    from yoked.train.config import TrainConfig
+    from yoked.doctor.mending import mend
     from yoked.workflows.need import need_of
 
-    fleet = open_fleet(named)
     examiner = Examiner(
         need_of(None if flags.depth is None else TrainConfig(depth=flags.depth)),
         lambda: StatusLine(output),
@@ -167,121 +173,18 @@ def _examine(named: Path | None, flags: DoctorFlags, output: Output) -> int:
         },
         sudo=flags.sudo,
     )
-    if flags.only:
-        from yoked.doctor.catalog import check_named
-
-        for name in flags.only:
-            check_named(name)
+    for name in flags.only:
+        check_named(name)
+    if not flags.fix:
+        return examiner(fleet), None
     # Whoever cannot be asked learns it before anything is looked at.
-    ask = _asker(flags, output) if flags.fix else None
-    seen = examiner(fleet)
-    mended: Sequence[Mended] = ()
-    if ask is not None:
-        from yoked.cli.commands.doctor_fix import outcome_text
-        from yoked.doctor.mending import mend
-
-        seen, mended = mend(
-            seen,
-            examiner,
-            lambda: open_fleet(named),
-            ask=ask,
-            note=lambda outcome: output.note(outcome_text(outcome)),
-            sudo=flags.sudo,
-            only=flags.only,
-        )
-    return _report(seen, flags, output, fleet, mended)
-
-
-def _asker(flags: DoctorFlags, output: Output) -> Callable[[Sequence[str]], bool]:
-    from yoked.cli.commands.doctor_fix import asker
-
-    return asker(output, yes=flags.yes, flag="--undo" if flags.undo else "--fix")
-
-
-def _report(
-    seen: Seen,
-    flags: DoctorFlags,
-    output: Output,
-    fleet: Fleet | None = None,
-    mended: Sequence[Mended] = (),
-) -> int:
-    """Say what was found; the exit status. fleet: None for a saved examination."""
-    from yoked.cli.commands.doctor_fix import mended_lines
-    from yoked.doctor import render as text
-
-    payload = text.payload(seen.examination, seen.findings)
-    verdict = text.verdict(seen.fleet, seen.examination, seen.findings)
-    evidence = text.evidence(seen.examination, seen.findings, bandwidth=flags.bandwidth)
-    if mended:
-        payload["fixed"] = [each.to_dict() for each in mended]
-        evidence = [*mended_lines(mended), "", *evidence]
-    if flags.bundle is not None:
-        _write_bundle(flags.bundle, seen, "\n".join([verdict, *evidence, ""]), fleet)
-        payload["bundle"] = str(flags.bundle)
-        kept = f"kept in {flags.bundle}, for a bug report: read it before you send it"
-        evidence = [*evidence, "", kept]
-    output.result(
-        payload,
-        verdict=verdict,
-        evidence=evidence,
-        next_commands=[] if fleet is None else _next(seen, fleet, fixed=flags.fix),
+    ask = asker(output, yes=flags.yes, flag="--fix")
+    return mend(
+        examiner(fleet),
+        examiner,
+        reopen,
+        ask=ask,
+        note=lambda outcome: output.note(outcome_text(outcome)),
+        sudo=flags.sudo,
+        only=flags.only,
     )
-    return 1 if text.errors_of(seen.findings) else 0
-
-
-def _next(seen: Seen, fleet: Fleet, *, fixed: bool) -> list[str]:
-    from yoked.doctor.fixing import plan_fixes
-    from yoked.doctor.render import errors_of
-
-    flag = fleet.flag
-    if not errors_of(seen.findings):
-        return [f"yoked train{flag}"]
-    name = errors_of(seen.findings)[0].check
-    found = [f"yoked doctor --explain {name}    says more of it"]
-    able = [not each.left for each in plan_fixes(seen.findings, seen.examination, sudo=False)]
-    as_root = [not each.left for each in plan_fixes(seen.findings, seen.examination, sudo=True)]
-    if any(as_root) and not fixed:
-        sudo = "" if any(able) else " --sudo"
-        found.append(f"yoked doctor --fix{sudo}{flag}    carries out what it can, asking")
-    return found
-
-
-def _write_bundle(path: Path, seen: Seen, report: str, fleet: Fleet | None) -> None:
-    from yoked.doctor.bundle import bundle, write_bundle
-    from yoked.doctor.render import finding_payload
-    from yoked.doctor.replay import to_json
-
-    has_file = fleet is not None and fleet.path.is_file()
-    files = bundle(
-        to_json(seen.examination),
-        [finding_payload(each, seen.examination) for each in seen.findings],
-        report,
-        fleet.path.read_text(encoding="utf-8") if fleet is not None and has_file else None,
-    )
-    write_bundle(path, files)
-
-
-def _explain(name: str, output: Output) -> int:
-    """Print a check's page. Raises UsageError with the nearest for a name that no check has."""
-    from yoked.doctor.catalog import CHECKS
-    from yoked.doctor.render import page_lines
-
-    known: dict[str, Check] = {check.code: check for check in CHECKS}
-    if name not in known:
-        import difflib
-
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-        raise UsageError(
-            f"--explain {name}: there is no such check", fix=f"yoked doctor --explain {near[0]}"
-        )
-    check = known[name]
-    payload = {
-        "check": check.code,
-        "question": check.question,
-        "severity": check.severity,
-        "needs": list(check.reads),
-        "page": check.page,
-    }
-    verdict = f"{check.code}: {check.question}"
-    output.result(payload, verdict=verdict, evidence=page_lines(check.page))
-    return 0

@@ -157,28 +157,25 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _lines(rows: list[dict[str, Any]]) -> list[str]:
-    if not rows:
-        return []
-    cells = [[_cell(row, column) for column in _COLUMNS] for row in rows]
+    cells: list[list[str]] = []
     named: set[str] = set()
-    for row, line in zip(rows, cells, strict=True):
-        if row["run"] in named:
+    for row in rows:
+        name, took = row["run"], ""
+        if name in named:
             # Of another folder, and older: this is the name by which it is found.
-            line[0] = row["job"] or row["run"]
+            name = row["job"] or name
         named.add(row["run"])
-    return table(_COLUMNS, cells)
-
-
-def _cell(row: dict[str, Any], column: str) -> str:
-    if column == "hosts":
-        return ", ".join(str(host) for host in row["hosts"])
-    if column == "started":
-        return f"{datetime.fromtimestamp(row['started_s']).astimezone():%Y-%m-%d %H:%M}"
-    if column == "took":
-        if row["ended_s"] is None:
-            return ""
-        return format_duration(max(0.0, row["ended_s"] - row["started_s"]))
-    value = row[column]
-    if value is None:
-        return ""
-    return f"{value:.4f}" if column == "loss" else str(value)
+        if row["ended_s"] is not None:
+            took = format_duration(max(0.0, row["ended_s"] - row["started_s"]))
+        values = [
+            name,
+            row["state"],
+            ", ".join(map(str, row["hosts"])),
+            row["ranks"],
+            f"{datetime.fromtimestamp(row['started_s']).astimezone():%Y-%m-%d %H:%M}",
+            took,
+            row["step"],
+            None if row["loss"] is None else f"{row['loss']:.4f}",
+        ]
+        cells.append(["" if value is None else str(value) for value in values])
+    return table(_COLUMNS, cells) if rows else []
