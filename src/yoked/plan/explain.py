@@ -72,7 +72,7 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
     smaller = "--depth" if plan.chosen.device_batch_size == 1 else "--device-batch-size or --depth"
     lines += [
         f"{_memory_shortage(host, need, plan)}: it would not fit; a smaller {smaller} would"
-        for host, need in plan.over_memory.items()
+        for host, need in plan.chosen.over_memory.items()
     ]
     lines.append(_target_line(plan.chosen, target))
     probed = [cost.scaled_from for cost in plan.costs.values() if cost.scaled_from is not None]

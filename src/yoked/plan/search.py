@@ -54,7 +54,8 @@ class Candidate:
     """One way to train, and its predicted step.
 
     lm_head: a value of `--lm-head`. accumulation: micro-batches of the rank with most of them.
-    rows: of a step, by host. memory_bytes: by host, all its ranks.
+    rows: of a step, by host. memory_bytes: that it needs, by host, all its ranks; over_memory: of
+    those hosts that have less.
     """
 
     sync: str
@@ -67,6 +68,7 @@ class Candidate:
     tokens_per_step: int
     forecast: StepForecast
     memory_bytes: dict[str, float]
+    over_memory: dict[str, float]
 
     @property
     def tokens_per_second(self) -> float:
@@ -116,7 +118,7 @@ class Plan:
     @property
     def best_single_host(self) -> Candidate:
         """The fastest host by itself, among those that have the memory."""
-        return _fastest_single_host(self.single_host.values(), self.memory_bytes)
+        return _fastest_single_host(self.single_host.values())
 
     @property
     def speedup(self) -> float:
@@ -129,11 +131,6 @@ class Plan:
         rates = [self.single_host[host].tokens_per_second for host in self.chosen.hosts]
         return self.chosen.tokens_per_second / sum(rates)
 
-    @property
-    def over_memory(self) -> dict[str, float]:
-        """Hosts that have too little memory for the chosen candidate, with the bytes it needs."""
-        return _over_memory(self.chosen, self.memory_bytes)
-
 
 def make_plan(request: PlanRequest, measurement: Measurement) -> Plan:
     """Predict every candidate and choose one. Raises UsageError for what was not measured."""
@@ -141,7 +138,7 @@ def make_plan(request: PlanRequest, measurement: Measurement) -> Plan:
     all_hosts = tuple(measurement.ranks)
     together = search.candidates(all_hosts)
     best = search.choose(together)
-    single_host = {host: search.choose(search.candidates((host,))) for host in all_hosts}
+    single_host = {host: search.best_with((host,)) for host in all_hosts}
     fitting, insufficient_memory = search.exclude_over_memory(best)
     chosen = search.prune_hosts(fitting, single_host.values())
     return Plan(
@@ -195,21 +192,16 @@ class _Search:
                 continue
             costs = [known[host] for host in hosts]
             for sync in _available_syncs(costs):
-                sizes = self._device_batches(costs)
+                sizes = doublings(min(cost.measured_rows for cost in costs))
+                if self.request.device_batch_size is not None:
+                    sizes = [self.request.device_batch_size]
                 tried = [self._candidate(costs, sync, size) for size in sizes]
                 # If no size fits, the smallest comes nearest.
-                fitting = [each for each in tried if not self._over_memory(each)] or tried[:1]
+                fitting = [each for each in tried if not each.over_memory] or tried[:1]
                 found.append(max(fitting, key=lambda each: each.tokens_per_second))
         if not found:
             raise fault("dtype-unmeasured", names=", ".join(hosts))
         return found
-
-    def _device_batches(self, costs: Sequence[RankCost]) -> list[int]:
-        """Powers of two up to the measured micro-batch, and that size itself."""
-        if self.request.device_batch_size is not None:
-            return [self.request.device_batch_size]
-        most = min(cost.measured_rows for cost in costs)
-        return doublings(most)
 
     def _candidate(self, costs: Sequence[RankCost], sync: str, device_batch_size: int) -> Candidate:
         """Assign rows by speed and simulate the step. costs: one for each host, of one dtype."""
@@ -244,6 +236,11 @@ class _Search:
             tokens_per_step=self.rows * shape.sequence_len,
             forecast=forecast,
             memory_bytes=needs,
+            over_memory={
+                host: need
+                for host, need in needs.items()
+                if need > USABLE_FRACTION * memory_bytes.get(host, math.inf)
+            },
         )
 
     def _network(self, hosts: tuple[str, ...]) -> Network:
@@ -257,17 +254,18 @@ class _Search:
         sync = like.sync if like.sync in _available_syncs(costs) else EXACT
         return self._candidate(costs, sync, like.device_batch_size)
 
-    def _over_memory(self, candidate: Candidate) -> dict[str, float]:
-        return _over_memory(candidate, self.measurement.memory_bytes)
-
     def choose(self, candidates: Sequence[Candidate]) -> Candidate:
         """The fastest that fits; of those near it the least lossy. Opted in: where all are."""
         safe = [each for each in candidates if each.sync not in OPT_IN] or list(candidates)
         # If nothing fits, one is chosen all the same: the plan says what it would need.
-        able = [each for each in safe if not self._over_memory(each)] or safe
+        able = [each for each in safe if not each.over_memory] or safe
         fastest = max(each.tokens_per_second for each in able)
         near = [each for each in able if each.tokens_per_second * MIN_SPEEDUP >= fastest]
         return min(near, key=lambda each: (SYNCS.index(each.sync), -each.tokens_per_second))
+
+    def best_with(self, hosts: Collection[str]) -> Candidate:
+        """What is chosen if these hosts take part."""
+        return self.choose(self.candidates(hosts))
 
     def exclude_over_memory(self, best: Candidate) -> tuple[Candidate, dict[str, float]]:
         """Exclude hosts with too little memory, and return them with the bytes that they need.
@@ -275,12 +273,12 @@ class _Search:
         Repeated, because with fewer hosts each may need more; if no host would be left, all stay.
         """
         insufficient_memory: dict[str, float] = {}
-        while small := self._over_memory(best):
+        while small := best.over_memory:
             others = tuple(host for host in best.hosts if host not in small)
             if not others:
                 break
             insufficient_memory |= small
-            best = self.choose(self.candidates(others))
+            best = self.best_with(others)
         return best, insufficient_memory
 
     def prune_hosts(self, best: Candidate, single_host: Iterable[Candidate]) -> Candidate:
@@ -293,10 +291,10 @@ class _Search:
             )
             if fewer.tokens_per_second * MIN_HOST_GAIN < best.tokens_per_second:
                 break
-            best = self.choose(self.candidates(fewer.hosts))
+            best = self.best_with(fewer.hosts)
         # Excluding one host may gain nothing although a single host is fastest.
-        fastest = _fastest_single_host(single_host, self.measurement.memory_bytes)
-        if self._over_memory(best) and not self._over_memory(fastest):
+        fastest = _fastest_single_host(single_host)
+        if best.over_memory and not fastest.over_memory:
             return fastest
         worth = best.tokens_per_second >= fastest.tokens_per_second * MIN_HOST_GAIN
         return best if worth else fastest
@@ -320,16 +318,13 @@ class _Search:
         rate = chosen.tokens_per_second
         for group in self._group_identical(chosen.hosts) if len(chosen.rows) > 1 else ():
             others = tuple(host for host in chosen.hosts if host != group[-1])
-            without = self._best_tokens_per_second(others)
+            without = self.best_with(others).tokens_per_second
             found |= {host: HostGain(host, rate, without) for host in group}
         left_out = [host for host in all_hosts if host not in (*chosen.rows, *insufficient_memory)]
         for group in self._group_identical(left_out):
-            more = self._best_tokens_per_second((*chosen.hosts, group[0]))
+            more = self.best_with((*chosen.hosts, group[0])).tokens_per_second
             found |= {host: HostGain(host, more, rate) for host in group}
         return [found[host] for host in all_hosts if host in found]
-
-    def _best_tokens_per_second(self, hosts: tuple[str, ...]) -> float:
-        return self.choose(self.candidates(hosts)).tokens_per_second
 
     def _group_identical(self, hosts: Sequence[str]) -> list[list[str]]:
         """Group hosts that compute and send at the same rates."""
@@ -349,18 +344,6 @@ def _available_syncs(costs: Sequence[RankCost]) -> tuple[str, ...]:
     return SYNCS[:1] if one_rank or all(cost.device == "cuda" for cost in costs) else SYNCS
 
 
-def _fastest_single_host(
-    single_host: Iterable[Candidate], memory_bytes: dict[str, int]
-) -> Candidate:
+def _fastest_single_host(single_host: Iterable[Candidate]) -> Candidate:
     """The fastest host that has the memory; if none has, the fastest of all."""
-    return max(
-        single_host, key=lambda each: (not _over_memory(each, memory_bytes), each.tokens_per_second)
-    )
-
-
-def _over_memory(candidate: Candidate, memory_bytes: dict[str, int]) -> dict[str, float]:
-    return {
-        host: need
-        for host, need in candidate.memory_bytes.items()
-        if host in memory_bytes and need > USABLE_FRACTION * memory_bytes[host]
-    }
+    return max(single_host, key=lambda each: (not each.over_memory, each.tokens_per_second))

@@ -182,7 +182,7 @@ def test_what_does_not_fit_is_not_chosen_while_something_does(
     said = "\n".join(explanation(plan, TARGET))
     assert plan.chosen.hosts == ("a",)
     assert plan.excluded == ("b",)
-    assert plan.over_memory == {}
+    assert plan.chosen.over_memory == {}
     assert said == snapshot
     assert "adds" not in said
 
@@ -193,7 +193,7 @@ def test_where_nothing_fits_the_plan_says_what_would(
     tiny = replace(fleet(), memory_bytes={"a": 500_000_000, "b": 500_000_000})
     plan = make_plan(PlanRequest(anchor, 16_384), tiny)
     said = "\n".join(explanation(plan, TARGET))
-    assert plan.over_memory.keys() == set(plan.chosen.hosts)
+    assert plan.chosen.over_memory.keys() == set(plan.chosen.hosts)
     # The smallest micro-batch was tried.
     assert said == snapshot
     asked = make_plan(PlanRequest(anchor, 16_384, device_batch_size=2), tiny)

@@ -143,7 +143,7 @@ def command(
         # Simulated hosts cannot train.
         next_commands=[] if simulate or added else _next_commands(plan, flags, fleet),
     )
-    return 1 if plan.over_memory else 0
+    return 1 if plan.chosen.over_memory else 0
 
 
 def _measured(fleet: Path | None, probe: Path | None) -> Measurement:

@@ -58,7 +58,7 @@ def plan_payload(
             for gain in plan.host_gains
         ],
         "leave_at_home": list(plan.excluded),
-        "too_small": plan.over_memory,
+        "too_small": plan.chosen.over_memory,
         "target": {
             "steps": target.steps,
             "tokens": target.steps * plan.request.tokens_per_step,
