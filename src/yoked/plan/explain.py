@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from yoked.costmodel.model_shape import ModelShape
 from yoked.costmodel.step_plan import EXACT, MIN_SPEEDUP, OPT_IN, VOCAB_PARALLEL
-from yoked.plan.search import MIN_HOST_GAIN, Candidate, HostGain, Plan
+from yoked.plan.search import MIN_HOST_GAIN, Candidate, Plan
 from yoked.units import format_bytes, format_count, format_duration
 
 # Shorter waits are not mentioned. A fraction of the step.
@@ -63,8 +64,15 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
     if plan.chosen.lm_head == VOCAB_PARALLEL:
         why = "hidden states of so few tokens cost less than its gradient"
         lines.append(f"the lm_head is vocab-parallel: {why}")
-    lines += [*_sync_reasons(plan), *_opt_in_note(plan)]
-    lines += [_gain_line(gain, plan, added) for gain in _gains_to_report(plan, added)]
+    lines += _sync_reasons(plan)
+    fastest = plan.candidates[0]
+    faster = fastest.tokens_per_second > MIN_SPEEDUP * plan.chosen.tokens_per_second
+    if faster and fastest.sync in OPT_IN:
+        how = f"--sync {fastest.sync} on {len(fastest.hosts)} hosts"
+        rate = format_count(round(fastest.tokens_per_second))
+        why = "it is never chosen: look at what it loses"
+        lines.append(f"{how} would reach {rate} tokens/s; {why}")
+    lines += _gain_lines(plan, added)
     lines += [
         f"{_memory_shortage(host, need, plan)}: leave it at home"
         for host, need in plan.insufficient_memory.items()
@@ -144,38 +152,25 @@ def _sync_reasons(plan: Plan) -> list[str]:
     return []
 
 
-def _opt_in_note(plan: Plan) -> list[str]:
-    """A faster sync that is never chosen by itself."""
-    fastest = plan.candidates[0]
-    faster = fastest.tokens_per_second > MIN_SPEEDUP * plan.chosen.tokens_per_second
-    if fastest.sync not in OPT_IN or not faster:
-        return []
-    rate = format_count(round(fastest.tokens_per_second))
-    how = f"--sync {fastest.sync} on {len(fastest.hosts)} hosts"
-    return [f"{how} would reach {rate} tokens/s; it is never chosen: look at what it loses"]
-
-
-def _gains_to_report(plan: Plan, added: Collection[str]) -> list[HostGain]:
-    """Gains to print: one for each group of identical hosts."""
-    distinct: dict[tuple[float, float, bool], HostGain] = {}
+def _gain_lines(plan: Plan, added: Collection[str]) -> list[str]:
+    """What each host adds; one line for each group of identical hosts."""
     # Identical hosts are predicted once, so their rates are equal to the bit.
+    counts = Counter((gain.with_host, gain.without_host) for gain in plan.host_gains)
+    lines: dict[tuple[float, float, bool], str] = {}
     for gain in plan.host_gains:
-        distinct.setdefault((gain.with_host, gain.without_host, gain.host in added), gain)
-    return list(distinct.values())
-
-
-def _gain_line(gain: HostGain, plan: Plan, added: Collection[str]) -> str:
-    key = (gain.with_host, gain.without_host)
-    count = sum(1 for each in plan.host_gains if (each.with_host, each.without_host) == key)
-    who = gain.host if count == 1 else f"each of {count} hosts like {gain.host}"
-    rates = (
-        f"{format_count(round(gain.without_host))} tokens/s without, "
-        f"{format_count(round(gain.with_host))} with"
-    )
-    if gain.with_host < gain.without_host * MIN_HOST_GAIN:
-        no = "will not help" if gain.host in added else "leave it at home"
-        return f"{who}: {no} ({rates})"
-    return f"{who} adds {gain.gain:.0%} ({rates})"
+        rates = gain.with_host, gain.without_host
+        count, is_added = counts[rates], gain.host in added
+        if (*rates, is_added) in lines:
+            continue
+        who = gain.host if count == 1 else f"each of {count} hosts like {gain.host}"
+        said = f"{who} adds {gain.gain:.0%}"
+        if gain.with_host < gain.without_host * MIN_HOST_GAIN:
+            said = f"{who}: {'will not help' if is_added else 'leave it at home'}"
+        lines[*rates, is_added] = (
+            f"{said} ({format_count(round(gain.without_host))} tokens/s without, "
+            f"{format_count(round(gain.with_host))} with)"
+        )
+    return list(lines.values())
 
 
 def _target_line(chosen: Candidate, target: Target) -> str:

@@ -13,13 +13,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from yoked.probe.collectives import (
@@ -46,13 +45,27 @@ Tell = Callable[[dict[str, Any]], None]
 def measure(spec: Mapping[str, Any]) -> int:
     """Measure as one rank. spec: that of `yoked.probe.worker`. Returns the exit status."""
     store, rank, world = next(iter(rendezvous("env://")))
-    tell = _tell if rank == 0 else _discard
-    _wait_for_all_ranks(store, world)
+
+    def tell(message: dict[str, Any]) -> None:
+        if rank == 0:
+            sys.stdout.write(json.dumps(message) + "\n")
+            # The controller follows this output while the job runs: no line may stay in the buffer.
+            sys.stdout.flush()
+
+    def of_all(text: str) -> list[str]:
+        """The texts of all ranks, in order, through the store: there is no process group yet."""
+        store.set(f"probe/said/{rank}", text)
+        return [bytes(store.get(f"probe/said/{each}")).decode() for each in range(world)]
+
+    # Wait for all ranks: the first one must not compute alone. `add` is atomic: only the last rank
+    # sees the full number.
+    if store.add("probe/here", 1) == world:
+        store.set("probe/all", "")
+    store.wait(["probe/all"], timedelta(seconds=START_TIMEOUT_S))
     profiled: dict[str, Any] | None = None
     if (profile := spec["profile"]) is not None:
         tell({"doing": "a training step on every host"})
         # A step depends on the devices of all ranks.
-        of_all = partial(_all_gather_text, store, rank, world)
         profiled = importlib.import_module(profile["module"]).profile(profile["args"], of_all)
     meet(
         lambda: dist.init_process_group(
@@ -73,31 +86,6 @@ def measure(spec: Mapping[str, Any]) -> int:
     result = {"profiles": by_rank, "collectives": timed, "left_out": left_out}
     tell({"result": result})
     return 0
-
-
-def _tell(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    # The controller follows this output while the job runs: no line may stay in the buffer.
-    sys.stdout.flush()
-
-
-def _discard(message: dict[str, Any]) -> None:
-    del message
-
-
-def _wait_for_all_ranks(store: Store, world: int) -> None:
-    """Wait for all ranks: the first one must not compute alone."""
-    # `add` is atomic: only the last rank sees the full number.
-    if store.add("probe/here", 1) == world:
-        store.set("probe/all", "")
-    store.wait(["probe/all"], timedelta(seconds=START_TIMEOUT_S))
-
-
-def _all_gather_text(store: Store, rank: int, world: int, text: str) -> list[str]:
-    """Gather one text of each rank through the store, in order of rank. Collective."""
-    # There is no process group yet.
-    store.set(f"probe/said/{rank}", text)
-    return [bytes(store.get(f"probe/said/{each}")).decode() for each in range(world)]
 
 
 def measure_collectives(
