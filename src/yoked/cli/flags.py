@@ -15,8 +15,14 @@ from yoked.errors import UsageError
 FLEET = Group("Fleet", sort_key=0)
 
 
-def _flag(help_text: str, **more: Any) -> Parameter:
-    return Parameter(help=help_text, group=FLEET, **more)
+def flag(group: Group, help_text: str, **more: Any) -> Parameter:
+    """A flag of a group of the help page."""
+    return Parameter(help=help_text, group=group, **more)
+
+
+def switch(group: Group, help_text: str) -> Parameter:
+    """A flag that is on or left out: there is no `--no-` form."""
+    return flag(group, help_text, negative="")
 
 
 FleetFlag = Annotated[
@@ -58,16 +64,16 @@ class JobFlags:
     """Flags of every command that starts a job on a fleet."""
 
     fleet: Annotated[
-        Path | None, _flag("The fleet's file. Default: yoked.toml, where there is one.")
+        Path | None, flag(FLEET, "The fleet's file. Default: yoked.toml, where there is one.")
     ] = None
     restarts: Annotated[
-        int, _flag("Start again so often after a failure, from the last checkpoint.")
+        int, flag(FLEET, "Start again so often after a failure, from the last checkpoint.")
     ] = 0
     detach: Annotated[
-        bool, _flag("Return as soon as the job runs; `yoked attach` shows it.", negative="")
+        bool, switch(FLEET, "Return as soon as the job runs; `yoked attach` shows it.")
     ] = False
     doctor: Annotated[
-        bool, _flag("Look for what would keep the run from working before it starts.")
+        bool, flag(FLEET, "Look for what would keep the run from working before it starts.")
     ] = True
 
     def checked_restarts(self) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from yoked.cli.flags import FleetFile, JsonFlag
+from yoked.cli.flags import FleetFile, JsonFlag, flag, switch
 from yoked.cli.live import StatusLine
 from yoked.cli.output import Output
 from yoked.errors import UsageError
@@ -26,34 +26,26 @@ MEND = Group("Mending", sort_key=2)
 PAPERS = Group("Words and papers", sort_key=3)
 
 
-def _flag(group: Group, help_text: str, **more: Any) -> Parameter:
-    return Parameter(help=help_text, group=group, **more)
-
-
-def _switch(group: Group, help_text: str) -> Parameter:
-    return _flag(group, help_text, negative="")
-
-
 @dataclass(frozen=True)
 class DoctorFlags:
     """What is wanted of the doctor."""
 
-    quick: Annotated[bool, _switch(LOOK, "Only what takes less than two seconds.")] = False
-    bandwidth: Annotated[bool, _switch(LOOK, "Measure the bandwidth of every link too.")] = False
+    quick: Annotated[bool, switch(LOOK, "Only what takes less than two seconds.")] = False
+    bandwidth: Annotated[bool, switch(LOOK, "Measure the bandwidth of every link too.")] = False
     depth: Annotated[
-        int | None, _flag(LOOK, "Layers of the model to be trained: is there room for it?")
+        int | None, flag(LOOK, "Layers of the model to be trained: is there room for it?")
     ] = None
     data: Annotated[
         Path | None,
-        _flag(LOOK, "A folder that every host should have as it is here, compared by content."),
+        flag(LOOK, "A folder that every host should have as it is here, compared by content."),
     ] = None
-    code: Annotated[Path | None, _flag(LOOK, "The same for the folder of a program.")] = None
+    code: Annotated[Path | None, flag(LOOK, "The same for the folder of a program.")] = None
     fix: Annotated[
-        bool, _switch(MEND, "Carry out the fixes of errors that need no root, one by one, asking.")
+        bool, switch(MEND, "Carry out the fixes of errors that need no root, one by one, asking.")
     ] = False
     sudo: Annotated[
         bool,
-        _switch(
+        switch(
             MEND,
             "Use `sudo -n` on hosts: to read what only root reads, and with --fix to carry out "
             "what needs root too.",
@@ -61,23 +53,23 @@ class DoctorFlags:
     ] = False
     only: Annotated[
         tuple[str, ...],
-        _flag(
+        flag(
             MEND,
             "With --fix: carry out the fixes of these checks alone, of warnings too. Default: "
             "those of errors.",
         ),
     ] = ()
-    yes: Annotated[bool, _switch(MEND, "With --fix or --undo: do not ask.")] = False
-    undo: Annotated[
-        bool, _switch(MEND, "Take back what --fix did on this fleet, newest first.")
-    ] = False
-    explain: Annotated[str | None, _flag(PAPERS, "Say what a check is about, by its name.")] = None
+    yes: Annotated[bool, switch(MEND, "With --fix or --undo: do not ask.")] = False
+    undo: Annotated[bool, switch(MEND, "Take back what --fix did on this fleet, newest first.")] = (
+        False
+    )
+    explain: Annotated[str | None, flag(PAPERS, "Say what a check is about, by its name.")] = None
     bundle: Annotated[
-        Path | None, _flag(PAPERS, "Write a zip file for a bug report, secrets left out.")
+        Path | None, flag(PAPERS, "Write a zip file for a bug report, secrets left out.")
     ] = None
     from_file: Annotated[
         Path | None,
-        _flag(PAPERS, "Judge a saved examination (a bundle) instead of hosts.", name="--from"),
+        flag(PAPERS, "Judge a saved examination (a bundle) instead of hosts.", name="--from"),
     ] = None
 
     def check(self) -> None:
@@ -96,10 +88,10 @@ class DoctorFlags:
             raise UsageError("--quick measures no bandwidth", fix="yoked doctor --bandwidth")
         if self.depth is not None and self.depth < 1:
             raise UsageError(f"--depth {self.depth}: a model has a layer at least", fix="--depth 4")
-        for flag, folder in (("--data", self.data), ("--code", self.code)):
+        for named, folder in (("--data", self.data), ("--code", self.code)):
             if folder is not None and not folder.is_dir():
                 raise UsageError(
-                    f"{flag} {folder}: there is no such folder here",
+                    f"{named} {folder}: there is no such folder here",
                     fix="name one as it is on this machine, with what all hosts should have",
                 )
         self._check_bundle()

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
+from yoked.cli.flags import flag
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
 from yoked.launch.manifests.slurm import SlurmOptions, sbatch_script
@@ -31,51 +32,47 @@ SLURM = Group("Slurm", sort_key=3)
 KUBERNETES = Group("Kubernetes", sort_key=4)
 
 
-def _flag(help_text: str, group: Group, **more: Any) -> Parameter:
-    return Parameter(help=help_text, group=group, **more)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ManifestFlags:
     """The flags of `yoked manifest`; None leaves a thing to its default."""
 
-    scheduler: Annotated[Scheduler, _flag("Who starts the ranks.", WRITTEN, name="--for")]
-    output: Annotated[Path | None, _flag("File to write. Default: stdout.", WRITTEN)] = None
+    scheduler: Annotated[Scheduler, flag(WRITTEN, "Who starts the ranks.", name="--for")]
+    output: Annotated[Path | None, flag(WRITTEN, "File to write. Default: stdout.")] = None
     json_output: Annotated[
         bool,
-        _flag("Print one JSON object instead of text.", WRITTEN, name="--json", negative=""),
+        flag(WRITTEN, "Print one JSON object instead of text.", name="--json", negative=""),
     ] = False
     # --- nodes
-    nodes: Annotated[int, _flag("Machines.", NODES)] = 1
+    nodes: Annotated[int, flag(NODES, "Machines.")] = 1
     ranks_per_node: Annotated[
-        int | None, _flag("Training processes on each. Default: one for each GPU, or 1.", NODES)
+        int | None, flag(NODES, "Training processes on each. Default: one for each GPU, or 1.")
     ] = None
-    gpus_per_node: Annotated[int | None, _flag("GPUs to ask for on each.", NODES)] = None
-    cpus_per_node: Annotated[int | None, _flag("CPUs to ask for on each.", NODES)] = None
+    gpus_per_node: Annotated[int | None, flag(NODES, "GPUs to ask for on each.")] = None
+    cpus_per_node: Annotated[int | None, flag(NODES, "CPUs to ask for on each.")] = None
     interface: Annotated[
         str | None,
-        _flag("Network interface of NCCL and Gloo, by name or pattern: eth0, ib*.", NODES),
+        flag(NODES, "Network interface of NCCL and Gloo, by name or pattern: eth0, ib*."),
     ] = None
     rails: Annotated[
-        str | None, _flag("InfiniBand adapters of NCCL, such as mlx5_0,mlx5_1.", NODES)
+        str | None, flag(NODES, "InfiniBand adapters of NCCL, such as mlx5_0,mlx5_1.")
     ] = None
-    restarts: Annotated[int, _flag("New tries after a failure.", NODES)] = 0
+    restarts: Annotated[int, flag(NODES, "New tries after a failure.")] = 0
     python: Annotated[
-        str | None, _flag("Python on the nodes. Default: on Slurm this one, else python.", NODES)
+        str | None, flag(NODES, "Python on the nodes. Default: on Slurm this one, else python.")
     ] = None
     # --- Slurm
     time: Annotated[
-        str | None, _flag("Time limit, as 2:00:00; at its end the job is requeued.", SLURM)
+        str | None, flag(SLURM, "Time limit, as 2:00:00; at its end the job is requeued.")
     ] = None
-    partition: Annotated[str | None, _flag("Partition.", SLURM)] = None
-    account: Annotated[str | None, _flag("Account.", SLURM)] = None
+    partition: Annotated[str | None, flag(SLURM, "Partition.")] = None
+    account: Annotated[str | None, flag(SLURM, "Account.")] = None
     # --- Kubernetes
     image: Annotated[
-        str | None, _flag("Container image with Python, torch and the program.", KUBERNETES)
+        str | None, flag(KUBERNETES, "Container image with Python, torch and the program.")
     ] = None
-    namespace: Annotated[str | None, _flag("Namespace.", KUBERNETES)] = None
+    namespace: Annotated[str | None, flag(KUBERNETES, "Namespace.")] = None
     storage: Annotated[
-        str | None, _flag("PersistentVolumeClaim for runs and prepared data.", KUBERNETES)
+        str | None, flag(KUBERNETES, "PersistentVolumeClaim for runs and prepared data.")
     ] = None
 
     @property

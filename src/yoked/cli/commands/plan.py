@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from yoked.cli.flags import FleetHere, JsonFlag, same_fleet
+from yoked.cli.flags import FleetHere, JsonFlag, flag, same_fleet
 from yoked.cli.output import Output
 from yoked.core.faults import fault
 from yoked.errors import UsageError
@@ -29,29 +29,25 @@ LARGER_BATCH_FACTOR = 4
 GOOD_EFFICIENCY = 0.85
 
 
-def _model(help_text: str) -> Parameter:
-    return Parameter(help=help_text, group=MODEL)
-
-
 @dataclass(frozen=True)
 class PlanFlags:
     """The run to plan, by the flags of `yoked train`."""
 
-    depth: Annotated[int | None, _model("Layers of the model; width follows.")] = None
-    aspect_ratio: Annotated[int, _model("Width is depth times this.")] = 64
-    head_dim: Annotated[int | None, _model("Width of one attention head.")] = None
-    max_seq_len: Annotated[int | None, _model("Tokens in a row.")] = None
-    window_pattern: Annotated[str | None, _model("Attention windows.")] = None
-    vocab_size: Annotated[int, _model("Tokens in the vocabulary.")] = 32_768
-    dtype: Annotated[str, _model("auto, float32 or bfloat16.")] = "auto"
-    total_batch_size: Annotated[int | None, _model("Tokens in a step, over all ranks.")] = None
+    depth: Annotated[int | None, flag(MODEL, "Layers of the model; width follows.")] = None
+    aspect_ratio: Annotated[int, flag(MODEL, "Width is depth times this.")] = 64
+    head_dim: Annotated[int | None, flag(MODEL, "Width of one attention head.")] = None
+    max_seq_len: Annotated[int | None, flag(MODEL, "Tokens in a row.")] = None
+    window_pattern: Annotated[str | None, flag(MODEL, "Attention windows.")] = None
+    vocab_size: Annotated[int, flag(MODEL, "Tokens in the vocabulary.")] = 32_768
+    dtype: Annotated[str, flag(MODEL, "auto, float32 or bfloat16.")] = "auto"
+    total_batch_size: Annotated[int | None, flag(MODEL, "Tokens in a step, over all ranks.")] = None
     device_batch_size: Annotated[
-        int | None, _model("Most rows at once. Default: the best of those measured.")
+        int | None, flag(MODEL, "Most rows at once. Default: the best of those measured.")
     ] = None
-    num_iterations: Annotated[int | None, _model("Steps to train.")] = None
-    target_flops: Annotated[float | None, _model("Train until so many FLOPs are done.")] = None
+    num_iterations: Annotated[int | None, flag(MODEL, "Steps to train.")] = None
+    target_flops: Annotated[float | None, flag(MODEL, "Train until so many FLOPs are done.")] = None
     target_param_data_ratio: Annotated[
-        float | None, _model("Tokens for each parameter of the matrices and the lm_head.")
+        float | None, flag(MODEL, "Tokens for each parameter of the matrices and the lm_head.")
     ] = None
 
     def config(self) -> TrainConfig:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from yoked.cli.flags import FleetFile, JsonFlag
+from yoked.cli.flags import FleetFile, JsonFlag, flag
 from yoked.cli.live import StatusLine
 from yoked.cli.output import Output
 from yoked.errors import UsageError
@@ -19,30 +19,26 @@ from yoked.units import parse_duration_s
 MODEL = Group("Model", sort_key=1)
 
 
-def _model(help_text: str) -> Parameter:
-    return Parameter(help=help_text, group=MODEL)
-
-
 @dataclass(frozen=True)
 class ModelFlags:
     """The model whose step is measured, by the flags of `yoked train`."""
 
-    depth: Annotated[int, _model("Layers of the model; width follows.")] = 4
-    aspect_ratio: Annotated[int, _model("Width is depth times this.")] = 64
+    depth: Annotated[int, flag(MODEL, "Layers of the model; width follows.")] = 4
+    aspect_ratio: Annotated[int, flag(MODEL, "Width is depth times this.")] = 64
     head_dim: Annotated[
-        int | None, _model("Width of one attention head. Default: 64, on CUDA 128.")
+        int | None, flag(MODEL, "Width of one attention head. Default: 64, on CUDA 128.")
     ] = None
-    max_seq_len: Annotated[int | None, _model("Tokens in a row. Default: 512, on CUDA 2048.")] = (
-        None
-    )
+    max_seq_len: Annotated[
+        int | None, flag(MODEL, "Tokens in a row. Default: 512, on CUDA 2048.")
+    ] = None
     window_pattern: Annotated[
-        str | None, _model("Attention windows. Default: L, on CUDA SSSL.")
+        str | None, flag(MODEL, "Attention windows. Default: L, on CUDA SSSL.")
     ] = None
-    vocab_size: Annotated[int, _model("Tokens in the vocabulary.")] = 32_768
+    vocab_size: Annotated[int, flag(MODEL, "Tokens in the vocabulary.")] = 32_768
     device_batch_size: Annotated[
-        int | None, _model("Rows of a micro-batch. Default: 2, on MPS 8, on CUDA 32.")
+        int | None, flag(MODEL, "Rows of a micro-batch. Default: 2, on MPS 8, on CUDA 32.")
     ] = None
-    device_type: Annotated[str, _model("Where to compute: auto, cpu, cuda or mps.")] = "auto"
+    device_type: Annotated[str, flag(MODEL, "Where to compute: auto, cpu, cuda or mps.")] = "auto"
 
     def config(self) -> TrainConfig:
         """The trainer's configuration. Raises UsageError for invalid values."""
