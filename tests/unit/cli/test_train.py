@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from yoked.cli.commands.train import run_training, with_run_name
+from yoked.cli.commands import train
+from yoked.cli.commands.train import with_run_name
 from yoked.cli.flags import JobFlags
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
+from yoked.report import loss_plot
 from yoked.train.config import TrainConfig
 
 RESULT = {
@@ -44,17 +46,19 @@ class Trainer:
         return {**RESULT, "dir": str(config.runs_dir / str(config.run)), **self._changes}
 
 
+@pytest.fixture(autouse=True)
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_plot, "plot_loss", lambda folder: (folder / "loss.png", None))
+
+
 def run(
     config: TrainConfig, trainer: Trainer, *, json_mode: bool = False, detach: bool = False
 ) -> tuple[int, str]:
     stdout = io.StringIO()
-    status = run_training(
-        config,
-        Output(json_mode=json_mode, stdout=stdout),
-        JobFlags(detach=detach),
-        train=trainer,
-        plot=lambda run_dir: run_dir / "loss.png",
-    )
+    output = Output(json_mode=json_mode, stdout=stdout)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "train_here", trainer)
+        status = train.run_training(config, output, JobFlags(detach=detach))
     return status, stdout.getvalue()
 
 
@@ -98,19 +102,16 @@ def test_an_interrupted_run_says_how_to_go_on_and_ends_with_130(
     assert said == snapshot
 
 
-def test_a_plot_that_fails_does_not_fail_the_training() -> None:
+def test_a_plot_that_fails_does_not_fail_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_plot(run_dir: Path) -> Path:
         raise YokedError("no space for a picture")
 
-    status = run_training(
-        TrainConfig(run="r"),
-        Output(json_mode=True, stdout=io.StringIO()),
-        JobFlags(),
-        train=Trainer(),
-        plot=no_plot,
-    )
+    monkeypatch.setattr(loss_plot, "plot_loss", no_plot)
+
+    status, said = run(TrainConfig(run="r"), Trainer(), json_mode=True)
 
     assert status == 0
+    assert "plot" not in json.loads(said)
 
 
 def test_a_dry_run_shows_each_choice_with_its_reason_and_names_no_run() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -129,34 +129,16 @@ def _train_without_jobs(
     return found
 
 
-def draw(run_dir: Path) -> Path:
-    """Draw the loss curve of a run; returns the PNG."""
-    from yoked.report.loss_plot import plot_loss
-
-    return plot_loss(run_dir)[0]
-
-
-def run_training(
-    config: TrainConfig,
-    output: Output,
-    flags: JobFlags,
-    *,
-    train: Callable[[TrainConfig, JobFlags, Output], Result | None] = train_here,
-    plot: Callable[[Path], Path] = draw,
-) -> int:
-    """Train as configured and report; returns the exit status."""
+def run_training(config: TrainConfig, output: Output, flags: JobFlags) -> int:
+    """Train on this machine as configured and report; returns the exit status."""
     for note in config.notes:
         output.note(note)
     if not config.dry_run or _resumes(config):
         config = with_run_name(config, datetime.now().astimezone())
-    found = train(config, flags, output)
-    if found is None:
-        return _report_detached(config, output, same_fleet(flags.fleet))
-    return report_result(found, config, output, plot=plot)
-
-
-def _report_detached(config: TrainConfig, output: Output, flag: str) -> int:
-    named = f"{shlex.quote(config.run or '')}{flag}"
+    found = train_here(config, flags, output)
+    if found is not None:
+        return report_result(found, config, output)
+    named = f"{shlex.quote(config.run or '')}{same_fleet(flags.fleet)}"
     output.result(
         {"run": config.run, "state": "running", "dir": str(config.runs_dir / (config.run or ""))},
         verdict=f"run {config.run} trains, and needs nobody here",
@@ -166,28 +148,37 @@ def _report_detached(config: TrainConfig, output: Output, flag: str) -> int:
 
 
 def report_result(
-    found: Result,
-    config: TrainConfig,
-    output: Output,
-    *,
-    plot: Callable[[Path], Path] = draw,
-    fleet_flag: str | None = None,
+    found: Result, config: TrainConfig, output: Output, *, fleet_flag: str | None = None
 ) -> int:
     """Say what came of a run, or would come of it; returns the exit status.
 
     fleet_flag: the run's checkpoints are on hosts, and a command line about those ends with this.
     """
-    result = dict(found)
     if config.dry_run:
-        _report_plan(result, output)
+        _report_plan(found, output)
         return 0
-    run_dir = Path(result["dir"])
+    result = dict(found)
     try:
-        result["plot"] = str(plot(run_dir))
+        from yoked.report.loss_plot import plot_loss
+
+        result["plot"] = str(plot_loss(Path(result["dir"]))[0])
     except (YokedError, ImportError) as problem:
         # The training is done and saved; a picture is not worth a failed command.
         output.note(f"no loss plot: {problem}")
-    return _report_run(result, config, output, fleet_flag=fleet_flag)
+    interrupted = result.get("state") == "interrupted"
+    steps, tokens = int(result["steps"]), float(result["tokens"])
+    verb = "stopped and saved" if interrupted else "trained"
+    where = _run_flags(str(result["run"]), config)
+    go_on = [f"yoked train --resume --run {where}{fleet_flag or ''}"]
+    bring = [] if fleet_flag is None else [f"yoked fetch {where}{fleet_flag}"]
+    look = [*bring, f"yoked sample {where}", f"yoked plot {where}"]
+    output.result(
+        result,
+        verdict=f"{verb}: run {result['run']}, {steps:,} steps, {format_count(tokens)} tokens",
+        evidence=_evidence(result),
+        next_commands=go_on if interrupted else look,
+    )
+    return INTERRUPTED_STATUS if interrupted else 0
 
 
 def _resumes(config: TrainConfig) -> bool:
@@ -222,26 +213,6 @@ def _ranks_before(folder: Path) -> int:
     except (OSError, ValueError, TypeError, KeyError):
         # The loop names what is wrong with the folder better than a count of ranks could.
         return 1
-
-
-def _report_run(
-    result: Result, config: TrainConfig, output: Output, *, fleet_flag: str | None
-) -> int:
-    interrupted = result.get("state") == "interrupted"
-    steps, tokens = int(result["steps"]), float(result["tokens"])
-    verb = "stopped and saved" if interrupted else "trained"
-    verdict = f"{verb}: run {result['run']}, {steps:,} steps, {format_count(tokens)} tokens"
-    where = _run_flags(str(result["run"]), config)
-    go_on = [f"yoked train --resume --run {where}{fleet_flag or ''}"]
-    bring = [] if fleet_flag is None else [f"yoked fetch {where}{fleet_flag}"]
-    look = [*bring, f"yoked sample {where}", f"yoked plot {where}"]
-    output.result(
-        result,
-        verdict=verdict,
-        evidence=_evidence(result),
-        next_commands=go_on if interrupted else look,
-    )
-    return INTERRUPTED_STATUS if interrupted else 0
 
 
 def _run_flags(run: str, config: TrainConfig) -> str:
