@@ -21,7 +21,7 @@ from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting
 from yoked.launch.mirror import fetch_json
 from yoked.launch.program import Program
-from yoked.launch.start import JobRequest, NodePlan, Started, start_job
+from yoked.launch.start import JobRequest, NodePlan, start_job
 from yoked.remote.client import AgentClient, host_wrote
 from yoked.report.bench_table import BenchRow, concurrent_steps, read_steps
 from yoked.train.config import TrainConfig
@@ -57,43 +57,6 @@ class Trial:
         return self.config.num_iterations
 
 
-class Jobs:
-    """Jobs on a fleet's hosts. All end with the `with` statement, whatever happens."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._reconnect = reconnecting(fleet)
-        self._started: list[RunHandle] = []
-
-    def __enter__(self) -> Jobs:
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        at_once(self._remove, self._started)
-
-    def start(self, request: JobRequest, nodes: Sequence[NodePlan]) -> tuple[Started, RunHandle]:
-        """Start a job. Raises JobError or HostError; nothing is left of the job then."""
-        started = start_job(request, list(nodes), _say_nothing)
-        handle = RunHandle.of(started, self._reconnect)
-        self._started.append(handle)
-        return started, handle
-
-    def _remove(self, job: RunHandle) -> None:
-        # `yoked clean` removes what is left on a lost host.
-        with contextlib.suppress(YokedError):
-            end_job(job)
-        job.remove()
-
-
-def end_job(job: RunHandle) -> None:
-    """End a job if it still runs, without a checkpoint."""
-    if job.look().active:
-        job.stop(save_s=0, say=_say_nothing)
-
-
-def _say_nothing(line: str) -> None:
-    del line
-
-
 def measure(
     trials: Sequence[Trial], fleet: Fleet, note: Callable[[str], None], progress: StageProgress
 ) -> list[BenchRow]:
@@ -102,12 +65,20 @@ def measure(
     When the first has done its steps, the others are ended as soon as they have done a few. Raises
     JobError if a trial fails; all are ended then.
     """
-    with Jobs(fleet) as jobs, tempfile.TemporaryDirectory(prefix="yoked-bench-") as folder:
-        started = at_once(lambda trial: _start(jobs, trial, Path(folder)), trials)
-        runs = [_TrialRun(trial, *job) for trial, job in zip(trials, started, strict=True)]
-        step_counts = _follow(runs, progress)
-        counted = _counted_steps(runs, step_counts, note)
-        return [run.row(steps) for run, steps in zip(runs, counted, strict=True)]
+    started: dict[str, _TrialRun] = {}
+    with tempfile.TemporaryDirectory(prefix="yoked-bench-") as folder:
+
+        def start(trial: Trial) -> None:
+            started[trial.name] = _TrialRun(trial, fleet, Path(folder))
+
+        try:
+            at_once(start, trials)
+            runs = [started[trial.name] for trial in trials]
+            step_counts = _follow(runs, progress)
+            counted = _counted_steps(runs, step_counts, note)
+            return [run.row(steps) for run, steps in zip(runs, counted, strict=True)]
+        finally:
+            at_once(lambda run: run.remove(), started.values())
 
 
 def _counted_steps(
@@ -127,28 +98,27 @@ def _counted_steps(
     return counted
 
 
-def _start(jobs: Jobs, trial: Trial, folder: Path) -> tuple[Started, RunHandle]:
-    assert trial.config.run is not None
-    job_folder = folder / trial.config.run
-    job_folder.mkdir()
-    shipped = dataclasses.replace(trial.config, ranks=None, runs_dir=Path(RUNS), tokenizer=None)
-    (job_folder / CONFIG_NAME).write_text(json.dumps(shipped.to_dict()), encoding="utf-8")
-    request = JobRequest(
-        run=trial.config.run,
-        program=Program("module", "yoked.train", ("--config-file", CONFIG_NAME), job_folder),
-        threads=trial.config.thread_count,
-        own_threads=True,
-        bootstrap=False,
-        env=trial.env,
-    )
-    return jobs.start(request, trial.nodes)
-
-
 class _TrialRun:
     """A trial that runs, and its training lines so far."""
 
-    def __init__(self, trial: Trial, started: Started, job: RunHandle) -> None:
-        self.trial, self.started, self.job = trial, started, job
+    def __init__(self, trial: Trial, fleet: Fleet, folder: Path) -> None:
+        """Start it. Raises JobError or HostError; nothing is left of the job then."""
+        config = dataclasses.replace(trial.config, ranks=None, runs_dir=Path(RUNS), tokenizer=None)
+        assert config.run is not None
+        job_folder = folder / config.run
+        job_folder.mkdir()
+        (job_folder / CONFIG_NAME).write_text(json.dumps(config.to_dict()), encoding="utf-8")
+        request = JobRequest(
+            run=config.run,
+            program=Program("module", "yoked.train", ("--config-file", CONFIG_NAME), job_folder),
+            threads=config.thread_count,
+            own_threads=True,
+            bootstrap=False,
+            env=trial.env,
+        )
+        self.trial = trial
+        self.started = start_job(request, list(trial.nodes), lambda _: None)
+        self.job = RunHandle.of(self.started, reconnecting(fleet))
         self.steps: list[dict[str, Any]] = []
         self.ended = False
         self._offset = 0
@@ -163,6 +133,18 @@ class _TrialRun:
         """The job's folder on rank 0's host."""
         return f"{self.started.nodes[0].job_root}/{self.started.run}"
 
+    def end(self) -> None:
+        """End it if it still runs, without a checkpoint."""
+        if self.job.look().active:
+            self.job.stop(save_s=0, say=lambda _: None)
+
+    def remove(self) -> None:
+        """End it, and remove it from its hosts."""
+        # `yoked clean` removes what is left on a lost host.
+        with contextlib.suppress(YokedError):
+            self.end()
+        self.job.remove()
+
     def poll(self) -> None:
         """Read the training lines that were written since the last poll."""
         path = f"{self.folder}/work/{RUNS}/{self.started.run}/metrics.jsonl"
@@ -176,26 +158,24 @@ class _TrialRun:
 
     def row(self, counted: range) -> BenchRow:
         """The row of this trial. counted: the steps whose time counts."""
+        trial, path = self.trial, f"{self.folder}/work/{RUNS}/{self.started.run}/run.json"
         with host_wrote(self.client.host, f"what {self.started.run} measured"):
-            return self._read_row(counted)
-
-    def _read_row(self, counted: range) -> BenchRow:
-        facts = fetch_json(self.client, f"{self.folder}/work/{RUNS}/{self.started.run}/run.json")
-        first: Mapping[str, Any] = next(iter((facts or {}).get("hosts") or ()), {})
-        # The sync that `auto` chose.
-        sync = None if self.trial.sync is None else str(first.get("sync", self.trial.sync))
-        is_auto = self.trial.sync == "auto" and len(self.trial.nodes) > 1
-        row = BenchRow(
-            name=f"{self.trial.name}: {sync}" if is_auto else self.trial.name,
-            hosts=tuple(node.host.name for node in self.trial.nodes),
-            ranks=self.trial.ranks,
-            device=str(first.get("device", "")),
-            dtype=str(first.get("dtype", "")),
-            sync=sync,
-            tokens_per_second=0.0,
-            step_s=(),
-        )
-        return read_steps(row, self.steps, counted, complete=len(self.steps) == self.trial.steps)
+            facts = fetch_json(self.client, path)
+            first: Mapping[str, Any] = next(iter((facts or {}).get("hosts") or ()), {})
+            # The sync that `auto` chose.
+            sync = None if trial.sync is None else str(first.get("sync", trial.sync))
+            is_auto = trial.sync == "auto" and len(trial.nodes) > 1
+            row = BenchRow(
+                name=f"{trial.name}: {sync}" if is_auto else trial.name,
+                hosts=tuple(node.host.name for node in trial.nodes),
+                ranks=trial.ranks,
+                device=str(first.get("device", "")),
+                dtype=str(first.get("dtype", "")),
+                sync=sync,
+                tokens_per_second=0.0,
+                step_s=(),
+            )
+            return read_steps(row, self.steps, counted, complete=len(self.steps) == trial.steps)
 
 
 def _follow(runs: Sequence[_TrialRun], progress: StageProgress) -> list[dict[str, int]]:
@@ -241,6 +221,6 @@ def _end_slow_runs(runs: Sequence[_TrialRun]) -> None:
         return
     for run in runs:
         if not run.ended and MIN_STEPS <= len(run.steps) < run.trial.steps:
-            end_job(run.job)
+            run.end()
             run.poll()
             run.ended = True
