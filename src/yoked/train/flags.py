@@ -1,9 +1,10 @@
-"""The flags of one rank that torchrun starts. A module of its own: few ranks are started so, and
-cyclopts takes a tenth of a second to import.
+"""The flags of training that `yoked train` does not read: of one rank that torchrun starts, and of a
+cluster's manifest. A module of its own: cyclopts takes a tenth of a second to import.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
@@ -12,9 +13,11 @@ from yoked.errors import UsageError
 from yoked.train.config import TrainConfig
 
 
-def parse_flags(argv: list[str], *, help_text: str | None) -> TrainConfig:
+def parse_flags(
+    argv: Sequence[str], *, program: str = "python -m yoked.train", help_text: str | None = None
+) -> TrainConfig:
     """The configuration that flags mean. Raises UsageError, and SystemExit after --help."""
-    app = App(name="python -m yoked.train", help=help_text, result_action="return_value")
+    app = App(name=program, help=help_text, result_action="return_value")
 
     @app.default
     def read(
@@ -24,9 +27,9 @@ def parse_flags(argv: list[str], *, help_text: str | None) -> TrainConfig:
         return config
 
     try:
-        config = app(argv, exit_on_error=False, print_error=False)
+        config = app(list(argv), exit_on_error=False, print_error=False)
     except CycloptsError as problem:
-        raise UsageError(str(problem), fix="python -m yoked.train --help") from problem
+        raise UsageError(" ".join(str(problem).split()), fix=f"{program} --help") from problem
     if not isinstance(config, TrainConfig):
         # --help was asked for and printed.
         raise SystemExit(0)

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import Group, Parameter
 
 from yoked.cli.flags import flag
 from yoked.cli.output import Output
@@ -23,6 +23,7 @@ from yoked.launch.manifests.spec import (
 )
 from yoked.runs import new_run_name, stamp
 from yoked.train.config import TrainConfig
+from yoked.train.flags import parse_flags
 
 Scheduler = Literal["slurm", "kubernetes"]
 
@@ -214,7 +215,7 @@ def _name_after(program: str, now: datetime) -> str:
 
 
 def _read_train(words: tuple[str, ...], flags: ManifestFlags, now: datetime) -> tuple[str, Program]:
-    config = _parse_train(words)
+    config = parse_flags(words, program="yoked train")
     _check_train(config, flags)
     runs_dir = Path(POD_STORAGE, "runs") if flags.scheduler == "kubernetes" else config.runs_dir
     run = config.run or new_run_name(runs_dir, now)
@@ -232,27 +233,6 @@ def _read_train(words: tuple[str, ...], flags: ManifestFlags, now: datetime) -> 
         # What a person asks of a run that goes on, such as more steps, holds in each start.
         resume_args=tuple(args if config.resume else again),
     )
-
-
-def _parse_train(words: Sequence[str]) -> TrainConfig:
-    """What flags of `yoked train` mean; raises UsageError."""
-    app = App(name="yoked train", result_action="return_value")
-
-    @app.default
-    def read(
-        *,
-        config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig(),  # noqa: B008
-    ) -> TrainConfig:
-        return config
-
-    try:
-        config = app(list(words), exit_on_error=False, print_error=False)
-    except CycloptsError as problem:
-        raise UsageError(" ".join(str(problem).split()), fix="yoked train --help") from problem
-    if not isinstance(config, TrainConfig):
-        # --help was asked for and printed.
-        raise SystemExit(0)
-    return config
 
 
 def _check_train(config: TrainConfig, flags: ManifestFlags) -> None:
