@@ -63,7 +63,9 @@ def read_curve(metrics: Path) -> Curve:
     ordered = [training[step] for step in sorted(training)]
     tokens, total = [], 0.0
     for line in ordered:
-        total += _total_tokens(line.get("tokens", 0))
+        # A number, or one by rank.
+        of_step = line.get("tokens", 0)
+        total += sum(of_step) if isinstance(of_step, list) else of_step
         tokens.append(total)
     return Curve(
         steps=sorted(training),
@@ -179,8 +181,3 @@ def _title(facts: dict[str, Any], run: str, curve: Curve) -> str:
 def _number(facts: object, key: str) -> float | None:
     value = facts.get(key) if isinstance(facts, dict) else None
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
-
-
-def _total_tokens(value: Any) -> float:
-    """Tokens of a step: a number, or one by rank."""
-    return float(sum(value)) if isinstance(value, list) else float(value)

@@ -1,5 +1,5 @@
-"""The flags of training that `yoked train` does not read: of one rank that torchrun starts, and of a
-cluster's manifest. A module of its own: cyclopts takes a tenth of a second to import.
+"""The flags of training that `yoked train` does not read: of one rank that torchrun starts, and in
+a manifest. A module of its own: cyclopts takes a tenth of a second to import.
 """
 
 from __future__ import annotations

@@ -5,16 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import YokedError
-
-if TYPE_CHECKING:
-    from yoked.costmodel.model_shape import ModelShape
-    from yoked.fleet.model import Fleet
-    from yoked.plan.search import PlanRequest
-    from yoked.train.config import TrainConfig
-    from yoked.train.resolve import ResolvedConfig, TrainSchedule
+from yoked.fleet.model import Fleet
+from yoked.plan.network import network_of
+from yoked.plan.search import PlanRequest, choose_for_all_hosts
+from yoked.probe.store import load_newest
+from yoked.train.config import TrainConfig
+from yoked.train.resolve import (
+    ResolvedConfig,
+    TrainSchedule,
+    common_device_type,
+    resolve,
+    resolve_schedule,
+)
 
 
 @dataclass(frozen=True)
@@ -28,8 +34,6 @@ class PlannedRun:
 
 def resolve_run(config: TrainConfig, device_types: Collection[str]) -> PlannedRun:
     """A configuration as it is meant on devices of these types."""
-    from yoked.train.resolve import common_device_type, resolve, resolve_schedule
-
     resolved = resolve(config, common_device_type(device_types))
     shape = resolved.model_shape(config.vocab_size)
     return PlannedRun(shape, resolved, resolve_schedule(resolved, config.vocab_size))
@@ -42,10 +46,6 @@ def strategy_for(
 
     None: nothing is to be chosen, or the fleet was not probed as its hosts are now.
     """
-    from yoked.plan.network import network_of
-    from yoked.plan.search import choose_for_all_hosts
-    from yoked.probe.store import load_newest
-
     if config.lm_head != "auto" or config.shares is not None or len(ranks) < 2:
         return None
     try:
@@ -73,8 +73,6 @@ def strategy_for(
 
 def plan_request(config: TrainConfig, run: PlannedRun) -> PlanRequest:
     """What is asked of the plan for a run."""
-    from yoked.plan.search import PlanRequest
-
     return PlanRequest(
         shape=run.shape,
         tokens_per_step=run.schedule.total_batch_size,

@@ -14,7 +14,6 @@ from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli.commands import fetch
 from yoked.errors import DataError
-from yoked.launch import hosts
 from yoked.remote.transport import connect_here
 from yoked.train.checkpoint_files import CheckpointFolder, meta_name, model_name
 from yoked.train.tokenizer import JSON_NAME, PICKLE_NAME, Tokenizer
@@ -44,7 +43,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         with connect_here() as client:
             yield {"attic": client}
 
-    monkeypatch.setattr(hosts, "connected", connected)
+    monkeypatch.setattr(fetch, "connected", connected)
     run = tmp_path / "state/runs/night"
     (run / "logs").mkdir(parents=True)
     (run / "run.json").write_text("{}")

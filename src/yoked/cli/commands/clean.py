@@ -124,13 +124,11 @@ def command(
 
 def _look(hosts: Hosts, age_s: float, output: Output) -> Litter:
     litter = Litter(control_sockets=list(dead_sockets(control_folder().iterdir())))
-    reaped, silent = map_hosts(lambda client: client.call("job_reap"), hosts.clients)
-    litter.silent.update(silent)
+    reaped = _ask(hosts, litter, "job_reap")
     litter.processes = {host: each["processes"] for host, each in reaped.items()}
     litter.shared_memory = {host: each["shared_memory"] for host, each in reaped.items()}
-    litter.half_removed, silent = map_hosts(lambda client: client.call("job_sweep"), hosts.clients)
-    litter.silent.update(silent)
-    for host, jobs in _listed(hosts, litter).items():
+    litter.half_removed = _ask(hosts, litter, "job_sweep")
+    for host, jobs in _ask(hosts, litter, "job_list", sizes=True).items():
         wrong = any(abs(job["now_s"] - time.time()) > _SAME_CLOCK_S for job in jobs)
         litter.jobs[host] = [job for job in jobs if _can_go(job, math.inf if wrong else age_s)]
         if wrong:
@@ -155,15 +153,16 @@ def _look_at(hosts: Hosts, run: str, fleet: Path | None) -> Litter:
     }
     litter.jobs = {
         host: [job for job in jobs if job["launch_id"] in starts]
-        for host, jobs in _listed(hosts, litter).items()
+        for host, jobs in _ask(hosts, litter, "job_list", sizes=True).items()
     }
     return litter
 
 
-def _listed(hosts: Hosts, litter: Litter) -> Found:
-    listed, silent = map_hosts(lambda client: client.call("job_list", sizes=True), hosts.clients)
+def _ask(hosts: Hosts, litter: Litter, name: str, **args: Any) -> dict[str, Any]:
+    """What all hosts answer to a call; who does not is noted."""
+    told, silent = map_hosts(lambda client: client.call(name, **args), hosts.clients)
     litter.silent.update(silent)
-    return listed
+    return told
 
 
 def _can_go(job: dict[str, Any], age_s: float) -> bool:

@@ -10,8 +10,13 @@ from cyclopts import Parameter
 
 from yoked.cli.flags import FleetHere, JsonFlag, RunsDir
 from yoked.cli.output import Output
+from yoked.console import StageProgress
 from yoked.core.faults import fault
 from yoked.errors import UsageError
+from yoked.fleet.file import open_fleet
+from yoked.launch.hosts import connected
+from yoked.launch.listing import TOKENIZER, TOKENIZER_FILE
+from yoked.launch.mirror import mirror_run, newest_checkpoint
 from yoked.runs import find_run
 from yoked.units import format_bytes
 
@@ -28,11 +33,6 @@ def command(
 
     What is small of a run (journals, run.json) comes by itself; checkpoints come when asked for.
     """
-    from yoked.console import StageProgress
-    from yoked.fleet.file import open_fleet
-    from yoked.launch.hosts import connected
-    from yoked.launch.mirror import mirror_run, newest_checkpoint
-
     output = Output(json_mode=json_output)
     name = run or find_run(None, runs_dir).name
     here = runs_dir / name
@@ -75,8 +75,6 @@ def _make_tokenizer(here: Path, came: Container[str], output: Output) -> None:
 
     came: what the checkpoint consists of. Raises DataError for a tokenizer that is damaged.
     """
-    from yoked.launch.listing import TOKENIZER, TOKENIZER_FILE
-
     if TOKENIZER_FILE not in came:
         output.note(f"no tokenizer came: the host has no {TOKENIZER_FILE}")
         return

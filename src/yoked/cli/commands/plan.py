@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,10 +16,8 @@ from yoked.cli.output import Output
 from yoked.core.faults import fault
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
-from yoked.workflows.planning import PlannedRun, plan_request, resolve_run
 
 if TYPE_CHECKING:
-    from yoked.plan.explain import Target
     from yoked.plan.search import Plan
     from yoked.records.measurement import Measurement
     from yoked.train.config import TrainConfig
@@ -100,10 +99,11 @@ def command(
     fleet: its figures are stated peaks and rates.
     """
     from yoked.cli.commands.plan_text import plan_lines, plan_payload
-    from yoked.plan.explain import verdict
+    from yoked.plan.explain import Target, verdict
     from yoked.plan.search import make_plan
     from yoked.plan.simulated_fleet import add_hosts, load_simulated, parse_added
     from yoked.plan.simulated_fleet import simulate as simulate_fleet
+    from yoked.workflows.planning import plan_request, resolve_run
 
     output = Output(json_mode=json_output)
     config = flags.config()
@@ -124,7 +124,8 @@ def command(
         batch = run.resolved.device_batch_size
         measurement = add_hosts(measurement, added, run.shape, batch)
     plan = make_plan(plan_request(config, run), measurement)
-    target = _target(run, price_per_hour, measurement)
+    prices = _prices(price_per_hour, measurement.ranks)
+    target = Target(run.schedule.num_iterations, prices)
     names = [name for host in added for name in host.names]
     larger = None
     # Where the network slows this one down, larger steps may help.
@@ -162,22 +163,21 @@ def _measured(fleet: Path | None, probe: Path | None) -> Measurement:
     return measurement_from_json(text, where=str(probe))
 
 
-def _target(run: PlannedRun, prices: tuple[str, ...], measurement: Measurement) -> Target:
-    from yoked.plan.explain import Target
-
+def _prices(given: Sequence[str], hosts: Collection[str]) -> dict[str, float]:
+    """The price of an hour, by host. Raises UsageError."""
     known: dict[str, float] = {}
-    for text in prices:
+    for text in given:
         host, _, price = text.rpartition("=")
         try:
             known[host] = float(price)
         except ValueError:
             known[host] = -1.0
-        if host not in measurement.ranks or not 0 <= known[host] < math.inf:
+        if host not in hosts or not 0 <= known[host] < math.inf:
             raise UsageError(
                 f"--price-per-hour {text!r} is not HOST=PRICE with a host of the fleet",
-                fix=f"hosts are {', '.join(list(measurement.ranks)[:8])}",
+                fix=f"hosts are {', '.join(list(hosts)[:8])}",
             )
-    return Target(run.schedule.num_iterations, known)
+    return known
 
 
 def _next_commands(plan: Plan, flags: PlanFlags, fleet: Path | None) -> list[str]:

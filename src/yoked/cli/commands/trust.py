@@ -9,6 +9,8 @@ from cyclopts import Parameter
 from yoked.cli.flags import FleetHere, JsonFlag
 from yoked.cli.output import Output
 from yoked.errors import UsageError
+from yoked.fleet import trust
+from yoked.fleet.file import find_fleet, read_fleet
 from yoked.text import one_line
 
 
@@ -27,9 +29,6 @@ def command(
     value, and where nobody can be asked it names this line. Look at the file first, and at the
     ssh_config that it names: a ProxyCommand in there runs on this machine.
     """
-    from yoked.fleet import trust
-    from yoked.fleet.file import find_fleet, read_fleet
-
     output = Output(json_mode=json_output)
     path = find_fleet(file)
     if path is None:
