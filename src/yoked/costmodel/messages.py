@@ -51,13 +51,12 @@ class Send:
 
 @dataclass(frozen=True)
 class Message:
-    """A message of one step from every rank to others. sends: of each rank class."""
+    """A message of one step from every rank to others. sends: of each rank class.
+
+    A rank receives, and waits for, those sends whose `received_by` has its class.
+    """
 
     sends: tuple[Send, ...]
-
-    def awaited_by(self, number: int) -> list[Send]:
-        """The Sends that a rank of this class receives, and waits for."""
-        return [send for send in self.sends if number in send.received_by]
 
     def copy(self) -> Message:
         """The same message of another step, with nothing sent yet."""

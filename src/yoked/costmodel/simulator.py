@@ -107,9 +107,8 @@ class _RankTimeline:
 
     def _wait(self, messages: Sequence[Message]) -> _Event:
         """Wait for what this class receives of these."""
-        return _Event(
-            wait=tuple(send for message in messages for send in message.awaited_by(self.number))
-        )
+        sends = (send for message in messages for send in message.sends)
+        return _Event(wait=tuple(send for send in sends if self.number in send.received_by))
 
     def events(self, steps: Sequence[StepMessages]) -> Iterator[_Event]:
         """All steps in order."""
@@ -132,7 +131,10 @@ class _RankTimeline:
         if messages.vocab_parallel:
             yield from self._vocab_parallel_head(messages)
         else:
-            yield from self._replicated_head(messages)
+            yield _Event(work.head_s * HEAD_BEFORE_FIRST_CHUNK)
+            encode_s = work.encode_s * self.traffic.head_numbers
+            rest_s = work.head_s * (1 - HEAD_BEFORE_FIRST_CHUNK)
+            yield from self._send(rest_s + encode_s, messages.head)
         first_s, second_s = work.deferred_backward_s
         yield from self._send(first_s, messages.deferred_first)
         yield from self._send(second_s, messages.deferred_second)
@@ -141,12 +143,6 @@ class _RankTimeline:
         yield from self._send(work.backward_s + work.encode_s * sent_numbers, messages.layers)
         # Backward reaches the token embedding last.
         yield from self._send(0.0, [*messages.rows, *messages.done])
-
-    def _replicated_head(self, messages: StepMessages) -> Iterator[_Event]:
-        head_s = self.work.head_s
-        yield _Event(head_s * HEAD_BEFORE_FIRST_CHUNK)
-        encode_s = self.work.encode_s * self.traffic.head_numbers
-        yield from self._send(head_s * (1 - HEAD_BEFORE_FIRST_CHUNK) + encode_s, messages.head)
 
     def _vocab_parallel_head(self, messages: StepMessages) -> Iterator[_Event]:
         hidden, sums, gradient = ([message] for message in messages.vocab_parallel)
@@ -209,19 +205,18 @@ class _Simulation:
 
     def in_flight_s(self) -> float:
         """Time with a message in flight during the last step, the largest of all ranks."""
-        return max(
-            self._in_flight_s(rank_class.began_s, rank_class.began_s + rank_class.step_s)
-            for rank_class in self.classes
-        )
-
-    def _in_flight_s(self, start: float, end: float) -> float:
-        total, reached = 0.0, start
-        for send in sorted([*self.arrived, *self.ready], key=lambda each: each.ready_s):
-            # Several may be in flight at once: that time counts once.
-            begins, ends = max(send.ready_s, reached), min(send.end_s, end)
-            if ends > begins:
-                total, reached = total + ends - begins, ends
-        return total
+        sends = sorted([*self.arrived, *self.ready], key=lambda each: each.ready_s)
+        longest_s = 0.0
+        for rank_class in self.classes:
+            total_s, reached_s = 0.0, rank_class.began_s
+            for send in sends:
+                # Several may be in flight at once: that time counts once.
+                begins_s = max(send.ready_s, reached_s)
+                ends_s = min(send.end_s, rank_class.began_s + rank_class.step_s)
+                if ends_s > begins_s:
+                    total_s, reached_s = total_s + ends_s - begins_s, ends_s
+            longest_s = max(longest_s, total_s)
+        return longest_s
 
     def _first_of_each_class(self) -> list[Send]:
         """The Sends in flight: each class sends one at a time, in the order of readiness."""

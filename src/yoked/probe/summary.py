@@ -34,10 +34,14 @@ def summarise(
     counted = Counter(host for host, _ in ranks)
     link_bytes_per_s = min((link.goodput_bytes_per_s for link in links), default=None)
     profiled = [(host, profile) for host, profile in ranks if profile is not None]
-    step_costs = _slowest_ranks(
+    costs = [
         decode(StepCost, {**each, "host": host}, "step_costs")
         for host, profile in profiled
         for each in profile["step_costs"]
+    ]
+    # The slowest rank of each device, by token: one whose rows are slow has timed fewer of them.
+    step_costs = tuple(
+        max(ranks, key=lambda cost: cost.batch_s / cost.tokens) for ranks in _by_device(costs)
     )
     for cost in step_costs:
         check_shape(cost.model)
@@ -95,12 +99,4 @@ def _sum_of_ranks(computes: Iterable[Compute]) -> tuple[Compute, ...]:
             copy_bytes_per_s=sum(each.copy_bytes_per_s for each in ranks),
         )
         for ranks in _by_device(computes)
-    )
-
-
-def _slowest_ranks(costs: Iterable[StepCost]) -> tuple[StepCost, ...]:
-    """The cost of the slowest rank, for each host, kind of device and dtype."""
-    # By token: a rank whose rows are slow has timed fewer of them.
-    return tuple(
-        max(ranks, key=lambda cost: cost.batch_s / cost.tokens) for ranks in _by_device(costs)
     )
