@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import tempfile
 import time
@@ -20,12 +19,11 @@ from yoked.launch.attach import JobEnd
 from yoked.launch.handle import RunHandle
 from yoked.launch.hosts import reconnecting
 from yoked.launch.mirror import fetch_json
-from yoked.launch.program import Program
-from yoked.launch.start import JobRequest, NodePlan, start_job
+from yoked.launch.start import NodePlan, start_job
 from yoked.remote.client import AgentClient, host_wrote
 from yoked.report.bench_table import BenchRow, concurrent_steps, read_steps
 from yoked.train.config import TrainConfig
-from yoked.workflows.train_fleet import CONFIG_NAME
+from yoked.workflows.train_fleet import train_request, write_config
 
 # A median of fewer steps says nothing, however long a slow host takes.
 MIN_STEPS = 4
@@ -103,19 +101,11 @@ class _TrialRun:
 
     def __init__(self, trial: Trial, fleet: Fleet, folder: Path) -> None:
         """Start it. Raises JobError or HostError; nothing is left of the job then."""
-        config = dataclasses.replace(trial.config, ranks=None, runs_dir=Path(RUNS), tokenizer=None)
-        assert config.run is not None
-        job_folder = folder / config.run
+        assert trial.config.run is not None
+        job_folder = folder / trial.config.run
         job_folder.mkdir()
-        (job_folder / CONFIG_NAME).write_text(json.dumps(config.to_dict()), encoding="utf-8")
-        request = JobRequest(
-            run=config.run,
-            program=Program("module", "yoked.train", ("--config-file", CONFIG_NAME), job_folder),
-            threads=config.thread_count,
-            own_threads=True,
-            bootstrap=False,
-            env=trial.env,
-        )
+        write_config(trial.config, job_folder, Path(RUNS))
+        request = train_request(trial.config, job_folder, env=trial.env)
         self.trial = trial
         self.started = start_job(request, list(trial.nodes), lambda _: None)
         self.job = RunHandle.of(self.started, reconnecting(fleet))

@@ -66,7 +66,9 @@ def train_fleet(
     """
     results: list[Mapping[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="yoked-train-") as folder:
-        request = _order(config, restarts, Path(folder))
+        request = train_request(
+            config, Path(folder), ranks=config.ranks, restarts=restarts, file_store=True
+        )
 
         def before(nodes: list[NodePlan]) -> JobRequest:
             if _resumes(config):
@@ -80,7 +82,7 @@ def train_fleet(
                 planned=strategy_for(config, fleet, {node.host.name: node.ranks for node in nodes}),
             )
             at_once(lambda node: push_kernels(node.client), nodes, leave=True)
-            _write_config(shipped, Path(folder))
+            write_config(shipped, Path(folder))
             return dataclasses.replace(request, run=_job_name(config, nodes), trains=config.run)
 
         def after(job: FleetJob) -> None:
@@ -100,31 +102,30 @@ def train_fleet(
     return job, results[0] if results else None
 
 
-def _order(config: TrainConfig, restarts: int, folder: Path) -> JobRequest:
+def train_request(config: TrainConfig, folder: Path, **more: Any) -> JobRequest:
+    """A job that trains by the configuration of a folder (`write_config`)."""
     assert config.run is not None
-    program = Program(
-        "module",
-        "yoked.train",
-        ("--config-file", CONFIG_NAME),
-        folder,
-        resume_args=("--resume",),
-        is_limited=False,
-    )
     return JobRequest(
         run=config.run,
-        program=program,
-        ranks=config.ranks,
-        restarts=restarts,
+        program=Program(
+            "module",
+            "yoked.train",
+            ("--config-file", CONFIG_NAME),
+            folder,
+            resume_args=("--resume",),
+            is_limited=False,
+        ),
         threads=config.thread_count,
         own_threads=True,
         # yoked.train speaks Gloo and NCCL as they are.
         bootstrap=False,
-        file_store=True,
+        **more,
     )
 
 
-def _write_config(config: TrainConfig, folder: Path) -> None:
-    shipped = dataclasses.replace(config, ranks=None, runs_dir=RUNS_FROM_WORK, tokenizer=None)
+def write_config(config: TrainConfig, folder: Path, runs_dir: Path = RUNS_FROM_WORK) -> None:
+    """Write the configuration as hosts get it: without what is of this machine alone."""
+    shipped = dataclasses.replace(config, ranks=None, runs_dir=runs_dir, tokenizer=None)
     if config.start_from is not None and config.start_from.exists():
         _link_checkpoint(config.start_from.absolute(), folder / "from")
         shipped = dataclasses.replace(shipped, start_from=Path("from"))

@@ -155,14 +155,6 @@ def test_what_needs_root_is_offered_with_sudo(
     assert capsys.readouterr().out == snapshot
 
 
-def test_sudo_is_used_to_look_only_where_that_is_asked_for(home: Home) -> None:
-    examine()
-    examine(quick=True)
-    examine(sudo=True)
-
-    assert [look["sudo"] for look in home.looks] == [False, False, True]
-
-
 def test_a_warning_is_mended_when_it_is_named(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,15 +190,17 @@ def test_what_only_a_person_can_do_is_not_offered(
     assert "--fix" not in capsys.readouterr().out
 
 
-def test_what_was_asked_for_is_what_is_looked_at(home: Home) -> None:
+def test_what_was_asked_for_is_what_is_looked_at_and_sudo_only_where_it_was(home: Home) -> None:
     examine(bandwidth=True)
     examine(quick=True)
     examine(depth=8)
+    examine(sudo=True)
 
-    assert [(look["quick"], look["bandwidth"]) for look in home.looks] == [
-        (False, True),
-        (True, False),
-        (False, False),
+    assert [(look["quick"], look["bandwidth"], look["sudo"]) for look in home.looks] == [
+        (False, True, False),
+        (True, False, False),
+        (False, False, False),
+        (False, False, True),
     ]
     assert home.looks[0]["need"].checkpoint_bytes is None
     assert home.looks[2]["need"].checkpoint_bytes > 4 * 125_829_546

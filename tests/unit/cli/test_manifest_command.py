@@ -11,7 +11,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.cli.argv import BARE_FLAGS, split_program
-from yoked.cli.commands.manifest import ManifestFlags, command, make, report
+from yoked.cli.commands.manifest import ManifestFlags, Scheduler, command, make, report
 from yoked.cli.main import build_app
 from yoked.cli.output import Output
 from yoked.errors import UsageError, YokedError
@@ -78,6 +78,12 @@ def test_gpus_say_how_many_ranks_a_node_has() -> None:
         ("manifest --for slurm train --depth 8", "manifest --for slurm -- train --depth 8"),
         ("manifest --json --for=slurm -m a --x", "manifest --json --for=slurm -- -m a --x"),
         ("manifest --for slurm -- train --json", "manifest --for slurm -- train --json"),
+        ("run train.py --lr 3", "run -- train.py --lr 3"),
+        ("run --detach --run night train.py --json", "run --detach --run night -- train.py --json"),
+        ("run --no-bootstrap -m tool --run x", "run --no-bootstrap -- -m tool --run x"),
+        ("run --ranks=2 -- train.py", "run --ranks=2 -- train.py"),
+        ("run --no-doctor --fleet f train.py", "run --no-doctor --fleet f -- train.py"),
+        ("runs --json", "runs --json"),
         ("launch --help", "launch --help"),
         ("train --depth 8", "train --depth 8"),
     ],
@@ -87,44 +93,37 @@ def test_the_program_needs_no_dashes_before_it(typed: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "flags", "what"),
+    ("scheduler", "words", "flags", "what"),
     [
-        ("", {}, "no program is named"),
-        ("-m", {}, "-m names no module"),
-        ("--depth 8", {}, "--depth stands where a program should"),
-        ("nowhere.py", {}, "there is no file nowhere.py"),
-        ("train --deph 8", {}, "--deph"),
-        ("train --depth=0", {}, "--depth 0 is too small"),
-        ("train --ranks 2", {}, "--ranks 2 counts processes on one machine"),
-        ("train --shares 3:1", {"nodes": 3}, "names 2 ranks, but the run has 3"),
-        ("train --resume", {}, "--resume goes on with the latest run"),
-        ("train --resume-from-step 5 --run r", {}, "--resume-from-step"),
-        ("train", {"image": "x"}, "--image means nothing to slurm"),
-        ("train", {"gpus_per_node": 2, "ranks_per_node": 1}, "--ranks-per-node says otherwise"),
-        ("train", {"time": "2h"}, "--time '2h' cannot be meant"),
+        ("slurm", "", {}, "no program is named"),
+        ("slurm", "-m", {}, "-m names no module"),
+        ("slurm", "--depth 8", {}, "--depth stands where a program should"),
+        ("slurm", "nowhere.py", {}, "there is no file nowhere.py"),
+        ("slurm", "train --deph 8", {}, "--deph"),
+        ("slurm", "train --depth=0", {}, "--depth 0 is too small"),
+        ("slurm", "train --ranks 2", {}, "--ranks 2 counts processes on one machine"),
+        ("slurm", "train --shares 3:1", {"nodes": 3}, "names 2 ranks, but the run has 3"),
+        ("slurm", "train --resume", {}, "--resume goes on with the latest run"),
+        ("slurm", "train --resume-from-step 5 --run r", {}, "--resume-from-step"),
+        ("slurm", "train", {"image": "x"}, "--image means nothing to slurm"),
+        (
+            "slurm",
+            "train",
+            {"gpus_per_node": 2, "ranks_per_node": 1},
+            "--ranks-per-node says otherwise",
+        ),
+        ("slurm", "train", {"time": "2h"}, "--time '2h' cannot be meant"),
+        ("kubernetes", "train", {"image": None}, "a pod needs an image"),
+        ("kubernetes", "train", {"partition": "p"}, "--partition means nothing to kubernetes"),
+        ("kubernetes", "train --runs-dir /x", {}, "--runs-dir /x is a folder of a pod"),
     ],
 )
-def test_what_cannot_be_meant_is_said(words: str, flags: dict[str, Any], what: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        slurm(words, **flags)
-
-    assert what in caught.value.what
-    assert caught.value.fix
-
-
-@pytest.mark.parametrize(
-    ("words", "flags", "what"),
-    [
-        ("train", {"image": None}, "a pod needs an image"),
-        ("train", {"partition": "p"}, "--partition means nothing to kubernetes"),
-        ("train --runs-dir /elsewhere", {}, "--runs-dir /elsewhere is a folder of a pod"),
-    ],
-)
-def test_what_cannot_be_meant_for_pods_is_said(
-    words: str, flags: dict[str, Any], what: str
+def test_what_cannot_be_meant_is_said(
+    scheduler: Scheduler, words: str, flags: dict[str, Any], what: str
 ) -> None:
+    pod = {"image": "x"} if scheduler == "kubernetes" else {}
     with pytest.raises(UsageError) as caught:
-        make(words.split(), ManifestFlags(scheduler="kubernetes", **{"image": "x", **flags}))
+        make(words.split(), ManifestFlags(scheduler=scheduler, **{**pod, **flags}))
 
     assert what in caught.value.what
     assert caught.value.fix
@@ -202,21 +201,6 @@ def test_a_file_that_cannot_be_written_is_named(snapshot: SnapshotAssertion) -> 
     with pytest.raises(YokedError) as caught:
         report(flags, Manifest("sbatch", ""), Output(json_mode=False))
     assert str(caught.value) == snapshot
-
-
-@pytest.mark.parametrize(
-    ("typed", "parted"),
-    [
-        ("run train.py --lr 3", "run -- train.py --lr 3"),
-        ("run --detach --run night train.py --json", "run --detach --run night -- train.py --json"),
-        ("run --no-bootstrap -m tool --run x", "run --no-bootstrap -- -m tool --run x"),
-        ("run --ranks=2 -- train.py", "run --ranks=2 -- train.py"),
-        ("run --no-doctor --fleet f train.py", "run --no-doctor --fleet f -- train.py"),
-        ("runs --json", "runs --json"),
-    ],
-)
-def test_run_parts_the_programs_words_from_its_own(typed: str, parted: str) -> None:
-    assert split_program(typed.split()) == parted.split()
 
 
 @pytest.mark.parametrize("name", ["run", "manifest"])

@@ -102,7 +102,7 @@ def test_the_ranks_get_a_configuration_without_what_is_of_this_machine(here: Pat
         run="night", ranks=3, runs_dir=here / "runs", tokenizer=here / "tok", data="sotu-abc"
     )
 
-    train_fleet._write_config(config, here)
+    train_fleet.write_config(config, here)
     sent = TrainConfig.from_dict(json.loads((here / "config.json").read_text()))
 
     assert (sent.run, sent.data, sent.ranks, sent.tokenizer) == ("night", "sotu-abc", None, None)
@@ -122,7 +122,7 @@ def test_a_checkpoint_of_this_machine_travels_with_the_run(here: Path) -> None:
         folder.save(step, {name: lambda file: file.write(b"weights") for name in names})
         folder.unlock()
 
-    train_fleet._write_config(TrainConfig(run="night", start_from=here / "old"), here)
+    train_fleet.write_config(TrainConfig(run="night", start_from=here / "old"), here)
 
     sent = TrainConfig.from_dict(json.loads((here / "config.json").read_text()))
     travels = {path.relative_to(here / "from").as_posix() for path in (here / "from").rglob("*.*")}
@@ -140,7 +140,7 @@ def test_a_folder_without_a_checkpoint_is_told_before_anything_is_sent(
     (here / "old").mkdir()
 
     with pytest.raises(CheckpointError) as caught:
-        train_fleet._write_config(TrainConfig(run="night", start_from=here / "old"), here)
+        train_fleet.write_config(TrainConfig(run="night", start_from=here / "old"), here)
     assert str(caught.value) == snapshot
 
 

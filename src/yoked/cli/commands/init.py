@@ -86,12 +86,12 @@ def command(
 
 def _wanted(names: Sequence[str], path: Path, ssh_config: Path | None, ranks: int | None) -> Fleet:
     """The fleet as asked for, with what a person set in the file that is replaced."""
-    old = load_fleet(path) if path.is_file() else None
-    if not names and old is None:
+    old = load_fleet(path) if path.is_file() else Fleet("home", (), path)
+    names = names or [each.name for each in old.hosts]
+    if not names:
         raise UsageError("no host is named", fix="yoked init HOST...    `.` is this machine")
-    names = names or [each.name for each in old.hosts] if old else names
     _check(names, ranks, ssh_config)
-    known = {each.name: each for each in old.hosts} if old else {}
+    known = {each.name: each for each in old.hosts}
     hosts = []
     for name in names:
         before = known.get(name, Host(name))
@@ -99,9 +99,10 @@ def _wanted(names: Sequence[str], path: Path, ssh_config: Path | None, ranks: in
         hosts.append(
             dataclasses.replace(before, interface=None, address=None, ranks=ranks or before.ranks)
         )
-    config = ssh_config.absolute() if ssh_config else old.ssh_config if old else None
-    agreed = None if ssh_config or not old else old.agreed
-    return Fleet(old.name if old else "home", tuple(hosts), path, config, agreed)
+    wanted = dataclasses.replace(old, hosts=tuple(hosts), path=path)
+    if ssh_config is None:
+        return wanted
+    return dataclasses.replace(wanted, ssh_config=ssh_config.absolute(), agreed=None)
 
 
 def _check(names: Sequence[str], ranks: int | None, ssh_config: Path | None) -> None:
