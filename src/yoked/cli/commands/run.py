@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +11,12 @@ from cyclopts import Parameter
 
 from yoked.cli.argv import unknown_flag
 from yoked.cli.flags import JobFlags, JsonFlag, check_run_name
+from yoked.cli.live import LiveView, report_job
 from yoked.cli.output import Output
 from yoked.errors import UsageError
+from yoked.fleet.file import open_fleet
+from yoked.launch.program import read_program
+from yoked.launch.start import JobRequest
 from yoked.runs import stamp
 
 
@@ -46,12 +51,6 @@ def command(
     The folder in which this is typed is sent to the hosts (what .gitignore names stays), and the
     program runs there. Ctrl-C leaves it running; `yoked attach` comes back to it.
     """
-    import shlex
-
-    from yoked.cli.live import LiveView, report_job
-    from yoked.fleet.file import open_fleet
-    from yoked.launch.program import read_program
-    from yoked.launch.start import JobRequest
     from yoked.workflows.fleet_job import run_job
     from yoked.workflows.need import need_of
 
@@ -60,6 +59,12 @@ def command(
             raise UsageError(f"{name} {count}: at least 1 is needed", fix=f"{name} 1")
     if words and words[0].startswith("--"):
         raise unknown_flag("run", command, words[0])
+    environment = {}
+    for setting in env:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--env {setting!r} is not NAME=VALUE", fix="--env OMP_PROC_BIND=true")
+        environment[name] = value
     program = read_program(words, Path.cwd(), shlex.split(resume_args))
     request = JobRequest(
         run=check_run_name(run or stamp(datetime.now().astimezone())),
@@ -68,7 +73,7 @@ def command(
         restarts=flags.checked_restarts(),
         threads=threads,
         bootstrap=bootstrap,
-        env=_environment(env),
+        env=environment,
     )
     output = Output(json_mode=json_output)
     job = run_job(
@@ -80,13 +85,3 @@ def command(
         need=need_of(),
     )
     return report_job(job, flags, output)
-
-
-def _environment(settings: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or not name.isidentifier():
-            raise UsageError(f"--env {setting!r} is not NAME=VALUE", fix="--env OMP_PROC_BIND=true")
-        found[name] = value
-    return found

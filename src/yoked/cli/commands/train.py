@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from yoked.cli.flags import JobFlags, check_run_name, same_fleet
+from yoked.cli.live import LiveView, report_job
 from yoked.cli.output import INTERRUPTED_STATUS, Output
 from yoked.errors import UsageError, YokedError
+from yoked.fleet.file import find_fleet, load_fleet
+from yoked.fleet.model import Fleet
 from yoked.runs import find_run, new_run_name
 from yoked.train.config import TrainConfig
 from yoked.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
-    from yoked.cli.live import LiveView
-    from yoked.fleet.model import Fleet
     from yoked.launch.here import LocalRun
 
 Result = Mapping[str, Any]
@@ -48,15 +49,12 @@ def command(
 
 def named_fleet(flags: JobFlags) -> Fleet | None:
     """The fleet to train on; None: this machine alone."""
-    from yoked.fleet.file import find_fleet, load_fleet
-
     path = find_fleet(flags.fleet)
     return None if path is None else load_fleet(path)
 
 
 def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Output) -> int:
     """Train on the hosts of a fleet and report; returns the exit status."""
-    from yoked.cli.live import LiveView, report_job
     from yoked.workflows.train_fleet import train_fleet
 
     for note in config.notes:
@@ -84,7 +82,6 @@ def run_on_fleet(config: TrainConfig, fleet: Fleet, flags: JobFlags, output: Out
 
 def train_here(config: TrainConfig, flags: JobFlags, output: Output) -> Result | None:
     """Train on this machine; rank 0's result, or None for a run that was left to itself."""
-    from yoked.cli.live import LiveView
     from yoked.launch.here import LocalRun, run_here, supervises
 
     if config.dry_run and flags.detach:
