@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -16,14 +16,11 @@ from yoked.console import StageProgress
 from yoked.errors import UsageError, YokedError
 from yoked.fleet.file import open_fleet
 from yoked.fleet.model import Fleet, Host
-from yoked.launch.install import (
-    HostEnvironment,
-    InstallOptions,
-    check_environment,
-    install_environment,
-)
 from yoked.launch.requirements import train_requirements
 from yoked.remote.client import AgentClient
+
+if TYPE_CHECKING:
+    from yoked.launch.install import HostEnvironment
 
 HostsFlag = Annotated[
     tuple[str, ...], Parameter(help="Only this host; may be given several times.", negative="")
@@ -70,6 +67,8 @@ def command(
     for one, other in (("--cuda", "--cpu"), ("--check", "--anew")):
         if given[one] and given[other]:
             raise UsageError(f"{one} and {other} exclude each other", fix="give one, or none")
+    from yoked.launch.install import InstallOptions, check_environment, install_environment
+
     output = Output(json_mode=json_output)
     wishes = InstallOptions(
         requirements=train_requirements(),
