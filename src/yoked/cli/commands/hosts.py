@@ -41,19 +41,13 @@ def command(*, fleet: FleetFile = None, json_output: JsonFlag = False) -> int:
         {
             "ok": len(there) == len(seen),
             "fleet": wanted.name,
-            "hosts": [_payload(host, seen[host.name]) for host in wanted.hosts],
+            "hosts": [payload(host, seen[host.name]) for host in wanted.hosts],
         },
         verdict=f"fleet {wanted.name}: {len(there)} of {len(seen)} hosts are up",
         evidence=hosts_lines(wanted.hosts, seen),
         next_commands=_next(wanted, list(there.values())),
     )
     return 0 if len(there) == len(seen) else 1
-
-
-def _payload(host: Host, seen: Look | YokedError) -> dict[str, Any]:
-    if isinstance(seen, YokedError):
-        return {"name": host.name, "up": False, "what": seen.what, "fix": list(seen.fix)}
-    return payload(host, seen)
 
 
 def _next(fleet: Fleet, there: Sequence[Look]) -> list[str]:
@@ -114,8 +108,10 @@ def ask_all(hosts: Hosts, ask: Callable[[Host, AgentClient], T]) -> dict[str, T 
     return {host.name: found[host.name] for host in hosts.fleet.hosts}
 
 
-def payload(host: Host, seen: Look, choice: Choice | None = None) -> dict[str, Any]:
+def payload(host: Host, seen: Look | YokedError, choice: Choice | None = None) -> dict[str, Any]:
     """A host for programs."""
+    if isinstance(seen, YokedError):
+        return {"name": host.name, "up": False, "what": seen.what, "fix": list(seen.fix)}
     return {
         "name": host.name,
         "up": True,
