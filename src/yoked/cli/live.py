@@ -45,7 +45,7 @@ class LiveView:
     def note(self, line: str) -> None:
         """Something worth knowing."""
         with self._lock:
-            self._erase()
+            self.erase()
             self._output.note(line)
 
     def rank_output(self, stream: str, text: str) -> None:
@@ -54,7 +54,7 @@ class LiveView:
             text = _without_progress(text)
         if text:
             with self._lock:
-                self._erase()
+                self.erase()
                 self._output.rank_output(stream, text)
 
     def _draw(self, line: str) -> None:
@@ -63,12 +63,13 @@ class LiveView:
         plain = plain[: max(shutil.get_terminal_size().columns - 1, 10)]
         with self._lock:
             if plain != self._drawn:
-                self._erase()
+                self.erase()
                 sys.stderr.write(plain)
                 sys.stderr.flush()
                 self._drawn = plain
 
-    def _erase(self) -> None:
+    def erase(self) -> None:
+        """Take the line away."""
         if self._drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -86,27 +87,20 @@ class StatusLine:
     """One line of progress on a terminal; nothing elsewhere."""
 
     def __init__(self, output: Output) -> None:
-        self._console = output.console
+        self._view = LiveView(output)
         self._began_s = time.monotonic()
-        self._drawn = False
 
     def show(self, doing: str) -> None:
         """Show the current action."""
-        if self._console.is_terminal:
-            self._drawn = True
-            # \x1b[K clears the rest of a longer line before this one.
-            line = f"{time.monotonic() - self._began_s:3.0f} s  {one_line(doing)}"
-            self._console.file.write(f"\r{line[: self._console.width - 1]}\x1b[K")
-            self._console.file.flush()
+        if self._view.live is not None:
+            self._view.live(f"{time.monotonic() - self._began_s:3.0f} s  {one_line(doing)}")
 
     def __enter__(self) -> Self:
         self.show("connecting")
         return self
 
     def __exit__(self, *problem: object) -> None:
-        if self._drawn:
-            self._console.file.write("\r\x1b[K")
-            self._console.file.flush()
+        self._view.erase()
 
 
 def report_end(end: JobEnd, output: Output, flag: str, **more: Any) -> int:
