@@ -165,8 +165,11 @@ def test_a_full_disk_takes_no_more_and_memory_file_systems_do(acts: Any) -> None
     assert acts.python("alpha", WRITE, "/var/tmp/new") == "written"
 
 
-def test_a_file_is_not_touched_on_a_full_disk_where_writing_would_empty_it(acts: Any) -> None:
-    acts.fault("disk-full", "alpha")
+@pytest.mark.parametrize("kind", ["disk-full", "no-inodes"])
+def test_a_file_is_not_touched_on_a_full_disk_where_writing_would_empty_it(
+    acts: Any, kind: str
+) -> None:
+    acts.fault(kind, "alpha")
 
     with pytest.raises(LabError) as refused:
         acts.fault("hosts-loopback", "alpha")

@@ -40,12 +40,15 @@ class Effect(ABC):
     NEEDS_HOST: it can only be brought about while the fault's hosts are up.
     WRITES_FILES: of its hosts, so it can only be undone then, too, and otherwise waits for them.
     BOOTS: its end is a new start of its hosts.
+    NO_PROGRAMS, NO_FILES: why its hosts run no programs meanwhile, or cannot write files.
     """
 
     AFTER_BOOT: ClassVar[AfterBoot] = "stays"
     NEEDS_HOST: ClassVar[bool] = True
     WRITES_FILES: ClassVar[bool] = False
     BOOTS: ClassVar[bool] = False
+    NO_PROGRAMS: ClassVar[str | None] = None
+    NO_FILES: ClassVar[str | None] = None
 
     @property
     def lasts(self) -> bool:
@@ -260,17 +263,19 @@ class FaultContext:
 
     def awake(self, name: str) -> LabHost:
         """The host, which must be able to run programs."""
-        self._free_of("suspend", name, "is suspended")
+        self._require_none("NO_PROGRAMS", name)
         return self.host(name)
 
     def writable(self, name: str) -> LabHost:
         """The host, which must be able to write files: a full disk would leave them empty."""
-        self._free_of("disk-full", name, "has no room on its disk")
+        self._require_none("NO_FILES", name)
         return self.awake(name)
 
-    def _free_of(self, kind: str, name: str, what: str) -> None:
-        if any(kind == other.kind.name and name in other.hosts for other in self.others):
-            raise LabError(f"{name} {what}", fix=f"yoked lab heal {name}")
+    def _require_none(self, hindrance: Literal["NO_PROGRAMS", "NO_FILES"], name: str) -> None:
+        for other in self.others:
+            for effect in other.kind.effects:
+                if name in other.hosts and (why := getattr(effect, hindrance)):
+                    raise LabError(f"{name} {why}", fix=f"yoked lab heal {name}")
 
 
 @functools.cache

@@ -224,6 +224,7 @@ class DiskFull(Effect):
     """No room: what is written to a file fails with ENOSPC."""
 
     NEEDS_HOST = False
+    NO_FILES = "has no room on its disk"
 
     def apply(self, fault: Fault, context: FaultContext) -> None:
         """Make its storage as small as what lies in it."""
@@ -255,6 +256,7 @@ class NoInodes(Effect):
     """Room for bytes, but not for one more file."""
 
     NEEDS_HOST = False
+    NO_FILES = "has no room for more files on its disk"
 
     def apply(self, fault: Fault, context: FaultContext) -> None:
         now = os.statvfs(context.lab.host(fault.host).storage)

@@ -155,6 +155,7 @@ class Suspended(Effect):
     """The lid is closed: nothing runs and nothing answers, but the link stays up."""
 
     AFTER_BOOT = "gone"
+    NO_PROGRAMS = "is suspended"
 
     def unsupported(self, lab: Lab) -> str | None:
         """Silence is made by rules in the switch."""

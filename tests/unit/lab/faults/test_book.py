@@ -10,6 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import LabError, UsageError
 from yoked.lab import faults
+from yoked.lab.faults import base, kind_named
 from yoked.lab.faults.base import FaultContext
 from yoked.lab.faults.links import Shape, Unplugged
 
@@ -133,9 +134,23 @@ def test_the_same_fault_twice_is_refused_with_the_id_of_the_first(
     assert refused.value.fix == (f"yoked lab heal {first.id}",)
 
 
+@pytest.mark.parametrize("kind", ["disk-full", "no-inodes"])
+def test_a_host_whose_disk_takes_no_files_is_not_written_to(paper_lab: Any, kind: str) -> None:
+    full = kind_named(kind).parse(paper_lab, ["alpha"])
+    context = FaultContext(paper_lab, "f2", others=(full,))
+
+    with pytest.raises(LabError) as refused:
+        context.writable("alpha")
+
+    assert refused.value.fix == ("yoked lab heal alpha",)
+    assert context.writable("beta") is paper_lab.host("beta")
+
+
 def test_a_fault_that_the_machine_cannot_do_is_refused_with_the_reason(
-    paper_lab: Any, snapshot: SnapshotAssertion
+    paper_lab: Any, snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The machine of this test has nft, whatever the one that runs it has.
+    monkeypatch.setattr(base, "lacking", lambda _name: None)
     paper_lab.features = replace(paper_lab.features, nft=False)
 
     with pytest.raises(LabError) as caught:
