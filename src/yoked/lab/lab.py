@@ -16,12 +16,12 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from filelock import FileLock
 
-from yoked.core.proc import ProcessId
+from yoked.core.fs import read_json
+from yoked.core.proc import ProcessId, all_processes
 from yoked.errors import LabError, UsageError
 from yoked.lab import boot, cgroups
 from yoked.lab.host import LabHost
@@ -29,12 +29,11 @@ from yoked.lab.inside import Inside
 from yoked.lab.keeper import KEEP, remove_folder
 from yoked.lab.process import own_program
 from yoked.lab.shaping import Features
-from yoked.lab.state import LabState, known
+from yoked.lab.state import LabState
 from yoked.lab.topology import Topology, from_json
 from yoked.paths import private_folder, state_root
 
 DOWN_DEADLINE_S = 10.0
-_LOCK_TIMEOUT_S = 10.0
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -53,11 +52,6 @@ class Lab(LabState):
     def alive(self) -> bool:
         """Whether the lab is up."""
         return self.init.alive
-
-    @property
-    def cpus(self) -> list[int]:
-        """The machine's CPUs that its hosts use, each once for every host."""
-        return [cpu for host in self.hosts.values() for cpu in host.cpus]
 
     def host(self, name: str) -> LabHost:
         """Raises UsageError, with the nearest name, when there is none."""
@@ -106,7 +100,8 @@ class Lab(LabState):
                 features=Features.probe(Inside(init, user is not None)),
                 tether=tether,
             )
-            boot.bring_up(lab, [cpu for other in cls.all() for cpu in other.cpus])
+            others = [host for other in cls.all() for host in other.hosts.values()]
+            boot.bring_up(lab, [cpu for host in others for cpu in host.cpus])
             lab.save()
             if not tethered:
                 lab._let_go()
@@ -211,12 +206,7 @@ class Lab(LabState):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.down()
 
 
@@ -226,27 +216,24 @@ def down_all() -> list[str]:
     for folder in sorted(labs_folder().glob("*/")):
         _clear(folder)
         gone.append(folder.name)
-    alive = {lab_id for lab_id, _ in _processes()}
     for lab_id in cgroups.leftovers():
         # Groups whose lab has no folder here: another user's, or what a killed one left.
-        if lab_id not in alive:
+        if not any(_processes(lab_id)):
             cgroups.remove_lab(lab_id)
     return gone
 
 
-def _processes() -> Iterator[tuple[str, Path]]:
-    """(id of its lab, folder in /proc) of every process of a lab, as far as this user may see."""
-    for environment in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            for entry in environment.read_bytes().split(b"\0"):
-                if entry.startswith(b"YOKED_LAB="):
-                    yield entry.partition(b"=")[2].decode(), environment.parent
+def _processes(lab_id: str) -> Iterator[ProcessId]:
+    """The processes of a lab, as far as this user may see."""
+    for process in all_processes():
+        if process.environment().get("YOKED_LAB") == lab_id:
+            yield process
 
 
 def _clear(folder: Path) -> None:
     """Remove a lab in whatever state it is."""
     claim, started, up = (
-        known(folder / name) for name in ("claim.json", "keeper.json", "lab.json")
+        read_json(folder / name) or {} for name in ("claim.json", "keeper.json", "lab.json")
     )
     lab_id = claim.get("id") or started.get("id") or up.get("id")
     for data in (started, up.get("keeper")):
@@ -256,20 +243,11 @@ def _clear(folder: Path) -> None:
         if "init" in data:
             ProcessId.from_json(data["init"]).kill()
     if lab_id is not None:
-        for process in _own_programs(lab_id):
-            process.terminate(DOWN_DEADLINE_S)
+        # Programs of ours that just begin do not know yet that the lab has ended.
+        for process in _processes(lab_id):
+            if "from yoked.lab import" in process.command():
+                process.terminate(DOWN_DEADLINE_S)
     _remove_rest(folder, lab_id)
-
-
-def _own_programs(lab_id: str) -> list[ProcessId]:
-    """Programs of ours that just begin and do not know yet that the lab has ended."""
-    found = []
-    for its_lab, folder in _processes():
-        with contextlib.suppress(OSError):
-            program = its_lab == lab_id and (folder / "cmdline").read_bytes()
-            if program and b"from yoked.lab import" in program:
-                found.append(ProcessId.of(int(folder.name)))
-    return found
 
 
 def _remove_rest(folder: Path, lab_id: str | None) -> None:
@@ -299,8 +277,10 @@ def _claim_folder(name: str, lab_id: str) -> Path:
 
 
 def _anybody_in(folder: Path) -> bool:
-    holder = known(folder / "keeper.json") or known(folder / "claim.json").get("claimant", {})
-    return bool(holder) and ProcessId.from_json(holder).alive
+    """Whether its keeper lives, or who claimed it and has not started one yet."""
+    claim = read_json(folder / "claim.json") or {}
+    holder = read_json(folder / "keeper.json") or claim.get("claimant")
+    return holder is not None and ProcessId.from_json(holder).alive
 
 
 def _start_keeper(

@@ -8,14 +8,10 @@ has it, and else the relay's (`yoked.lab.relay`) and nftables'.
 from __future__ import annotations
 
 import math
-import os
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
-from subprocess import CompletedProcess
 
 from yoked.errors import LabError
-from yoked.lab.inside import TOOL_PATH
 from yoked.lab.tools import Namespace, batch
 from yoked.lab.topology import Interface, Shape, Topology
 from yoked.units import format_duration
@@ -51,12 +47,8 @@ class Features:
     nft: bool
 
     @classmethod
-    def probe(cls, where: Namespace | None = None) -> Features:
-        """Try both, in a network namespace that lasts for the trial when none is given.
-
-        Nothing is left behind in `where`.
-        """
-        where = where or _ThrowAway()
+    def probe(cls, where: Namespace) -> Features:
+        """Try both in a network namespace, in which nothing of it is left behind."""
         netem = _works(where, ["tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"])
         if netem:
             where.tool(["tc", "qdisc", "del", "dev", "lo", "root"], check=False)
@@ -64,28 +56,6 @@ class Features:
         rules = loss_rules("lo", 0.5, "yoked:probe")
         nft = _works(where, ["nft", "--check", "-f", "-"], batch(rules))
         return cls(netem=netem, nft=nft)
-
-
-class _ThrowAway:
-    """A new network namespace for each command."""
-
-    def tool(
-        self,
-        argv: Sequence[str],
-        *,
-        input: str = "",
-        check: bool = True,
-    ) -> CompletedProcess[str]:
-        own = [] if os.geteuid() == 0 else ["--map-root-user"]
-        return subprocess.run(
-            ["unshare", *own, "--net", "--", *argv],  # noqa: S607 - PATH is ours
-            input=input,
-            capture_output=True,
-            text=True,
-            check=check,
-            timeout=10,
-            env={"PATH": TOOL_PATH, "LC_ALL": "C"},
-        )
 
 
 def _works(where: Namespace, argv: list[str], text: str = "") -> bool:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from yoked.core.fs import write_json
+from yoked.core.fs import read_json, write_json
 from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab import cgroups
@@ -65,14 +63,25 @@ class LabState:
         booted: the hosts that this process has started; all others are as the file knows them.
         """
         with FileLock(self.folder / "lab.lock", timeout=_LOCK_TIMEOUT_S):
-            saved = known(self.folder / "lab.json")
+            saved = read_json(self.folder / "lab.json") or {}
             self._adopt({**saved.get("hosts", {}), **{name: self._entry(name) for name in booted}})
             self.notes += [note for note in saved.get("notes", []) if note not in self.notes]
-            self._write()
+            data: dict[str, Any] = {
+                "name": self.name,
+                "id": self.id,
+                "user": self.user,
+                "keeper": self.keeper.to_json(),
+                "init": self.init.to_json(),
+                "notes": self.notes,
+                "features": asdict(self.features),
+                "topology": to_json(self.topology),
+                "hosts": {name: self._entry(name) for name in self.hosts},
+            }
+            write_json(self.folder / "lab.json", data)
 
     def refresh(self) -> None:
         """Learn which hosts other processes have started anew."""
-        saved = known(self.folder / "lab.json")
+        saved = read_json(self.folder / "lab.json") or {}
         if saved.get("id") != self.id:
             raise LabError(f"the lab {self.name} is no longer up", fix=f"yoked lab up {self.name}")
         self._adopt(saved["hosts"])
@@ -94,32 +103,9 @@ class LabState:
         host = self.hosts[name]
         return {**host.process.to_json(), "cpus": list(host.cpus)}
 
-    def _write(self) -> None:
-        data: dict[str, Any] = {
-            "name": self.name,
-            "id": self.id,
-            "user": self.user,
-            "keeper": self.keeper.to_json(),
-            "init": self.init.to_json(),
-            "notes": self.notes,
-            "features": {"netem": self.features.netem, "nft": self.features.nft},
-            "topology": to_json(self.topology),
-            "hosts": {name: self._entry(name) for name in self.hosts},
-        }
-        write_json(self.folder / "lab.json", data)
-
     def as_host(
         self, name: str, process: ProcessId, cpus: tuple[int, ...], group: HostGroup | None
     ) -> LabHost:
         """A host of this lab by its PID 1."""
         storage = Path(f"/proc/{self.init.pid}/root/run/hosts/{name}")
         return LabHost(self.topology.host(name), self.id, process, cpus, self.user, group, storage)
-
-
-def known(path: Path) -> dict[str, Any]:
-    """What a JSON file of a lab says; nothing where it is not there, or torn."""
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(data, dict):
-            return data
-    return {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
@@ -134,18 +135,9 @@ def hint(named: str, known: Iterable[str], what: str) -> str:
 
 def to_json(topology: Topology) -> dict[str, Any]:
     """The topology as plain JSON values; `from_json` reads them back."""
-    plain = _plain(dataclasses.asdict(topology))
-    assert isinstance(plain, dict)
+    # What JSON does not know are addresses and networks.
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(topology), default=str))
     return plain
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    # What is left are addresses and networks.
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
 def from_json(record: dict[str, Any]) -> Topology:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
 import signal
@@ -11,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab import ssh
 from yoked.lab.faults.args import HOST, Parsed, Whole, matching, variable
 from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
-from yoked.lab.faults.processes import is_ssh_server, send
+from yoked.lab.faults.processes import identified, is_ssh_server
 from yoked.lab.faults.textfiles import StartFile, TextFile
 
 if TYPE_CHECKING:
@@ -26,16 +24,6 @@ if TYPE_CHECKING:
 _LIMIT_S = 10.0
 _CONFIG = f"{ssh.SERVER_FOLDER}/sshd_config"
 _OTHER_KEY = f"{ssh.SERVER_FOLDER}/other_key"
-
-
-def _servers(host: LabHost) -> list[ProcessId]:
-    """The ssh server of a host: not what serves a login."""
-    found = []
-    for process in host.processes():
-        if is_ssh_server(process) and process.state != "Z":
-            with contextlib.suppress(ProcessLookupError):
-                found.append(ProcessId.of(process.outer_pid))
-    return found
 
 
 def _listens(host: LabHost) -> bool:
@@ -53,8 +41,10 @@ def _await(host: LabHost, *, listens: bool) -> None:
 
 
 def _stop_server(host: LabHost) -> None:
-    for process in _servers(host):
-        send(process, signal.SIGTERM)
+    """End what listens, and not what serves a login."""
+    servers = [each for each in host.processes() if is_ssh_server(each) and each.state != "Z"]
+    for process in identified(servers):
+        process.signal(signal.SIGTERM)
     _await(host, listens=False)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yoked.core.proc import ProcessId
@@ -43,30 +41,18 @@ if line != "ready\\n":
 """
 
 
-def send(process: ProcessId, number: signal.Signals) -> None:
-    """Signal a process, if it is still the one that is meant."""
-    try:
-        handle = os.pidfd_open(process.pid)
-    except OSError:
-        return
-    try:
-        # The handle holds the number: what is checked now is what is signalled.
-        if process.alive:
-            signal.pidfd_send_signal(handle, number)
-    except ProcessLookupError:
-        pass
-    finally:
-        os.close(handle)
-
-
 def _end_marked(host: LabHost, fault_id: str) -> None:
     """Kill what a fault started on a host, which has the fault's id in its environment."""
-    mark = f"YOKED_LAB_FAULT={fault_id}".encode()
-    for process in host.processes():
-        with contextlib.suppress(OSError):
-            found = ProcessId.of(process.outer_pid)
-            if mark in Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0"):
-                found.kill()
+    for process in identified(host.processes()):
+        if process.environment().get("YOKED_LAB_FAULT") == fault_id:
+            process.kill()
+
+
+def identified(processes: Iterable[HostProcess]) -> Iterator[ProcessId]:
+    """Those that are still there, so that each can be told from a later one of its number."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            yield ProcessId.of(process.outer_pid)
 
 
 def _leave(
@@ -84,14 +70,11 @@ def _leave(
 
 def _stop(context: FaultContext, processes: Iterable[HostProcess]) -> int:
     """SIGSTOP, written down first; how many."""
-    found = []
-    for process in processes:
-        with contextlib.suppress(ProcessLookupError):
-            found.append(ProcessId.of(process.outer_pid))
+    found = list(identified(processes))
     known = [*context.record.get("stopped", []), *(each.to_json() for each in found)]
     context.remember(stopped=known)
     for each in found:
-        send(each, signal.SIGSTOP)
+        each.signal(signal.SIGSTOP)
     return len(found)
 
 
@@ -114,7 +97,7 @@ def _stop_all(context: FaultContext, host: LabHost, spared: Iterable[int]) -> in
 
 def _continue(context: FaultContext) -> None:
     for each in context.record.get("stopped", []):
-        send(ProcessId.from_json(each), signal.SIGCONT)
+        ProcessId.from_json(each).signal(signal.SIGCONT)
 
 
 @dataclass(frozen=True)
