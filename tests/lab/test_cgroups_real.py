@@ -209,10 +209,10 @@ def test_a_lab_is_left_over_when_it_is_old_and_empty(
 def test_version_one_alone_freezes_kills_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    old = [tree for tree in cgroups._here() if tree.version == 1]
+    old = [tree for tree in cgroups.trees_here() if tree.version == 1]
     if not any("freezer" in tree.controllers for tree in old):
         pytest.skip("version 1 has no freezer here")
-    monkeypatch.setattr(cgroups, "_here", lambda: old)
+    monkeypatch.setattr(cgroups, "trees_here", lambda: old)
     made = Cgroups.find(f"test{secrets.token_hex(4)}", is_root=True)
     try:
         host = made.host("alpha")
@@ -260,7 +260,7 @@ os.waitpid(child, 0)
 
 
 def test_an_ordinary_user_gets_what_was_delegated_to_him_and_is_told_the_rest() -> None:
-    tree = next((tree for tree in cgroups._here() if tree.version == 2), None)
+    tree = next((tree for tree in cgroups.trees_here() if tree.version == 2), None)
     if tree is None:
         pytest.skip("no cgroup version 2 here")
     own, uid = tree.mount / f"test{secrets.token_hex(4)}", 65534

@@ -34,7 +34,7 @@ from yoked.lab.hostgroup import (
 PREFIX = "yoked-lab-"
 # Where our own processes wait while their group hands out controllers.
 LEAF = "yoked-cli"
-_SCOPE = "systemd-run --user --scope -p Delegate=yes yoked lab up ..."
+SCOPE = "systemd-run --user --scope -p Delegate=yes yoked lab up ..."
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ def _below(path: str, root: str) -> str:
     return "" if inside.startswith("/..") or not path.startswith(root) else inside.lstrip("/")
 
 
-def _here() -> list[Hierarchy]:
+def trees_here() -> list[Hierarchy]:
+    """The trees of use to a lab on this machine."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
         return hierarchies(mounts, Path("/proc/self/cgroup").read_text(encoding="utf-8"))
@@ -105,7 +106,7 @@ class Cgroups:
         folders: list[Path] = []
         given: set[str] = set()
         reasons: list[str] = []
-        for tree in _here():
+        for tree in trees_here():
             # Version 1 has nothing for ordinary users.
             if tree.version == 1 and (not is_root or given.issuperset(tree.controllers)):
                 continue
@@ -174,7 +175,7 @@ def leftovers() -> list[str]:
 def _labs() -> Iterator[Path]:
     """Folders of labs that this process may remove, wherever they may have been made."""
     seen = set()
-    for tree in _here():
+    for tree in trees_here():
         tops = [(tree.mount, 1)]
         if not os.access(tree.mount, os.W_OK) and tree.version == 2:
             # An ordinary user, who may ask from another login than the one that made the lab.
@@ -281,5 +282,5 @@ def _notes(given: set[str], reasons: list[str], is_root: bool) -> tuple[str, ...
     why = f" ({'; '.join(reasons)})" if reasons else ""
     help_ = "this kernel or container does not hand them out"
     if not is_root:
-        help_ = f"start it as root, or with cgroup version 2 by `{_SCOPE}`"
+        help_ = f"start it as root, or with cgroup version 2 by `{SCOPE}`"
     return (f"{', '.join(lacking)}: control groups are missing{why}; {help_}",)

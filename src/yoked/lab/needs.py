@@ -18,11 +18,11 @@ from pathlib import Path
 
 from yoked.core.packages import install_line, package_manager, this_distribution
 from yoked.errors import LabError
+from yoked.lab.cgroups import SCOPE, Hierarchy, trees_here
+from yoked.lab.hostgroup import CONTROLLERS
+from yoked.lab.inside import TOOL_PATH
 
-# Debian keeps these folders out of an ordinary user's PATH.
-_SEARCH_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 _PROBE_TIMEOUT_S = 10.0
-_CONTROLLERS = ("cpu", "memory", "freezer")
 
 
 @dataclass(frozen=True)
@@ -75,21 +75,16 @@ class Facts:
     cgroups: Cgroups = Cgroups()
 
 
-@dataclass(frozen=True)
-class _Tool:
-    use: str
-    required: bool
-
-
 _TOOLS = {
-    "ip": _Tool("makes the links", required=True),
-    "tc": _Tool("keeps the links' rates", required=True),
-    "ssh-keygen": _Tool("makes the lab's keys", required=True),
-    "ssh": _Tool("logs in to hosts", required=False),
-    "sshd": _Tool("answers on every host", required=False),
-    "nft": _Tool("firewalls and losses", required=False),
-    "libfaketime": _Tool("the fault clock-skew", required=False),
+    "ip": "makes the links",
+    "tc": "keeps the links' rates",
+    "ssh-keygen": "makes the lab's keys",
+    "ssh": "logs in to hosts",
+    "sshd": "answers on every host",
+    "nft": "firewalls and losses",
+    "libfaketime": "the fault clock-skew",
 }
+_REQUIRED_TOOLS = ("ip", "tc", "ssh-keygen")
 
 
 @dataclass(frozen=True)
@@ -112,9 +107,10 @@ _FEATURES = {
 }
 
 
-def check() -> list[Need]:
-    """All needs of the lab on this machine, met or not."""
-    return judge(gather())
+@functools.cache
+def check() -> tuple[Need, ...]:
+    """All needs of the lab on this machine, met or not; looked for once in a process."""
+    return tuple(judge(gather()))
 
 
 def require(needs: Iterable[Need]) -> None:
@@ -135,22 +131,22 @@ def judge(facts: Facts) -> list[Need]:
         return [Need("Linux", False, True, what, fix)]
     return [
         Need("Linux", True, True, f"kernel {facts.kernel}"),
-        *(_judge_tool(name, tool, facts) for name, tool in _TOOLS.items()),
+        *(_judge_tool(name, facts) for name in _TOOLS),
         _judge_namespaces(facts),
         *_judge_features(facts),
         _judge_cgroups(facts),
     ]
 
 
-def _judge_tool(name: str, tool: _Tool, facts: Facts) -> Need:
-    there = facts.faketime if name == "libfaketime" else facts.programs.get(name)
-    if there:
-        return Need(name, True, tool.required, there)
+def _judge_tool(name: str, facts: Facts) -> Need:
+    required = name in _REQUIRED_TOOLS
+    if there := facts.faketime if name == "libfaketime" else facts.programs.get(name):
+        return Need(name, True, required, there)
     fix = install_line(name, facts.distribution)
     if name == "sshd" and package_manager(facts.distribution) == "apt":
         # Debian starts it at once, which opens a port of the machine itself.
         fix += "; to keep the machine itself closed, sudo systemctl disable --now ssh"
-    return Need(name, False, tool.required, f"is not installed ({tool.use})", fix)
+    return Need(name, False, required, f"is not installed ({_TOOLS[name]})", fix)
 
 
 def _judge_namespaces(facts: Facts) -> Need:
@@ -221,9 +217,9 @@ def _feature_fix(feature: _Feature, problem: str, facts: Facts) -> str:
 
 def _judge_cgroups(facts: Facts) -> Need:
     groups = facts.cgroups
-    missing = [name for name in _CONTROLLERS if name not in groups.usable]
+    missing = [name for name in CONTROLLERS if name not in groups.usable]
     if not missing:
-        return Need("cgroups", True, False, f"{groups.version}: {', '.join(_CONTROLLERS)}")
+        return Need("cgroups", True, False, f"{groups.version}: {', '.join(CONTROLLERS)}")
     lost = {"cpu": "speeds", "memory": "memory limits", "freezer": "suspend as one act"}
     detail = f"{groups.version}: no {', '.join(missing)}, so hosts go without " + ", ".join(
         lost[name] for name in missing
@@ -236,16 +232,15 @@ def _cgroups_fix(missing: list[str], facts: Facts) -> str:
         if missing == ["memory"]:
             return "add cgroup_enable=memory to the kernel's command line"
         return "run yoked outside of containers, or mount /sys/fs/cgroup writable"
-    scope = "systemd-run --user --scope -p Delegate=yes yoked lab up ..."
     if not facts.cgroups.delegable:
         return "run yoked as root"
     if facts.cgroups.delegable.issuperset(missing):
-        return scope
+        return SCOPE
     folder = "/etc/systemd/system/user@.service.d"
     return (
         f"sudo mkdir -p {folder} && printf '[Service]\\nDelegate=cpu cpuset io memory pids\\n'"
         f" | sudo tee {folder}/delegate.conf && sudo systemctl daemon-reload"
-        f"; log in again, then: {scope}"
+        f"; log in again, then: {SCOPE}"
     )
 
 
@@ -255,7 +250,7 @@ def gather() -> Facts:
     if system != "Linux":
         return Facts(system=system, is_root=is_root)
     # The user's own PATH goes first, as it does when the lab runs them.
-    search = os.pathsep.join([os.environ.get("PATH", ""), _SEARCH_PATH])
+    search = os.pathsep.join([os.environ.get("PATH", ""), TOOL_PATH])
     found = {name: shutil.which(name, path=search) for name in (*_TOOLS, "unshare")}
     programs = {name: path for name, path in found.items() if path}
     # The probe goes first: it makes the kernel load what it can load.
@@ -267,12 +262,11 @@ def gather() -> Facts:
         programs=programs,
         faketime=_find_faketime(),
         sysctls=_read_sysctls(),
-        filesystems=frozenset(line.split()[-1] for line in _lines("/proc/filesystems")),
+        filesystems=frozenset(_read("/proc/filesystems").split()) - {"nodev"},
         probe=probe,
         loadable=_find_loadable(platform.release()),
         cgroups=find_cgroups(
-            _read("/proc/self/mounts"),
-            _read("/proc/self/cgroup"),
+            trees_here(),
             os.geteuid(),
             read=_read,
             writable=lambda path: os.access(path, os.W_OK),
@@ -286,10 +280,6 @@ def _read(path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _lines(path: str) -> list[str]:
-    return [line for line in _read(path).splitlines() if line.strip()]
 
 
 def _find_faketime() -> str | None:
@@ -340,13 +330,12 @@ fi
 """
 
 
-@functools.cache
 def probe_kernel(
     is_root: bool, unshare: str | None, ip: str | None, tc: str | None
 ) -> Mapping[str, str]:
     """Try what the lab will do, in throw-away namespaces; {} without unshare(1).
 
-    Each attempt with "" or the reason of its failure. Once per process.
+    Each attempt with "" or the reason of its failure.
     """
     if unshare is None:
         return {}
@@ -362,7 +351,7 @@ def probe_kernel(
             timeout=_PROBE_TIMEOUT_S,
             check=False,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PATH": _SEARCH_PATH, "LC_ALL": "C"},
+            env={**os.environ, "PATH": TOOL_PATH, "LC_ALL": "C"},
         )
     except subprocess.TimeoutExpired:
         return {"namespaces": f"no answer in {_PROBE_TIMEOUT_S:.0f} s"}
@@ -380,8 +369,7 @@ def read_probe(output: str, problem: str) -> dict[str, str]:
 
 
 def find_cgroups(
-    mounts: str,
-    own: str,
+    trees: Iterable[Hierarchy],
     uid: int,
     *,
     read: Callable[[str], str],
@@ -389,36 +377,24 @@ def find_cgroups(
 ) -> Cgroups:
     """Which controllers this user may use.
 
-    mounts, own: the texts of /proc/self/mounts and /proc/self/cgroup. Root makes its groups at
-    the top; others may do so only in a group that was handed to them.
+    Root makes its groups at the top; others may do so only in a group that was handed to them.
     """
-    versions, usable, delegable = set(), set(), set()
-    for line in mounts.splitlines():
-        _, mount, kind, options = [*line.split(), "", "", "", ""][:4]
-        if kind == "cgroup":
-            here = set(_CONTROLLERS).intersection(options.split(","))
-            versions.update(["v1"] if here else [])
-            for controller in here:
-                if writable(mount if uid == 0 else mount + _own_group(own, controller)):
-                    usable.add(controller)
-        elif kind == "cgroup2":
-            folder = mount if uid == 0 else mount + _own_group(own, "")
-            manager = f"{mount}/user.slice/user-{uid}.slice/user@{uid}.service"
-            theirs = read(f"{manager}/cgroup.controllers").split()
-            delegable.update([*theirs, "freezer"] if theirs else [])
-            versions.add("v2")
-            if writable(folder) and writable(f"{folder}/cgroup.procs"):
-                # cgroup.freeze is part of every v2 group.
-                usable.update(["freezer", *read(f"{folder}/cgroup.controllers").split()])
+    versions: set[str] = set()
+    usable: set[str] = set()
+    delegable: set[str] = set()
+    for tree in trees:
+        versions.add(f"v{tree.version}")
+        folder = tree.mount if uid == 0 else tree.own
+        if tree.version == 1:
+            if writable(str(folder)):
+                usable |= tree.controllers
+            continue
+        manager = f"{tree.mount}/user.slice/user-{uid}.slice/user@{uid}.service"
+        theirs = read(f"{manager}/cgroup.controllers").split()
+        delegable.update([*theirs, "freezer"] if theirs else [])
+        if writable(str(folder)) and writable(f"{folder}/cgroup.procs"):
+            # cgroup.freeze is part of every v2 group.
+            usable.update(["freezer", *read(f"{folder}/cgroup.controllers").split()])
     version = " and ".join(sorted(versions)) or "none"
-    wanted = frozenset(_CONTROLLERS)
+    wanted = frozenset(CONTROLLERS)
     return Cgroups(version, wanted & usable, wanted & delegable)
-
-
-def _own_group(own: str, controller: str) -> str:
-    """The path of this process's group in the hierarchy of a controller ("": v2's)."""
-    for line in own.splitlines():
-        _, names, path = [*line.split(":", 2), "", "", ""][:3]
-        if names.split(",") == [controller] or (controller and controller in names.split(",")):
-            return "" if path == "/" else path
-    return "/nowhere"

@@ -11,7 +11,6 @@ do they. Names are new each time, so that test processes beside each other do no
 
 from __future__ import annotations
 
-import functools
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -46,27 +45,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def why_not(*names: str) -> str | None:
     """Why this machine cannot have a lab, or not all that is named; None: it can."""
-    ok = {name: (good, required, reason) for name, good, required, reason in _needs()}
-    for name in names:
-        if name not in ok:
-            raise pytest.UsageError(f"lab_needs({name!r}): known are {', '.join(ok)}")
-    lacks = [
-        reason
-        for name, (good, required, reason) in ok.items()
-        if not good and (required or name in names)
-    ]
-    return "; ".join(lacks) if lacks else None
-
-
-@functools.cache
-def _needs() -> list[tuple[str, bool, bool, str]]:
-    # What the machine offers does not change while tests run.
     from yoked.lab import needs
 
-    return [
-        (need.name, need.ok, need.required, f"{need.name}: {need.detail} (fix: {need.fix})")
-        for need in needs.check()
+    found = {need.name: need for need in needs.check()}
+    for name in names:
+        if name not in found:
+            raise pytest.UsageError(f"lab_needs({name!r}): known are {', '.join(found)}")
+    lacks = [
+        f"{need.name}: {need.detail} (fix: {need.fix})"
+        for need in found.values()
+        if not need.ok and (need.required or need.name in names)
     ]
+    return "; ".join(lacks) if lacks else None
 
 
 def new_lab(topology: str | Topology = DEFAULT_TOPOLOGY) -> Lab:

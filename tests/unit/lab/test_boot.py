@@ -91,7 +91,7 @@ def test_a_host_that_starts_anew_from_another_login_stays_in_the_groups_of_its_l
     first.mkdir(parents=True)
     other.parent.mkdir()
     tree = cgroups.Hierarchy(tmp_path, 2, frozenset(), other.parent)
-    monkeypatch.setattr(cgroups, "_here", lambda: [tree])
+    monkeypatch.setattr(cgroups, "trees_here", lambda: [tree])
     monkeypatch.setattr(cgroups, "_labs", lambda: iter([first]))
     monkeypatch.setattr(cgroups, "_enable", lambda _group: None)
     new: Any = SimpleNamespace(id="abcd1234", is_root=False, hosts={})

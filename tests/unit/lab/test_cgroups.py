@@ -219,7 +219,7 @@ def test_a_user_who_was_given_nothing_is_told_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     tree = Hierarchy(tmp_path, 2, frozenset(), tmp_path / "session-2.scope")
-    monkeypatch.setattr(cgroups, "_here", lambda: [tree])
+    monkeypatch.setattr(cgroups, "trees_here", lambda: [tree])
 
     found = Cgroups.find("1a2b", is_root=False)
 
@@ -232,7 +232,7 @@ def test_a_user_who_was_given_nothing_is_told_how_to_get_it(
 def test_a_machine_without_control_groups_is_told_as_such(
     monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
-    monkeypatch.setattr(cgroups, "_here", list)
+    monkeypatch.setattr(cgroups, "trees_here", list)
 
     found = Cgroups.find("1a2b", is_root=True)
 
@@ -249,7 +249,7 @@ def test_a_folder_in_a_group_that_others_use_gets_no_controllers(
     )
     # No process is kin of another; so the one in this group is a stranger's.
     monkeypatch.setattr(cgroups, "_ancestors", lambda pid: [pid])
-    monkeypatch.setattr(cgroups, "_here", lambda: [Hierarchy(tmp_path, 2, frozenset(), own)])
+    monkeypatch.setattr(cgroups, "trees_here", lambda: [Hierarchy(tmp_path, 2, frozenset(), own)])
 
     found = Cgroups.find("1a2b", is_root=False)
 
@@ -266,7 +266,7 @@ def test_a_delegated_group_of_our_own_hands_its_controllers_down(
         {"cgroup.procs": f"{os.getpid()}\n", "cgroup.controllers": "cpu memory pids"},
     )
     monkeypatch.setattr(cgroups, "_is_delegated", lambda group: group == own)
-    monkeypatch.setattr(cgroups, "_here", lambda: [Hierarchy(tmp_path, 2, frozenset(), own)])
+    monkeypatch.setattr(cgroups, "trees_here", lambda: [Hierarchy(tmp_path, 2, frozenset(), own)])
     filled(own / "yoked-lab-1a2b", {"cgroup.controllers": "cpu memory", "cgroup.freeze": "0"})
 
     found = Cgroups.find("1a2b", is_root=False)
@@ -283,7 +283,7 @@ def test_the_next_lab_of_the_same_scope_goes_beside_our_leaf(
     scope = filled(tmp_path / "run-7.scope", {"cgroup.procs": "", "cgroup.controllers": ""})
     leaf = filled(scope / "yoked-cli", {"cgroup.procs": f"{os.getpid()}\n"})
     filled(scope / "yoked-lab-1a2b", {"cgroup.controllers": ""})
-    monkeypatch.setattr(cgroups, "_here", lambda: [Hierarchy(tmp_path, 2, frozenset(), leaf)])
+    monkeypatch.setattr(cgroups, "trees_here", lambda: [Hierarchy(tmp_path, 2, frozenset(), leaf)])
 
     found = Cgroups.find("1a2b", is_root=False)
 

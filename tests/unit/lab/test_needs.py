@@ -8,6 +8,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import LabError
 from yoked.lab import needs
+from yoked.lab.cgroups import hierarchies
 from yoked.lab.needs import Cgroups, Facts, Need
 
 TOOLS = ("ip", "tc", "ssh", "ssh-keygen", "sshd", "nft")
@@ -217,14 +218,14 @@ def test_missing_controllers_are_told_with_the_way_to_get_them(
     assert fix in need.fix
 
 
-MOUNTS_V1 = """\
-cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0
-cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0
-cgroup /sys/fs/cgroup/freezer cgroup ro,relatime,freezer 0 0
-cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0
-proc /proc proc rw 0 0
+HYBRID = """\
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+37 31 0:34 / /sys/fs/cgroup/freezer ro,relatime - cgroup cgroup rw,freezer
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+20 18 0:19 / /proc rw - proc proc rw
 """
-MOUNTS_V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nsdelegate 0 0\n"
+V2_ONLY = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 MANAGER = "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service"
 
 
@@ -237,7 +238,7 @@ def test_root_on_hybrid_cgroups_uses_the_old_controllers_and_either_freezer() ->
     }
 
     found = needs.find_cgroups(
-        MOUNTS_V1, "0::/\n", 0, read=lambda path: "", writable=writable.__contains__
+        hierarchies(HYBRID, "0::/\n"), 0, read=lambda path: "", writable=writable.__contains__
     )
 
     assert found == Cgroups("v1 and v2", ALL)
@@ -248,7 +249,7 @@ def test_a_user_on_old_cgroups_may_use_what_he_was_given() -> None:
     writable = {"/sys/fs/cgroup/memory/mine"}
 
     found = needs.find_cgroups(
-        MOUNTS_V1, own, 1000, read=lambda path: "", writable=writable.__contains__
+        hierarchies(HYBRID, own), 1000, read=lambda path: "", writable=writable.__contains__
     )
 
     assert found.usable == {"memory"}
@@ -258,8 +259,7 @@ def test_a_login_session_has_no_group_of_its_own_but_its_manager_has() -> None:
     files = {f"{MANAGER}/cgroup.controllers": "cpu memory pids\n"}
 
     found = needs.find_cgroups(
-        MOUNTS_V2,
-        "0::/user.slice/user-1000.slice/session-3.scope\n",
+        hierarchies(V2_ONLY, "0::/user.slice/user-1000.slice/session-3.scope\n"),
         1000,
         read=lambda path: files.get(path, ""),
         writable=lambda path: path.startswith(MANAGER),
@@ -273,8 +273,7 @@ def test_a_delegated_scope_is_usable() -> None:
     files = {f"/sys/fs/cgroup{group}/cgroup.controllers": "memory pids\n"}
 
     found = needs.find_cgroups(
-        MOUNTS_V2,
-        f"0::{group}\n",
+        hierarchies(V2_ONLY, f"0::{group}\n"),
         1000,
         read=lambda path: files.get(path, ""),
         writable=lambda path: path.startswith(MANAGER),
@@ -284,7 +283,7 @@ def test_a_delegated_scope_is_usable() -> None:
 
 
 def test_a_machine_without_cgroups_says_so() -> None:
-    found = needs.find_cgroups("", "", 0, read=lambda path: "", writable=lambda path: True)
+    found = needs.find_cgroups([], 0, read=lambda path: "", writable=lambda path: True)
 
     assert found == Cgroups("none")
 

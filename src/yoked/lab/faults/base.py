@@ -10,7 +10,6 @@ beyond the words is written down in the fault's record *before* anything is chan
 
 from __future__ import annotations
 
-import functools
 import random
 import string
 from abc import ABC, abstractmethod
@@ -278,21 +277,20 @@ class FaultContext:
                     raise LabError(f"{name} {why}", fix=f"yoked lab heal {name}")
 
 
-@functools.cache
-def _needs() -> dict[str, Need]:
-    return {need.name: need for need in needs.check()}
-
-
 def lacking(name: str) -> str | None:
     """Why a program that some faults need is not here, and how to get it; None: it is."""
-    need = _needs().get(name)
-    return None if need is None or need.ok else f"{name} {need.detail}: {need.fix}"
+    need = _need(name)
+    return None if need.ok else f"{name} {need.detail}: {need.fix}"
 
 
 def found(name: str) -> str | None:
     """The path of a program or library that the lab looked for; None: it is not here."""
-    need = _needs().get(name)
-    return need.detail if need is not None and need.ok else None
+    need = _need(name)
+    return need.detail if need.ok else None
+
+
+def _need(name: str) -> Need:
+    return next(need for need in needs.check() if need.name == name)
 
 
 def no_rules(lab: Lab) -> str | None:
