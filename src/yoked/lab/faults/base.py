@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from yoked.lab.topology import Interface
 
 _T = TypeVar("_T")
+_E = TypeVar("_E", bound="Effect")
 # What becomes of a fault when its host starts anew: it stays by itself, must be brought about
 # again, or was gone with the power.
 AfterBoot = Literal["stays", "again", "gone"]
@@ -180,9 +181,9 @@ class Fault:
         host, link = lab.topology.host(self.host), self.link()
         return [each for each in host.interfaces if link.is_on(host, each)]
 
-    def has(self, effect: type[Effect]) -> bool:
-        """Whether it is an effect of this type."""
-        return any(isinstance(each, effect) for each in self.kind.effects)
+    def effects(self, kind: type[_E]) -> list[_E]:
+        """Its effects of this type."""
+        return [each for each in self.kind.effects if isinstance(each, kind)]
 
     def needs(self, name: Literal["NEEDS_HOST", "WRITES_FILES", "BOOTS"]) -> bool:
         """Whether any of its effects does."""

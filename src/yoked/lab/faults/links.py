@@ -108,9 +108,8 @@ def _settle(lab: Lab, name: str, faults: Sequence[Fault]) -> None:
 
 def _settle_batches(lab: Lab, faults: Sequence[Fault]) -> None:
     """Have all hosts send frame by frame while any are dropped, and in pieces otherwise."""
-    effects = [effect for fault in faults for effect in fault.kind.effects]
-    one_by_one = shaping.is_lossy(lab.topology)
-    one_by_one |= any(isinstance(each, Shape) and each.whole_network for each in effects)
+    effects = [effect for fault in faults for effect in fault.effects(Shape)]
+    one_by_one = shaping.is_lossy(lab.topology) or any(each.whole_network for each in effects)
     for host in lab.topology.hosts:
         running = lab.host(host.name)
         if running.alive:
@@ -127,8 +126,8 @@ def _settle_batches(lab: Lab, faults: Sequence[Fault]) -> None:
 def _shape(host: Host, interface: Interface, faults: Sequence[Fault]) -> LinkShape:
     shape = interface.shape
     for fault in faults:
-        for effect in fault.kind.effects:
-            if isinstance(effect, Shape) and fault.link().is_on(host, interface):
+        for effect in fault.effects(Shape):
+            if fault.link().is_on(host, interface):
                 shape = effect.of(fault, shape)
     return shape
 

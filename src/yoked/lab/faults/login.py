@@ -15,7 +15,7 @@ from yoked.lab import ssh
 from yoked.lab.faults.args import HOST, Parsed, Whole, matching, variable
 from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
 from yoked.lab.faults.processes import identified, is_ssh_server
-from yoked.lab.faults.textfiles import StartFile, TextFile
+from yoked.lab.faults.textfiles import StartFile, TextFile, text_of
 
 if TYPE_CHECKING:
     from yoked.lab.host import LabHost
@@ -110,9 +110,7 @@ def _settle(context: FaultContext, name: str, faults: Sequence[Fault]) -> None:
     spec = context.lab.topology.host(name)
     text = ssh.Keys(context.lab.folder / "ssh").server_files(spec)["sshd_config"]
     for fault in faults:
-        for effect in fault.kind.effects:
-            if not isinstance(effect, SshOptions) or fault.host != name:
-                continue
+        for effect in fault.effects(SshOptions) if fault.host == name else ():
             host.run(["sh", "-c", effect.prepare])
             for key, value in effect.options:
                 kept = [line for line in text.splitlines() if line.partition(" ")[0] != key]
@@ -167,14 +165,14 @@ _LIMIT = Parsed(
 _LIMIT_COUNT = Whole("COUNT", least=0, most=2**40)
 
 
-def _with_shell(fault: Fault, text: str) -> str:
+def _with_shell(fault: Fault, _lab: Lab, text: str) -> str:
     """Another last field of the account's line in /etc/passwd."""
     name = pwd.getpwuid(os.getuid()).pw_name
     lines = text.splitlines()
     for place, line in enumerate(lines):
         if line.startswith(f"{name}:"):
             lines[place] = f"{line.rpartition(':')[0]}:{fault[_SHELL]}"
-    return "".join(f"{line}\n" for line in lines)
+    return text_of(lines)
 
 
 LOGIN = (

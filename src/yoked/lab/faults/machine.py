@@ -11,7 +11,7 @@ from yoked.errors import LabError
 from yoked.lab.faults import mounts, processes
 from yoked.lab.faults.args import HOST, Arg, Number, Optional, Whole
 from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind, found, lacking
-from yoked.lab.faults.textfiles import TextFile
+from yoked.lab.faults.textfiles import TextFile, text_of
 from yoked.lab.ssh import CLOCK_SHARED
 from yoked.lab.topology import hint
 
@@ -189,14 +189,14 @@ def _skew_text(fault: Fault) -> str:
     return f"the clock of {fault[HOST]} is {abs(skew_s):g} s {way}"
 
 
-def _logout_kills(_fault: Fault, text: str) -> str:
+def _logout_kills(_fault: Fault, _lab: Lab, text: str) -> str:
     """As some distributions and administrators have it."""
     section = "[Login]"
     lines = text.splitlines() or [section]
     if section not in lines:
         raise LabError("logind.conf has no [Login]", fix=hint(section, lines, "lines that it has"))
     lines.insert(lines.index(section) + 1, "KillUserProcesses=yes")
-    return "".join(f"{line}\n" for line in lines)
+    return text_of(lines)
 
 
 MACHINE = (

@@ -197,8 +197,8 @@ def _mounted_beside(fault: Fault, context: FaultContext) -> list[tuple[int, tupl
     return sorted(
         (record["place"], (other[effect.folder], effect.flag))
         for other, record in context.beside(fault.host)
-        for effect in other.kind.effects
-        if isinstance(effect, FolderFlag) and record.get("mounted") == now
+        for effect in other.effects(FolderFlag)
+        if record.get("mounted") == now
     )
 
 

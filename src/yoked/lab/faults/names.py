@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from yoked.errors import LabError
 from yoked.lab import network
 from yoked.lab.faults.args import HOST, Arg, HostArg, Parsed
 from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
 from yoked.lab.faults.network import IpLines
-from yoked.lab.faults.textfiles import TextFile
+from yoked.lab.faults.textfiles import TextFile, text_of
 from yoked.lab.topology import hint
 
 if TYPE_CHECKING:
@@ -21,90 +21,35 @@ if TYPE_CHECKING:
 _HOSTS = "/etc/hosts"
 
 
-@dataclass(frozen=True)
-class HostsFile(Effect):
-    """A fault in /etc/hosts. change: the lines as this fault has them. removes: a name to be there.
-
-    Its record: the lines without any such fault, and its place among those of its host.
-    """
+class HostsFile(TextFile):
+    """A fault in /etc/hosts. change: the lines as this fault has them."""
 
     AFTER_BOOT = "again"
-    WRITES_FILES = True
 
-    change: Callable[[Fault, Lab, list[str]], list[str]]
-    removes: Arg[str] | None = None
-
-    def apply(self, fault: Fault, context: FaultContext) -> None:
-        now = context.writable(fault.host).read_text(_HOSTS).splitlines()
-        if self.removes is not None and not context.record:
-            _require_name(fault.host, fault[self.removes], names_in(now))
-        if "base" not in context.record:
-            base, place = now, 1
-            if beside := _beside(fault, context):
-                base = _moved(context, now, beside[-1][1]["base"], [each for each, _ in beside], [])
-                place += beside[-1][1]["place"]
-            context.remember(base=base, place=place)
-        _write(fault, context, now, self.change(fault, context.lab, now))
-
-    def undo(self, fault: Fault, context: FaultContext) -> None:
-        if "base" not in context.record:
-            return
-        beside = _beside(fault, context)
-        others = [other for other, _ in beside]
-        below = sum(record["place"] < context.record["place"] for _, record in beside)
-        now = context.writable(fault.host).read_text(_HOSTS).splitlines()
-        together = [*others[:below], fault, *others[below:]]
-        _write(fault, context, now, _moved(context, now, context.record["base"], together, others))
-
-
-def _require_name(host: str, name: str, names: Sequence[str]) -> None:
-    if name not in names:
-        raise LabError(
-            f"{host} does not know the name {name!r} anyway",
-            fix=hint(name, names, "names that it knows"),
+    def __init__(self, change: Callable[[Fault, Lab, list[str]], list[str]]) -> None:
+        super().__init__(
+            _HOSTS, lambda fault, lab, text: text_of(change(fault, lab, text.splitlines()))
         )
 
 
-def _write(fault: Fault, context: FaultContext, now: list[str], lines: list[str]) -> None:
-    if lines != now:
-        text = "".join(f"{line}\n" for line in lines)
-        context.writable(fault.host).write_text(_HOSTS, text)
+@dataclass(frozen=True)
+class KnownName(Effect):
+    """Nothing by itself: refuses a name that the host does not know anyway."""
 
+    name: Arg[str]
 
-def _beside(fault: Fault, context: FaultContext) -> list[tuple[Fault, dict[str, Any]]]:
-    """The others in this file with their records, in the order of their places."""
-    found = [
-        (other, record)
-        for other, record in context.beside(fault.host)
-        if other.has(HostsFile) and "base" in record
-    ]
-    return sorted(found, key=lambda pair: int(pair[1]["place"]))
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        name = fault[self.name]
+        names = names_in(context.awake(fault.host).read_text(_HOSTS).splitlines())
+        # Once: then it is this fault that removed it.
+        if not context.record and name not in names:
+            raise LabError(
+                f"{fault.host} does not know the name {name!r} anyway",
+                fix=hint(name, names, "names that it knows"),
+            )
 
-
-def _moved(
-    context: FaultContext,
-    now: list[str],
-    base: list[str],
-    before: Sequence[Fault],
-    after: Sequence[Fault],
-) -> list[str]:
-    """The lines of today, with some faults instead of others; what people changed stays.
-
-    base: the lines without any of them.
-    """
-    old, new = _changed(context, base, before), _changed(context, base, after)
-    if now == old:
-        return new
-    removed = [line for line in new if line not in old]
-    return undone(now, removed, [line for line in old if line not in new])
-
-
-def _changed(context: FaultContext, lines: list[str], faults: Sequence[Fault]) -> list[str]:
-    for fault in faults:
-        for effect in fault.kind.effects:
-            if isinstance(effect, HostsFile):
-                lines = effect.change(fault, context.lab, lines)
-    return lines
+    def undo(self, fault: Fault, context: FaultContext) -> None:
+        pass
 
 
 def without_name(lines: Sequence[str], name: str) -> list[str]:
@@ -137,17 +82,6 @@ def with_address(lines: list[str], name: str, address: str) -> list[str]:
 def names_in(lines: Sequence[str]) -> list[str]:
     """All names of a hosts file."""
     return [name for line in lines for name in line.partition("#")[0].split()[1:]]
-
-
-def undone(now: Sequence[str], removed: Sequence[str], added: Sequence[str]) -> list[str]:
-    """The lines of today without what was added, and with what was removed, each only once.
-
-    What others changed since, and what a person mended by hand, stays.
-    """
-    extra = [each.split() for each in added]
-    kept = [line for line in now if line.split() not in extra]
-    here = [line.split() for line in kept]
-    return [*kept, *(line for line in removed if line.split() not in here)]
 
 
 # ---- the faults ----
@@ -202,7 +136,10 @@ NAMES = (
         (HOST, _NAME),
         "a name does not resolve on the host",
         "{name} does not resolve on {host}",
-        (HostsFile(lambda fault, _lab, lines: without_name(lines, fault[_NAME]), removes=_NAME),),
+        (
+            KnownName(_NAME),
+            HostsFile(lambda fault, _lab, lines: without_name(lines, fault[_NAME])),
+        ),
     ),
     # A line of /etc/hosts from when the other machine had another address.
     Kind(
@@ -243,7 +180,7 @@ NAMES = (
         (
             TextFile(
                 "/etc/resolv.conf",
-                lambda _fault, _text: f"nameserver {_SILENT}\noptions timeout:5 attempts:2\n",
+                lambda _fault, _lab, _text: f"nameserver {_SILENT}\noptions timeout:5 attempts:2\n",
             ),
             IpLines(_route_to_silence),
         ),

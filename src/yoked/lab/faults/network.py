@@ -61,7 +61,7 @@ class OwnInterface(Effect):
             tools.run_ip(host, lines)
         forget_neighbours(context.lab)
         for other in context.others:
-            if other.has(OwnInterface) and other.host == fault.host:
+            if other.effects(OwnInterface) and other.host == fault.host:
                 other.apply(context)
 
 

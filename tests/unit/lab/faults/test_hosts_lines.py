@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from yoked.lab.faults.names import names_in, undone, with_line_first, without_name
+from yoked.lab.faults.names import names_in, with_line_first, without_name
 
 FILE = [
     "127.0.0.1 localhost",
@@ -27,19 +27,3 @@ def test_a_comment_is_no_name() -> None:
 def test_a_new_line_comes_before_all_but_localhost() -> None:
     assert with_line_first(FILE, "127.0.1.1\talpha")[1] == "127.0.1.1\talpha"
     assert with_line_first(["192.168.77.1 alpha"], "new")[0] == "new"
-
-
-def test_undoing_keeps_what_others_changed_since() -> None:
-    now = ["127.0.0.1 localhost", "127.0.1.1\talpha", "10.0.0.9 nas"]
-
-    lines = undone(now, removed=["192.168.77.1 alpha"], added=["127.0.1.1\talpha"])
-
-    assert lines == ["127.0.0.1 localhost", "10.0.0.9 nas", "192.168.77.1 alpha"]
-
-
-def test_undoing_twice_or_after_a_repair_by_hand_changes_nothing_more() -> None:
-    now = ["127.0.0.1 localhost", "192.168.77.1\talpha"]
-
-    lines = undone(now, removed=["192.168.77.1 alpha"], added=["127.0.1.1\talpha"])
-
-    assert lines == now

@@ -152,7 +152,7 @@ def test_free_text_is_quoted_where_a_shell_reads_it(paper_lab: Any) -> None:
     (effect,) = fault.kind.effects
     assert isinstance(effect, StartFile)
 
-    line = effect.change(fault, "").splitlines()[0]
+    line = effect.change(fault, paper_lab, "").splitlines()[0]
 
     assert shlex.split(line) == ["export", "A='; reboot $(id)"]
 
