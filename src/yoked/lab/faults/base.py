@@ -73,6 +73,12 @@ class Effect(ABC):
         """Make it as it was, also when it was only half brought about, or is gone already."""
 
 
+class InMemory(Effect):
+    """One that ends with the power of the fault's host: a host that is down has none to undo."""
+
+    AFTER_BOOT: ClassVar[AfterBoot] = "again"
+
+
 class _Quoting(string.Formatter):
     """Fills a template with values that a program will read, each quoted for it."""
 
@@ -197,7 +203,8 @@ class Fault:
     def undo(self, context: FaultContext) -> None:
         """Make it as it was, also when it was only half brought about, or is gone already."""
         for effect in reversed(self.kind.effects):
-            effect.undo(self, context)
+            if not isinstance(effect, InMemory) or context.lab.host(self.host).alive:
+                effect.undo(self, context)
 
 
 @dataclass(frozen=True)

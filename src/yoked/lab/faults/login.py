@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from yoked.errors import LabError
 from yoked.lab import ssh
 from yoked.lab.faults.args import HOST, Parsed, Whole, matching, variable
-from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
+from yoked.lab.faults.base import Fault, FaultContext, InMemory, Kind
 from yoked.lab.faults.processes import identified, is_ssh_server
 from yoked.lab.faults.textfiles import StartFile, TextFile, text_of
 
@@ -56,10 +56,8 @@ def _start_server(host: LabHost) -> None:
     _await(host, listens=True)
 
 
-class SshServer(Effect):
+class SshServer(InMemory):
     """What a fault does to it is gone with a new start of the host."""
-
-    AFTER_BOOT = "again"
 
     def unsupported(self, _lab: Lab) -> str | None:
         return None if ssh.server_command() else "hosts have no ssh server: install openssh-server"
@@ -74,7 +72,7 @@ class NoSshServer(SshServer):
 
     def undo(self, fault: Fault, context: FaultContext) -> None:
         host = context.lab.host(fault.host)
-        if host.alive and not _listens(host):
+        if not _listens(host):
             _start_server(context.awake(fault.host))
 
 
@@ -95,13 +93,10 @@ class SshOptions(SshServer):
         _settle(context, fault.host, (*context.others, fault))
 
     def undo(self, fault: Fault, context: FaultContext) -> None:
-        """As the lab has it, but for the others; a host that is down gets it when it starts."""
-        host = context.lab.host(fault.host)
-        if not host.alive:
-            return
+        """As the lab has it, but for the others."""
         if "changed" in context.record:
             _settle(context, fault.host, context.others)
-        host.run(["sh", "-c", self.clear])
+        context.lab.host(fault.host).run(["sh", "-c", self.clear])
 
 
 def _settle(context: FaultContext, name: str, faults: Sequence[Fault]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from yoked.errors import LabError
 from yoked.lab import syscalls
 from yoked.lab.faults.args import HOST, Arg, Parsed, Whole
-from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
+from yoked.lab.faults.base import Effect, Fault, FaultContext, InMemory, Kind
 from yoked.units import format_bytes
 
 if TYPE_CHECKING:
@@ -76,13 +76,11 @@ def _mount_all(lab: Lab, pid: int, name: str, steps: list[Step]) -> None:
 
 
 @dataclass(frozen=True)
-class Mounted(Effect):
+class Mounted(InMemory):
     """mount, unmount: what to do, and what undoes it. folder: of the machine's kernel, to be there.
 
     Unmounting comes before mounting, too: nothing of an earlier time lies below.
     """
-
-    AFTER_BOOT = "again"
 
     mount: Callable[[Fault], list[Step]]
     unmount: Callable[[], list[Step]]
@@ -96,10 +94,8 @@ class Mounted(Effect):
         _mount_all(context.lab, host.pid, fault.host, [*self.unmount(), *self.mount(fault)])
 
     def undo(self, fault: Fault, context: FaultContext) -> None:
-        """Unmount; a host that is down has no mounts."""
-        host = context.lab.host(fault.host)
-        if host.alive:
-            _mount_all(context.lab, host.pid, fault.host, self.unmount())
+        pid = context.lab.host(fault.host).pid
+        _mount_all(context.lab, pid, fault.host, self.unmount())
 
 
 def smaller_shm(mib: Arg[int]) -> Mounted:
@@ -139,13 +135,11 @@ def on_battery(percent: Arg[int]) -> Mounted:
 
 
 @dataclass(frozen=True)
-class FolderFlag(Effect):
+class FolderFlag(InMemory):
     """A folder is mounted over itself, with a flag more. flag: of mount(2).
 
     Several such mounts of a host may lie over each other; each has a place among them.
     """
-
-    AFTER_BOOT = "again"
 
     folder: Arg[str]
     flag: int
@@ -172,7 +166,7 @@ class FolderFlag(Effect):
         Only what was mounted: the folder may be a mount of the host's own.
         """
         host = context.lab.host(fault.host)
-        if context.record.get("mounted") != host.process.to_json() or not host.alive:
+        if context.record.get("mounted") != host.process.to_json():
             return
         place, beside = context.record["place"], _mounted_beside(fault, context)
         below = [layer for at, layer in beside if at < place]

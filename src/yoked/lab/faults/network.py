@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from yoked.errors import LabError
 from yoked.lab import network, tools
 from yoked.lab.faults.args import HOST, LINK, OTHER, Parsed, PortRange, Whole, matching
-from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
+from yoked.lab.faults.base import Fault, FaultContext, InMemory, Kind
 from yoked.lab.faults.textfiles import KernelSetting
 
 if TYPE_CHECKING:
@@ -26,10 +26,8 @@ def forget_neighbours(lab: Lab) -> None:
 
 
 @dataclass(frozen=True)
-class OwnInterface(Effect):
+class OwnInterface(InMemory):
     """The interface is off, or has another IPv4 address than it should. address: None is none."""
-
-    AFTER_BOOT = "again"
 
     is_off: bool = False
     address: Callable[[Fault, Lab, Interface], IPv4Interface] | None = None
@@ -50,8 +48,6 @@ class OwnInterface(Effect):
     def undo(self, fault: Fault, context: FaultContext) -> None:
         """Up, with the topology's addresses, but for what the other faults of this host ask."""
         host = context.lab.host(fault.host)
-        if not host.alive:
-            return
         for each in fault.interfaces(context.lab):
             wrong = None if self.address is None else str(self.address(fault, context.lab, each))
             if wrong not in (None, str(each.address4)):
@@ -66,10 +62,8 @@ class OwnInterface(Effect):
 
 
 @dataclass(frozen=True)
-class IpLines(Effect):
+class IpLines(InMemory):
     """Routes, rules or addresses more. lines: words of `ip`, with VERB for how to add them."""
-
-    AFTER_BOOT = "again"
 
     lines: Callable[[Fault, Lab], Iterable[str]]
     verb: Literal["add", "replace"] = "replace"
@@ -86,7 +80,7 @@ class IpLines(Effect):
     def undo(self, fault: Fault, context: FaultContext) -> None:
         """They may be gone: somebody mended it, or the host was started anew."""
         host = context.lab.host(fault.host)
-        for line in self.lines(fault, context.lab) if host.alive else ():
+        for line in self.lines(fault, context.lab):
             host.tool(["ip", *line.replace("VERB", "del").split()], check=False)
         if self.neighbours:
             forget_neighbours(context.lab)

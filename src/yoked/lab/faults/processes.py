@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab.faults.args import Arg
-from yoked.lab.faults.base import Effect, Fault, FaultContext, no_rules
+from yoked.lab.faults.base import Effect, Fault, FaultContext, InMemory, no_rules
 from yoked.lab.faults.rules import RENDEZVOUS_PORT, silence, unsilence
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Suspended(Effect):
 
 
 @dataclass(frozen=True)
-class Started(Effect):
+class Started(InMemory):
     """A program of somebody's, which ends with the host's power.
 
     program: Python source that prints `ready` once it is; number: its argument.
@@ -186,9 +186,7 @@ class Started(Effect):
             raise LabError(f"{fault.text}: {why}", fix=f"yoked lab exec {fault.host} -- ss -ltnp")
 
     def undo(self, fault: Fault, context: FaultContext) -> None:
-        """End it, if it is there; it is known by its environment."""
-        if context.lab.host(fault.host).alive:
-            _end_marked(context.awake(fault.host), context.id)
+        _end_marked(context.awake(fault.host), context.id)
 
 
 _SILENTLY = """
@@ -225,7 +223,7 @@ while True:
 
 
 @dataclass(frozen=True)
-class StaleRank(Effect):
+class StaleRank(InMemory):
     """A rank that outlived its launcher and holds a port."""
 
     AFTER_BOOT = "gone"
@@ -260,10 +258,6 @@ class StaleRank(Effect):
             )
 
     def undo(self, fault: Fault, context: FaultContext) -> None:
-        """End it, if it is there; it is known by its environment."""
-        host = context.lab.host(fault.host)
-        if not host.alive:
-            return
         host = context.awake(fault.host)
         _end_marked(host, context.id)
         host.run(["rm", "-rf", f"/tmp/{context.id}"])  # noqa: S108

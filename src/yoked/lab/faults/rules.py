@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from yoked.lab import shaping, tools
 from yoked.lab.faults.args import HOST, Flag, OpenPorts, PortRange, Whole
-from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind, lacking, no_rules
+from yoked.lab.faults.base import Effect, Fault, FaultContext, InMemory, Kind, lacking, no_rules
 
 if TYPE_CHECKING:
     from yoked.lab.lab import Lab
@@ -19,13 +19,11 @@ SSH_PORT = 22
 
 
 @dataclass(frozen=True)
-class HostRules(Effect):
+class HostRules(InMemory):
     """A table of the fault's own on the host. rules: templates, or a function of the fault.
 
     policy: what becomes of a packet that no rule decided.
     """
-
-    AFTER_BOOT = "again"
 
     rules: tuple[str, ...] | Callable[[Fault], list[str]]
     hook: Literal["input", "output"] = "input"
@@ -46,10 +44,7 @@ class HostRules(Effect):
         tools.run_nft(context.host(fault.host), [*_no_table(fault), *lines])
 
     def undo(self, fault: Fault, context: FaultContext) -> None:
-        """Remove the table; a host that is down has none."""
-        host = context.lab.host(fault.host)
-        if host.alive:
-            tools.run_nft(host, _no_table(fault))
+        tools.run_nft(context.lab.host(fault.host), _no_table(fault))
 
 
 def _table(fault: Fault) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yoked.lab.faults.base import Effect, Fault, FaultContext
+from yoked.lab.faults.base import Effect, Fault, FaultContext, InMemory
 
 if TYPE_CHECKING:
     from yoked.lab.lab import Lab
@@ -142,10 +142,8 @@ class StartFile(TextFile):
 
 
 @dataclass(frozen=True)
-class KernelSetting(Effect):
+class KernelSetting(InMemory):
     """A file below /proc/sys. text: a template."""
-
-    AFTER_BOOT = "again"
 
     path: str
     text: str
@@ -157,7 +155,5 @@ class KernelSetting(Effect):
         host.write_text(self.path, fault.fill(self.text))
 
     def undo(self, fault: Fault, context: FaultContext) -> None:
-        """As it was; a host that was started anew has the kernel's."""
-        host = context.lab.host(fault.host)
-        if host.alive and "before" in context.record:
+        if "before" in context.record:
             context.awake(fault.host).write_text(self.path, context.record["before"])
