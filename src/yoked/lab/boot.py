@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pwd
@@ -10,7 +11,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,9 +23,10 @@ from yoked.fleet.file import read_fleet
 from yoked.fleet.trust import remember
 from yoked.lab import network, shaping, ssh, tools
 from yoked.lab.cgroups import Cgroups
+from yoked.lab.host import LabHost
 from yoked.lab.hostgroup import HostGroup
 from yoked.lab.inside import Inside
-from yoked.lab.process import own_program
+from yoked.lab.process import own_program, until
 from yoked.lab.state import LabState
 from yoked.lab.topology import Host
 
@@ -53,7 +54,7 @@ def bring_up(lab: LabState, busy: Sequence[int] = ()) -> None:
     keys.write_client_config(lab.ssh_config, lab.folder, topology, _user_name())
     lab.fleet_file.write_text(_fleet_toml(lab), encoding="utf-8")
     remember(read_fleet(lab.fleet_file))
-    lab.notes.extend(_notes(lab))
+    lab.note(_notes(lab))
 
 
 @dataclass
@@ -77,8 +78,7 @@ def boot_hosts(lab: LabState, hosts: Sequence[Host], busy: Sequence[int] = ()) -
         for one in booting:
             one.process = _hear_of(one)
         for one in booting:
-            message = _expect(one, "ready")
-            lab.notes.extend(note for note in message["notes"] if note not in lab.notes)
+            lab.note(_expect(one, "ready")["notes"])
         for one in booting:
             assert one.process is not None
             _connect(lab, one)
@@ -125,9 +125,7 @@ def _start(lab: LabState, host: Host, group: HostGroup, cpus: tuple[int, ...]) -
 
 
 def _limit(lab: LabState, host: Host, group: HostGroup) -> None:
-    for note in group.notes:
-        if note not in lab.notes:
-            lab.notes.append(note)
+    lab.note(group.notes)
     # Where the machine gives none, the group's notes say so.
     if host.cores is not None and group.can("cpu"):
         group.set_cpu(host.cores)
@@ -322,16 +320,14 @@ def _start_relay(lab: LabState) -> None:
 def _await_relay(lab: LabState, host: Host) -> None:
     """Until the relay carries this host's frames: before, its cables have no carrier."""
     relayed = shaping.relayed_ports(lab.topology, lab.features)
-    names = [each.name for each in host.interfaces if each.port in relayed]
-    end = time.monotonic() + BOOT_DEADLINE_S
-    while names:
-        shown = lab.hosts[host.name].tool(["ip", "link", "show", "dev", names[0]]).stdout
-        if "LOWER_UP" in shown:
-            names.pop(0)
-        elif time.monotonic() > end:
-            raise _relay_failed(lab, f"{names[0]} of {host.name} has no carrier")
-        else:
-            time.sleep(0.005)
+    for each in host.joined:
+        has_carrier = functools.partial(_has_carrier, lab.hosts[host.name], each.name)
+        if each.port in relayed and not until(has_carrier, BOOT_DEADLINE_S):
+            raise _relay_failed(lab, f"{each.name} of {host.name} has no carrier")
+
+
+def _has_carrier(host: LabHost, device: str) -> bool:
+    return "LOWER_UP" in host.tool(["ip", "link", "show", "dev", device]).stdout
 
 
 def _relay_failed(lab: LabState, why: str) -> LabError:
@@ -355,21 +351,23 @@ def shape_host(lab: LabState, host: Host, inside: Inside) -> None:
 
 
 def _await_ssh(process: ProcessId, name: str) -> None:
-    """Until the host's ssh server listens, as the host's own /proc/net/tcp has it."""
-    end = time.monotonic() + SSH_DEADLINE_S
-    port = f":{SSH_PORT:04X}"
-    while time.monotonic() < end:
-        for table in ("tcp", "tcp6"):
-            with contextlib.suppress(OSError):
-                for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines():
-                    fields = line.split()
-                    if fields[1].endswith(port) and fields[3] == _TCP_LISTEN:
-                        return
-        time.sleep(0.005)
-    raise LabError(
-        f"{name}: its ssh server does not listen",
-        fix=f"yoked lab exec {name} -- cat {ssh.SERVER_FOLDER}/sshd.log",
-    )
+    """Until the host's ssh server listens."""
+    if not until(lambda: _has_listener(process.pid, SSH_PORT), SSH_DEADLINE_S):
+        raise LabError(
+            f"{name}: its ssh server does not listen",
+            fix=f"yoked lab exec {name} -- cat {ssh.SERVER_FOLDER}/sshd.log",
+        )
+
+
+def _has_listener(pid: int, port: int) -> bool:
+    """Whether somebody listens at a port, as /proc/net/tcp of the process's host has it."""
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines():
+                fields = line.split()
+                if fields[1].endswith(f":{port:04X}") and fields[3] == _TCP_LISTEN:
+                    return True
+    return False
 
 
 def _user_name() -> str:
@@ -397,7 +395,7 @@ def _fleet_toml(lab: LabState) -> str:
 
 def _notes(lab: LabState) -> list[str]:
     """What the lab does without on this machine, for people."""
-    notes = list(shaping.missing(lab.topology, lab.features))
+    notes = shaping.missing(lab.topology, lab.features)
     if ssh.server_command() is None:
         notes.append("hosts have no ssh server: install openssh-server")
     wanted = sum(host.cpus * host.speed for host in lab.topology.hosts)

@@ -191,43 +191,30 @@ class LabHost:
 
     def processes(self) -> list[HostProcess]:
         """All processes of this host, its PID 1 included; none when it is down."""
-        if not self.alive:
-            return []
-        return sorted(_processes_beside(self.pid), key=lambda process: process.pid)
+        statuses = list(_statuses_beside(self.pid)) if self.alive else []
+        # The last of a process's numbers is that of the namespace which it is in.
+        numbers = {int(each["Pid"]): int(each["NSpid"].split()[-1]) for each in statuses}
+        found = []
+        for status in statuses:
+            outer_pid = int(status["Pid"])
+            with contextlib.suppress(OSError):
+                line = Path(f"/proc/{outer_pid}/cmdline").read_text(errors="replace")
+                command = line.rstrip("\0").split("\0") if line else []
+                # A parent outside of the host has no number in it.
+                parent = numbers.get(int(status["PPid"]), 0)
+                found.append(
+                    HostProcess(numbers[outer_pid], outer_pid, parent, status["State"][0], command)
+                )
+        return sorted(found, key=lambda process: process.pid)
 
 
-def _processes_beside(pid: int) -> Iterator[HostProcess]:
-    try:
+def _statuses_beside(pid: int) -> Iterator[dict[str, str]]:
+    """What /proc/PID/status says of all processes in the PID namespace of one."""
+    with contextlib.suppress(OSError):
         namespace = os.readlink(f"/proc/{pid}/ns/pid")
-    except OSError:
-        return
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        with contextlib.suppress(OSError, KeyError, ValueError):
-            if os.readlink(f"/proc/{name}/ns/pid") == namespace:
-                yield _read_process(int(name))
-
-
-def _read_process(outer_pid: int) -> HostProcess:
-    folder = Path(f"/proc/{outer_pid}")
-    lines = (line.partition(":") for line in (folder / "status").read_text().splitlines())
-    status = {key: value.strip() for key, _, value in lines}
-    inner = status["NSpid"].split()
-    command = (folder / "cmdline").read_text().rstrip("\0").split("\0")
-    parent = _inner_pid(int(status["PPid"]), len(inner))
-    return HostProcess(
-        int(inner[-1]), outer_pid, parent, status["State"][0], command if command != [""] else []
-    )
-
-
-def _inner_pid(outer_pid: int, depth: int) -> int:
-    """A process's number in a namespace that deep; 0 when it is outside of it."""
-    try:
-        for line in Path(f"/proc/{outer_pid}/status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                numbers = line.split()[1:]
-                return int(numbers[depth - 1]) if len(numbers) >= depth else 0
-    except OSError:
-        pass
-    return 0
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{name}/ns/pid") == namespace:
+                    lines = Path(f"/proc/{name}/status").read_text(errors="replace").splitlines()
+                    parts = (line.partition(":") for line in lines)
+                    yield {key: value.strip() for key, _, value in parts}

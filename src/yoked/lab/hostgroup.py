@@ -13,12 +13,11 @@ import errno
 import math
 import os
 import signal
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from yoked.errors import LabError
+from yoked.lab.process import until
 
 # A host that used up its share stands still for the rest of a period: short ones look smooth.
 PERIOD_US = 10_000
@@ -157,7 +156,7 @@ class HostGroup:
         """Stop all processes where they are; returns when they stand still. Raises LabError."""
         path = self._need("freezer")
         _set(path, "FROZEN" if path.name == "freezer.state" else "1")
-        if not _until(lambda: self.frozen):
+        if not until(lambda: self.frozen, DEADLINE_S):
             self.thaw()
             raise LabError(f"{self.name}: its processes did not freeze within {DEADLINE_S:g} s")
 
@@ -167,7 +166,7 @@ class HostGroup:
         if path is None:
             return
         _set(path, "THAWED" if path.name == "freezer.state" else "0")
-        if not _until(lambda: not self.frozen):
+        if not until(lambda: not self.frozen, DEADLINE_S):
             raise LabError(f"{self.name}: its processes did not thaw within {DEADLINE_S:g} s")
 
     def kill(self) -> None:
@@ -183,7 +182,8 @@ class HostGroup:
                 self.freeze()
             self._signal_all()
             self.thaw()
-        if not _until(lambda: not (self._signal_all() if every is None else self.procs())):
+        left = self._signal_all if every is None else self.procs
+        if not until(lambda: not left(), DEADLINE_S):
             raise LabError(f"{self.name}: processes {self.procs()} cannot be ended")
 
     def _signal_all(self) -> list[int]:
@@ -211,16 +211,6 @@ def _set(path: Path, value: str) -> None:
         ) from error
 
 
-def _until(ready: Callable[[], bool]) -> bool:
-    """Poll until it is so, for DEADLINE_S at most; whether it was."""
-    end = time.monotonic() + DEADLINE_S
-    while not ready():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.002)
-    return True
-
-
 def remove_group(folder: Path) -> None:
     """Remove a group and those below it. Raises LabError when one does not get empty."""
 
@@ -236,7 +226,7 @@ def remove_group(folder: Path) -> None:
                     raise LabError(f"{path} cannot be removed: {error.strerror}") from error
         return not folder.exists()
 
-    if not _until(is_gone):
+    if not until(is_gone, DEADLINE_S):
         raise LabError(
             f"the control group {folder} still holds processes",
             fix=f"see cat {folder}/cgroup.procs",

@@ -18,7 +18,7 @@ import signal
 import socket
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from yoked.lab import syscalls
 from yoked.lab.filetree import FileTree
@@ -96,9 +96,7 @@ def _live(config: dict[str, Any], storage: Path, channel: socket.socket, reader:
     if config["user"] is None:
         syscalls.drop_capabilities()
     _send(channel, {"ssh": started})
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
+    syscalls.to_null(0, 1, 2)
     reader.close()
     channel.close()
     reap_for_ever()
@@ -172,18 +170,13 @@ def _start_ssh(config: dict[str, Any]) -> bool:
     if command is None or not shutil.which(command[0]):
         return False
     if os.fork() == 0:
-        _become_ssh_server(config, command)
+        os.setsid()
+        as_user(config["user"])
+        restore_signals()
+        syscalls.to_null(0, 1, 2)
+        environment = config["sshd_environment"]
+        os.execve(command[0], command, environment)  # noqa: S606 - an argument list, no shell
     return True
-
-
-def _become_ssh_server(config: dict[str, Any], command: list[str]) -> NoReturn:
-    os.setsid()
-    as_user(config["user"])
-    restore_signals()
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.execve(command[0], command, config["sshd_environment"])  # noqa: S606 - an argument list, no shell
 
 
 def restore_signals() -> None:

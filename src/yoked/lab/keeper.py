@@ -20,7 +20,6 @@ import shutil
 import signal
 import socket
 import sys
-import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from yoked.core.fs import write_json
 from yoked.core.proc import ProcessId
 from yoked.errors import LabError
 from yoked.lab import cgroups, syscalls
+from yoked.lab.process import until
 
 # The PID namespace is made by the parent: it begins with the next child.
 NAMESPACES = (
@@ -74,7 +74,10 @@ def main() -> None:
 
 def _start_first_process(user: list[int] | None) -> tuple[int, int]:
     """Its PID, and a pipe from which comes _MADE, or why its namespaces could not be made."""
-    _unshare(user)
+    if user is not None:
+        syscalls.unshare(syscalls.CLONE_NEWUSER)
+        syscalls.map_own_user(0, 0, user[0], user[1])
+    syscalls.unshare(syscalls.CLONE_NEWPID)
     alive, hold = os.pipe()
     made, tell = os.pipe()
     init = os.fork()
@@ -126,23 +129,18 @@ def _read_line(fd: int) -> bytes:
 
 def remove_folder(folder: Path) -> bool:
     """Remove a lab's folder, into which a dying program may still write; whether it is gone."""
-    end = time.monotonic() + REMOVAL_DEADLINE_S
-    while folder.exists() and time.monotonic() < end:
+
+    def is_gone() -> bool:
         shutil.rmtree(folder, ignore_errors=True)
-    return not folder.exists()
+        return not folder.exists()
+
+    return until(is_gone, REMOVAL_DEADLINE_S)
 
 
 def _log_to(path: Path) -> None:
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 2)
     os.close(log)
-
-
-def _unshare(user: list[int] | None) -> None:
-    if user is not None:
-        syscalls.unshare(syscalls.CLONE_NEWUSER)
-        syscalls.map_own_user(0, 0, user[0], user[1])
-    syscalls.unshare(syscalls.CLONE_NEWPID)
 
 
 def _watch(init: int, stopping: int, owner: dict[str, Any] | None) -> None:
@@ -160,9 +158,7 @@ def _watch(init: int, stopping: int, owner: dict[str, Any] | None) -> None:
         word = os.read(0, len(KEEP))
         if word != KEEP:
             return
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
+        syscalls.to_null(0)
         tether = []
 
 
@@ -172,12 +168,10 @@ def _first_process(alive: int, tell: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if select.select([alive], [], [], 0)[0]:
         os._exit(1)  # the keeper died before the kernel was asked to tell
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1):
-        os.dup2(null, fd)
+    syscalls.to_null(0, 1)
     syscalls.unshare(NAMESPACES)
     syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-    for target in _automatic_mounts():
+    for target in [path for path, kind in mounts() if kind in _AUTOMATIC]:
         # In a user namespace what the machine mounted is locked, and stays.
         with contextlib.suppress(OSError):
             syscalls.unmount(target, syscalls.MNT_DETACH)
@@ -187,10 +181,6 @@ def _first_process(alive: int, tell: int) -> None:
     os.write(tell, _MADE)
     os.close(tell)
     reap_for_ever()
-
-
-def _automatic_mounts() -> list[str]:
-    return [path for path, kind in mounts() if kind in _AUTOMATIC]
 
 
 def mounts() -> list[tuple[str, str]]:

@@ -26,11 +26,7 @@ def has_ipv6() -> bool:
 def require_ipv6(topology: Topology) -> None:
     """Raise LabError where a topology has IPv6 addresses and the kernel has none."""
     places = [network.name for network in topology.networks if network.subnet6 is not None]
-    places += [
-        host.name
-        for host in topology.hosts
-        if any(interface.address6 is not None for interface in host.interfaces)
-    ]
+    places += [host.name for host in topology.hosts if any(i.address6 for i in host.interfaces)]
     if places and not has_ipv6():
         raise LabError(
             f"{topology.name} gives IPv6 addresses to {', '.join(places)}: this kernel has no IPv6",
@@ -131,7 +127,7 @@ def _local_bridge(interface: Interface, port: str) -> list[str]:
     peer = f"{port}-end"
     return [
         *_bridge(interface.name),
-        *([f"link set dev {interface.name} address {interface.mac}"] if interface.mac else []),
+        f"link set dev {interface.name} address {interface.mac}",
         f"link add dev {port} type veth peer name {peer}",
         *_without_own_address(port),
         *_without_own_address(peer),
@@ -148,9 +144,8 @@ def addresses(interface: Interface, verb: str = "add") -> list[str]:
     if interface.address6:
         # Without nodad an address cannot be used for its first second or two.
         lines.append(f"address {verb} {interface.address6} dev {interface.name} nodad")
-        if interface.mac:
-            local = link_local(interface.mac)
-            lines.append(f"address {verb} {local}/64 dev {interface.name} scope link nodad")
+        local = link_local(interface.mac)
+        lines.append(f"address {verb} {local}/64 dev {interface.name} scope link nodad")
     return lines
 
 

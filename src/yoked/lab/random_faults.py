@@ -37,10 +37,11 @@ class RandomFault:
 class FaultRecord:
     """What became of a fault. began_s, healed_s: by time.monotonic(); None: it did not happen.
 
-    trouble: why it could not be brought about, or healed.
+    id: the lab's for it. trouble: why it could not be brought about, or healed.
     """
 
     fault: RandomFault
+    id: str = ""
     began_s: float | None = None
     healed_s: float | None = None
     trouble: YokedError | None = None
@@ -121,7 +122,7 @@ class _Breaker:
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self._active: list[tuple[str, FaultRecord]] = []
+        self._active: dict[str, FaultRecord] = {}
 
     def run(self, records: Sequence[FaultRecord], over: threading.Event) -> None:
         """Until all moments are past, or it is over."""
@@ -143,19 +144,17 @@ class _Breaker:
             record.trouble = problem
             return
         record.began_s = time.monotonic()
-        self._active.append((active.id, record))
+        record.id = active.id
+        self._active[active.id] = record
 
     def _heal(self, record: FaultRecord) -> None:
-        for fault_id, active in list(self._active):
-            if active is record:
-                self._active.remove((fault_id, active))
-                self._undo(fault_id, record)
-
-    def _undo(self, fault_id: str, record: FaultRecord) -> None:
+        """Try once to undo it, if it is active."""
+        if self._active.pop(record.id, None) is None:
+            return
         try:
             self._lab.refresh()
-            if any(each.id == fault_id for each in faults.active(self._lab)):
-                faults.heal(self._lab, [fault_id])
+            if any(each.id == record.id for each in faults.active(self._lab)):
+                faults.heal(self._lab, [record.id])
         except YokedError as problem:
             record.trouble = problem
             return
@@ -163,5 +162,5 @@ class _Breaker:
 
     def heal_all(self) -> None:
         """Undo what is active, the newest first."""
-        for _, record in reversed(list(self._active)):
+        for record in reversed(list(self._active.values())):
             self._heal(record)

@@ -126,13 +126,8 @@ def _for_ssh(text: str | Path) -> str:
 
 def names_of(host: Host) -> list[str]:
     """A host's name and addresses."""
-    addresses = [
-        str(address.ip)
-        for interface in host.joined
-        for address in (interface.address4, interface.address6)
-        if address is not None
-    ]
-    return [host.name, *addresses]
+    addresses = (address for interface in host.joined for address in interface.addresses)
+    return [host.name, *(str(address.ip) for address in addresses)]
 
 
 def _server_config() -> str:

@@ -57,6 +57,10 @@ class LabState:
         """The fleet's `yoked.toml`."""
         return self.folder / "yoked.toml"
 
+    def note(self, notes: Iterable[str]) -> None:
+        """Add what a person should know, each thing once."""
+        self.notes += [note for note in dict.fromkeys(notes) if note not in self.notes]
+
     def save(self, booted: Iterable[str] = ()) -> None:
         """Write lab.json, from which other processes know the lab.
 
@@ -65,7 +69,7 @@ class LabState:
         with FileLock(self.folder / "lab.lock", timeout=_LOCK_TIMEOUT_S):
             saved = read_json(self.folder / "lab.json") or {}
             self._adopt({**saved.get("hosts", {}), **{name: self._entry(name) for name in booted}})
-            self.notes += [note for note in saved.get("notes", []) if note not in self.notes]
+            self.note(saved.get("notes", []))
             data: dict[str, Any] = {
                 "name": self.name,
                 "id": self.id,

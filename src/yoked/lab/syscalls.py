@@ -121,6 +121,14 @@ def unmount(target: str, flags: int = 0) -> None:
     _check(_libc.umount2(os.fsencode(target), flags), f"unmount {target}")
 
 
+def to_null(*fds: int) -> None:
+    """Have these descriptors be /dev/null, whatever they were."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in fds:
+        os.dup2(null, fd)
+    os.close(null)
+
+
 def pivot_root(new_root: str, put_old: str) -> None:
     """Make new_root, a mount, the root; the old one is then at put_old, below it."""
     number = _SYS_PIVOT_ROOT[platform.machine()]

@@ -10,12 +10,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 from typing import Any
 
 from yoked.errors import UsageError
+from yoked.units import parse_bit_per_s
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,11 @@ class Interface:
     address6: IPv6Interface | None
     shape: Shape
 
+    @property
+    def addresses(self) -> list[IPv4Interface | IPv6Interface]:
+        """Those that it has, IPv4 first."""
+        return [each for each in (self.address4, self.address6) if each is not None]
+
 
 @dataclass(frozen=True)
 class Host:
@@ -99,10 +106,7 @@ class Host:
     @property
     def address(self) -> str:
         """Of the first interface that is on a network; IPv4 where it has one."""
-        first = self.joined[0]
-        address = first.address4 or first.address6
-        assert address is not None, first
-        return str(address.ip)
+        return str(self.joined[0].addresses[0].ip)
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,12 @@ class Topology:
         raise UsageError(
             f"there is no host {name!r} in {self.name}", fix=hint(name, names, "hosts")
         )
+
+
+def parse_rate(text: str) -> float:
+    """bit/s of `20mbit`, as tc writes it, or `20 Mbit/s`. Raises UsageError."""
+    is_tcs = re.search(r"bit\s*$", text, re.IGNORECASE)
+    return parse_bit_per_s(f"{text.strip()}/s" if is_tcs else text)
 
 
 def hint(named: str, known: Iterable[str], what: str) -> str:

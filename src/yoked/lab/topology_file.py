@@ -17,8 +17,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from yoked.errors import UsageError, YokedError
-from yoked.lab.topology import Host, Interface, Network, Shape, Topology, hint
-from yoked.units import parse_bit_per_s, parse_bytes
+from yoked.lab.topology import Host, Interface, Network, Shape, Topology, hint, parse_rate
+from yoked.units import parse_bytes
 
 _Net = IPv4Network | IPv6Network
 # Keys of a host that are about its eth0.
@@ -60,10 +60,8 @@ def _text(value: object, example: str) -> str:
 
 def _rate_bit_per_s(value: object) -> float:
     text = _text(value, '"100 Mbit/s"')
-    # tc, whose words the learner meets, writes a rate without the "/s".
-    written = f"{text.strip()}/s" if re.search(r"bit\s*$", text, re.IGNORECASE) else text
     try:
-        rate_bit_per_s = parse_bit_per_s(written)
+        rate_bit_per_s = parse_rate(text)
     except YokedError:
         rate_bit_per_s = 0
     if not _LOWEST_RATE_BIT_PER_S <= rate_bit_per_s <= _HIGHEST_RATE_BIT_PER_S:

@@ -8,7 +8,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from yoked.errors import LabError
-from yoked.lab import cgroups
+from yoked.lab import cgroups, hostgroup
 from yoked.lab.cgroups import Cgroups, Hierarchy
 from yoked.lab.hostgroup import CONTROLLERS, HostGroup
 
@@ -187,7 +187,7 @@ def test_what_is_not_there_is_refused_with_the_reason(
 def test_a_host_that_does_not_freeze_in_time_is_told_and_thawed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
-    monkeypatch.setattr(cgroups, "DEADLINE_S", 0.01)
+    monkeypatch.setattr(hostgroup, "until", lambda ready, _limit_s: ready())
     group = group_v2(tmp_path)
 
     with pytest.raises(LabError) as caught:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from yoked.errors import UsageError
-from yoked.lab.topology import hint
-from yoked.units import parse_bit_per_s
+from yoked.lab.topology import hint, parse_rate
 
 if TYPE_CHECKING:
     from yoked.lab.lab import Lab
@@ -225,16 +224,15 @@ class Whole(Arg[int]):
 
 @dataclass(frozen=True)
 class Rate(Arg[float]):
-    """Bits per second: `20mbit`, as tc writes it, or `20 Mbit/s`."""
+    """Bits per second, in one word or several."""
 
     usage: str = "RATE"
 
     def take(self, words: ArgParser) -> float:
         text = " ".join([words.take(self.usage), *words.left])
         words.left.clear()
-        written = f"{text}/s" if re.search(r"bit\s*$", text, re.IGNORECASE) else text
         try:
-            return parse_bit_per_s(written)
+            return parse_rate(text)
         except UsageError as problem:
             raise words.wrong(problem.what, "write it as in 20mbit or 1gbit") from problem
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from yoked.lab.faults.args import HOST
 from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind
 from yoked.lab.faults.rules import RENDEZVOUS_PORT
 from yoked.lab.inside import TOOL_PATH
+from yoked.lab.process import until
 
 if TYPE_CHECKING:
     from yoked.lab.host import LabHost
@@ -105,7 +105,17 @@ class Firewalld(Program):
         if not host.exists(f"{_BUS}/system_bus_socket"):
             _run(host, "dbus-daemon --system --fork")
         _run(host, "firewalld")
-        _await_firewalld(host)
+
+        def is_up() -> bool:
+            with contextlib.suppress(LabError):
+                _run(host, "firewall-cmd -q --state")
+                return True
+            return False
+
+        if not until(is_up, _LIMIT_S, 0.1):
+            raise LabError(
+                f"firewalld of {host.name} does not come up", fix="apt install firewalld"
+            )
         _run(host, *self.on)
 
     def undo(self, fault: Fault, context: FaultContext) -> None:
@@ -113,24 +123,15 @@ class Firewalld(Program):
         host = context.writable(fault.host)
         for name in ("firewalld", "dbus-daemon"):
             host.run(["pkill", "-x", name], check=False)
-        end_s = time.monotonic() + _LIMIT_S
-        while any("firewalld" in " ".join(each.command) for each in host.processes()):
-            if time.monotonic() > end_s:
-                raise LabError(f"firewalld of {fault.host} does not end")
-            time.sleep(0.05)
+
+        def has_ended() -> bool:
+            return not any("firewalld" in " ".join(each.command) for each in host.processes())
+
+        if not until(has_ended, _LIMIT_S, 0.05):
+            raise LabError(f"firewalld of {fault.host} does not end")
         host.tool(["nft", "delete", "table", "inet", "firewalld"], check=False)
         left = [f"{_FIREWALLD_FOLDER}/public.xml", f"{_BUS}/system_bus_socket", f"{_BUS}/pid"]
         host.run(["rm", "-f", *left])
-
-
-def _await_firewalld(host: LabHost) -> None:
-    end_s = time.monotonic() + _LIMIT_S
-    while time.monotonic() < end_s:
-        with contextlib.suppress(LabError):
-            _run(host, "firewall-cmd -q --state")
-            return
-        time.sleep(0.1)
-    raise LabError(f"firewalld of {host.name} does not come up", fix="apt install firewalld")
 
 
 FIREWALLD = Firewalld(

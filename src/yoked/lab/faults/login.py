@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import signal
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +15,7 @@ from yoked.lab.faults.args import HOST, Parsed, Whole, matching, variable
 from yoked.lab.faults.base import Fault, FaultContext, InMemory, Kind
 from yoked.lab.faults.processes import identified, is_ssh_server
 from yoked.lab.faults.textfiles import StartFile, TextFile, text_of
+from yoked.lab.process import until
 
 if TYPE_CHECKING:
     from yoked.lab.host import LabHost
@@ -31,13 +31,8 @@ def _listens(host: LabHost) -> bool:
 
 
 def _await(host: LabHost, *, listens: bool) -> None:
-    end_s = time.monotonic() + _LIMIT_S
-    while _listens(host) is not listens:
-        if time.monotonic() > end_s:
-            raise LabError(
-                f"the ssh server of {host.name} does not {'start' if listens else 'end'}"
-            )
-        time.sleep(0.02)
+    if not until(lambda: _listens(host) is listens, _LIMIT_S, 0.02):
+        raise LabError(f"the ssh server of {host.name} does not {'start' if listens else 'end'}")
 
 
 def _stop_server(host: LabHost) -> None:

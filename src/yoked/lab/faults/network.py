@@ -52,7 +52,6 @@ class OwnInterface(InMemory):
             wrong = None if self.address is None else str(self.address(fault, context.lab, each))
             if wrong not in (None, str(each.address4)):
                 host.tool(["ip", "address", "del", str(wrong), "dev", each.name], check=False)
-        for each in fault.interfaces(context.lab):
             lines = [f"link set dev {each.name} up", *network.addresses(each, "replace")]
             tools.run_ip(host, lines)
         forget_neighbours(context.lab)
@@ -132,8 +131,7 @@ def _family(address: str) -> str:
 def _routes_nowhere(fault: Fault, lab: Lab) -> list[str]:
     """One for each address, more precise than that of the network."""
     joined = lab.topology.host(fault[OTHER]).joined
-    found = [address for each in joined for address in (each.address4, each.address6) if address]
-    addresses = [str(address.ip) for address in found]
+    addresses = [str(address.ip) for each in joined for address in each.addresses]
     return [f"{_family(each)} route VERB {fault[_ROUTE]} {each}" for each in addresses]
 
 
@@ -158,8 +156,7 @@ def _wrong_entries(fault: Fault, lab: Lab) -> list[str]:
         for own in lab.topology.host(fault[HOST]).joined
         for theirs in lab.topology.host(fault[OTHER]).joined
         if own.network == theirs.network
-        for address in (theirs.address4, theirs.address6)
-        if address is not None
+        for address in theirs.addresses
     ]
 
 
