@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.lab.commands import finish, start
 
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import new_lab
@@ -21,8 +20,6 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 LIMIT_S = 600
-COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
-SOURCES = Path(__file__).parents[2] / "src"
 STATE = Path.home() / ".local" / "state" / "yoked"
 SMALL = (
     *("--depth=1", "--max-seq-len=64", "--vocab-size=512"),
@@ -48,24 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def bench(lab: Lab, folder: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "bench", "--fleet", str(lab.fleet_file), *SMALL, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(SOURCES)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
-    try:
-        return process.communicate(timeout=LIMIT_S)
-    finally:
-        process.kill()
-        process.wait()
+    return start(folder, "bench", "--fleet", str(lab.fleet_file), *SMALL, *words)
 
 
 def ranks(lab: Lab) -> list[str]:
@@ -93,10 +73,10 @@ def test_the_table_has_each_host_alone_several_processes_and_all_hosts(
 ) -> None:
     process = bench(lab, folder, BATCH, "--steps=8", "--compare=int8", "--json", "--plot=bench.png")
 
-    out, err = finish(process)
+    done = finish(process, LIMIT_S)
 
-    assert process.returncode == 0, err
-    told = json.loads(out)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
     rows = {row["name"]: row for row in told["rows"]}
     assert list(rows) == [
         "1 process on alpha",
@@ -131,9 +111,7 @@ def test_ctrl_c_ends_what_runs_and_leaves_nothing(lab: Lab, folder: Path) -> Non
         time.sleep(0.2)
 
     process.send_signal(signal.SIGINT)
-    finish(process)
-
-    assert process.returncode == 130
+    assert finish(process, LIMIT_S).returncode == 130
     assert ranks(lab) == []
     assert left_behind(lab) == []
 
@@ -142,11 +120,11 @@ def test_a_run_that_fails_is_named_and_the_others_end(lab: Lab, folder: Path) ->
     # More rows in a step than the data has: every rank refuses.
     process = bench(lab, folder, "--steps=4", "--total-batch-size=64000000")
 
-    _, err = finish(process)
+    done = finish(process, LIMIT_S)
 
-    assert process.returncode == 1, err
+    assert done.returncode == 1, done.stderr
     # Whichever of the two is seen first.
-    assert re.search(r"1 process on (alpha|beta): run bench-\S+ failed", err), err
-    assert "--total-batch-size" in err
+    assert re.search(r"1 process on (alpha|beta): run bench-\S+ failed", done.stderr), done.stderr
+    assert "--total-batch-size" in done.stderr
     assert ranks(lab) == []
     assert left_behind(lab) == []

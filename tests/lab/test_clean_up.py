@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from yoked.lab.lab import Lab, down_all, labs_folder
+from yoked.lab.process import until
 from yoked.lab.topology_load import load
 
 DEADLINE_S = 60.0
@@ -120,10 +121,7 @@ def _is_zombie(folder: Path) -> bool:
 
 
 def until_nothing_is_left(lab_id: str) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while left := left_of(lab_id):
-        assert time.monotonic() < end, left
-        time.sleep(0.02)
+    assert until(lambda: not left_of(lab_id), DEADLINE_S, 0.02), left_of(lab_id)
 
 
 def start(topology: str = "two-hosts-100mbit", how: str = "tethered") -> subprocess.Popen[str]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.lab.commands import run
 
 from yoked.lab import faults
 from yoked.lab.lab import Lab
@@ -21,8 +20,6 @@ from yoked.lab.pytest_plugin import new_lab
 pytest.importorskip("torch")
 
 LIMIT_S = 120
-SOURCES = Path(__file__).parents[2] / "src"
-COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
 ADDS_UP = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -40,16 +37,8 @@ class Person:
         self.folder = folder
 
     def types(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", COMMAND, command, "--fleet", str(self.lab.fleet_file), *words],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(SOURCES)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LIMIT_S,
-        )
+        fleet = ("--fleet", str(self.lab.fleet_file))
+        return run(self.folder, command, *fleet, *words, limit_s=LIMIT_S)
 
     def doctor(self, *words: str) -> tuple[int, dict[str, Any]]:
         """Status, and what --json says."""

@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,6 +14,7 @@ from yoked.doctor.examine import look
 from yoked.fleet.file import load_fleet
 from yoked.lab import faults
 from yoked.lab.lab import Lab
+from yoked.lab.process import until
 from yoked.lab.pytest_plugin import new_lab
 from yoked.records.examination import Examination, Need
 
@@ -69,15 +69,9 @@ def only_ssh_listens(lab: Lab) -> bool:
     return {line.split()[3].rpartition(":")[2] for line in lines} == {"22"}
 
 
-def soon(holds: object) -> bool:
+def soon(holds: Callable[[], bool]) -> bool:
     """Whether something becomes true within a moment."""
-    assert callable(holds)
-    until_s = time.monotonic() + DEADLINE_S
-    while not holds():
-        if time.monotonic() > until_s:
-            return False
-        time.sleep(0.05)
-    return True
+    return until(holds, DEADLINE_S, 0.05)
 
 
 def test_healthy_hosts_come_through_to_each_other_and_make_a_world(lab_of_two: Lab) -> None:

@@ -6,7 +6,6 @@ import importlib
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from yoked.fleet.model import Host
 from yoked.fleet.trust import remember
 from yoked.lab.host import LabHost
 from yoked.lab.lab import Lab
+from yoked.lab.process import until
 from yoked.lab.pytest_plugin import LabUp, new_lab
 from yoked.remote.client import AgentClient
 from yoked.remote.connect import connect_all
@@ -62,13 +62,12 @@ def agents(lab: Lab, *names: str) -> Iterator[dict[str, AgentClient]]:
 
 def only_ssh_listens(host: LabHost) -> bool:
     """Whether, within a moment, nothing but ssh listens on a host."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline_s:
+
+    def holds() -> bool:
         lines = host.tool(["ss", "-H", "-t", "-l", "-n"]).stdout.splitlines()
-        if {line.split()[3].rpartition(":")[2] for line in lines} == {"22"}:
-            return True
-        time.sleep(0.05)
-    return False
+        return {line.split()[3].rpartition(":")[2] for line in lines} == {"22"}
+
+    return until(holds, DEADLINE_S, 0.05)
 
 
 @pytest.fixture

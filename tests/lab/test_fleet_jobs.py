@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.lab.commands import run, start
 
 from yoked.fleet.file import read_fleet
 from yoked.fleet.trust import remember
@@ -23,8 +22,6 @@ from yoked.lab.pytest_plugin import new_lab
 pytest.importorskip("torch")
 
 LIMIT_S = 240
-COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
-SOURCES = Path(__file__).parents[2] / "src"
 SMALL = (
     *("--depth=1", "--max-seq-len=64", "--vocab-size=512", "--total-batch-size=256"),
     *("--num-iterations=4", "--eval-every=-1", "--dtype=float32", "--matmul=mkl", "--data=text"),
@@ -54,27 +51,8 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-def start(cwd: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(SOURCES)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def yoked(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    process = start(cwd, *words)
-    try:
-        out, err = process.communicate(timeout=LIMIT_S)
-    finally:
-        process.kill()
-        process.wait()
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    return run(cwd, *words, limit_s=LIMIT_S)
 
 
 def of_run(lab: Lab, run: str) -> list[list[str]]:

@@ -11,22 +11,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.lab.commands import SOURCES, YOKED
 
 from yoked.lab.lab import Lab
+from yoked.lab.process import until as became
 
-SOURCE = Path(__file__).parents[2] / "src"
-YOKED = [
-    sys.executable,
-    "-c",
-    "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))",
-]
 DEADLINE_S = 60.0
 
 
@@ -38,7 +33,7 @@ class Cli:
         self.state = folder / "state"
         self.environment = {
             **os.environ,
-            "PYTHONPATH": str(SOURCE),
+            "PYTHONPATH": str(SOURCES),
             "YOKED_STATE": str(self.state),
             "SHELL": "/bin/sh",
         }
@@ -123,10 +118,7 @@ class Terminal:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.02)
+    assert became(condition, DEADLINE_S, 0.02), "waited in vain"
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.lab.commands import run
 
 from yoked.lab.lab import Lab
 from yoked.lab.pytest_plugin import new_lab
@@ -18,8 +18,6 @@ from yoked.lab.pytest_plugin import new_lab
 pytest.importorskip("torch")
 
 LIMIT_S = 240
-COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
-SOURCES = Path(__file__).parents[2] / "src"
 # Given as text: a checkout under /tmp is not there on a host of the lab.
 LISTENERS = (Path(__file__).parent / "strangers" / "listeners.py").read_text()
 SSH = 22
@@ -73,16 +71,8 @@ def test_nothing_listens_on_all_addresses(lab: Lab, tmp_path: Path, words: tuple
     (tmp_path / "program.py").write_text(PROGRAM)
     command, rest = words[0], words[1:]
     with watched(lab, "alpha") as on_alpha, watched(lab, "beta") as on_beta:
-        done = subprocess.run(
-            [sys.executable, "-c", COMMAND, command, "--fleet", str(lab.fleet_file), *rest],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(SOURCES)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        fleet = ("--fleet", str(lab.fleet_file))
+        done = run(tmp_path, command, *fleet, *rest, limit_s=LIMIT_S)
 
     assert done.returncode == 0, done.stdout + done.stderr
     ours = [each for each in (*on_alpha, *on_beta) if each[1] != SSH]

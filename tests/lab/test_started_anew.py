@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 from yoked.lab import faults
 from yoked.lab.lab import Lab
+from yoked.lab.process import until
 from yoked.lab.pytest_plugin import LabUp
 from yoked.lab.random_faults import RandomFault, random_faults
 
@@ -37,9 +36,7 @@ def test_random_faults_find_a_host_that_another_process_started_anew(lab_up: Lab
     other.start_host("alpha")
 
     with random_faults(lab, [fault]) as (record,):
-        end_s = time.monotonic() + 20
-        while record.began_s is None and time.monotonic() < end_s:
-            time.sleep(0.05)
+        until(lambda: record.began_s is not None, 20, 0.05)
         active = [each.kind for each in faults.active(lab)]
     lab.refresh()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.lab.commands import start
 
 from yoked.journal import read
 from yoked.lab.lab import Lab
@@ -22,8 +22,6 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 LIMIT_S = 300
-COMMAND = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
-SOURCES = Path(__file__).parents[2] / "src"
 # Given as text: a checkout under /tmp is not there on a host of the lab.
 ATTACKS = (Path(__file__).parent / "strangers" / "attacks.py").read_text()
 CANARY = "/tmp/canary"
@@ -47,16 +45,7 @@ def lab() -> Iterator[Lab]:
 
 @contextmanager
 def command(cwd: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(SOURCES)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = start(cwd, *words)
     try:
         yield process
     finally:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from yoked.errors import LabError, UsageError
 from yoked.lab import random_faults as module
+from yoked.lab.process import until
 from yoked.lab.random_faults import RandomFault, draw, random_faults
 
 HOSTS = ("alpha", "beta", "gamma")
@@ -100,11 +100,8 @@ def at(moment_s: float, *words: str, for_s: float = 60.0) -> RandomFault:
     return RandomFault(words, moment_s, for_s)
 
 
-def wait(until: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 10
-    while not until():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+def wait(ready: Callable[[], bool]) -> None:
+    assert until(ready, 10, 0.01)
 
 
 def test_a_fault_comes_and_goes_at_its_moments_and_another_one_is_passed_over(
