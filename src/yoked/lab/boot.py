@@ -19,7 +19,8 @@ from typing import Any
 
 from yoked.core.proc import ProcessId
 from yoked.errors import LabError
-from yoked.fleet.file import read_fleet
+from yoked.fleet import model
+from yoked.fleet.file import format_fleet, read_fleet
 from yoked.fleet.trust import remember
 from yoked.lab import network, shaping, ssh, tools
 from yoked.lab.cgroups import Cgroups
@@ -376,21 +377,13 @@ def _user_name() -> str:
 
 def _fleet_toml(lab: LabState) -> str:
     """The fleet, for every other command's --fleet."""
-    lines = [
-        "# Written by `yoked lab up`.",
-        "[fleet]",
-        f'name = "{lab.name}"',
-        f'ssh_config = "{lab.ssh_config}"',
-    ]
-    for host in lab.topology.hosts:
-        lines += [
-            "",
-            "[[host]]",
-            f'name = "{host.name}"',
-            f'interface = "{host.joined[0].name}"',
-            f'python = "{sys.executable}"',
-        ]
-    return "\n".join(lines) + "\n"
+    hosts = tuple(
+        model.Host(host.name, interface=host.joined[0].name, python=sys.executable)
+        for host in lab.topology.hosts
+    )
+    # Not by where it lies: the path in it is then absolute, and the file may be copied.
+    fleet = model.Fleet(lab.name, hosts, Path(lab.fleet_file.name), lab.ssh_config)
+    return format_fleet(fleet, {})
 
 
 def _notes(lab: LabState) -> list[str]:

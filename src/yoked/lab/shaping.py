@@ -98,7 +98,7 @@ def batching(device: str, shape: Shape, *, one_by_one: bool) -> list[str]:
 
 def is_lossy(topology: Topology) -> bool:
     """Whether any link loses packets; then every sender must send single frames."""
-    return any(each.shape.loss > 0 for host in topology.hosts for each in host.interfaces)
+    return any(each.shape.loss > 0 for _, each in topology.links)
 
 
 def shape_commands(
@@ -212,12 +212,7 @@ def relayed_ports(topology: Topology, features: Features) -> frozenset[str]:
 def _delayed(topology: Topology, features: Features) -> list[Interface]:
     if features.netem:
         return []
-    return [
-        each
-        for host in topology.hosts
-        for each in host.joined
-        if each.shape.delay_s or each.shape.jitter_s
-    ]
+    return [each for _, each in topology.links if each.shape.delay_s or each.shape.jitter_s]
 
 
 def relay_links(topology: Topology, features: Features) -> list[dict[str, str | float]]:
@@ -249,8 +244,7 @@ def loss_of_topology(topology: Topology, features: Features) -> list[str]:
         return []
     return [
         line
-        for host in topology.hosts
-        for each in host.joined
+        for _, each in topology.links
         if each.shape.loss
         for line in loss_rules(each.port, each.shape.loss, "yoked:topology")
     ]
@@ -260,7 +254,7 @@ def missing(topology: Topology, features: Features) -> list[str]:
     """What of the topology's links this machine cannot do, as sentences with what would help."""
     if features.netem:
         return []
-    shapes = [(host.name, each.shape) for host in topology.hosts for each in host.joined]
+    shapes = [(host.name, each.shape) for host, each in topology.links]
     notes = []
     slow = [
         f"{name} ({format_duration(shape.delay_s)}, jitter {format_duration(shape.jitter_s)})"

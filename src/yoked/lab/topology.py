@@ -118,6 +118,11 @@ class Topology:
     networks: tuple[Network, ...]
     hosts: tuple[Host, ...]
 
+    @property
+    def links(self) -> list[tuple[Host, Interface]]:
+        """Every host with each of its interfaces that leads anywhere."""
+        return [(host, each) for host in self.hosts for each in host.joined]
+
     def host(self, name: str) -> Host:
         """The host of that name. Raises UsageError with the nearest name."""
         for host in self.hosts:

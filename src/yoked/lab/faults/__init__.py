@@ -61,7 +61,7 @@ def kind_named(name: str) -> Kind:
 
 def active(lab: Lab) -> list[ActiveFault]:
     """The faults that the lab has, oldest first."""
-    return Store(lab.folder).read().faults
+    return list(Store(lab.folder).read().faults.values())
 
 
 def apply(lab: Lab, kind: str, args: Sequence[str], *, seed: int | None = None) -> ActiveFault:
@@ -74,7 +74,7 @@ def apply(lab: Lab, kind: str, args: Sequence[str], *, seed: int | None = None) 
     if reason := fault.kind.unsupported(lab):
         raise LabError(f"{kind} cannot be done here: {reason}")
     store = Store(lab.folder)
-    _require_hosts(lab, store, fault)
+    _require_hosts(lab, fault)
     entry = _begin(lab, store, fault, args)
     context = _context(lab, store, entry, random.Random(seed))
     try:
@@ -86,9 +86,9 @@ def apply(lab: Lab, kind: str, args: Sequence[str], *, seed: int | None = None) 
     entry = replace(entry, state="active", record=context.record, text=context.text or entry.text)
     with store.change() as book:
         if fault.kind.lasts:
-            book.put(entry)
+            book.faults[entry.id] = entry
         else:
-            book.drop(entry.id)
+            del book.faults[entry.id]
     if fault.needs("BOOTS") and not fault.kind.lasts:
         _after_starts(lab, fault.hosts)
     return entry
@@ -102,9 +102,9 @@ def heal(lab: Lab, which: Iterable[str] | None = None) -> list[ActiveFault]:
     listed, and the others are undone all the same).
     """
     store = Store(lab.folder)
-    chosen = _chosen(lab, store.read().faults, which)
+    chosen = _chosen(lab, active(lab), which)
     _do_all(lab, chosen[::-1], lambda entry: _undo(lab, store, entry), "could not be healed")
-    waiting = {each.id for each in store.read().faults}
+    waiting = store.read().faults
     return [entry for entry in reversed(chosen) if entry.id not in waiting]
 
 
@@ -126,7 +126,7 @@ def after_start(lab: Lab, name: str) -> None:
 
     concerned = [
         entry
-        for entry in store.read().faults
+        for entry in active(lab)
         if name in entry.hosts or kind_named(entry.kind).whole_network
     ]
     _do_all(lab, concerned, settle, f"are not as they were before the start of {name}")
@@ -152,9 +152,9 @@ def _do_all(
         )
 
 
-def _require_hosts(lab: Lab, store: Store, fault: Fault) -> None:
+def _require_hosts(lab: Lab, fault: Fault) -> None:
     """Raise LabError while hosts are not in a state for it, or for undoing it."""
-    others = tuple(_fault_of(lab, each) for each in store.read().faults)
+    others = tuple(_fault_of(lab, each) for each in active(lab))
     context = FaultContext(lab, id="", others=others)
     for name in fault.hosts:
         if fault.needs("WRITES_FILES"):
@@ -166,11 +166,13 @@ def _require_hosts(lab: Lab, store: Store, fault: Fault) -> None:
 def _begin(lab: Lab, store: Store, fault: Fault, args: Sequence[str]) -> ActiveFault:
     """Write down that a fault is about to come, if it is not there yet."""
     with store.change() as book:
-        for known in book.faults:
+        for known in book.faults.values():
             if fault.same_as(_fault_of(lab, known)):
                 raise LabError(f"that is done already: {known}", fix=f"yoked lab heal {known.id}")
+        # Never one that was given before in this lab.
+        book.last_number += 1
         entry = ActiveFault(
-            id=book.next_id(),
+            id=f"f{book.last_number}",
             kind=fault.kind.name,
             args=tuple(args),
             hosts=fault.hosts,
@@ -179,7 +181,7 @@ def _begin(lab: Lab, store: Store, fault: Fault, args: Sequence[str]) -> ActiveF
             started_at=time.time(),
             state="starting",
         )
-        book.put(entry)
+        book.faults[entry.id] = entry
     return entry
 
 
@@ -188,11 +190,11 @@ def _fault_of(lab: Lab, entry: ActiveFault) -> Fault:
 
 
 def _context(lab: Lab, store: Store, entry: ActiveFault, chance: random.Random) -> FaultContext:
-    others = [each for each in store.read().faults if each.id != entry.id]
+    others = [each for each in active(lab) if each.id != entry.id]
 
     def save(record: dict[str, Any]) -> None:
         with store.change() as book:
-            book.put(replace(entry, record=record))
+            book.faults[entry.id] = replace(entry, record=record)
 
     return FaultContext(
         lab=lab,
@@ -207,18 +209,18 @@ def _context(lab: Lab, store: Store, entry: ActiveFault, chance: random.Random) 
 
 def _undo(lab: Lab, store: Store, entry: ActiveFault) -> None:
     """Undo and forget one fault, or have it undone when its hosts are up."""
-    known = {each.id: each for each in store.read().faults}
+    known = store.read().faults
     if entry.id not in known:
         return  # the start of its host undid it
     entry = known[entry.id]
     fault = _fault_of(lab, entry)
     if fault.needs("WRITES_FILES") and not all(lab.host(name).alive for name in fault.hosts):
         with store.change() as book:
-            book.put(replace(entry, state="healing"))
+            book.faults[entry.id] = replace(entry, state="healing")
         return
     fault.undo(_context(lab, store, entry, random.Random()))
     with store.change() as book:
-        book.drop(entry.id)
+        book.faults.pop(entry.id, None)
     if fault.needs("BOOTS"):
         _after_starts(lab, fault.hosts)
 

@@ -18,27 +18,10 @@ _LOCK_TIMEOUT_S = 10.0
 
 @dataclass
 class Book:
-    """The content of the file: the faults in the order in which they came, and the last number."""
+    """The content of the file: faults by id, in the order in which they came; the last number."""
 
-    faults: list[ActiveFault]
+    faults: dict[str, ActiveFault]
     last_number: int
-
-    def next_id(self) -> str:
-        """A name for a new fault, never given before in this lab."""
-        self.last_number += 1
-        return f"f{self.last_number}"
-
-    def put(self, fault: ActiveFault) -> None:
-        """Add it, or replace the one of its id."""
-        for place, known in enumerate(self.faults):
-            if known.id == fault.id:
-                self.faults[place] = fault
-                return
-        self.faults.append(fault)
-
-    def drop(self, fault_id: str) -> None:
-        """Forget it, if it is there."""
-        self.faults = [fault for fault in self.faults if fault.id != fault_id]
 
 
 class Store:
@@ -52,8 +35,9 @@ class Store:
         try:
             data = json.loads(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return Book([], 0)
-        return Book([_fault(each) for each in data["faults"]], data["last_number"])
+            return Book({}, 0)
+        faults = {each["id"]: _fault(each) for each in data["faults"]}
+        return Book(faults, data["last_number"])
 
     @contextlib.contextmanager
     def change(self) -> Iterator[Book]:
@@ -63,7 +47,7 @@ class Store:
         with FileLock(self._path.with_suffix(".lock"), timeout=_LOCK_TIMEOUT_S):
             book = self.read()
             yield book
-            faults = [dataclasses.asdict(fault) for fault in book.faults]
+            faults = [dataclasses.asdict(fault) for fault in book.faults.values()]
             write_json(self._path, {"last_number": book.last_number, "faults": faults})
 
 
