@@ -6,20 +6,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.unit.lab.made import made
 
 from yoked.errors import LabError
 from yoked.lab import boot, cgroups
-from yoked.lab.topology import Host, Interface, Shape, Topology
+from yoked.lab.topology import Topology
 from yoked.lab.topology_load import load
-
-MAC = "02:79:6b:00:00:01"
 
 
 def lab_of(topology: Topology) -> Any:
@@ -40,11 +38,12 @@ def test_every_name_leads_to_an_address_that_others_reach() -> None:
 
 
 def test_a_host_without_an_ipv4_network_is_known_by_its_ipv6_address() -> None:
-    vpn = IPv6Interface("fd00::1/64")
-    docker = Interface("docker0", None, "", MAC, IPv4Interface("172.17.0.1/16"), None, Shape())
-    wire = Interface("eth0", "lan", "p0-eth0", MAC, None, vpn, Shape())
-    host = Host("alpha", 1, 1.0, None, (docker, wire))
-    topology = Topology("test", "", (), (host,))
+    topology = made(
+        '[[network]]\nname = "vpn"\nsubnet6 = "fd00::/64"\n'
+        '[[host]]\nname = "alpha"\n'
+        '[[host.interface]]\nname = "docker0"\nkind = "bridge"\naddress = "172.17.0.1/16"\n'
+    )
+    (host,) = topology.hosts
 
     text = boot.hosts_file(lab_of(topology), host)
 

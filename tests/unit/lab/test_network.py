@@ -50,7 +50,7 @@ def test_a_host_gets_its_addresses_and_no_route_out_of_the_lab(wired: Topology) 
     assert lines[0] == "link set dev lo up"
     assert "address add 192.168.77.1/24 dev eth0" in lines
     assert "address add fd7a:115c:a1e0::1/64 dev tailscale0 nodad" in lines
-    assert "address add fe80::79:6bff:fe00:2/64 dev tailscale0 scope link nodad" in lines
+    assert "address add fe80::79:6bff:fe00:1/64 dev tailscale0 scope link nodad" in lines
     assert not [line for line in lines if "route" in line]
 
 
@@ -65,7 +65,7 @@ def test_no_interface_makes_itself_an_ipv6_address(wired: Topology) -> None:
 def test_a_bridge_of_the_hosts_own_has_a_carrier_and_nothing_in_the_switch(wired: Topology) -> None:
     lines = network.configure_host(wired.hosts[0], wired)
 
-    assert "link set dev docker0 address 02:42:ac:11:00:01" in lines
+    assert "link set dev docker0 address 02:79:6b:00:00:02" in lines
     assert "link set dev veth2 master docker0 up" in lines
     assert "link set dev veth2-end up" in lines
     assert "address add 172.17.0.1/16 dev docker0" in lines

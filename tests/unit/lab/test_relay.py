@@ -4,38 +4,24 @@ import itertools
 import random
 import socket
 from collections.abc import Iterator
-from ipaddress import IPv4Interface, IPv4Network
 
 import pytest
+from tests.unit.lab.made import made
 
 from yoked.lab import network, shaping
 from yoked.lab.relay import FAR_OFF_S, DelayQueue, Direction, Link
 from yoked.lab.shaping import Features
-from yoked.lab.topology import Host, Interface, Network, Shape, Topology
+from yoked.lab.topology import Topology
 
 NO_NETEM = Features(netem=False, nft=True)
 ALL = Features(netem=True, nft=True)
-WIFI = Shape(rate_bit_per_s=40e6, delay_s=0.004, jitter_s=0.003)
+WIFI = 'rate = "40mbit"\ndelay = "4 ms"\njitter = "3 ms"'
 ROOM_BYTES = 1 << 20
 
 
-def topology(shape: Shape) -> Topology:
+def topology(link: str) -> Topology:
     """alpha with a plain link, and beta with one of this shape."""
-    lan = Network("lan", "br-lan", IPv4Network("10.0.0.0/24"), None)
-    alpha, beta = (
-        Host(
-            name,
-            1,
-            1.0,
-            None,
-            (Interface("eth0", "lan", port, mac, IPv4Interface(address), None, of),),
-        )
-        for name, port, mac, address, of in (
-            ("alpha", "p0-eth0", "02:00:00:00:00:01", "10.0.0.1/24", Shape()),
-            ("beta", "p1-eth0", "02:00:00:00:00:02", "10.0.0.2/24", shape),
-        )
-    )
-    return Topology("test", "", (lan,), (alpha, beta))
+    return made(f'[[host]]\nname = "alpha"\n[[host]]\nname = "beta"\n{link}')
 
 
 # ---- the queue ----
@@ -195,16 +181,17 @@ def test_a_frame_for_a_cable_that_is_out_is_lost(ends: tuple[socket.socket]) -> 
 
 
 def test_only_links_with_a_delay_and_no_netem_go_through_the_relay() -> None:
-    jittery = Shape(delay_s=0.001, jitter_s=0.001)
+    jittery = 'delay = "1 ms"\njitter = "1 ms"'
+    lossy = 'rate = "40mbit"\nloss = "10%"'
 
     assert shaping.relayed_ports(topology(WIFI), NO_NETEM) == {"p1-eth0"}
     assert shaping.relayed_ports(topology(jittery), NO_NETEM) == {"p1-eth0"}
     assert shaping.relayed_ports(topology(WIFI), ALL) == frozenset()
-    assert shaping.relayed_ports(topology(Shape(40e6, loss=0.1)), NO_NETEM) == frozenset()
+    assert shaping.relayed_ports(topology(lossy), NO_NETEM) == frozenset()
 
 
 def test_the_relay_is_told_each_links_ends_and_delay_and_the_room_for_what_is_under_way() -> None:
-    far_away = Shape(rate_bit_per_s=8e9, delay_s=0.1)
+    far_away = 'rate = "8gbit"\ndelay = "100 ms"'
 
     (wifi,) = [Link(**each) for each in shaping.relay_links(topology(WIFI), NO_NETEM)]
     (satellite,) = [Link(**each) for each in shaping.relay_links(topology(far_away), NO_NETEM)]
@@ -221,7 +208,7 @@ def test_a_relayed_cable_ends_at_the_relay_and_stays_down_until_that_is_ready() 
     lines = network.plug(whole.hosts[1], 4711, whole, shaping.relayed_ports(whole, NO_NETEM))
 
     assert "link add dev p1-eth0 type veth peer name x1-eth0" in lines
-    cable = "link add dev c1-eth0 type veth peer name eth0 address 02:00:00:00:00:02 netns 4711"
+    cable = "link add dev c1-eth0 type veth peer name eth0 address 02:79:6b:00:01:00 netns 4711"
     assert cable in lines
     assert lines[-1] == "link set dev p1-eth0 master br-lan up"
     assert not [line for line in lines if "c1-eth0" in line and line.endswith(" up")]

@@ -4,42 +4,39 @@ import os
 import shlex
 import shutil
 import subprocess
-from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.unit.lab.made import made
 
 from yoked.errors import LabError
 from yoked.lab import ssh
-from yoked.lab.topology import Host, Interface, Shape, Topology
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh here")
-MAC = "02:79:6b:00:00:01"
-
-
-def host(name: str, *addresses: IPv4Interface | IPv6Interface, docker: bool = False) -> Host:
-    interfaces = [
-        Interface(
-            f"eth{number}",
-            "lan",
-            f"p0-eth{number}",
-            MAC,
-            address if isinstance(address, IPv4Interface) else None,
-            address if isinstance(address, IPv6Interface) else None,
-            Shape(),
-        )
-        for number, address in enumerate(addresses)
-    ]
-    if docker:
-        local = IPv4Interface("172.17.0.1/16")
-        interfaces.append(Interface("docker0", None, "", MAC, local, None, Shape()))
-    return Host(name, 1, 1.0, None, tuple(interfaces))
-
-
-ALPHA = host("alpha", IPv4Interface("192.168.77.1/24"), IPv6Interface("fd00::1/64"), docker=True)
-BETA = host("beta", IPv6Interface("fd00::2/64"))
-FLEET = Topology("test", "", (), (ALPHA, BETA))
+FLEET = made("""
+[[network]]
+name = "lan"
+subnet = "192.168.77.0/24"
+[[network]]
+name = "vpn"
+subnet6 = "fd00::/64"
+[[host]]
+name = "alpha"
+[[host.interface]]
+name = "tailscale0"
+network = "vpn"
+[[host.interface]]
+name = "docker0"
+kind = "bridge"
+address = "172.17.0.1/16"
+[[host]]
+name = "beta"
+[[host.interface]]
+name = "eth0"
+network = "vpn"
+""")
+ALPHA, BETA = FLEET.hosts
 
 
 @pytest.fixture(scope="module")

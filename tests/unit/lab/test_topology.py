@@ -9,23 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
+from tests.unit.lab.made import made
 
 from yoked.errors import UsageError
 from yoked.lab import topology, topology_load
-from yoked.lab.topology import Shape, Topology
-from yoked.lab.topology_file import read
+from yoked.lab.topology import Shape
 
 LAN = '[[network]]\nname = "lan"\nsubnet = "192.168.77.0/24"\n'
 ALPHA = '[[host]]\nname = "alpha"\n'
 
 
-def read_text(text: str) -> Topology:
-    return read(text.encode(), name="home", source="home.toml")
-
-
 def error_of(text: str) -> str:
     with pytest.raises(UsageError) as caught:
-        read_text(text)
+        made(text)
     return str(caught.value)
 
 
@@ -100,7 +96,7 @@ def test_docker_bridges_share_one_address_and_the_vpn_has_only_ipv6() -> None:
 
 
 def test_a_file_without_a_network_has_the_lan() -> None:
-    home = read_text(ALPHA)
+    home = made(ALPHA)
 
     assert home.networks[0].subnet4 == IPv4Network("192.168.77.0/24")
     assert home.networks[0].subnet6 is None
@@ -108,9 +104,7 @@ def test_a_file_without_a_network_has_the_lan() -> None:
 
 
 def test_the_lan_carries_ipv6_once_a_host_asks_for_it() -> None:
-    home = read_text(
-        ALPHA + 'family = "6"\n[[host]]\nname = "beta"\n[[host]]\nname = "c"\nfamily="4"'
-    )
+    home = made(ALPHA + 'family = "6"\n[[host]]\nname = "beta"\n[[host]]\nname = "c"\nfamily="4"')
     alpha, beta, gamma = (host.interfaces[0] for host in home.hosts)
 
     assert (alpha.address4, alpha.address6) == (None, IPv6Interface("fd77::1/64"))
@@ -121,7 +115,7 @@ def test_the_lan_carries_ipv6_once_a_host_asks_for_it() -> None:
 
 @pytest.mark.parametrize("text", ["1gbit", "1000mbit", "1 Gbit/s", "125 MB/s"])
 def test_a_rate_is_written_as_tc_or_as_yoked_writes_it(text: str) -> None:
-    shape = read_text(f'{ALPHA}rate = "{text}"').hosts[0].interfaces[0].shape
+    shape = made(f'{ALPHA}rate = "{text}"').hosts[0].interfaces[0].shape
 
     assert shape.rate_bit_per_s == 1e9
 
@@ -129,13 +123,13 @@ def test_a_rate_is_written_as_tc_or_as_yoked_writes_it(text: str) -> None:
 def test_a_link_takes_from_its_network_what_it_does_not_say_itself() -> None:
     network = LAN + 'rate = "100mbit"\ndelay = "5 ms"\nloss = "1%"\n'
 
-    shape = read_text(network + ALPHA + 'rate = "20mbit"\nloss = "0%"').hosts[0].interfaces[0].shape
+    shape = made(network + ALPHA + 'rate = "20mbit"\nloss = "0%"').hosts[0].interfaces[0].shape
 
     assert shape == Shape(20e6, delay_s=0.005)
 
 
 def test_memory_speed_and_cpus_are_kept() -> None:
-    host = read_text(ALPHA + 'memory = "4 GB"\nspeed = 0.5\ncpus = 2').hosts[0]
+    host = made(ALPHA + 'memory = "4 GB"\nspeed = 0.5\ncpus = 2').hosts[0]
 
     assert (host.memory_bytes, host.speed, host.cpus) == (4 * 10**9, 0.5, 2)
 
@@ -143,7 +137,7 @@ def test_memory_speed_and_cpus_are_kept() -> None:
 def test_an_address_that_is_asked_for_is_given_to_nobody_else() -> None:
     asked = '[[host.interface]]\nname = "eth0"\naddress = "192.168.77.1"\n'
 
-    home = read_text(ALPHA + '[[host]]\nname = "beta"\n' + asked)
+    home = made(ALPHA + '[[host]]\nname = "beta"\n' + asked)
 
     assert [host.address for host in home.hosts] == ["192.168.77.2", "192.168.77.1"]
 
@@ -152,7 +146,7 @@ def test_long_interface_names_that_begin_alike_get_unlike_ports() -> None:
     names = [f"enx00e04c68{n:03d}" for n in range(12)]
     tables = "".join(f'[[host.interface]]\nname = "{name}"\n' for name in names)
 
-    ports = [each.port for each in read_text(ALPHA + tables).hosts[0].interfaces]
+    ports = [each.port for each in made(ALPHA + tables).hosts[0].interfaces]
 
     assert len(set(ports)) == 13
     assert max(len(port) for port in ports) <= 15
@@ -162,7 +156,7 @@ def test_long_interface_names_that_begin_alike_get_unlike_ports() -> None:
 def test_any_number_of_hosts_gets_addresses_of_the_family_in_order(count: int, family: str) -> None:
     tables = [f'[[host]]\nname = "h{n}"\nfamily = "{family}"\n' for n in range(count)]
 
-    first = [host.interfaces[0] for host in read_text("".join(tables)).hosts]
+    first = [host.interfaces[0] for host in made("".join(tables)).hosts]
 
     fours = [f"192.168.77.{n + 1}/24" if family != "6" else "None" for n in range(count)]
     sixes = [f"fd77::{n + 1:x}/64" if family != "4" else "None" for n in range(count)]
@@ -292,4 +286,4 @@ def test_an_unknown_host_names_the_nearest(snapshot: SnapshotAssertion) -> None:
 
 def test_a_topology_cannot_be_changed_by_accident() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        read_text(ALPHA).hosts[0].cpus = 3  # type: ignore[misc]
+        made(ALPHA).hosts[0].cpus = 3  # type: ignore[misc]
