@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from yoked.lab.hostgroup import HostGroup
 from yoked.lab.inside import Inside
 from yoked.lab.process import own_program, until
 from yoked.lab.state import LabState
-from yoked.lab.topology import Host
+from yoked.lab.topology import Host, Interface, Shape
 
 BOOT_DEADLINE_S = 20.0
 SSH_DEADLINE_S = 10.0
@@ -293,7 +293,7 @@ def _connect(lab: LabState, one: _Booting) -> None:
     tools.run_ip(lab.switch, network.plug(one.spec, one.process.pid, lab.topology, relayed))
     inside = Inside(one.process, not lab.is_root)
     tools.run_ip(inside, network.configure_host(one.spec, lab.topology))
-    shape_host(lab, one.spec, inside)
+    shape_host(lab, one.spec, inside, lambda interface: interface.shape)
 
 
 def _start_relay(lab: LabState) -> None:
@@ -339,12 +339,14 @@ def _relay_failed(lab: LabState, why: str) -> LabError:
     )
 
 
-def shape_host(lab: LabState, host: Host, inside: Inside) -> None:
-    """Give a host's links the speed that the topology says, on both ends."""
+def shape_host(
+    lab: LabState, host: Host, inside: Inside, shape_of: Callable[[Interface], Shape]
+) -> None:
+    """Give a host's links a speed, on both ends."""
     own_side: list[str] = []
     switch_side: list[str] = []
     for interface in host.joined:
-        own, switchs = shaping.shape_ends(interface, interface.shape, lab.features)
+        own, switchs = shaping.shape_ends(interface, shape_of(interface), lab.features)
         own_side += own
         switch_side += switchs
     tools.run_tc(inside, own_side)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from yoked.core.proc import ProcessId
@@ -25,19 +24,6 @@ class Inside:
     process: ProcessId
     user_namespace: bool = False
 
-    @contextlib.contextmanager
-    def _network(self) -> Iterator[list[int]]:
-        handles = syscalls.open_namespaces(
-            self.process.pid, ["net"], user_namespace=self.user_namespace
-        )
-        try:
-            if not self.process.alive:
-                raise ProcessLookupError(self.process.pid)
-            yield handles
-        finally:
-            for handle in handles:
-                os.close(handle)
-
     def tool(
         self, argv: Sequence[str], *, input: str = "", check: bool = True
     ) -> subprocess.CompletedProcess[str]:
@@ -45,30 +31,40 @@ class Inside:
 
         Raises LabError when the process is gone, the program is missing or, with check, fails.
         """
+        handles: list[int] = []
+
+        def enter() -> None:
+            for handle in handles:
+                syscalls.setns(handle)
+
         try:
-            with self._network() as handles:
-
-                def enter() -> None:
-                    for handle in handles:
-                        syscalls.setns(handle)
-
-                done = subprocess.run(
-                    list(argv),
-                    input=input,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    timeout=TOOL_TIMEOUT_S,
-                    env={**os.environ, "PATH": TOOL_PATH, "LC_ALL": "C"},
-                    preexec_fn=enter,
-                    pass_fds=handles,
-                )
-        except FileNotFoundError as problem:
+            handles += syscalls.open_namespaces(
+                self.process.pid, ["net"], user_namespace=self.user_namespace
+            )
             if not self.process.alive:
-                raise LabError("that host is not up", fix="yoked lab status") from None
-            raise LabError(f"{argv[0]} is not installed: {problem}", fix="yoked lab list") from None
+                raise ProcessLookupError(self.process.pid)
+            done = subprocess.run(
+                list(argv),
+                input=input,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=TOOL_TIMEOUT_S,
+                env={**os.environ, "PATH": TOOL_PATH, "LC_ALL": "C"},
+                preexec_fn=enter,
+                pass_fds=handles,
+            )
+        except FileNotFoundError as problem:
+            if self.process.alive:
+                raise LabError(
+                    f"{argv[0]} is not installed: {problem}", fix="yoked lab list"
+                ) from None
+            raise LabError("that host is not up", fix="yoked lab status") from None
         except ProcessLookupError:
             raise LabError("that host is not up", fix="yoked lab status") from None
+        finally:
+            for handle in handles:
+                os.close(handle)
         if check and done.returncode:
             problem_text = done.stderr.strip() or done.stdout.strip()
             raise LabError(f"`{shlex.join(argv)}` failed in the lab: {problem_text}")

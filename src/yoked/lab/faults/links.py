@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from yoked.errors import LabError
-from yoked.lab import shaping, tools
+from yoked.lab import boot, shaping, tools
 from yoked.lab.faults.args import HOST, LINK, OTHER, Arg, LinkArg, Number, Rate, Whole
 from yoked.lab.faults.base import Effect, Fault, FaultContext, Kind, no_rules
 from yoked.lab.faults.rules import SwitchRules, silence, unsilence, ways
@@ -94,15 +94,16 @@ class Shape(Effect):
 def _settle(lab: Lab, name: str, faults: Sequence[Fault]) -> None:
     """Give a host's links the shape that the topology and these faults ask for."""
     host = lab.topology.host(name)
-    for interface in host.joined:
-        shape = _shape(host, interface, faults)
-        if lab.host(name).alive:
-            own, switchs = shaping.shape_ends(interface, shape, lab.features)
-            tools.run_tc(lab.host(name), own)
-            tools.run_tc(lab.switch, switchs)
-        # The switch's rules outlive the port of a host that is off.
-        if lab.features.nft and not lab.features.netem:
-            tools.run_nft(lab.switch, _loss_rules(interface.port, shape))
+
+    def shape_of(interface: Interface) -> LinkShape:
+        return _shape(host, interface, faults)
+
+    if lab.host(name).alive:
+        boot.shape_host(lab, host, lab.host(name).inside, shape_of)
+    # The switch's rules outlive the port of a host that is off.
+    if lab.features.nft and not lab.features.netem:
+        for interface in host.joined:
+            tools.run_nft(lab.switch, _loss_rules(interface.port, shape_of(interface)))
     _settle_batches(lab, faults)
 
 

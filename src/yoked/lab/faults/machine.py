@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Literal
 
 from yoked.errors import LabError
 from yoked.lab.faults import mounts, processes
@@ -62,58 +62,31 @@ class PowerGone(Effect):
 
 @dataclass(frozen=True)
 class GroupLimit(Effect):
-    """A limit of the host's control group."""
+    """A limit of the host's control group. set: as the fault has it, or, for None, the topology."""
 
     AFTER_BOOT = "again"
-    CONTROLLER: ClassVar[str]
+
+    controller: Literal["cpu", "memory"]
+    set: Callable[[Fault | None, Host, HostGroup], None]
 
     def unsupported(self, lab: Lab) -> str | None:
         groups = [host.group for host in lab.hosts.values()]
-        if all(group is not None and group.can(self.CONTROLLER) for group in groups):
+        if all(group is not None and group.can(self.controller) for group in groups):
             return None
-        no_group = f"this lab's hosts have no control group with {self.CONTROLLER}"
+        no_group = f"this lab's hosts have no control group with {self.controller}"
         return lacking("cgroups") or no_group
 
     def apply(self, fault: Fault, context: FaultContext) -> None:
-        self.set(fault, context.lab.topology.host(fault.host), _group(fault, context))
+        self._set(fault, fault.host, context)
 
     def undo(self, fault: Fault, context: FaultContext) -> None:
-        self.set(None, context.lab.topology.host(fault.host), _group(fault, context))
+        self._set(None, fault.host, context)
 
-    @abstractmethod
-    def set(self, fault: Fault | None, host: Host, group: HostGroup) -> None:
-        """What the fault asks for; None: what the topology does."""
-
-
-def _group(fault: Fault, context: FaultContext) -> HostGroup:
-    group = context.lab.host(fault.host).group
-    if group is None:
-        raise LabError(f"{fault.host} has no control group", fix=lacking("cgroups") or ())
-    return group
-
-
-@dataclass(frozen=True)
-class SlowCpu(GroupLimit):
-    """A quota of what the host has."""
-
-    CONTROLLER = "cpu"
-
-    fraction: Arg[float]
-
-    def set(self, fault: Fault | None, host: Host, group: HostGroup) -> None:
-        group.set_cpu(host.cpus * host.speed * fault[self.fraction] if fault else host.cores)
-
-
-@dataclass(frozen=True)
-class LittleMemory(GroupLimit):
-    """The kernel kills who wants more."""
-
-    CONTROLLER = "memory"
-
-    mib: Arg[int]
-
-    def set(self, fault: Fault | None, host: Host, group: HostGroup) -> None:
-        group.set_memory(fault[self.mib] << 20 if fault else host.memory_bytes)
+    def _set(self, fault: Fault | None, name: str, context: FaultContext) -> None:
+        host = context.lab.host(name)
+        if host.group is None:
+            raise LabError(f"{name} has no control group", fix=lacking("cgroups") or ())
+        self.set(fault, host.spec, host.group)
 
 
 @dataclass(frozen=True)
@@ -171,6 +144,14 @@ _PORT = Whole("PORT", least=1, most=65535, tells_apart=True)
 _MOST_SKEW_S = 100 * 365 * 86_400
 _SKEW_S = Number("SECONDS", least=-_MOST_SKEW_S, most=_MOST_SKEW_S)
 _BATTERY_PERCENT = Whole("[PERCENT]", least=0, most=100, default=60)
+
+
+def _set_share(fault: Fault | None, host: Host, group: HostGroup) -> None:
+    group.set_cpu(host.cpus * host.speed * fault[_FRACTION] if fault else host.cores)
+
+
+def _set_memory(fault: Fault | None, host: Host, group: HostGroup) -> None:
+    group.set_memory(fault[_MEMORY_MIB] << 20 if fault else host.memory_bytes)
 
 
 def _stop_text(fault: Fault) -> str:
@@ -234,7 +215,7 @@ MACHINE = (
         (HOST, _FRACTION),
         "the host computes at a fraction of its own speed",
         "{host} computes at {fraction:g} of its speed",
-        (SlowCpu(_FRACTION),),
+        (GroupLimit("cpu", _set_share),),
     ),
     # A game, a browser tab, a build.
     Kind(
@@ -249,7 +230,7 @@ MACHINE = (
         (HOST, _MEMORY_MIB),
         "the host has so many MiB of memory; who needs more is killed by the kernel (-9)",
         "{host} has {mib} MiB of memory",
-        (LittleMemory(_MEMORY_MIB),),
+        (GroupLimit("memory", _set_memory),),
     ),
     Kind(
         "stale-process",
