@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from yoked.core.proc import all_processes
 from yoked.lab import faults
 from yoked.lab.host import LabHost
 from yoked.lab.lab import Lab
@@ -94,15 +95,11 @@ def until_carrier(host: LabHost, wanted: bool) -> bool:
 
 def relays(lab_id: str) -> list[int]:
     """The processes of a lab that relay, by the machine's numbers."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            ours = f"YOKED_LAB={lab_id}".encode() in (folder / "environ").read_bytes()
-            if ours and b"relay.main()" in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
+    return [
+        process.pid
+        for process in all_processes()
+        if process.environment().get("YOKED_LAB") == lab_id and "relay.main()" in process.command()
+    ]
 
 
 @pytest.mark.parametrize("target", ["192.168.77.1", "fd00:77::1"])

@@ -66,7 +66,7 @@ class FileTree:
         os.mkdir(old)
         syscalls.pivot_root(self.root, old)
         os.chdir("/")
-        syscalls.unmount("/run/.machine", syscalls.MNT_DETACH)
+        syscalls.unmount("/run/.machine")
         os.rmdir("/run/.machine")
 
     def _graft(self, folder: str, *, first_time: bool = True) -> None:

@@ -174,7 +174,7 @@ def _first_process(alive: int, tell: int) -> None:
     for target in [path for path, kind in mounts() if kind in _AUTOMATIC]:
         # In a user namespace what the machine mounted is locked, and stays.
         with contextlib.suppress(OSError):
-            syscalls.unmount(target, syscalls.MNT_DETACH)
+            syscalls.unmount(target)
     syscalls.mount("tmpfs", "/run", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755")
     os.mkdir("/run/hosts")
     socket.sethostname("switch")

@@ -21,7 +21,7 @@ CLONE_NEWNET = 0x4000_0000
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x1, 0x2, 0x4, 0x8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x20, 0x1000, 0x4000, 0x4_0000
-MNT_DETACH = 0x2
+_MNT_DETACH = 0x2
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -62,9 +62,9 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), f"unshare({flags:#x})")
 
 
-def setns(fd: int, kind: int = 0) -> None:
-    """Enter the namespace that fd stands for; kind 0: whichever it is."""
-    _check(_libc.setns(fd, kind), "setns")
+def setns(fd: int) -> None:
+    """Enter the namespace that fd stands for, of whichever kind it is."""
+    _check(_libc.setns(fd, 0), "setns")
 
 
 # All that makes a host or a lab, but for the user namespace.
@@ -116,9 +116,9 @@ def make_read_only(target: str) -> None:
     mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY)
 
 
-def unmount(target: str, flags: int = 0) -> None:
-    """umount2(2)."""
-    _check(_libc.umount2(os.fsencode(target), flags), f"unmount {target}")
+def unmount(target: str) -> None:
+    """Take a mount out of sight at once; it ends with the last one who is in it."""
+    _check(_libc.umount2(os.fsencode(target), _MNT_DETACH), f"unmount {target}")
 
 
 def to_null(*fds: int) -> None:

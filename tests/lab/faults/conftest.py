@@ -181,6 +181,9 @@ class Acts:
         return heard
 
     def fault(self, kind: str, *args: object, seed: int | None = None) -> ActiveFault:
+        """Bring a fault about; where this machine cannot, the test is skipped."""
+        if reason := faults.kind_named(kind).unsupported(self.lab):
+            pytest.skip(f"{kind}: {reason}")
         return faults.apply(self.lab, kind, [str(arg) for arg in args], seed=seed)
 
     def heal(self, *which: str) -> list[ActiveFault]:

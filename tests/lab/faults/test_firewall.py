@@ -5,10 +5,6 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-import pytest
-
-pytestmark = pytest.mark.lab_needs("nft")
-
 RENDEZVOUS, HIGH, OTHER = 29500, 40213, 8000
 SOON_S = 0.7
 

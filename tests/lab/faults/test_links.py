@@ -52,7 +52,6 @@ def test_two_hosts_that_are_cut_apart_reach_only_the_third(acts: Any) -> None:
     assert acts.call("alpha", "beta") == "passed"
 
 
-@pytest.mark.lab_needs("nft")
 def test_one_way_lets_packets_through_in_one_direction_only(acts: Any) -> None:
     acts.fault("one-way", "alpha", "beta")
 
@@ -96,7 +95,6 @@ def test_the_rate_of_a_slow_link_is_that_of_both_ends(acts: Any) -> None:
     assert rates == [20_000_000 / 8] * 2
 
 
-@pytest.mark.lab_needs("nft")
 def test_a_lossy_link_loses_about_what_was_asked(acts: Any) -> None:
     whole = acts.arrived("alpha", "beta", 200)
 
@@ -140,7 +138,6 @@ def test_lowering_both_ends_heals_a_narrow_hop(acts: Any) -> None:
     assert passed == ("passed", "passed")
 
 
-@pytest.mark.lab_needs("nft")
 def test_frames_stay_single_until_the_last_fault_that_needs_it_is_healed(acts: Any) -> None:
     def pieces() -> Any:
         shown = acts.lab.host("gamma").tool(["ip", "-j", "-d", "link", "show", "dev", "eth0"])

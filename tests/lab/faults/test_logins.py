@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from yoked.lab import ssh
-from yoked.lab.faults import kind_named
 
 pytestmark = pytest.mark.skipif(
     ssh.server_command() is None, reason="this machine has no sshd: hosts have none either"
@@ -21,11 +20,6 @@ def log_in(acts: Any, command: str, patience_s: float = 20) -> tuple[int, str, s
     words = ["ssh", "-F", str(acts.lab.ssh_config), "-o", "BatchMode=yes", "alpha", command]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=patience_s)
     return done.returncode, done.stdout.strip(), done.stderr.strip()
-
-
-def skip_if_blocked(acts: Any, kind: str) -> None:
-    if reason := kind_named(kind).unsupported(acts.lab):
-        pytest.skip(f"{kind}: {reason}")
 
 
 @pytest.mark.parametrize(
@@ -93,8 +87,6 @@ def test_a_login_shell_that_runs_nothing_says_so(acts: Any) -> None:
 def test_the_start_file_is_read_by_every_program_over_ssh(
     acts: Any, line: str, command: str, status: int, printed: str
 ) -> None:
-    skip_if_blocked(acts, line.partition(" ")[0])
-
     acts.fault(*line.split())
     during = log_in(acts, command)
     acts.heal("alpha")
@@ -105,7 +97,6 @@ def test_the_start_file_is_read_by_every_program_over_ssh(
 
 @pytest.mark.slow
 def test_two_lines_of_one_start_file_are_healed_in_either_order(acts: Any) -> None:
-    skip_if_blocked(acts, "exported")
     first = acts.fault("exported", "alpha", "FIRST=1")
     acts.fault("exported", "alpha", "SECOND=2")
 

@@ -84,7 +84,6 @@ def test_stopping_a_process_that_is_not_there_changes_nothing(acts: Any) -> None
     assert acts.heal() == []
 
 
-@pytest.mark.lab_needs("nft")
 def test_a_suspended_host_is_silent_with_its_link_up_and_wakes_as_it_was(acts: Any) -> None:
     before = acts.call("beta", "alpha")
     running = states(acts, "alpha").keys()
@@ -100,7 +99,6 @@ def test_a_suspended_host_is_silent_with_its_link_up_and_wakes_as_it_was(acts: A
     assert states(acts, "alpha").keys() == running
 
 
-@pytest.mark.lab_needs("nft")
 def test_a_suspended_host_runs_nothing_meanwhile(acts: Any) -> None:
     count = (
         "import sys, time\nprint('counting', flush=True)\n"
@@ -126,7 +124,6 @@ def test_a_suspended_host_runs_nothing_meanwhile(acts: Any) -> None:
     assert first == second
 
 
-@pytest.mark.lab_needs("nft")
 def test_without_a_freezer_suspend_stops_every_process_and_says_so(acts: Any) -> None:
     acts.resident("alpha")
     host = acts.lab.hosts["alpha"]

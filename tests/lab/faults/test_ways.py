@@ -68,7 +68,6 @@ def test_a_kill_switch_leaves_the_controller_its_way(acts: Any) -> None:
     assert alpha.run(["ping", "-c1", "-W5", "192.168.77.254"], check=False).returncode == 0
 
 
-@pytest.mark.lab_needs("nft")
 def test_an_isolated_client_reaches_the_router_and_no_other_host(acts: Any) -> None:
     acts.fault("client-isolation", "alpha")
 
@@ -98,7 +97,6 @@ def test_the_address_of_another_host_is_taken_and_given_back(acts: Any) -> None:
     assert acts.call("gamma", "alpha") == "passed"
 
 
-@pytest.mark.lab_needs("nft")
 @pytest.mark.parametrize(("flags", "met"), [([], "timeout"), (["--reject"], NO_HOST)])
 def test_nothing_goes_out_and_others_still_come_in(acts: Any, flags: list[str], met: str) -> None:
     acts.fault("firewall-out", "alpha", *flags)
@@ -107,7 +105,6 @@ def test_nothing_goes_out_and_others_still_come_in(acts: Any, flags: list[str], 
     assert acts.call("beta", "alpha") == "passed"
 
 
-@pytest.mark.lab_needs("nft")
 def test_a_range_of_ports_is_closed_and_others_are_open(acts: Any) -> None:
     acts.fault("closed-ports", "alpha", "40000-41000")
 
@@ -115,7 +112,6 @@ def test_a_range_of_ports_is_closed_and_others_are_open(acts: Any) -> None:
     assert acts.call("beta", "alpha", RENDEZVOUS) == "passed"
 
 
-@pytest.mark.lab_needs("nft")
 def test_the_first_connections_pass_and_those_after_do_not(acts: Any) -> None:
     acts.fault("connection-limit", "alpha", 2)
 
@@ -147,11 +143,6 @@ def test_a_kernel_with_two_ports_to_give_runs_out(acts: Any) -> None:
     ("kind", "met"), [("ufw", "timeout"), ("iptables", "timeout"), ("firewalld", NO_HOST)]
 )
 def test_a_distributions_own_firewall_closes_high_ports(acts: Any, kind: str, met: str) -> None:
-    from yoked.lab.faults import kind_named
-
-    if reason := kind_named(kind).unsupported(acts.lab):
-        pytest.skip(reason)
-
     acts.fault(kind, "alpha")
     high = acts.call("beta", "alpha", HIGH, patience_s=SOON_S)
     rendezvous = acts.call("beta", "alpha", RENDEZVOUS)

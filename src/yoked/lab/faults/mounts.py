@@ -56,7 +56,7 @@ for act, *words in acts:
 def _mount_all(lab: Lab, pid: int, name: str, steps: list[Step]) -> None:
     """Do what is listed in the mount namespace of process `pid` of the lab, in order.
 
-    steps: ["mount", source, target, kind, flags, data], ["unmount", target, flags] (harmless where
+    steps: ["mount", source, target, kind, flags, data], ["unmount", target] (harmless where
     nothing is mounted), ["mkdir", path], ["write", path, text]. Raises LabError with the kernel's
     reason, which begins with `name`.
     """
@@ -131,7 +131,7 @@ def on_battery(percent: Arg[int]) -> Mounted:
             *(["write", f"{_BATTERIES}/{path}", f"{text}\n"] for path, text in told.items()),
         ]
 
-    return Mounted(mount, lambda: [["unmount", _BATTERIES, syscalls.MNT_DETACH]], _BATTERIES)
+    return Mounted(mount, lambda: [["unmount", _BATTERIES]], _BATTERIES)
 
 
 @dataclass(frozen=True)
@@ -171,10 +171,8 @@ class FolderFlag(InMemory):
         place, beside = context.record["place"], _mounted_beside(fault, context)
         below = [layer for at, layer in beside if at < place]
         above = [layer for at, layer in beside if at > place]
-        # Lazily: somebody may be in it.
         steps: list[Step] = [
-            ["unmount", folder, syscalls.MNT_DETACH]
-            for folder, _ in [*above[::-1], self._layer(fault)]
+            ["unmount", folder] for folder, _ in [*above[::-1], self._layer(fault)]
         ]
         for layer in above:
             steps += _over(below, layer)
