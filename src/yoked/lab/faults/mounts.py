@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from yoked.errors import LabError
 from yoked.lab import syscalls
@@ -212,57 +212,51 @@ def _over(below: Sequence[tuple[str, int]], top: tuple[str, int]) -> list[Step]:
 # ---- the host's disk, which is mounted in the lab's own namespaces ----
 
 
-class DiskFull(Effect):
-    """No room: what is written to a file fails with ENOSPC."""
+@dataclass(frozen=True)
+class StorageFull(Effect):
+    """The host's storage is as small as what lies in it: writing fails with ENOSPC.
+
+    option: what of it, as tmpfs(5) has it, bytes or files.
+    """
 
     NEEDS_HOST = False
     NO_FILES = "has no room on its disk"
 
+    option: Literal["size", "nr_inodes"]
+
     def apply(self, fault: Fault, context: FaultContext) -> None:
-        """Make its storage as small as what lies in it."""
-        storage = context.lab.host(fault.host).storage
-        before = os.statvfs(storage)
-        context.remember(size_bytes=before.f_blocks * before.f_frsize)
+        total, used = self._amounts(fault, context)
+        if "before" not in context.record:
+            context.remember(before=total)
         for attempt in range(_FILL_ATTEMPTS):
-            now = os.statvfs(storage)
-            used_bytes = (now.f_blocks - now.f_bfree) * now.f_frsize
             try:
                 # In a tmpfs, 0 would mean no limit.
-                _resize(context.lab, fault.host, f"size={max(used_bytes, 1)}")
+                _resize(context.lab, fault.host, f"{self.option}={max(used, 1)}")
             except LabError:
                 # Somebody wrote in between, and less than there is cannot be.
                 if attempt + 1 == _FILL_ATTEMPTS:
                     raise
+                used = self._amounts(fault, context)[1]
             else:
-                context.say(f"{fault.text} ({format_bytes(used_bytes)} written)")
-                return
+                break
+        if self.option == "size":
+            context.say(f"{fault.text} ({format_bytes(used)} written)")
 
     def undo(self, fault: Fault, context: FaultContext) -> None:
+        before = context.record.get("before")
+        if before not in (None, self._amounts(fault, context)[0]):
+            _resize(context.lab, fault.host, f"{self.option}={max(before, 1)}")
+
+    def _amounts(self, fault: Fault, context: FaultContext) -> tuple[int, int]:
+        """How much there is, and how much of it is used."""
         now = os.statvfs(context.lab.host(fault.host).storage)
-        size_bytes = context.record.get("size_bytes")
-        if size_bytes not in (None, now.f_blocks * now.f_frsize):
-            _resize(context.lab, fault.host, f"size={max(size_bytes, 1)}")
-
-
-class NoInodes(Effect):
-    """Room for bytes, but not for one more file."""
-
-    NEEDS_HOST = False
-    NO_FILES = "has no room for more files on its disk"
-
-    def apply(self, fault: Fault, context: FaultContext) -> None:
-        now = os.statvfs(context.lab.host(fault.host).storage)
-        if "files" not in context.record:
-            context.remember(files=now.f_files)
-        _resize(context.lab, fault.host, f"nr_inodes={now.f_files - now.f_ffree}")
-
-    def undo(self, fault: Fault, context: FaultContext) -> None:
-        if "files" in context.record:
-            _resize(context.lab, fault.host, f"nr_inodes={context.record['files']}")
+        if self.option == "nr_inodes":
+            return now.f_files, now.f_files - now.f_ffree
+        return now.f_blocks * now.f_frsize, (now.f_blocks - now.f_bfree) * now.f_frsize
 
 
 def _resize(lab: Lab, name: str, option: str) -> None:
-    """Another size or number of inodes. option: as tmpfs(5) has it."""
+    """Another size or number of inodes."""
     flags = syscalls.MS_REMOUNT | syscalls.MS_NODEV
     what = f"the disk of {name} cannot have {option}"
     steps = [["mount", "none", f"/run/hosts/{name}", None, flags, option]]
@@ -294,14 +288,14 @@ STORAGE = (
         (HOST,),
         "its disk is full: writing a file fails (/tmp, /run and /dev/shm are no disk)",
         "the disk of {host} is full",
-        (DiskFull(),),
+        (StorageFull("size"),),
     ),
     Kind(
         "no-inodes",
         (HOST,),
         "its disk takes no more files, though there is room (/tmp and /run are no disk)",
         "the disk of {host} takes no more files",
-        (NoInodes(),),
+        (StorageFull("nr_inodes"),),
     ),
     Kind(
         "read-only",
