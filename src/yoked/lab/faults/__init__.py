@@ -85,11 +85,11 @@ def apply(lab: Lab, kind: str, args: Sequence[str], *, seed: int | None = None) 
         raise
     entry = replace(entry, state="active", record=context.record, text=context.text or entry.text)
     with store.change() as book:
-        if fault.kind.lasts:
-            book.faults[entry.id] = entry
-        else:
+        if fault.has("IS_OVER"):
             del book.faults[entry.id]
-    if fault.needs("BOOTS") and not fault.kind.lasts:
+        else:
+            book.faults[entry.id] = entry
+    if fault.has("BOOTS") and fault.has("IS_OVER"):
         _after_starts(lab, fault.hosts)
     return entry
 
@@ -157,9 +157,9 @@ def _require_hosts(lab: Lab, fault: Fault) -> None:
     others = tuple(_fault_of(lab, each) for each in active(lab))
     context = FaultContext(lab, id="", others=others)
     for name in fault.hosts:
-        if fault.needs("WRITES_FILES"):
+        if fault.has("WRITES_FILES"):
             context.writable(name)
-        elif fault.needs("NEEDS_HOST"):
+        elif fault.has("NEEDS_HOST"):
             context.awake(name)
 
 
@@ -214,14 +214,14 @@ def _undo(lab: Lab, store: Store, entry: ActiveFault) -> None:
         return  # the start of its host undid it
     entry = known[entry.id]
     fault = _fault_of(lab, entry)
-    if fault.needs("WRITES_FILES") and not all(lab.host(name).alive for name in fault.hosts):
+    if fault.has("WRITES_FILES") and not all(lab.host(name).alive for name in fault.hosts):
         with store.change() as book:
             book.faults[entry.id] = replace(entry, state="healing")
         return
     fault.undo(_context(lab, store, entry, random.Random()))
     with store.change() as book:
         book.faults.pop(entry.id, None)
-    if fault.needs("BOOTS"):
+    if fault.has("BOOTS"):
         _after_starts(lab, fault.hosts)
 
 

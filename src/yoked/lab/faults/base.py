@@ -39,7 +39,7 @@ class Effect(ABC):
 
     NEEDS_HOST: it can only be brought about while the fault's hosts are up.
     WRITES_FILES: of its hosts, so it can only be undone then, too, and otherwise waits for them.
-    BOOTS: its end is a new start of its hosts.
+    BOOTS: its end is a new start of its hosts. IS_OVER: once brought about, it leaves nothing.
     NO_PROGRAMS, NO_FILES: why its hosts run no programs meanwhile, or cannot write files.
     """
 
@@ -47,13 +47,9 @@ class Effect(ABC):
     NEEDS_HOST: ClassVar[bool] = True
     WRITES_FILES: ClassVar[bool] = False
     BOOTS: ClassVar[bool] = False
+    IS_OVER: ClassVar[bool] = False
     NO_PROGRAMS: ClassVar[str | None] = None
     NO_FILES: ClassVar[str | None] = None
-
-    @property
-    def lasts(self) -> bool:
-        """False: it is done and over."""
-        return True
 
     @property
     def whole_network(self) -> bool:
@@ -114,11 +110,6 @@ class Kind:
         """What is gone with the power must be brought about again, and the rest does no harm."""
         found = [effect.AFTER_BOOT for effect in self.effects]
         return "again" if "again" in found else found[0]
-
-    @property
-    def lasts(self) -> bool:
-        """False: it is done and over."""
-        return all(effect.lasts for effect in self.effects)
 
     @property
     def whole_network(self) -> bool:
@@ -191,8 +182,8 @@ class Fault:
         """Its effects of this type."""
         return [each for each in self.kind.effects if isinstance(each, kind)]
 
-    def needs(self, name: Literal["NEEDS_HOST", "WRITES_FILES", "BOOTS"]) -> bool:
-        """Whether any of its effects does."""
+    def has(self, name: Literal["NEEDS_HOST", "WRITES_FILES", "BOOTS", "IS_OVER"]) -> bool:
+        """Whether this is true of any of its effects."""
         return any(getattr(each, name) for each in self.kind.effects)
 
     def apply(self, context: FaultContext) -> None:

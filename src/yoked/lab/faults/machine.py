@@ -33,23 +33,14 @@ os.ftruncate(libc.shm_open(memory, os.O_CREAT | os.O_RDWR, 0o600), 4096)
 _PRELOAD, _FAKETIMERC = "/etc/ld.so.preload", "/etc/faketimerc"
 
 
-@dataclass(frozen=True)
 class PowerGone(Effect):
-    """Every process at once, without a word to anybody. comes_back: the host starts at once."""
+    """Every process at once, without a word to anybody."""
 
     BOOTS = True
-
-    comes_back: bool = False
-
-    @property
-    def lasts(self) -> bool:
-        return not self.comes_back
 
     def apply(self, fault: Fault, context: FaultContext) -> None:
         context.remember(process=context.lab.host(fault.host).process.to_json())
         context.lab.stop_host(fault.host)
-        if self.comes_back:
-            context.lab.start_host(fault.host)
 
     def undo(self, fault: Fault, context: FaultContext) -> None:
         host = context.lab.host(fault.host)
@@ -58,6 +49,16 @@ class PowerGone(Effect):
             context.lab.stop_host(fault.host)
         if not context.lab.host(fault.host).alive:
             context.lab.start_host(fault.host)
+
+
+class Rebooted(PowerGone):
+    """The power comes back at once."""
+
+    IS_OVER = True
+
+    def apply(self, fault: Fault, context: FaultContext) -> None:
+        super().apply(fault, context)
+        context.lab.start_host(fault.host)
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ MACHINE = (
         (HOST,),
         "off and on again: processes and /tmp are gone, files stay; nothing to heal",
         "{host} was rebooted",
-        (PowerGone(comes_back=True),),
+        (Rebooted(),),
     ),
     # Heat, power save, or somebody else's program.
     Kind(
