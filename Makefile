@@ -26,7 +26,8 @@ demo: setup
 # Tests that start ranks or labs mostly wait: two at once, however many cores there are.
 test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto --maxprocesses=4 --dist=loadfile tests/unit
-	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist=loadfile tests/distributed tests/lab
+	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist=loadfile tests/distributed
+	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist=loadfile tests/lab
 
 test-all: setup
 	$(BIN)/python -m pytest

@@ -26,11 +26,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture(autouse=True)
-def own_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_surroundings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """No test sees the person's caches or jobs, or takes itself for a rank of a launch."""
     monkeypatch.setenv("YOKED_CACHE", str(tmp_path / "cache"))
-    # Labs have a state of their own for the whole session.
-    if "YOKED_STATE" not in os.environ:
+    # Labs have a state of their own for the whole session, and tests of ranks may come between.
+    if "own_labs" not in request.fixturenames:
         monkeypatch.setenv("YOKED_STATE", str(tmp_path / "state"))
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "YOKED_LAUNCH_DIR", "YOKED_MEETING_FILE"):
         monkeypatch.delenv(name, raising=False)
