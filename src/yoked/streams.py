@@ -13,11 +13,13 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from yoked.core.fs import NO_ROOM
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-# EFBIG is a limit on the size of a file (ulimit -f); a quota has its own number.
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+# A file system that turned read-only, or lost its disk, takes no line either.
+_UNWRITABLE = NO_ROOM | {errno.EROFS, errno.EIO}
 
 
 def open_closed_streams() -> None:
@@ -80,7 +82,7 @@ class _File(io.FileIO):
             while view:
                 view = view[super().write(view) or 0 :]
         except OSError as problem:
-            if problem.errno not in _NO_ROOM:
+            if problem.errno not in _UNWRITABLE:
                 raise
             self._lost_bytes += len(view)
         return size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +51,7 @@ class Fleet:
     @property
     def flag(self) -> str:
         """What a command line about this fleet ends with; "" where no file says of it."""
-        return f" --fleet {self.path}" if self.path.is_file() else ""
+        return f" --fleet {shlex.quote(str(self.path))}" if self.path.is_file() else ""
 
 
 def usable_gpus(facts: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import FleetFlag
+from yoked.cli.flags import FleetFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.errors import UsageError, YokedError
@@ -87,7 +87,7 @@ def command(
         {**table.to_dict(), "plot": drawn},
         verdict=table.verdict(),
         evidence=[*aligned(COLUMNS, table.cells()), *table.notes(), *plots],
-        next_commands=["yoked plan"] if len(table.single_host) > 1 else [],
+        next_commands=[f"yoked plan{same_fleet(fleet)}"] if len(table.single_host) > 1 else [],
     )
     return 0
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from yoked.cli.commands.hosts import ask_all, reach_quietly
-from yoked.cli.flags import FleetFile, JsonFlag
+from yoked.cli.flags import FleetFile, JsonFlag, same_fleet
 from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.errors import UsageError, YokedError
@@ -87,7 +87,7 @@ def command(
             return install_environment(client, each, wishes, output.say, progress)
 
         found = ask_all(hosts, act)
-    return report(found, output)
+    return report(found, output, same_fleet(fleet))
 
 
 def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:
@@ -102,7 +102,9 @@ def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:
     return dataclasses.replace(fleet, hosts=hosts)
 
 
-def report(found: dict[str, HostEnvironment | YokedError], output: Output) -> int:
+def report(
+    found: dict[str, HostEnvironment | YokedError], output: Output, fleet_flag: str = ""
+) -> int:
     """Say how hosts stand; returns the exit status."""
     good = [
         name
@@ -118,7 +120,7 @@ def report(found: dict[str, HostEnvironment | YokedError], output: Output) -> in
         },
         verdict=f"{len(good)} of {len(found)} hosts can train with the versions that are here",
         evidence=evidence,
-        next_commands=["yoked train"] if all_good else [],
+        next_commands=[f"yoked train{fleet_flag}"] if all_good else [],
     )
     return 0 if all_good else 1
 

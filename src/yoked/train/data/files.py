@@ -10,8 +10,6 @@ from yoked.core.fs import NO_ROOM, free_bytes
 from yoked.errors import DataError
 from yoked.units import format_bytes
 
-# EFBIG is a limit on the size of a file (ulimit -f); a quota has its own number.
-
 
 @contextlib.contextmanager
 def writing_to(folder: Path, needed_bytes: int | None = None) -> Iterator[None]:
