@@ -196,11 +196,25 @@ def step_messages(classes: RankClasses, traffic: StepTraffic) -> StepMessages:
     # The reverse: an owner sends its new matrices to each other rank.
     updates = classes.exchange(lambda sender, _: owned[sender] * bucket)
 
+    hops = 2 * (classes.num_ranks - 1)
+    own_rows = [
+        work.early_rows + sum(work.deferred_rows) + work.table_rows for work in classes.works
+    ]
+    all_rows = sum(count * own for count, own in zip(classes.counts, own_rows, strict=True))
+    whole = whole_tables_are_less(all_rows, traffic.table_rows, traffic.row_bytes)
+
     def rows_message(counts: Iterable[float]) -> list[Message]:
         """Of these embedding rows, given by rank class; none if no rank has any."""
+        if whole:
+            return []
         own_bytes = [row * count for count in counts]
         return [_all_gather(classes, own_bytes)] if any(own_bytes) else []
 
+    if whole:
+        tables_bytes = traffic.table_rows * traffic.embedding_row_numbers * DENSE_BYTES["exact"]
+        last_rows = [classes.all_reduce(tables_bytes, hops=hops)]
+    else:
+        last_rows = [_all_gather(classes, [row * work.table_rows for work in classes.works])]
     vocab_parallel = traffic.lm_head == "vocab-parallel"
     # As `yoked.train.sync.same_step` sends them: deferred rows stay behind the lm_head's gradient.
     messages = StepMessages(
@@ -210,13 +224,22 @@ def step_messages(classes: RankClasses, traffic: StepTraffic) -> StepMessages:
         deferred_first=rows_message(work.deferred_rows[0] for work in classes.works),
         deferred_second=rows_message(work.deferred_rows[1] for work in classes.works),
         layers=[gradients] * traffic.layers,
-        rows=[_all_gather(classes, [row * work.table_rows for work in classes.works])],
+        rows=last_rows,
         # All wait for the slowest before they wait for its bytes (`SameStepSync.backward_done`).
-        done=[classes.all_reduce(0.0, hops=2 * (classes.num_ranks - 1))],
+        done=[classes.all_reduce(0.0, hops=hops)],
         updates=[updates] * traffic.buckets,
     )
     # One object stands for several messages; each of the copy has a state of its own.
     return messages.copy()
+
+
+def whole_tables_are_less(total_rows: float, table_rows: float, row_bytes: float) -> bool:
+    """Whether an all-reduce of whole tables carries less than all ranks' rows to all others.
+
+    Of N ranks 2 (N - 1) tables in float32 against (N - 1) times total_rows, those of all ranks.
+    row_bytes: of a number of a row.
+    """
+    return total_rows * row_bytes > 2 * table_rows * DENSE_BYTES["exact"]
 
 
 def _vocab_parallel_messages(classes: RankClasses, traffic: StepTraffic) -> list[Message]:

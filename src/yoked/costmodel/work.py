@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 # Bytes of a number on the wire, by `--sync`. Dense gradients and updates include the scales of
@@ -91,7 +92,7 @@ class RankWork:
 class StepTraffic:
     """The communication of one step.
 
-    embedding_row_numbers: numbers of one row, over all embedding tables.
+    embedding_row_numbers: numbers of one row, over all embedding tables; table_rows: rows of each.
     layers: messages for the matrices' gradients; head_chunks: for the lm_head's gradient; buckets:
     for the new matrices.
     lm_head: replicated has its gradient all-reduced; vocab-parallel exchanges hidden states of
@@ -102,6 +103,7 @@ class StepTraffic:
     matrix_numbers: float
     embedding_row_numbers: float
     layers: int
+    table_rows: float = math.inf
     dense_bytes: float = 4.0
     row_bytes: float = 4.0
     head_chunks: int = 1

@@ -5,6 +5,7 @@ Shape legend: B rows of a step, b rows of a micro-batch, T tokens a row.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -48,19 +49,23 @@ class HeadGroup:
 class StepBatch:
     """The rows of a step, of all ranks: every rank reads all of them, and computes its own.
 
-    rows_by_rank: (b, T + 1) micro-batches, by rank. max_deferred: backward passes that may wait
-    behind the last head.
+    rows_by_rank: (b, T + 1) micro-batches, by rank, in host memory. max_deferred: backward passes
+    that may wait behind the last head. device: that of this rank's micro-batches.
     """
 
     rows_by_rank: Sequence[Sequence[Tensor]]
     rank: int
     max_deferred: int
+    device: torch.device
 
-    @property
+    @functools.cached_property
     def micro_batches(self) -> list[MicroBatch]:
         """This rank's, in order."""
         own = self.rows_by_rank[self.rank]
-        return [MicroBatch(i, rows, i == len(own) - 1) for i, rows in enumerate(own)]
+        return [
+            MicroBatch(i, rows.to(self.device, non_blocking=True), i == len(own) - 1)
+            for i, rows in enumerate(own)
+        ]
 
     def schedule(self, rank: int) -> MicroBatchSchedule:
         """A rank's."""

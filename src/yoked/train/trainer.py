@@ -197,12 +197,11 @@ class Trainer:
     def _batch(self, step: int) -> StepBatch:
         first = step * self.rows_per_step
         rows = torch.from_numpy(self.stream.batch(first, first + self.rows_per_step))
-        rows = rows.to(self.model.device)
         by_rank = [
             torch.split(rows[part.start : part.stop], self.device_batch_size) if len(part) else ()
             for part in self.ranges
         ]
-        return StepBatch(by_rank, self.comm.rank, self.max_deferred)
+        return StepBatch(by_rank, self.comm.rank, self.max_deferred, self.model.device)
 
     def _backward(self, pending: deque[Pending], keep: int) -> None:
         """Backward through the layers, oldest micro-batch first, until so many are left."""

@@ -290,3 +290,15 @@ def test_a_rank_sends_its_part_of_the_ring_and_its_rows_to_all(
         own = work.early_rows + sum(work.deferred_rows) + work.table_rows
         rows = (n - 1) * own * traffic.embedding_row_numbers * traffic.row_bytes
         assert step.hosts[work.host].sent_bytes == pytest.approx(dense + rows)
+
+
+def test_ranks_that_use_most_of_the_vocabulary_sum_whole_tables() -> None:
+    works = [rank(host, forward_s=1, table_rows=90, early_rows=90) for host in "abcd"]
+    traffic = replace(NOTHING, embedding_row_numbers=10, table_rows=100)
+    # 180 rows to three others; instead 2 (N - 1) / N of 100 rows.
+    step = simulate_step(works, traffic, network(1e6, *"abcd"))
+    assert step.sent_bytes == pytest.approx(ring_bytes(100 * 10 * 4, 4))
+
+    few = [rank(host, forward_s=1, table_rows=9) for host in "abcd"]
+    step = simulate_step(few, traffic, network(1e6, *"abcd"))
+    assert step.sent_bytes == pytest.approx(3 * 9 * 10 * 4)

@@ -34,7 +34,7 @@ def test_the_batch_is_told_as_a_product_that_comes_out(rows: list[int], expected
 def batch(*rows: int, max_deferred: int = 2) -> StepBatch:
     """Micro-batches of two rows of four tokens, by rank."""
     by_rank = [torch.split(torch.zeros(n, 5, dtype=torch.int64), 2) if n else () for n in rows]
-    return StepBatch(by_rank, 0, max_deferred)
+    return StepBatch(by_rank, 0, max_deferred, torch.device("cpu"))
 
 
 def test_micro_batches_go_through_the_lm_head_one_by_one_or_together() -> None:

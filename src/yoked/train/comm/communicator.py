@@ -262,6 +262,13 @@ class Communicator:
 
     # --- staging through the host
 
+    def staged(self, tensor: Tensor) -> Tensor:
+        """Where messages to several ranks may be sent from, so that it is copied to the host once.
+
+        The tensor itself, where a group can take it.
+        """
+        return self._staged(tensor) if self.active else tensor
+
     def _group_of(self, tensor: Tensor) -> dist.ProcessGroup | None:
         """None: the default group."""
         return self.group if tensor.device.type == "cpu" else self.device_group
@@ -273,7 +280,9 @@ class Communicator:
         """
         if tensor.device.type == "cpu" or self.device_group is not None:
             return tensor
-        return tensor.cpu() if reads else torch.empty(tensor.shape, dtype=tensor.dtype)
+        # Page-locked, a GPU reads and writes it at the bus's rate. torch keeps freed ones.
+        staged = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        return staged.copy_(tensor) if reads else staged
 
     def _nothing(self, name: str) -> Work:
         return Work(None, None, name, self.clock)
@@ -307,4 +316,5 @@ class Communicator:
 
 def _copy(target: Tensor, source: Tensor) -> None:
     with torch.no_grad():
-        target.copy_(source)
+        # Of page-locked memory the host need not wait: what reads the target comes behind.
+        target.copy_(source, non_blocking=True)

@@ -121,6 +121,7 @@ class MatrixReducer:
             matrices.copy_(before)
             self._decode(payload, matrices, add=True)
         tag = Tag(MessageKind.PARAMETER, self.buffers.buckets.index(bucket))
+        payload = self.comm.staged(payload)
         for rank in self.comm.peers:
             self._sharing.append(self.comm.isend(payload, rank, tag, "new matrices"))
 

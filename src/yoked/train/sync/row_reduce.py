@@ -2,7 +2,8 @@
 
 Rows leave in up to four messages (`MicroBatchSchedule.row_buckets`), each when its micro-batches
 have gone back and the strategy lets it; only the last has to be waited for. Every rank knows the
-rows of all others from the sample stream, so no indices are sent.
+rows of all others from the sample stream, so no indices are sent. Where ranks use so many rows
+that whole tables are less to send, as with the batches of many GPUs, one all-reduce sums these.
 
 Shape legend: U rows of a rank, E sum of the tables' widths.
 """
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from yoked.train.comm.communicator import Communicator, MessageKind, Tag
+from yoked.costmodel.messages import whole_tables_are_less
+from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
 from yoked.train.comm.ragged_gather import RaggedGather
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.step_batch import StepBatch
@@ -24,17 +26,48 @@ NAME = "table gradients"
 
 
 @dataclass
-class _RowBucket:
-    """One message. rows_by_rank: (U,) int64, sorted; mine: this rank's gradients of its own.
+class _Bucket:
+    """One message, as far as all have it in common. mine: this rank's gradients of it.
 
-    stop: it is complete with this many micro-batches of this rank's. gather: None where no rank has
-    anything to send.
+    stop: it is complete with this many micro-batches of this rank's.
+    """
+
+    mine: RowGrads
+    stop: int
+
+
+@dataclass
+class _RowBucket(_Bucket):
+    """Of the rows that micro-batches use. rows_by_rank: (U,) int64, sorted, in host memory.
+
+    gather: None where no rank has anything to send.
     """
 
     rows_by_rank: list[Tensor]
-    mine: RowGrads
-    stop: int
     gather: RaggedGather | None
+
+    def send(self) -> None:
+        """To all others."""
+        if self.gather is not None:
+            self.gather.send(self.mine.flat)
+
+
+@dataclass
+class _WholeTables(_Bucket):
+    """Of all rows of the tables, summed by one all-reduce."""
+
+    comm: Communicator
+    reducing: Work | None = None
+
+    def send(self) -> None:
+        """Begin the sum."""
+        self.reducing = self.comm.all_reduce(self.mine.flat, NAME)
+
+    def sum(self) -> RowGrads:
+        """Over all ranks."""
+        assert self.reducing is not None, "send() comes first"
+        self.reducing.wait()
+        return self.mine
 
 
 class EmbeddingGradReducer:
@@ -53,45 +86,66 @@ class EmbeddingGradReducer:
     ) -> None:
         self.comm, self.widths, self.vocab_size = comm, widths, vocab_size
         self.dtype, self.device = dtype, device
-        self._used_rows = self._unique(())  # (U,) int64, sorted: that some rank looks up
-        self._buckets: list[_RowBucket] = []
+        self._buckets: Sequence[_RowBucket] | Sequence[_WholeTables] = ()
         self._sent = 0
 
     def begin_step(self, batch: StepBatch) -> list[RowGrads]:
         """Post the receives. Returns where the gradients of each own micro-batch go."""
-        if self.comm.active:
-            ranks = range(self.comm.world_size)
-            by_rank = [batch.schedule(rank).row_buckets for rank in ranks]
-            buckets = [list(parts) for parts in zip(*by_rank, strict=True)]  # [bucket][rank]
-        else:
-            buckets = [[range(len(rows)) for rows in batch.rows_by_rank]]
-        self._buckets = [self._bucket(batch, parts, i) for i, parts in enumerate(buckets)]
+        parts = self._parts(batch)  # [bucket][rank]
+        rows = [
+            [
+                self._unique([own[i][:, :-1] for i in part])  # the last token is only a target
+                for own, part in zip(batch.rows_by_rank, bucket, strict=True)
+            ]
+            for bucket in parts
+        ]
         self._sent = 0
-        every = [rows for bucket in self._buckets for rows in bucket.rows_by_rank]
-        self._used_rows = torch.unique(torch.cat(every))  # ranks and buckets have rows in common
+        if self._whole_tables_are_less(rows):
+            every = torch.arange(self.vocab_size, device=self.device)
+            micro_batches = len(batch.micro_batches)
+            mine = RowGrads(every, self.widths, self.vocab_size)
+            self._buckets = [_WholeTables(mine, micro_batches, self.comm)]
+            return [mine] * micro_batches
+        self._buckets = buckets = [
+            self._bucket(by_rank, bucket[batch.rank], batch.rank, index)
+            for index, (by_rank, bucket) in enumerate(zip(rows, parts, strict=True))
+        ]
         return [
             bucket.mine
-            for bucket, parts in zip(self._buckets, buckets, strict=True)
-            for _ in parts[batch.rank]  # micro-batches of a bucket add to the same rows
+            for bucket, part in zip(buckets, parts, strict=True)
+            for _ in part[batch.rank]  # micro-batches of a bucket add to the same rows
         ]
 
-    def _bucket(self, batch: StepBatch, parts: Sequence[range], index: int) -> _RowBucket:
-        """parts: of the micro-batches of each rank, those of this bucket."""
-        rows = [
-            self._unique([own[i][:, :-1] for i in part])  # the last token is only a target
-            for own, part in zip(batch.rows_by_rank, parts, strict=True)
-        ]
-        mine = RowGrads(rows[batch.rank], self.widths, self.vocab_size)
+    def _parts(self, batch: StepBatch) -> list[list[range]]:
+        """The micro-batches that add to each bucket, by rank."""
+        if not self.comm.active:
+            return [[range(len(rows)) for rows in batch.rows_by_rank]]
+        ranks = range(self.comm.world_size)
+        by_rank = [batch.schedule(rank).row_buckets for rank in ranks]
+        return [list(parts) for parts in zip(*by_rank, strict=True)]
+
+    def _whole_tables_are_less(self, rows: list[list[Tensor]]) -> bool:
+        count = sum(len(each) for by_rank in rows for each in by_rank)
+        number_bytes = (self.dtype or torch.float32).itemsize
+        return self.comm.active and whole_tables_are_less(count, self.vocab_size, number_bytes)
+
+    def _bucket(self, rows: list[Tensor], part: range, rank: int, index: int) -> _RowBucket:
+        """rows: by rank; part: of this rank's micro-batches."""
+        mine = RowGrads(self._on_device(rows[rank]), self.widths, self.vocab_size)
         numels = [len(each) * sum(self.widths.values()) for each in rows]  # U * E, by rank
         tag, dtype = Tag(MessageKind.TABLE_ROWS, index), self.dtype or mine.flat.dtype
         gather = RaggedGather(self.comm, numels, dtype, tag, NAME) if any(numels) else None
-        return _RowBucket(rows, mine, parts[batch.rank].stop, gather)
+        return _RowBucket(mine, part.stop, rows, gather)
 
     def _unique(self, inputs: Sequence[Tensor]) -> Tensor:
-        if not inputs:
-            return torch.empty(0, dtype=torch.int64, device=self.device)
-        found: Tensor = torch.unique(torch.cat([ids.flatten() for ids in inputs]))
-        return found
+        """(U,) int64, sorted. In host memory: the size of a GPU's result would be waited for."""
+        used = torch.zeros(self.vocab_size, dtype=torch.bool)
+        for ids in inputs:
+            used[ids] = True
+        return used.nonzero().squeeze(1)
+
+    def _on_device(self, rows: Tensor) -> Tensor:
+        return rows.to(self.device, non_blocking=True)
 
     def send(self, done: int, limit: int | None = None) -> None:
         """Send what is complete once `done` of this rank's micro-batches have gone back.
@@ -102,22 +156,29 @@ class EmbeddingGradReducer:
         for bucket in self._buckets[self._sent : limit]:
             if bucket.stop > done:  # nor are the buckets behind it complete
                 return
+            if isinstance(bucket, _WholeTables) and limit is not None:
+                return  # the last, which all ranks send at the same place
             self._sent += 1
-            if bucket.gather is not None:
-                bucket.gather.send(bucket.mine.flat)
+            bucket.send()
 
     def wait(self) -> RowGrads:
         """The sum over ranks, the same bytes on all of them."""
+        buckets, self._buckets = self._buckets, ()
         if not self.comm.active:
-            (bucket,) = self._buckets
-            return bucket.mine
-        total = RowGrads(self._used_rows, self.widths, self.vocab_size)
-        for bucket in self._buckets:
-            if bucket.gather is None:
+            return buckets[0].mine
+        used = torch.zeros(self.vocab_size, dtype=torch.bool)
+        for bucket in buckets:
+            if isinstance(bucket, _WholeTables):
+                return bucket.sum()
+            for rows in bucket.rows_by_rank:  # ranks and buckets have rows in common
+                used[rows] = True
+        total = RowGrads(self._on_device(used.nonzero().squeeze(1)), self.widths, self.vocab_size)
+        for bucket in buckets:
+            if isinstance(bucket, _WholeTables) or bucket.gather is None:
                 continue
             # In the order of ranks, so that all ranks round alike.
             for rows, flat in zip(bucket.rows_by_rank, bucket.gather.wait(), strict=True):
                 if len(rows):
-                    total.add_rows(rows, flat.to(total.flat))  # back to float32 and the device
-        self._buckets = []
+                    # Back to float32 and the device.
+                    total.add_rows(self._on_device(rows), flat.to(total.flat))
         return total
