@@ -28,9 +28,11 @@ test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto --maxprocesses=4 --dist=loadfile tests/unit
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist=loadfile tests/distributed
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist=loadfile tests/lab
+	$(BIN)/python -m pytest -m "not slow" tests/gpu
 
 test-all: setup
 	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest tests/gpu
 
 lint: setup
 	$(BIN)/ruff check .

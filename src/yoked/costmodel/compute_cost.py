@@ -28,10 +28,12 @@ class RankSpeed:
 
     flops_per_s: in the model's products. own_cores: the part of its threads' time that it had; less
     than 1 under a quota, or beside other programs. Then all else that it does takes longer too.
+    copy_bytes_per_s: read and written, by a GPU in its own memory; a CPU's is not measured.
     """
 
     flops_per_s: float
     own_cores: float = 1.0
+    copy_bytes_per_s: float = COPY_BYTES_PER_S
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def estimated_cost(
     row_s = STEP_TIME_OVER_MATMULS * shape.sequence_len * flops_per_token(shape) / speed.flops_per_s
     head_s = row_s * head_time_fraction(shape)
     layers_s = row_s - head_s
-    copy_bytes_per_s = COPY_BYTES_PER_S * speed.own_cores
+    copy_bytes_per_s = speed.copy_bytes_per_s * speed.own_cores
     return RankCost(
         host=host,
         device=device,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from yoked.costmodel.model_shape import ModelShape, count_parameters
-from yoked.costmodel.schedule import activation_numbers
+from yoked.costmodel.schedule import activation_numbers, checkpointed_numbers
 from yoked.costmodel.token_stats import expected_unique_tokens
 
 # A process that has imported torch, chosen its libraries and allocated its work buffers. The
@@ -11,8 +11,11 @@ from yoked.costmodel.token_stats import expected_unique_tokens
 PROCESS_BYTES = 350_000_000
 # Tokens whose logits exist at once: the lm_head takes a micro-batch in chunks of these.
 HEAD_CHUNK_TOKENS = 1024
+GPU_HEAD_CHUNK_TOKENS = 4096  # with fewer it is not busy
 # The rest is for the other programs of the person who owns the machine.
 USABLE_FRACTION = 0.9
+# Of what is free on a GPU: allocations leave gaps, and a desktop draws its windows there.
+USABLE_GPU_FRACTION = 0.85
 
 
 def rank_memory(
@@ -23,12 +26,16 @@ def rank_memory(
     owned_fraction: float,
     payload_bytes: float,
     deferred_rows: int = 0,
+    step_rows: int = 0,
+    checkpointed: bool = False,
     logits: int | None = None,
 ) -> float:
     """Peak memory of one rank in a step, in bytes.
 
-    rows: of a micro-batch; deferred_rows: of the micro-batches with deferred backward passes.
-    owned_fraction: of Muon's matrices. payload_bytes: of a number on the wire, 0 for a single rank.
+    rows: of a micro-batch; deferred_rows: of the micro-batches with deferred backward passes;
+    step_rows: of all of a step's that this rank computes, where they are known.
+    checkpointed: backward computes each layer again. owned_fraction: of Muon's matrices.
+    payload_bytes: of a number on the wire, 0 for a single rank.
     logits: number of logits kept at once; None: those of a chunk.
     """
     counts = count_parameters(shape)
@@ -36,14 +43,18 @@ def rank_memory(
     tokens = rows * shape.sequence_len
     kept_tokens = tokens + deferred_rows * shape.sequence_len
     tables = counts.tables * number
-    row_numbers = expected_unique_tokens(tokens, shape.vocab_size) * shape.embedding_row_numbers
+    # A step's micro-batches add to the same rows of the tables.
+    step_tokens = max(tokens, step_rows * shape.sequence_len)
+    used_rows = expected_unique_tokens(step_tokens, shape.vocab_size)
+    row_numbers = used_rows * shape.embedding_row_numbers
     weights = 4.0 * counts.dense + tables
     # float32; in the tables only used rows have a gradient.
     gradients = 4.0 * counts.dense + 4 * row_numbers
     # Muon has one momentum; its second moment (NorMuon) is one number a row or column.
     muon = 4 * owned_fraction * counts.transformer_matrices
     moments = 8.0 * counts.lm_head + 2 * tables + muon
-    activations = float(number * activation_numbers(kept_tokens, shape.n_embd, shape.n_layer))
+    kept = checkpointed_numbers if checkpointed else activation_numbers
+    activations = float(number * kept(kept_tokens, shape.n_embd, shape.n_layer))
     if logits is None:
         logits = min(tokens, HEAD_CHUNK_TOKENS) * shape.padded_vocab_size
     # The lm_head is cast to the compute dtype once a step.

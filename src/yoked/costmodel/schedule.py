@@ -20,6 +20,9 @@ from typing import NamedTuple
 # Numbers that the backward pass keeps for a token of a layer, in widths of the model: norms,
 # queries, keys and values before and after rotation, attention's output, the MLP's 4 + 4.
 ACTIVATIONS_PER_TOKEN = 22
+# Where layers are computed again: a layer's input, the stream before it, and value embeddings; and
+# of the layer that is computed again its own, with their gradients.
+CHECKPOINTED_PER_TOKEN, AGAIN_PER_TOKEN = 2.5, 35
 # Activations that may be held back. All ranks must come to the same number, so it does not depend
 # on what a host has, nor on its dtype.
 MOST_BYTES = 1_000_000_000
@@ -30,6 +33,11 @@ _FLOAT32_BYTES = 4
 def activation_numbers(tokens: int, n_embd: int, n_layer: int) -> int:
     """Numbers that a micro-batch of so many tokens keeps for its backward pass."""
     return tokens * n_embd * n_layer * ACTIVATIONS_PER_TOKEN
+
+
+def checkpointed_numbers(tokens: int, n_embd: int, n_layer: int) -> int:
+    """The same where backward computes each layer again; those of one layer are there at a time."""
+    return round(tokens * n_embd * (n_layer * CHECKPOINTED_PER_TOKEN + AGAIN_PER_TOKEN))
 
 
 def max_deferred_backwards(tokens: int, n_embd: int, n_layer: int) -> int:

@@ -6,6 +6,7 @@ the same, so that both choose alike.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,11 @@ OPT_IN = ("int4",)
 MIN_SPEEDUP = 1.03
 # Gradients are sent layer by layer; for deeper models this many groups are accurate enough.
 MAX_LAYER_GROUPS = 8
+# A host is said to be better left out where the step is foreseen to be so many times shorter: what
+# is foreseen from FLOP/s may be a tenth off.
+WORTH_SAYING = 1.2
+# 10 Gbit/s: there the gradients of a model for one GPU need less time than its backward pass.
+NCCL_BYTES_PER_S = 1.25e9
 
 
 @dataclass(frozen=True)
@@ -170,6 +176,7 @@ def step_traffic(plan: StepPlan, shape: ModelShape) -> StepTraffic:
         head_chunks=math.ceil(shape.padded_vocab_size / GRAD_CHUNK_COLUMNS),
         matrix_numbers=counts.transformer_matrices,
         embedding_row_numbers=shape.embedding_row_numbers,
+        table_rows=shape.padded_vocab_size,
         layers=min(shape.n_layer, MAX_LAYER_GROUPS),
         dense_bytes=DENSE_BYTES[plan.sync],
         row_bytes=ROW_BYTES[plan.sync],
@@ -186,6 +193,7 @@ def plan_memory(plan: StepPlan, shape: ModelShape) -> list[float]:
             shape,
             dtype=plan.dtype,
             rows=min(rows, plan.device_batch_size),
+            step_rows=rows,
             deferred_rows=sum(schedule.deferred) if many else 0,
             owned_fraction=owned,
             payload_bytes=DENSE_BYTES[plan.sync] if many else 0.0,
@@ -206,6 +214,15 @@ def fits_memory(plan: StepPlan, shape: ModelShape, memory_bytes: Sequence[float]
     """Whether every rank may use the memory that it needs. memory_bytes: by rank."""
     needs = plan_memory(plan, shape)
     return all(need <= most for need, most in zip(needs, memory_bytes, strict=True))
+
+
+def nccl_suits(rate: float | None) -> bool:
+    """Whether ranks that all have a GPU meet by NCCL. rate: bytes a second; None: within a host.
+
+    Its collectives carry float32 and begin when backward is through; over a home's Ethernet Gloo's
+    messages, compressed and on their way meanwhile, are done sooner.
+    """
+    return rate is None or rate >= NCCL_BYTES_PER_S
 
 
 def why_not_vocab_parallel(ranks: Sequence[RankCost]) -> str | None:
@@ -240,6 +257,58 @@ def predict_heads(
         works = [rank_work(plan, shape, rank, cost) for rank, cost in enumerate(ranks)]
         found[name] = plan, simulate_step(works, step_traffic(plan, shape), network)
     return found
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a step is foreseen to take with all ranks, and with those alone that make it shorter.
+
+    ranks: these, by number; all where each of them adds something.
+    """
+
+    ranks: tuple[int, ...]
+    with_all_s: float
+    step_s: float
+
+
+def worth_having(
+    shape: ModelShape,
+    ranks: Sequence[RankCost],
+    network: Network,
+    *,
+    sync: str,
+    rows: int,
+    device_batch_size: int,
+) -> Gain:
+    """Which ranks a step of so many rows should be left to: the slowest hosts are left out in turn.
+
+    All, unless without some it is WORTH_SAYING times shorter.
+    """
+
+    def step_s(numbers: Sequence[int]) -> float:
+        those = [ranks[number] for number in numbers]
+        assigned = best_rows(rows, those, device_batch_size)
+        hosts = {rank.host for rank in those}
+        ports = {host: port for host, port in network.ports.items() if host in hosts}
+        here = dataclasses.replace(network, ports=ports if len(hosts) > 1 else {})
+        found = predict_heads(
+            shape, those, here, sync=sync, rows=assigned, device_batch_size=device_batch_size
+        )
+        return min(forecast.step_s for _, forecast in found.values())
+
+    def speed(host: str) -> float:
+        return sum(rank.rows_per_s for rank in ranks if rank.host == host)
+
+    hosts = sorted({rank.host for rank in ranks}, key=speed)
+    taken = [
+        [number for number, rank in enumerate(ranks) if rank.host in hosts[left_out:]]
+        for left_out in range(len(hosts))
+    ]
+    times_s = [step_s(numbers) for numbers in taken]
+    best = min(range(len(hosts)), key=lambda left_out: times_s[left_out])
+    if times_s[best] * WORTH_SAYING > times_s[0]:
+        best = 0
+    return Gain(tuple(taken[best]), times_s[0], times_s[best])
 
 
 def faster_head(

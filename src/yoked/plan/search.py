@@ -21,6 +21,7 @@ from yoked.costmodel.step_plan import (
     SYNCS,
     best_rows,
     faster_head,
+    nccl_suits,
     plan_memory,
     predict_heads,
 )
@@ -191,7 +192,7 @@ class _Search:
             if any(host not in known for host in hosts):
                 continue
             costs = [known[host] for host in hosts]
-            for sync in _available_syncs(costs):
+            for sync in self._available_syncs(costs):
                 sizes = doublings(min(cost.measured_rows for cost in costs))
                 if self.request.device_batch_size is not None:
                     sizes = [self.request.device_batch_size]
@@ -248,10 +249,20 @@ class _Search:
             self._networks[hosts] = network_of(self.measurement, hosts)
         return self._networks[hosts]
 
+    def _available_syncs(self, costs: Sequence[RankCost]) -> tuple[str, ...]:
+        """A single rank has nothing to sync, and NCCL sends float32."""
+        if sum(cost.ranks for cost in costs) == 1:
+            return SYNCS[:1]
+        if any(cost.device != "cuda" for cost in costs):
+            return SYNCS
+        ports = self._network(tuple(cost.host for cost in costs)).ports.values()
+        rates = [min(port.out_bytes_per_s, port.in_bytes_per_s) for port in ports]
+        return SYNCS[:1] if nccl_suits(min(rates, default=None)) else SYNCS
+
     def _with_hosts(self, like: Candidate, hosts: Collection[str]) -> Candidate:
         """The same candidate with other hosts."""
         costs = [self.costs[like.dtype][host] for host in hosts]
-        sync = like.sync if like.sync in _available_syncs(costs) else EXACT
+        sync = like.sync if like.sync in self._available_syncs(costs) else EXACT
         return self._candidate(costs, sync, like.device_batch_size)
 
     def choose(self, candidates: Sequence[Candidate]) -> Candidate:
@@ -336,12 +347,6 @@ class _Search:
             same = tuple(replace(cost, host="") for cost in costs if cost is not None)
             groups.setdefault((same, network.ports.get(host)), []).append(host)
         return list(groups.values())
-
-
-def _available_syncs(costs: Sequence[RankCost]) -> tuple[str, ...]:
-    """A single rank has nothing to sync; NCCL, used if all ranks have GPUs, sends float32."""
-    one_rank = sum(cost.ranks for cost in costs) == 1
-    return SYNCS[:1] if one_rank or all(cost.device == "cuda" for cost in costs) else SYNCS
 
 
 def _fastest_single_host(single_host: Iterable[Candidate]) -> Candidate:

@@ -65,6 +65,8 @@ def _again(launched: TrainConfig, config_file: Path) -> TrainConfig:
 
 def run_loop(config: TrainConfig) -> dict[str, Any]:
     """Train with the real loop; returns its result as plain data."""
+    # Memory of a GPU that grows in place, as nanochat has it; torch reads it when it is imported.
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     with without_collector():
         from yoked.train.run import train
 

@@ -178,6 +178,14 @@ class TrainConfig:
     compile: Annotated[
         Compile, _flag("Compile the model's blocks; auto where there is a compiler.", RANKS)
     ] = "auto"
+    checkpoint_activations: Annotated[
+        bool,
+        _flag(
+            "Keep of each layer what goes in, and compute it again in the backward pass: a "
+            "fraction of the memory for a third more computing.",
+            RANKS,
+        ),
+    ] = False
     sync: Annotated[
         Sync,
         _flag(

@@ -8,6 +8,7 @@ import platform
 import torch
 
 from yoked.agent import processors
+from yoked.costmodel.memory import USABLE_GPU_FRACTION
 from yoked.errors import DeviceError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -46,11 +47,29 @@ def pick_device(device_type: str, local_rank: int) -> torch.device:
     return torch.device(device_type)
 
 
+def prepare_cuda(device: torch.device) -> None:
+    """Compute on this GPU, products of float32 in TF32, as nanochat has it.
+
+    A GPU's float32 is then not a CPU's: its products have 10 bits of mantissa.
+    """
+    # Else helpers make a context on the host's first GPU.
+    torch.cuda.set_device(device)
+    torch.set_float32_matmul_precision("high")
+
+
 def device_name(device: torch.device) -> str:
     """The model of the GPU, or of this host's CPU."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     return str(processors.facts()["cpu_model"])
+
+
+def usable_gpu_bytes(device: torch.device) -> float | None:
+    """Memory of a GPU that a rank may use; None where there is none of its own, or unknown."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return USABLE_GPU_FRACTION * free
 
 
 def synchronize(device: torch.device) -> None:

@@ -38,6 +38,7 @@ from yoked.train.device import (
     keep_freed_memory,
     pick_device,
     synchronize,
+    usable_gpu_bytes,
 )
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT
@@ -118,7 +119,8 @@ def profile(
     if device.type == "cpu":
         keep_freed_memory()
     threads = set_threads(config, rank_info)
-    resolved = resolve(config, kind)
+    gpu_bytes = min(map(float, of_all(str(usable_gpu_bytes(device) or math.inf))))
+    resolved = resolve(config, kind, gpu_bytes)
     model_config = resolved.model_shape(config.vocab_size)
     host = socket.gethostname()
     # Ranks that are profiled at the same time are no group: each chooses for itself.
@@ -197,7 +199,9 @@ class StepProfiler:
         configure_model(
             self.model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks
         )
-        self.head = FusedLinearCrossEntropy(self.model.config.vocab_size, compute.head)
+        self.head = FusedLinearCrossEntropy(
+            self.model.config.vocab_size, compute.head, compiled=compute.compile_blocks
+        )
         self.optimizer = MuonAdamW(
             self.buffers,
             self.settings,

@@ -18,7 +18,15 @@ SMOOTHING = 0.9
 class TrainProgress:
     """On a terminal, one line that is redrawn; in a file, a new line every LINE_EVERY_S."""
 
-    def __init__(self, console: Console, steps: int, first_step: int) -> None:
+    def __init__(
+        self,
+        console: Console,
+        steps: int,
+        first_step: int,
+        full_speed_token_s: float | None = None,
+    ) -> None:
+        """full_speed_token_s: of all ranks, for MFU; None: it is not shown."""
+        self._full_speed_token_s = full_speed_token_s
         self._console, self._steps, self._first = console, steps, first_step
         self._live = LiveLine(console)
         self._shown_s = self._printed_s = float("-inf")
@@ -43,7 +51,8 @@ class TrainProgress:
         left_s = (self._steps - step - 1) * self._smooth_dt
         line = (
             f"step {step + 1:,}/{self._steps:,}  loss {self._smooth_loss / self._weight:.4f}  "
-            f"{tokens / self._smooth_dt:,.0f} tokens/s  {format_duration(left_s)} left"
+            f"{tokens / self._smooth_dt:,.0f} tokens/s  {self._mfu(tokens)}"
+            f"{format_duration(left_s)} left"
         )
         if draws:
             self._shown_s = now_s
@@ -51,6 +60,11 @@ class TrainProgress:
         if prints:
             self._printed_s = now_s
             self._console.print(line, markup=False)
+
+    def _mfu(self, tokens: int) -> str:
+        if self._full_speed_token_s is None:
+            return ""
+        return f"MFU {tokens * self._full_speed_token_s / self._smooth_dt:.0%}  "
 
     def say(self, text: str) -> None:
         """End the progress line and print a text."""

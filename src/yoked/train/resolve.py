@@ -20,6 +20,7 @@ from yoked.costmodel.model_shape import (
 )
 from yoked.errors import UsageError
 from yoked.train.config import TrainConfig
+from yoked.train.gpu_fit import DEPTHS, TYPICAL_BYTES, fit_gpu
 from yoked.train.limits import require_whole_rows
 from yoked.train.optim.schedule import REFERENCE_BATCH_TOKENS
 
@@ -50,7 +51,8 @@ _SMALL = _Defaults(4, 64, 512, "L", 2)
 _DEFAULTS = {
     "cpu": _SMALL,
     "mps": _SMALL._replace(device_batch_size=8),
-    "cuda": _Defaults(20, 128, 2048, "SSSL", 32),
+    # Windows only where a kernel has them: by a mask, PyTorch computes all scores of all layers.
+    "cuda": _Defaults(20, 128, 2048, "L", 32),
 }
 
 
@@ -112,14 +114,21 @@ def common_device_type(device_types: Collection[str]) -> str:
     return kinds.pop() if len(kinds) == 1 else "cpu"
 
 
-def resolve(config: TrainConfig, device_type: str) -> ResolvedConfig:
-    """Shapes and rows for a device type: cpu, cuda or mps. What is given is used as it is."""
+def resolve(
+    config: TrainConfig, device_type: str, gpu_bytes: float | None = None
+) -> ResolvedConfig:
+    """Shapes and rows for a device type: cpu, cuda or mps. What is given is used as it is.
+
+    gpu_bytes: that each rank may use of its GPU; None: not known.
+    """
     values: dict[str, Any] = {}
     reasons: dict[str, str] = {}
     for name, default in _DEFAULTS[device_type]._asdict().items():
         given = getattr(config, name)
         values[name] = default if given is None else given
         reasons[name] = f"fits a {device_type} device" if given is None else "given"
+    if device_type == "cuda":
+        _fit_gpu(config, TYPICAL_BYTES if gpu_bytes is None else gpu_bytes, values, reasons)
     _require_width(config.aspect_ratio, **{key: values[key] for key in ("depth", "head_dim")})
     if config.total_batch_size is not None:
         require_whole_rows(config.total_batch_size, values["max_seq_len"])
@@ -131,6 +140,39 @@ def resolve(config: TrainConfig, device_type: str) -> ResolvedConfig:
         reasons=reasons,
         **values,
     )
+
+
+def _fit_gpu(
+    config: TrainConfig, usable_bytes: float, values: dict[str, Any], reasons: dict[str, str]
+) -> None:
+    """Set depth and rows, where they are left open, to what the memory of a GPU allows."""
+    most, batch = values["device_batch_size"], config.total_batch_size or REFERENCE_BATCH_TOKENS
+    fit = fit_gpu(
+        lambda depth: ModelShape.from_depth(
+            depth,
+            aspect_ratio=config.aspect_ratio,
+            head_dim=values["head_dim"],
+            sequence_len=values["max_seq_len"],
+            vocab_size=config.vocab_size,
+            window_pattern=values["window_pattern"],
+        ),
+        DEPTHS if config.depth is None else [config.depth],
+        # 32, 16, ... 1
+        [most] if config.device_batch_size else [most >> n for n in range(most.bit_length())],
+        usable_bytes,
+        dtype="float32" if config.dtype == "float32" else "bfloat16",
+        step_rows=batch // values["max_seq_len"],
+        checkpointed=config.checkpoint_activations,
+    )
+    values["depth"], values["device_batch_size"] = fit.depth, fit.rows
+    if config.depth is None:
+        reasons["depth"] = f"the deepest that trains well there: {fit.reason}"
+    if config.device_batch_size is None:
+        reasons["device_batch_size"] = f"the most that fit: {fit.reason}"
+    elif not fit.fits:
+        reasons["device_batch_size"] = f"given; it {fit.reason}"
+    if config.window_pattern is None:
+        reasons["window_pattern"] = "PyTorch's flash kernel has no windows"
 
 
 def _require_width(aspect_ratio: int, depth: int, head_dim: int) -> None:

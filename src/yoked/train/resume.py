@@ -186,7 +186,13 @@ def build_trainer(setup: RunSetup) -> Trainer:
     model.init_weights(config.seed)
     model.to(setup.device)
     buffers = ParamBuffers(model, setup.sharing.weights)
-    configure_model(model, compute.layers, compute.attention, compile_blocks=compute.compile_blocks)
+    configure_model(
+        model,
+        compute.layers,
+        compute.attention,
+        compile_blocks=compute.compile_blocks,
+        checkpoint_blocks=config.checkpoint_activations,
+    )
     optimizer = MuonAdamW(
         buffers,
         group_settings(
@@ -208,7 +214,9 @@ def build_trainer(setup: RunSetup) -> Trainer:
     return Trainer(
         model,
         optimizer,
-        FusedLinearCrossEntropy(setup.model_config.vocab_size, compute.head),
+        FusedLinearCrossEntropy(
+            setup.model_config.vocab_size, compute.head, compiled=compute.compile_blocks
+        ),
         setup.comm,
         SampleStream(setup.data.train, config.seed),
         rows=setup.sharing.rows,

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from yoked.collector import frozen_objects
 from yoked.console import StageProgress
-from yoked.costmodel.model_shape import count_parameters
-from yoked.errors import CheckpointError, DivergedError
+from yoked.costmodel.model_shape import count_parameters, flops_per_token
+from yoked.errors import CheckpointError, DeviceError, DivergedError
 from yoked.ranks.exchange import read_list, read_nothing, read_whole
 from yoked.train.balance.balancer import Assignment
 from yoked.train.balance.controller import BalanceController
@@ -35,6 +35,7 @@ from yoked.train.comm.control import run_on_all_ranks, run_on_rank0, run_on_rank
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.verify import Verification
+from yoked.train.device import device_name
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
 from yoked.train.progress import TrainProgress
 from yoked.train.result import RunResult, RunStats, State, host_table
@@ -93,7 +94,37 @@ def _train(config: TrainConfig, rank_info: RankInfo, console: Console) -> RunRes
     run_on_all_ranks(setup.comm, lambda: require_enough_rows(setup.data, setup.rows_per_step))
     if config.dry_run:
         return describe_run(setup)
-    return TrainingRun(setup, origin, console).run()
+    with told_out_of_memory(setup):
+        return TrainingRun(setup, origin, console).run()
+
+
+@contextmanager
+def told_out_of_memory(setup: RunSetup) -> Iterator[None]:
+    """Raise DeviceError, with what needs less, where the memory of a GPU is at its end."""
+    try:
+        yield
+    except torch.OutOfMemoryError as problem:
+        resolved, device = setup.resolved, setup.device
+        rows, depth = resolved.device_batch_size, resolved.depth
+        less = f"--device-batch-size {rows // 2}" if rows > 1 else f"--depth {max(depth - 2, 1)}"
+        raise DeviceError(
+            f"the memory of {device_name(device)} is at its end, at depth {depth} with {rows} "
+            f"row{'s' * (rows != 1)} of {resolved.max_seq_len:,} tokens at once",
+            fix=f"{less}, or end what else is on that GPU (nvidia-smi shows it)",
+        ) from problem
+
+
+def full_speed_token_s(setup: RunSetup) -> float | None:
+    """Seconds a token if all ranks computed as fast as they multiply, for MFU (Chowdhery et al.
+    2022) against the measured rate instead of a table's. None: not GPUs alone, or not measured.
+    """
+    dtype = setup.compute.choices[0]
+    multiplied_s = dtype.measured.get(f"{dtype.value}_s_per_token")
+    if multiplied_s is None or any(not host["device"].startswith("cuda") for host in setup.hosts):
+        return None
+    shape = setup.model_config
+    multiplied = 6 * count_parameters(shape).dense  # FLOPs: forward, and twice backward
+    return multiplied_s * flops_per_token(shape) / multiplied
 
 
 class TrainingRun:
@@ -135,7 +166,12 @@ class TrainingRun:
         """Train to the end, or until stopped."""
         self.verification.start()
         self._start()
-        progress = TrainProgress(self.console, self.schedule.num_iterations, self.first_step)
+        progress = TrainProgress(
+            self.console,
+            self.schedule.num_iterations,
+            self.first_step,
+            full_speed_token_s(self.setup),
+        )
         done = self.first_step
         state: State = "interrupted"
         try:
@@ -234,6 +270,11 @@ class TrainingRun:
         names = rank_names([host["name"] for host in setup.hosts])
         if note := idle_note(setup.sharing.rows, setup.sharing.weights, names):
             say(note, markup=False)
+        if note := setup.strategy.better_without:
+            say(note, markup=False)
+        if setup.resolved.device_type == "cuda":
+            rows = setup.resolved.device_batch_size
+            say(f"device_batch_size: {rows} ({setup.resolved.reasons['device_batch_size']})")
         batch_size, row_tokens = setup.resolved.device_batch_size, setup.resolved.max_seq_len
         say(f"batch: {batch_arithmetic(setup.sharing.rows, batch_size, row_tokens)}", markup=False)
         epochs = setup.rows_per_step * self.schedule.num_iterations / setup.data.train.num_rows

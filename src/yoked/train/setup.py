@@ -19,6 +19,7 @@ from yoked.agent.facts import memory
 from yoked.costmodel.compute_cost import RankCost, RankSpeed, estimated_cost
 from yoked.costmodel.memory import USABLE_FRACTION
 from yoked.costmodel.model_shape import ModelShape, ParameterCounts
+from yoked.costmodel.step_plan import nccl_suits
 from yoked.errors import DataError, UsageError
 from yoked.ranks.exchange import read_list, read_number, read_table, read_text, read_whole
 from yoked.ranks.meeting import meet, tell_if_unproved
@@ -41,9 +42,10 @@ from yoked.train.decisions.network import (
     StepRequest,
     Strategy,
     decide_sync_and_head,
+    measure_network,
 )
 from yoked.train.decisions.threads import read_cores, set_threads
-from yoked.train.device import keep_freed_memory, pick_device
+from yoked.train.device import keep_freed_memory, pick_device, prepare_cuda, usable_gpu_bytes
 from yoked.train.resolve import (
     ResolvedConfig,
     TrainSchedule,
@@ -55,6 +57,8 @@ from yoked.train.speeds import measure_speeds
 
 # Set by yoked.launch.bootstrap.spawn.
 MEETING_FILE = "YOKED_MEETING_FILE"
+# Bytes. JSON has no infinity.
+UNLIMITED = 1e18
 
 
 @dataclass(frozen=True)
@@ -127,18 +131,28 @@ def meeting_place(rank_info: RankInfo) -> dict[str, Any]:
     return {"store": store, "rank": rank_info.rank, "world_size": rank_info.world_size}
 
 
-def init_communicator(device: torch.device) -> Communicator:
-    """The run's collectives: NCCL where every rank has a CUDA device, else Gloo."""
+def init_communicator(device: torch.device, sync: str = "auto") -> Communicator:
+    """The run's collectives: NCCL where every rank has a CUDA device and a fast network, else Gloo.
+
+    sync: as asked for; compressed, it is Gloo's.
+    """
     comm = Communicator()
     if not comm.active:
         return comm
-    kinds = comm.all_gather_json(device.type, read_text)
+    told = comm.all_gather_json([device.type, socket.gethostname()], read_list(read_text))
     # Its connections are dialled anew, and whoever has a seat there is to prove it anew.
     control_group = meet(
         lambda: dist.new_group(backend="gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S)),
         "the signals",
     )
-    device_group = dist.new_group(backend="nccl") if set(kinds) == {"cuda"} else None
+    device_group = None
+    if {kind for kind, _ in told} == {"cuda"} and sync in ("auto", "exact"):
+        rate = None
+        if len({host for _, host in told}) > 1:
+            # Each rank measures by its own clock; rank 0's says for all.
+            rate = comm.all_gather_json(measure_network(comm)[0], read_number)[0]
+        if sync == "exact" or nccl_suits(rate):
+            device_group = dist.new_group(backend="nccl")
     return Communicator(device_group, control_group)
 
 
@@ -209,8 +223,8 @@ def setup_devices(
         Communicator(), lambda: pick_device(config.device_type, rank_info.local_rank)
     )
     if device.type == "cuda":
-        torch.cuda.set_device(device)  # else helpers make a context on the host's first GPU
-    comm = init_communicator(device)
+        prepare_cuda(device)
+    comm = init_communicator(device, config.sync)
     if device.type == "cpu":
         keep_freed_memory()
     return device, comm, run_on_all_ranks(comm, lambda: set_threads(config, rank_info))
@@ -225,7 +239,8 @@ def setup_model(
 ) -> ModelSetup:
     """The configuration that fits all devices, the data, and the model that reads it."""
     kind = common_device_type(set(comm.all_gather_json(device.type, read_text)))
-    resolved = run_on_all_ranks(comm, lambda: resolve(config, kind))
+    gpu_bytes = min(comm.all_gather_json(usable_gpu_bytes(device) or UNLIMITED, read_number))
+    resolved = run_on_all_ranks(comm, lambda: resolve(config, kind, gpu_bytes))
     data = load_data(config, resolved.max_seq_len, comm, rank_info, progress)
     schedule = run_on_all_ranks(comm, lambda: resolve_schedule(resolved, data.info.vocab_size))
     shape = resolved.model_shape(data.info.vocab_size)
@@ -301,8 +316,7 @@ def settled(
 def _memory_bytes(hosts: Sequence[dict[str, Any]]) -> float:
     """That this rank may use, if it and the others on its host take equal parts."""
     available = memory()["memory_available_bytes"]
-    # JSON has no infinity.
-    known = 1e18 if available is None else float(available)
+    known = UNLIMITED if available is None else float(available)
     here = [host["name"] for host in hosts].count(socket.gethostname())
     return USABLE_FRACTION * known / max(1, here)
 

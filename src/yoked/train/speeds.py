@@ -15,16 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from yoked.costmodel.compute_cost import RankSpeed
+from yoked.costmodel.compute_cost import COPY_BYTES_PER_S, RankSpeed
 from yoked.costmodel.model_shape import ModelShape
 from yoked.ranks.exchange import read_nothing, read_number, read_table
 from yoked.train.comm.communicator import Communicator
-from yoked.train.decisions.products import SAMPLE_TOKENS
-from yoked.train.device import DTYPES
+from yoked.train.decisions.products import SAMPLE_TOKENS, sample_tokens
+from yoked.train.decisions.timing import best_time_s
+from yoked.train.device import DTYPES, synchronize
 from yoked.train.model.cross_entropy import block_columns
 from yoked.train.model.linear import MatmulBackend, mm_nt
 
 MEASURE_S = 0.3
+COPIED_BYTES = 64_000_000
 # A quota is given out ten times a second, as a burst: one more or less is a third of MEASURE_S.
 STOPPED_MEASURE_S = 1.0
 # Threads that had less of their cores than this were stopped, or shared them.
@@ -52,12 +54,12 @@ def measure_speeds(
             (width, block, libraries[1]),
         )
     ]
-    _multiply(rounds)
+    _multiply(rounds, device)
     # All begin together, so that ranks of one host share it as they will.
     comm.all_gather_json(None, read_nothing)
     started_s, cpu_started_s, count = time.perf_counter(), time.process_time(), 0
     while True:
-        _multiply(rounds)
+        _multiply(rounds, device)
         count += 1
         took_s = time.perf_counter() - started_s
         cpu_s = time.process_time() - cpu_started_s
@@ -67,24 +69,39 @@ def measure_speeds(
         if took_s >= (MEASURE_S if own_cores >= WHOLE_CORES else STOPPED_MEASURE_S):
             break
     flops = sum(2 * a.size(0) * a.size(1) * b.size(0) for a, b, _ in rounds)
-    mine = RankSpeed(count * flops / took_s, own_cores)
+    mine = RankSpeed(count * flops / took_s, own_cores, _copy_rate(device))
     return comm.all_gather_json(asdict(mine), _read_speed)
+
+
+def _copy_rate(device: torch.device) -> float:
+    """Bytes a second read and written by a copy in the device's memory."""
+    if device.type == "cpu":
+        return COPY_BYTES_PER_S
+    source = torch.zeros(COPIED_BYTES // 4, device=device)
+    target = torch.zeros_like(source)
+    return 2 * COPIED_BYTES / best_time_s(lambda: target.copy_(source), device)
 
 
 def _read_speed(value: Any) -> RankSpeed:
     told = read_table(value)
-    return RankSpeed(read_number(told["flops_per_s"]), read_number(told["own_cores"]))
+    return RankSpeed(
+        read_number(told["flops_per_s"]),
+        read_number(told["own_cores"]),
+        read_number(told["copy_bytes_per_s"]),
+    )
 
 
 def _operands(
     inputs: int, outputs: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """(N, I) and (O, I)."""
-    a = torch.randn(SAMPLE_TOKENS, inputs, device=device).to(dtype)
+    on_cpu = device.type == "cpu"
+    tokens = SAMPLE_TOKENS if on_cpu else sample_tokens(device, inputs * outputs)
+    a = torch.randn(tokens, inputs, device=device).to(dtype)
     return a, torch.randn(outputs, inputs, device=device).to(dtype)
 
 
-def _multiply(rounds: list[tuple[Tensor, Tensor, MatmulBackend]]) -> None:
+def _multiply(rounds: list[tuple[Tensor, Tensor, MatmulBackend]], device: torch.device) -> None:
     for a, b, backend in rounds:
-        # A number of each product: on a GPU this waits until it is there.
-        float(mm_nt(a, b, backend)[0, 0])
+        mm_nt(a, b, backend)
+    synchronize(device)

@@ -46,6 +46,7 @@ def need_of(config: TrainConfig | None = None) -> Need:
         memory_bytes=_memory_bytes(config, here, "float32"),
         gpu_memory_bytes=None
         if device in ("cpu", "mps")
+        # What is left open is chosen by what a GPU has: so at least.
         else _memory_bytes(config, "cuda", "bfloat16"),
         device=device,
         keep=config.keep_last,
@@ -53,7 +54,7 @@ def need_of(config: TrainConfig | None = None) -> Need:
 
 
 def _memory_bytes(config: TrainConfig, device_type: str, dtype: str) -> int:
-    resolved = resolve(config, device_type)
+    resolved = resolve(config, device_type, gpu_bytes=0.0)
     shape, rows = resolved.model_shape(config.vocab_size), resolved.device_batch_size
     deferred = max_deferred_backwards(rows * shape.sequence_len, shape.n_embd, shape.n_layer)
     # One rank may have all of a step.
@@ -63,6 +64,8 @@ def _memory_bytes(config: TrainConfig, device_type: str, dtype: str) -> int:
         shape,
         dtype=dtype,
         rows=rows,
+        step_rows=step_rows,
+        checkpointed=config.checkpoint_activations,
         deferred_rows=sum(schedule_rows(step_rows, rows, deferred).deferred),
         owned_fraction=1.0,
         payload_bytes=_FLOAT32_BYTES,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from yoked.costmodel.memory import USABLE_GPU_FRACTION
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import YokedError
 from yoked.fleet.model import Fleet
 from yoked.plan.network import network_of
 from yoked.plan.search import PlanRequest, choose_for_all_hosts
 from yoked.probe.store import load_newest
+from yoked.records.measurement import Measurement
 from yoked.train.config import TrainConfig
 from yoked.train.resolve import (
     ResolvedConfig,
@@ -21,6 +23,19 @@ from yoked.train.resolve import (
     resolve,
     resolve_schedule,
 )
+
+
+class PlannedDevice(NamedTuple):
+    """What a rank computes on: cpu, cuda or mps; and the memory of a GPU, where it is known."""
+
+    kind: str
+    memory_bytes: float | None
+
+
+def measured_devices(measurement: Measurement) -> list[PlannedDevice]:
+    """Those that a probe measured."""
+    memory = measurement.memory_bytes
+    return [PlannedDevice(each.device, memory.get(each.host)) for each in measurement.step_costs]
 
 
 @dataclass(frozen=True)
@@ -32,9 +47,14 @@ class PlannedRun:
     schedule: TrainSchedule
 
 
-def resolve_run(config: TrainConfig, device_types: Collection[str]) -> PlannedRun:
-    """A configuration as it is meant on devices of these types."""
-    resolved = resolve(config, common_device_type(device_types))
+def resolve_run(config: TrainConfig, devices: Collection[PlannedDevice]) -> PlannedRun:
+    """A configuration as it is meant on these devices."""
+    gpus = [each.memory_bytes for each in devices if each.kind == "cuda" and each.memory_bytes]
+    resolved = resolve(
+        config,
+        common_device_type([each.kind for each in devices]),
+        USABLE_GPU_FRACTION * min(gpus) if gpus else None,
+    )
     shape = resolved.model_shape(config.vocab_size)
     return PlannedRun(shape, resolved, resolve_schedule(resolved, config.vocab_size))
 
@@ -52,7 +72,7 @@ def strategy_for(
         measurement = load_newest(fleet)
         if measurement is None or measurement.ranks != ranks:
             return None
-        run = resolve_run(config, [cost.device for cost in measurement.step_costs])
+        run = resolve_run(config, measured_devices(measurement))
         request = dataclasses.replace(
             plan_request(config, run), device_batch_size=run.resolved.device_batch_size
         )

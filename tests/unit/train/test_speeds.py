@@ -24,7 +24,7 @@ def test_a_host_that_is_stopped_now_and_then_is_measured_for_longer(
     per_round_s = cores * ROUND_S * torch.get_num_threads()
     monkeypatch.setattr(speeds.time, "process_time", lambda: per_round_s * next(used))
     done: list[None] = []
-    monkeypatch.setattr(speeds, "_multiply", lambda _: done.append(None))
+    monkeypatch.setattr(speeds, "_multiply", lambda *_: done.append(None))
 
     (speed,) = speeds.measure_speeds(
         TINY, torch.device("cpu"), "float32", ("default", "default"), Communicator()

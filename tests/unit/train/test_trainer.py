@@ -231,3 +231,13 @@ def test_evaluation_leaves_no_gradient():
     gradients = [parameter.grad for parameter in trainer.model.parameters()]
     assert not any(gradient.any() for gradient in gradients if gradient is not None)
     assert not trainer.buffers.head_grad.any()
+
+
+def test_layers_that_are_computed_again_learn_the_same_bits():
+    plain, again = make_trainer(), make_trainer()
+    again.model.checkpoints_blocks = True
+
+    for step in range(3):
+        assert again.step(step).nats == plain.step(step).nats
+    for one, other in zip(plain.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)

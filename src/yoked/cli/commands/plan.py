@@ -16,11 +16,14 @@ from yoked.cli.output import Output
 from yoked.core.faults import fault
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
+from yoked.units import parse_bytes
 
 if TYPE_CHECKING:
     from yoked.plan.search import Plan
+    from yoked.plan.simulated_fleet import SimulatedHost
     from yoked.records.measurement import Measurement
     from yoked.train.config import TrainConfig
+    from yoked.workflows.planning import PlannedDevice
 
 MODEL = Group("Model and run, as in `yoked train`", sort_key=1)
 LARGER_BATCH_FACTOR = 4
@@ -103,7 +106,7 @@ def command(
     from yoked.plan.search import make_plan
     from yoked.plan.simulated_fleet import add_hosts, load_simulated, parse_added
     from yoked.plan.simulated_fleet import simulate as simulate_fleet
-    from yoked.workflows.planning import plan_request, resolve_run
+    from yoked.workflows.planning import measured_devices, plan_request, resolve_run
 
     output = Output(json_mode=json_output)
     config = flags.config()
@@ -112,13 +115,13 @@ def command(
             "--simulate is a fleet of its own, without --fleet and --probe", fix="give one of them"
         )
     added = [parse_added(text) for text in add]
-    of_added = [host.device for host in added]
+    of_added = [_device(host) for host in added]
     if simulate is None:
         measurement = _measured(fleet, probe)
-        run = resolve_run(config, [*(cost.device for cost in measurement.step_costs), *of_added])
+        run = resolve_run(config, [*measured_devices(measurement), *of_added])
     else:
         simulated = load_simulated(simulate)
-        run = resolve_run(config, [*(host.device for host in simulated.host), *of_added])
+        run = resolve_run(config, [*map(_device, simulated.host), *of_added])
         measurement = simulate_fleet(simulated, run.shape, run.resolved.device_batch_size)
     if added:
         batch = run.resolved.device_batch_size
@@ -141,6 +144,13 @@ def command(
         next_commands=[] if simulate or added else _next_commands(plan, flags, fleet),
     )
     return 1 if plan.chosen.over_memory else 0
+
+
+def _device(host: SimulatedHost) -> PlannedDevice:
+    from yoked.workflows.planning import PlannedDevice
+
+    memory = None if host.memory is None else parse_bytes(host.memory)
+    return PlannedDevice(host.device, memory)
 
 
 def _measured(fleet: Path | None, probe: Path | None) -> Measurement:

@@ -22,7 +22,8 @@ def level_alike(speeds: Sequence[RankSpeed]) -> list[RankSpeed]:
     if max(flops_per_s) > ALIKE * min(flops_per_s):
         return list(speeds)
     own_cores = fmean(speed.own_cores for speed in speeds)
-    return [RankSpeed(fmean(flops_per_s), own_cores)] * len(speeds)
+    copy_bytes_per_s = fmean(speed.copy_bytes_per_s for speed in speeds)
+    return [RankSpeed(fmean(flops_per_s), own_cores, copy_bytes_per_s)] * len(speeds)
 
 
 @dataclass(frozen=True)

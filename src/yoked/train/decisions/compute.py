@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import socket
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from yoked.core.packages import install_line, this_distribution
 from yoked.costmodel.model_shape import ModelShape
@@ -109,8 +111,12 @@ def measured_compute(
         times = measure_dtypes(model_config, device, dtype=dtype.value, matmul=config.matmul).times[
             dtype.value
         ]
+    layers, head, matmul = choose_products(times, config.matmul)
+    if device.type == "cuda" and dtype.value == "float32":
+        reason = "TF32, as nanochat has it: 10 bits of mantissa, where a CPU's float32 has 23"
+        matmul = dataclasses.replace(matmul, reason=reason)
     return _computing(
-        choose_products(times, config.matmul),
+        (layers, head, matmul),
         choose_attention(model_config, device, DTYPES[dtype.value], config.attention),
         dtype,
         threads,
@@ -155,7 +161,7 @@ def choose_compile(asked: str, device: torch.device) -> Decision:
         kernels.switch_off("switched off with --compile off")
         return Decision("compile", "off", "asked for with --compile off")
     if device.type == "cuda":
-        return _choose_inductor(asked)
+        return _choose_inductor(asked, device)
     if device.type == "mps":
         if asked == "on":
             raise DeviceError("--compile on: nothing is compiled for Metal", fix="--compile auto")
@@ -171,27 +177,61 @@ def choose_compile(asked: str, device: torch.device) -> Decision:
     return Decision("compile", "off", f"eager: {state.reason}")
 
 
-def _choose_inductor(asked: str) -> Decision:
+def _choose_inductor(asked: str, device: torch.device) -> Decision:
+    """torch.compile, once it has compiled something here: Triton needs more than to be installed,
+    such as a C compiler and Python's headers.
+    """
     if importlib.util.find_spec("triton") is None:
-        if asked == "on":
-            raise DeviceError("--compile on: triton is not installed", fix="pip install triton")
-        return Decision("compile", "off", "eager: triton is not installed")
-    return Decision("compile", "blocks", "torch.compile of one block, shared by all layers")
+        reason, fix = "triton is not installed", "pip install triton"
+    elif problem := why_not_compiled(device):
+        headers = "with the headers of this Python (python3-dev)"
+        reason = problem
+        fix = f"{install_line('gcc', this_distribution())}, {headers}, or --compile auto"
+    else:
+        return Decision("compile", "blocks", "torch.compile of one block, shared by all layers")
+    if asked == "on":
+        raise DeviceError(f"--compile on: {reason}", fix=fix)
+    return Decision("compile", "off", f"eager: {reason}")
+
+
+def why_not_compiled(device: torch.device) -> str | None:
+    """Why torch.compile cannot be relied upon on a device; None: it compiled a few lines there."""
+    x = torch.linspace(-1, 1, 64, device=device)
+    try:
+        compiled = torch.compile(_a_few_lines)(x)
+    except Exception as problem:  # noqa: BLE001 - Dynamo, Inductor, Triton and gcc have their own
+        return f"torch.compile failed here: {_first_line(problem)}"
+    return None if torch.allclose(compiled, _a_few_lines(x)) else "torch.compile computed wrongly"
+
+
+def _a_few_lines(x: Tensor) -> Tensor:
+    y = torch.tanh(x) * 2
+    return y + y.square().mean()
+
+
+def _first_line(problem: Exception) -> str:
+    """What an error says at first, for one line of text."""
+    return str(problem).strip().partition("\n")[0] or type(problem).__name__
 
 
 def configure_model(
-    model: GPT, layers: MatmulBackends, attention: AttentionPath, *, compile_blocks: bool
+    model: GPT,
+    layers: MatmulBackends,
+    attention: AttentionPath,
+    *,
+    compile_blocks: bool,
+    checkpoint_blocks: bool = False,
 ) -> None:
-    """Set what was chosen on the model's layers."""
+    """Set what was chosen, or asked for, on the model's layers."""
+    model.checkpoints_blocks = checkpoint_blocks
     for block in model.blocks:
         block.attn.path = attention
         for module in block.modules():
             # The gate is too small for the choice of a library to matter: it was not measured.
             if isinstance(module, Linear) and module is not block.attn.ve_gate:
                 module.backends = layers
-        if compile_blocks:
-            # One graph for all layers of a kind; the whole model would be compiled layer by layer.
-            block.compile(dynamic=False)
+    if compile_blocks:
+        model.compile_blocks()
 
 
 def _computing(

@@ -30,6 +30,7 @@ from yoked.costmodel.step_plan import (
     plan_step,
     predict_heads,
     why_not_vocab_parallel,
+    worth_having,
 )
 from yoked.costmodel.work import Network, PortRate
 from yoked.errors import UsageError
@@ -94,12 +95,14 @@ class StepRequest:
 
 class Strategy(NamedTuple):
     """sync: the payload dtype. lm_head: which ranks have it. head_rows: its work by rank, in rows,
-    as the run starts; None: each rank has that of its own rows.
+    as the run starts; None: each rank has that of its own rows. better_without: what to say of
+    hosts that make the run slower.
     """
 
     sync: Decision
     lm_head: Decision
     head_rows: tuple[float, ...] | None
+    better_without: str | None = None
 
 
 def decide_sync_and_head(comm: Communicator, request: StepRequest) -> Strategy:
@@ -116,7 +119,13 @@ def decide_sync_and_head(comm: Communicator, request: StepRequest) -> Strategy:
     def act() -> dict[str, Any]:
         sync, lm_head = decide(request, rate, latency_s, nccl=nccl)
         head_rows = list(_head_rows(request)) if lm_head.value == VOCAB_PARALLEL else None
-        return {"sync": asdict(sync), "lm_head": asdict(lm_head), "head_rows": head_rows}
+        note = None if rate is None else better_without(request, rate, latency_s, sync.value)
+        return {
+            "sync": asdict(sync),
+            "lm_head": asdict(lm_head),
+            "head_rows": head_rows,
+            "better_without": note,
+        }
 
     return run_on_rank0(comm, act, _read_strategy)
 
@@ -137,7 +146,13 @@ def _read_strategy(value: Any) -> Strategy:
     told = read_table(value)
     rows = told["head_rows"]
     head_rows = None if rows is None else tuple(read_list(read_number)(rows))
-    return Strategy(_read_choice(told["sync"]), _read_choice(told["lm_head"]), head_rows)
+    note = told["better_without"]
+    return Strategy(
+        _read_choice(told["sync"]),
+        _read_choice(told["lm_head"]),
+        head_rows,
+        None if note is None else read_text(note),
+    )
 
 
 def _read_choice(value: Any) -> Decision:
@@ -184,8 +199,7 @@ def decide(
             f"--lm-head {VOCAB_PARALLEL}: {impossible}",
             fix="leave --lm-head out: auto does so where it can be done",
         )
-    ports = {} if rate is None else {r.host: PortRate(rate, rate) for r in request.ranks}
-    network = Network(ports, latency_s)
+    network = _network(request, rate, latency_s)
     sync = request.sync
     if sync is None and nccl:
         sync = Decision("sync", EXACT, "NCCL between the GPUs")
@@ -223,6 +237,35 @@ def decide(
         return sync, Decision("lm_head", REPLICATED, impossible)
     by_head = {name: forecast.step_s for name, (_, forecast) in found[sync.value].items()}
     return sync, _explain_head(heads[sync.value], by_head)
+
+
+def _network(request: StepRequest, rate: float | None, latency_s: float) -> Network:
+    ports = {} if rate is None else {r.host: PortRate(rate, rate) for r in request.ranks}
+    return Network(ports, latency_s)
+
+
+def better_without(request: StepRequest, rate: float, latency_s: float, sync: str) -> str | None:
+    """What to say of hosts without which a step would be much shorter; None: all add something."""
+    gain = worth_having(
+        request.shape,
+        request.ranks,
+        _network(request, rate, latency_s),
+        sync=sync,
+        rows=sum(request.rows),
+        device_batch_size=request.device_batch_size,
+    )
+    kept = {request.ranks[rank].host for rank in gain.ranks}
+    left = [rank.host for rank in request.ranks if rank.host not in kept]
+    if not left:
+        return None
+    who = ", ".join(dict.fromkeys(left))
+    with_all, without = format_duration(gain.with_all_s), format_duration(gain.step_s)
+    add, them = ("adds", "it") if len(set(left)) == 1 else ("add", "them")
+    fix = f"train on {kept.pop()} alone: yoked train --fleet . there"
+    if kept:
+        fix = f"take {them} out of yoked.toml"
+    told = f"{who} {add} nothing: a step takes {with_all} with {them}, {without} without"
+    return f"{told}. Better: {fix}"
 
 
 def _valid_plan(request: StepRequest, rate: float | None) -> PlannedStrategy | None:

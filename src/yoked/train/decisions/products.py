@@ -33,6 +33,9 @@ from yoked.train.model.precision import wide
 
 SAMPLE_FLOPS = 5.4e8
 SAMPLE_TOKENS = 512
+# A GPU is not busy with less, and telling it what to do would take longer.
+GPU_SAMPLE_FLOPS = 1e11
+GPU_SAMPLE_TOKENS = 16_384
 # bfloat16 costs precision: it must be worth it.
 BFLOAT16_WORTHWHILE = 1.1
 # A dtype that is so many times slower in one small product is not looked at further.
@@ -112,7 +115,7 @@ def measure_products(
     for place, inputs, outputs, count in _shapes(config, device, dtype):
         merged[place, inputs, outputs] = merged.get((place, inputs, outputs), 0.0) + count
     for (place, inputs, outputs), count in merged.items():
-        tokens = max(32, min(SAMPLE_TOKENS, int(SAMPLE_FLOPS / (2 * inputs * outputs)) // 32 * 32))
+        tokens = sample_tokens(device, inputs * outputs)
         x = torch.randn(tokens, inputs, device=device).to(dtype)
         weight = torch.randn(outputs, inputs, device=device).to(dtype)
         dy = torch.randn(tokens, outputs, device=device).to(dtype)
@@ -127,6 +130,14 @@ def measure_products(
             for library, took in time_interleaved(runs, device, thread_time_clock(device)).items():
                 times[library] = times.get(library, 0.0) + took * count / tokens
     return ProductTimes(by_kind)
+
+
+def sample_tokens(device: torch.device, numbers: int) -> int:
+    """Tokens of a product that is timed for a dtype or a library. numbers: of its weight."""
+    most, flops = SAMPLE_TOKENS, SAMPLE_FLOPS
+    if device.type != "cpu":
+        most, flops = GPU_SAMPLE_TOKENS, GPU_SAMPLE_FLOPS
+    return max(32, min(most, int(flops / (2 * numbers)) // 32 * 32))
 
 
 def libraries_for(
@@ -195,18 +206,21 @@ def _times_slower(config: ModelShape, device: torch.device, dtype: torch.dtype) 
 
 
 def choose_dtype(by_rank: Sequence[dict[str, float]], asked: str) -> Decision:
-    """One dtype for the run: the one with which its slowest rank is fastest."""
+    """One dtype for the run: the one in which its ranks together compute most.
+
+    by_rank: seconds per token by dtype name. A slow rank has few rows, whatever it computes in.
+    """
     # Apple's GPUs are measured in one alone.
     common = [name for name in by_rank[0] if all(name in times for times in by_rank)]
-    slowest = {name: max(times[name] for times in by_rank) for name in common}
-    where = "here" if len(by_rank) == 1 else "on the slowest rank"
-    measured = {f"{name}_s_per_token": took for name, took in slowest.items()}
+    total_s = {name: 1 / sum(1 / times[name] for times in by_rank) for name in common}
+    where = "here" if len(by_rank) == 1 else "on all ranks together"
+    measured = {f"{name}_s_per_token": took for name, took in total_s.items()}
     if asked != "auto":
         return Decision("dtype", asked, "asked for with --dtype", measured)
-    if len(slowest) == 1:
+    if len(total_s) == 1:
         where = "for this device" if len(by_rank) == 1 else "for all devices"
-        return Decision("dtype", next(iter(slowest)), f"the only one {where}", measured)
-    ratio = slowest["float32"] / slowest["bfloat16"]
+        return Decision("dtype", next(iter(total_s)), f"the only one {where}", measured)
+    ratio = total_s["float32"] / total_s["bfloat16"]
     if ratio >= BFLOAT16_WORTHWHILE:
         return Decision("dtype", "bfloat16", f"{ratio:.1f}x float32 {where}", measured)
     return Decision("dtype", "float32", f"bfloat16 is {ratio:.2g}x {where}", measured)

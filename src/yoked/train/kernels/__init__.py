@@ -188,8 +188,11 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
 
 def usable(*tensors: Tensor) -> bool:
     """Whether the compiled passes can work on these tensors."""
-    return kernels().available and all(
-        t.device.type == "cpu" and t.is_contiguous() and t.dtype in _SUFFIX for t in tensors
+    # The device first: off the CPU torch.compile traces this, and what follows would break its
+    # graph.
+    return (
+        all(t.device.type == "cpu" and t.is_contiguous() and t.dtype in _SUFFIX for t in tensors)
+        and kernels().available
     )
 
 

@@ -20,7 +20,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from yoked.costmodel.memory import HEAD_CHUNK_TOKENS
+from yoked.costmodel.memory import GPU_HEAD_CHUNK_TOKENS, HEAD_CHUNK_TOKENS
 from yoked.costmodel.messages import GRAD_CHUNK_COLUMNS
 from yoked.train import kernels
 from yoked.train.model.gpt import SOFTCAP
@@ -28,7 +28,8 @@ from yoked.train.model.linear import MatmulBackends, addmm_nt_, mm_nt
 from yoked.train.model.precision import wide, widen
 
 IGNORED = -1  # a target that does not count
-DEVICE_CHUNK_TOKENS = 4096  # a GPU needs more than HEAD_CHUNK_TOKENS to be busy
+# Columns of a block whose softcap is one compiled pass, without float32 copies of the logits.
+ALL_COLUMNS = 1 << 30
 # A thread's share of a block in float32: 2 MB of logits. With more, the caches lose them before
 # they are used (`benchmarks/head_blocks`).
 THREAD_COLUMNS = 512
@@ -49,11 +50,24 @@ class LossAndGrads:
 
 
 class FusedLinearCrossEntropy:
-    """The loss of hidden states under one lm_head; keeps its buffer of logits between calls."""
+    """The loss of hidden states under one lm_head; keeps its buffer of logits between calls.
 
-    def __init__(self, vocab_size: int, backends: MatmulBackends | None = None) -> None:
+    compiled: whether torch.compile makes the softcap of a block one pass, on a GPU.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        backends: MatmulBackends | None = None,
+        *,
+        compiled: bool = False,
+    ) -> None:
         self.vocab_size = vocab_size
         self.backends = backends or MatmulBackends()
+        self.compiled = compiled
+        self.softcap = softcap
+        if compiled:
+            self.softcap = torch.compile(softcap, dynamic=True, fullgraph=True)
         self._logits: Tensor | None = None
 
     def loss(
@@ -78,7 +92,7 @@ class FusedLinearCrossEntropy:
         tokens = hidden_NC.size(0)
         token_nats = hidden_NC.new_zeros(tokens, dtype=wide(hidden_NC.dtype))
         hidden_grad = torch.empty_like(hidden_NC) if wants_grad else None
-        chunk = HEAD_CHUNK_TOKENS if hidden_NC.device.type == "cpu" else DEVICE_CHUNK_TOKENS
+        chunk = HEAD_CHUNK_TOKENS if hidden_NC.device.type == "cpu" else GPU_HEAD_CHUNK_TOKENS
         for start in range(0, tokens, chunk):
             rows = slice(start, min(start + chunk, tokens))
             part = Chunk(self, hidden_NC[rows], weight_VC, targets_N[rows].contiguous())
@@ -123,6 +137,28 @@ def _edges(vocab: int, columns: int) -> list[tuple[int, int]]:
     return list(pairwise([*range(0, vocab, columns), vocab]))
 
 
+def softcap(
+    logits_RW: Tensor,
+    u_RW: Tensor | None,
+    exp_sum_R: Tensor,
+    target_logit_R: Tensor,
+    targets_R: Tensor,
+    first_id: int,
+    valid: int,
+) -> None:
+    """What `kernels.softcap_block` does, in plain PyTorch; torch.compile makes it one pass."""
+    here = (targets_R >= first_id) & (targets_R < first_id + valid)
+    column = torch.where(here, targets_R - first_id, 0)  # gather needs a column for each row
+    mine = widen(logits_RW.gather(1, column[:, None]).squeeze(1))  # (R,)
+    target_logit_R.copy_(torch.where(here, mine, target_logit_R))
+    t = torch.tanh(widen(logits_RW[:, :valid]) / SOFTCAP)
+    e = torch.exp(SOFTCAP * t)
+    exp_sum_R += e.sum(dim=1)
+    if u_RW is not None:
+        u_RW[:, :valid] = e * (1 - t * t)
+        u_RW[:, valid:] = 0  # the products take whole blocks
+
+
 def token_nats(exp_sum_R: Tensor, target_logit_R: Tensor, targets_R: Tensor) -> Tensor:
     """(R,) log(Z) - softcapped logit of the target; exp_sum_R: Z of the whole vocabulary."""
     nats = exp_sum_R.log() - SOFTCAP * torch.tanh(target_logit_R / SOFTCAP)
@@ -154,6 +190,8 @@ class Chunk:
         # (R, C): u W, not yet divided by Z.
         self._hidden_grad = torch.zeros(rows, hidden_RC.size(1), **fp32)  # type: ignore[call-overload]
         self.columns = block_columns(weight_VC.device, weight_VC.dtype)
+        if head.compiled:
+            self.columns = ALL_COLUMNS
         self._u_blocks: list[Tensor] = []
 
     def forward(self, wants_grad: bool) -> None:
@@ -184,16 +222,9 @@ class Chunk:
                 logits_RW, u_RW, self.exp_sum, self.target_logit, self.targets, first_id, valid
             )
             return
-        here = (self.targets >= first_id) & (self.targets < first_id + valid)
-        column = torch.where(here, self.targets - first_id, 0)  # gather needs a column for each row
-        mine = widen(logits_RW.gather(1, column[:, None]).squeeze(1))  # (R,)
-        self.target_logit = torch.where(here, mine, self.target_logit)
-        t = torch.tanh(widen(logits_RW[:, :valid]) / SOFTCAP)
-        e = torch.exp(SOFTCAP * t)
-        self.exp_sum += e.sum(dim=1)
-        if u_RW is not None:
-            u_RW[:, :valid] = e * (1 - t * t)
-            u_RW[:, valid:] = 0  # the products take whole blocks
+        self.head.softcap(
+            logits_RW, u_RW, self.exp_sum, self.target_logit, self.targets, first_id, valid
+        )
 
     def token_nats(self) -> Tensor:
         """(R,) fp32."""
@@ -218,11 +249,15 @@ class Chunk:
         # Targets may be in any row. They come first, so that each block's rows are final in turn.
         weight_grad_VC.index_add_(0, target, widen(self.hidden) * slope[:, None], alpha=-1)
         for number, u_RW in enumerate(self._u_blocks):
-            rows = slice(number * self.columns, number * self.columns + u_RW.size(1))
-            addmm_nt_(weight_grad_VC[rows], u_RW.t(), scaled_RC.t(), self.head.backends.grad_weight)
-            ends_chunk = rows.stop % GRAD_CHUNK_COLUMNS == 0 or rows.stop == len(weight_grad_VC)
-            if on_grad_chunk is not None and ends_chunk:
-                on_grad_chunk(rows.start // GRAD_CHUNK_COLUMNS)
+            block = number * self.columns  # its first row of the weight
+            for start, stop in grad_chunk_edges(u_RW.size(1)):
+                rows = slice(block + start, block + stop)
+                part_RW = u_RW[:, start:stop]
+                backend = self.head.backends.grad_weight
+                addmm_nt_(weight_grad_VC[rows], part_RW.t(), scaled_RC.t(), backend)
+                ends_chunk = rows.stop % GRAD_CHUNK_COLUMNS == 0 or rows.stop == len(weight_grad_VC)
+                if on_grad_chunk is not None and ends_chunk:
+                    on_grad_chunk(rows.start // GRAD_CHUNK_COLUMNS)
 
     def _per_row(self, grad_scale: float) -> Tensor:
         """(R, 1): grad_scale / Z, the factor of a token's u; 0 where the target is ignored."""

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from yoked.costmodel.model_shape import SMEAR_CHANNELS, VE_GATE_CHANNELS, ModelShape
 from yoked.train.model.attention import AttentionPath, attend
@@ -26,6 +28,7 @@ from yoked.train.model.row_grads import RowGrads, embedding
 ROTARY_BASE = 100_000
 SOFTCAP = 15.0
 QK_SCALE = 1.2  # of normed queries and keys: sharper attention
+COMPILED_KINDS = 64
 
 
 def rotary_tables(length: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -143,6 +146,10 @@ class GPT(nn.Module):
         # Called before the layers' weights are read: matrices that other ranks update may still
         # be arriving.
         self.before_layers: Callable[[], None] | None = None
+        # Whether backward computes each layer again from its input.
+        self.checkpoints_blocks = False
+        # Of a compiled model: has one graph serve any size of a dimension of a tensor.
+        self._mark_dynamic: Callable[[Tensor, int], None] | None = None
         width, vocab = config.n_embd, config.padded_vocab_size
         kv_width = config.n_kv_head * config.head_dim
         self.transformer = nn.ModuleDict(
@@ -172,6 +179,29 @@ class GPT(nn.Module):
         layers = self.transformer["h"]
         assert isinstance(layers, nn.ModuleList)
         return [block for block in layers if isinstance(block, Block)]
+
+    def compile_blocks(self, **how: Any) -> None:
+        """Have torch.compile make each block one graph; layers of a kind share it.
+
+        how: arguments of torch.compile.
+        """
+        from torch import _dynamo as dynamo  # takes a second
+
+        # The whole model would be compiled layer by layer. Kinds of a block: its window, whether it
+        # has a value embedding, with and without gradients, one row and more; 8 is the default.
+        dynamo.config.recompile_limit = COMPILED_KINDS
+        for block in self.blocks:
+            block.compile(**how)
+        self._mark_dynamic = dynamo.maybe_mark_dynamic
+
+    def _allow_any_rows(self, *inputs: Tensor | None) -> None:
+        """Have a block's graph serve all micro-batches and evaluations, whatever their rows."""
+        if self._mark_dynamic is None:
+            return
+        for tensor in inputs:
+            # Dynamo compiles a size of 1 apart in any case.
+            if tensor is not None and tensor.size(0) > 1:
+                self._mark_dynamic(tensor, 0)
 
     @property
     def device(self) -> torch.device:
@@ -251,7 +281,14 @@ class GPT(nn.Module):
                 name = f"value_embeds.{layer}.weight"
                 # ve: (B, T, K). The table may be wider than the compute dtype, see `finish`.
                 ve = embedding(ids_BT, self.get_parameter(name), name, row_grads).to(x.dtype)
-            x = block(x, ve, cos, sin)
+            self._allow_any_rows(x, ve)
+            if self.checkpoints_blocks and torch.is_grad_enabled():
+                # Nothing is drawn at random in a layer: its second pass has the same bits.
+                x = checkpoint(
+                    block, x, ve, cos, sin, use_reentrant=False, preserve_rng_state=False
+                )
+            else:
+                x = block(x, ve, cos, sin)
             if layer == self.config.n_layer // 2:
                 kept = x
         return norm(x - self.backout_lambda.to(x.dtype) * kept)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from yoked.train import kernels
+from yoked.train.kernels import cuda
 from yoked.train.model.precision import widen
 
 EPS = 1e-10  # nanochat's
@@ -59,6 +60,9 @@ def adamw_update(
     if kernels.usable(parameter, gradient, first, second):
         kernels.adamw_rows(parameter, gradient, first, second, slot, scalars)
         return
+    if cuda.usable(parameter, gradient, first, second):
+        cuda.adamw_rows(parameter, gradient, first, second, slot, scalars)
+        return
     for start in range(0, parameter.size(0), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         part = gradient[rows] if slot is None else _dense_rows(gradient, slot[rows])
@@ -66,10 +70,11 @@ def adamw_update(
 
 
 def _dense_rows(gradient: Tensor, slot: Tensor) -> Tensor:
-    dense = gradient.new_zeros(len(slot), gradient.size(1))
-    used = slot >= 0  # -1: a gradient of zero
-    dense[used] = gradient[slot[used].long()]
-    return dense
+    """(rows, C). By a mask as index, the host would wait until a GPU knows how many rows it has."""
+    if not len(gradient):
+        return gradient.new_zeros(len(slot), gradient.size(1))
+    unused = slot < 0  # -1: a gradient of zero
+    return gradient[slot.clamp_min(0).long()].masked_fill_(unused[:, None], 0.0)
 
 
 def _update(p: Tensor, g: Tensor, first: Tensor, second: Tensor, scalars: Tensor) -> None:

@@ -37,6 +37,8 @@ RENEWED_AFTER = 1
 # Rows from which three quarters of a symmetric product take less time than all of it.
 SMALLEST_SPLIT, SMALLEST_SPLIT_BF16 = 128, 512
 MATRIX = 2
+# Numbers of matrices that a GPU updates at once: each of the temporaries is as large, 256 MB.
+GPU_STACK_NUMBERS = 64_000_000
 
 
 @dataclass(frozen=True)
@@ -182,11 +184,15 @@ def muon_update(
     momentum_buffer (K, R, C); second_moment (K, R, 1) where R >= C, else (K, 1, C).
     Only a matrix's owner calls this: products round differently on unlike CPUs.
     """
-    if parameters.device.type != "cpu":
-        _update(parameters, gradients, momentum_buffer, second_moment, step)
+    if parameters.device.type == "cpu":
+        for each in zip(parameters, gradients, momentum_buffer, second_moment, strict=True):
+            _update(*each, step)
         return
-    for each in zip(parameters, gradients, momentum_buffer, second_moment, strict=True):
-        _update(*each, step)
+    # A GPU is busy with a few matrices; temporaries of all of them would be gigabytes.
+    count = max(1, GPU_STACK_NUMBERS // parameters[0].numel())
+    for first in range(0, len(parameters), count):
+        some = slice(first, first + count)
+        _update(parameters[some], gradients[some], momentum_buffer[some], second_moment[some], step)
 
 
 def _update(

@@ -11,7 +11,12 @@ from yoked.costmodel.model_shape import ModelShape, count_parameters
 from yoked.errors import DeviceError
 from yoked.train import kernels
 from yoked.train.decisions import compute, products, timing
-from yoked.train.decisions.compute import choose_attention, choose_compile, configure_model
+from yoked.train.decisions.compute import (
+    choose_attention,
+    choose_compile,
+    configure_model,
+    why_not_compiled,
+)
 from yoked.train.decisions.decision import Decision
 from yoked.train.decisions.products import (
     KINDS,
@@ -73,13 +78,12 @@ def test_bfloat16_that_gains_next_to_nothing_is_not_worth_its_precision():
     assert choose_dtype([{"float32": 1.15, "bfloat16": 1.0}], "auto").value == "bfloat16"
 
 
-def test_the_slowest_rank_decides_the_dtype_of_all(snapshot: SnapshotAssertion):
-    fast_in_bfloat16 = {"float32": 1.0, "bfloat16": 0.1}
-    slow_in_bfloat16 = {"float32": 2.0, "bfloat16": 8.0}
+def test_the_dtype_is_that_in_which_all_ranks_together_compute_most(snapshot: SnapshotAssertion):
+    gpu, laptop = {"float32": 1.0, "bfloat16": 0.5}, {"float32": 100.0, "bfloat16": 3500.0}
+    new, old = {"float32": 1.0, "bfloat16": 0.7}, {"float32": 1.0, "bfloat16": 8.0}
 
-    choice = choose_dtype([fast_in_bfloat16, slow_in_bfloat16], "auto")
-
-    assert str(choice) == snapshot
+    assert str(choose_dtype([gpu, laptop], "auto")) == snapshot
+    assert str(choose_dtype([new, old], "auto")) == snapshot
 
 
 def test_what_was_asked_for_wins_over_the_measurement(snapshot: SnapshotAssertion):
@@ -361,12 +365,42 @@ def test_cuda_compiles_blocks_where_triton_is(monkeypatch, snapshot: SnapshotAss
     import importlib.util
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(compute, "why_not_compiled", lambda device: None)
     assert choose_compile("auto", CUDA).value == "blocks"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert str(choose_compile("auto", CUDA)) == snapshot
     with pytest.raises(DeviceError) as caught:
         choose_compile("on", CUDA)
     assert str(caught.value) == snapshot
+
+
+def test_a_compiler_that_fails_on_a_few_lines_is_not_relied_upon(
+    monkeypatch, snapshot: SnapshotAssertion
+):
+    import importlib.util
+
+    def without_gcc(function):
+        def run(x):
+            raise RuntimeError("Failed to find C compiler.\nPlease specify via CC.")
+
+        return run
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(torch, "compile", without_gcc)
+    monkeypatch.setattr(compute, "this_distribution", lambda: ["debian"])
+    reason = why_not_compiled(CPU)
+    monkeypatch.setattr(compute, "why_not_compiled", lambda device: reason)
+
+    assert str(choose_compile("auto", CUDA)) == snapshot
+    with pytest.raises(DeviceError) as caught:
+        choose_compile("on", CUDA)
+    assert caught.value.fix == snapshot
+
+
+def test_a_compiler_that_computes_wrongly_is_not_relied_upon(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function: lambda x: function(x) + 1)
+
+    assert why_not_compiled(CPU) is not None
 
 
 def test_compiling_for_metal_is_an_error_only_when_asked_for(snapshot: SnapshotAssertion):
