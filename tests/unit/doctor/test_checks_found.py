@@ -375,11 +375,13 @@ def test_a_model_that_is_to_train_beside_the_gpu_takes_memory_of_the_host() -> N
     assert [(each.check, each.hosts) for each in by_file] == [("memory", ("study",))]
 
 
-def test_sizes_of_a_gpu_are_not_compared_where_a_host_has_none() -> None:
+def test_a_gpus_memory_is_compared_also_where_a_host_has_none() -> None:
     seen = told(on_gpus(garage=8 << 30), "attic", "facts/gpus", [])
     small = replace(seen, need=replace(seen.need, memory_bytes=1 << 30))
 
-    assert findings_of(small) == ()
+    assert [(each.check, each.hosts) for each in findings_of(small)] == [
+        ("gpu-memory", ("garage",))
+    ]
 
 
 def test_a_check_is_made_before_a_launch_only_if_it_can_find_something_there() -> None:

@@ -125,11 +125,13 @@ def _model_bytes(seen: Examination, host: HostSeen) -> int:
     quick=True,
 )
 def gpu_memory(seen: Examination) -> Iterator[Match]:
+    # Of what is asked for: what is left open is chosen by what a GPU has.
     needed = seen.need.gpu_memory_bytes
-    # Where only some hosts have a GPU, sizes that are not given are those of the CPU.
-    if needed is None or not all(trains_on_gpu(seen, host) for host in seen.up):
+    if needed is None:
         return
     for host in seen.up:
+        if not trains_on_gpu(seen, host):
+            continue
         used = usable_gpus(host.facts)[: ranks_of(host)]
         smallest = min(used, key=lambda each: each.get("memory_bytes") or needed)
         if (smallest.get("memory_bytes") or needed) < needed:

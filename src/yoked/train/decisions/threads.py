@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from yoked.agent import processors
 from yoked.agent.processors import (
     CGROUPS,
     CPUS,
@@ -49,6 +51,11 @@ class ThreadPlan:
 def read_cores(root: Path = CPUS) -> Cores:
     """The cores of this host that this process may use. root: like /sys/devices/system/cpu."""
     allowed = affinity()
+    if sys.platform == "darwin":
+        # Which are which no file tells: macOS has threads of its fast cores' number run there.
+        found = processors.facts()
+        fast_count, cores_count = int(found["fast_cores"]), int(found["cores"])
+        return Cores(allowed[:fast_count], allowed, fast_count < cores_count)
     cores = first_of_each_core(root, allowed)
     fast = fast_cores(root, cores)
     return Cores(fast, allowed, len(fast) < len(cores), cpu_quota(Path("/proc"), CGROUPS))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
+from yoked.agent import processors
 from yoked.errors import UsageError
 from yoked.train.decisions.threads import Cores, plan_threads, read_cores
 
@@ -26,6 +27,19 @@ def test_of_a_hybrid_cpu_one_thread_of_each_performance_core_is_fast(
     cores = read_cores(tmp_path)
 
     assert (cores.fast, cores.allowed, cores.hybrid) == ((0, 2), (0, 1, 2, 3, 4), True)
+
+
+def test_a_macs_efficiency_cores_get_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    told = dict.fromkeys(processors.MAC_NAMES, "")
+    told |= {"hw.physicalcpu": "8", "hw.logicalcpu": "8", "hw.perflevel0.physicalcpu": "4"}
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr(processors, "sysctl", told.__getitem__)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+
+    cores = read_cores(tmp_path)
+
+    assert (len(cores.fast), len(cores.allowed), cores.hybrid) == (4, 8, True)
 
 
 @given(fast=st.integers(1, 40), ranks=st.integers(1, 12))
