@@ -72,6 +72,13 @@ def usable_gpu_bytes(device: torch.device) -> float | None:
     return USABLE_GPU_FRACTION * free
 
 
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on a device. Of CUDA the host does not wait until it is there, nor for what the
+    GPU has to do before; Metal may still read memory that the host has given away by then.
+    """
+    return tensor.to(device, non_blocking=device.type == "cuda")
+
+
 def synchronize(device: torch.device) -> None:
     """Wait for what was started on a GPU; on a CPU nothing is to be waited for."""
     if device.type == "cuda":

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from yoked.costmodel.schedule import MicroBatchSchedule, schedule_micro_batches
+from yoked.train.device import to_device
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class StepBatch:
         """This rank's, in order."""
         own = self.rows_by_rank[self.rank]
         return [
-            MicroBatch(i, rows.to(self.device, non_blocking=True), i == len(own) - 1)
+            MicroBatch(i, to_device(rows, self.device), i == len(own) - 1)
             for i, rows in enumerate(own)
         ]
 

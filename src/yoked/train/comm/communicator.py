@@ -316,5 +316,5 @@ class Communicator:
 
 def _copy(target: Tensor, source: Tensor) -> None:
     with torch.no_grad():
-        # Of page-locked memory the host need not wait: what reads the target comes behind.
-        target.copy_(source, non_blocking=True)
+        # Page-locked for CUDA: the host need not wait, what reads the target comes behind.
+        target.copy_(source, non_blocking=target.is_cuda)

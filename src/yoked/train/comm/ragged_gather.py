@@ -50,9 +50,8 @@ class RaggedGather:
             }
             self._pending = [pending]
             return
-        own = self.comm.staged(
-            tensor.to(self._dtype)
-        )  # rounded here too: all ranks add the same numbers
+        # Rounded here too: all ranks add the same numbers.
+        own = self.comm.staged(tensor.to(self._dtype))
         self._rows[self.comm.rank] = own
         if len(own):  # nobody has posted a receive for an empty tensor
             self._pending += [

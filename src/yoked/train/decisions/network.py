@@ -255,16 +255,17 @@ def better_without(request: StepRequest, rate: float, latency_s: float, sync: st
         device_batch_size=request.device_batch_size,
     )
     kept = {request.ranks[rank].host for rank in gain.ranks}
-    left = [rank.host for rank in request.ranks if rank.host not in kept]
+    left = list(dict.fromkeys(rank.host for rank in request.ranks if rank.host not in kept))
     if not left:
         return None
-    who = ", ".join(dict.fromkeys(left))
     with_all, without = format_duration(gain.with_all_s), format_duration(gain.step_s)
-    add, them = ("adds", "it") if len(set(left)) == 1 else ("add", "them")
-    fix = f"train on {kept.pop()} alone: yoked train --fleet . there"
-    if kept:
-        fix = f"take {them} out of yoked.toml"
-    told = f"{who} {add} nothing: a step takes {with_all} with {them}, {without} without"
+    add, them = ("adds", "it") if len(left) == 1 else ("add", "them")
+    fix = f"take {them} out of yoked.toml"
+    if len(kept) == 1:
+        fix = f"train on {kept.pop()} alone: yoked train --fleet . there"
+    told = (
+        f"{', '.join(left)} {add} nothing: a step takes {with_all} with {them}, {without} without"
+    )
     return f"{told}. Better: {fix}"
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from yoked.costmodel.messages import whole_tables_are_less
 from yoked.train.comm.communicator import Communicator, MessageKind, Tag, Work
 from yoked.train.comm.ragged_gather import RaggedGather
+from yoked.train.device import to_device
 from yoked.train.model.row_grads import RowGrads
 from yoked.train.step_batch import StepBatch
 
@@ -145,7 +146,7 @@ class EmbeddingGradReducer:
         return used.nonzero().squeeze(1)
 
     def _on_device(self, rows: Tensor) -> Tensor:
-        return rows.to(self.device, non_blocking=True)
+        return to_device(rows, self.device)
 
     def send(self, done: int, limit: int | None = None) -> None:
         """Send what is complete once `done` of this rank's micro-batches have gone back.
