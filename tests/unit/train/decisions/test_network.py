@@ -16,6 +16,7 @@ from yoked.train.decisions.decision import Decision
 from yoked.train.decisions.network import (
     PlannedStrategy,
     StepRequest,
+    better_without,
     decide,
     decide_sync_and_head,
     measure_network,
@@ -267,3 +268,23 @@ def test_what_is_asked_for_comes_before_the_plan() -> None:
 
     assert sync == exact
     assert head.value == "vocab-parallel"
+
+
+# --- hosts that make a run slower
+
+
+@pytest.mark.parametrize("hosts", [("i9", "laptop"), ("i9", "laptop", "attic")])
+def test_hosts_that_make_a_step_longer_are_named_with_both_times(
+    hosts: tuple[str, ...], snapshot: SnapshotAssertion
+):
+    about = request(
+        (8, *[0] * (len(hosts) - 1)),
+        flops=(1e13, *[1e10] * (len(hosts) - 1)),
+        hosts=hosts,
+    )
+
+    assert better_without(about, GBIT / 10, LATENCY_S, "exact") == snapshot
+
+
+def test_nothing_is_said_where_all_hosts_add_something():
+    assert better_without(request((16, 16)), 100 * GBIT, LATENCY_S, "exact") is None
