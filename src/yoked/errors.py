@@ -93,6 +93,10 @@ class PeerError(YokedError):
     """Another rank sent what cannot be read."""
 
 
+class PeerLostError(YokedError):
+    """Another rank died, was cut off, or did not come in time."""
+
+
 class LabError(YokedError):
     """The lab could not do what was asked: this machine lacks something, or a host is down."""
 

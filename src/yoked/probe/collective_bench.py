@@ -7,6 +7,7 @@ JSON lines to standard output: progress, and at last the result. `yoked.probe.wo
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -31,6 +32,7 @@ from yoked.probe.collectives import (
     time_budget_s,
 )
 from yoked.ranks.exchange import gather_json, read_flag, read_table
+from yoked.ranks.heartbeat import heartbeat, wait_for_heartbeat
 from yoked.ranks.meeting import meet
 from yoked.units import format_bytes
 
@@ -52,10 +54,14 @@ def measure(spec: Mapping[str, Any]) -> int:
             # The controller follows this output while the job runs: no line may stay in the buffer.
             sys.stdout.flush()
 
+    turns = itertools.count()
+
     def of_all(text: str) -> list[str]:
         """The texts of all ranks, in order, through the store: there is no process group yet."""
-        store.set(f"probe/said/{rank}", text)
-        return [bytes(store.get(f"probe/said/{each}")).decode() for each in range(world)]
+        # Each time at keys of its own: a rank that is ahead must not overwrite what others read.
+        turn = f"probe/said/{next(turns)}"
+        store.set(f"{turn}/{rank}", text)
+        return [bytes(store.get(f"{turn}/{each}")).decode() for each in range(world)]
 
     # Wait for all ranks: the first one must not compute alone. `add` is atomic: only the last rank
     # sees the full number.
@@ -65,8 +71,12 @@ def measure(spec: Mapping[str, Any]) -> int:
     profiled: dict[str, Any] | None = None
     if (profile := spec["profile"]) is not None:
         tell({"doing": "a training step on every host"})
-        # A step depends on the devices of all ranks.
-        profiled = importlib.import_module(profile["module"]).profile(profile["args"], of_all)
+        with heartbeat(store, f"probe/profile/{rank}"):
+            # A step depends on the devices of all ranks.
+            profiled = importlib.import_module(profile["module"]).profile(profile["args"], of_all)
+        # A GPU compiles for minutes what a CPU has rehearsed in seconds: past the group's deadline.
+        for each in range(world):
+            wait_for_heartbeat(store, f"probe/profile/{each}", f"rank {each}", "a training step")
     meet(
         lambda: dist.init_process_group(
             "gloo",

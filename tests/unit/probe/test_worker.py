@@ -19,16 +19,29 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 SOURCE = Path(__file__).parents[3] / "src"
 LIMIT_S = 120.0
-# Long enough for both to have imported torch and wait.
 PROFILER = """
-import os
+import os, time
+
+rank = os.environ["RANK"]
 
 def profile(args, of_all):
-    return {
-        "args": args,
-        "device_types": of_all("device-of-" + os.environ["RANK"]),
-        "rank": int(os.environ["RANK"]),
-    }
+    told = {"args": args, "device_types": of_all("device-of-" + rank), "rank": int(rank)}
+    # Rank 0 asks again before rank 1 has.
+    time.sleep(0.3 * int(rank))
+    return {**told, "bytes": of_all("bytes-of-" + rank)}
+"""
+# A group's deadline is far shorter than what rank 1 has to do; it is heard of by then.
+LONG_PROFILER = """
+import os, time
+from yoked.probe import collective_bench
+from yoked.ranks import heartbeat
+
+collective_bench.COLLECTIVE_TIMEOUT_S = 5
+heartbeat.BEAT_S = 0.5
+
+def profile(args, of_all):
+    time.sleep(10 * int(os.environ["RANK"]))
+    return {}
 """
 
 
@@ -38,9 +51,11 @@ def free_port() -> int:
         return port
 
 
-def run_ranks(folder: Path, spec: dict[str, Any]) -> list[tuple[int, str, str]]:
+def run_ranks(
+    folder: Path, spec: dict[str, Any], profiler: str = PROFILER
+) -> list[tuple[int, str, str]]:
     """(exit status, stdout, stderr) of two ranks."""
-    (folder / "profiler_of_two.py").write_text(PROFILER)
+    (folder / "profiler_of_two.py").write_text(profiler)
     shared = {
         **os.environ,
         "PYTHONPATH": f"{SOURCE}:{folder}",
@@ -88,6 +103,8 @@ def test_two_ranks_profile_and_time_every_collective_and_rank_0_alone_tells(
     assert result["profiles"][1]["args"] == ["--depth=2"]
     everyones = ["device-of-0", "device-of-1"]
     assert [each["device_types"] for each in result["profiles"]] == [everyones] * 2
+    sizes = ["bytes-of-0", "bytes-of-1"]
+    assert [each["bytes"] for each in result["profiles"]] == [sizes] * 2
     timed = [(each["op"], each["payload_bytes"]) for each in result["collectives"]]
     assert timed == [
         (op, size)
@@ -97,3 +114,12 @@ def test_two_ranks_profile_and_time_every_collective_and_rank_0_alone_tells(
     assert all(each["time_s"] > 0 for each in result["collectives"])
     assert result["left_out"] == []
     assert {each["backend"] for each in result["collectives"]} == {"gloo"}
+
+
+def test_a_rank_that_compiles_for_long_is_waited_for(tmp_path: Path) -> None:
+    spec = {"profile": {"module": "profiler_of_two", "args": []}, "collectives": None}
+
+    first, second = run_ranks(tmp_path, spec, LONG_PROFILER)
+
+    assert (first[0], second[0]) == (0, 0), (first[2], second[2])
+    assert json.loads(first[1].splitlines()[-1])["result"]["profiles"] == [{}, {}]

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from yoked.errors import YokedError
+from yoked.errors import PeerLostError, YokedError
 from yoked.ranks.exchange import Read, decode, encode, gather_json
 from yoked.train.comm.step_clock import StepClock, WaitsFor
 
@@ -52,10 +52,6 @@ class Tag:
 
 
 T = TypeVar("T")
-
-
-class PeerLostError(YokedError):
-    """A collective failed: another rank died, was cut off, or did not come in time."""
 
 
 class CollectiveMismatchError(YokedError):

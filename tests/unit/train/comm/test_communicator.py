@@ -10,12 +10,11 @@ import torch.distributed as dist
 from syrupy.assertion import SnapshotAssertion
 from torch import Tensor
 
-from yoked.errors import YokedError
+from yoked.errors import PeerLostError, YokedError
 from yoked.train.comm.communicator import (
     CollectiveMismatchError,
     Communicator,
     MessageKind,
-    PeerLostError,
     Tag,
     Work,
 )

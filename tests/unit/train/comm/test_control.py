@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from yoked.errors import CheckpointError, PeerError, UsageError, YokedError
+from yoked.errors import CheckpointError, PeerError, PeerLostError, UsageError, YokedError
 from yoked.ranks.exchange import decode, encode, read_whole
-from yoked.train.comm.communicator import Communicator, PeerLostError
+from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import _failure, run_on_all_ranks, run_on_rank0
 
 OnRanks = Callable[..., list[Any]]
