@@ -6,8 +6,6 @@ import os
 import pwd
 import re
 import shutil
-import sysconfig
-from pathlib import Path
 from typing import Any
 
 # Those that torch, its libraries or Python act upon.
@@ -32,11 +30,10 @@ def probe_environment() -> dict[str, str]:
 
 
 def probe_compiler() -> dict[str, Any]:
-    """cc and cxx: paths, or None; headers: whether this Python has its C headers."""
+    """cc and cxx: paths, or None."""
     return {
         "cc": _first(os.environ.get("CC"), "cc", "gcc", "clang"),
         "cxx": _first(os.environ.get("CXX"), "c++", "g++", "clang++"),
-        "headers": Path(sysconfig.get_paths()["include"], "Python.h").exists(),
     }
 
 

@@ -81,7 +81,6 @@ def answer_environment_base(call: Call) -> dict[str, Any]:
         "libc": libc,
         "libc_version": libc_version,
         "mac_version": platform.mac_ver()[0],
-        "gpu": Path("/proc/driver/nvidia/version").exists(),
     }
 
 

@@ -18,27 +18,49 @@ _NVIDIA = "0x10de"
 _DISPLAY = "0x03"
 _QUICK_S = 1.5
 _GPUS = "--query-gpu=name,memory.total,driver_version"
+# AMD's targets that are a part of a processor. Source: LLVM, "User Guide for AMDGPU Backend".
+_INTEGRATED = frozenset(
+    f"gfx{each}"
+    for each in (
+        *("700", "703", "705", "801", "810", "902", "909", "90c", "1013", "1033", "1035", "1036"),
+        *("1103", "1150", "1151", "1152", "1153"),
+    )
+)
 _PROGRAMS = "--query-compute-apps=pid,process_name,used_memory"
 
 
 def find_gpus(
     proc: Path = Path("/proc"), kfd: Path = Path("/sys/class/kfd/kfd/topology/nodes")
 ) -> list[dict[str, Any]]:
-    """Each: vendor, name, memory_bytes and driver, where they are told. Apple's are no list: they
-    belong to its CPU.
+    """Each: vendor, name, memory_bytes, driver, capability (of CUDA, such as "8.9"), where they are
+    told, and integrated, whether it is a part of the processor. Apple's are no list: they belong
+    to its CPU.
     """
     return _nvidia(proc) + _amd(kfd)
 
 
 def _nvidia(proc: Path) -> list[dict[str, Any]]:
-    if told := parse_nvidia_smi(_nvidia_smi(_GPUS)):
+    # Before 510 it knows nothing of compute_cap, and tells nothing at all then.
+    if told := parse_nvidia_smi(_nvidia_smi(f"{_GPUS},compute_cap") or _nvidia_smi(_GPUS)):
         return told
-    # The driver has this folder whether its tools are installed or not.
+    # The driver has these files whether its tools are installed or not.
+    driver = driver_version(text(proc / "driver/nvidia/version"))
     cards = sorted((proc / "driver/nvidia/gpus").glob("*/information"))
     names = [named_values(text(path)).get("Model", "NVIDIA GPU") for path in cards]
-    return [
-        {"vendor": "nvidia", "name": name, "memory_bytes": None, "driver": None} for name in names
-    ]
+    return [_gpu("nvidia", name, None, driver=driver) for name in names]
+
+
+def _gpu(
+    vendor: str,
+    name: str,
+    memory_bytes: int | None,
+    *,
+    driver: str | None = None,
+    capability: str | None = None,
+    integrated: bool = False,
+) -> dict[str, Any]:
+    return {"vendor": vendor, "name": name, "memory_bytes": memory_bytes, "driver": driver,
+            "capability": capability, "integrated": integrated}  # fmt: skip
 
 
 def _nvidia_smi(query: str) -> str:
@@ -48,16 +70,24 @@ def _nvidia_smi(query: str) -> str:
 def parse_nvidia_smi(said: str) -> list[dict[str, Any]]:
     """What `nvidia-smi` tells: a line a GPU; its memory is in MiB."""
     return [
-        {"vendor": "nvidia", "name": name, "memory_bytes": _bytes(memory), "driver": driver}
-        for name, memory, driver in _rows(said)
+        _gpu(
+            "nvidia",
+            name,
+            _bytes(memory),
+            driver=driver,
+            capability=more[0] if more and more[0][:1].isdigit() else None,
+        )
+        for name, memory, driver, *more in _rows(said)
     ]
 
 
 def _rows(said: str) -> Iterator[list[str]]:
-    """The fields of each line of nvidia-smi's that has three of them, and so is no message."""
+    """The fields of each line of nvidia-smi's that has three of them or four, and so is no
+    message.
+    """
     for line in said.splitlines():
         fields = [field.strip() for field in line.split(",")]
-        if len(fields) == 3:
+        if len(fields) in (3, 4):
             yield fields
 
 
@@ -75,14 +105,10 @@ def _amd(nodes: Path) -> list[dict[str, Any]]:
         target = int(properties.get("gfx_target_version", 0))
         banks = [named_values(text(path), " ") for path in node.glob("mem_banks/*/properties")]
         memory_bytes = sum(int(bank.get("size_in_bytes", 0)) for bank in banks)
-        found.append(
-            {
-                "vendor": "amd",
-                "name": f"gfx{target // 10000}{target // 100 % 100:x}{target % 100:x}",
-                "memory_bytes": memory_bytes or None,
-                "driver": None,
-            }
-        )
+        name = f"gfx{target // 10000}{target // 100 % 100:x}{target % 100:x}"
+        # Kernels have shown it as one node with its processor, or as a node of its own.
+        integrated = int(properties.get("cpu_cores_count", 0)) > 0 or name in _INTEGRATED
+        found.append(_gpu("amd", name, memory_bytes or None, integrated=integrated))
     return found
 
 
@@ -118,7 +144,7 @@ def busy_of(said: str) -> list[dict[str, Any]]:
     """What `nvidia-smi` says of programs that compute: pid, name, MiB."""
     return [
         {"pid": int(pid), "command": command, "memory_bytes": _bytes(memory)}
-        for pid, command, memory in _rows(said)
+        for pid, command, memory, *_ in _rows(said)
         if pid.isdigit()
     ]
 

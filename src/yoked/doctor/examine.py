@@ -1,9 +1,9 @@
 """Look at all hosts and all ordered pairs at once, with a deadline on every wait.
 
 `HostSeen.torch` is told by the very interpreter that would train, in the environment that ranks
-get: python (its path), python_version, torch, torch_path, numpy, gloo, nccl, cuda_build,
-cuda_available, imported (None: not tried, or not through with it in time), error, took_s (of the
-import).
+get: python (its path), python_version, torch, torch_path, numpy, headers (whether it has Python.h),
+build (cpu, cuda or rocm), cuda_build, gloo, nccl, cuda_available, imported (None: not tried, or not
+through with it in time), error, took_s (of the import).
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ LOAD_S = 12.0
 _HEAD_START_S = 0.4
 _CLOSE_S = 0.5
 _TORCH_KEYS = (
-    "python", "python_version", "torch", "torch_path", "numpy", "gloo", "nccl", "cuda_build",
-    "cuda_available", "imported", "error", "took_s",
+    "python", "python_version", "torch", "torch_path", "numpy", "headers", "build", "cuda_build",
+    "gloo", "nccl", "cuda_available", "imported", "error", "took_s",
 )  # fmt: skip
 
 

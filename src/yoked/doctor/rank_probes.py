@@ -28,7 +28,9 @@ _WORLD_S = 8.0
 _CALL_S = 5.0
 # Each after what it imports.
 _CHANNEL = ("names", "tls", "frames", "carry", "peer", "hub", "dial")
-_MODULES = ("parent_death", "ranks.store", *(f"channel.{name}" for name in _CHANNEL))
+_MODULES = (
+    "core.torchbuild", "parent_death", "ranks.store", *(f"channel.{name}" for name in _CHANNEL)
+)  # fmt: skip
 _NO_SOURCES = "SOURCES: dict[str, str] = {}"
 # Done, and let go of.
 _WANTED_ENDS = (0, 3)
@@ -41,7 +43,7 @@ def program() -> str:
     """The text of the rank, and of all that it imports: nothing of ours is there yet."""
     package = Path(yoked.__file__).parent
     text = (package / "probe" / "smoke_test.py").read_text(encoding="utf-8")
-    sources = dict.fromkeys(("yoked", "yoked.ranks", "yoked.channel"), "")
+    sources = dict.fromkeys(("yoked", "yoked.core", "yoked.ranks", "yoked.channel"), "")
     for name in _MODULES:
         file = package.joinpath(*name.split(".")).with_suffix(".py")
         sources[f"yoked.{name}"] = file.read_text(encoding="utf-8")

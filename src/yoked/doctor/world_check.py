@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from yoked.doctor.dials import Endpoint
 from yoked.doctor.host_probes import LOAD_S, HostProbe, HostProbes
 from yoked.doctor.rank_probes import RankProbe, WorldNode, run_world
+from yoked.fleet.devices import training_gpus
 from yoked.records.examination import Dial, World
 
 # After so long a look waits no more for imports of all of torch, which prove little beyond what
@@ -90,7 +91,7 @@ def _await_imports(probes: HostProbes, until_s: float) -> bool:
 def _on_gpus(probes: HostProbes) -> bool:
     """Whether all hosts would train on CUDA, as far as is known by now."""
     for probe in probes.here.values():
-        gpus = probe.found_facts.get("gpus") or ()
-        if probe.host.device in ("cpu", "mps") or all(gpu["vendor"] != "nvidia" for gpu in gpus):
+        # For what its torch is built, nobody may have told yet.
+        if not training_gpus(probe.host.device, probe.found_facts, {}):
             return False
     return bool(probes.here)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 # This machine, as people write it.
@@ -52,12 +51,3 @@ class Fleet:
     def flag(self) -> str:
         """What a command line about this fleet ends with; "" where no file says of it."""
         return f" --fleet {shlex.quote(str(self.path))}" if self.path.is_file() else ""
-
-
-def usable_gpus(facts: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The GPUs of a host that one torch could use, by its facts: a build is for one vendor's.
-
-    NVIDIA's, where there are any: beside them AMD's is most often a part of the processor.
-    """
-    gpus: Sequence[Mapping[str, Any]] = facts.get("gpus") or ()
-    return [each for each in gpus if each.get("vendor") == "nvidia"] or gpus

@@ -6,13 +6,16 @@ import importlib.util
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from yoked.core import torchbuild
 from yoked.core.faults import fault
 from yoked.core.parallel import at_once
 from yoked.fleet.model import HERE, Host
 from yoked.launch.requirements import public_version, requirements_digest, train_requirements
+from yoked.records.answers import TORCH
 from yoked.records.rules import fields, named, optional, version, word
 from yoked.records.shell import path_word, quoted
 from yoked.remote.client import AgentClient
@@ -27,27 +30,34 @@ import sys
 sys.path[:] = filter(None, sys.path)
 import json, platform
 from importlib import metadata
+asked = json.load(sys.stdin)
+exec(asked["torch_build"])
 found = {}
-for name in json.load(sys.stdin):
+for name in asked["packages"]:
     try:
         found[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
         found[name] = None
-print(json.dumps({"python": platform.python_version(), "packages": found}))
+version = platform.python_version()
+print(json.dumps({"python": version, "packages": found, "torch": torch_build()}))
 """
 
 
 _VERSIONS = fields(
-    {"python": version, "packages": named(word, optional(version))}, needed=("python", "packages")
+    {"python": version, "packages": named(word, optional(version)), "torch": TORCH},
+    needed=("python", "packages"),
 )
 
 
 @dataclass(frozen=True)
 class Versions:
-    """What an interpreter has. packages: {name: version, or None where it is missing}."""
+    """What an interpreter has. packages: {name: version, or None where it is missing}. torch: for
+    what its torch is built, as core/torchbuild.py tells it.
+    """
 
     python: str
     packages: Mapping[str, str | None]
+    torch: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -138,10 +148,11 @@ def _get_torch(host: Host, wanted: str | None) -> tuple[str, ...]:
 
 def host_versions(client: AgentClient, python: str, packages: Sequence[str]) -> Versions:
     """What an interpreter on a host has of some packages. Raises HostError if it does not start."""
+    asked = {"packages": list(packages), "torch_build": Path(torchbuild.__file__).read_text()}
     outcome: dict[str, Any] = client.call(
         "run",
         argv=[python, "-c", _LIST_VERSIONS],
-        data=json.dumps(list(packages)).encode(),
+        data=json.dumps(asked).encode(),
         limit_s=_QUICK_S,
         timeout_s=2 * _QUICK_S,
     )
@@ -153,7 +164,8 @@ def host_versions(client: AgentClient, python: str, packages: Sequence[str]) -> 
     except (ValueError, RecursionError):
         raise fault("python-silent", host=client.host, python=python) from None
     # What is not told is taken for missing.
-    return Versions(answer["python"], {name: answer["packages"].get(name) for name in packages})
+    has = {name: answer["packages"].get(name) for name in packages}
+    return Versions(answer["python"], has, answer.get("torch") or {})
 
 
 def differences(requirements: Sequence[str], found: Versions) -> list[Difference]:

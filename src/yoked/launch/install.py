@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import platform
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from yoked.core.faults import fault
+from yoked.fleet.devices import torch_index, training_gpus, usable_gpus
 from yoked.fleet.model import Host
 from yoked.launch.blobs import Progress, push_blobs
 from yoked.launch.environment import (
@@ -22,6 +24,7 @@ from yoked.launch.environment import (
 from yoked.launch.requirements import requirements_digest
 from yoked.launch.wheels import fetch_wheels
 from yoked.remote.client import AgentClient
+from yoked.units import listed
 
 Build = Literal["cpu", "cuda"]
 # pip is silent while it unpacks a wheel of 2 GB on a slow disk.
@@ -34,9 +37,10 @@ _CABLE = threading.Lock()
 class InstallOptions:
     """How environments are made.
 
-    requirements: lines for pip. build: None: cuda where there is a GPU. torch_index: where pip
-    also looks, for hosts that get the CPU's build, or for all if a build is asked for. python: the
-    base instead of the best one found. offline: send wheels at once. anew: although there is one.
+    requirements: lines for pip. build: None: cuda where there is a GPU that a build runs on.
+    torch_index: where pip also looks in place of PyTorch's own index, on hosts that get that kind
+    of build, or on all if a build is asked for. python: the base instead of the best one found.
+    offline: send wheels at once. anew: although there is one.
     """
 
     requirements: Sequence[str]
@@ -52,6 +56,7 @@ class HostEnvironment:
     """The environment of a host, as it is now.
 
     state: `made` now, `present` before, or `named` in yoked.toml, which is never changed.
+    torch_build: cpu, cuda or rocm; None: not known.
     """
 
     host: str
@@ -59,6 +64,7 @@ class HostEnvironment:
     python_version: str
     state: Literal["made", "present", "named"]
     differences: tuple[Difference, ...]
+    torch_build: str | None = None
 
 
 def check_environment(
@@ -93,10 +99,40 @@ def install_environment(
         minor=".".join(platform.python_version_tuple()[:2]),
         timeout_s=_SILENCE_S,
     )
-    build: Build = wishes.build or ("cuda" if base["gpu"] and host.device != "cpu" else "cpu")
-    say(f"{host.name}: Python {base['version']} at {base['python']}, torch for {build}")
-    python = _make(client, digest, base, build, wishes, say, progress)
-    return _look(client, host, python, wishes.requirements, "made")
+    build, index = _choose_build(host, client.call("facts"), wishes, say)
+    where = f" from {index}" if index else ""
+    say(f"{host.name}: Python {base['version']} at {base['python']}, torch for {build}{where}")
+    python = _make(client, digest, base, build, index, wishes, say, progress)
+    made = _look(client, host, python, wishes.requirements, "made")
+    if index is not None and {build, made.torch_build} == {"cpu", "cuda"}:
+        say(f"{host.name}: torch came for {made.torch_build}: pip there found none at {index}")
+    return made
+
+
+def _choose_build(
+    host: Host, facts: Mapping[str, Any], wishes: InstallOptions, say: Callable[[str], None]
+) -> tuple[Build, str | None]:
+    """The kind of torch for a host, and where pip also looks for it: of equal versions, it takes
+    the one that bears the name of a build. None: the host's own index alone.
+    """
+    cards = usable_gpus(facts, {})
+    fitting = torch_index(cards)
+    trains = bool(training_gpus(host.device, facts, {}))
+    if trains and fitting is None and wishes.build is None:
+        names = dict.fromkeys(f"{card['name']} (driver {card.get('driver')})" for card in cards)
+        say(
+            f"{host.name}: no build of torch runs on {listed(names)}: it gets the CPU's; with a "
+            f"newer driver, yoked install --cuda --host {host.name} brings another"
+        )
+    build: Build = wishes.build or ("cuda" if trains and fitting else "cpu")
+    own = wishes.torch_index
+    if own is not None and (wishes.build is not None or _kind_of(own) == build):
+        return build, own
+    if facts.get("os") != "Linux":
+        # A Mac has one build, that of PyPI.
+        return build, None
+    # For a GPU that is asked for and not seen, the newest.
+    return build, torch_index(() if build == "cpu" else cards or [{}])
 
 
 def _make(
@@ -104,12 +140,13 @@ def _make(
     digest: str,
     base: dict[str, Any],
     build: Build,
+    index: str | None,
     wishes: InstallOptions,
     say: Callable[[str], None],
     progress: Progress | None,
 ) -> str:
     """Make it from the host's index, else from wheels that are sent; returns its interpreter."""
-    options = _pip_options(build, wishes)
+    options = [] if index is None else ["--extra-index-url", index]
     order: dict[str, Any] = {
         "digest": digest,
         "python": base["python"],
@@ -145,9 +182,10 @@ def _order(
     raise fault("install-silent", host=client.host)
 
 
-def _pip_options(build: Build, wishes: InstallOptions) -> list[str]:
-    wanted = wishes.torch_index is not None and (build == "cpu" or wishes.build is not None)
-    return ["--extra-index-url", str(wishes.torch_index)] if wanted else []
+def _kind_of(index: str) -> Build:
+    """The builds that an index has by its name, as PyTorch names its own; else the CPU's."""
+    name = index.rstrip("/").rpartition("/")[2]
+    return "cuda" if re.fullmatch(r"cu\d+", name) else "cpu"
 
 
 def _look(
@@ -158,6 +196,6 @@ def _look(
     state: Literal["made", "present", "named"],
 ) -> HostEnvironment:
     found = host_versions(client, python, package_names(requirements))
-    return HostEnvironment(
-        host.name, python, found.python, state, tuple(differences(requirements, found))
-    )
+    differing = tuple(differences(requirements, found))
+    build = found.torch.get("build")
+    return HostEnvironment(host.name, python, found.python, state, differing, build)

@@ -12,7 +12,7 @@ import site
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,10 @@ from yoked.channel.credentials import make_credentials
 from yoked.core.faults import fault
 from yoked.core.parallel import at_once
 from yoked.errors import YokedError
+from yoked.fleet.devices import Gpu, default_ranks, device_type, training_gpus
 from yoked.fleet.discover import require_distinct
-from yoked.fleet.model import Fleet, Host, usable_gpus
-from yoked.launch.environment import environment_python
+from yoked.fleet.model import Fleet, Host
+from yoked.launch.environment import environment_python, host_versions
 from yoked.launch.program import Program
 from yoked.remote.client import AgentClient
 
@@ -47,7 +48,8 @@ class Home:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What to start. ranks: on each host, instead of what yoked.toml says.
+    """What to start. ranks: on each host, instead of what yoked.toml says. device: what they are
+    told to compute on; auto: what yoked.toml says.
 
     threads: OMP_NUM_THREADS of each rank; None: the host's cores shared out, unless own_threads
     says that the program finds out by itself. env: added on every host. trains: the run of
@@ -59,6 +61,7 @@ class JobRequest:
     run: str
     program: Program
     ranks: int | None = None
+    device: str = "auto"
     restarts: int = 0
     threads: int | None = None
     own_threads: bool = False
@@ -72,7 +75,10 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """A host as it takes part: how it is reached, what trains there, and with what."""
+    """A host as it takes part: how it is reached, what trains there, and with what.
+
+    device_type, gpus: what its ranks will train on, as far as is known before they start.
+    """
 
     host: Host
     client: AgentClient
@@ -81,6 +87,8 @@ class NodePlan:
     python: str
     interface: str
     address: str
+    device_type: str = "cpu"
+    gpus: Sequence[Gpu] = ()
 
     @property
     def job_root(self) -> str:
@@ -103,11 +111,12 @@ def plan_nodes(
     clients: Mapping[str, AgentClient],
     ranks: int | None,
     find_addresses: Callable[[], Mapping[str, tuple[str, str]]],
+    device: str = "auto",
 ) -> list[NodePlan]:
     """Look at every host once: its facts, its interpreter, its interface as it is today.
 
-    ranks: on each host, instead of yoked.toml's. find_addresses: finds (interface, address) by
-    traffic, for a fleet whose file does not have them.
+    ranks, device: on each host, instead of yoked.toml's. find_addresses: finds (interface, address)
+    by traffic, for a fleet whose file does not have them.
     Raises HostError for a host that cannot take part, and FleetError for two names of one
     machine, with the fix.
     """
@@ -125,26 +134,26 @@ def plan_nodes(
             interface, address = found[host.name]
         else:
             interface, address = _address_today(host, client)
+        python = environment_python(client, host)
+        asked = host.device if device == "auto" else device
+        # Where no GPU is in question, nobody need ask what that torch is built for.
+        in_question = facts.get("gpus") and asked not in ("cpu", "mps")
+        torch = host_versions(client, python, ()).torch if in_question else {}
         return NodePlan(
             host=host,
             client=client,
             facts=facts,
-            ranks=ranks or host.ranks or default_ranks(host, facts),
-            python=environment_python(client, host),
+            ranks=ranks or host.ranks or default_ranks(asked, facts, torch),
+            python=python,
             interface=interface,
             address=address,
+            device_type=device_type(asked, facts, torch),
+            gpus=training_gpus(asked, facts, torch),
         )
 
     nodes = at_once(take, fleet.hosts)
     require_distinct({node.host.name: node.facts for node in nodes})
     return nodes
-
-
-def default_ranks(host: Host, facts: Mapping[str, Any]) -> int:
-    """One rank on the CPU, one for each GPU that its torch could use."""
-    if host.device in ("cpu", "mps"):
-        return 1
-    return max(1, len(usable_gpus(facts)))
 
 
 def _require_linux(host: Host, facts: Mapping[str, Any]) -> None:

@@ -25,11 +25,12 @@ import os
 import queue
 import socket
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
@@ -42,6 +43,8 @@ _NICE = 10
 
 # Sources of the modules of yoked that it imports, by name. The sender of this file fills them in.
 SOURCES: dict[str, str] = {}
+# The first of them, which alone are needed for versions.
+_FOR_VERSIONS = ("yoked", "yoked.core", "yoked.core.torchbuild")
 
 Spec = Mapping[str, Any]
 World = Callable[[Spec], None]
@@ -50,6 +53,7 @@ World = Callable[[Spec], None]
 def main(argv: list[str]) -> int:
     """Report versions, then take part in a process group; returns the exit status."""
     how, descriptor = argv[0], int(argv[1])
+    _install_modules(_FOR_VERSIONS)
     tell(has=versions())
     if how == "versions":
         return 0
@@ -81,7 +85,11 @@ def tell(**message: Any) -> None:
 
 
 def versions() -> dict[str, Any]:
-    """Versions of this interpreter's packages, from metadata: importing torch takes seconds."""
+    """Versions of this interpreter's packages, from metadata: importing torch takes seconds; and
+    what Triton would find here.
+    """
+    from yoked.core.torchbuild import torch_build
+
     found = importlib.util.find_spec("torch")
     return {
         "python": sys.executable,
@@ -89,6 +97,8 @@ def versions() -> dict[str, Any]:
         "torch": _version("torch"),
         "torch_path": found.origin if found else None,
         "numpy": _version("numpy"),
+        "headers": Path(sysconfig.get_paths()["include"], "Python.h").exists(),
+        **torch_build(),
     }
 
 
@@ -292,9 +302,12 @@ def _exit_together(spec: Spec, store: Any) -> None:
             store.get(key)
 
 
-def _install_modules(sources: Mapping[str, str]) -> None:
-    """Make yoked's modules importable from their source texts."""
-    for name, text in sources.items():
+def _install_modules(names: Iterable[str]) -> None:
+    """Make modules of yoked importable from their source texts."""
+    for name in names:
+        if name in sys.modules or name not in SOURCES:
+            continue
+        text = SOURCES[name]
         module = sys.modules[name] = types.ModuleType(name)
         module.__path__ = []
         exec(compile(text, f"<{name}>", "exec"), vars(module))  # noqa: S102 - it came with us

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from yoked.core.schema import decode
 from yoked.costmodel.model_shape import check_shape
-from yoked.fleet.model import usable_gpus
+from yoked.fleet.devices import usable_gpus
 from yoked.probe.collectives import with_bandwidth
 from yoked.records.measurement import Compute, Link, Measurement, StepCost
 
@@ -69,7 +69,9 @@ def summarise(
 
 def _gpu_memory_bytes(facts: Mapping[str, Any], ranks: int) -> int | None:
     """Memory of the GPUs of so many ranks, one each; None if a GPU does not report it."""
-    amounts = [gpu["memory_bytes"] for gpu in usable_gpus(facts)[:ranks]]
+    # Its ranks trained on GPUs: where none is NVIDIA's, their torch is built for AMD's.
+    gpus = usable_gpus(facts, {}) or usable_gpus(facts, {"build": "rocm"})
+    amounts = [gpu["memory_bytes"] for gpu in gpus[:ranks]]
     return sum(amounts) if len(amounts) == ranks and all(amounts) else None
 
 

@@ -55,7 +55,14 @@ from yoked.records.rules import (
 )
 
 _GPU = fields(
-    {"vendor": word, "name": label, "memory_bytes": count, "driver": label},
+    {
+        "vendor": word,
+        "name": label,
+        "memory_bytes": count,
+        "driver": label,
+        "capability": version,
+        "integrated": flag,
+    },
     needed=("vendor", "name"),
 )
 
@@ -277,7 +284,7 @@ HEALTH = fields(
                 }
             ),
         ),
-        "compiler": fields({"cc": path, "cxx": path, "headers": flag}, strict=("cc", "cxx")),
+        "compiler": fields({"cc": path, "cxx": path}, strict=("cc", "cxx")),
         "kernel": fields(
             {
                 "ptrace_scope": count,
@@ -315,6 +322,8 @@ TORCH = fields(
         "numpy": version,
         "gloo": flag,
         "nccl": flag,
+        "headers": flag,
+        "build": one_of("cpu", "cuda", "rocm"),
         "cuda_build": version,
         "cuda_available": flag,
         "imported": flag,
@@ -453,7 +462,6 @@ RESULTS: Mapping[str, Rule] = {
             "libc": libc,
             "libc_version": libc_version,
             "mac_version": mac_version,
-            "gpu": flag,
         }
     ),
     "job_list": each(_JOB),

@@ -6,13 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from itertools import count
-from typing import Any
 
 from yoked.console import StageProgress
 from yoked.core.parallel import at_once
 from yoked.errors import YokedError
 from yoked.fleet.discover import find_addresses
-from yoked.fleet.model import HERE, Fleet, usable_gpus
+from yoked.fleet.model import HERE, Fleet
 from yoked.launch.datapush import push_kernels
 from yoked.launch.hosts import connected
 from yoked.launch.start import NodePlan, plan_nodes
@@ -55,7 +54,13 @@ def run_bench(
         return measure(group, fleet, note, progress)
 
     with connected(fleet) as clients:
-        nodes = plan_nodes(fleet, clients, None, lambda: find_addresses(fleet, clients))
+        nodes = plan_nodes(
+            fleet,
+            clients,
+            None,
+            lambda: find_addresses(fleet, clients),
+            config.device_type,
+        )
         require_versions(nodes)
         names = run_names()
         shipped = _ship(comparable_config(config, steps), nodes, note)
@@ -118,8 +123,7 @@ def single_host_trial(
     fleet: Fleet, node: NodePlan, config: TrainConfig, names: Iterator[str]
 ) -> Trial:
     """A trial of one host with as many ranks as in the fleet."""
-    on_gpu = bool(_gpus(node)) and config.device_type != "cpu"
-    name = _row_name(node, node.ranks, "GPU" if on_gpu else "")
+    name = _row_name(node, node.ranks, "GPU" if node.gpus else "")
     return _trial_on_host(fleet, node, node.ranks, config, names, name=name)
 
 
@@ -141,7 +145,7 @@ def _trial_on_host(
 ) -> Trial:
     one = dataclasses.replace(fleet, hosts=(node.host,))
     # The ranks of a single host use its loopback interface.
-    nodes = plan_nodes(one, {node.host.name: node.client}, ranks, dict)
+    nodes = plan_nodes(one, {node.host.name: node.client}, ranks, dict, config.device_type)
     return Trial(
         name=name,
         nodes=tuple(nodes),
@@ -171,7 +175,7 @@ def single_host_groups(
         most = processes or min(MAX_PROCESSES, int(first.facts["usable_cores"]))
         # Its ranks in the fleet are measured already.
         known = {single_host_rows[0].ranks} if single_host_rows[0].device == "cpu" else set()
-        device = "CPU" if _gpus(first) else ""
+        device = "CPU" if first.gpus else ""
         groups += [
             [
                 _trial_on_host(
@@ -197,18 +201,12 @@ def gpu_groups(
         name = f"GPU {number} of {_host_label(node)}"
         return _trial_on_host(fleet, node, 1, on_gpu, names, name=name, env=only)
 
-    most = max(len(_gpus(node)) for node in nodes)
+    most = max(len(node.gpus) for node in nodes)
     groups = [
-        [on(node, number) for node in nodes if len(_gpus(node)) > max(number, 1)]
+        [on(node, number) for node in nodes if len(node.gpus) > max(number, 1)]
         for number in range(most)
     ]
     return [group for group in groups if group]
-
-
-def _gpus(node: NodePlan) -> Sequence[Any]:
-    if node.host.device not in ("auto", "cuda"):
-        return ()
-    return usable_gpus(node.facts)
 
 
 def _all_hosts_trial(

@@ -54,7 +54,13 @@ def run_job(
         connections.wait()
         require_all(connections.failures)
         clients = connections.clients
-        nodes = plan_nodes(fleet, clients, request.ranks, lambda: find_addresses(fleet, clients))
+        nodes = plan_nodes(
+            fleet,
+            clients,
+            request.ranks,
+            lambda: find_addresses(fleet, clients),
+            request.device,
+        )
         require_versions(nodes)
         if before is not None:
             request = before(nodes)

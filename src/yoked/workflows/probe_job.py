@@ -41,7 +41,7 @@ class ProbeRequest:
     """The parts of a probe to run.
 
     limit_s: what the collectives may take. model: the one whose step is measured, as arguments of
-    the trainer. gpus: whether tensors of collectives may be on them.
+    the trainer. device: what ranks are told to compute on; auto: what yoked.toml says.
     """
 
     links: bool
@@ -50,7 +50,7 @@ class ProbeRequest:
     quick: bool
     limit_s: float
     model: Sequence[str]
-    gpus: bool
+    device: str
 
 
 @dataclass
@@ -98,7 +98,7 @@ def probe_fleet(fleet: Fleet, wanted: ProbeRequest, show: Callable[[str], None])
             )
         if wanted.compute or wanted.collectives:
             try:
-                nodes = plan_nodes(fleet, clients, None, lambda: addresses)
+                nodes = plan_nodes(fleet, clients, None, lambda: addresses, wanted.device)
                 require_versions(nodes)
                 show("starting " + ", ".join(node.host.name for node in nodes))
                 told = run_worker(fleet, nodes, _worker_spec(wanted), show)
@@ -144,7 +144,7 @@ def _worker_spec(wanted: ProbeRequest) -> dict[str, Any]:
     collectives = {
         "largest_bytes": QUICK_LARGEST_BYTES if wanted.quick else LARGEST_BYTES,
         "limit_s": wanted.limit_s * (QUICK_FRACTION if wanted.quick else 1.0),
-        "gpus": wanted.gpus,
+        "gpus": wanted.device in ("auto", "cuda"),
     }
     return {
         "profile": {"module": PROFILER, "args": wanted.model} if wanted.compute else None,

@@ -11,7 +11,7 @@ from typing import Any
 
 from yoked.core.parallel import at_once
 from yoked.errors import UsageError
-from yoked.fleet.model import Fleet, usable_gpus
+from yoked.fleet.model import Fleet
 from yoked.launch.attach import JobEnd, View
 from yoked.launch.datapush import push_data, push_kernels
 from yoked.launch.mirror import fetch_json, mirror_run, require_same_run
@@ -115,6 +115,7 @@ def train_request(config: TrainConfig, folder: Path, **more: Any) -> JobRequest:
             resume_args=("--resume",),
             is_limited=False,
         ),
+        device=config.device_type,
         threads=config.thread_count,
         own_threads=True,
         # yoked.train speaks Gloo and NCCL as they are.
@@ -152,12 +153,10 @@ def ship_data(config: TrainConfig, nodes: list[NodePlan], note: Callable[[str], 
     from yoked.train.data.prepare import prepare
     from yoked.train.resolve import common_device_type, resolve
 
-    wanted = config.device_type
-    if wanted == "auto":
-        wanted = common_device_type([_device_type(node) for node in nodes])
+    device = common_device_type([node.device_type for node in nodes])
     data = prepare(
         config.data,
-        max_seq_len=resolve(config, wanted).max_seq_len,
+        max_seq_len=resolve(config, device).max_seq_len,
         vocab_size=config.vocab_size,
         tokenizer=config.tokenizer,
         packing=config.packing,
@@ -167,13 +166,6 @@ def ship_data(config: TrainConfig, nodes: list[NodePlan], note: Callable[[str], 
         if sent:
             note(f"{node.host.name} got {format_bytes(sent)} of {data.folder.name}")
     return data.folder.name
-
-
-def _device_type(node: NodePlan) -> str:
-    """What a host will train on, as far as can be told from here."""
-    if node.host.device != "auto":
-        return node.host.device
-    return "cuda" if usable_gpus(node.facts) else "cpu"
 
 
 def _resumes(config: TrainConfig) -> bool:

@@ -248,12 +248,35 @@ def test_a_mac_tells_whether_it_is_plugged_in() -> None:
 
 
 def test_nvidia_smi_is_understood() -> None:
-    said = "NVIDIA GeForce RTX 3090, 24576, 550.54.14\nNVIDIA A2, [N/A], 550.54.14\nNo devices\n"
+    said = (
+        "NVIDIA GeForce RTX 3090, 24576, 550.54.14, 8.6\n"
+        "NVIDIA A2, [N/A], 550.54.14, [N/A]\nNo devices\n"
+    )
 
     found = gpus.parse_nvidia_smi(said)
 
     assert [gpu["name"] for gpu in found] == ["NVIDIA GeForce RTX 3090", "NVIDIA A2"]
     assert [gpu["memory_bytes"] for gpu in found] == [24576 << 20, None]
+    assert [gpu["capability"] for gpu in found] == ["8.6", None]
+    assert {gpu["driver"] for gpu in found} == {"550.54.14"}
+
+
+def test_an_old_nvidia_smi_is_asked_for_what_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in *compute_cap*) echo \'Field "compute_cap" is not a valid field to query.\'\n'
+        "exit 2;; esac\necho GeForce GTX 1080, 8192, 470.256.02\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+
+    (found,) = gpus.find_gpus(tmp_path / "none", tmp_path / "none")
+
+    assert (found["name"], found["memory_bytes"]) == ("GeForce GTX 1080", 8192 << 20)
+    assert (found["driver"], found["capability"]) == ("470.256.02", None)
 
 
 def test_a_card_is_found_by_its_driver_alone(
@@ -261,10 +284,16 @@ def test_a_card_is_found_by_its_driver_alone(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     proc = write(
-        tmp_path, {"driver/nvidia/gpus/0000:01:00.0/information": "Model: \t NVIDIA T4\nIRQ: 3\n"}
+        tmp_path,
+        {
+            "driver/nvidia/gpus/0000:01:00.0/information": "Model: \t NVIDIA T4\nIRQ: 3\n",
+            "driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14\n",
+        },
     )
 
-    assert [gpu["name"] for gpu in gpus.find_gpus(proc, tmp_path / "none")] == ["NVIDIA T4"]
+    (found,) = gpus.find_gpus(proc, tmp_path / "none")
+
+    assert (found["name"], found["driver"]) == ("NVIDIA T4", "550.54.14")
 
 
 def test_amds_gpus_are_told_from_its_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,6 +310,26 @@ def test_amds_gpus_are_told_from_its_cpus(tmp_path: Path, monkeypatch: pytest.Mo
     found = gpus.find_gpus(tmp_path / "none", nodes)
 
     assert [(gpu["name"], gpu["memory_bytes"]) for gpu in found] == [("gfx1101", 21458059264)]
+    assert found[0]["integrated"] is False
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        "cpu_cores_count 0\nsimd_count 4\ngfx_target_version 100306\n",
+        "cpu_cores_count 0\nsimd_count 32\ngfx_target_version 90012\n",
+        "cpu_cores_count 8\nsimd_count 32\ngfx_target_version 0\n",
+    ],
+    ids=["gfx1036", "gfx90c", "one node with its processor"],
+)
+def test_a_gpu_of_amd_that_is_a_part_of_the_processor_is_told_from_a_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    (found,) = gpus.find_gpus(tmp_path / "none", write(tmp_path, {"1/properties": properties}))
+
+    assert found["integrated"] is True
 
 
 # ---- identity ----

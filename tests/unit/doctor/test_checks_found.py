@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -40,6 +39,7 @@ from tests.unit.doctor.troubles import (
     not_tried,
     on_gpus,
     on_radio,
+    on_rocm,
     on_vpn,
     one_machine,
     other_versions,
@@ -54,6 +54,7 @@ from tests.unit.doctor.troubles import (
     wants,
     windows,
     with_amd,
+    with_card,
     with_gpu,
 )
 
@@ -251,17 +252,31 @@ CASES = (
     # devices
     Case("device-missing", wants(device="cuda")),
     Case("device-missing", wants(device="mps")),
-    Case("gpu-hidden", lambda: with_gpu(health__environment__CUDA_VISIBLE_DEVICES="-1",
-                                        torch__cuda_build="12.8")),
+    Case("gpu-hidden", lambda: with_card("cuda", health__environment__CUDA_VISIBLE_DEVICES="-1",
+                                         torch__cuda_available=False)),
     Case("gpu-driver", lambda: with_gpu(health__gpu__error="no permission for /dev/nvidia0")),
+    Case("gpu-build", lambda: with_card(driver="550.54.14", torch__cuda_available=False),
+         severity="warning"),
+    Case("gpu-build", lambda: with_card("cuda", driver="550.54.14", torch__cuda_available=False,
+                                        wanted__python="~/own/bin/python")),
+    Case("gpu-build", lambda: with_card(driver="470.256.02", cuda="12.6",
+                                        torch__cuda_available=None), severity="warning"),
+    Case("gpu-build", lambda: with_card(name="GTX 1080", capability="6.1")),
     Case("gpu-unused", with_gpu),
     Case("gpu-unused", lambda: with_gpu(wanted__python="~/own/bin/python")),
-    Case("gpu-unused", lambda: with_amd(wanted__device="cuda")),
-    Case("gpu-unused", lambda: with_amd(torch__torch="2.13.0+rocm6.4"), severity="warning"),
-    Case("nccl-missing", lambda: with_gpu(torch__cuda_build="12.8", torch__cuda_available=True),
+    Case("gpu-unused", lambda: with_gpu("auto", torch__imported=None, torch__cuda_available=None),
          severity="warning"),
-    Case("nccl-missing", lambda: with_gpu(torch__cuda_build="12.8", torch__cuda_available=True,
-                                          wanted__python="~/own/bin/python"), severity="warning"),
+    Case("gpu-unused", lambda: with_card(driver="470.256.02", torch__build="cpu",
+                                         torch__cuda_build=None), severity="warning"),
+    Case("gpu-unused", lambda: with_amd(wanted__device="cuda")),
+    Case("gpu-unused", lambda: with_amd(torch__torch="2.13.0+rocm6.4", torch__build="rocm"),
+         severity="warning"),
+    Case("gpu-integrated", on_rocm, severity="warning"),
+    Case("gpu-integrated", lambda: on_rocm(wanted__device="cuda"), severity="warning"),
+    Case("python-headers", lambda: with_card(torch__headers=False), severity="warning"),
+    Case("nccl-missing", lambda: with_card("cuda"), severity="warning"),
+    Case("nccl-missing", lambda: with_card("cuda", wanted__python="~/own/bin/python"),
+         severity="warning"),
     # processes
     Case("stale-ranks", said("health/processes/stale", [RANK]), severity="warning"),
     Case("stale-ranks", said("health/processes/stale", [{**RANK, "launch": None}]),
@@ -269,9 +284,8 @@ CASES = (
     Case("busy-cpu", said("health/processes/busy", [
         {"pid": 99, "command": "make -j8", "user": "ada", "cores": 3.9}]),
          severity="warning"),
-    Case("busy-gpu", lambda: with_gpu("auto", torch__cuda_build="12.8", torch__cuda_available=True,
-                                      health__gpu__busy=[{"pid": 5, "command": "ollama",
-                                                          "memory_bytes": 6 << 30}]),
+    Case("busy-gpu", lambda: with_card(health__gpu__busy=[{"pid": 5, "command": "ollama",
+                                                           "memory_bytes": 6 << 30}]),
          severity="warning"),
     # the machine
     Case("memory", said("health/memory", {"available_bytes": 100 << 20, "swap_free_bytes": 0})),
@@ -387,21 +401,36 @@ def test_a_gpus_memory_is_compared_also_where_a_host_has_none() -> None:
 def test_a_check_is_made_before_a_launch_only_if_it_can_find_something_there() -> None:
     quick = {check.code for check in CHECKS if check.quick}
 
-    assert not quick & {"torch-import", "gloo-missing", "gpu-unused", "nccl-missing"}
+    assert not quick & {"torch-import", "gloo-missing", "nccl-missing"}
 
 
 @pytest.mark.parametrize(
-    "torch",
-    [{}, {"torch__torch": "2.13.0+rocm6.4", "torch__cuda_available": True}],
-    ids=["a part of the processor", "in use"],
+    "make",
+    [with_amd, lambda: on_rocm(facts__gpus=[{"vendor": "amd", "name": "gfx1100"}])],
+    ids=["a part of the processor", "a card in use"],
 )
-def test_a_gpu_of_amd_is_no_trouble_by_itself(torch: dict[str, Any]) -> None:
-    seen = with_amd(**torch)
-    wanted = torch.get("torch__torch", "2.13.0+cpu")
-    for name in NAMES:
-        seen = told(seen, name, "torch/torch", wanted)
+def test_a_gpu_of_amd_is_no_trouble_by_itself(make: Make) -> None:
+    assert findings_of(make()) == ()
 
-    assert findings_of(seen) == ()
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: with_card(cuda="12.8", driver="550.54.14"),
+        lambda: with_card(driver=None, capability=None),
+        lambda: with_card("cpu", driver="470.256.02", torch__headers=False),
+        lambda: told(home(), "garage", "torch/headers", False),
+    ],
+    ids=["a minor version", "a card that tells nothing", "a card that is not to train", "no GPU"],
+)
+def test_a_torch_that_its_driver_runs_is_no_trouble(make: Make) -> None:
+    assert findings_of(make()) == ()
+
+
+def test_beside_a_card_that_trains_a_flag_for_the_cpu_asks_nothing_of_it() -> None:
+    seen = with_card(driver="470.256.02", torch__headers=False)
+
+    assert findings_of(replace(seen, need=replace(seen.need, device="cpu"))) == ()
 
 
 @pytest.mark.parametrize(

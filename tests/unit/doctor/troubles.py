@@ -81,8 +81,27 @@ def with_gpu(device: str = "cuda", **more: Any) -> Examination:
     return seen
 
 
+def with_card(device: str = "auto", cuda: str = "13.0", **more: Any) -> Examination:
+    """A card whose torch is built for that CUDA. more: of the card, or with `__` of the host."""
+    card = {"vendor": "nvidia", "name": "RTX 3060", "driver": "580.95.05", "capability": "8.6"}
+    card |= {name: value for name, value in more.items() if "__" not in name}
+    told_torch = {"torch__build": "cuda", "torch__cuda_build": cuda, "torch__cuda_available": True}
+    of_host = {name: value for name, value in more.items() if "__" in name}
+    return with_gpu(device, facts__gpus=[card], **{**told_torch, **of_host})
+
+
 def with_amd(**more: Any) -> Examination:
-    return with_gpu("auto", facts__gpus=[{"vendor": "amd", "name": "gfx1036"}], **more)
+    gpu = {"vendor": "amd", "name": "gfx1036", "integrated": True}
+    return with_gpu("auto", **{"facts__gpus": [gpu], **more})
+
+
+def on_rocm(**more: Any) -> Examination:
+    """A torch that is built for AMD's GPUs, on all hosts."""
+    seen = with_amd(torch__cuda_available=True, **more)
+    for name in NAMES:
+        seen = told(seen, name, "torch/torch", "2.13.0+rocm7.2")
+        seen = told(seen, name, "torch/build", "rocm")
+    return seen
 
 
 def not_tried(torch_path: str) -> Examination:
@@ -103,7 +122,8 @@ def on_gpus(**memory_bytes: int) -> Examination:
     for name in NAMES:
         held = memory_bytes.get(name, 24 << 30)
         gpu = {"vendor": "nvidia", "name": "RTX 3090", "memory_bytes": held}
-        told_torch = {"torch": "2.13.0", "cuda_build": "12.8", "cuda_available": True, "nccl": True}
+        told_torch = {"torch": "2.13.0", "build": "cuda", "cuda_build": "12.8",
+                      "cuda_available": True, "nccl": True}  # fmt: skip
         seen = told(seen, name, "facts/gpus", [gpu])
         seen = change(seen, name, torch={**(seen.host(name).torch or {}), **told_torch})
     return replace(seen, need=Need(memory_bytes=32 << 30, gpu_memory_bytes=16 << 30))

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -18,8 +18,9 @@ from syrupy.assertion import SnapshotAssertion
 from tests.failures import raises_fault
 
 from yoked.agent.files import sha256_of
+from yoked.core.torchbuild import torch_build
 from yoked.errors import HostError
-from yoked.fleet.model import Host
+from yoked.fleet.model import Device, Host
 from yoked.launch import requirements
 from yoked.launch.environment import (
     Difference,
@@ -82,10 +83,10 @@ class FakeBase:
     def pip_does(self, script: str) -> None:
         (self.folder / "pip").write_text(script)
 
-    def has(self, **packages: str | None) -> None:
-        (self.folder / "versions").write_text(
-            json.dumps({"python": "3.12.1", "packages": packages})
-        )
+    def has(self, build: str | None = None, **packages: str | None) -> None:
+        """build: for what its torch is built."""
+        told = {"python": "3.12.1", "packages": packages, "torch": {"build": build}}
+        (self.folder / "versions").write_text(json.dumps(told))
 
     def pip_calls(self) -> list[str]:
         return (self.folder / "pip-calls").read_text().splitlines()
@@ -166,16 +167,125 @@ def test_another_build_is_another_environment(agent: AgentClient, base: FakeBase
     assert again.state == "made"
     first, second = base.pip_calls()
     assert "--extra-index-url file:///cpu" in first
-    assert "--extra-index-url" not in second
+    assert "--extra-index-url file:///cpu" not in second
 
 
-def test_a_torch_index_is_for_hosts_that_get_the_cpu_build(
-    agent: AgentClient, base: FakeBase
+def index_of(base: FakeBase) -> str | None:
+    """Where else than at its own index pip looked in the end."""
+    words = base.pip_calls()[-1].split()
+    return words[words.index("--extra-index-url") + 1] if "--extra-index-url" in words else None
+
+
+PYTORCH = "https://download.pytorch.org/whl"
+NEW = {"name": "RTX 4070", "driver": "580.95.05", "capability": "8.9"}
+OLD = {"name": "GTX 1080", "driver": "470.256.02", "capability": "6.1"}
+
+
+def gpu(**more: Any) -> dict[str, Any]:
+    return {"vendor": "nvidia", "memory_bytes": 12 << 30, **NEW, **more}
+
+
+@pytest.fixture
+def has_gpus(monkeypatch: pytest.MonkeyPatch, base: FakeBase) -> Callable[..., Any]:
+    """Has a host's facts name these GPUs, and the environment made by `install` on it."""
+
+    def install_with(
+        *gpus: dict[str, Any], system: str = "Linux", device: Device = "auto", **wishes: Any
+    ) -> tuple[HostEnvironment, list[str]]:
+        said: list[str] = []
+        with connect_here(host="attic") as client:
+            answer = client.call
+            facts = {**answer("facts"), "gpus": list(gpus), "os": system}
+
+            def call(name: str, **args: Any) -> Any:
+                return facts if name == "facts" else answer(name, **args)
+
+            monkeypatch.setattr(client, "call", call)
+            options = InstallOptions(WANTED, python=str(base.python), **wishes)
+            made = install_environment(client, Host("attic", device=device), options, said.append)
+        return made, said
+
+    return install_with
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "index"),
+    [
+        ([], "auto", "cpu"),
+        ([gpu()], "auto", "cu130"),
+        ([gpu(driver="550.54.14")], "auto", "cu126"),
+        ([gpu(capability="6.1")], "auto", "cu126"),
+        ([gpu()], "cpu", "cpu"),
+        ([{"vendor": "amd", "name": "gfx1036", "integrated": True}], "auto", "cpu"),
+        ([gpu(driver=None, capability=None)], "auto", "cu130"),
+    ],
+)
+def test_a_host_gets_the_torch_that_its_gpu_and_driver_run(
+    has_gpus: Callable[..., Any],
+    base: FakeBase,
+    gpus: list[dict[str, Any]],
+    device: Device,
+    index: str,
 ) -> None:
-    wishes = InstallOptions(WANTED, python=str(base.python), torch_index="file:///cpu")
-    install_environment(agent, Host("attic", device="cpu"), wishes, lambda line: None)
+    has_gpus(*gpus, device=device)
 
-    assert "--extra-index-url file:///cpu" in base.pip_calls()[0]
+    assert index_of(base) == f"{PYTORCH}/{index}"
+
+
+def test_a_driver_that_runs_no_build_is_said_and_the_cpus_is_installed(
+    has_gpus: Callable[..., Any], base: FakeBase, snapshot: SnapshotAssertion
+) -> None:
+    _, said = has_gpus(gpu(**OLD))
+
+    assert index_of(base) == f"{PYTORCH}/cpu"
+    assert said[0] == snapshot
+
+
+@pytest.mark.parametrize(
+    ("given", "gpus", "build", "index"),
+    [
+        ("file:///cpu", [], None, "file:///cpu"),
+        ("file:///mirror", [], None, "file:///mirror"),
+        ("file:///cpu", [gpu()], None, f"{PYTORCH}/cu130"),
+        ("file:///cu132/", [gpu()], None, "file:///cu132/"),
+        ("file:///cu132", [], None, f"{PYTORCH}/cpu"),
+        ("file:///mirror", [gpu()], "cuda", "file:///mirror"),
+        ("file:///cu132", [], "cpu", "file:///cu132"),
+        (None, [], "cuda", f"{PYTORCH}/cu130"),
+        (None, [gpu()], "cpu", f"{PYTORCH}/cpu"),
+        (None, [gpu(**OLD)], "cuda", None),
+    ],
+)
+def test_an_index_that_is_given_goes_to_the_hosts_that_it_is_for(
+    has_gpus: Callable[..., Any],
+    base: FakeBase,
+    given: str | None,
+    gpus: list[dict[str, Any]],
+    build: str | None,
+    index: str | None,
+) -> None:
+    has_gpus(*gpus, torch_index=given, build=build)
+
+    assert index_of(base) == index
+
+
+def test_a_mac_takes_the_one_build_that_there_is(
+    has_gpus: Callable[..., Any], base: FakeBase
+) -> None:
+    has_gpus(system="Darwin")
+
+    assert index_of(base) is None
+
+
+def test_a_build_that_is_not_the_one_that_was_meant_is_said(
+    has_gpus: Callable[..., Any], base: FakeBase, snapshot: SnapshotAssertion
+) -> None:
+    base.has(tinyone="1.0", tinytwo="2.0", build="cuda")
+
+    made, said = has_gpus()
+
+    assert made.torch_build == "cuda"
+    assert said[-1] == snapshot
 
 
 @pytest.mark.parametrize(
@@ -414,6 +524,7 @@ def test_versions_of_a_real_interpreter_are_those_of_its_metadata(agent: AgentCl
 
     assert found.python == platform.python_version()
     assert found.packages == {"rich": metadata.version("rich"), "no-such-package": None}
+    assert found.torch == torch_build()
 
 
 def test_an_interpreter_that_does_not_start_is_named(agent: AgentClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from yoked.launch.start import (
     Home,
     JobRequest,
     NodePlan,
-    default_ranks,
     job_spec,
     plan_nodes,
     rank_environment,
@@ -29,22 +29,35 @@ FACTS: dict[str, Any] = {"state": "/home/me/.local/state/yoked", "usable_cores":
 
 
 class FakeAgent:
-    """Answers as an agent would. interfaces: as its host has them."""
+    """Answers as an agent would. interfaces: as its host has them; torch: for what its torch is
+    built; None: nobody is to ask.
+    """
 
     count = 0
 
-    def __init__(self, facts: dict[str, Any], interfaces: list[dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        facts: dict[str, Any],
+        interfaces: list[dict[str, Any]],
+        torch: dict[str, Any] | None = None,
+    ) -> None:
+        self.host = "desk"
         self.answers = {"facts": facts, "interfaces": interfaces}
+        if torch is not None:
+            said = json.dumps({"python": "3.12.1", "packages": {}, "torch": torch})
+            self.answers["run"] = {"exit_status": 0, "stdout": said, "stderr": ""}
 
     def call(self, name: str, **_: Any) -> Any:
         return self.answers[name]
 
 
-def agent(*interfaces: tuple[str, str | None], **facts: Any) -> FakeAgent:
+def agent(
+    *interfaces: tuple[str, str | None], torch: dict[str, Any] | None = None, **facts: Any
+) -> FakeAgent:
     found = [{"name": name, "gloo_address": address} for name, address in interfaces]
     FakeAgent.count += 1
     own = {"machine": f"machine {FakeAgent.count}", "hostname": "desk"}
-    return FakeAgent({**FACTS, **own, **facts}, found)
+    return FakeAgent({**FACTS, **own, **facts}, found, torch)
 
 
 def order(**changes: Any) -> JobRequest:
@@ -144,19 +157,35 @@ def test_an_interface_that_cannot_be_used_is_named(
 
 
 @pytest.mark.parametrize(
-    ("host", "gpus", "ranks"),
+    ("device", "flag", "gpus", "torch", "trains_on", "ranks"),
     [
-        (Host("a"), [], 1),
-        (Host("a"), ["nvidia", "nvidia"], 2),
-        (Host("a"), ["nvidia", "amd"], 1),
-        (Host("a"), ["amd", "amd"], 2),
-        (Host("a", device="cpu"), ["nvidia", "nvidia"], 1),
+        ("auto", "auto", [], None, "cpu", 1),
+        ("auto", "auto", ["nvidia", "nvidia"], {"build": "cuda", "cuda_build": "13.0"}, "cuda", 2),
+        ("auto", "auto", ["nvidia", "nvidia"], {"build": "cpu", "cuda_build": None}, "cpu", 1),
+        ("auto", "auto", ["nvidia", "nvidia"], {}, "cuda", 2),
+        ("auto", "auto", ["amd"], {"build": "cuda", "cuda_build": "13.0"}, "cpu", 1),
+        ("auto", "auto", ["amd", "amd"], {"build": "rocm", "cuda_build": None}, "cuda", 2),
+        ("cpu", "auto", ["nvidia", "nvidia"], None, "cpu", 1),
+        ("auto", "cpu", ["nvidia", "nvidia"], None, "cpu", 1),
+        ("cpu", "cuda", ["nvidia", "nvidia"], {"build": "cuda", "cuda_build": "13.0"}, "cuda", 2),
+        ("cuda", "auto", [], None, "cuda", 1),
     ],
 )
-def test_a_host_has_a_rank_for_each_gpu_of_one_vendor_or_one(
-    host: Host, gpus: list[str], ranks: int
+def test_ranks_are_as_many_as_the_gpus_that_the_hosts_torch_can_use(
+    device: Device,
+    flag: str,
+    gpus: list[str],
+    torch: dict[str, Any] | None,
+    trains_on: str,
+    ranks: int,
 ) -> None:
-    assert default_ranks(host, {"gpus": [{"vendor": vendor} for vendor in gpus]}) == ranks
+    fleet = Fleet("home", (Host(".", device=device),), Path())
+    there = agent(torch=torch, gpus=[{"vendor": vendor} for vendor in gpus])
+
+    (node,) = plan_nodes(fleet, {".": there}, None, no_search, flag)  # type: ignore[arg-type]
+
+    assert (node.device_type, node.ranks) == (trains_on, ranks)
+    assert len(node.gpus) == (ranks if gpus and trains_on == "cuda" else 0)
 
 
 def test_the_files_ranks_count_and_those_of_the_command_line_more() -> None:
@@ -167,8 +196,6 @@ def test_the_files_ranks_count_and_those_of_the_command_line_more() -> None:
 
 
 def test_what_is_written_is_what_the_ranks_read(tmp_path: Path) -> None:
-    import json
-
     nodes = [node("a", address="10.0.0.1"), node("b", 2, "10.0.0.2")]
 
     (tmp_path / "job.json").write_text(json.dumps(job_spec(order(), nodes, "abc", 1, 4000)))

@@ -16,8 +16,9 @@ Rank = tuple[str, dict[str, Any] | None]
 TIMED = {"op": "all_reduce", "backend": "gloo", "payload_bytes": 4_000_000, "time_s": 0.04}
 
 
+GPU = {"vendor": "nvidia", "memory_bytes": 24 << 30}
 FACTS: dict[str, dict[str, Any]] = {
-    "alpha": {"memory_bytes": 8_000_000_000, "gpus": [{"memory_bytes": 24 << 30}] * 3},
+    "alpha": {"memory_bytes": 8_000_000_000, "gpus": [GPU] * 3},
     "beta": {"memory_bytes": None, "gpus": []},
 }
 
@@ -93,6 +94,16 @@ def test_where_gpus_train_their_memory_counts() -> None:
     ranks = [("alpha", told(on_gpu, compute("x"))) for _ in range(2)]
 
     assert summarised([], ranks).memory_bytes == {"alpha": 2 * (24 << 30)}
+
+
+def test_where_a_gpu_of_amd_trains_its_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [{"vendor": "amd", "memory_bytes": 16 << 30}]
+    monkeypatch.setitem(FACTS, "alpha", {**FACTS["alpha"], "gpus": gpus})
+    on_gpu = dataclasses.replace(step_cost("x"), device="cuda")
+
+    found = summarised([], [("alpha", told(on_gpu, compute("x")))])
+
+    assert found.memory_bytes == {"alpha": 16 << 30}
 
 
 def test_where_the_cpu_trains_the_machines_memory_counts() -> None:

@@ -22,7 +22,6 @@ BASE = {
     "libc": "glibc",
     "libc_version": "2.36",
     "mac_version": "",
-    "gpu": False,
 }
 
 
@@ -53,7 +52,6 @@ def test_a_hosts_python_is_understood(more: dict[str, Any]) -> None:
         ("libc_version", "2"),
         ("mac_version", "1e9"),
         ("python", "relative; touch x"),
-        ("gpu", "yes"),
     ],
 )
 def test_a_hosts_word_that_is_none_of_pips_is_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +52,7 @@ class FakeNode:
     client: FakeClient
     host: Host = dataclasses.field(default_factory=lambda: Host("i9"))
     facts: dict[str, Any] = dataclasses.field(default_factory=lambda: {"state": "/home/me/state"})
+    device_type: str = "cpu"
 
 
 def test_without_a_file_this_machine_trains(here: Path) -> None:
@@ -191,10 +193,22 @@ def test_built_in_data_is_prepared_by_every_host_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "gpus", "trains_on"),
-    [("auto", [], "cpu"), ("auto", [{}], "cuda"), ("cpu", [{}], "cpu"), ("mps", [], "mps")],
+    ("devices", "row_tokens"),
+    [(["cpu", "cpu"], 512), (["cuda", "cuda"], 2048)],
 )
-def test_where_a_host_will_train_is_foreseen(device: Any, gpus: list[Any], trains_on: str) -> None:
-    node = FakeNode(FakeClient([]), Host("a", device=device), {"gpus": gpus})
+def test_rows_are_as_long_as_the_devices_of_the_hosts_will_ask_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: list[str], row_tokens: int
+) -> None:
+    asked: list[int] = []
 
-    assert train_fleet._device_type(node) == trains_on  # type: ignore[arg-type]
+    def prepare(*_: Any, max_seq_len: int, **__: Any) -> Any:
+        asked.append(max_seq_len)
+        return SimpleNamespace(folder=tmp_path / "rows")
+
+    monkeypatch.setattr("yoked.train.data.prepare.prepare", prepare)
+    monkeypatch.setattr(train_fleet, "push_data", lambda client, folder: 0)
+    nodes = [FakeNode(FakeClient([]), device_type=device) for device in devices]
+
+    train_fleet.ship_data(TrainConfig(data=str(tmp_path)), nodes, print)  # type: ignore[arg-type]
+
+    assert asked == [row_tokens]

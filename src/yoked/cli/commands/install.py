@@ -41,7 +41,8 @@ def command(
     torch_index: Annotated[
         str | None,
         Parameter(
-            help="Address of an index of torch builds, for hosts that get the CPU's; for all with "
+            help="Address of an index of torch builds in place of PyTorch's own: one that ends "
+            "in /cu130 or the like for hosts with a GPU, others for hosts without; for all with "
             "--cuda or --cpu."
         ),
     ] = None,
@@ -133,7 +134,8 @@ def _lines(name: str, each: HostEnvironment | YokedError) -> list[str]:
             *(f"{'':<21} {line}" for line in rest),
             *(f"{'':<21} fix: {line}" for line in each.fix),
         ]
-    lines = [f"{name:<12} {each.state:<8} Python {each.python_version} at {each.python}"]
+    torch = f", torch for {each.torch_build}" if each.torch_build else ""
+    lines = [f"{name:<12} {each.state:<8} Python {each.python_version} at {each.python}{torch}"]
     lines += [f"{'':<21} {each}" for each in each.differences[:_SHOWN_DIFFERENCES]]
     if len(each.differences) > _SHOWN_DIFFERENCES:
         lines.append(f"{'':<21} and {len(each.differences) - _SHOWN_DIFFERENCES} more")
@@ -156,6 +158,7 @@ def _payload(name: str, each: HostEnvironment | YokedError) -> dict[str, Any]:
         "state": each.state,
         "python": each.python,
         "python_version": each.python_version,
+        "torch_build": each.torch_build,
         "differences": [dataclasses.asdict(one) for one in each.differences],
         "fix": _fix(name, each),
     }

@@ -91,7 +91,7 @@ def command(
         raise UsageError(
             f"--collectives-limit {collectives_limit!r}: no time", fix="--no-collectives"
         )
-    model.config()
+    device = model.config().device_type
     opened, output = open_fleet(fleet), Output(json_mode=json_output)
     request = ProbeRequest(
         links=links,
@@ -100,7 +100,7 @@ def command(
         quick=quick,
         limit_s=limit_s,
         model=model.to_args(),
-        gpus=model.device_type in ("auto", "cuda"),
+        device=device,
     )
     with StatusLine(output) as status:
         result = probe_fleet(opened, request, status.show)

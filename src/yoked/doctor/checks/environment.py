@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.query import mapping, part, ranks_of, trains_on_gpu
+from yoked.doctor.checks.query import gpus_that_train, mapping, part, ranks_of
 from yoked.doctor.repairs.startfiles import take_out_variable
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.units import listed
@@ -126,7 +126,7 @@ def gloo_transport(seen: Examination) -> Iterator[Match]:
 )
 def unlike_variables(seen: Examination) -> Iterator[Match]:
     """Variables that must be the same on all hosts, and are not."""
-    on_gpus = all(trains_on_gpu(seen, host) for host in seen.up)
+    on_gpus = all(gpus_that_train(seen, host) for host in seen.up)
     for name in (*_ALIKE, *_ALIKE_OF_NCCL) if on_gpus else _ALIKE:
         values = {
             host.name: _meant(name, str(mapping(part(host, "environment")).get(name) or ""))
@@ -233,9 +233,9 @@ def debug_variables(seen: Examination) -> Iterator[Match]:
 def thread_variables(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         cores = host.facts.get("usable_cores")
-        if not cores or host.facts.get("gpus"):
+        if not cores or gpus_that_train(seen, host):
             continue
-        fair = max(1, int(cores) // ranks_of(host))
+        fair = max(1, int(cores) // ranks_of(seen, host))
         few = {
             name: value
             for name, value in _variables(host, _THREADS).items()

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.query import mapping, part
+from yoked.doctor.checks.query import asked_device, gpus_that_train, mapping, part
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import edit_entry
 from yoked.doctor.repairs.packages import get_torch
 from yoked.doctor.repairs.startfiles import take_out_variable
-from yoked.doctor.repairs.system import join_gpu_groups
-from yoked.fleet.model import usable_gpus
+from yoked.doctor.repairs.system import install_headers, join_gpu_groups
+from yoked.fleet.devices import misfit, newest_cuda, torch_index, usable_gpus
 from yoked.records.examination import Examination, Fix, HostSeen
 from yoked.units import listed
 
@@ -20,9 +20,9 @@ _HIDDEN = ("", "-1", "NoDevFiles")
 _AFTER = ("world-failed", "nccl-missing")
 
 
-def _gpus(host: HostSeen) -> list[Mapping[str, Any]]:
+def _gpus(host: HostSeen, *vendors: str) -> list[Mapping[str, Any]]:
     return [each for each in host.facts.get("gpus") or () if each.get("vendor") in
-            ("nvidia", "amd")]  # fmt: skip
+            (vendors or ("nvidia", "amd"))]  # fmt: skip
 
 
 def _device(host: HostSeen) -> str:
@@ -92,9 +92,68 @@ def _mend_driver(host: HostSeen, error: str) -> tuple[Fix, ...]:
         return (groups, by_hand(host.name, "log in anew"))
     if "mismatch" in error:
         return (by_hand(host.name, "restart the host: its driver was renewed while it ran"),)
-    return (
-        by_hand(host.name, "install NVIDIA's driver: `sudo ubuntu-drivers install`, and restart"),
-    )
+    return (_new_driver(host),)
+
+
+def _new_driver(host: HostSeen) -> Fix:
+    return by_hand(host.name, "install NVIDIA's driver: `sudo ubuntu-drivers install`, and restart")
+
+
+@check(
+    "gpu-build",
+    question="Does torch's CUDA fit the GPU and its driver?",
+    reads=("torch", "facts"),
+    severity="error",
+    saw={
+        "driver": "the torch of {host} is built for CUDA {cuda}, and the driver of its {name} "
+        "({driver}) runs CUDA {newest} at most",
+        "card": "the torch of {host} is built for CUDA {cuda}, without kernels for its {name} "
+        "(compute capability {capability})",
+    },
+    why={
+        "driver": "torch sees no GPU, and would train on the CPU, many times slower",
+        "card": "a rank ends at its first kernel: `no kernel image is available for execution on "
+        "the device`",
+    },
+    symptom="`The NVIDIA driver on your system is too old`, and `torch.cuda.is_available()` is "
+    "False; or `CUDA error: no kernel image is available for execution on the device`.",
+    cause="pip brings the build for one CUDA, whatever the host has. CUDA 12 needs a driver from "
+    "525 on, CUDA 13 one from 580 on; minor versions do not matter. Builds for CUDA 13 have "
+    "kernels for cards from Turing (RTX 20) on, those for CUDA 12.6 for Maxwell (GTX 900) to "
+    "Hopper.",
+    fix="Installs the build that fits; where none does, a newer driver is needed first.",
+    on_cluster="In containers: an image built for a newer CUDA than the node's driver.",
+    explains=(*_AFTER, "gpu-unused"),
+    quick=True,
+)
+def gpu_build(seen: Examination) -> Iterator[Match]:
+    for host in seen.up:
+        cuda, device = mapping(host.torch).get("cuda_build"), asked_device(seen, host)
+        odd = [(card, how) for card in _gpus(host, "nvidia") if (how := misfit(card, cuda))]
+        if not odd or device in ("cpu", "mps"):
+            continue
+        card, how = odd[0]
+        # With a driver that is too old, torch takes the CPU where it may.
+        grave = how == "card" or device == "cuda"
+        yield Match(
+            host.name,
+            *_fitting_torch(seen, host, "--anew"),
+            severity="error" if grave else "warning",
+            how=how,
+            cuda=cuda,
+            name=card.get("name"),
+            driver=card.get("driver"),
+            newest=newest_cuda(card.get("driver")) or 10,
+            capability=card.get("capability"),
+        )
+
+
+def _fitting_torch(seen: Examination, host: HostSeen, flag: str) -> tuple[Fix, ...]:
+    """Have a host come by the build of torch that fits its GPUs, or by a driver that takes one."""
+    index = torch_index(_gpus(host, "nvidia"))
+    if index is None:
+        return (_new_driver(host),)
+    return get_torch(seen, host, mapping(host.torch).get("torch"), flag, index=index)
 
 
 @check(
@@ -105,16 +164,18 @@ def _mend_driver(host: HostSeen, error: str) -> tuple[Fix, ...]:
     saw="{host} has {gpus:plural GPU} ({names}), and {reason}",
     why="it would train on the CPU, many times slower",
     symptom="A host with a GPU trains at the speed of its CPU.",
-    cause="The CPU's build of torch, or one for a newer CUDA than the driver knows. A GPU "
+    cause="The CPU's build of torch, or a GPU that its driver does not start. A GPU "
     "of AMD is asked for where yoked.toml names it, or torch is built for ROCm.",
     fix="Makes an environment with the build for NVIDIA's GPUs; others are by hand.",
     explains=_AFTER,
+    quick=True,
 )
 def gpu_unused(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        told = mapping(host.torch)
-        gpus, device = usable_gpus(host.facts), _device(host)
-        if not gpus or device in ("cpu", "mps") or told.get("cuda_available") is not False:
+        told, device = mapping(host.torch), asked_device(seen, host)
+        gpus = usable_gpus(host.facts, {}) or _gpus(host, "amd")
+        unused = told.get("cuda_available") is False or told.get("build") == "cpu"
+        if not gpus or device in ("cpu", "mps") or not unused:
             continue
         amd = gpus[0].get("vendor") == "amd"
         if amd and device == "auto" and "rocm" not in str(told.get("torch")):
@@ -146,7 +207,8 @@ def _unused_nvidia(seen: Examination, host: HostSeen) -> tuple[str, tuple[Fix, .
     told = mapping(host.torch)
     build = told.get("cuda_build")
     if build is None:
-        return "its torch is built for the CPU", get_torch(seen, host, told.get("torch"), "--cuda")
+        others = "AMD's GPUs" if told.get("build") == "rocm" else "the CPU"
+        return f"its torch is built for {others}", _fitting_torch(seen, host, "--cuda")
     fix = by_hand(
         host.name,
         "compare `nvidia-smi` with torch.version.cuda: the driver must be as new as that",
@@ -202,4 +264,64 @@ def nccl_missing(seen: Examination) -> Iterator[Match]:
             yield Match(host.name, *get_torch(seen, host, told.get("torch"), "--anew"))
 
 
-CHECKS = (device_missing, gpu_hidden, gpu_driver, gpu_unused, nccl_missing)
+@check(
+    "gpu-integrated",
+    question="Is the GPU that would train a card of its own?",
+    reads=("torch", "facts"),
+    severity="warning",
+    saw="{host} would train on {name}, a GPU that is a part of its processor",
+    why="it shares the processor's memory and is often slower than its cores; for many of its kind "
+    "torch has no kernels: `HIP error: invalid device function`",
+    symptom="`HIP error: invalid device function`, or a GPU as slow as the CPU.",
+    cause="A build of torch for ROCm takes each GPU that AMD's driver shows for a card, that of a "
+    "processor too; or yoked.toml asks for it.",
+    fix='Has `device = "cpu"` in yoked.toml. Where `yoked probe` shows that this GPU is faster, '
+    "leave it.",
+    quick=True,
+)
+def gpu_integrated(seen: Examination) -> Iterator[Match]:
+    for host in seen.up:
+        gpus = gpus_that_train(seen, host)
+        if not gpus or not all(each.get("integrated") for each in gpus):
+            continue
+        named = _device(host) != "auto"
+        take_cpu = (
+            edit_entry(seen, host.name, 's/^device *=.*/device = "cpu"/')
+            if named
+            else by_hand("", 'write `device = "cpu"` into the entry of {name} in yoked.toml',
+                         name=host.name)
+        )  # fmt: skip
+        yield Match(host.name, take_cpu, name=gpus[0].get("name"))
+
+
+@check(
+    "python-headers",
+    question="Has Python its headers where a GPU trains?",
+    reads=("torch", "facts"),
+    severity="warning",
+    saw="{python} of {host} has no Python.h, and a GPU trains there",
+    why="Triton compiles a module against it at its first kernel: without, torch.compile fails and "
+    "`yoked train` takes its steps eagerly, which is slower",
+    symptom="`fatal error: Python.h: No such file or directory`, in the first compiled step.",
+    cause="The system's Python without its development package.",
+    fix="Installs that package.",
+    quick=True,
+)
+def python_headers(seen: Examination) -> Iterator[Match]:
+    for host in seen.up:
+        told = mapping(host.torch)
+        if told.get("headers") is False and gpus_that_train(seen, host):
+            version = str(told.get("python_version") or "3")
+            yield Match(host.name, install_headers(host.name, version), python=told.get("python"))
+
+
+CHECKS = (
+    device_missing,
+    gpu_hidden,
+    gpu_driver,
+    gpu_build,
+    gpu_unused,
+    gpu_integrated,
+    python_headers,
+    nccl_missing,
+)

@@ -40,7 +40,7 @@ def _soft(host: HostSeen, name: str) -> int | None:
 
 
 def _world(seen: Examination) -> int:
-    return sum(ranks_of(host) for host in seen.up)
+    return sum(ranks_of(seen, host) for host in seen.up)
 
 
 def _short_of(seen: Examination, errors: frozenset[str]) -> set[str]:
@@ -91,7 +91,7 @@ def open_files(seen: Examination) -> Iterator[Match]:
 )
 def process_limit(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        needed = _PROCESSES * ranks_of(host)
+        needed = _PROCESSES * ranks_of(seen, host)
         soft, group = _soft(host, "nproc"), part(host, "limits", "pids") or {}
         left = group["max"] - group.get("current", 0) if group.get("max") else None
         # Root's processes are not counted.
@@ -102,7 +102,7 @@ def process_limit(seen: Examination) -> Iterator[Match]:
             fix = by_hand(host.name, "start the container with a higher --pids-limit")
         else:
             continue
-        yield Match(host.name, fix, how=how, room=room, ranks=ranks_of(host), needed=needed)
+        yield Match(host.name, fix, how=how, room=room, ranks=ranks_of(seen, host), needed=needed)
 
 
 @check(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
-from yoked.doctor.checks.query import part, ranks_of, trains_on_gpu
+from yoked.doctor.checks.query import gpus_that_train, part, ranks_of
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import drop_host, set_ranks
 from yoked.doctor.repairs.system import set_clock, sysctl
-from yoked.fleet.model import usable_gpus
 from yoked.records.examination import Examination, HostSeen
 
 # What `import torch` and an empty rank hold.
@@ -84,7 +83,7 @@ def memory(seen: Examination) -> Iterator[Match]:
             continue
         # A limit of the control group counts swap by itself.
         swap = 0 if part(host, "memory", "limit_bytes") else part(host, "memory", "swap_free_bytes")
-        ranks = ranks_of(host)
+        ranks = ranks_of(seen, host)
         needed = (_model_bytes(seen, host) or _RANK_BYTES) * ranks
         if available >= needed:
             continue
@@ -106,7 +105,7 @@ def memory(seen: Examination) -> Iterator[Match]:
 
 def _model_bytes(seen: Examination, host: HostSeen) -> int:
     """What a model takes of a host's memory, for one rank; 0: nothing, or it is not known."""
-    return 0 if trains_on_gpu(seen, host) else seen.need.memory_bytes or 0
+    return 0 if gpus_that_train(seen, host) else seen.need.memory_bytes or 0
 
 
 @check(
@@ -130,9 +129,9 @@ def gpu_memory(seen: Examination) -> Iterator[Match]:
     if needed is None:
         return
     for host in seen.up:
-        if not trains_on_gpu(seen, host):
+        used = gpus_that_train(seen, host)[: ranks_of(seen, host)]
+        if not used:
             continue
-        used = usable_gpus(host.facts)[: ranks_of(host)]
         smallest = min(used, key=lambda each: each.get("memory_bytes") or needed)
         if (smallest.get("memory_bytes") or needed) < needed:
             yield Match(
@@ -161,13 +160,13 @@ def gpu_memory(seen: Examination) -> Iterator[Match]:
 def overcommit(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         left = part(host, "memory", "commit_left_bytes")
-        needed = max(_COMMIT_BYTES, _model_bytes(seen, host)) * ranks_of(host)
+        needed = max(_COMMIT_BYTES, _model_bytes(seen, host)) * ranks_of(seen, host)
         if part(host, "memory", "overcommit") == 2 and left is not None and left < needed:
             yield Match(
                 host.name,
                 sysctl(host.name, "vm.overcommit_memory", 0, was=2),
                 left=left,
-                ranks=ranks_of(host),
+                ranks=ranks_of(seen, host),
                 needed=needed,
             )
 
@@ -188,8 +187,8 @@ def overcommit(seen: Examination) -> Iterator[Match]:
 )
 def ranks(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
-        cores, ranks = host.facts.get("usable_cores"), ranks_of(host)
-        if not cores or ranks <= cores or host.facts.get("gpus"):
+        cores, ranks = host.facts.get("usable_cores"), ranks_of(seen, host)
+        if not cores or ranks <= cores or gpus_that_train(seen, host):
             continue
         fast = part(host, "processors", "slow_cores") or 0
         slow = f" ({fast} slow ones are left out)" if fast else ""
@@ -242,13 +241,13 @@ def cpu_quota(seen: Examination) -> Iterator[Match]:
 def slow_cores(seen: Examination) -> Iterator[Match]:
     for host in seen.up:
         slow, fast = (part(host, "processors", each) for each in ("slow_cores", "fast_cores"))
-        if slow and fast and host.wanted.get("ranks") and ranks_of(host) > fast:
+        if slow and fast and host.wanted.get("ranks") and ranks_of(seen, host) > fast:
             yield Match(
                 host.name,
                 set_ranks(seen, host.name, fast),
                 fast=fast,
                 slow=slow,
-                ranks=ranks_of(host),
+                ranks=ranks_of(seen, host),
             )
 
 

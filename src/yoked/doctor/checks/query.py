@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import Any
 
-from yoked.fleet.model import usable_gpus
+from yoked.fleet.devices import Gpu, default_ranks, training_gpus
 from yoked.records.examination import Dial, Examination, HostSeen
 
 # Neighbour states in which the other one has answered. Source: ip-neighbour(8).
@@ -146,18 +146,19 @@ def former_address(seen: Examination, host: HostSeen) -> tuple[str, int] | None:
     return None
 
 
-def ranks_of(host: HostSeen) -> int:
-    """How many ranks a host gets. Source: yoked.launch.start.default_ranks."""
+def asked_device(seen: Examination, host: HostSeen) -> str:
+    """What a host's ranks are told to compute on: by a flag, else by yoked.toml."""
+    told = host.wanted.get("device") if seen.need.device == "auto" else seen.need.device
+    return str(told or "auto")
+
+
+def ranks_of(seen: Examination, host: HostSeen) -> int:
+    """How many ranks a host gets, as launch/start.py:plan_nodes counts them."""
     if host.wanted.get("ranks"):
         return int(host.wanted["ranks"])
-    if host.wanted.get("device") in ("cpu", "mps"):
-        return 1
-    return max(1, len(usable_gpus(host.facts)))
+    return default_ranks(asked_device(seen, host), host.facts, mapping(host.torch))
 
 
-def trains_on_gpu(seen: Examination, host: HostSeen) -> bool:
-    """Whether a host's ranks compute on a GPU, as far as is known: torch may not be asked."""
-    device = host.wanted.get("device") if seen.need.device == "auto" else seen.need.device
-    if device in ("cpu", "mps") or mapping(host.torch).get("cuda_available") is False:
-        return False
-    return bool(usable_gpus(host.facts))
+def gpus_that_train(seen: Examination, host: HostSeen) -> Sequence[Gpu]:
+    """The GPUs that a host's ranks compute on, as far as is known; none: they do on the CPU."""
+    return training_gpus(asked_device(seen, host), host.facts, mapping(host.torch))

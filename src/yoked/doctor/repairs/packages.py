@@ -27,12 +27,17 @@ def make_environment(seen: Examination, host: HostSeen, *flags: str) -> Iterator
 
 
 def get_package(
-    seen: Examination, host: HostSeen, package: str, *, flags: tuple[str, ...] = ()
+    seen: Examination,
+    host: HostSeen,
+    package: str,
+    *,
+    flags: tuple[str, ...] = (),
+    index: str | None = None,
 ) -> tuple[Fix, ...]:
     """Have the interpreter that trains on a host come by a package.
 
     package: as pip takes it. flags: for `yoked install`, with which the package is made anew
-    although it seems to be there.
+    although it seems to be there. index: where pip looks too; `yoked install` knows by itself.
     """
     python = _own_python(seen, host)
     if python is None:
@@ -40,17 +45,23 @@ def get_package(
     if python.startswith("/usr/"):
         # The system's packages are not pip's to change.
         return tuple(make_environment(seen, host, *flags))
-    return (pip_install(host.name, python, package, again=bool(flags)),)
+    return (pip_install(host.name, python, package, again=bool(flags), index=index),)
 
 
 @repair
-def pip_install(host: str, python: str, package: str, *, again: bool) -> Fix:
-    """Have an interpreter's pip install a package; again: although it seems to be there."""
+def pip_install(
+    host: str, python: str, package: str, *, again: bool, index: str | None = None
+) -> Fix:
+    """Have an interpreter's pip install a package; again: although it seems to be there; index:
+    where it looks too.
+    """
     line = shell_line(
         # An environment of uv has no pip until it is asked for.
-        "{path} -m pip --version || {path} -m ensurepip; {path} -m pip install{again} {package}",
+        "{path} -m pip --version || {path} -m ensurepip; "
+        "{path} -m pip install{again}{also} {package}",
         path=path_word(python),
         again=shell_line(" --force-reinstall") if again else shell_line(""),
+        also=shell_line(" --extra-index-url {index}", index=index) if index else shell_line(""),
         package=package,
     )
     return Fix(host, line)
@@ -65,11 +76,11 @@ def _own_python(seen: Examination, host: HostSeen) -> str | None:
 
 
 def get_torch(
-    seen: Examination, host: HostSeen, version: str | None, *flags: str
+    seen: Examination, host: HostSeen, version: str | None, *flags: str, index: str | None = None
 ) -> tuple[Fix, ...]:
-    """Have a host come by torch. flags: as in `get_package`."""
+    """Have a host come by torch. flags, index: as in `get_package`."""
     package = "torch" if version is None else f"torch=={public(version)}"
-    return get_package(seen, host, package, flags=flags)
+    return get_package(seen, host, package, flags=flags, index=index)
 
 
 def public(version: str) -> str:

@@ -120,6 +120,19 @@ def install_compiler(host: str) -> Fix:
 
 
 @repair
+def install_headers(host: str, version: str) -> Fix:
+    """Install what C programs need of the system's Python. version: its own, "3.12.3"."""
+    minor = ".".join(version.split(".")[:2])
+    return as_root(
+        host,
+        "apt-get install -y {debian} || dnf install -y {fedora} || dnf install -y python3-devel || "
+        "zypper install -y python3-devel",
+        debian=f"python{minor}-dev",
+        fedora=f"python{minor}-devel",
+    )
+
+
+@repair
 def end_processes(host: str, processes: Sequence[Mapping[str, Any]], *, root: bool = False) -> Fix:
     """End processes, by what the agent says of each."""
     return Fix(host, kill_line(processes), root=root)
