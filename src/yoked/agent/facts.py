@@ -18,6 +18,7 @@ from yoked.agent import gpus, processors
 from yoked.agent.ask import named_values, number, run_quiet, sysctl, text, user_name
 from yoked.agent.server import Call
 from yoked.core.fs import free_bytes
+from yoked.core.proc import has_proc
 from yoked.paths import cache_root, state_root
 
 
@@ -26,6 +27,7 @@ def answer_facts(call: Call) -> dict[str, Any]:
 
     cores are physical, threads logical; usable_cores is what a job may fill: of the fast cores,
     those that affinity and control group leave. machine: equal for two names of one machine.
+    has_proc: whether processes are told of as on Linux, which supervision needs.
     """
     del call
     home, state, cache = Path.home(), state_root(), cache_root()
@@ -33,6 +35,7 @@ def answer_facts(call: Call) -> dict[str, Any]:
         "hostname": socket.gethostname(),
         "machine": machine_identity(),
         "os": platform.system(),
+        "has_proc": has_proc(),
         "kernel": platform.release(),
         "arch": platform.machine(),
         **processors.facts(),

@@ -28,7 +28,7 @@ def cpu_type() -> str:
     """Architecture, features and C library: what decides whether machine code runs elsewhere."""
     features = sysctl("machdep.cpu.brand_string")  # "" elsewhere than on a Mac
     if platform.system() == "Linux":
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in text(Path("/proc/cpuinfo")).splitlines():
             if line.startswith(("flags", "Features")):
                 features = line.partition(":")[2].strip()
                 break

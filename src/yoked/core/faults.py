@@ -204,15 +204,6 @@ FAULTS: Mapping[str, Fault] = {
         "{path} takes no more lines: {problem}",
         ("free space on the disk of {parent}",),
     ),
-    "mac-in-fleet": Fault(
-        HostError,
-        "{host}: a Mac cannot take part in a run of a fleet: what is supervised there has to "
-        "be Linux's",
-        (
-            "yoked train --fleet .    on the Mac trains there alone",
-            "leave it out of yoked.toml: it can start, follow and stop runs of other hosts",
-        ),
-    ),
     "measurement-unwritable": Fault(
         YokedError,
         "the measurement cannot be kept in {path}: {reason}",
@@ -247,6 +238,15 @@ FAULTS: Mapping[str, Fault] = {
         YokedError,
         "{folder} has no metrics.jsonl, so there is no loss to draw",
         ("name a run that has trained",),
+    ),
+    "no-proc": Fault(
+        HostError,
+        "{host} cannot be a host of a run yet: it has no /proc, by which what is supervised is "
+        "recognised; and on macOS Gloo's transport does not connect to Linux's",
+        (
+            "yoked train --fleet .    there trains on it alone",
+            "leave it out of yoked.toml: it can start, follow and stop runs of other hosts",
+        ),
     ),
     "odd-answer": Fault(
         HostError,

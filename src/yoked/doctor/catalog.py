@@ -31,7 +31,7 @@ from yoked.errors import UsageError
 # else is wrong explains why it failed.
 CHECKS: tuple[Check, ...] = (
     *ssh.CHECKS,
-    *machine.CHECKS[:1],
+    *machine.CHECKS[:2],
     *interfaces.CHECKS,
     *routes.CHECKS,
     *neighbours.CHECKS,
@@ -44,7 +44,7 @@ CHECKS: tuple[Check, ...] = (
     *software.CHECKS,
     *gpu.CHECKS,
     *processes.CHECKS,
-    *machine.CHECKS[1:],
+    *machine.CHECKS[2:],
     *power.CHECKS,
     *content.CHECKS,
     *names.CHECKS,

@@ -127,7 +127,7 @@ def plan_nodes(
     def take(host: Host) -> NodePlan:
         client = clients[host.name]
         facts = client.call("facts")
-        _require_linux(host, facts)
+        _require_proc(host, facts)
         if alone:
             interface, address = "lo", "127.0.0.1"
         elif host.name in found:
@@ -156,10 +156,13 @@ def plan_nodes(
     return nodes
 
 
-def _require_linux(host: Host, facts: Mapping[str, Any]) -> None:
-    """Raise HostError for a Mac: what runs of a job is recognised by its entries in /proc."""
-    if facts.get("os") == "Darwin":
-        raise fault("mac-in-fleet", host=host.name)
+def _require_proc(host: Host, facts: Mapping[str, Any]) -> None:
+    """Raise HostError for a Mac: what runs of a job is recognised by its entries in /proc.
+
+    Beside Linux, Gloo is in the way too: libuv on macOS, sockets of its own on Linux (gloo#383).
+    """
+    if facts.get("has_proc") is False:
+        raise fault("no-proc", host=host.name)
 
 
 def _address_today(host: Host, client: AgentClient) -> tuple[str, str]:

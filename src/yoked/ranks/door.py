@@ -71,7 +71,7 @@ def _as_gloo_tells(name: Any) -> bytes:
 
 def _listening() -> Iterator[socket.socket]:
     """A second descriptor of each socket at which this process waits for TCP connections."""
-    for entry in list(Path("/proc/self/fd").iterdir()):
+    for entry in list(Path("/proc/self/fd").glob("*")):
         # One that was closed meanwhile is none any more.
         with suppress(OSError):
             number = int(entry.name)

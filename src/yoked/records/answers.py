@@ -71,6 +71,7 @@ FACTS = fields(
         "hostname": host_name,
         "machine": line,  # equal for two names of one machine
         "os": word,
+        "has_proc": flag,  # without it nothing is supervised there
         "kernel": version,
         "arch": word,
         "cpu_model": label,

@@ -112,6 +112,8 @@ CASES = (
     Case("ssh-slow", lambda: change(home(), "garage", connect_s=9.0), severity="warning"),
     # one host or two
     Case("same-machine", one_machine, hosts=("study", "garage")),
+    Case("no-proc", lambda: told(told(home(), "garage", "facts/os", "Darwin"),
+                                 "garage", "facts/has_proc", False)),
     # interfaces
     Case("interface-gone", wants(interface="enp9s0")),
     Case("interface-down", said("health/links/eth0/up", False)),

@@ -128,11 +128,11 @@ def test_a_host_alone_needs_no_network() -> None:
 def test_a_mac_is_refused_with_what_it_can_do() -> None:
     fleet = Fleet("home", (Host("desk", interface="eth0"), Host("mac", interface="en0")), Path())
     agents = {
-        "desk": agent(("eth0", "10.0.0.1"), os="Linux"),
-        "mac": agent(("en0", "10.0.0.2"), os="Darwin"),
+        "desk": agent(("eth0", "10.0.0.1"), has_proc=True),
+        "mac": agent(("en0", "10.0.0.2"), has_proc=False),
     }
 
-    with raises_fault("mac-in-fleet", host="mac") as problem:
+    with raises_fault("no-proc", host="mac") as problem:
         plan_nodes(fleet, agents, None, no_search)  # type: ignore[arg-type]
 
     assert "yoked train --fleet ." in problem.value.fix[0]

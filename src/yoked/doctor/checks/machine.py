@@ -55,6 +55,31 @@ def same_machine(seen: Examination) -> Iterator[Match]:
 
 
 @check(
+    "no-proc",
+    question="Can the host be supervised?",
+    reads=("facts",),
+    severity="error",
+    saw="{host} runs {system}, and has no /proc",
+    why="what runs of a job is recognised by it, and Gloo's transport on macOS does not connect to "
+    "that on Linux: `yoked train` and `yoked run` refuse it as a host",
+    symptom="`garage cannot be a host of a run yet: it has no /proc`.",
+    cause="yoked.toml has a Mac. It can start, follow and stop runs of other hosts, and `yoked "
+    "train --fleet .` trains on it alone.",
+    fix="Writes yoked.toml anew without it.",
+    explains=("world-failed",),
+    quick=True,
+)
+def no_proc(seen: Examination) -> Iterator[Match]:
+    for host in seen.up:
+        if host.facts.get("has_proc") is not False:
+            continue
+        others = len(seen.hosts) > 1
+        alone = "on {host}: yoked train --fleet ."
+        fix = drop_host(seen, host.name) if others else by_hand(host.name, alone)
+        yield Match(host.name, fix, system=host.facts.get("os") or "another system")
+
+
+@check(
     "memory",
     question="Is there enough memory?",
     reads=("health.memory", "facts"),
@@ -308,6 +333,7 @@ def ptrace(seen: Examination) -> Iterator[Match]:
 
 CHECKS = (
     same_machine,
+    no_proc,
     memory,
     gpu_memory,
     overcommit,
