@@ -41,7 +41,7 @@ def communicator(device: torch.device, sync: str) -> Communicator:
 def train_on_device(argv: list[str]) -> int:
     device = simulated.register()
     trainer.synchronize = timing.synchronize = wait_for_device
-    setup.pick_device = lambda kind, local_rank: device
+    setup.choose_device = lambda config, rank_info, recorded: (device, None)
     with simulated.entered(lag_s=LAG_S, nccl=NCCL):
         return main(argv)
 

@@ -44,19 +44,23 @@ def inputs_of(model: GPT, block: Block, rows: int, grad: bool = True) -> tuple:
     return x, ve if block.attn.ve_gate is not None else None, model.cos, model.sin
 
 
+@pytest.mark.parametrize("path", ["sdpa", "flash"])
 @pytest.mark.parametrize("layer", [0, 1])
-def test_a_block_is_one_graph(layer):
+def test_a_block_is_one_graph(layer, path):
     model = model_of("SSSL")
     block = model.blocks[layer]
+    block.attn.path = path
 
     found = torch._dynamo.explain(block)(*inputs_of(model, block, 2))
 
     assert found.graph_count == 1, [reason.reason for reason in found.break_reasons]
 
 
-@pytest.mark.parametrize("windows", ["L", "SSSL"])
-def test_no_other_number_of_rows_makes_another_graph(windows):
+@pytest.mark.parametrize(("windows", "path"), [("L", "sdpa"), ("SSSL", "sdpa"), ("SSSL", "flash")])
+def test_no_other_number_of_rows_makes_another_graph(windows, path):
     model = model_of(windows, depth=8)
+    for block in model.blocks:
+        block.attn.path = path
     graphs = []
 
     def backend(graph, inputs):

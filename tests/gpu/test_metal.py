@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from tests.gpu import simulated
+from tests.gpu.rank_on_device import wait_for_device
 from tests.gpu.test_step import bits_per_byte
 from tests.gpu.tiny import tiny_trainer
+
+from yoked.train import resolve
+from yoked.train.comm.rank_info import RankInfo
+from yoked.train.config import TrainConfig
+from yoked.train.decisions import device, products, timing
 
 yaml = pytest.importorskip("yaml")
 torchgen = pytest.importorskip("torchgen")
@@ -44,3 +50,22 @@ def test_every_operation_of_a_step_has_a_kernel(sim: torch.device, windows: str)
     assert len(tally.operations) > 50
     for backend in ("CUDA", "MPS"):
         assert [op for op in tally.operations if not has_kernel(table, op, backend)] == []
+
+
+def test_a_gpu_on_which_a_row_takes_longer_leaves_the_training_to_the_cpu(
+    sim: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "pick_device", lambda device_type, local_rank: sim)
+    monkeypatch.setattr(timing, "synchronize", wait_for_device)
+    monkeypatch.setitem(resolve._DEFAULTS, simulated.NAME, resolve._DEFAULTS["mps"])
+    monkeypatch.setattr(products, "GPU_SAMPLE_FLOPS", products.SAMPLE_FLOPS)
+    config = TrainConfig(depth=2, head_dim=32, max_seq_len=128, vocab_size=512, threads="1")
+
+    with simulated.entered(metal=True, lag_s=0.005), simulated.counted() as tally:
+        found, why = device.choose_device(config, RankInfo(0, 0, 1, 1))
+
+    assert found == device.CPU
+    assert why is not None
+    assert why.reason.startswith("sim would take")
+    # A layer and the lm_head were tried there, forward and backward.
+    assert {"_log_softmax", "tanh", "exp"} & set(tally.kernels)

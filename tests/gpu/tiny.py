@@ -21,7 +21,7 @@ from yoked.train.optim.schedule import Schedule
 from yoked.train.trainer import Trainer
 
 VOCAB = 2000
-TOKENS = 128
+TOKENS = 256  # twice a window
 
 
 @pytest.fixture

@@ -93,6 +93,11 @@ class ModelShape:
         short = math.ceil(self.sequence_len / 4 / SHORT_WINDOW_TILE) * SHORT_WINDOW_TILE
         return min(short, self.sequence_len)
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether some layer does not see the whole row."""
+        return any(self.window(layer) < self.sequence_len for layer in range(self.n_layer))
+
 
 # More than any model has. Sums go layer by layer: what another host tells must not take for ever.
 MOST_LAYERS = 10_000

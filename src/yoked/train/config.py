@@ -86,7 +86,7 @@ class TrainConfig:
         str | None,
         _flag(
             "Attention windows, tiled over the layers: L sees the whole row, S a quarter of it. "
-            "Default: L, on CUDA SSSL.",
+            "Default: L, on CUDA SSSL where PyTorch's flash kernel works.",
             MODEL,
         ),
     ] = None

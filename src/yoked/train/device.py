@@ -14,8 +14,13 @@ from yoked.errors import DeviceError
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+def is_left_open(device_type: str) -> bool:
+    """Whether nobody says where this host trains: neither the flag nor its yoked.toml."""
+    return device_type == os.environ.get("YOKED_DEVICE", "auto") == "auto"
+
+
 def pick_device(device_type: str, local_rank: int) -> torch.device:
-    """The device that trains; raises DeviceError when it is not there.
+    """The device that is asked for; raises DeviceError when it is not there.
 
     auto: what yoked.toml says of this host, which is in the environment variable YOKED_DEVICE, or
     the first of cuda, mps and cpu that is there.

@@ -28,7 +28,13 @@ from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.comm.step_clock import Phase, StepClock
 from yoked.train.config import TrainConfig
-from yoked.train.decisions.compute import ComputeChoices, configure_model, measured_compute
+from yoked.train.decisions.compute import (
+    ComputeChoices,
+    configure_model,
+    measured_compute,
+    why_no_windows,
+)
+from yoked.train.decisions.device import choose_device
 from yoked.train.decisions.products import choose_dtype, libraries_for, measure_dtypes
 from yoked.train.decisions.threads import set_threads
 from yoked.train.decisions.timing import best_time_s
@@ -36,7 +42,6 @@ from yoked.train.device import (
     DTYPES,
     device_name,
     keep_freed_memory,
-    pick_device,
     synchronize,
     usable_gpu_bytes,
 )
@@ -114,13 +119,14 @@ def profile(
 
     config = parse(args)
     rank_info = RankInfo.from_environment()
-    device = pick_device(config.device_type, rank_info.local_rank)
+    device, why_there = choose_device(config, rank_info)
     kind = common_device_type(of_all(device.type))
     if device.type == "cpu":
         keep_freed_memory()
     threads = set_threads(config, rank_info)
     gpu_bytes = min(map(float, of_all(str(usable_gpu_bytes(device) or math.inf))))
-    resolved = resolve(config, kind, gpu_bytes)
+    no_windows = next(filter(None, of_all(why_no_windows(config, device) or "")), None)
+    resolved = resolve(config, kind, gpu_bytes, no_windows)
     model_config = resolved.model_shape(config.vocab_size)
     host = socket.gethostname()
     # Ranks that are profiled at the same time are no group: each chooses for itself.
@@ -138,7 +144,7 @@ def profile(
         profiler.compute_by(compute)
         known = _known(costs[0], times, dtype) if costs else None
         costs.append(profiler.cost(host, resolved.device_batch_size, known))
-        choices[dtype] = [str(choice) for choice in compute.choices]
+        choices[dtype] = [str(choice) for choice in (*compute.choices, why_there) if choice]
     return {
         "host": host,
         "compute": [dataclasses.asdict(each) for each in rates(host, device, int(threads.value))],

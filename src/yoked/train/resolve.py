@@ -37,6 +37,7 @@ SMALL_DEVICE_BATCH_TOKENS = 4096
 # and backward at twice its price), so a tenth of the tokens is a twentieth of the time.
 EVAL_TOKEN_FRACTION = 0.1
 FEWEST_STEPS_BETWEEN_SAVES = 50
+GPU_HEAD_DIM = 128
 
 
 class _Defaults(NamedTuple):
@@ -51,8 +52,7 @@ _SMALL = _Defaults(4, 64, 512, "L", 2)
 _DEFAULTS = {
     "cpu": _SMALL,
     "mps": _SMALL._replace(device_batch_size=8),
-    # Windows only where a kernel has them: by a mask, PyTorch computes all scores of all layers.
-    "cuda": _Defaults(20, 128, 2048, "L", 32),
+    "cuda": _Defaults(20, GPU_HEAD_DIM, 2048, "SSSL", 32),
 }
 
 
@@ -115,11 +115,15 @@ def common_device_type(device_types: Collection[str]) -> str:
 
 
 def resolve(
-    config: TrainConfig, device_type: str, gpu_bytes: float | None = None
+    config: TrainConfig,
+    device_type: str,
+    gpu_bytes: float | None = None,
+    no_windows: str | None = None,
 ) -> ResolvedConfig:
     """Shapes and rows for a device type: cpu, cuda or mps. What is given is used as it is.
 
-    gpu_bytes: that each rank may use of its GPU; None: not known.
+    gpu_bytes: that each rank may use of its GPU; None: not known. no_windows: why attention windows
+    save nothing on some rank's GPU; None: they do on all, or nobody has looked.
     """
     values: dict[str, Any] = {}
     reasons: dict[str, str] = {}
@@ -127,6 +131,11 @@ def resolve(
         given = getattr(config, name)
         values[name] = default if given is None else given
         reasons[name] = f"fits a {device_type} device" if given is None else "given"
+    if device_type == "cuda" and config.window_pattern is None:
+        reasons["window_pattern"] = "windows by PyTorch's flash kernel"
+        if no_windows is not None:
+            # By a mask, PyTorch computes all scores of all layers.
+            values["window_pattern"], reasons["window_pattern"] = "L", no_windows
     if device_type == "cuda":
         _fit_gpu(config, TYPICAL_BYTES if gpu_bytes is None else gpu_bytes, values, reasons)
     _require_width(config.aspect_ratio, **{key: values[key] for key in ("depth", "head_dim")})
@@ -171,8 +180,6 @@ def _fit_gpu(
         reasons["device_batch_size"] = f"the most that fit: {fit.reason}"
     elif not fit.fits:
         reasons["device_batch_size"] = f"given; it {fit.reason}"
-    if config.window_pattern is None:
-        reasons["window_pattern"] = "PyTorch's flash kernel has no windows"
 
 
 def _require_width(aspect_ratio: int, depth: int, head_dim: int) -> None:

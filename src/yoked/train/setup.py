@@ -33,8 +33,15 @@ from yoked.train.config import TrainConfig
 from yoked.train.data.dataset import Dataset
 from yoked.train.data.prepare import prepare
 from yoked.train.data.progress import NullProgress, ProgressSink
-from yoked.train.decisions.compute import RECORDED, ComputeChoices, choose_compute, device_identity
+from yoked.train.decisions.compute import (
+    RECORDED,
+    ComputeChoices,
+    choose_compute,
+    device_identity,
+    why_no_windows,
+)
 from yoked.train.decisions.decision import Decision
+from yoked.train.decisions.device import choose_device
 from yoked.train.decisions.network import (
     ASKED_HEAD,
     ASKED_SYNC,
@@ -45,7 +52,7 @@ from yoked.train.decisions.network import (
     measure_network,
 )
 from yoked.train.decisions.threads import read_cores, set_threads
-from yoked.train.device import keep_freed_memory, pick_device, prepare_cuda, usable_gpu_bytes
+from yoked.train.device import keep_freed_memory, prepare_cuda, usable_gpu_bytes
 from yoked.train.resolve import (
     ResolvedConfig,
     TrainSchedule,
@@ -203,9 +210,11 @@ def setup_run(
     recorded: run.json's entry of each rank, where the run goes on from an earlier attempt.
     last_rows: by rank, those of that attempt's last step.
     """
-    device, comm, threads = setup_devices(config, rank_info)
+    device, why_there, comm, threads = setup_devices(config, rank_info, recorded)
     model = setup_model(config, rank_info, comm, device, progress)
     compute = choose_compute(config, model.model_config, device, comm, threads, recorded)
+    if why_there is not None:
+        compute = dataclasses.replace(compute, choices=(*compute.choices, why_there))
     hosts = comm.all_gather_json(_describe(model, compute), _described)
     if [host["name"] for host in hosts] != [host["name"] for host in recorded]:
         recorded, last_rows = (), ()  # what suited other hosts is decided anew
@@ -216,18 +225,21 @@ def setup_run(
 
 
 def setup_devices(
-    config: TrainConfig, rank_info: RankInfo
-) -> tuple[torch.device, Communicator, Decision]:
-    """This rank's device and threads, and the connections to the others."""
-    device = run_on_all_ranks(
-        Communicator(), lambda: pick_device(config.device_type, rank_info.local_rank)
+    config: TrainConfig, rank_info: RankInfo, recorded: Sequence[dict[str, Any]]
+) -> tuple[torch.device, Decision | None, Communicator, Decision]:
+    """This rank's device, why it is that one where there was a choice, the connections to the other
+    ranks, and the threads.
+    """
+    device, why_there = run_on_all_ranks(
+        Communicator(), lambda: choose_device(config, rank_info, recorded)
     )
     if device.type == "cuda":
         prepare_cuda(device)
     comm = init_communicator(device, config.sync)
     if device.type == "cpu":
         keep_freed_memory()
-    return device, comm, run_on_all_ranks(comm, lambda: set_threads(config, rank_info))
+    threads = run_on_all_ranks(comm, lambda: set_threads(config, rank_info))
+    return device, why_there, comm, threads
 
 
 def setup_model(
@@ -240,7 +252,9 @@ def setup_model(
     """The configuration that fits all devices, the data, and the model that reads it."""
     kind = common_device_type(set(comm.all_gather_json(device.type, read_text)))
     gpu_bytes = min(comm.all_gather_json(usable_gpu_bytes(device) or UNLIMITED, read_number))
-    resolved = run_on_all_ranks(comm, lambda: resolve(config, kind, gpu_bytes))
+    lacking = comm.all_gather_json(why_no_windows(config, device) or "", read_text)
+    no_windows = next(filter(None, lacking), None)
+    resolved = run_on_all_ranks(comm, lambda: resolve(config, kind, gpu_bytes, no_windows))
     data = load_data(config, resolved.max_seq_len, comm, rank_info, progress)
     schedule = run_on_all_ranks(comm, lambda: resolve_schedule(resolved, data.info.vocab_size))
     shape = resolved.model_shape(data.info.vocab_size)

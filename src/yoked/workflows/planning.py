@@ -26,16 +26,22 @@ from yoked.train.resolve import (
 
 
 class PlannedDevice(NamedTuple):
-    """What a rank computes on: cpu, cuda or mps; and the memory of a GPU, where it is known."""
+    """What a rank computes on: cpu, cuda or mps; the memory of a GPU, where it is known; and
+    whether the model that was probed on it had attention windows.
+    """
 
     kind: str
     memory_bytes: float | None
+    windows: bool = True
 
 
 def measured_devices(measurement: Measurement) -> list[PlannedDevice]:
     """Those that a probe measured."""
     memory = measurement.memory_bytes
-    return [PlannedDevice(each.device, memory.get(each.host)) for each in measurement.step_costs]
+    return [
+        PlannedDevice(each.device, memory.get(each.host), each.model.has_windows)
+        for each in measurement.step_costs
+    ]
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ def resolve_run(config: TrainConfig, devices: Collection[PlannedDevice]) -> Plan
         config,
         common_device_type([each.kind for each in devices]),
         USABLE_GPU_FRACTION * min(gpus) if gpus else None,
+        None if all(each.windows for each in devices) else "as it was probed",
     )
     shape = resolved.model_shape(config.vocab_size)
     return PlannedRun(shape, resolved, resolve_schedule(resolved, config.vocab_size))

@@ -21,8 +21,18 @@ def test_a_cpu_gets_a_small_model_and_a_gpu_nanochats() -> None:
     cpu, cuda = resolve(TrainConfig(), "cpu"), resolve(TrainConfig(), "cuda")
 
     assert (cpu.depth, cpu.head_dim, cpu.max_seq_len, cpu.window_pattern) == (4, 64, 512, "L")
-    assert (cuda.head_dim, cuda.max_seq_len, cuda.window_pattern) == (128, 2048, "L")
+    assert (cuda.head_dim, cuda.max_seq_len, cuda.window_pattern) == (128, 2048, "SSSL")
     assert cpu.reasons["depth"] == "fits a cpu device"
+
+
+def test_a_gpu_whose_kernels_have_no_windows_gets_none_unless_they_are_asked_for() -> None:
+    old, asked = TrainConfig(), TrainConfig(window_pattern="SL")
+
+    plain, given = (resolve(each, "cuda", no_windows="too old a GPU") for each in (old, asked))
+
+    assert (plain.window_pattern, plain.reasons["window_pattern"]) == ("L", "too old a GPU")
+    assert (given.window_pattern, given.reasons["window_pattern"]) == ("SL", "given")
+    assert resolve(old, "cpu", no_windows="too old a GPU").window_pattern == "L"
 
 
 def test_what_is_given_is_used_as_it_is_on_any_device() -> None:

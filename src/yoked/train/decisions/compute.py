@@ -31,10 +31,21 @@ from yoked.train.decisions.products import (
 )
 from yoked.train.decisions.timing import thread_time_clock, time_interleaved
 from yoked.train.device import DTYPES, device_name
-from yoked.train.model.attention import ATTENTION_PATHS, BLOCKED_MAX_TOKENS, AttentionPath, attend
-from yoked.train.model.gpt import GPT, Linear
+from yoked.train.model.attention import (
+    ATTENTION_PATHS,
+    BLOCKED_MAX_TOKENS,
+    CPU_PATHS,
+    AttentionPath,
+    attend,
+)
+from yoked.train.model.gpt import GPT, Block, Linear
 from yoked.train.model.linear import MatmulBackends
+from yoked.train.resolve import GPU_HEAD_DIM
 
+# PyTorch's flash kernel is for these and later.
+FLASH_CAPABILITY = (8, 0)
+# Several times what bfloat16 rounds here; a window that is off by one is off by more.
+FLASH_TOLERANCE = 0.1
 RECORDED = "as recorded with the run"
 
 
@@ -133,6 +144,11 @@ def choose_attention(
     """The faster attention path, forward and backward, for one row of the model's length."""
     if asked != "auto":
         return Decision("attention", asked, "asked for with --attention")
+    if device.type == "cuda" and config.has_windows:
+        lacking = why_no_flash(device, dtype, config.head_dim, (config.n_head, config.n_kv_head))
+        if lacking is None:
+            return Decision("attention", "flash", "PyTorch's flash kernel, which skips by windows")
+        return Decision("attention", "sdpa", f"windows by a mask, over all scores: {lacking}")
     if device.type != "cpu":
         return Decision("attention", "sdpa", f"PyTorch's kernels for {device.type}")
     tokens = config.sequence_len
@@ -146,13 +162,63 @@ def choose_attention(
         y = attend(q, k, v, config.window(0), path)
         torch.autograd.grad(y, (q, k, v), y.detach())
 
-    runs = {path: functools.partial(run, path) for path in ATTENTION_PATHS}
+    runs = {path: functools.partial(run, path) for path in CPU_PATHS}
     times = time_interleaved(runs, device, thread_time_clock(device))
     best = min(times, key=lambda path: times[path])
     other = max(times, key=lambda path: times[path])
     reason = f"{times[other] / times[best]:.2f}x {other} here"
     measured = {f"{path}_s_per_row": took for path, took in times.items()}
     return Decision("attention", best, reason, measured)
+
+
+def why_no_windows(config: TrainConfig, device: torch.device) -> str | None:
+    """Why attention windows would save nothing on a GPU; None: they do, or nothing hangs on it."""
+    if device.type != "cuda" or config.window_pattern is not None:
+        return None
+    if config.attention != "auto":
+        return f"--attention {config.attention} has none"
+    dtype = DTYPES["float32" if config.dtype == "float32" else "bfloat16"]
+    return why_no_flash(device, dtype, config.head_dim or GPU_HEAD_DIM)
+
+
+def why_no_flash(
+    device: torch.device, dtype: torch.dtype, head_dim: int, heads: tuple[int, int] = (1, 1)
+) -> str | None:
+    """Why windows cannot be left to PyTorch's flash kernel; None: here it gave what a mask gives.
+
+    heads: of queries, and of keys.
+    """
+    if dtype != torch.bfloat16:
+        return "PyTorch's flash kernel is for bfloat16"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < FLASH_CAPABILITY:
+        least, found = (".".join(map(str, each)) for each in (FLASH_CAPABILITY, capability))
+        return f"PyTorch's flash kernel needs compute capability {least}; this GPU has {found}"
+    try:
+        alike = _flash_is_as_a_mask(device, dtype, head_dim, heads)
+    except (ImportError, TypeError, RuntimeError) as problem:
+        # Not there, without windows, or not for this GPU: versions and builds of torch differ.
+        return f"PyTorch's flash kernel failed here: {_first_line(problem)}"
+    return None if alike else "PyTorch's flash kernel computed wrongly here"
+
+
+def _flash_is_as_a_mask(
+    device: torch.device, dtype: torch.dtype, head_dim: int, heads: tuple[int, int]
+) -> bool:
+    """Whether both give about the same on two short rows, forward and backward."""
+    q, k, v = (
+        torch.randn(2, 64, count, head_dim, device=device).to(dtype).requires_grad_()
+        for count in (heads[0], heads[1], heads[1])
+    )
+
+    def by(path: AttentionPath) -> list[Tensor]:
+        y = attend(q, k, v, 4, path)
+        return [y, *torch.autograd.grad(y, (q, k, v), torch.ones_like(y))]
+
+    return all(
+        torch.allclose(one, other, rtol=FLASH_TOLERANCE, atol=FLASH_TOLERANCE)
+        for one, other in zip(by("flash"), by("sdpa"), strict=True)
+    )
 
 
 def choose_compile(asked: str, device: torch.device) -> Decision:
@@ -225,13 +291,18 @@ def configure_model(
     """Set what was chosen, or asked for, on the model's layers."""
     model.checkpoints_blocks = checkpoint_blocks
     for block in model.blocks:
-        block.attn.path = attention
-        for module in block.modules():
-            # The gate is too small for the choice of a library to matter: it was not measured.
-            if isinstance(module, Linear) and module is not block.attn.ve_gate:
-                module.backends = layers
+        configure_block(block, layers, attention)
     if compile_blocks:
         model.compile_blocks()
+
+
+def configure_block(block: Block, layers: MatmulBackends, attention: AttentionPath) -> None:
+    """Set what was chosen on one layer."""
+    block.attn.path = attention
+    for module in block.modules():
+        # The gate is too small for the choice of a library to matter: it was not measured.
+        if isinstance(module, Linear) and module is not block.attn.ve_gate:
+            module.backends = layers
 
 
 def _computing(
@@ -245,7 +316,7 @@ def _computing(
         dtype=dtype.value,
         layers=backends[0],
         head=backends[1],
-        attention="blocked" if attention.value == "blocked" else "sdpa",
+        attention=next((path for path in ATTENTION_PATHS if path == attention.value), "sdpa"),
         compile_blocks=compiled.value == "blocks",
         threads=int(threads.value),
         choices=(dtype, backends[2], threads, attention, compiled),

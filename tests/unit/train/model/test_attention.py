@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from yoked.train.model.attention import ATTENTION_PATHS, attend
+from yoked.train.model.attention import CPU_PATHS, attend
 
 
 def draw(tokens: int, heads: int = 2, kv_heads: int | None = None, batch: int = 2) -> list[Tensor]:
@@ -30,7 +30,7 @@ def reference(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     return torch.stack(rows, dim=1)
 
 
-@pytest.mark.parametrize("path", ATTENTION_PATHS)
+@pytest.mark.parametrize("path", CPU_PATHS)
 @settings(max_examples=25, deadline=None)
 @given(tokens=st.sampled_from([1, 2, 63, 64, 65, 130]), window=st.integers(1, 140))
 def test_each_query_sees_its_window_and_nothing_else(path, tokens, window):
@@ -49,7 +49,7 @@ def test_each_query_sees_its_window_and_nothing_else(path, tokens, window):
         torch.testing.assert_close(ours.double(), right, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("path", ATTENTION_PATHS)
+@pytest.mark.parametrize("path", CPU_PATHS)
 @pytest.mark.parametrize("window", [3, 64, 1000])
 def test_fewer_key_heads_serve_groups_of_query_heads(path, window):
     q, k, v = draw(70, heads=4, kv_heads=2)
@@ -59,7 +59,7 @@ def test_fewer_key_heads_serve_groups_of_query_heads(path, window):
     torch.testing.assert_close(y, reference(q, k, v, window), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("path", ATTENTION_PATHS)
+@pytest.mark.parametrize("path", CPU_PATHS)
 def test_a_later_token_changes_nothing_before_it(path):
     q, k, v = draw(100)
     before = attend(q, k, v, 1000, path)
@@ -71,7 +71,7 @@ def test_a_later_token_changes_nothing_before_it(path):
     assert torch.equal(before[:, :80], after[:, :80])
 
 
-@pytest.mark.parametrize("path", ATTENTION_PATHS)
+@pytest.mark.parametrize("path", CPU_PATHS)
 def test_bfloat16_stays_bfloat16_and_near_the_exact_result(path):
     q, k, v = (x.bfloat16() for x in draw(130))
 
