@@ -21,11 +21,12 @@ from torch.utils._pytree import tree_leaves
 
 from yoked.costmodel.memory import PROCESS_BYTES, rank_memory
 from yoked.costmodel.model_shape import ModelShape, count_parameters
+from yoked.costmodel.token_stats import expected_unique_tokens
 from yoked.train import kernels
 from yoked.train.config import TrainConfig
-from yoked.train.gpu_fit import head_logits
+from yoked.train.gpu_fit import TYPICAL_BYTES, head_logits
 from yoked.train.kernels import cuda
-from yoked.train.model import cross_entropy, gpt
+from yoked.train.model import cross_entropy, gpt, host_tables
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy
 from yoked.train.model.gpt import GPT
 from yoked.train.model.row_grads import RowGrads
@@ -131,6 +132,7 @@ class Measured:
         rows: int,
         *,
         checkpointed: bool = False,
+        tables_on_host: bool = False,
         compiled: bool = False,
         meter: Meter | None = None,
     ) -> None:
@@ -146,19 +148,28 @@ class Measured:
         )
         self._meter = meter or Meter()
         with FakeTensorMode(), self._meter:
-            self._step(device, rows, checkpointed, compiled)
+            tables_device = torch.device("cpu") if tables_on_host else device
+            self._step(device, rows, checkpointed, compiled, tables_device)
 
     def _phase(self, name: str) -> None:
         meter = self._meter
         self.peak[name], self.moved[name] = meter.peak, meter.moved
         meter.peak, meter.moved = meter.live, 0
 
-    def _step(self, device: torch.device, rows: int, checkpointed: bool, compiled: bool) -> None:
+    def _step(
+        self,
+        device: torch.device,
+        rows: int,
+        checkpointed: bool,
+        compiled: bool,
+        tables_device: torch.device,
+    ) -> None:
         bf16, shape = torch.bfloat16, self.shape
         with torch.device(device):
             model = GPT(shape, bf16)
         for _, table in model.tables():
-            table.weight = nn.Parameter(torch.empty(table.weight.shape, device=device, dtype=bf16))
+            values = torch.empty(table.weight.shape, device=tables_device, dtype=bf16)
+            table.weight = nn.Parameter(values)
         model.checkpoints_blocks = checkpointed
         half = shape.head_dim // 2
         model.cos = torch.empty(TOKENS, 1, half, device=device, dtype=bf16)
@@ -168,19 +179,20 @@ class Measured:
             TrainConfig(), shape.n_embd, batch_lr_scale=1.0, muon_weight_decay=0.1
         )
         optimizer = MuonAdamW(buffers, settings, Schedule(100), 0, in_bfloat16=True)
-        every = torch.zeros(VOCAB, dtype=torch.int64, device=device)
+        every = torch.zeros(VOCAB, dtype=torch.int64, device=tables_device)
         tables = RowGrads(every, buffers.table_widths, VOCAB)
         self._phase("weights")
 
         head = FusedLinearCrossEntropy(VOCAB, compiled=compiled)
-        ids = torch.zeros(rows, TOKENS, dtype=torch.int64, device=device)
+        targets = torch.zeros(rows, TOKENS, dtype=torch.int64, device=device)
+        ids = torch.zeros_like(targets, device=tables_device)
         weight = model.lm_head.weight.detach().to(bf16)
         hidden = model(ids, tables)
         self._phase("forward")
         found = head.loss(
             hidden.detach().flatten(0, 1),
             weight,
-            ids.flatten(),
+            targets.flatten(),
             grad_scale=1.0,
             weight_grad_VC=buffers.head_grad,
         )
@@ -188,6 +200,7 @@ class Measured:
         # In this thread, which has the fake tensors' mode: a layer is computed again there.
         with torch.autograd.set_multithreading_enabled(False):
             hidden.backward(found.hidden_grad.view_as(hidden))
+        tables.settle()
         del hidden, found
         self._phase("backward")
         how = MuonStep(0.02, 0.95, 0.1, in_bfloat16=True)
@@ -200,7 +213,7 @@ class Measured:
                 how,
             )
         self._phase("muon")
-        scalars = coefficients(1, 0.1, (0.8, 0.95), 0.0).to(device)
+        scalars = coefficients(1, 0.1, (0.8, 0.95), 0.0)
         for name in buffers.adamw_names:
             parameter = buffers.parameters[name].data
             gradient = tables.tables.get(name)
@@ -209,7 +222,7 @@ class Measured:
                 buffers.gradient(name) if gradient is None else gradient,
                 optimizer.exp_avg[name],
                 optimizer.exp_avg_sq[name],
-                scalars,
+                scalars.to(parameter.device),
                 None if gradient is None else tables.row_index,
             )
         self._phase("adamw")
@@ -233,6 +246,35 @@ def test_a_steps_peak_is_that_of_the_memory_model(
         logits=head_logits(measured.shape, rows),
     )
     assert predicted - PROCESS_BYTES == pytest.approx(max(measured.peak.values()), rel=0.1)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_tables_on_the_host_leave_the_device_what_the_model_says(
+    sim: torch.device, monkeypatch: pytest.MonkeyPatch, rows: int, checkpointed: bool
+) -> None:
+    used = round(expected_unique_tokens(rows * TOKENS, VOCAB))
+    # Fake tensors have no values: as many distinct tokens as the memory model foresees.
+    monkeypatch.setattr(
+        host_tables, "distinct", lambda ids: (torch.zeros(used, dtype=torch.int64), ids)
+    )
+    measured = Measured(sim, 20, rows, checkpointed=checkpointed, tables_on_host=True)
+
+    predicted = rank_memory(
+        measured.shape,
+        dtype="bfloat16",
+        rows=rows,
+        step_rows=1000,
+        checkpointed=checkpointed,
+        tables_on_host=True,
+        owned_fraction=1.0,
+        payload_bytes=0.0,
+        logits=head_logits(measured.shape, rows),
+    )
+    peak = max(measured.peak.values())
+    assert predicted - PROCESS_BYTES == pytest.approx(peak, rel=0.1)
+    if checkpointed:
+        assert max(predicted, peak + PROCESS_BYTES) < TYPICAL_BYTES
 
 
 def test_a_step_moves_few_bytes_for_what_it_computes(

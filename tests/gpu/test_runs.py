@@ -19,13 +19,18 @@ PROGRAM = str(Path(__file__).with_name("rank_on_device.py"))
 REL, REL_LOSSY = 2e-5, 1e-3
 
 
-def losses(lab: Any, run: str, on: str, *flags: str, ranks: int = 2, **variables: str) -> Any:
-    """Of a run of ranks under torchrun; on: those on the device. Weights are compared each step."""
+def losses(
+    lab: Any, run: str, on: str, *flags: str, ranks: int = 2, batch: int = 3, **variables: str
+) -> Any:
+    """Of a run of ranks under torchrun; on: those on the device; batch: rows of a micro-batch.
+
+    Weights are compared after each step.
+    """
     started = lab.start(
         [
             *("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"),
             *(PROGRAM, "--", f"--runs-dir={lab.runs}", f"--run={run}"),
-            *lab.flags(compile="off", eval_every=-1),
+            *lab.flags(compile="off", eval_every=-1, device_batch_size=batch),
             *flags,
         ],
         {"GLOO_SOCKET_IFNAME": "lo", "ON": on, "PYTHONWARNINGS": "ignore", **variables},
@@ -81,3 +86,36 @@ def test_a_checkpoint_knows_no_device(lab: Any) -> None:
 
     assert by_devices == pytest.approx(by_cpu, rel=REL)
     assert again_by_cpu == pytest.approx(by_cpu, rel=REL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("on", "sync", "more"),
+    [
+        ("0", "exact", {}),
+        ("0", "int8", {}),
+        ("0,1", "exact", {}),
+        ("0,1", "int8", {}),
+        ("0,1", "exact", {"NCCL": "1"}),
+    ],
+    ids=["exact beside a CPU", "int8 beside a CPU", "exact", "int8", "nccl"],
+)
+def test_tables_may_be_in_host_memory(lab: Any, on: str, sync: str, more: dict[str, str]) -> None:
+    # A rank's rows are one micro-batch: its sums have the bits of tables on the device.
+    flags = ["--shares=1:1", f"--sync={sync}"]
+    on_device = losses(lab, "device", on, *flags, batch=4, **more)
+
+    assert losses(lab, "host", on, *flags, "--tables=host", batch=4, **more) == on_device
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_its_tables_elsewhere(lab: Any) -> None:
+    by_cpu = losses(lab, "stays", "", ranks=1)
+
+    on_host = losses(lab, "moves", "0", "--tables=host", ranks=1)
+    on_device = losses(lab, "moves", "0", "--tables=device", "--resume-from-step=4", ranks=1)
+    again_on_host = losses(lab, "moves", "0", "--tables=host", "--resume-from-step=8", ranks=1)
+
+    assert on_host == pytest.approx(by_cpu, rel=REL)
+    assert on_device == pytest.approx(by_cpu, rel=REL)
+    assert again_on_host == pytest.approx(by_cpu, rel=REL)

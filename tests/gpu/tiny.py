@@ -70,9 +70,11 @@ def tiny_trainer(
     rows: Sequence[int] = (8,),
     batch: int = 2,
     comm: Communicator | None = None,
+    tables_on_host: bool = False,
 ) -> Trainer:
     """One rank's. rows: of a step by rank; batch: rows of a micro-batch."""
-    model = tiny_model(dtype, windows).to(device)
+    model = tiny_model(dtype, windows)
+    model.place(torch.device(device), tables_on_host=tables_on_host)
     settings = group_settings(
         TrainConfig(), model.config.n_embd, batch_lr_scale=0.1, muon_weight_decay=0.1
     )

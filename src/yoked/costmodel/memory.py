@@ -28,13 +28,15 @@ def rank_memory(
     deferred_rows: int = 0,
     step_rows: int = 0,
     checkpointed: bool = False,
+    tables_on_host: bool = False,
     logits: int | None = None,
 ) -> float:
-    """Peak memory of one rank in a step, in bytes.
+    """Peak memory of one rank in a step, in bytes; of a GPU's, on the GPU.
 
     rows: of a micro-batch; deferred_rows: of the micro-batches with deferred backward passes;
     step_rows: of all of a step's that this rank computes, where they are known.
-    checkpointed: backward computes each layer again. owned_fraction: of Muon's matrices.
+    checkpointed: backward computes each layer again. tables_on_host: `tables_memory` is the host's.
+    owned_fraction: of Muon's matrices.
     payload_bytes: of a number on the wire, 0 for a single rank.
     logits: number of logits kept at once; None: those of a chunk.
     """
@@ -42,17 +44,16 @@ def rank_memory(
     number = 2 if dtype == "bfloat16" else 4  # bytes
     tokens = rows * shape.sequence_len
     kept_tokens = tokens + deferred_rows * shape.sequence_len
-    tables = counts.tables * number
-    # A step's micro-batches add to the same rows of the tables.
-    step_tokens = max(tokens, step_rows * shape.sequence_len)
-    used_rows = expected_unique_tokens(step_tokens, shape.vocab_size)
-    row_numbers = used_rows * shape.embedding_row_numbers
-    weights = 4.0 * counts.dense + tables
-    # float32; in the tables only used rows have a gradient.
-    gradients = 4.0 * counts.dense + 4 * row_numbers
+    if tables_on_host:
+        # Of one table at a time, the micro-batch's rows and the sums of their gradients.
+        micro_rows = expected_unique_tokens(tokens, shape.vocab_size)
+        tables = micro_rows * max(shape.n_embd, shape.kv_width) * (number + 4)
+    else:
+        tables = tables_memory(shape, dtype=dtype, rows=max(rows, step_rows))
+    weights = gradients = 4.0 * counts.dense
     # Muon has one momentum; its second moment (NorMuon) is one number a row or column.
     muon = 4 * owned_fraction * counts.transformer_matrices
-    moments = 8.0 * counts.lm_head + 2 * tables + muon
+    moments = 8.0 * counts.lm_head + muon
     kept = checkpointed_numbers if checkpointed else activation_numbers
     activations = float(number * kept(kept_tokens, shape.n_embd, shape.n_layer))
     if logits is None:
@@ -62,4 +63,17 @@ def rank_memory(
     # Error feedback keeps what a payload of less than a float32 has lost.
     residuals = 4.0 * counts.dense if 0 < payload_bytes < 4 else 0.0
     buffers = logits * number + cast + counts.dense * payload_bytes + residuals
-    return PROCESS_BYTES + (weights + gradients + moments + activations + buffers)
+    return PROCESS_BYTES + (weights + gradients + moments + tables + activations + buffers)
+
+
+def tables_memory(shape: ModelShape, *, dtype: str, rows: int) -> float:
+    """Bytes of the embedding tables: weights, two moments, and gradients of a step of so many rows.
+
+    A step's micro-batches add to the same rows of the tables, in float32; no others have a
+    gradient.
+    """
+    used_rows = expected_unique_tokens(rows * shape.sequence_len, shape.vocab_size)
+    number = 2 if dtype == "bfloat16" else 4  # bytes
+    return (
+        3.0 * number * count_parameters(shape).tables + 4 * used_rows * shape.embedding_row_numbers
+    )

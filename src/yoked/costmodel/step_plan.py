@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -185,8 +185,10 @@ def step_traffic(plan: StepPlan, shape: ModelShape) -> StepTraffic:
     )
 
 
-def plan_memory(plan: StepPlan, shape: ModelShape) -> list[float]:
-    """Peak memory by rank, in bytes."""
+def plan_memory(
+    plan: StepPlan, shape: ModelShape, tables_on_host: Collection[int] = ()
+) -> list[float]:
+    """Peak memory by rank, in bytes; of a GPU's, on the GPU. tables_on_host: of these ranks."""
     many = len(plan.rows) > 1
     return [
         rank_memory(
@@ -197,6 +199,7 @@ def plan_memory(plan: StepPlan, shape: ModelShape) -> list[float]:
             deferred_rows=sum(schedule.deferred) if many else 0,
             owned_fraction=owned,
             payload_bytes=DENSE_BYTES[plan.sync] if many else 0.0,
+            tables_on_host=rank in tables_on_host,
             # All tokens' logits of this rank's part of the vocabulary.
             logits=(
                 round(head_rows * shape.sequence_len * shape.padded_vocab_size)
@@ -204,8 +207,8 @@ def plan_memory(plan: StepPlan, shape: ModelShape) -> list[float]:
                 else None
             ),
         )
-        for rows, schedule, owned, head_rows in zip(
-            plan.rows, plan.schedules, plan.owner_fractions, plan.head_rows, strict=True
+        for rank, (rows, schedule, owned, head_rows) in enumerate(
+            zip(plan.rows, plan.schedules, plan.owner_fractions, plan.head_rows, strict=True)
         )
     ]
 

@@ -77,6 +77,7 @@ def explanation(plan: Plan, target: Target, added: Collection[str] = ()) -> list
         f"{_memory_shortage(host, need, plan)}: leave it at home"
         for host, need in plan.insufficient_memory.items()
     ]
+    lines += plan.request.memory_notes
     smaller = "--depth" if plan.chosen.device_batch_size == 1 else "--device-batch-size or --depth"
     lines += [
         f"{_memory_shortage(host, need, plan)}: it would not fit; a smaller {smaller} would"

@@ -41,13 +41,16 @@ class PlanRequest:
     """The training to plan.
 
     device_batch_size: None searches up to the measured one. dtype: None compares all in which every
-    host was measured.
+    host was measured. tables_on_host: those of GPUs' ranks. memory_notes: what is to be said of a
+    GPU's memory.
     """
 
     shape: ModelShape
     tokens_per_step: int
     device_batch_size: int | None = None
     dtype: str | None = None
+    tables_on_host: bool = False
+    memory_notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -221,9 +224,15 @@ class _Search:
             device_batch_size=device_batch_size,
         )
         plan, forecast = found[faster_head(found, shape, usable_bytes)]
+        on_host = [
+            rank
+            for rank, cost in enumerate(ranks)
+            if self.request.tables_on_host and cost.device == "cuda"
+        ]
+        by_rank = plan_memory(plan, shape, on_host)
         rows = dict.fromkeys((cost.host for cost in costs), 0)
         needs = dict.fromkeys(rows, 0.0)
-        for cost, count, need in zip(ranks, plan.rows, plan_memory(plan, shape), strict=True):
+        for cost, count, need in zip(ranks, plan.rows, by_rank, strict=True):
             rows[cost.host] += count
             needs[cost.host] += need
         return Candidate(

@@ -114,15 +114,17 @@ class Need:
 
     versions: the controller's python, torch and so on, by name. checkpoint_bytes: of one
     checkpoint; memory_bytes: of one rank on the CPU; gpu_memory_bytes: of a GPU, for one rank;
-    device: what ranks are told to compute on; keep: how many checkpoints are kept. data, code:
-    name and content hash on the controller; None: no question. environment: digest of the
-    requirements by which `yoked install` names an environment; None: such are not looked for.
+    host_bytes_beside_gpu: of the host's memory, for such a rank, where that is much; device: what
+    ranks are told to compute on; keep: how many checkpoints are kept. data, code: name and content
+    hash on the controller; None: no question. environment: digest of the requirements by which
+    `yoked install` names an environment; None: such are not looked for.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
     checkpoint_bytes: int | None = None
     memory_bytes: int | None = None
     gpu_memory_bytes: int | None = None
+    host_bytes_beside_gpu: int | None = None
     device: str = "auto"
     keep: int = 2
     data: Mapping[str, str] | None = None

@@ -30,6 +30,7 @@ Compile = Literal["auto", "on", "off"]
 Balance = Literal["auto", "on", "off"]
 Sync = Literal["auto", "exact", "bf16", "int8", "int4"]
 LmHead = Literal["auto", "replicated", "vocab-parallel"]
+Tables = Literal["auto", "device", "host"]
 
 # The groups of flags in --help, in their order.
 MODEL = "Model"
@@ -186,6 +187,15 @@ class TrainConfig:
             RANKS,
         ),
     ] = False
+    tables: Annotated[
+        Tables,
+        _flag(
+            "Where a GPU's rank keeps embedding tables and their moments: on the device, or in the "
+            "host's memory, from which a micro-batch's rows are sent; auto: on the device if they "
+            "fit.",
+            RANKS,
+        ),
+    ] = "auto"
     sync: Annotated[
         Sync,
         _flag(
@@ -383,13 +393,19 @@ class TrainConfig:
         """The configuration of a resumed run: the saved one, with what is given now.
 
         The number of ranks is that of this start (world_size where torchrun says it), and
-        shares that were saved for another number are dropped: equal ones take their place.
+        shares that were saved for another number are dropped: equal ones take their place. Where
+        tables are kept is a matter of this start's devices.
         """
         ranks = self.ranks or world_size
         shares = self.shares or saved.shares
         if self.shares is None and ranks is not None and saved.share_weights is not None:
             shares = saved.shares if len(saved.share_weights) == ranks else None
-        own = {"ranks": self.ranks, "shares": shares, "planned": self.planned}
+        own = {
+            "ranks": self.ranks,
+            "shares": shares,
+            "planned": self.planned,
+            "tables": self.tables,
+        }
         return dataclasses.replace(saved, **{**self.given(), **own})
 
     def to_dict(self) -> dict[str, Any]:

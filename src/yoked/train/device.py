@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -82,6 +83,30 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     GPU has to do before; Metal may still read memory that the host has given away by then.
     """
     return tensor.to(device, non_blocking=device.type == "cuda")
+
+
+def staging_for(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Room in host memory for what goes to a device or comes from it: page-locked for CUDA, whose
+    bus then has its full rate; torch keeps what was freed.
+    """
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
+
+
+def to_host(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Begin to copy a device's tensor to host memory; what is returned waits for it, and has it."""
+    if tensor.device.type != "cuda":
+        copied = tensor.cpu()
+        return lambda: copied
+    there = staging_for(tensor.shape, tensor.dtype, tensor.device)
+    there.copy_(tensor, non_blocking=True)
+    arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrival.record(torch.cuda.current_stream(tensor.device))
+
+    def arrived() -> torch.Tensor:
+        arrival.synchronize()
+        return there
+
+    return arrived
 
 
 def synchronize(device: torch.device) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from yoked.costmodel.memory import GPU_HEAD_CHUNK_TOKENS, rank_memory
@@ -14,18 +14,28 @@ TYPICAL_BYTES = 0.85 * 12e9
 # Rows of a micro-batch that keep a GPU busy: no model is made deeper at their cost.
 FEWEST_ROWS = 4
 DEPTHS = range(20, 2, -2)
-LESS = "--checkpoint-activations"
+# Ways to need less memory, the cheapest in speed first: where tables are, and whether layers are
+# computed again.
+LESS = {
+    "--tables host": ("host", False),
+    "--checkpoint-activations": ("device", True),
+    "--tables host --checkpoint-activations": ("host", True),
+}
 
 
 @dataclass(frozen=True)
 class GpuFit:
-    """What was chosen. need_bytes: of a rank; least_bytes: with layers computed again."""
+    """What was chosen. need_bytes: of a rank; less: flags with which it would fit, and its bytes
+    then; device_bytes: those with tables on the GPU.
+    """
 
     depth: int
     rows: int
+    tables: str
     need_bytes: float
-    least_bytes: float
     usable_bytes: float
+    less: tuple[str, float] | None
+    device_bytes: float
 
     @property
     def fits(self) -> bool:
@@ -39,9 +49,10 @@ class GpuFit:
         told = f"needs {amounts} that the GPU has for it"
         if self.fits:
             return told
-        if self.least_bytes <= self.usable_bytes:
-            return f"{told}: too much; {format_bytes(self.least_bytes)} with {LESS}"
-        return f"{told}: too much"
+        if self.less is None:
+            return f"{told}: too much"
+        flags, need_bytes = self.less
+        return f"{told}: too much; {format_bytes(need_bytes)} with {flags}"
 
 
 def head_logits(shape: ModelShape, rows: int) -> int:
@@ -59,37 +70,45 @@ def fit_gpu(
     dtype: str,
     step_rows: int,
     checkpointed: bool,
+    tables: str,
 ) -> GpuFit:
     """The first of depths, and of rows, that fits; where none does, the last of both.
 
     shape_of: the model of a depth. depths, rows: the largest first. step_rows: of all ranks, which
-    one rank may have for itself.
+    one rank may have for itself. tables: as `--tables`; auto: on the host where only so one fits.
     """
 
-    def tried() -> Iterable[GpuFit]:
-        for depth in depths:
-            shape = shape_of(depth)
-            for count in rows:
-                if count < min(FEWEST_ROWS, rows[0]) and depth != depths[-1]:
-                    continue
-                need, least = (
-                    rank_memory(
-                        shape,
-                        dtype=dtype,
-                        rows=count,
-                        step_rows=step_rows,
-                        owned_fraction=1.0,
-                        payload_bytes=0.0,
-                        checkpointed=again,
-                        logits=head_logits(shape, count),
-                    )
-                    for again in (checkpointed, True)
-                )
-                yield GpuFit(depth, count, need, least, usable_bytes)
+    def need(place: str, depth: int, count: int, again: bool = checkpointed) -> float:
+        shape = shape_of(depth)
+        return rank_memory(
+            shape,
+            dtype=dtype,
+            rows=count,
+            step_rows=step_rows,
+            owned_fraction=1.0,
+            payload_bytes=0.0,
+            checkpointed=again,
+            tables_on_host=place == "host",
+            logits=head_logits(shape, count),
+        )
 
-    last = None
-    for last in tried():
-        if last.fits:
-            break
-    assert last is not None, "there is a depth, and a number of rows"
-    return last
+    places = ("device", "host") if tables == "auto" else (tables,)
+    tried = (
+        (place, depth, count)
+        for place in places
+        for depth in depths
+        for count in rows
+        if count >= min(FEWEST_ROWS, rows[0]) or depth == depths[-1]
+    )
+    fitting = (each for each in tried if need(*each) <= usable_bytes)
+    place, depth, count = next(fitting, (places[0], depths[-1], rows[-1]))
+    ways = ((flags, need(less, depth, count, again)) for flags, (less, again) in LESS.items())
+    return GpuFit(
+        depth,
+        count,
+        place,
+        need(place, depth, count),
+        usable_bytes,
+        next((way for way in ways if way[1] <= usable_bytes), None),
+        need("device", depth, count),
+    )

@@ -131,7 +131,8 @@ def profile(
     host = socket.gethostname()
     # Ranks that are profiled at the same time are no group: each chooses for itself.
     measured = measure_dtypes(model_config, device, dtype=config.dtype, matmul=config.matmul)
-    profiler = StepProfiler(config, model_config, device)
+    on_host = resolved.tables == "host"
+    profiler = StepProfiler(config, model_config, device, tables_on_host=on_host)
     costs: list[StepCost] = []
     choices: dict[str, list[str]] = {}
     if device.type == "cpu":
@@ -187,11 +188,18 @@ class StepProfiler:
     head: FusedLinearCrossEntropy
     optimizer: MuonAdamW
 
-    def __init__(self, config: TrainConfig, model_config: ModelShape, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        model_config: ModelShape,
+        device: torch.device,
+        *,
+        tables_on_host: bool = False,
+    ) -> None:
         self.device = device
         self.model = GPT(model_config)
         self.model.init_weights(config.seed)
-        self.model.to(device)
+        self.model.place(device, tables_on_host=tables_on_host)
         self.buffers = ParamBuffers(self.model, [1.0])
         self.settings = group_settings(
             config, model_config.n_embd, batch_lr_scale=1, muon_weight_decay=0

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from yoked.costmodel.memory import tables_memory
 from yoked.costmodel.model_shape import (
     SMEAR_CHANNELS,
     ModelShape,
@@ -23,6 +24,7 @@ from yoked.train.config import TrainConfig
 from yoked.train.gpu_fit import DEPTHS, TYPICAL_BYTES, fit_gpu
 from yoked.train.limits import require_whole_rows
 from yoked.train.optim.schedule import REFERENCE_BATCH_TOKENS
+from yoked.units import format_bytes
 
 # Reference point of nanochat's hyperparameters: its depth-12 model.
 REFERENCE_DEPTH = 12
@@ -58,7 +60,10 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class ResolvedConfig:
-    """Shapes and rows of a run, concrete; reasons: by field, why it is what it is."""
+    """Shapes and rows of a run, concrete; reasons: by field, why it is what it is.
+
+    fits: whether a GPU has the memory for it, as far as that is known.
+    """
 
     config: TrainConfig
     device_type: str
@@ -68,7 +73,19 @@ class ResolvedConfig:
     max_seq_len: int
     window_pattern: str
     device_batch_size: int
+    tables: str
     reasons: dict[str, str]
+    fits: bool = True
+
+    @property
+    def memory_notes(self) -> tuple[str, ...]:
+        """What a plan says of a GPU's memory: where tables are not on it, and that it is little."""
+        told = {"tables": self.tables == "host", "device_batch_size": not self.fits}
+        return tuple(
+            f"{name}: {getattr(self, name)} ({self.reasons[name]})"
+            for name, worth in told.items()
+            if worth
+        )
 
     @property
     def model_tag(self) -> str:
@@ -136,6 +153,9 @@ def resolve(
         if no_windows is not None:
             # By a mask, PyTorch computes all scores of all layers.
             values["window_pattern"], reasons["window_pattern"] = "L", no_windows
+    values["tables"] = "device" if config.tables == "auto" else config.tables
+    if values["tables"] == "host":
+        reasons["tables"] = "given"
     if device_type == "cuda":
         _fit_gpu(config, TYPICAL_BYTES if gpu_bytes is None else gpu_bytes, values, reasons)
     _require_width(config.aspect_ratio, **{key: values[key] for key in ("depth", "head_dim")})
@@ -154,26 +174,40 @@ def resolve(
 def _fit_gpu(
     config: TrainConfig, usable_bytes: float, values: dict[str, Any], reasons: dict[str, str]
 ) -> None:
-    """Set depth and rows, where they are left open, to what the memory of a GPU allows."""
+    """Set depth, rows and where tables are, if left open, to what the memory of a GPU allows."""
     most, batch = values["device_batch_size"], config.total_batch_size or REFERENCE_BATCH_TOKENS
-    fit = fit_gpu(
-        lambda depth: ModelShape.from_depth(
+    dtype = "float32" if config.dtype == "float32" else "bfloat16"
+    step_rows = batch // values["max_seq_len"]
+
+    def shape_of(depth: int) -> ModelShape:
+        return ModelShape.from_depth(
             depth,
             aspect_ratio=config.aspect_ratio,
             head_dim=values["head_dim"],
             sequence_len=values["max_seq_len"],
             vocab_size=config.vocab_size,
             window_pattern=values["window_pattern"],
-        ),
+        )
+
+    fit = fit_gpu(
+        shape_of,
         DEPTHS if config.depth is None else [config.depth],
         # 32, 16, ... 1
         [most] if config.device_batch_size else [most >> n for n in range(most.bit_length())],
         usable_bytes,
-        dtype="float32" if config.dtype == "float32" else "bfloat16",
-        step_rows=batch // values["max_seq_len"],
+        dtype=dtype,
+        step_rows=step_rows,
         checkpointed=config.checkpoint_activations,
+        tables=config.tables,
     )
-    values["depth"], values["device_batch_size"] = fit.depth, fit.rows
+    values.update(depth=fit.depth, device_batch_size=fit.rows, tables=fit.tables, fits=fit.fits)
+    if fit.tables == "host":
+        theirs = tables_memory(shape_of(fit.depth), dtype=dtype, rows=step_rows)
+        why = "given" if config.tables == "host" else "fits only so"
+        reasons["tables"] = (
+            f"{why}: {format_bytes(theirs)} of the host's memory; with them the GPU would need "
+            f"{format_bytes(fit.device_bytes)}"
+        )
     if config.depth is None:
         reasons["depth"] = f"the deepest that trains well there: {fit.reason}"
     if config.device_batch_size is None:

@@ -184,7 +184,7 @@ def build_trainer(setup: RunSetup) -> Trainer:
     model = GPT(setup.model_config, DTYPES[compute.dtype])
     # On the CPU whatever trains, so that one seed is one model on every device.
     model.init_weights(config.seed)
-    model.to(setup.device)
+    model.place(setup.device, tables_on_host=setup.resolved.tables == "host")
     buffers = ParamBuffers(model, setup.sharing.weights)
     configure_model(
         model,

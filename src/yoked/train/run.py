@@ -106,7 +106,11 @@ def told_out_of_memory(setup: RunSetup) -> Iterator[None]:
     except torch.OutOfMemoryError as problem:
         resolved, device = setup.resolved, setup.device
         rows, depth = resolved.device_batch_size, resolved.depth
-        less = f"--device-batch-size {rows // 2}" if rows > 1 else f"--depth {max(depth - 2, 1)}"
+        less = f"--depth {max(depth - 2, 1)}"
+        if rows > 1:
+            less = f"--device-batch-size {rows // 2}"
+        elif resolved.tables == "device":
+            less = "--tables host"
         raise DeviceError(
             f"the memory of {device_name(device)} is at its end, at depth {depth} with {rows} "
             f"row{'s' * (rows != 1)} of {resolved.max_seq_len:,} tokens at once",
@@ -275,6 +279,8 @@ class TrainingRun:
         if setup.resolved.device_type == "cuda":
             rows = setup.resolved.device_batch_size
             say(f"device_batch_size: {rows} ({setup.resolved.reasons['device_batch_size']})")
+        if setup.resolved.tables == "host":
+            say(f"tables: host ({setup.resolved.reasons['tables']})")
         batch_size, row_tokens = setup.resolved.device_batch_size, setup.resolved.max_seq_len
         say(f"batch: {batch_arithmetic(setup.sharing.rows, batch_size, row_tokens)}", markup=False)
         epochs = setup.rows_per_step * self.schedule.num_iterations / setup.data.train.num_rows

@@ -250,7 +250,9 @@ def setup_model(
     progress: ProgressSink,
 ) -> ModelSetup:
     """The configuration that fits all devices, the data, and the model that reads it."""
-    kind = common_device_type(set(comm.all_gather_json(device.type, read_text)))
+    kinds = set(comm.all_gather_json(device.type, read_text))
+    run_on_all_ranks(comm, lambda: _require_other_memory(config.tables, kinds))
+    kind = common_device_type(kinds)
     gpu_bytes = min(comm.all_gather_json(usable_gpu_bytes(device) or UNLIMITED, read_number))
     lacking = comm.all_gather_json(why_no_windows(config, device) or "", read_text)
     no_windows = next(filter(None, lacking), None)
@@ -259,6 +261,16 @@ def setup_model(
     schedule = run_on_all_ranks(comm, lambda: resolve_schedule(resolved, data.info.vocab_size))
     shape = resolved.model_shape(data.info.vocab_size)
     return ModelSetup(config, rank_info, comm, device, resolved, data, shape, schedule)
+
+
+def _require_other_memory(tables: str, kinds: set[str]) -> None:
+    """Refuse tables in host memory where no rank's device has a memory of its own."""
+    if tables == "host" and kinds <= {"cpu", "mps"}:
+        device = "an Apple GPU" if "mps" in kinds else "a CPU"
+        raise UsageError(
+            f"--tables host: {device} computes in the host's memory, where the tables are anyway",
+            fix="leave it out",
+        )
 
 
 def _decide(

@@ -18,16 +18,14 @@ from yoked.train.device import to_device
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """index: among this rank's of the step; rows: (b, T + 1) token ids; last: of the step."""
+    """index: among this rank's of the step; rows: (b, T + 1) token ids, on the device; inputs:
+    (b, T), where the embedding tables are; last: of the step.
+    """
 
     index: int
     rows: Tensor
+    inputs: Tensor
     last: bool
-
-    @property
-    def inputs(self) -> Tensor:
-        """(b, T)."""
-        return self.rows[:, :-1]
 
     @property
     def targets(self) -> Tensor:
@@ -51,21 +49,25 @@ class StepBatch:
     """The rows of a step, of all ranks: every rank reads all of them, and computes its own.
 
     rows_by_rank: (b, T + 1) micro-batches, by rank, in host memory. max_deferred: backward passes
-    that may wait behind the last head. device: that of this rank's micro-batches.
+    that may wait behind the last head. device: that of this rank's micro-batches; tables_on_host:
+    whether its embedding tables are in host memory all the same.
     """
 
     rows_by_rank: Sequence[Sequence[Tensor]]
     rank: int
     max_deferred: int
     device: torch.device
+    tables_on_host: bool = False
 
     @functools.cached_property
     def micro_batches(self) -> list[MicroBatch]:
         """This rank's, in order."""
         own = self.rows_by_rank[self.rank]
+        there = [to_device(rows, self.device) for rows in own]
+        looked_up = own if self.tables_on_host else there
         return [
-            MicroBatch(i, to_device(rows, self.device), i == len(own) - 1)
-            for i, rows in enumerate(own)
+            MicroBatch(i, rows, ids[:, :-1], i == len(own) - 1)
+            for i, (rows, ids) in enumerate(zip(there, looked_up, strict=True))
         ]
 
     def schedule(self, rank: int) -> MicroBatchSchedule:

@@ -201,7 +201,8 @@ class Trainer:
             torch.split(rows[part.start : part.stop], self.device_batch_size) if len(part) else ()
             for part in self.ranges
         ]
-        return StepBatch(by_rank, self.comm.rank, self.max_deferred, self.model.device)
+        device, on_host = self.model.device, self.model.tables_device.type == "cpu"
+        return StepBatch(by_rank, self.comm.rank, self.max_deferred, device, on_host)
 
     def _backward(self, pending: deque[Pending], keep: int) -> None:
         """Backward through the layers, oldest micro-batch first, until so many are left."""
@@ -253,9 +254,9 @@ def evaluate_bpb(
     weight = model.lm_head.weight.to(model.compute_dtype)
     for first in range(mine.start, mine.stop, batch_size):
         numbers = np.arange(first, min(first + batch_size, mine.stop), dtype=np.int64)
-        rows = torch.from_numpy(rows_of(numbers)).to(model.device)
-        targets = rows[:, 1:].flatten()
-        hidden = model(rows[:, :-1]).flatten(0, 1)
+        rows = torch.from_numpy(rows_of(numbers))
+        targets = rows[:, 1:].flatten().to(model.device)
+        hidden = model(rows[:, :-1].to(model.tables_device)).flatten(0, 1)
         result = trainer.head.loss(hidden, weight, targets)
         target_bytes = token_bytes[targets]
         totals[0] += (result.token_nats * (target_bytes > 0)).cpu().double().sum()

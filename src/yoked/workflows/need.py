@@ -6,13 +6,14 @@ import platform
 from importlib import metadata
 
 from yoked import __version__
-from yoked.costmodel.memory import rank_memory
+from yoked.costmodel.memory import PROCESS_BYTES, rank_memory, tables_memory
 from yoked.costmodel.model_shape import ParameterCounts, count_parameters
 from yoked.costmodel.schedule import max_deferred_backwards, schedule_rows
 from yoked.errors import YokedError
 from yoked.launch.requirements import requirements_digest, train_requirements
 from yoked.records.examination import Need
 from yoked.train.config import TrainConfig
+from yoked.train.optim.schedule import REFERENCE_BATCH_TOKENS
 from yoked.train.resolve import resolve
 
 _COMPARED = ("torch", "numpy")
@@ -48,6 +49,7 @@ def need_of(config: TrainConfig | None = None) -> Need:
         if device in ("cpu", "mps")
         # What is left open is chosen by what a GPU has: so at least.
         else _memory_bytes(config, "cuda", "bfloat16"),
+        host_bytes_beside_gpu=_host_bytes_beside_gpu(config),
         device=device,
         keep=config.keep_last,
     )
@@ -66,11 +68,22 @@ def _memory_bytes(config: TrainConfig, device_type: str, dtype: str) -> int:
         rows=rows,
         step_rows=step_rows,
         checkpointed=config.checkpoint_activations,
+        tables_on_host=device_type == "cuda" and config.tables != "device",
         deferred_rows=sum(schedule_rows(step_rows, rows, deferred).deferred),
         owned_fraction=1.0,
         payload_bytes=_FLOAT32_BYTES,
     )
     return round(need)
+
+
+def _host_bytes_beside_gpu(config: TrainConfig) -> int | None:
+    """Of a rank on a GPU whose tables are to be in host memory; None: little."""
+    if config.tables != "host":
+        return None
+    resolved = resolve(config, "cuda", gpu_bytes=0.0)
+    shape = resolved.model_shape(config.vocab_size)
+    rows = (config.total_batch_size or REFERENCE_BATCH_TOKENS) // shape.sequence_len
+    return round(PROCESS_BYTES + tables_memory(shape, dtype="bfloat16", rows=rows))
 
 
 def checkpoint_bytes(counts: ParameterCounts) -> int:

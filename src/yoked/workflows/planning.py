@@ -105,4 +105,6 @@ def plan_request(config: TrainConfig, run: PlannedRun) -> PlanRequest:
         tokens_per_step=run.schedule.total_batch_size,
         device_batch_size=config.device_batch_size,
         dtype=None if config.dtype == "auto" else config.dtype,
+        tables_on_host=run.resolved.tables == "host",
+        memory_notes=run.resolved.memory_notes,
     )

@@ -173,3 +173,17 @@ def test_a_fleet_of_unlike_devices_is_planned_by_what_fits_all_of_them(
     # As on a CPU; on GPUs alone it would be depth 20 with rows of 2,048.
     assert found["tokens_per_step"] == 4096
     assert found["params"]["total"] == 36_700_290
+
+
+def test_a_plan_says_what_a_gpu_leaves_to_its_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
+) -> None:
+    card = tmp_path / "card.toml"
+    card.write_text(
+        '[[host]]\nname = "i9"\ndevice = "cuda"\ntflops = 40\nmemory = "12 GB"\nup = "1 Gbit/s"\n'
+    )
+
+    assert plan.command(simulate=str(card), flags=PlanFlags(depth=20)) == 0
+
+    told = [line for line in capsys.readouterr().out.splitlines() if "tables" in line]
+    assert told == snapshot

@@ -391,6 +391,14 @@ def test_a_model_that_is_to_train_beside_the_gpu_takes_memory_of_the_host() -> N
     assert [(each.check, each.hosts) for each in by_file] == [("memory", ("study",))]
 
 
+def test_tables_that_a_gpu_leaves_to_its_host_take_memory_there() -> None:
+    seen = on_gpus()
+
+    found = findings_of(replace(seen, need=replace(seen.need, host_bytes_beside_gpu=32 << 30)))
+
+    assert [(each.check, each.hosts) for each in found] == [("memory", (n,)) for n in NAMES]
+
+
 def test_a_gpus_memory_is_compared_also_where_a_host_has_none() -> None:
     seen = told(on_gpus(garage=8 << 30), "attic", "facts/gpus", [])
     small = replace(seen, need=replace(seen.need, memory_bytes=1 << 30))

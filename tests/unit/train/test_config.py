@@ -135,12 +135,14 @@ def test_a_file_that_is_no_configuration_is_named(
 
 
 def test_a_resumed_run_takes_over_what_is_not_given_anew() -> None:
-    saved = TrainConfig(depth=8, ranks=2, data="books", seed=7)
+    saved = TrainConfig(depth=8, ranks=2, data="books", seed=7, tables="host")
 
     resumed = TrainConfig(ranks=3, resume=True).on_top_of(saved)
 
     assert (resumed.depth, resumed.data, resumed.seed) == (8, "books", 7)
     assert (resumed.ranks, resumed.resume) == (3, True)
+    # Other devices may train now.
+    assert resumed.tables == "auto"
 
 
 def test_saved_shares_are_kept_only_for_the_number_of_ranks_they_were_made_for() -> None:

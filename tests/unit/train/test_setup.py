@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import torch
 from syrupy.assertion import SnapshotAssertion
 
-from yoked.errors import DataError
+from yoked.errors import DataError, UsageError
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.progress import NullProgress
 from yoked.train.decisions.compute import RECORDED
 from yoked.train.decisions.decision import Decision
-from yoked.train.setup import load_data, settled
+from yoked.train.setup import load_data, settled, setup_model
 
 _T = TypeVar("_T")
 
@@ -52,3 +53,14 @@ def test_a_run_keeps_what_it_decided_on_the_same_hosts_and_decides_anew_on_other
     assert settled("sync", "auto", "", recorded) == Decision("sync", "exact", RECORDED)
     assert settled("sync", "auto", "", ()) is None
     assert settled("sync", "int8", "as asked", recorded) == Decision("sync", "int8", "as asked")
+
+
+@pytest.mark.parametrize("device", ["cpu", "mps"])
+def test_tables_are_not_sent_from_the_memory_in_which_they_are_used(
+    device: str, snapshot: SnapshotAssertion
+) -> None:
+    config, alone = TrainConfig(tables="host"), RankInfo(0, 0, 1, 1)
+
+    with pytest.raises(UsageError) as caught:
+        setup_model(config, alone, Communicator(), torch.device(device), NullProgress())
+    assert str(caught.value) == snapshot

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from yoked import __version__
+from yoked.costmodel.memory import PROCESS_BYTES
 from yoked.costmodel.model_shape import ParameterCounts
 from yoked.errors import UsageError
 from yoked.train.config import TrainConfig
@@ -47,6 +48,18 @@ def test_what_a_gpu_needs_is_told_unless_none_is_to_train() -> None:
     assert need_of(replace(flags, device_type="cuda")).gpu_memory_bytes == need.gpu_memory_bytes
     alone = need_of(replace(flags, device_type="cpu"))
     assert (alone.gpu_memory_bytes, alone.device) == (None, "cpu")
+
+
+def test_tables_on_the_host_take_its_memory_and_not_the_gpus() -> None:
+    there = TrainConfig(depth=20, device_batch_size=1, device_type="cuda", tables="device")
+    on_device, on_host = need_of(there), need_of(replace(there, tables="host"))
+
+    assert on_device.host_bytes_beside_gpu is None
+    saved = (on_device.gpu_memory_bytes or 0) - (on_host.gpu_memory_bytes or 0)
+    tables = 11 * 32_768 * 1280
+    # Weights and two moments in bfloat16; of gradients what a step's rows use, at most all of them.
+    assert 6 * tables < (on_host.host_bytes_beside_gpu or 0) - PROCESS_BYTES < 10 * tables
+    assert 6 * tables < saved < 10 * tables
 
 
 def test_a_model_that_nothing_could_compute_is_refused() -> None:

@@ -93,7 +93,8 @@ def no_proc(seen: Examination) -> Iterator[Match]:
     symptom="A rank ends with signal 9; the others say `Connection closed by peer`. The "
     "kernel's log has `Out of memory: Killed process`.",
     cause="Other programs, ranks that were left behind, a container's limit, or a model "
-    "that is too large. Where a GPU trains, the model is not counted: see gpu-memory.",
+    "that is too large. Where a GPU trains, the model is not counted but for tables that `--tables "
+    "host` keeps in this memory: see gpu-memory.",
     fix="By hand.",
     on_cluster="Kubernetes: `OOMKilled`; Slurm: `Detected 1 oom_kill event`.",
     explains=("world-failed",),
@@ -130,7 +131,9 @@ def memory(seen: Examination) -> Iterator[Match]:
 
 def _model_bytes(seen: Examination, host: HostSeen) -> int:
     """What a model takes of a host's memory, for one rank; 0: nothing, or it is not known."""
-    return 0 if gpus_that_train(seen, host) else seen.need.memory_bytes or 0
+    need = seen.need
+    found = need.host_bytes_beside_gpu if gpus_that_train(seen, host) else need.memory_bytes
+    return found or 0
 
 
 @check(

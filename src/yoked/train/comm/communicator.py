@@ -19,6 +19,7 @@ from torch import Tensor
 from yoked.errors import PeerLostError, YokedError
 from yoked.ranks.exchange import Read, decode, encode, gather_json
 from yoked.train.comm.step_clock import StepClock, WaitsFor
+from yoked.train.device import staging_for
 
 # Long enough for a rank that compiles or saves; what passes it is a fault, and is named.
 COLLECTIVE_TIMEOUT_S = 600
@@ -276,8 +277,7 @@ class Communicator:
         """
         if tensor.device.type == "cpu" or self.device_group is not None:
             return tensor
-        # Page-locked, a GPU reads and writes it at the bus's rate. torch keeps freed ones.
-        staged = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        staged = staging_for(tensor.shape, tensor.dtype, tensor.device)
         return staged.copy_(tensor) if reads else staged
 
     def _nothing(self, name: str) -> Work:

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from yoked.costmodel.model_shape import SMEAR_CHANNELS, VE_GATE_CHANNELS, ModelShape
 from yoked.train.model.attention import AttentionPath, attend
 from yoked.train.model.elementwise import mix, norm, relu_square, rotate_norm
+from yoked.train.model.host_tables import HostLookup
 from yoked.train.model.linear import MatmulBackends, linear
 from yoked.train.model.row_grads import RowGrads, embedding
 
@@ -205,7 +206,24 @@ class GPT(nn.Module):
 
     @property
     def device(self) -> torch.device:
+        """That computes."""
         return self.lm_head.weight.device
+
+    @property
+    def tables_device(self) -> torch.device:
+        """Where the embedding tables are: there, or in host memory."""
+        return self.get_parameter("transformer.wte.weight").device
+
+    def place(self, device: torch.device, *, tables_on_host: bool = False) -> None:
+        """Move to a device, the embedding tables too unless they are to stay in host memory."""
+        # Not there and back: they may be more than the device has room for.
+        staying = [table for _, table in self.tables()] if tables_on_host else []
+        weights = [table.get_parameter("weight") for table in staying]
+        for table in staying:
+            table.register_parameter("weight", None)
+        self.to(device)
+        for table, weight in zip(staying, weights, strict=True):
+            table.register_parameter("weight", weight)
 
     def tables(self) -> Iterator[tuple[str, nn.Embedding]]:
         """The embedding tables with their parameter names."""
@@ -252,12 +270,16 @@ class GPT(nn.Module):
         cos, sin = rotary_tables(length, self.config.head_dim, self.device)
         self.cos, self.sin = cos.to(self.compute_dtype), sin.to(self.compute_dtype)
 
-    def embed(self, ids_BT: Tensor, row_grads: RowGrads | None = None) -> Tensor:
-        """Token embeddings (B, T, C), normed, with a gated part of the previous token's added."""
-        wte = self.transformer["wte"].weight
-        assert isinstance(wte, Tensor)
-        rows = embedding(ids_BT, wte, "transformer.wte.weight", row_grads)
-        x = norm(rows.to(self.compute_dtype))
+    def _lookup(self, ids_BT: Tensor, row_grads: RowGrads | None) -> Callable[[str], Tensor]:
+        """Rows (B, T, C) of the tables for these tokens, by a table's name."""
+        if self.tables_device == self.device:
+            return lambda name: embedding(ids_BT, self.get_parameter(name), name, row_grads)
+        lookup = HostLookup(ids_BT, self.device, row_grads)
+        return lambda name: lookup.embedding(self.get_parameter(name), name)
+
+    def _smeared(self, rows_BTC: Tensor) -> Tensor:
+        """Token embeddings, normed, with a gated part of the previous token's added."""
+        x = norm(rows_BTC.to(self.compute_dtype))
         gate = torch.sigmoid(self.smear_gate(x[:, 1:, :SMEAR_CHANNELS]))  # (B, T - 1, 1)
         smeared = x[:, 1:] + self.smear_lambda.to(x.dtype) * gate * x[:, :-1]  # x[t-1] unsmeared
         return torch.cat((x[:, :1], smeared), dim=1)
@@ -265,12 +287,14 @@ class GPT(nn.Module):
     def forward(self, ids_BT: Tensor, row_grads: RowGrads | None = None) -> Tensor:
         """Normed hidden states (B, T, C), the lm_head's input.
 
-        row_grads: where the backward pass adds the tables' gradients; None: to `.grad`.
+        ids_BT: where the tables are, as row_grads: where the backward pass adds their gradients;
+        None: to `.grad`.
         """
         tokens, longest = ids_BT.size(1), self.cos.size(0)
         assert tokens <= longest, f"{tokens} tokens, rotary tables for {longest}"
         cos, sin = self.cos[:tokens], self.sin[:tokens]  # (T, 1, D/2)
-        x0 = x = self.embed(ids_BT, row_grads)
+        rows_of = self._lookup(ids_BT, row_grads)
+        x0 = x = self._smeared(rows_of("transformer.wte.weight"))
         kept = x  # the stream after the middle layer, of which a part is subtracted at the end
         if self.before_layers is not None:
             self.before_layers()
@@ -278,9 +302,8 @@ class GPT(nn.Module):
             x = mix(x, x0, self.resid_lambdas[layer], self.x0_lambdas[layer])
             ve = None
             if block.attn.ve_gate is not None:
-                name = f"value_embeds.{layer}.weight"
                 # ve: (B, T, K). The table may be wider than the compute dtype, see `finish`.
-                ve = embedding(ids_BT, self.get_parameter(name), name, row_grads).to(x.dtype)
+                ve = rows_of(f"value_embeds.{layer}.weight").to(x.dtype)
             self._allow_any_rows(x, ve)
             if self.checkpoints_blocks and torch.is_grad_enabled():
                 # Nothing is drawn at random in a layer: its second pass has the same bits.

@@ -11,6 +11,7 @@ V padded vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,12 +35,28 @@ class RowGrads:
         # (U * E,): one allocation, so that all tables travel in one message.
         self.flat = torch.zeros(len(rows) * sum(widths.values()), device=rows.device)
         self.tables = split_tables(self.flat, len(rows), widths)
+        self._arriving: tuple[str, Tensor, Callable[[], Tensor]] | None = None
 
     def add(self, table: str, ids: Tensor, grad: Tensor) -> None:
         """Add the gradient (..., C) of an embedding's output for ids (...)."""
         index = self.row_index[ids.reshape(-1)]  # for each id the place of its row among the U
         # In float32: a frequent token's row sums hundreds of terms.
         self.tables[table].index_add_(0, index, widen(grad.reshape(len(index), -1)))
+
+    def add_arriving(self, table: str, rows: Tensor, arrived: Callable[[], Tensor]) -> None:
+        """Add gradients (u, C) of rows (u,), each once, that are on their way from a device.
+
+        arrived: waits for them. Until the next ones set out, or `settle`, nobody does: the device
+        goes on meanwhile.
+        """
+        self.settle()
+        self._arriving = table, rows, arrived
+
+    def settle(self) -> None:
+        """Wait for what is on its way."""
+        if self._arriving is not None:
+            (table, rows, arrived), self._arriving = self._arriving, None
+            self.tables[table].index_add_(0, self.row_index[rows], arrived())
 
     def add_rows(self, rows: Tensor, flat: Tensor) -> None:
         """Add another rank's gradients: rows (u,) unique, flat (u * E,) laid out as `flat`."""

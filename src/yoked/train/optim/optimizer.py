@@ -64,7 +64,7 @@ class MuonAdamW:
             lr, decay = settings["lr"] * lr_factor, settings["weight_decay"]
             scalars = coefficients(self.num_updates, lr, settings["betas"], decay)
             # Once a group: every copy to a GPU waits for it.
-            scalars = scalars.to(self.buffers.matrices.device)
+            scalars = scalars.to(self.buffers.parameters[group.names[0]].device)
             for name in group.names:
                 rows = self.buffers.own_rows(name)
                 table = row_grads.tables.get(name)  # (U, C); None: its gradient is dense

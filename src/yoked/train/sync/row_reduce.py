@@ -74,7 +74,8 @@ class _WholeTables(_Bucket):
 class EmbeddingGradReducer:
     """Sums the tables' gradients step by step; collective: all ranks call in the same order.
 
-    widths: of the tables, by name; dtype: that in which rows travel; None: their own.
+    widths: of the tables, by name; dtype: that in which rows travel; None: their own; device: where
+    the tables are.
     """
 
     def __init__(
@@ -160,12 +161,14 @@ class EmbeddingGradReducer:
             if isinstance(bucket, _WholeTables) and limit is not None:
                 return  # the last, which all ranks send at the same place
             self._sent += 1
+            bucket.mine.settle()
             bucket.send()
 
     def wait(self) -> RowGrads:
         """The sum over ranks, the same bytes on all of them."""
         buckets, self._buckets = self._buckets, ()
         if not self.comm.active:
+            buckets[0].mine.settle()
             return buckets[0].mine
         used = torch.zeros(self.vocab_size, dtype=torch.bool)
         for bucket in buckets:

@@ -60,7 +60,7 @@ class SameStepSync:
             buffers.model.config.padded_vocab_size,
             # Every step touches other rows: no residual could make good what the codec loses.
             None if codec is None else torch.bfloat16,
-            buffers.head_grad.device,
+            buffers.model.tables_device,
         )
         self._scalars: Work | None = None
         self._all_done: Work | None = None
