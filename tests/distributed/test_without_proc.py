@@ -104,11 +104,12 @@ def test_what_needs_a_job_is_refused_with_the_reason(lab: Any) -> None:
 
 
 @pytest.mark.distributed
-def test_the_doctor_says_that_such_a_host_is_refused_and_what_it_can_do(lab: Any) -> None:
-    (lab.root / "yoked.toml").write_text('[fleet]\nname = "home"\n\n[[host]]\nname = "."\n')
-
+def test_init_and_the_doctor_say_that_such_a_host_is_refused_and_what_it_can_do(lab: Any) -> None:
+    begun = yoked(lab, "init", ".")
     seen = yoked(lab, "doctor", "--json")
 
+    assert begun.status == 0, begun.stderr
+    assert ". cannot be a host of a run yet: it has no /proc" in begun.stderr
     assert seen.status == 1
     (found,) = (each for each in seen.json["findings"] if each["severity"] == "error")
     assert found["check"] == "no-proc"

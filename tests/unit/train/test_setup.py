@@ -47,6 +47,27 @@ def test_hosts_whose_rows_differ_do_not_start_together(
     assert str(caught.value) == snapshot
 
 
+class WithAnOldGpu(Communicator):
+    """Both ranks train on GPUs; the other one's is too old for PyTorch's flash kernel."""
+
+    def all_gather_json(self, value: Any, read: Callable[[Any], _T]) -> list[_T]:
+        told = {"cpu": ["cuda", "cuda"], "": ["", "too old a GPU"]}
+        both = told[value] if isinstance(value, str) else [value, value]
+        return [read(each) for each in both]
+
+
+def test_one_rank_without_windows_decides_for_all(tmp_path: Path) -> None:
+    (tmp_path / "farm.txt").write_text("the oxen pull\n" * 500)
+    config = TrainConfig(data=str(tmp_path / "farm.txt"), vocab_size=280, max_seq_len=16, depth=4)
+
+    model = setup_model(
+        config, RankInfo(0, 0, 1, 1), WithAnOldGpu(), torch.device("cpu"), NullProgress()
+    )
+
+    assert model.model_config.window_pattern == "L"
+    assert model.resolved.reasons["window_pattern"] == "too old a GPU"
+
+
 def test_a_run_keeps_what_it_decided_on_the_same_hosts_and_decides_anew_on_others() -> None:
     recorded = [{"sync": "exact", "lm_head": "vocab-parallel"}]
 

@@ -21,6 +21,7 @@ from yoked.cli.commands.hosts import (
 )
 from yoked.cli.flags import JsonFlag
 from yoked.cli.output import Output
+from yoked.core.faults import fault
 from yoked.errors import HostError, UsageError, YokedError
 from yoked.fleet.choose import Choice
 from yoked.fleet.discover import require_distinct, survey
@@ -69,6 +70,9 @@ def command(
     missing = any(each.torch is None for each in seen.values())
     if kept is not None:
         output.note(f"the file that was there is {kept} now")
+    for name, each in seen.items():
+        if each.facts.get("has_proc") is False:
+            output.note(fault("no-proc", host=name).what)
     output.result(
         {
             "fleet": str(fleet),
