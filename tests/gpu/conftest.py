@@ -12,7 +12,8 @@ from tests.gpu.tiny import plain_passes
 __all__ = ["plain_passes"]
 
 
-def _unusable(kind: str) -> str | None:
+def unusable(kind: str) -> str | None:
+    """Why there is no such device here; None: there is one."""
     if kind == "sim":
         return simulated.unusable()
     there = torch.cuda.is_available() if kind == "cuda" else torch.backends.mps.is_available()
@@ -22,7 +23,7 @@ def _unusable(kind: str) -> str | None:
 @pytest.fixture(params=["sim", "cuda", "mps"])
 def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """A device whose tensors are not in host memory."""
-    if reason := _unusable(request.param):
+    if reason := unusable(request.param):
         pytest.skip(reason)
     if request.param != "sim":
         yield torch.device(request.param, 0)

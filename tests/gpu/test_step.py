@@ -48,8 +48,10 @@ def test_layers_that_are_computed_again_give_the_same_losses(device):
     plain, again = tiny_trainer(device), tiny_trainer(device)
     again.model.checkpoints_blocks = True
 
+    # A GPU adds gradients of table rows in any order.
+    rel = 1e-9 if device.type == simulated.NAME else 1e-5
     for step in range(2):
-        assert again.step(step).nats == pytest.approx(plain.step(step).nats, rel=1e-9)
+        assert again.step(step).nats == pytest.approx(plain.step(step).nats, rel=rel)
 
 
 # What may wait for the device in a step of four micro-batches, and how often.

@@ -71,11 +71,13 @@ def fit_gpu(
     step_rows: int,
     checkpointed: bool,
     tables: str,
+    payload_bytes: float = 0.0,
 ) -> GpuFit:
     """The first of depths, and of rows, that fits; where none does, the last of both.
 
     shape_of: the model of a depth. depths, rows: the largest first. step_rows: of all ranks, which
     one rank may have for itself. tables: as `--tables`; auto: on the host where only so one fits.
+    payload_bytes: of a number that is sent encoded.
     """
 
     def need(place: str, depth: int, count: int, again: bool = checkpointed) -> float:
@@ -86,7 +88,7 @@ def fit_gpu(
             rows=count,
             step_rows=step_rows,
             owned_fraction=1.0,
-            payload_bytes=0.0,
+            payload_bytes=payload_bytes,
             checkpointed=again,
             tables_on_host=place == "host",
             logits=head_logits(shape, count),

@@ -19,6 +19,7 @@ from yoked.costmodel.model_shape import (
     count_parameters,
     flops_per_token,
 )
+from yoked.costmodel.work import DENSE_BYTES
 from yoked.errors import UsageError
 from yoked.train.config import TrainConfig
 from yoked.train.gpu_fit import DEPTHS, TYPICAL_BYTES, fit_gpu
@@ -63,6 +64,8 @@ class ResolvedConfig:
     """Shapes and rows of a run, concrete; reasons: by field, why it is what it is.
 
     fits: whether a GPU has the memory for it, as far as that is known.
+    gpu_need_bytes: that a rank needs of a GPU at most, one with all of a step and of Muon; None:
+    for another device.
     """
 
     config: TrainConfig
@@ -75,6 +78,7 @@ class ResolvedConfig:
     device_batch_size: int
     tables: str
     reasons: dict[str, str]
+    gpu_need_bytes: float | None = None
     fits: bool = True
 
     @property
@@ -199,8 +203,11 @@ def _fit_gpu(
         step_rows=step_rows,
         checkpointed=config.checkpoint_activations,
         tables=config.tables,
+        # What encoding loses is kept on the GPU. Left to the network (auto), it takes of the rest.
+        payload_bytes=0.0 if config.sync in ("auto", "exact") else DENSE_BYTES[config.sync],
     )
     values.update(depth=fit.depth, device_batch_size=fit.rows, tables=fit.tables, fits=fit.fits)
+    values["gpu_need_bytes"] = fit.need_bytes
     if fit.tables == "host":
         theirs = tables_memory(shape_of(fit.depth), dtype=dtype, rows=step_rows)
         why = "given" if config.tables == "host" else "fits only so"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 from importlib import metadata
 
@@ -44,18 +45,22 @@ def need_of(config: TrainConfig | None = None) -> Need:
         versions=versions,
         environment=environment,
         checkpoint_bytes=checkpoint_bytes(count_parameters(shape)),
-        memory_bytes=_memory_bytes(config, here, "float32"),
-        gpu_memory_bytes=None
-        if device in ("cpu", "mps")
-        # What is left open is chosen by what a GPU has: so at least.
-        else _memory_bytes(config, "cuda", "bfloat16"),
+        memory_bytes=_memory_bytes(config, here),
+        gpu_memory_bytes=None if device in ("cpu", "mps") else _gpu_memory_bytes(config),
         host_bytes_beside_gpu=_host_bytes_beside_gpu(config),
         device=device,
         keep=config.keep_last,
     )
 
 
-def _memory_bytes(config: TrainConfig, device_type: str, dtype: str) -> int:
+def _gpu_memory_bytes(config: TrainConfig) -> int | None:
+    # What is left open is chosen by what a GPU has: so at least.
+    least = config if config.tables == "device" else dataclasses.replace(config, tables="host")
+    need = resolve(least, "cuda", gpu_bytes=0.0).gpu_need_bytes
+    return None if need is None else round(need)
+
+
+def _memory_bytes(config: TrainConfig, device_type: str) -> int:
     resolved = resolve(config, device_type, gpu_bytes=0.0)
     shape, rows = resolved.model_shape(config.vocab_size), resolved.device_batch_size
     deferred = max_deferred_backwards(rows * shape.sequence_len, shape.n_embd, shape.n_layer)
@@ -64,7 +69,7 @@ def _memory_bytes(config: TrainConfig, device_type: str, dtype: str) -> int:
     step_rows = rows * deferred if given is None else given // shape.sequence_len
     need = rank_memory(
         shape,
-        dtype=dtype,
+        dtype="float32",
         rows=rows,
         step_rows=step_rows,
         checkpointed=config.checkpoint_activations,

@@ -36,10 +36,14 @@ class PlannedDevice(NamedTuple):
 
 
 def measured_devices(measurement: Measurement) -> list[PlannedDevice]:
-    """Those that a probe measured."""
-    memory = measurement.memory_bytes
+    """Those that a probe measured. The GPUs of a host are taken for alike."""
+    memory, ranks = measurement.memory_bytes, measurement.ranks
     return [
-        PlannedDevice(each.device, memory.get(each.host), each.model.has_windows)
+        PlannedDevice(
+            each.device,
+            memory[each.host] / ranks[each.host] if each.host in memory else None,
+            each.model.has_windows,
+        )
         for each in measurement.step_costs
     ]
 

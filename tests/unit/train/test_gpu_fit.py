@@ -65,6 +65,12 @@ def test_a_model_that_is_too_large_is_told_what_makes_it_fit(snapshot: SnapshotA
     assert again.reasons["device_batch_size"] == "given"
 
 
+def test_what_an_encoded_gradient_loses_is_kept_on_the_card() -> None:
+    exact, encoded = on_card(12, depth=14, sync="exact"), on_card(12, depth=14, sync="int8")
+
+    assert encoded.device_batch_size < exact.device_batch_size
+
+
 def test_a_gpu_that_nobody_has_looked_at_is_taken_for_a_common_one() -> None:
     unknown, common = resolve(TrainConfig(), "cuda"), on_card(12)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+from yoked.costmodel.memory import USABLE_GPU_FRACTION
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.query import gpus_that_train, part, ranks_of
 from yoked.doctor.repairs.base import by_hand
@@ -141,8 +143,8 @@ def _model_bytes(seen: Examination, host: HostSeen) -> int:
     question="Is there enough memory on every GPU?",
     reads=("facts", "need"),
     severity="warning",
-    saw="{name} of {host} has {memory_bytes:bytes} of memory; a rank would take about "
-    "{needed:bytes}",
+    saw="{name} of {host} has {memory_bytes:bytes} of memory, {usable:bytes} of it for a rank, "
+    "which would take about {needed:bytes}",
     why="a rank that finds no room ends with `torch.OutOfMemoryError: CUDA out of memory`",
     symptom="`torch.OutOfMemoryError: CUDA out of memory. Tried to allocate ...`.",
     cause="A model, or a --device-batch-size, that is larger than the smallest GPU. How "
@@ -160,13 +162,15 @@ def gpu_memory(seen: Examination) -> Iterator[Match]:
         used = gpus_that_train(seen, host)[: ranks_of(seen, host)]
         if not used:
             continue
-        smallest = min(used, key=lambda each: each.get("memory_bytes") or needed)
-        if (smallest.get("memory_bytes") or needed) < needed:
+        smallest = min(used, key=lambda each: each.get("memory_bytes") or math.inf)
+        usable = USABLE_GPU_FRACTION * (smallest.get("memory_bytes") or math.inf)
+        if usable < needed:
             yield Match(
                 host.name,
                 by_hand(host.name, "take a smaller --device-batch-size or --depth"),
                 name=smallest.get("name"),
                 memory_bytes=smallest["memory_bytes"],
+                usable=round(usable),
                 needed=needed,
             )
 

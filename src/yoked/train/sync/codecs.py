@@ -14,8 +14,8 @@ al. 2014, "1-bit stochastic gradient descent"; Karimireddy et al. 2019, "Error f
 SignSGD"). Over the steps, the sum of what arrives differs from the sum of what was given by one
 step's error, however many steps there are.
 
-Each codec is one compiled pass where there is a compiler, and otherwise the same IEEE additions
-and multiplications in PyTorch: the same bytes either way, on all CPUs.
+Each codec is one compiled pass on a CPU with a compiler and on a CUDA device, and otherwise the
+same IEEE additions and multiplications in PyTorch: the same bytes in each way, on all of them.
 
 Shape legend: n numbers, N blocks, W numbers of a block.
 """
@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from yoked.train import kernels
+from yoked.train.kernels import cuda
 
 INT8_BLOCK = 256
 INT4_BLOCK = 64  # why 64, with a bf16 scale: benchmarks/codecs
@@ -36,7 +37,7 @@ INT4_BLOCK = 64  # why 64, with a bf16 scale: benchmarks/codecs
 SMALLEST_SCALE = torch.finfo(torch.float32).tiny
 
 
-# A codec in PyTorch, where there is no compiler (else kernels/codecs.c does the same):
+# A codec in PyTorch, for where no pass is compiled (kernels/codecs.c and codecs.cu do the same):
 # (n,) fp32 to the parts of its payload, and back.
 Split = Callable[[Tensor], tuple[Tensor, ...]]
 Join = Callable[[Tensor, int], Tensor]
@@ -85,6 +86,9 @@ class Codec:
         if self._is_compiled(values, out):
             kernels.encode(self.name, self.block, values, out, residual)
             return
+        if cuda.has_codec(self.name, values.device):
+            cuda.encode(self.name, values, out, residual)
+            return
         x = values if residual is None else values + residual
         parts = [part.contiguous().view(torch.uint8).view(-1) for part in self.split(x)]
         torch.cat(parts, out=out)  # all scales, then all numbers
@@ -97,10 +101,20 @@ class Codec:
         self._check(out, encoded)
         if self._is_compiled(out, encoded):
             kernels.decode(self.name, self.block, encoded, out, add)
+        elif cuda.has_codec(self.name, out.device):
+            cuda.decode(self.name, encoded, out, add)
         elif add:
             out += self.join(encoded, len(out))
         else:
             out.copy_(self.join(encoded, len(out)))
+
+    def works_on(self, device: torch.device) -> torch.device:
+        """Where the trainer encodes what is on a device: there, or in host memory.
+
+        Of a GPU without kernels the numbers travel over its bus in float32: PyTorch's passes would
+        take longer, and on Metal they are not IEEE's.
+        """
+        return device if cuda.has_codec(self.name, device) else torch.device("cpu")
 
     def _is_compiled(self, *tensors: Tensor) -> bool:
         """Whether a fused pass has been compiled for it; else PyTorch's operators do the same."""

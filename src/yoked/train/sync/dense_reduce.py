@@ -35,8 +35,8 @@ class PairAllReduce:
         self, comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None, name: str
     ) -> None:
         self.comm, self.flat, self.chunks, self.codec, self.name = comm, flat, chunks, codec, name
-        # In host memory, where the codecs work.
-        self._residual = None if codec is None else torch.zeros(flat.shape)
+        self._device = flat.device if codec is None else codec.works_on(flat.device)
+        self._residual = None if codec is None else torch.zeros(flat.shape, device=self._device)
         self._arriving: list[RaggedGather] = []
 
     def post_receives(self) -> None:
@@ -54,7 +54,7 @@ class PairAllReduce:
         payload = self.flat[chunk]
         if self.codec is not None:
             assert self._residual is not None
-            payload = encoded(self.codec, payload.cpu(), self._residual[chunk])
+            payload = encoded(self.codec, payload.to(self._device), self._residual[chunk])
         self._arriving[number].send(payload)
 
     def wait(self) -> None:
@@ -64,9 +64,9 @@ class PairAllReduce:
             if self.codec is None:
                 values += both[1 - self.comm.rank].to(values.device)
                 continue
-            with _in_host_memory(values) as host:
+            with _on_device(values, self._device) as total:
                 # This rank's own as it was sent: the other rank adds the same numbers.
-                decode_sum(self.codec, both, host)
+                decode_sum(self.codec, [each.to(self._device) for each in both], total)
         self._arriving = []
 
 
@@ -77,11 +77,11 @@ class GroupAllReduce:
         self, comm: Communicator, flat: Tensor, chunks: list[slice], codec: Codec | None, name: str
     ) -> None:
         self.comm, self.flat, self.chunks, self.codec, self.name = comm, flat, chunks, codec, name
+        self._device = flat.device if codec is None else codec.works_on(flat.device)
         self._feedback: list[ErrorFeedback] = []
         if codec is not None and comm.active:
-            # In host memory, where the codecs work.
             for chunk in chunks:
-                like = torch.empty(chunk.stop - chunk.start)  # only for its shape
+                like = flat[chunk].to(self._device)  # only for its shape
                 self._feedback.append(ErrorFeedback.fresh(codec, like, comm))
         self._sums: list[Work] = []
         self._compressed: list[tuple[slice, CompressedReduce]] = []
@@ -96,7 +96,7 @@ class GroupAllReduce:
             self._sums.append(self.comm.all_reduce(self.flat[chunk], self.name))
             return
         reduce = compressed_reduce(self.codec, self.comm, self._feedback[number], self.name)
-        reduce.start(self.flat[chunk].cpu())
+        reduce.start(self.flat[chunk].to(self._device))
         self._compressed.append((chunk, reduce))
 
     def wait(self) -> None:
@@ -107,18 +107,18 @@ class GroupAllReduce:
             reduce.combine(1)  # gradients are divided by the step's tokens already
         # A loop of its own: all sums are in flight before the first is waited for.
         for chunk, reduce in self._compressed:
-            with _in_host_memory(self.flat[chunk]) as host:
-                reduce.finish(host)
+            with _on_device(self.flat[chunk], self._device) as total:
+                reduce.finish(total)
         self._sums, self._compressed = [], []
 
 
 @contextmanager
-def _in_host_memory(values: Tensor) -> Iterator[Tensor]:
-    """Where what values are to be is written: codecs work on the CPU."""
-    host = values if values.device.type == "cpu" else torch.empty(values.shape)
-    yield host
-    if host is not values:
-        values.copy_(host)
+def _on_device(values: Tensor, device: torch.device) -> Iterator[Tensor]:
+    """Where what values are to be is written: on the device where the codec works."""
+    there = values if values.device == device else torch.empty(values.shape, device=device)
+    yield there
+    if there is not values:
+        values.copy_(there)
 
 
 DenseAllReduce = PairAllReduce | GroupAllReduce

@@ -35,9 +35,11 @@ class MatrixReducer:
             name: Tag(MessageKind.GRADIENT, number) for number, name in enumerate(self._buckets)
         }
         lossy = codec is not None and comm.active
+        there = buffers.matrices.device
+        self._device = there if codec is None else codec.works_on(there)  # where it encodes
         # What this rank has yet to make good: of gradients that it sends, of updates that it owns.
         # One tensor for both: an owner sends no gradient, the others no update.
-        self._residual = torch.zeros_like(buffers.matrices, device="cpu") if lossy else None
+        self._residual = torch.zeros_like(buffers.matrices, device=self._device) if lossy else None
         self._incoming: dict[str, list[tuple[Tensor, Work]]] = {}
         self._leaving: list[Work] = []
         self._sharing: list[Work] = []
@@ -146,7 +148,8 @@ class MatrixReducer:
     def _room(self, like: Tensor) -> Tensor:
         if self.codec is None:
             return torch.empty_like(like).view(-1)
-        return torch.empty(self.codec.encoded_bytes(like.numel()), dtype=torch.uint8)
+        encoded_bytes = self.codec.encoded_bytes(like.numel())
+        return torch.empty(encoded_bytes, dtype=torch.uint8, device=self._device)
 
     def _part(self, name: str) -> Tensor:
         """What is still lost of a matrix."""
@@ -158,14 +161,14 @@ class MatrixReducer:
 
     def _encode(self, values: Tensor, lost: Tensor) -> Tensor:
         assert self.codec is not None
-        return encoded(self.codec, values.cpu(), lost)
+        return encoded(self.codec, values.to(self._device), lost)
 
     def _decode(self, payload: Tensor, out: Tensor, *, add: bool) -> None:
         assert self.codec is not None
-        if out.device.type == "cpu":
+        if out.device == self._device:
             self.codec.decode(payload, out, add=add)
             return
-        values = torch.empty(out.shape)  # codecs work in host memory
+        values = torch.empty(out.shape)  # the codec works in host memory
         self.codec.decode(payload, values)
         out.add_(values.to(out.device)) if add else out.copy_(values)
 
