@@ -2,15 +2,17 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup demo test test-all lint format bench docs golden size clean
+.PHONY: help setup demo test test-all test-gpu lint format bench bench-gpu docs golden size clean
 
 help:
 	@echo "make demo      train a small model on this machine, sample from it, draw its loss"
 	@echo "make test      the quick tests"
 	@echo "make test-all  all tests"
+	@echo "make test-gpu  tests/gpu: on this machine's GPU too, where it has one; at most 20 minutes"
 	@echo "make lint      ruff, mypy, import contracts"
 	@echo "make format    lay out the code as lint wants it"
 	@echo "make bench     the benchmarks that need nothing else"
+	@echo "make bench-gpu NANOCHAT=PATH   a GPU's figures beside nanochat's; at most 20 minutes"
 	@echo "make docs      write docs/commands.md, docs/errors.md and docs/checks.md from the code"
 	@echo "make golden    write tests/golden from the code: wording is read as a diff"
 	@echo "make size      lines, functions and sentences in tests, by package"
@@ -34,6 +36,9 @@ test-all: setup
 	$(BIN)/python -m pytest
 	$(BIN)/python -m pytest tests/gpu
 
+test-gpu: setup
+	$(BIN)/python -m pytest tests/gpu
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,6 +52,9 @@ format: setup
 bench: setup
 	$(BIN)/python benchmarks/help_startup/bench.py
 	$(BIN)/python benchmarks/dtype_choice/dtype_choice.py
+
+bench-gpu: setup
+	$(BIN)/python benchmarks/gpu/bench.py $(if $(NANOCHAT),--nanochat $(NANOCHAT))
 
 docs: setup
 	$(BIN)/python -m yoked.cli.reference docs
