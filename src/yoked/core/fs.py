@@ -10,6 +10,7 @@ import errno
 import io
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +20,7 @@ from yoked.errors import YokedError
 # What the system says where a file cannot grow: no room, no quota, a limit on the size of files.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
+_SCRATCH = "yoked-scratch-"
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 16
 
@@ -117,6 +119,55 @@ class HashingWriter:
         replaced = isinstance(error, Exception) and error is not self._error
         if replaced and self._error is not None:
             raise self._error from error
+
+
+@contextlib.contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """A private temporary folder, gone at the end of the block.
+
+    A process that is killed leaves its own, with keys in it perhaps: the next one removes it.
+    """
+    import shutil
+    import tempfile
+
+    remove_abandoned_scratch()
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{purpose}-"))
+        with contextlib.suppress(FileNotFoundError):  # taken for abandoned, and removed already
+            held = _locked(folder, wait=True)
+            if folder.exists():
+                break
+            os.close(held)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def remove_abandoned_scratch() -> None:
+    """Remove the temporary folders of processes that are no more: nobody holds their lock."""
+    import shutil
+    import tempfile
+
+    for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError):  # another user's, or another process is at it
+            held = _locked(folder, wait=False)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(held)
+
+
+def _locked(folder: Path, *, wait: bool) -> int:
+    """A descriptor that holds the folder's lock, until it is closed or its process ends."""
+    import fcntl
+
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        os.close(held)
+        raise
+    return held
 
 
 def sync_path(path: Path) -> None:

@@ -13,13 +13,13 @@ import json
 import os
 import socket
 import sys
-import tempfile
 import threading
 import time
 import uuid
 from pathlib import Path
 from typing import Any
 
+from yoked.core.fs import scratch_folder
 from yoked.launch.attach import JobEnd, View
 from yoked.launch.bootstrap.host import HostProgram, Signals
 from yoked.launch.bootstrap.job import Job, read_job
@@ -39,8 +39,8 @@ def run_without_proc(run: LocalRun, view: View) -> dict[str, Any]:
 
     Call it from the main thread, which Ctrl-C reaches: the ranks save, a second one ends them.
     """
-    with tempfile.TemporaryDirectory(prefix="yoked-ranks-") as name:
-        job = _write_job(run, Path(name).resolve())
+    with scratch_folder("ranks") as folder:
+        job = _write_job(run, folder.resolve())
         _set_environment(job)
         over = threading.Event()
         shown = threading.Thread(target=_show, args=(job, view, over), name="show")

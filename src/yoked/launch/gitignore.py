@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from yoked.core.fs import scratch_folder
 from yoked.errors import UsageError
 
 NO_GIT = "there is no git on this machine: what .gitignore names travels too, if it is small enough"
@@ -39,8 +39,7 @@ def files_below(folder: Path) -> Iterator[str]:
     folder = folder.resolve()
     chain = (folder, *folder.parents)
     root = next((each for each in chain if (each / ".git").exists()), folder)
-    with tempfile.TemporaryDirectory(prefix="yoked-git-") as name:
-        empty = Path(name)
+    with scratch_folder("git") as empty:
         for part in ("objects", "refs", "info"):
             (empty / part).mkdir()
         (empty / "HEAD").write_text("ref: refs/heads/none\n")

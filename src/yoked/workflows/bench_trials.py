@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from yoked.console import StageProgress
+from yoked.core.fs import scratch_folder
 from yoked.core.parallel import at_once
 from yoked.errors import JobError, YokedError
 from yoked.fleet.model import Fleet
@@ -64,10 +64,10 @@ def measure(
     JobError if a trial fails; all are ended then.
     """
     started: dict[str, _TrialRun] = {}
-    with tempfile.TemporaryDirectory(prefix="yoked-bench-") as folder:
+    with scratch_folder("bench") as folder:
 
         def start(trial: Trial) -> None:
-            started[trial.name] = _TrialRun(trial, fleet, Path(folder))
+            started[trial.name] = _TrialRun(trial, fleet, folder)
 
         try:
             at_once(start, trials)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from yoked.core.fs import scratch_folder
 from yoked.core.parallel import at_once
 from yoked.errors import UsageError
 from yoked.fleet.model import Fleet
@@ -65,9 +65,9 @@ def train_fleet(
     host; what is small of it is copied into `--runs-dir` here.
     """
     results: list[Mapping[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="yoked-train-") as folder:
+    with scratch_folder("train") as folder:
         request = train_request(
-            config, Path(folder), ranks=config.ranks, restarts=restarts, file_store=True
+            config, folder, ranks=config.ranks, restarts=restarts, file_store=True
         )
 
         def before(nodes: list[NodePlan]) -> JobRequest:
@@ -82,7 +82,7 @@ def train_fleet(
                 planned=strategy_for(config, fleet, {node.host.name: node.ranks for node in nodes}),
             )
             at_once(lambda node: push_kernels(node.client), nodes, leave=True)
-            write_config(shipped, Path(folder))
+            write_config(shipped, folder)
             return dataclasses.replace(request, run=_job_name(config, nodes), trains=config.run)
 
         def after(job: FleetJob) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ from yoked.core.fs import (
     free_bytes,
     read_json,
     read_tail,
+    remove_abandoned_scratch,
+    scratch_folder,
     sha256_of,
     tail_offset,
     write_bytes,
@@ -227,3 +232,59 @@ def test_the_end_of_a_file_is_read_up_to_a_limit(
 
 def test_free_space_is_known_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "a" / "b") > 0
+
+
+# --- folders for a while
+
+HOLDS = (
+    "from yoked.core.fs import scratch_folder\n"
+    "with scratch_folder('keys') as folder:\n"
+    "    (folder / 'secret').write_text('x')\n"
+    "    print(folder, flush=True)\n"
+    "    input()\n"
+)
+
+
+def test_a_scratch_folder_is_private_and_goes_with_its_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    with scratch_folder("keys") as folder:
+        assert folder.parent == tmp_path
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "secret").write_text("x")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_has_left_goes_and_what_a_living_one_has_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folders = []
+    others = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOLDS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        )
+        for _ in range(2)
+    ]
+    for other in others:
+        assert other.stdout is not None
+        folders.append(Path(other.stdout.readline().strip()))
+    killed, living = others
+    killed.kill()
+    killed.communicate()
+
+    with scratch_folder("keys"):
+        assert not folders[0].exists()
+        assert (folders[1] / "secret").exists()
+
+    living.kill()
+    living.communicate()
+    remove_abandoned_scratch()
+    assert list(tmp_path.iterdir()) == []

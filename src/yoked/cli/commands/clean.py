@@ -17,6 +17,7 @@ from cyclopts import Parameter
 
 from yoked.cli.flags import FleetFlag, JsonFlag, same_fleet
 from yoked.cli.output import Output
+from yoked.core.fs import remove_abandoned_scratch
 from yoked.core.parallel import at_once, map_hosts
 from yoked.errors import UsageError
 from yoked.fleet.file import open_fleet
@@ -200,6 +201,7 @@ def _remove(hosts: Hosts, litter: Litter) -> None:
     at_once(act, hosts.clients)
     for path in litter.control_sockets:
         path.unlink(missing_ok=True)
+    remove_abandoned_scratch()
 
 
 def dead_sockets(paths: Iterable[Path]) -> Iterable[Path]:
