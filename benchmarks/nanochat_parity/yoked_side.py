@@ -17,11 +17,12 @@ from yoked.train.config import TrainConfig
 from yoked.train.data.progress import NullProgress
 from yoked.train.data.rows import RowFile, SampleStream
 from yoked.train.decisions.compute import configure_model
+from yoked.train.decisions.working import Working
 from yoked.train.model.cross_entropy import FusedLinearCrossEntropy, LossAndGrads
 from yoked.train.model.gpt import GPT
 from yoked.train.resume import RunOrigin, build_trainer, load_checkpoint
 from yoked.train.sample import generate
-from yoked.train.setup import RunSetup, setup_run
+from yoked.train.setup import RunSetup, setup_fleet, setup_run
 from yoked.train.tokenizer import Tokenizer
 from yoked.train.trainer import Trainer
 
@@ -101,7 +102,8 @@ class RecordingHead(FusedLinearCrossEntropy):
 
 def open_session(config: TrainConfig) -> RunSetup:
     """Everything that a run of this configuration would settle first."""
-    return setup_run(config, ALONE, NullProgress())
+    fleet = setup_fleet(config, ALONE, NullProgress())
+    return setup_run(fleet, fleet.comm, Working((0,)))
 
 
 def train(trainer: Trainer, steps: range) -> list[float]:

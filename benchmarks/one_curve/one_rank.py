@@ -23,11 +23,12 @@ from rich.console import Console
 from yoked.console import StageProgress
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
+from yoked.train.decisions.working import Working
 from yoked.train.device import DTYPES
 from yoked.train.lm_head.vocab_parallel import VocabParallelHead
 from yoked.train.model.linear import MatmulBackends
 from yoked.train.resume import build_trainer
-from yoked.train.setup import RunSetup, init_process_group, setup_run
+from yoked.train.setup import RunSetup, init_process_group, setup_fleet, setup_run
 from yoked.train.state import all_gather_rows
 from yoked.train.trainer import Trainer
 
@@ -78,7 +79,8 @@ def main(job: dict) -> None:
     rank_info = RankInfo.from_environment()
     init_process_group(rank_info)
     config = TrainConfig.from_dict(job["config"])
-    setup = setup_run(config, rank_info, StageProgress(Console(quiet=True)))
+    fleet = setup_fleet(config, rank_info, StageProgress(Console(quiet=True)))
+    setup = setup_run(fleet, fleet.comm, Working(tuple(range(rank_info.world_size))))
     if job["dtype"] == "float64":
         setup = in_float64(setup)
     trainer = build_trainer(setup)

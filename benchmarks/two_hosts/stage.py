@@ -233,6 +233,8 @@ class Stage:
         return [
             *("train", *self.model_flags(steps), f"--dtype={self.options.dtype}"),
             *("--device-type=cpu", "--threads=1", "--eval-every=-1", f"--seed={seed}"),
+            # A host that makes a step longer would sit out.
+            "--keep=all",
             *(f"--data={self.options.data}", f"--run={run}", "--json"),
             f"--runs-dir={self.scratch / 'runs'}",
         ]

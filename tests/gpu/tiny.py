@@ -93,5 +93,5 @@ def tiny_trainer(
         comm,
         Rows(),
         rows=list(rows),
-        device_batch_size=batch,
+        batch_sizes=[batch] * len(rows),
     )

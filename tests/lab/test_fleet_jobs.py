@@ -25,6 +25,7 @@ LIMIT_S = 240
 SMALL = (
     *("--depth=1", "--max-seq-len=64", "--vocab-size=512", "--total-batch-size=256"),
     *("--num-iterations=4", "--eval-every=-1", "--dtype=float32", "--matmul=mkl", "--data=text"),
+    "--keep=all",
 )
 # Rank 1 raises while rank 0 waits for it.
 FAILS = """

@@ -31,6 +31,7 @@ SHAPE = (
     *("--depth=1", "--max-seq-len=64", "--vocab-size=512", "--total-batch-size=256"),
     *("--eval-every=-1", "--dtype=float32"),
 )
+TRAIN = ("train", *SHAPE, "--num-iterations=4", "--run=ports", "--keep=all")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def watched(lab: Lab, name: str) -> Iterator[list[tuple[str, int]]]:
 @pytest.mark.parametrize(
     "words",
     [
-        ("train", *SHAPE, "--num-iterations=4", "--run=ports"),
+        TRAIN,
         ("run", "--run=ports-run", "--", "program.py"),
         ("doctor",),
         pytest.param(("probe",), marks=pytest.mark.slow),

@@ -36,13 +36,14 @@ EXACT, REPLICATED, VOCAB_PARALLEL = "exact", "replicated", "vocab-parallel"
 SYNCS = ("exact", "bf16", "int8", "int4")
 # Shown, but never chosen: its effect on the loss must be looked at first.
 OPT_IN = ("int4",)
+SAFE_SYNCS = tuple(name for name in SYNCS if name not in OPT_IN)
 # What another way must be faster by: one that loses more, that all ranks must meet for in mid-step,
 # that moves weights between ranks, or that a library other than the default computes.
 MIN_SPEEDUP = 1.03
 # Gradients are sent layer by layer; for deeper models this many groups are accurate enough.
 MAX_LAYER_GROUPS = 8
-# A host is said to be better left out where the step is foreseen to be so many times shorter: what
-# is foreseen from FLOP/s may be a tenth off.
+# A host sits out, or comes back, where the step is foreseen to be so many times shorter: what is
+# foreseen from FLOP/s may be a tenth off.
 WORTH_SAYING = 1.2
 # 10 Gbit/s: there the gradients of a model for one GPU need less time than its backward pass.
 NCCL_BYTES_PER_S = 1.25e9
@@ -264,13 +265,14 @@ def predict_heads(
 
 @dataclass(frozen=True)
 class Gain:
-    """What a step is foreseen to take with all ranks, and with those alone that make it shorter.
+    """What a step is foreseen to take with the ranks that take part, and with those of them, or
+    more, that make it shortest.
 
-    ranks: these, by number; all where each of them adds something.
+    ranks: these, by number; those that take part where none are better by WORTH_SAYING.
     """
 
     ranks: tuple[int, ...]
-    with_all_s: float
+    now_s: float
     step_s: float
 
 
@@ -279,39 +281,46 @@ def worth_having(
     ranks: Sequence[RankCost],
     network: Network,
     *,
-    sync: str,
+    syncs: Collection[str],
     rows: int,
     device_batch_size: int,
+    now: Collection[int] | None = None,
+    staying: Collection[str] = (),
 ) -> Gain:
     """Which ranks a step of so many rows should be left to: the slowest hosts are left out in turn.
 
-    All, unless without some it is WORTH_SAYING times shorter.
+    syncs: of which the fastest is taken. now: the ranks that take part; None: all. staying: hosts
+    that are not left out.
     """
 
-    def step_s(numbers: Sequence[int]) -> float:
+    def step_s(numbers: Collection[int]) -> float:
         those = [ranks[number] for number in numbers]
         assigned = best_rows(rows, those, device_batch_size)
         hosts = {rank.host for rank in those}
         ports = {host: port for host, port in network.ports.items() if host in hosts}
         here = dataclasses.replace(network, ports=ports if len(hosts) > 1 else {})
-        found = predict_heads(
-            shape, those, here, sync=sync, rows=assigned, device_batch_size=device_batch_size
+        return min(
+            forecast.step_s
+            for sync in (syncs if len(those) > 1 else (EXACT,))
+            for _, forecast in predict_heads(
+                shape, those, here, sync=sync, rows=assigned, device_batch_size=device_batch_size
+            ).values()
         )
-        return min(forecast.step_s for _, forecast in found.values())
 
-    def speed(host: str) -> float:
-        return sum(rank.rows_per_s for rank in ranks if rank.host == host)
+    def order(host: str) -> tuple[bool, float]:
+        return host in staying, sum(rank.rows_per_s for rank in ranks if rank.host == host)
 
-    hosts = sorted({rank.host for rank in ranks}, key=speed)
-    taken = [
-        [number for number, rank in enumerate(ranks) if rank.host in hosts[left_out:]]
-        for left_out in range(len(hosts))
-    ]
-    times_s = [step_s(numbers) for numbers in taken]
-    best = min(range(len(hosts)), key=lambda left_out: times_s[left_out])
-    if times_s[best] * WORTH_SAYING > times_s[0]:
-        best = 0
-    return Gain(tuple(taken[best]), times_s[0], times_s[best])
+    hosts = sorted({rank.host for rank in ranks}, key=order)
+    most_out = min(len(hosts) - 1, sum(host not in staying for host in hosts))
+    every = range(len(ranks))
+    taking_part = tuple(every if now is None else sorted(now))
+    now_s = step_s(taking_part)
+    best, best_s = taking_part, now_s / WORTH_SAYING
+    for out in range(most_out + 1):
+        some = tuple(number for number in every if ranks[number].host in hosts[out:])
+        if some != taking_part and (took_s := step_s(some)) <= best_s:
+            best, best_s = some, took_s
+    return Gain(best, now_s, now_s if best == taking_part else best_s)
 
 
 def faster_head(

@@ -24,16 +24,17 @@ Read = Callable[[Any], _T]
 WRONG = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 
 
-def gather_json(value: object, read: Read[_T]) -> list[_T]:
-    """Every rank's value, by rank, over the default group on Gloo.
+def gather_json(value: object, read: Read[_T], group: dist.ProcessGroup | None = None) -> list[_T]:
+    """Every rank's value, by rank, over a group on Gloo; None is the default one.
 
     value: None, bool, int, float, str, and lists and tables of them; others are a bug.
     Collective. Traffic a rank: (N-1) times 8 bytes and the longest text. Raises PeerError on all
     ranks where one's text is too long, and where it cannot be read; RuntimeError is torch's own.
     """
-    text, world_size = encode(value), dist.get_world_size()
+    text, world_size = encode(value), dist.get_world_size(group)
     lengths = torch.empty(world_size, dtype=torch.int64)
-    dist.all_gather(list(lengths.unsqueeze(1).unbind()), torch.tensor([len(text)]))
+    own = torch.tensor([len(text)])
+    dist.all_gather(list(lengths.unsqueeze(1).unbind()), own, group=group)
     sizes = [int(size) for size in lengths.tolist()]
     for rank, size in enumerate(sizes):
         if not 0 < size <= LIMIT_BYTES:
@@ -44,7 +45,7 @@ def gather_json(value: object, read: Read[_T]) -> list[_T]:
     padded = torch.zeros(max(sizes), dtype=torch.uint8)
     padded[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     gathered = torch.empty(world_size, max(sizes), dtype=torch.uint8)
-    dist.all_gather(list(gathered.unbind()), padded)
+    dist.all_gather(list(gathered.unbind()), padded, group=group)
     return [
         decode(bytes(row[:size].numpy()), rank, read)
         for rank, (row, size) in enumerate(zip(gathered, sizes, strict=True))

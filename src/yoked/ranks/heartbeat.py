@@ -44,8 +44,17 @@ def heartbeat(store: Store, key: str) -> Iterator[None]:
             store.set(f"{key}/done", "1")
 
 
-def wait_for_heartbeat(store: Store, key: str, who: str, what: str) -> None:
-    """Return when the body of `heartbeat` has ended. Raises PeerLostError."""
+def wait_for_heartbeat(
+    store: Store,
+    key: str,
+    who: str,
+    what: str,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> None:
+    """Return when the body of `heartbeat` has ended. Raises PeerLostError.
+
+    meanwhile: called at least every LONGEST_LOOK_S.
+    """
     beats, heard, pause_s = 0, time.monotonic(), 0.01  # short work is seen at once
     while not _ask(lambda: store.check([f"{key}/done"]), what):
         now_beats = _ask(lambda: store.add(f"{key}/beats", 0), what)  # `get` would block
@@ -57,6 +66,7 @@ def wait_for_heartbeat(store: Store, key: str, who: str, what: str) -> None:
                 f"{who} was not heard of for {SILENCE_S:.0f} s in {what}",
                 fix="see whether it hangs or its host sleeps, then start again",
             )
+        _ask(meanwhile, what)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_LOOK_S)
 

@@ -64,14 +64,14 @@ def _again(launched: TrainConfig, config_file: Path) -> TrainConfig:
 
 
 def run_loop(config: TrainConfig) -> dict[str, Any]:
-    """Train with the real loop; returns its result as plain data."""
+    """Train with the real loop; returns its result as plain data, empty of a rank that sat out."""
     # Memory of a GPU that grows in place, as nanochat has it; torch reads it when it is imported.
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     with without_collector():
         from yoked.train.run import train
 
-    result: dict[str, Any] = train(config, console=stderr_console()).to_dict()
-    return result
+    result = train(config, console=stderr_console())
+    return {} if result is None else result.to_dict()
 
 
 def main(argv: list[str], train: Callable[[TrainConfig], dict[str, Any]] = run_loop) -> int:

@@ -196,6 +196,14 @@ class TrainConfig:
             RANKS,
         ),
     ] = "auto"
+    keep: Annotated[
+        str | None,
+        _flag(
+            "Hosts that take part also where they make steps longer, such as laptop,attic, or all. "
+            "Default: such hosts sit out.",
+            RANKS,
+        ),
+    ] = None
     sync: Annotated[
         Sync,
         _flag(

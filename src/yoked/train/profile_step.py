@@ -52,7 +52,7 @@ from yoked.train.optim.groups import group_settings
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule
-from yoked.train.resolve import common_device_type, resolve
+from yoked.train.resolve import resolve
 from yoked.train.trainer import Rows, Trainer
 
 # A dtype is not tried where one micro-batch would take so long in it; where the first step takes
@@ -120,13 +120,14 @@ def profile(
     config = parse(args)
     rank_info = RankInfo.from_environment()
     device, why_there = choose_device(config, rank_info)
-    kind = common_device_type(of_all(device.type))
     if device.type == "cpu":
         keep_freed_memory()
     threads = set_threads(config, rank_info)
     gpu_bytes = min(map(float, of_all(str(usable_gpu_bytes(device) or math.inf))))
     no_windows = next(filter(None, of_all(why_no_windows(config, device) or "")), None)
-    resolved = resolve(config, kind, gpu_bytes, no_windows)
+    # Each rank with the shapes that suit it: a laptop would take minutes for a step of a GPU's
+    # model, and the plan scales by FLOPs.
+    resolved = resolve(config, device.type, gpu_bytes, no_windows)
     model_config = resolved.model_shape(config.vocab_size)
     host = socket.gethostname()
     # Ranks that are profiled at the same time are no group: each chooses for itself.
@@ -275,7 +276,7 @@ class StepProfiler:
             comm,
             RandomRows(self.model.config),
             rows=[rows],
-            device_batch_size=rows,
+            batch_sizes=[rows],
         )
         first = self.optimizer.num_updates
         times: list[PhaseTimes] = []

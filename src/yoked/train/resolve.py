@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from yoked.costmodel.memory import tables_memory
@@ -127,12 +127,15 @@ class TrainSchedule:
 
 
 def common_device_type(device_types: Collection[str]) -> str:
-    """The type whose defaults a run takes: its ranks'; where they differ cpu's, which fit all.
+    """The type whose defaults a run takes: its ranks'; where they differ that of the GPUs from
+    NVIDIA, which do nearly all of the work, or else cpu's, which fit all.
 
     Each rank of a run must come to the same shapes and rows, whatever it computes on.
     """
     kinds = set(device_types)
-    return kinds.pop() if len(kinds) == 1 else "cpu"
+    if len(kinds) == 1:
+        return kinds.pop()
+    return "cuda" if "cuda" in kinds else "cpu"
 
 
 def resolve(
@@ -173,6 +176,16 @@ def resolve(
         reasons=reasons,
         **values,
     )
+
+
+def rows_at_once(resolved: ResolvedConfig, device_type: str, gpu_bytes: float | None) -> int:
+    """The most rows of a micro-batch on a rank's own device, in the run's model.
+
+    Of `resolved`, all GPUs have room for them; a larger one has for more, and a CPU needs fewer.
+    """
+    shapes = ("depth", "head_dim", "max_seq_len", "window_pattern", "tables")
+    model = {name: getattr(resolved, name) for name in shapes}
+    return resolve(replace(resolved.config, **model), device_type, gpu_bytes).device_batch_size
 
 
 def _fit_gpu(

@@ -112,7 +112,7 @@ def host_table(
     names = list(dict.fromkeys(entry["name"] for entry in described))
     table = []
     for name in names:
-        ranks = [entry["rank"] for entry in described if entry["name"] == name]
+        ranks = [rank for rank, entry in enumerate(described) if entry["name"] == name]
         first = next(entry for entry in described if entry["name"] == name)
         seconds = {}
         for key in RANK_TIMES:
@@ -132,3 +132,9 @@ def host_table(
             }
         )
     return table
+
+
+def idle_table(described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same of hosts that sat out."""
+    table = host_table(described, [1.0] * len(described), RunStats())
+    return [{**entry, "share": 0.0} for entry in table]

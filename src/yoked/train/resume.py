@@ -30,7 +30,7 @@ from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule, batch_lr_scale, scaled_weight_decay
 from yoked.train.resolve import REFERENCE_DEPTH
-from yoked.train.result import RunResult, RunStats, host_table
+from yoked.train.result import RunResult, RunStats, host_table, idle_table
 from yoked.train.runfolder import RunFolder
 from yoked.train.setup import RunSetup, parameter_table
 from yoked.train.sync.codecs import CODECS
@@ -51,15 +51,22 @@ _OF_THE_MODEL = (
 @dataclass(frozen=True)
 class RunOrigin:
     """config: as the run goes on with it, with its name; start_from: the checkpoint that a run
-    without one of its own begins with; attempt: from 1; recorded: run.json's hosts, one entry a
-    rank, of the attempt before; last_rows: by rank, those of its last step.
+    without one of its own begins with; attempt: from 1; recorded, idle: run.json's entries of the
+    attempt before, of the ranks that took part and of those that sat out; last_rows: of the
+    former's last step.
     """
 
     config: TrainConfig
     start_from: Path | None = None
     attempt: int = 1
     recorded: tuple[dict[str, Any], ...] = ()
+    idle: tuple[dict[str, Any], ...] = ()
     last_rows: tuple[int, ...] = ()
+
+    @property
+    def recorded_ranks(self) -> list[dict[str, Any]]:
+        """The entries of the attempt before, by rank."""
+        return sorted((*self.recorded, *self.idle), key=lambda entry: int(entry["rank"]))
 
     @property
     def folder(self) -> Path:
@@ -86,6 +93,7 @@ class RunOrigin:
             "start_from": None if self.start_from is None else str(self.start_from),
             "attempt": self.attempt,
             "recorded": list(self.recorded),
+            "idle": list(self.idle),
             "last_rows": list(self.last_rows),
         }
 
@@ -99,6 +107,7 @@ class RunOrigin:
             start_from=None if start_from is None else Path(read_text(start_from)),
             attempt=read_whole(told["attempt"]),
             recorded=tuple(read_list(read_table)(told["recorded"])),
+            idle=tuple(read_list(read_table)(told["idle"])),
             last_rows=tuple(read_list(read_whole)(told["last_rows"])),
         )
 
@@ -127,6 +136,7 @@ def resolve_origin(config: TrainConfig, world_size: int) -> RunOrigin:
         start_from,
         attempt=int(recorded["attempt"]) + 1,
         recorded=hosts,
+        idle=tuple(recorded["idle_hosts"]),
         last_rows=run.last_rows(),
     )
 
@@ -220,7 +230,7 @@ def build_trainer(setup: RunSetup) -> Trainer:
         setup.comm,
         SampleStream(setup.data.train, config.seed),
         rows=setup.sharing.rows,
-        device_batch_size=setup.resolved.device_batch_size,
+        batch_sizes=setup.batch_sizes,
         codec=None if sync == EXACT else CODECS[sync],
         head_rows=setup.strategy.head_rows,
     )
@@ -366,7 +376,8 @@ def describe_run(setup: RunSetup) -> RunResult:
         dir=str(setup.config.runs_dir / (setup.config.run or "")),
         state="planned",
         params=parameter_table(counts),
-        hosts=host_table(setup.hosts, setup.sharing.rows, RunStats()),
+        hosts=host_table(setup.hosts, setup.sharing.rows, RunStats())
+        + idle_table(setup.idle_hosts),
         choices=choices,
         model={
             **dataclasses.asdict(setup.model_config),

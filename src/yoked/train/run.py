@@ -8,14 +8,14 @@ late, and a wish to stop takes effect on all ranks at the same step.
 from __future__ import annotations
 
 import dataclasses
+import gc
+import itertools
 import math
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -23,22 +23,26 @@ from torch import Tensor
 
 from yoked.collector import frozen_objects
 from yoked.console import StageProgress
+from yoked.costmodel.compute_cost import RankSpeed
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
 from yoked.errors import CheckpointError, DeviceError, DivergedError
-from yoked.ranks.exchange import read_list, read_nothing, read_whole
+from yoked.ranks.exchange import read_flag, read_list, read_nothing, read_whole
 from yoked.train.balance.balancer import Assignment
 from yoked.train.balance.controller import BalanceController
 from yoked.train.balance.text import idle_note, rank_names
 from yoked.train.checkpoint import CheckpointStore
 from yoked.train.comm.communicator import Communicator, Work
 from yoked.train.comm.control import run_on_all_ranks, run_on_rank0, run_on_ranks
+from yoked.train.comm.heartbeat import default_store
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.verify import Verification
+from yoked.train.decisions.working import worth_coming_back
 from yoked.train.device import device_name
+from yoked.train.idle import IdleRanks, sit_out
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
 from yoked.train.progress import TrainProgress
-from yoked.train.result import RunResult, RunStats, State, host_table
+from yoked.train.result import RunResult, RunStats, State, host_table, idle_table
 from yoked.train.resume import (
     RunOrigin,
     build_trainer,
@@ -48,13 +52,17 @@ from yoked.train.resume import (
 )
 from yoked.train.runfolder import RunFolder, write_json, writing
 from yoked.train.setup import (
+    FleetSetup,
     RunSetup,
+    ask_who_works,
     init_process_group,
     parameter_table,
-    require_enough_rows,
+    part_of,
+    setup_fleet,
     setup_run,
 )
 from yoked.train.step_batch import batch_arithmetic
+from yoked.train.stop_wish import StopWish
 from yoked.train.tokenizer import Tokenizer
 from yoked.train.trainer import StepStats, evaluate_bpb
 
@@ -66,10 +74,11 @@ LOWER_RATE = (
 )
 
 
-def train(config: TrainConfig, *, console: Console) -> RunResult:
+def train(config: TrainConfig, *, console: Console) -> RunResult | None:
     """Train as one of the ranks that torchrun started, or as the only one.
 
-    Returns when the run is finished, or interrupted and saved. Raises YokedError.
+    Returns when the run is finished, or interrupted and saved; None on a rank that sat out to the
+    end. Raises YokedError.
     """
     rank_info = RankInfo.from_environment()
     config.check_world(rank_info.world_size)
@@ -82,20 +91,65 @@ def train(config: TrainConfig, *, console: Console) -> RunResult:
     return result
 
 
-def _train(config: TrainConfig, rank_info: RankInfo, console: Console) -> RunResult:
-    origin = run_on_rank0(
+class PartEnd(NamedTuple):
+    """How a part of a run ended, on this rank. result: None on a rank that sat out. is_over: the
+    run is too, as far as this rank knows. some_sat_out: ranks that did wait for this one.
+    """
+
+    result: RunResult | None
+    is_over: bool
+    some_sat_out: bool
+
+
+def _train(config: TrainConfig, rank_info: RankInfo, console: Console) -> RunResult | None:
+    """Train part by part: each ends where other ranks are worth having."""
+    origin, progress = _begin(config, rank_info), StageProgress(console)
+    fleet = setup_fleet(origin.config, rank_info, progress, origin.recorded_ranks)
+    progress.close()
+    for part in itertools.count(1):
+        result, is_over, some_sat_out = _train_part(fleet, origin, f"part {part}", console)
+        if not some_sat_out or any(fleet.comm.all_gather_json(is_over, read_flag)):
+            break
+        gc.collect()  # else two trainers would be in memory
+        again = replace(config, run=origin.folder.name, runs_dir=origin.folder.parent)
+        again = replace(again, resume=True, resume_from_step=None, start_from=None)
+        origin = _begin(again, rank_info)
+        fleet = replace(fleet, config=origin.config)
+    return result
+
+
+def _begin(config: TrainConfig, rank_info: RankInfo) -> RunOrigin:
+    return run_on_rank0(
         Communicator(),
         lambda: resolve_origin(config, rank_info.world_size).to_dict(),
         RunOrigin.from_dict,
     )
-    progress = StageProgress(console)
-    setup = setup_run(origin.config, rank_info, progress, origin.recorded, origin.last_rows)
-    progress.close()
-    run_on_all_ranks(setup.comm, lambda: require_enough_rows(setup.data, setup.rows_per_step))
-    if config.dry_run:
-        return describe_run(setup)
-    with told_out_of_memory(setup):
-        return TrainingRun(setup, origin, console).run()
+
+
+def _train_part(fleet: FleetSetup, origin: RunOrigin, name: str, console: Console) -> PartEnd:
+    """Train with the ranks that are worth having. name: of this part, the same on all ranks."""
+    working, question = ask_who_works(fleet)
+    idle = [rank for rank in range(len(fleet.hosts)) if rank not in working.ranks]
+    comm = part_of(fleet.comm, working.ranks, name)
+    if comm is None:
+        if not fleet.config.dry_run:
+            sit_out(name, fleet.rank_info.rank, fleet.measure_speed)
+        return PartEnd(None, is_over=False, some_sat_out=True)
+    setup = setup_run(fleet, comm, working, question, origin.recorded, origin.last_rows)
+    if fleet.config.dry_run:
+        return PartEnd(describe_run(setup), is_over=True, some_sat_out=bool(idle))
+
+    def worth_it(speeds: Mapping[int, RankSpeed]) -> str | None:
+        assert question is not None, "it was asked who works"
+        now = [fleet.cost(rank, speed) for rank, speed in speeds.items()]
+        return worth_coming_back(question, working.ranks, now)
+
+    with told_out_of_memory(setup), ExitStack() as stack:
+        run = TrainingRun(setup, origin, console)
+        if idle and run.is_first:
+            run.idle = stack.enter_context(IdleRanks(default_store(), name, idle, worth_it))
+        result = run.run()
+    return PartEnd(result, is_over=not run.makes_room, some_sat_out=bool(idle))
 
 
 @contextmanager
@@ -105,7 +159,7 @@ def told_out_of_memory(setup: RunSetup) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as problem:
         resolved, device = setup.resolved, setup.device
-        rows, depth = resolved.device_batch_size, resolved.depth
+        rows, depth = setup.batch_sizes[setup.comm.rank], resolved.depth
         less = f"--depth {max(depth - 2, 1)}"
         if rows > 1:
             less = f"--device-batch-size {rows // 2}"
@@ -150,7 +204,10 @@ class TrainingRun:
         self.val_bpb: float | None = None
         self.min_val_bpb = math.inf
         self.training_time_s = 0.0
-        self.stop_asked = self.stop_agreed = False
+        self.stop_wish, self.stop_agreed = StopWish(), False
+        self.idle: IdleRanks | None = None  # on rank 0, those that sit out
+        # Whether the run is to go on with ranks that sat out so far.
+        self.wants_more = self.makes_room = False
         self.balance: BalanceController | None = None
         if setup.sharing.live:
             hosts = [host["name"] for host in setup.hosts]
@@ -179,16 +236,16 @@ class TrainingRun:
         done = self.first_step
         state: State = "interrupted"
         try:
-            with self._listening(), frozen_objects():
+            with self.stop_wish.listening(), frozen_objects():
                 for step in range(self.first_step, self.schedule.num_iterations):
                     self._step(step, progress)
                     done = step + 1
                     last = done == self.schedule.num_iterations
-                    if self.stop_agreed and not last:
+                    if (self.stop_agreed or self.makes_room) and not last:
                         break
                     self._after_step(done, last, progress)
                 else:
-                    state = "finished"
+                    state, self.makes_room = "finished", False
                 self._log_pending_step(progress)
                 if self.balance is not None:
                     self.balance.apply()
@@ -261,6 +318,7 @@ class TrainingRun:
             "horizon": plan.horizon,
             "choices": plan.choices,
             "hosts": self.setup.hosts,
+            "idle_hosts": self.setup.idle_hosts,
             "started_s": time.time(),
         }
 
@@ -274,15 +332,15 @@ class TrainingRun:
         names = rank_names([host["name"] for host in setup.hosts])
         if note := idle_note(setup.sharing.rows, setup.sharing.weights, names):
             say(note, markup=False)
-        if note := setup.strategy.better_without:
+        for note in setup.notes:
             say(note, markup=False)
         if setup.resolved.device_type == "cuda":
             rows = setup.resolved.device_batch_size
             say(f"device_batch_size: {rows} ({setup.resolved.reasons['device_batch_size']})")
         if setup.resolved.tables == "host":
             say(f"tables: host ({setup.resolved.reasons['tables']})")
-        batch_size, row_tokens = setup.resolved.device_batch_size, setup.resolved.max_seq_len
-        say(f"batch: {batch_arithmetic(setup.sharing.rows, batch_size, row_tokens)}", markup=False)
+        batch = batch_arithmetic(setup.sharing.rows, setup.batch_sizes, setup.resolved.max_seq_len)
+        say(f"batch: {batch}", markup=False)
         epochs = setup.rows_per_step * self.schedule.num_iterations / setup.data.train.num_rows
         say(
             f"training: {self.schedule.num_iterations:,} steps of "
@@ -301,7 +359,10 @@ class TrainingRun:
         started = time.perf_counter()
         stats = self.trainer.step(step)
         dt_s = time.perf_counter() - started
-        flags = (self.verification.problem is not None, self.stop_asked)
+        if self.idle is not None and (note := self.idle.look(self.stop_wish)):
+            progress.say(note)
+            self.wants_more = True
+        flags = (self.verification.problem is not None, self.stop_wish.asked, self.wants_more)
         vector = torch.tensor([*stats.to_vector(), *map(float, flags)], dtype=torch.float64)
         gathered, pending = self.comm.all_gather(vector, "a step's figures")
         self._log_pending_step(progress)
@@ -316,8 +377,9 @@ class TrainingRun:
             return
         (step, gathered, pending, dt_s), self._pending_stats = self._pending_stats, None
         pending.wait()
-        by_rank = [StepStats.from_vector(row[:-2]) for row in gathered.tolist()]
-        if gathered[:, -2].any():
+        by_rank = [StepStats.from_vector(row[:-3]) for row in gathered.tolist()]
+        unsound, stop, more = gathered[:, -3:].any(dim=0).tolist()
+        if unsound:
             run_on_all_ranks(self.comm, self.verification.require_sound)
         self._require_finite(step, by_rank)
         self.stats.add(dt_s, by_rank)
@@ -329,7 +391,8 @@ class TrainingRun:
             progress.step(step, loss, tokens, dt_s)
             if news := self.folder.news():
                 progress.say(news)
-        self.stop_agreed = self.stop_agreed or bool(gathered[:, -1].any())
+        self.stop_agreed = self.stop_agreed or stop
+        self.makes_room = (self.makes_room or more) and not self.stop_agreed
         if self.balance is not None and self._next_step < self.schedule.num_iterations:
             self.balance.follow(by_rank, self._next_step, progress.say)
 
@@ -339,7 +402,7 @@ class TrainingRun:
         run_on_ranks(
             self.comm,
             bool(self.verification.pending),
-            lambda: self.verification.finish(stage, lambda: self.stop_asked),
+            lambda: self.verification.finish(stage, lambda: self.stop_wish.asked),
             "verifying rows",
         )
         stage.close()
@@ -464,28 +527,6 @@ class TrainingRun:
 
     # --- end
 
-    @contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Ctrl-C asks for an orderly stop; a second one stops at once."""
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            del number, frame
-            if self.stop_asked:
-                raise KeyboardInterrupt
-            self.stop_asked = True
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {
-            number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def _close(self) -> None:
         if self.is_first:
             try:
@@ -505,7 +546,8 @@ class TrainingRun:
             tokens_per_second=self.stats.tokens_per_second,
             first_step_s=self.stats.first_step_s,
             bytes_sent_per_step=self.stats.bytes_sent_per_step,
-            hosts=host_table(self.setup.hosts, self.trainer.rows, self.stats),
+            hosts=host_table(self.setup.hosts, self.trainer.rows, self.stats)
+            + idle_table(self.setup.idle_hosts),
         )
         if self.is_first:
             write_json(self.folder.path / "result.json", result.to_dict())

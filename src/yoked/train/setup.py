@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import platform
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +18,8 @@ from yoked.agent.facts import memory
 from yoked.costmodel.compute_cost import RankCost, RankSpeed, estimated_cost
 from yoked.costmodel.memory import USABLE_FRACTION
 from yoked.costmodel.model_shape import ModelShape, ParameterCounts
-from yoked.costmodel.step_plan import nccl_suits
+from yoked.costmodel.step_plan import SAFE_SYNCS, nccl_suits
+from yoked.costmodel.work import Network
 from yoked.errors import DataError, UsageError
 from yoked.ranks.exchange import read_list, read_number, read_table, read_text, read_whole
 from yoked.ranks.meeting import meet, tell_if_unproved
@@ -27,7 +27,7 @@ from yoked.train import kernels
 from yoked.train.balance.initial import InitialShares, initial_shares, level_alike
 from yoked.train.balance.text import percents
 from yoked.train.comm.communicator import COLLECTIVE_TIMEOUT_S, Communicator
-from yoked.train.comm.control import run_on_all_ranks, run_on_ranks
+from yoked.train.comm.control import run_on_all_ranks, run_on_rank0, run_on_ranks
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.dataset import Dataset
@@ -50,8 +50,10 @@ from yoked.train.decisions.network import (
     Strategy,
     decide_sync_and_head,
     measure_network,
+    measure_rate,
 )
 from yoked.train.decisions.threads import read_cores, set_threads
+from yoked.train.decisions.working import Working, WorkQuestion, choose_working, kept_hosts
 from yoked.train.device import keep_freed_memory, prepare_cuda, usable_gpu_bytes
 from yoked.train.resolve import (
     ResolvedConfig,
@@ -59,8 +61,9 @@ from yoked.train.resolve import (
     common_device_type,
     resolve,
     resolve_schedule,
+    rows_at_once,
 )
-from yoked.train.speeds import measure_speeds
+from yoked.train.speeds import measure_speed, measure_speeds
 
 # Set by yoked.launch.bootstrap.spawn.
 MEETING_FILE = "YOKED_MEETING_FILE"
@@ -70,13 +73,16 @@ UNLIMITED = 1e18
 
 @dataclass(frozen=True)
 class ModelSetup:
-    """A model, its data, its schedule, and the ranks that train it."""
+    """A model, its data, its schedule, and the ranks that train it. batch_sizes: the most rows of
+    a micro-batch, by rank.
+    """
 
     config: TrainConfig
     rank_info: RankInfo
     comm: Communicator
     device: torch.device
     resolved: ResolvedConfig
+    batch_sizes: list[int]
     data: Dataset
     model_config: ModelShape
     schedule: TrainSchedule
@@ -88,13 +94,53 @@ class ModelSetup:
 
 
 @dataclass(frozen=True)
-class RunSetup(ModelSetup):
-    """All that is settled before the first weight is drawn. hosts: one entry a rank."""
+class FleetSetup(ModelSetup):
+    """What all ranks of a launch know of each other, those too that will sit out. hosts: one entry
+    a rank.
+    """
 
     compute: ComputeChoices
-    strategy: Strategy
     hosts: list[dict[str, Any]]
+
+    @property
+    def host_names(self) -> list[str]:
+        """By rank."""
+        return [host["name"] for host in self.hosts]
+
+    def measure_speed(self) -> RankSpeed:
+        """This rank's, now."""
+        return measure_speed(
+            self.model_config, self.device, self.compute.dtype, self.compute.libraries
+        )
+
+    def costs(self, speeds: Sequence[RankSpeed]) -> list[RankCost]:
+        """What a step costs each rank that is so fast. speeds: by rank."""
+        return [self.cost(rank, speed) for rank, speed in enumerate(speeds)]
+
+    def cost(self, rank: int, speed: RankSpeed) -> RankCost:
+        """What a step costs a rank that is so fast."""
+        host = self.hosts[rank]
+        return estimated_cost(
+            self.model_config,
+            host=host["name"],
+            device=host["device"],
+            dtype=host["dtype"],
+            threads=host["threads"],
+            speed=speed,
+            device_batch_size=self.resolved.device_batch_size,
+        )
+
+
+@dataclass(frozen=True)
+class RunSetup(FleetSetup):
+    """All that is settled before the first weight is drawn, for the ranks that take part: `comm`,
+    `rank_info` and `hosts` are theirs. idle_hosts: one entry a rank that sits out. notes: on these.
+    """
+
+    strategy: Strategy
     sharing: InitialShares
+    idle_hosts: list[dict[str, Any]]
+    notes: tuple[str, ...]
 
     @property
     def choices(self) -> tuple[Decision, ...]:
@@ -157,10 +203,26 @@ def init_communicator(device: torch.device, sync: str = "auto") -> Communicator:
         rate = None
         if len({host for _, host in told}) > 1:
             # Each rank measures by its own clock; rank 0's says for all.
-            rate = comm.all_gather_json(measure_network(comm)[0], read_number)[0]
+            rate = comm.all_gather_json(measure_rate(comm)[0], read_number)[0]
         if sync == "exact" or nccl_suits(rate):
             device_group = dist.new_group(backend="nccl")
     return Communicator(device_group, control_group)
+
+
+def part_of(comm: Communicator, ranks: Sequence[int], name: str) -> Communicator | None:
+    """The collectives of some ranks; None on the others. Collective over all of `comm`.
+
+    name: tells the group from others of these ranks. Where all take part it is `comm` itself.
+    """
+    if len(ranks) == comm.world_size:
+        return comm
+    takes_part = comm.rank in ranks
+    groups = []
+    for what in (name, f"{name}: the signals"):
+        timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+        connect = functools.partial(dist.new_group, list(ranks), timeout, "gloo")
+        groups.append(meet(connect, what) if takes_part else connect())
+    return Communicator(control_group=groups[1], group=groups[0]) if takes_part else None
 
 
 def load_data(
@@ -198,30 +260,88 @@ def load_data(
     return data
 
 
-def setup_run(
+def setup_fleet(
     config: TrainConfig,
     rank_info: RankInfo,
     progress: ProgressSink,
     recorded: Sequence[dict[str, Any]] = (),
-    last_rows: Sequence[int] = (),
-) -> RunSetup:
-    """Settle everything; collective. Raises YokedError on all ranks when one cannot.
+) -> FleetSetup:
+    """Settle what does not depend on who takes part; collective. Raises YokedError on all ranks
+    when one cannot.
 
     recorded: run.json's entry of each rank, where the run goes on from an earlier attempt.
-    last_rows: by rank, those of that attempt's last step.
     """
     device, why_there, comm, threads = setup_devices(config, rank_info, recorded)
     model = setup_model(config, rank_info, comm, device, progress)
+    run_on_all_ranks(comm, lambda: require_enough_rows(model.data, model.rows_per_step))
     compute = choose_compute(config, model.model_config, device, comm, threads, recorded)
     if why_there is not None:
-        compute = dataclasses.replace(compute, choices=(*compute.choices, why_there))
+        compute = replace(compute, choices=(*compute.choices, why_there))
     hosts = comm.all_gather_json(_describe(model, compute), _described)
+    return FleetSetup(**vars(model), compute=compute, hosts=hosts)
+
+
+def ask_who_works(fleet: FleetSetup) -> tuple[Working, WorkQuestion | None]:
+    """Which ranks take part, and what that rests on, as rank 0 has it; collective.
+
+    All, and None, where that is not asked: within one host, by --shares, and over NCCL's networks.
+    """
+    config, comm, hosts = fleet.config, fleet.comm, fleet.host_names
+    keep = run_on_all_ranks(comm, lambda: kept_hosts(config.keep, hosts))
+    every = Working(tuple(range(len(hosts))))
+    if len(set(hosts)) == 1 or config.share_weights is not None or comm.device_group is not None:
+        return every, None
+    speeds = level_alike(_measured_speeds(fleet))
+    question = WorkQuestion(
+        shape=fleet.model_config,
+        ranks=fleet.costs(speeds),
+        network=measure_network(comm, hosts),
+        syncs=SAFE_SYNCS if config.sync == "auto" else (config.sync,),
+        rows=fleet.rows_per_step,
+        device_batch_size=fleet.resolved.device_batch_size,
+        keep=keep,
+    )
+
+    def act() -> list[list[Any]]:
+        working = choose_working(question)
+        return [list(working.ranks), list(working.notes)]
+
+    ranks, notes = run_on_rank0(comm, act, read_list(read_list(lambda value: value)))
+    return Working(tuple(map(read_whole, ranks)), tuple(map(read_text, notes))), question
+
+
+def setup_run(
+    fleet: FleetSetup,
+    comm: Communicator,
+    working: Working,
+    question: WorkQuestion | None = None,
+    recorded: Sequence[dict[str, Any]] = (),
+    last_rows: Sequence[int] = (),
+) -> RunSetup:
+    """Settle everything between the ranks that take part; collective over these.
+
+    comm: theirs. question: what `working` rests on, which need not be measured again. recorded:
+    run.json's entry of each of them, where the run goes on from an earlier attempt. last_rows: by
+    rank, those of that attempt's last step.
+    """
+    hosts = [dict(fleet.hosts[rank]) for rank in working.ranks]
+    idle = [host for rank, host in enumerate(fleet.hosts) if rank not in working.ranks]
     if [host["name"] for host in hosts] != [host["name"] for host in recorded]:
         recorded, last_rows = (), ()  # what suited other hosts is decided anew
-    sharing, strategy = _decide(model, compute, hosts, recorded, last_rows)
+    info = replace(fleet.rank_info, rank=comm.rank, world_size=len(hosts))
+    # The plan is for all hosts.
+    config = replace(fleet.config, planned=None) if idle else fleet.config
+    sizes = [fleet.batch_sizes[rank] for rank in working.ranks]
+    part = replace(fleet, comm=comm, rank_info=info, hosts=hosts, config=config, batch_sizes=sizes)
+    costs = None if question is None else [question.ranks[rank] for rank in working.ranks]
+    # Between all ranks the network was measured as it is between those that take part.
+    network = None if question is None or idle else question.network
+    sharing, strategy = _decide(part, costs, network, recorded, last_rows)
     for host in hosts:
         host["sync"], host["lm_head"] = strategy.sync.value, strategy.lm_head.value
-    return RunSetup(**vars(model), compute=compute, strategy=strategy, hosts=hosts, sharing=sharing)
+    return RunSetup(
+        **vars(part), strategy=strategy, sharing=sharing, idle_hosts=idle, notes=working.notes
+    )
 
 
 def setup_devices(
@@ -253,14 +373,16 @@ def setup_model(
     kinds = set(comm.all_gather_json(device.type, read_text))
     run_on_all_ranks(comm, lambda: _require_other_memory(config.tables, kinds))
     kind = common_device_type(kinds)
-    gpu_bytes = min(comm.all_gather_json(usable_gpu_bytes(device) or UNLIMITED, read_number))
+    gpu_bytes = comm.all_gather_json(usable_gpu_bytes(device) or UNLIMITED, read_number)
     lacking = comm.all_gather_json(why_no_windows(config, device) or "", read_text)
     no_windows = next(filter(None, lacking), None)
-    resolved = run_on_all_ranks(comm, lambda: resolve(config, kind, gpu_bytes, no_windows))
+    resolved = run_on_all_ranks(comm, lambda: resolve(config, kind, min(gpu_bytes), no_windows))
+    own = run_on_all_ranks(comm, lambda: rows_at_once(resolved, device.type, gpu_bytes[comm.rank]))
+    batch_sizes = comm.all_gather_json(own, read_whole)
     data = load_data(config, resolved.max_seq_len, comm, rank_info, progress)
     schedule = run_on_all_ranks(comm, lambda: resolve_schedule(resolved, data.info.vocab_size))
     shape = resolved.model_shape(data.info.vocab_size)
-    return ModelSetup(config, rank_info, comm, device, resolved, data, shape, schedule)
+    return ModelSetup(config, rank_info, comm, device, resolved, batch_sizes, data, shape, schedule)
 
 
 def _require_other_memory(tables: str, kinds: set[str]) -> None:
@@ -274,59 +396,44 @@ def _require_other_memory(tables: str, kinds: set[str]) -> None:
 
 
 def _decide(
-    model: ModelSetup,
-    compute: ComputeChoices,
-    hosts: Sequence[dict[str, Any]],
+    part: FleetSetup,
+    known_costs: Sequence[RankCost] | None,
+    network: Network | None,
     recorded: Sequence[dict[str, Any]],
     last_rows: Sequence[int],
 ) -> tuple[InitialShares, Strategy]:
     """Who has which rows, how gradients travel, and which ranks have the lm_head."""
-    config, comm, batch = model.config, model.comm, model.resolved.device_batch_size
-    costs = functools.cache(lambda: _measured_costs(model, compute, hosts))
-    names = [host["name"] for host in hosts]
-    sharing = initial_shares(config, names, model.rows_per_step, batch, last_rows, costs)
+    config, comm, batch = part.config, part.comm, part.resolved.device_batch_size
+
+    @functools.cache
+    def costs() -> Sequence[RankCost]:
+        return known_costs or part.costs(level_alike(_measured_speeds(part)))
+
+    sharing = initial_shares(config, part.host_names, part.rows_per_step, batch, last_rows, costs)
     sync = settled("sync", config.sync, ASKED_SYNC, recorded)
     lm_head = settled("lm_head", config.lm_head, ASKED_HEAD, recorded)
     is_open = comm.active and (sync is None or lm_head is None)
     # Where nothing is to be decided, speeds need not be measured.
     request = StepRequest(
-        shape=model.model_config,
-        ranks=costs() if is_open else _estimated_costs(model, hosts, [RankSpeed(1.0)] * len(hosts)),
+        shape=part.model_config,
+        ranks=costs() if is_open else part.costs([RankSpeed(1.0)] * len(part.hosts)),
         rows=sharing.rows,
         shares=sharing.weights,
         device_batch_size=batch,
-        memory_bytes=comm.all_gather_json(_memory_bytes(hosts), read_number),
+        memory_bytes=comm.all_gather_json(_memory_bytes(part.hosts), read_number),
         sync=sync,
         lm_head=lm_head,
         planned=None if config.planned is None else PlannedStrategy(**config.planned),
     )
-    return sharing, decide_sync_and_head(comm, request)
+    return sharing, decide_sync_and_head(comm, request, network)
 
 
-def _measured_costs(
-    model: ModelSetup, compute: ComputeChoices, hosts: Sequence[dict[str, Any]]
-) -> list[RankCost]:
-    """By rank; alike where they are about equally fast. Collective."""
-    libraries = (compute.layers.forward, compute.head.forward)
-    speeds = measure_speeds(model.model_config, model.device, compute.dtype, libraries, model.comm)
-    return _estimated_costs(model, hosts, level_alike(speeds))
-
-
-def _estimated_costs(
-    model: ModelSetup, hosts: Sequence[dict[str, Any]], speeds: Sequence[RankSpeed]
-) -> list[RankCost]:
-    return [
-        estimated_cost(
-            model.model_config,
-            host=host["name"],
-            device=host["device"],
-            dtype=host["dtype"],
-            threads=host["threads"],
-            speed=speed,
-            device_batch_size=model.resolved.device_batch_size,
-        )
-        for host, speed in zip(hosts, speeds, strict=True)
-    ]
+def _measured_speeds(part: FleetSetup) -> list[RankSpeed]:
+    """By rank. Collective."""
+    compute = part.compute
+    return measure_speeds(
+        part.model_config, part.device, compute.dtype, compute.libraries, part.comm
+    )
 
 
 def settled(
@@ -356,13 +463,13 @@ def _describe(model: ModelSetup, compute: ComputeChoices) -> dict[str, Any]:
         "threads": compute.threads,
         "python": platform.python_version(),
         "compute": {
-            "layers": dataclasses.asdict(compute.layers),
-            "head": dataclasses.asdict(compute.head),
+            "layers": asdict(compute.layers),
+            "head": asdict(compute.head),
             "attention": compute.attention,
             "asked_matmul": model.config.matmul,
             "asked_attention": model.config.attention,
         },
-        "choices": [dataclasses.asdict(choice) for choice in compute.choices],
+        "choices": [asdict(choice) for choice in compute.choices],
         "kernels": kernels.kernels().reason,
     }
 
@@ -381,7 +488,7 @@ def _described(value: Any) -> dict[str, Any]:
 
 def parameter_table(counts: ParameterCounts) -> dict[str, int]:
     """Counts by group, and their total, in the order in which people read them."""
-    return {**dataclasses.asdict(counts), "total": counts.total}
+    return {**asdict(counts), "total": counts.total}
 
 
 def require_enough_rows(data: Dataset, rows_per_step: int) -> None:

@@ -9,6 +9,7 @@ Shape legend: N tokens, I inputs, O outputs.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -40,10 +41,27 @@ def measure_speeds(
     libraries: tuple[MatmulBackend, MatmulBackend],
     comm: Communicator,
 ) -> list[RankSpeed]:
-    """How fast each rank is in the model's products, by rank. Collective; takes MEASURE_S, up to
-    STOPPED_MEASURE_S where a rank does not have its cores for itself.
+    """How fast each rank is in the model's products, by rank. Collective; see `measure_speed`."""
 
-    libraries: those of the layers' and of the head's products.
+    def all_are_here() -> None:
+        # So that ranks of one host share it as they will.
+        comm.all_gather_json(None, read_nothing)
+
+    mine = measure_speed(config, device, dtype, libraries, all_are_here)
+    return comm.all_gather_json(asdict(mine), read_speed)
+
+
+def measure_speed(
+    config: ModelShape,
+    device: torch.device,
+    dtype: str,
+    libraries: tuple[MatmulBackend, MatmulBackend],
+    ready: Callable[[], None] = lambda: None,
+) -> RankSpeed:
+    """How fast this rank is in the model's products. Takes MEASURE_S, up to STOPPED_MEASURE_S where
+    it does not have its cores for itself.
+
+    libraries: those of the layers' and of the head's products. ready: called before the clock runs.
     """
     columns = block_columns(device, DTYPES[dtype])
     width, block = config.n_embd, min(columns, config.padded_vocab_size)
@@ -55,8 +73,7 @@ def measure_speeds(
         )
     ]
     _multiply(rounds, device)
-    # All begin together, so that ranks of one host share it as they will.
-    comm.all_gather_json(None, read_nothing)
+    ready()
     started_s, cpu_started_s, count = time.perf_counter(), time.process_time(), 0
     while True:
         _multiply(rounds, device)
@@ -69,8 +86,7 @@ def measure_speeds(
         if took_s >= (MEASURE_S if own_cores >= WHOLE_CORES else STOPPED_MEASURE_S):
             break
     flops = sum(2 * a.size(0) * a.size(1) * b.size(0) for a, b, _ in rounds)
-    mine = RankSpeed(count * flops / took_s, own_cores, _copy_rate(device))
-    return comm.all_gather_json(asdict(mine), _read_speed)
+    return RankSpeed(count * flops / took_s, own_cores, _copy_rate(device))
 
 
 def _copy_rate(device: torch.device) -> float:
@@ -82,7 +98,8 @@ def _copy_rate(device: torch.device) -> float:
     return 2 * COPIED_BYTES / best_time_s(lambda: target.copy_(source), device)
 
 
-def _read_speed(value: Any) -> RankSpeed:
+def read_speed(value: Any) -> RankSpeed:
+    """What a rank tells of its speed."""
     told = read_table(value)
     return RankSpeed(
         read_number(told["flops_per_s"]),

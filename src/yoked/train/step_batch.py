@@ -48,14 +48,14 @@ class HeadGroup:
 class StepBatch:
     """The rows of a step, of all ranks: every rank reads all of them, and computes its own.
 
-    rows_by_rank: (b, T + 1) micro-batches, by rank, in host memory. max_deferred: backward passes
-    that may wait behind the last head. device: that of this rank's micro-batches; tables_on_host:
-    whether its embedding tables are in host memory all the same.
+    rows_by_rank: (b, T + 1) micro-batches, by rank, in host memory. max_deferred: by rank,
+    backward passes that may wait behind the last head. device: that of this rank's micro-batches;
+    tables_on_host: whether its embedding tables are in host memory all the same.
     """
 
     rows_by_rank: Sequence[Sequence[Tensor]]
     rank: int
-    max_deferred: int
+    max_deferred: Sequence[int]
     device: torch.device
     tables_on_host: bool = False
 
@@ -72,7 +72,7 @@ class StepBatch:
 
     def schedule(self, rank: int) -> MicroBatchSchedule:
         """A rank's."""
-        return schedule_micro_batches(len(self.rows_by_rank[rank]), self.max_deferred)
+        return schedule_micro_batches(len(self.rows_by_rank[rank]), self.max_deferred[rank])
 
     def targets(self, rank: int) -> Tensor:
         """(n,) int64 of all of a rank's tokens."""
@@ -102,20 +102,24 @@ class StepBatch:
             yield HeadGroup([each], max(0, each.index - early + 1))  # early: none; then all so far
 
 
-def batch_arithmetic(rows: Sequence[int], device_batch_size: int, row_tokens: int) -> str:
-    """How a step's tokens come about, in one line for people. rows: by rank."""
+def batch_arithmetic(rows: Sequence[int], batch_sizes: Sequence[int], row_tokens: int) -> str:
+    """How a step's tokens come about, in one line for people. rows, and the most of them in a
+    micro-batch, by rank.
+    """
     tokens = f"{sum(rows) * row_tokens:,} tokens"
-    batches = [-(-count // device_batch_size) for count in rows]
-    if len(set(rows)) == 1 and rows[0] % device_batch_size == 0:
+    batches = [-(-count // size) for count, size in zip(rows, batch_sizes, strict=True)]
+    if len({*rows}) == 1 and len({*batch_sizes}) == 1 and rows[0] % batch_sizes[0] == 0:
         ranks = "1 rank" if len(rows) == 1 else f"{len(rows)} ranks"
         product = (
             f"{ranks} x {_times(batches[0], 'micro-batch', 'micro-batches')} x "
-            f"{_times(device_batch_size, 'row', 'rows')} x {row_tokens:,} tokens = {tokens}"
+            f"{_times(batch_sizes[0], 'row', 'rows')} x {row_tokens:,} tokens = {tokens}"
         )
     else:
+        alike = len({*batch_sizes}) == 1
+        sizes = _times(batch_sizes[0], "row", "rows") if alike else f"{_sum_of(batch_sizes)} rows"
         product = (
             f"{_sum_of(rows)} rows x {row_tokens:,} tokens = {tokens}, in {_sum_of(batches)} "
-            f"micro-batches of up to {_times(device_batch_size, 'row', 'rows')}"
+            f"micro-batches of up to {sizes}"
         )
     return product if len(rows) == 1 else f"{product}; gradients are summed once a step"
 

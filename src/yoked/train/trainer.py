@@ -97,23 +97,28 @@ class Trainer:
         stream: Stream,
         *,
         rows: Sequence[int],
-        device_batch_size: int,
+        batch_sizes: Sequence[int],
         codec: Codec | None = None,
         head_rows: Sequence[float] | None = None,
     ) -> None:
-        """rows: of the first step, by rank. codec: of `--sync`; None: exact. head_rows: relative
-        parts of the vocabulary that ranks compute of the lm_head; None: it is replicated.
+        """rows: of the first step, by rank. batch_sizes: the most of a micro-batch, by rank. codec:
+        of `--sync`; None: exact. head_rows: relative parts of the vocabulary that ranks compute of
+        the lm_head; None: it is replicated.
         """
         self.model, self.optimizer, self.buffers = model, optimizer, optimizer.buffers
         self.head, self.comm, self.stream = head, comm, stream
-        self.rows_per_step, self.device_batch_size = sum(rows), device_batch_size
+        self.rows_per_step, self.batch_sizes = sum(rows), list(batch_sizes)
         self.ranges = ranges_of(rows)
-        tokens = device_batch_size * model.config.sequence_len
-        kept = max_deferred_backwards(tokens, model.config.n_embd, model.config.n_layer)
+        shape = model.config
+        self.max_deferred = [
+            max_deferred_backwards(size * shape.sequence_len, shape.n_embd, shape.n_layer)
+            for size in batch_sizes
+        ]
         if head_rows is not None:
-            kept = self.rows_per_step  # all backward passes wait for the lm_head
-        # A rank alone has no message to hide.
-        self.max_deferred = kept if comm.active else 1
+            # All backward passes wait for the lm_head.
+            self.max_deferred = [self.rows_per_step] * len(batch_sizes)
+        if not comm.active:
+            self.max_deferred = [1] * len(batch_sizes)  # a rank alone has no message to hide
         self.state = TrainState(comm, model.device)
         optimizer.register(self.state)
         self.sync: SyncStrategy = SameStepSync(
@@ -198,8 +203,8 @@ class Trainer:
         first = step * self.rows_per_step
         rows = torch.from_numpy(self.stream.batch(first, first + self.rows_per_step))
         by_rank = [
-            torch.split(rows[part.start : part.stop], self.device_batch_size) if len(part) else ()
-            for part in self.ranges
+            torch.split(rows[part.start : part.stop], size) if len(part) else ()
+            for part, size in zip(self.ranges, self.batch_sizes, strict=True)
         ]
         device, on_host = self.model.device, self.model.tables_device.type == "cpu"
         return StepBatch(by_rank, self.comm.rank, self.max_deferred, device, on_host)
@@ -248,7 +253,7 @@ def evaluate_bpb(
     token_bytes: (V,) int on the model's device. Ranks take as many rows as of a step.
     Collective; every rank holds the whole weights (`Trainer.gather_weights`).
     """
-    model, comm, batch_size = trainer.model, trainer.comm, trainer.device_batch_size
+    model, comm, batch_size = trainer.model, trainer.comm, trainer.batch_sizes[trainer.comm.rank]
     mine = split_by_weight(num_rows, trainer.rows)[comm.rank]
     totals = torch.zeros(2, dtype=torch.float64)
     weight = model.lm_head.weight.to(model.compute_dtype)

@@ -107,6 +107,7 @@ def comparable_config(config: TrainConfig, steps: int) -> TrainConfig:
         num_iterations=steps,
         eval_every=-1,
         save_every=-1,
+        keep="all",
         json_output=False,
     )
 

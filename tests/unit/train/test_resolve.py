@@ -139,11 +139,11 @@ def test_evaluation_and_saving_can_be_switched_off() -> None:
         (["cuda", "cuda"], "cuda"),
         (["mps"], "mps"),
         (["cpu", "mps"], "cpu"),
-        (["cuda", "cpu"], "cpu"),
-        (["cuda", "mps"], "cpu"),
+        (["cuda", "cpu"], "cuda"),
+        (["cuda", "mps"], "cuda"),
     ],
 )
-def test_ranks_on_unlike_devices_take_what_fits_all_of_them(
+def test_ranks_on_unlike_devices_take_what_suits_those_that_do_the_work(
     devices: list[str], common: str
 ) -> None:
     assert common_device_type(devices) == common

@@ -26,7 +26,8 @@ def begun(folder: Path, **given: Any) -> Path:
         "config": TrainConfig(run="night", runs_dir=folder, **given).to_dict(),
         "model": MODEL,
         "horizon": HORIZON,
-        "hosts": [{"name": "laptop", "dtype": "float32"}],
+        "hosts": [{"name": "laptop", "rank": 1, "dtype": "float32"}],
+        "idle_hosts": [{"name": "attic", "rank": 0, "dtype": "float32"}],
         "attempt": 1,
     }
     (run / "run.json").write_text(json.dumps(recorded))
@@ -110,6 +111,7 @@ def test_the_other_ranks_begin_where_the_first_one_found_it(tmp_path: Path) -> N
         found = resolve_origin(asked, world_size=2)
         arrived = decode(encode(found.to_dict()), 0, RunOrigin.from_dict)
         assert arrived == found
+        assert [host["rank"] for host in found.recorded_ranks] == ([0, 1] if found.resumes else [])
         assert (arrived.config.passed or frozenset()) == (found.config.passed or frozenset())
 
 

@@ -28,13 +28,19 @@ from yoked.train.step_batch import StepBatch, batch_arithmetic
     ],
 )
 def test_the_batch_is_told_as_a_product_that_comes_out(rows: list[int], expected: str) -> None:
-    assert batch_arithmetic(rows, 2, 512) == expected
+    assert batch_arithmetic(rows, [2] * len(rows), 512) == expected
+
+
+def test_ranks_with_micro_batches_of_their_own_are_told_with_theirs() -> None:
+    told = batch_arithmetic([24, 8], [16, 4], 512)
+
+    assert "in 2+2 micro-batches of up to 16+4 rows" in told
 
 
 def batch(*rows: int, max_deferred: int = 2) -> StepBatch:
     """Micro-batches of two rows of four tokens, by rank."""
     by_rank = [torch.split(torch.zeros(n, 5, dtype=torch.int64), 2) if n else () for n in rows]
-    return StepBatch(by_rank, 0, max_deferred, torch.device("cpu"))
+    return StepBatch(by_rank, 0, [max_deferred] * len(rows), torch.device("cpu"))
 
 
 def test_micro_batches_go_through_the_lm_head_one_by_one_or_together() -> None:

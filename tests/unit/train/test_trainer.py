@@ -80,7 +80,7 @@ def test_a_steps_gradient_is_that_of_its_mean_loss(batch, step):
 @pytest.mark.parametrize("deferred", [2, 3, 8])
 def test_deferred_backward_passes_change_no_bit(deferred):
     trainer, right = make_trainer(batch=1), make_trainer(batch=1)
-    trainer.max_deferred = deferred
+    trainer.max_deferred = [deferred]
 
     nats, gradients = dense_gradients(trainer, 0)
 
@@ -91,7 +91,7 @@ def test_deferred_backward_passes_change_no_bit(deferred):
 
 def test_deferred_passes_come_after_the_last_head(monkeypatch):
     trainer = make_trainer(batch=1)
-    trainer.max_deferred = 3
+    trainer.max_deferred = [3]
     order: list[str] = []
     head = trainer.lm_head.head  # type: ignore[attr-defined]
     loss, backward = head.loss, Tensor.backward

@@ -122,8 +122,9 @@ def _train_without_jobs(
         return run_without_proc(run, view)
     from yoked.train.run import train
 
-    found: dict[str, Any] = train(config, console=view.console).to_dict()
-    return found
+    found = train(config, console=view.console)
+    assert found is not None, "a rank alone does not sit out"
+    return found.to_dict()
 
 
 def run_training(config: TrainConfig, output: Output, flags: JobFlags) -> int:

@@ -127,15 +127,18 @@ class Communicator:
         control_group: dist.ProcessGroup | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        """group: Gloo's, where it is not the default one. Only all_gather and all_to_all are for
-        it: the others name ranks of the default group.
-        """
+        """group: Gloo's, where it is not the default one. Ranks are numbered as it has them."""
         many = dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
         self.active, self.group = many, group
         self.rank = dist.get_rank(group) if self.active else 0
         self.world_size = dist.get_world_size(group) if self.active else 1
         self.device_group, self.control_group = device_group, control_group
         self.clock, self.bytes_sent = StepClock(), 0  # bytes: payloads, without headers
+
+    @property
+    def name(self) -> str:
+        """The group's, the same on all its ranks and of no other group."""
+        return "all" if self.group is None else str(self.group.group_name)
 
     @property
     def peers(self) -> list[int]:
@@ -172,7 +175,7 @@ class Communicator:
             name,
             tensor,
             share * tensor.nbytes,
-            lambda t: dist.reduce(t, dst=dst, group=self._group_of(t), async_op=True),
+            lambda t: dist.reduce(t, group=self._group_of(t), async_op=True, group_dst=dst),
         )
 
     def broadcast(self, tensor: Tensor, src: int, name: str, *, control: bool = False) -> Work:
@@ -185,7 +188,7 @@ class Communicator:
             name,
             tensor,
             tensor.nbytes if self.rank == src else 0,
-            lambda t: dist.broadcast(t, src=src, group=group, async_op=True),
+            lambda t: dist.broadcast(t, group=group, async_op=True, group_src=src),
         )
 
     def isend(self, tensor: Tensor, dst: int, tag: Tag, name: str) -> Work:
@@ -197,7 +200,7 @@ class Communicator:
             name,
             tensor,
             tensor.nbytes,
-            lambda t: dist.isend(t, dst, group=self._group_of(t), tag=tag.number),
+            lambda t: dist.isend(t, None, self._group_of(t), tag.number, group_dst=dst),
             writes=False,  # nothing to copy back
         )
 
@@ -207,7 +210,7 @@ class Communicator:
             name,
             tensor,
             0,
-            lambda t: dist.irecv(t, src, group=self._group_of(t), tag=tag.number),
+            lambda t: dist.irecv(t, None, self._group_of(t), tag.number, group_src=src),
             reads=False,
         )
 
@@ -253,7 +256,7 @@ class Communicator:
         if not self.active:
             return [decode(encode(value), self.rank, read)]
         try:
-            return gather_json(value, read)
+            return gather_json(value, read, self.group)
         except RuntimeError as error:
             raise _failed("an exchange of settings", error) from error
 

@@ -7,7 +7,8 @@ in the store of the process group; those that wait give up only when the beating
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import torch.distributed as dist
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 T = TypeVar("T")
-_turns = itertools.count()  # ranks call in one order, so their numbers agree
+# By group: its ranks call in one order, so their numbers agree.
+_turns: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
 def run_with_heartbeat(
@@ -34,8 +36,7 @@ def run_with_heartbeat(
     """
     if not comm.active:
         return act() if works else None
-    store: Store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - no public way
-    turn = f"yoked/{next(_turns)}"
+    store, turn = default_store(), f"yoked/{comm.name}/{next(_turns[comm.name])}"
     workers = [rank for rank, each in enumerate(comm.all_gather_json(works, read_flag)) if each]
     if works:
         with heartbeat(store, f"{turn}/{comm.rank}"):
@@ -43,3 +44,9 @@ def run_with_heartbeat(
     for rank in workers:
         wait_for_heartbeat(store, f"{turn}/{rank}", f"rank {rank}", what)
     return None
+
+
+def default_store() -> Store:
+    """The store by which the ranks found each other."""
+    store: Store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - no public way
+    return store

@@ -39,7 +39,7 @@ from yoked.train.model.attention import (
     attend,
 )
 from yoked.train.model.gpt import GPT, Block, Linear
-from yoked.train.model.linear import MatmulBackends
+from yoked.train.model.linear import MatmulBackend, MatmulBackends
 from yoked.train.resolve import GPU_HEAD_DIM
 
 # PyTorch's flash kernel is for these and later.
@@ -60,6 +60,11 @@ class ComputeChoices:
     compile_blocks: bool
     threads: int
     choices: tuple[Decision, ...]
+
+    @property
+    def libraries(self) -> tuple[MatmulBackend, MatmulBackend]:
+        """That multiply forward in the layers, and in the head."""
+        return self.layers.forward, self.head.forward
 
 
 def choose_compute(

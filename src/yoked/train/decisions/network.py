@@ -21,16 +21,14 @@ from yoked.costmodel.model_shape import ModelShape
 from yoked.costmodel.step_plan import (
     EXACT,
     MIN_SPEEDUP,
-    OPT_IN,
     REPLICATED,
-    SYNCS,
+    SAFE_SYNCS,
     VOCAB_PARALLEL,
     faster_head,
     fits_memory,
     plan_step,
     predict_heads,
     why_not_vocab_parallel,
-    worth_having,
 )
 from yoked.costmodel.work import Network, PortRate
 from yoked.errors import UsageError
@@ -87,45 +85,36 @@ class StepRequest:
     lm_head: Decision | None = None
     planned: PlannedStrategy | None = None
 
-    @property
-    def several_hosts(self) -> bool:
-        """Whether there is a network between the ranks."""
-        return len({cost.host for cost in self.ranks}) > 1
-
 
 class Strategy(NamedTuple):
     """sync: the payload dtype. lm_head: which ranks have it. head_rows: its work by rank, in rows,
-    as the run starts; None: each rank has that of its own rows. better_without: what to say of
-    hosts that make the run slower.
+    as the run starts; None: each rank has that of its own rows.
     """
 
     sync: Decision
     lm_head: Decision
     head_rows: tuple[float, ...] | None
-    better_without: str | None = None
 
 
-def decide_sync_and_head(comm: Communicator, request: StepRequest) -> Strategy:
+def decide_sync_and_head(
+    comm: Communicator, request: StepRequest, measured: Network | None = None
+) -> Strategy:
     """How gradients travel and who computes the lm_head. Rank 0 decides; collective.
 
-    Raises UsageError where something was asked for that cannot be.
+    measured: the network, where it need not be measured. Raises UsageError where something was
+    asked for that cannot be.
     """
-    rate, latency_s = None, LOCAL_LATENCY_S
+    hosts = [cost.host for cost in request.ranks]
     open_questions = request.sync is None or request.lm_head is None
-    if open_questions and request.several_hosts and comm.device_group is None:
-        rate, latency_s = measure_network(comm)
+    network = Network({}, LOCAL_LATENCY_S)
+    if open_questions and len(set(hosts)) > 1 and comm.device_group is None:
+        network = measured or measure_network(comm, hosts)
     nccl = comm.device_group is not None
 
     def act() -> dict[str, Any]:
-        sync, lm_head = decide(request, rate, latency_s, nccl=nccl)
+        sync, lm_head = decide(request, network, nccl=nccl)
         head_rows = list(_head_rows(request)) if lm_head.value == VOCAB_PARALLEL else None
-        note = None if rate is None else better_without(request, rate, latency_s, sync.value)
-        return {
-            "sync": asdict(sync),
-            "lm_head": asdict(lm_head),
-            "head_rows": head_rows,
-            "better_without": note,
-        }
+        return {"sync": asdict(sync), "lm_head": asdict(lm_head), "head_rows": head_rows}
 
     return run_on_rank0(comm, act, _read_strategy)
 
@@ -146,13 +135,7 @@ def _read_strategy(value: Any) -> Strategy:
     told = read_table(value)
     rows = told["head_rows"]
     head_rows = None if rows is None else tuple(read_list(read_number)(rows))
-    note = told["better_without"]
-    return Strategy(
-        _read_choice(told["sync"]),
-        _read_choice(told["lm_head"]),
-        head_rows,
-        None if note is None else read_text(note),
-    )
+    return Strategy(_read_choice(told["sync"]), _read_choice(told["lm_head"]), head_rows)
 
 
 def _read_choice(value: Any) -> Decision:
@@ -162,7 +145,13 @@ def _read_choice(value: Any) -> Decision:
     return Decision(name, chosen, reason, measured)
 
 
-def measure_network(comm: Communicator) -> tuple[float, float]:
+def measure_network(comm: Communicator, hosts: Sequence[str]) -> Network:
+    """As `measure_rate` has it, the same at all hosts' ports. hosts: by rank. Collective."""
+    rate, latency_s = measure_rate(comm)
+    return Network({host: PortRate(rate, rate) for host in hosts}, latency_s)
+
+
+def measure_rate(comm: Communicator) -> tuple[float, float]:
     """Bytes a second that each rank sends in a large all-reduce, and seconds from ready to the
     first byte at another rank: a small one is 2(N-1) such messages.
 
@@ -190,16 +179,16 @@ def _time_s(comm: Communicator, payload: torch.Tensor) -> float:
 
 
 def decide(
-    request: StepRequest, rate: float | None, latency_s: float, *, nccl: bool = False
+    request: StepRequest, network: Network, *, nccl: bool = False
 ) -> tuple[Decision, Decision]:
-    """Pure. rate: bytes a second of every host, each way; None: there is no network."""
+    """Pure. network: without ports, there is none between the ranks."""
     impossible = why_not_vocab_parallel(request.ranks)
     if request.lm_head is not None and request.lm_head.value == VOCAB_PARALLEL and impossible:
         raise UsageError(
             f"--lm-head {VOCAB_PARALLEL}: {impossible}",
             fix="leave --lm-head out: auto does so where it can be done",
         )
-    network = _network(request, rate, latency_s)
+    rate = min((port.out_bytes_per_s for port in network.ports.values()), default=None)
     sync = request.sync
     if sync is None and nccl:
         sync = Decision("sync", EXACT, "NCCL between the GPUs")
@@ -211,7 +200,7 @@ def decide(
     if planned is not None:
         sync = sync or Decision("sync", planned.sync, PLANNED)
         return sync, request.lm_head or Decision("lm_head", planned.lm_head, PLANNED)
-    names = [each for each in SYNCS if each not in OPT_IN] if sync is None else [sync.value]
+    names = SAFE_SYNCS if sync is None else (sync.value,)
     found = {
         name: predict_heads(
             request.shape,
@@ -237,36 +226,6 @@ def decide(
         return sync, Decision("lm_head", REPLICATED, impossible)
     by_head = {name: forecast.step_s for name, (_, forecast) in found[sync.value].items()}
     return sync, _explain_head(heads[sync.value], by_head)
-
-
-def _network(request: StepRequest, rate: float | None, latency_s: float) -> Network:
-    ports = {} if rate is None else {r.host: PortRate(rate, rate) for r in request.ranks}
-    return Network(ports, latency_s)
-
-
-def better_without(request: StepRequest, rate: float, latency_s: float, sync: str) -> str | None:
-    """What to say of hosts without which a step would be much shorter; None: all add something."""
-    gain = worth_having(
-        request.shape,
-        request.ranks,
-        _network(request, rate, latency_s),
-        sync=sync,
-        rows=sum(request.rows),
-        device_batch_size=request.device_batch_size,
-    )
-    kept = {request.ranks[rank].host for rank in gain.ranks}
-    left = list(dict.fromkeys(rank.host for rank in request.ranks if rank.host not in kept))
-    if not left:
-        return None
-    with_all, without = format_duration(gain.with_all_s), format_duration(gain.step_s)
-    add, them = ("adds", "it") if len(left) == 1 else ("add", "them")
-    fix = f"take {them} out of yoked.toml"
-    if len(kept) == 1:
-        fix = f"train on {kept.pop()} alone: yoked train --fleet . there"
-    told = (
-        f"{', '.join(left)} {add} nothing: a step takes {with_all} with {them}, {without} without"
-    )
-    return f"{told}. Better: {fix}"
 
 
 def _valid_plan(request: StepRequest, rate: float | None) -> PlannedStrategy | None:

@@ -10,16 +10,16 @@ from syrupy.assertion import SnapshotAssertion
 
 from yoked.costmodel.compute_cost import RankSpeed, estimated_cost
 from yoked.costmodel.model_shape import ModelShape
+from yoked.costmodel.work import Network, PortRate
 from yoked.errors import UsageError
 from yoked.train.comm.communicator import Communicator
 from yoked.train.decisions.decision import Decision
 from yoked.train.decisions.network import (
     PlannedStrategy,
     StepRequest,
-    better_without,
     decide,
     decide_sync_and_head,
-    measure_network,
+    measure_rate,
 )
 
 D4 = ModelShape.from_depth(
@@ -61,13 +61,19 @@ def request(
     return StepRequest(D4, ranks, rows, flops, 2, memory, sync, lm_head, planned)
 
 
+def network(rate: float | None, hosts: Sequence[str] = ("i9", "laptop")) -> Network:
+    ports = {} if rate is None else dict.fromkeys(hosts, PortRate(rate, rate))
+    return Network(ports, LATENCY_S)
+
+
 def sync_of(rate: float, *args: Any, **about: Any) -> Decision:
-    return decide(request(*args, **about), rate, LATENCY_S)[0]
+    return decide(request(*args, **about), network(rate))[0]
 
 
 def head_of(rate: float | None, rows: Sequence[int], **about: Any) -> Decision:
     exact = Decision("sync", "exact", "")
-    return decide(request(rows, **{"lm_head": None, "sync": exact} | about), rate, LATENCY_S)[1]
+    asked = request(rows, **{"lm_head": None, "sync": exact} | about)
+    return decide(asked, network(rate, [cost.host for cost in asked.ranks]))[1]
 
 
 # --- the payload dtype
@@ -111,10 +117,10 @@ def test_a_host_without_rows_is_no_obstacle():
 
 
 def test_between_ranks_of_one_host_and_gpus_on_nccl_sync_is_exact():
-    assert decide(request(hosts=("i9", "i9")), None, LATENCY_S)[0].value == "exact"
+    assert decide(request(hosts=("i9", "i9")), network(None))[0].value == "exact"
     gpus = replace(request(device="cuda"), lm_head=None)
 
-    sync, lm_head = decide(gpus, None, LATENCY_S, nccl=True)
+    sync, lm_head = decide(gpus, network(None), nccl=True)
 
     assert (sync.value, lm_head.value) == ("exact", "replicated")
     assert "NCCL" in sync.reason
@@ -180,7 +186,7 @@ def test_what_cannot_be_is_replicated_and_refused_where_it_is_asked_for(
 def test_what_was_asked_for_is_kept():
     exact = Decision("sync", "int8", "as asked for with --sync")
 
-    found = decide(request((2, 2), sync=exact, lm_head=REPLICATED), GBIT, LATENCY_S)
+    found = decide(request((2, 2), sync=exact, lm_head=REPLICATED), network(GBIT))
 
     assert found == (exact, REPLICATED)
 
@@ -188,7 +194,7 @@ def test_what_was_asked_for_is_kept():
 def test_both_are_decided_together():
     # With a replicated lm_head this network wants int8.
     alone = sync_of(GBIT / 2, (2, 2), flops=(3e11, 3e11))
-    sync, lm_head = decide(request((2, 2), flops=(3e11, 3e11), lm_head=None), GBIT / 2, LATENCY_S)
+    sync, lm_head = decide(request((2, 2), flops=(3e11, 3e11), lm_head=None), network(GBIT / 2))
 
     assert lm_head.value == "vocab-parallel"
     order = ["exact", "bf16", "int8"]
@@ -204,7 +210,7 @@ def test_the_network_is_measured_and_all_ranks_are_told_one_decision(
     asked = replace(request((4, 4)), lm_head=None)
 
     choices = on_ranks(2, lambda comm: decide_sync_and_head(comm, asked))
-    measured = on_ranks(2, measure_network)
+    measured = on_ranks(2, measure_rate)
 
     assert choices[0] == choices[1]
     assert all(rate > 0 and 0 < latency_s < math.inf for rate, latency_s in measured)
@@ -241,7 +247,7 @@ PLAN = PlannedStrategy("int8", "vocab-parallel", "float32", GBIT)
 def test_the_plan_decides_where_the_fleet_was_probed(snapshot: SnapshotAssertion) -> None:
     asked = request(lm_head=None, planned=PLAN)
 
-    sync, head = decide(asked, 0.8 * GBIT, LATENCY_S)
+    sync, head = decide(asked, network(0.8 * GBIT))
 
     assert (sync.value, head.value) == ("int8", "vocab-parallel")
     assert sync.reason == snapshot
@@ -256,35 +262,15 @@ def test_the_plan_decides_where_the_fleet_was_probed(snapshot: SnapshotAssertion
     ],
 )
 def test_a_plan_for_another_dtype_network_or_memory_decides_nothing(change: dict[str, Any]) -> None:
-    without = decide(request(lm_head=None, **{**change, "planned": None}), GBIT, LATENCY_S)
+    without = decide(request(lm_head=None, **{**change, "planned": None}), network(GBIT))
 
-    assert decide(request(lm_head=None, **{"planned": PLAN, **change}), GBIT, LATENCY_S) == without
+    assert decide(request(lm_head=None, **{"planned": PLAN, **change}), network(GBIT)) == without
 
 
 def test_what_is_asked_for_comes_before_the_plan() -> None:
     exact = Decision("sync", "exact", "as asked for with --sync")
 
-    sync, head = decide(request(lm_head=None, sync=exact, planned=PLAN), GBIT, LATENCY_S)
+    sync, head = decide(request(lm_head=None, sync=exact, planned=PLAN), network(GBIT))
 
     assert sync == exact
     assert head.value == "vocab-parallel"
-
-
-# --- hosts that make a run slower
-
-
-@pytest.mark.parametrize("hosts", [("i9", "laptop"), ("i9", "laptop", "attic")])
-def test_hosts_that_make_a_step_longer_are_named_with_both_times(
-    hosts: tuple[str, ...], snapshot: SnapshotAssertion
-):
-    about = request(
-        (8, *[0] * (len(hosts) - 1)),
-        flops=(1e13, *[1e10] * (len(hosts) - 1)),
-        hosts=hosts,
-    )
-
-    assert better_without(about, GBIT / 10, LATENCY_S, "exact") == snapshot
-
-
-def test_nothing_is_said_where_all_hosts_add_something():
-    assert better_without(request((16, 16)), 100 * GBIT, LATENCY_S, "exact") is None

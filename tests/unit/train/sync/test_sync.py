@@ -19,6 +19,7 @@ from yoked.train.trainer import Trainer
 
 TINY = Tiny(sequence_len=8, n_layer=3, rows=6)
 UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
+BATCHES = st.lists(st.integers(1, 7), min_size=4, max_size=4)
 SHARES = st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any)
 
 
@@ -41,11 +42,11 @@ def joined(on_ranks):
     """The gradients of all ranks; where several hold one, they must be equal to the bit."""
 
     def join(
-        shares: list[float], payload: str = "exact", batch: int = 2, deferred: int = 2
+        shares: list[float], payload: str = "exact", batch: int | list[int] = 2, deferred: int = 2
     ) -> dict[str, Tensor]:
         def gradients(comm: Communicator) -> dict[str, Tensor]:
             trainer = TINY.trainer(comm, shares, payload, batch=batch)
-            trainer.max_deferred = deferred
+            trainer.max_deferred = [deferred] * len(shares)
             return summed_gradients(trainer)
 
         total: dict[str, Tensor] = {}
@@ -65,10 +66,11 @@ def alone(joined):
 
 
 @settings(deadline=None, max_examples=25)
-@given(shares=SHARES, batch=st.integers(1, 7), deferred=st.integers(1, 4))
+@given(shares=SHARES, batches=BATCHES, deferred=st.integers(1, 4))
 def test_any_split_of_a_step_gives_the_single_process_gradient(
-    joined, alone, shares, batch, deferred
+    joined, alone, shares, batches, deferred
 ):
+    batch = batches[: len(shares)]  # each rank has its own
     found = joined([float(share) for share in shares], batch=batch, deferred=deferred)
 
     assert found.keys() == alone.keys()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,11 +71,11 @@ class Tiny:
         shares: list[float],
         payload: str = "exact",
         *,
-        batch: int = 2,
+        batch: int | Sequence[int] = 2,
         dtype: torch.dtype = torch.float32,
         vocab_parallel: bool = False,
     ) -> Trainer:
-        """One rank's. batch: rows of a micro-batch; vocab_parallel: the lm_head is."""
+        """One rank's. batch: rows of a micro-batch, perhaps by rank. vocab_parallel: the head."""
         model = self.model(dtype)
         settings = group_settings(
             TrainConfig(), model.config.n_embd, batch_lr_scale=1.0, muon_weight_decay=0.1
@@ -88,7 +88,7 @@ class Tiny:
             comm,
             self,
             rows=[len(part) for part in split_by_weight(self.rows, shares)],
-            device_batch_size=batch,
+            batch_sizes=[batch] * len(shares) if isinstance(batch, int) else batch,
             codec=None if payload == "exact" else CODECS[payload],
             head_rows=shares if vocab_parallel else None,
         )

@@ -1,0 +1,45 @@
+"""A rank of a real run that poses as a host of its own, as fast as FLOPS has it by rank.
+
+Where BECOMES has another figure, the rank is as fast as that from its second measurement on.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import Any
+
+from yoked.costmodel.compute_cost import COPY_BYTES_PER_S, RankSpeed
+from yoked.train import idle, setup
+from yoked.train.__main__ import end_process, main
+
+RANK = int(os.environ["RANK"])
+
+
+def of_mine(name: str) -> float:
+    return float(os.environ[name].split(":")[RANK])
+
+
+def speed(flops_per_s: float) -> RankSpeed:
+    return RankSpeed(flops_per_s, 1.0, COPY_BYTES_PER_S * flops_per_s / 2e7)
+
+
+def measured_again(*_: Any) -> RankSpeed:
+    return speed(of_mine("BECOMES"))
+
+
+def measured_at_the_start(*given: Any) -> list[RankSpeed]:
+    *_, comm = given
+    times.append("BECOMES" if times else "FLOPS")
+    return [speed(each) for each in comm.all_gather_json(of_mine(times[-1]), float)]
+
+
+times: list[str] = []
+
+if __name__ == "__main__":
+    socket.gethostname = lambda: f"host{RANK}"
+    idle.MEASURE_EVERY_S, idle.LOOK_EVERY_S = 0.2, 0.05
+    setup.measure_speed = measured_again
+    setup.measure_speeds = measured_at_the_start
+    end_process(main(sys.argv[1:]))
