@@ -159,7 +159,7 @@ def test_nobody_is_sent_to_train_on_a_host_that_there_is_not(
     assert "next:" not in capsys.readouterr().out
 
 
-def test_a_fleet_of_unlike_devices_is_planned_by_what_fits_all_of_them(
+def test_a_fleet_of_unlike_devices_is_planned_by_what_suits_its_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mixed = tmp_path / "mixed.toml"
@@ -170,9 +170,9 @@ def test_a_fleet_of_unlike_devices_is_planned_by_what_fits_all_of_them(
 
     found = answer(capsys, simulate=str(mixed))
 
-    # As on a CPU; on GPUs alone it would be depth 20 with rows of 2,048.
-    assert found["tokens_per_step"] == 4096
-    assert found["params"]["total"] == 36_700_290
+    # On CPUs alone it would be depth 4 and 4,096 tokens.
+    assert found["tokens_per_step"] == 524_288
+    assert found["chosen"]["shares"] == {"gpu": 256}
 
 
 def test_a_plan_says_what_a_gpu_leaves_to_its_host(
