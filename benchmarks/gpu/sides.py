@@ -112,7 +112,7 @@ def yoked_trainer(
         Communicator(),
         RandomRows(shape),
         rows=[step_rows],
-        device_batch_size=rows,
+        batch_sizes=[rows],
     )
 
 

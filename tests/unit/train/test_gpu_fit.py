@@ -89,7 +89,12 @@ def test_where_memory_ends_all_the_same_the_next_smaller_thing_is_told(
     rows: int, tables: str, less: str
 ) -> None:
     found = on_card(24, depth=20, device_batch_size=rows, tables=tables)
-    setup: Any = SimpleNamespace(resolved=found, device=torch.device("cpu"))
+    setup: Any = SimpleNamespace(
+        resolved=found,
+        device=torch.device("cpu"),
+        batch_sizes=[rows],
+        comm=SimpleNamespace(rank=0),
+    )
 
     with pytest.raises(DeviceError) as caught, told_out_of_memory(setup):
         raise torch.OutOfMemoryError
