@@ -37,7 +37,8 @@ test-all: setup
 	$(BIN)/python -m pytest tests/gpu
 
 test-gpu: setup
-	$(BIN)/python -m pytest tests/gpu
+	$(BIN)/python -m pytest -m "not distributed" tests/gpu
+	$(BIN)/python -m pytest -m distributed -n auto --maxprocesses=4 --dist=load tests/gpu
 
 lint: setup
 	$(BIN)/ruff check .

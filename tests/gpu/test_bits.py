@@ -132,15 +132,20 @@ def test_a_device_has_the_cpus_bits(device, dtype: torch.dtype, slots: bool) -> 
 
 BY_KERNEL = pytest.mark.parametrize("name", ["bf16", "int8", "int4"])
 KINDS = pytest.mark.parametrize(
-    "kind", ["random", "denormal", "zero", "huge", "not finite", "ties"]
+    "kind", ["random", "denormal", "zero", "huge", "not finite", "ties", "near ties"]
 )
 
 
 def numbers(kind: str, count: int) -> Tensor:
-    if kind != "ties":
+    if kind not in ("ties", "near ties"):
         return special(kind, count)
     # Scales of 1, and what lies in the middle between two multiples of them, or of bfloat16.
     values = draw(count, seed=1).mul(4).round().clamp(-13, 13) / 2
+    if kind == "near ties":
+        # By another scale, and near the middle: the last bit of a quotient decides.
+        values[::64] = 7.0
+        values[::256] = 127.0
+        return values * 0.0123
     values[1::2] = 1 + draw(count, seed=2)[1::2].clamp(-1, 1).mul(64).round() / 256
     values[::64] = 7.0
     values[::256] = 127.0
@@ -191,6 +196,22 @@ def test_a_device_makes_the_cpus_bytes_and_numbers(device, name: str, kind: str)
     by_codecs = by_codec(name)
 
     require_same(made(name, kind, *by_codecs), made(name, kind, *by_codecs, device))
+
+
+@pytest.mark.parametrize("capability", ["80", "89", "90"])
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [(cuda.SOURCE, "yoked_adamw_f32"), (cuda.CODECS_SOURCE, "yoked_encode_int8")],
+)
+def test_nvrtc_compiles_the_kernels_where_no_gpu_is(
+    source: Path, name: str, capability: str
+) -> None:
+    if torch.version.cuda is None:
+        pytest.skip("this torch has no NVRTC: it is built for CPUs")
+
+    compiled = torch.cuda._utils._nvrtc_compile(source.read_text(), name, capability)
+
+    assert compiled[1] == name
 
 
 def test_a_gpu_encodes_by_the_kernels(device) -> None:
