@@ -17,6 +17,7 @@ from tests.gpu.tiny import tiny_trainer
 from yoked.costmodel.memory import PROCESS_BYTES, USABLE_GPU_FRACTION, rank_memory
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import DeviceError
+from yoked.train.comm.communicator import Communicator
 from yoked.train.config import TrainConfig
 from yoked.train.decisions.compute import why_no_windows, why_not_compiled
 from yoked.train.decisions.products import choose_dtype, measure_dtypes
@@ -96,7 +97,7 @@ def test_memory_at_its_end_is_told_with_what_needs_less() -> None:
     _, total = torch.cuda.mem_get_info(CUDA)
     torch.cuda.set_per_process_memory_fraction(2e9 / total)
     resolved = resolve(TrainConfig(depth=12, device_batch_size=8), "cuda")
-    setup = SimpleNamespace(resolved=resolved, device=CUDA)
+    setup = SimpleNamespace(resolved=resolved, device=CUDA, batch_sizes=[8], comm=Communicator())
 
     with (
         pytest.raises(DeviceError, match="12 with 8 rows") as told,
@@ -111,7 +112,7 @@ def test_compiled_steps_are_the_eager_ones_and_no_other_rows_make_another_graph(
     if problem := why_not_compiled(CUDA):
         pytest.skip(problem)
     shape = shape_of(4)
-    # 11 rows of which the last micro-batch has 3, and an evaluation's sizes follow from these.
+    # Micro-batches of 4, 4 and 3 rows.
     eager, compiled = (
         yoked_trainer(shape, CUDA, "float32", rows=4, step_rows=11, compiled=compiled)
         for compiled in (False, True)
@@ -122,7 +123,7 @@ def test_compiled_steps_are_the_eager_ones_and_no_other_rows_make_another_graph(
     for step in range(2):
         assert compiled.step(step).nats == pytest.approx(eager.step(step).nats, rel=1e-4)
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    compiled.device_batch_size = 2
+    compiled.batch_sizes = [3]  # 3, 3, 3 and 2; one row alone would be a graph of its own
     compiled.step(2)
 
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
