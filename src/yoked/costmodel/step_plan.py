@@ -268,7 +268,8 @@ class Gain:
     """What a step is foreseen to take with the ranks that take part, and with those of them, or
     more, that make it shortest.
 
-    ranks: these, by number; those that take part where none are better by WORTH_SAYING.
+    ranks: these, by number; those that take part where none are better by WORTH_SAYING, or without
+    ranks that compute no row.
     """
 
     ranks: tuple[int, ...]
@@ -315,12 +316,16 @@ def worth_having(
     every = range(len(ranks))
     taking_part = tuple(every if now is None else sorted(now))
     now_s = step_s(taking_part)
-    best, best_s = taking_part, now_s / WORTH_SAYING
+    counts = best_rows(rows, [ranks[number] for number in taking_part], device_batch_size)
+    with_rows = {number for number, count in zip(taking_part, counts, strict=True) if count}
+    best, best_s = taking_part, now_s
     for out in range(most_out + 1):
         some = tuple(number for number in every if ranks[number].host in hosts[out:])
-        if some != taking_part and (took_s := step_s(some)) <= best_s:
+        # Whoever computes no row need cost no more than nothing to be left out.
+        enough = 1.0 if with_rows <= {*some} <= {*taking_part} else WORTH_SAYING
+        if some != taking_part and (took_s := step_s(some)) * enough <= now_s and took_s <= best_s:
             best, best_s = some, took_s
-    return Gain(best, now_s, now_s if best == taking_part else best_s)
+    return Gain(best, now_s, best_s)
 
 
 def faster_head(

@@ -8,7 +8,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from yoked.costmodel.compute_cost import COPY_BYTES_PER_S, RankSpeed, estimated_cost
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import SAFE_SYNCS
+from yoked.costmodel.step_plan import SAFE_SYNCS, WORTH_SAYING
 from yoked.costmodel.work import Network, PortRate
 from yoked.errors import UsageError
 from yoked.train.decisions.working import (
@@ -65,6 +65,16 @@ def test_where_all_add_something_all_take_part() -> None:
     working = choose_working(question(("i9", "laptop"), (1e11, 1e11), rate=100 * GBIT, rows=32))
 
     assert (working.ranks, working.notes) == ((0, 1), ())
+
+
+def test_a_host_without_a_row_sits_out_however_little_it_costs() -> None:
+    asked = question(("i9", "laptop"), (1e11, 2e10), rate=1e11, rows=4)
+
+    working = choose_working(asked)
+    gain = asked.gain([])
+
+    assert working.ranks == (0,)
+    assert gain.step_s < gain.now_s < WORTH_SAYING * gain.step_s
 
 
 def test_all_ranks_of_a_host_sit_out_together() -> None:
