@@ -30,7 +30,7 @@ test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n auto --maxprocesses=4 --dist=loadfile tests/unit
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist=loadfile tests/distributed
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist=loadfile tests/lab
-	$(BIN)/python -m pytest -m "not slow" tests/gpu
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist=loadfile tests/gpu
 
 test-all: setup
 	$(BIN)/python -m pytest

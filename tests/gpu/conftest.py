@@ -11,6 +11,10 @@ from tests.gpu.tiny import plain_passes
 
 __all__ = ["plain_passes"]
 
+# Autograd makes a queue for each device that is there at its first backward pass in a process.
+if simulated.unusable() is None:
+    simulated.register()
+
 
 def unusable(kind: str) -> str | None:
     """Why there is no such device here; None: there is one."""

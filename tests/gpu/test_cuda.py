@@ -22,8 +22,8 @@ from yoked.train.config import TrainConfig
 from yoked.train.decisions.compute import why_no_windows, why_not_compiled
 from yoked.train.decisions.products import choose_dtype, measure_dtypes
 from yoked.train.gpu_fit import head_logits
+from yoked.train.parts import told_out_of_memory
 from yoked.train.resolve import resolve
-from yoked.train.run import told_out_of_memory
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 from tests.distributed.conftest import lab, shared_cache, text_folder
 from tests.gpu.conftest import unusable
+
+from yoked import journal
 
 __all__ = ["lab", "shared_cache", "text_folder"]
 pytestmark = pytest.mark.distributed
@@ -68,6 +71,25 @@ def test_one_rank_of_two_may_be_on_a_device(lab: Any, kind: str) -> None:
     by_cpu = losses(lab, "cpu", kind, "", "--shares=1:1")
 
     assert losses(lab, "mixed", kind, "0", "--shares=3:1") == pytest.approx(by_cpu, rel=REL)
+
+
+@pytest.mark.slow
+def test_a_rank_waits_for_a_slow_device_and_not_for_bytes(lab: Any) -> None:
+    if reason := unusable("sim"):
+        pytest.skip(reason)
+    losses(lab, "late", "sim", "0", "--shares=50:1", LAG_S="0.0004")
+
+    lines = journal.read(lab.runs / "late" / "metrics.jsonl")
+    _, *steps = [line for line in lines if "dt_s" in line]
+    comm_s, wait_s, dt_s = (
+        statistics.median(figures)
+        for figures in zip(
+            *((line["comm_s"][1], line["wait_s"][1], line["dt_s"]) for line in steps), strict=True
+        )
+    )
+    # A sent message counts as on its way only once the device has what is in it.
+    assert comm_s < 0.1 * dt_s
+    assert wait_s > 0.4 * dt_s
 
 
 @pytest.mark.slow

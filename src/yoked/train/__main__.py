@@ -68,7 +68,7 @@ def run_loop(config: TrainConfig) -> dict[str, Any]:
     # Memory of a GPU that grows in place, as nanochat has it; torch reads it when it is imported.
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     with without_collector():
-        from yoked.train.run import train
+        from yoked.train.parts import train
 
     result = train(config, console=stderr_console())
     return {} if result is None else result.to_dict()

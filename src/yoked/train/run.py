@@ -8,14 +8,9 @@ late, and a wish to stop takes effect on all ranks at the same step.
 from __future__ import annotations
 
 import dataclasses
-import gc
-import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -23,23 +18,17 @@ from torch import Tensor
 
 from yoked.collector import frozen_objects
 from yoked.console import StageProgress
-from yoked.costmodel.compute_cost import RankSpeed
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
-from yoked.errors import CheckpointError, DeviceError, DivergedError
-from yoked.ranks.exchange import read_flag, read_list, read_nothing, read_whole
+from yoked.errors import CheckpointError, DivergedError
+from yoked.ranks.exchange import read_list, read_nothing, read_whole
 from yoked.train.balance.balancer import Assignment
 from yoked.train.balance.controller import BalanceController
 from yoked.train.balance.text import idle_note, rank_names
 from yoked.train.checkpoint import CheckpointStore
-from yoked.train.comm.communicator import Communicator, Work
+from yoked.train.comm.communicator import Work
 from yoked.train.comm.control import run_on_all_ranks, run_on_rank0, run_on_ranks
-from yoked.train.comm.heartbeat import default_store
-from yoked.train.comm.rank_info import RankInfo
-from yoked.train.config import TrainConfig
 from yoked.train.data.verify import Verification
-from yoked.train.decisions.working import worth_coming_back
-from yoked.train.device import device_name
-from yoked.train.idle import IdleRanks, sit_out
+from yoked.train.idle import IdleRanks
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
 from yoked.train.progress import TrainProgress
 from yoked.train.result import RunResult, RunStats, State, host_table, idle_table
@@ -48,18 +37,11 @@ from yoked.train.resume import (
     build_trainer,
     describe_run,
     load_checkpoint,
-    resolve_origin,
 )
 from yoked.train.runfolder import RunFolder, write_json, writing
 from yoked.train.setup import (
-    FleetSetup,
     RunSetup,
-    ask_who_works,
-    init_process_group,
     parameter_table,
-    part_of,
-    setup_fleet,
-    setup_run,
 )
 from yoked.train.step_batch import batch_arithmetic
 from yoked.train.stop_wish import StopWish
@@ -72,104 +54,6 @@ LOWER_RATE = (
     "resume the last checkpoint with a lower rate: --resume --matrix-lr 0.01 --embedding-lr 0.15",
     "if it comes back, from an earlier one: --resume-from-step STEP",
 )
-
-
-def train(config: TrainConfig, *, console: Console) -> RunResult | None:
-    """Train as one of the ranks that torchrun started, or as the only one.
-
-    Returns when the run is finished, or interrupted and saved; None on a rank that sat out to the
-    end. Raises YokedError.
-    """
-    rank_info = RankInfo.from_environment()
-    config.check_world(rank_info.world_size)
-    init_process_group(rank_info)
-    result = _train(config, rank_info, console)
-    # Not after a failure: it waits for collectives in flight, and for a peer that stands still up
-    # to their deadline, with the error untold. `__main__` then ends the process.
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-    return result
-
-
-class PartEnd(NamedTuple):
-    """How a part of a run ended, on this rank. result: None on a rank that sat out. is_over: the
-    run is too, as far as this rank knows. some_sat_out: ranks that did wait for this one.
-    """
-
-    result: RunResult | None
-    is_over: bool
-    some_sat_out: bool
-
-
-def _train(config: TrainConfig, rank_info: RankInfo, console: Console) -> RunResult | None:
-    """Train part by part: each ends where other ranks are worth having."""
-    origin, progress = _begin(config, rank_info), StageProgress(console)
-    fleet = setup_fleet(origin.config, rank_info, progress, origin.recorded_ranks)
-    progress.close()
-    for part in itertools.count(1):
-        result, is_over, some_sat_out = _train_part(fleet, origin, f"part {part}", console)
-        if not some_sat_out or any(fleet.comm.all_gather_json(is_over, read_flag)):
-            break
-        gc.collect()  # else two trainers would be in memory
-        again = replace(config, run=origin.folder.name, runs_dir=origin.folder.parent)
-        again = replace(again, resume=True, resume_from_step=None, start_from=None)
-        origin = _begin(again, rank_info)
-        fleet = replace(fleet, config=origin.config)
-    return result
-
-
-def _begin(config: TrainConfig, rank_info: RankInfo) -> RunOrigin:
-    return run_on_rank0(
-        Communicator(),
-        lambda: resolve_origin(config, rank_info.world_size).to_dict(),
-        RunOrigin.from_dict,
-    )
-
-
-def _train_part(fleet: FleetSetup, origin: RunOrigin, name: str, console: Console) -> PartEnd:
-    """Train with the ranks that are worth having. name: of this part, the same on all ranks."""
-    working, question = ask_who_works(fleet)
-    idle = [rank for rank in range(len(fleet.hosts)) if rank not in working.ranks]
-    comm = part_of(fleet.comm, working.ranks, name)
-    if comm is None:
-        if not fleet.config.dry_run:
-            sit_out(name, fleet.rank_info.rank, fleet.measure_speed)
-        return PartEnd(None, is_over=False, some_sat_out=True)
-    setup = setup_run(fleet, comm, working, question, origin.recorded, origin.last_rows)
-    if fleet.config.dry_run:
-        return PartEnd(describe_run(setup), is_over=True, some_sat_out=bool(idle))
-
-    def worth_it(speeds: Mapping[int, RankSpeed]) -> str | None:
-        assert question is not None, "it was asked who works"
-        now = [fleet.cost(rank, speed) for rank, speed in speeds.items()]
-        return worth_coming_back(question, working.ranks, now)
-
-    with told_out_of_memory(setup), ExitStack() as stack:
-        run = TrainingRun(setup, origin, console)
-        if idle and run.is_first:
-            run.idle = stack.enter_context(IdleRanks(default_store(), name, idle, worth_it))
-        result = run.run()
-    return PartEnd(result, is_over=not run.makes_room, some_sat_out=bool(idle))
-
-
-@contextmanager
-def told_out_of_memory(setup: RunSetup) -> Iterator[None]:
-    """Raise DeviceError, with what needs less, where the memory of a GPU is at its end."""
-    try:
-        yield
-    except torch.OutOfMemoryError as problem:
-        resolved, device = setup.resolved, setup.device
-        rows, depth = setup.batch_sizes[setup.comm.rank], resolved.depth
-        less = f"--depth {max(depth - 2, 1)}"
-        if rows > 1:
-            less = f"--device-batch-size {rows // 2}"
-        elif resolved.tables == "device":
-            less = "--tables host"
-        raise DeviceError(
-            f"the memory of {device_name(device)} is at its end, at depth {depth} with {rows} "
-            f"row{'s' * (rows != 1)} of {resolved.max_seq_len:,} tokens at once",
-            fix=f"{less}, or end what else is on that GPU (nvidia-smi shows it)",
-        ) from problem
 
 
 def full_speed_token_s(setup: RunSetup) -> float | None:

@@ -18,7 +18,7 @@ from yoked.agent.facts import memory
 from yoked.costmodel.compute_cost import RankCost, RankSpeed, estimated_cost
 from yoked.costmodel.memory import USABLE_FRACTION
 from yoked.costmodel.model_shape import ModelShape, ParameterCounts
-from yoked.costmodel.step_plan import SAFE_SYNCS, nccl_suits
+from yoked.costmodel.step_plan import nccl_suits
 from yoked.costmodel.work import Network
 from yoked.errors import DataError, UsageError
 from yoked.ranks.exchange import read_list, read_number, read_table, read_text, read_whole
@@ -27,7 +27,7 @@ from yoked.train import kernels
 from yoked.train.balance.initial import InitialShares, initial_shares, level_alike
 from yoked.train.balance.text import percents
 from yoked.train.comm.communicator import COLLECTIVE_TIMEOUT_S, Communicator
-from yoked.train.comm.control import run_on_all_ranks, run_on_rank0, run_on_ranks
+from yoked.train.comm.control import run_on_all_ranks, run_on_ranks
 from yoked.train.comm.rank_info import RankInfo
 from yoked.train.config import TrainConfig
 from yoked.train.data.dataset import Dataset
@@ -49,11 +49,10 @@ from yoked.train.decisions.network import (
     StepRequest,
     Strategy,
     decide_sync_and_head,
-    measure_network,
     measure_rate,
 )
 from yoked.train.decisions.threads import read_cores, set_threads
-from yoked.train.decisions.working import Working, WorkQuestion, choose_working, kept_hosts
+from yoked.train.decisions.working import Working, WorkQuestion
 from yoked.train.device import keep_freed_memory, prepare_cuda, usable_gpu_bytes
 from yoked.train.resolve import (
     ResolvedConfig,
@@ -106,6 +105,13 @@ class FleetSetup(ModelSetup):
     def host_names(self) -> list[str]:
         """By rank."""
         return [host["name"] for host in self.hosts]
+
+    def measure_speeds(self) -> list[RankSpeed]:
+        """By rank, as their costs are foreseen from. Collective."""
+        libraries = self.compute.libraries
+        return level_alike(
+            measure_speeds(self.model_config, self.device, self.compute.dtype, libraries, self.comm)
+        )
 
     def measure_speed(self) -> RankSpeed:
         """This rank's, now."""
@@ -209,22 +215,6 @@ def init_communicator(device: torch.device, sync: str = "auto") -> Communicator:
     return Communicator(device_group, control_group)
 
 
-def part_of(comm: Communicator, ranks: Sequence[int], name: str) -> Communicator | None:
-    """The collectives of some ranks; None on the others. Collective over all of `comm`.
-
-    name: tells the group from others of these ranks. Where all take part it is `comm` itself.
-    """
-    if len(ranks) == comm.world_size:
-        return comm
-    takes_part = comm.rank in ranks
-    groups = []
-    for what in (name, f"{name}: the signals"):
-        timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
-        connect = functools.partial(dist.new_group, list(ranks), timeout, "gloo")
-        groups.append(meet(connect, what) if takes_part else connect())
-    return Communicator(control_group=groups[1], group=groups[0]) if takes_part else None
-
-
 def load_data(
     config: TrainConfig,
     max_seq_len: int,
@@ -279,35 +269,6 @@ def setup_fleet(
         compute = replace(compute, choices=(*compute.choices, why_there))
     hosts = comm.all_gather_json(_describe(model, compute), _described)
     return FleetSetup(**vars(model), compute=compute, hosts=hosts)
-
-
-def ask_who_works(fleet: FleetSetup) -> tuple[Working, WorkQuestion | None]:
-    """Which ranks take part, and what that rests on, as rank 0 has it; collective.
-
-    All, and None, where that is not asked: within one host, by --shares, and over NCCL's networks.
-    """
-    config, comm, hosts = fleet.config, fleet.comm, fleet.host_names
-    keep = run_on_all_ranks(comm, lambda: kept_hosts(config.keep, hosts))
-    every = Working(tuple(range(len(hosts))))
-    if len(set(hosts)) == 1 or config.share_weights is not None or comm.device_group is not None:
-        return every, None
-    speeds = level_alike(_measured_speeds(fleet))
-    question = WorkQuestion(
-        shape=fleet.model_config,
-        ranks=fleet.costs(speeds),
-        network=measure_network(comm, hosts),
-        syncs=SAFE_SYNCS if config.sync == "auto" else (config.sync,),
-        rows=fleet.rows_per_step,
-        device_batch_size=fleet.resolved.device_batch_size,
-        keep=keep,
-    )
-
-    def act() -> list[list[Any]]:
-        working = choose_working(question)
-        return [list(working.ranks), list(working.notes)]
-
-    ranks, notes = run_on_rank0(comm, act, read_list(read_list(lambda value: value)))
-    return Working(tuple(map(read_whole, ranks)), tuple(map(read_text, notes))), question
 
 
 def setup_run(
@@ -407,7 +368,7 @@ def _decide(
 
     @functools.cache
     def costs() -> Sequence[RankCost]:
-        return known_costs or part.costs(level_alike(_measured_speeds(part)))
+        return known_costs or part.costs(part.measure_speeds())
 
     sharing = initial_shares(config, part.host_names, part.rows_per_step, batch, last_rows, costs)
     sync = settled("sync", config.sync, ASKED_SYNC, recorded)
@@ -426,14 +387,6 @@ def _decide(
         planned=None if config.planned is None else PlannedStrategy(**config.planned),
     )
     return sharing, decide_sync_and_head(comm, request, network)
-
-
-def _measured_speeds(part: FleetSetup) -> list[RankSpeed]:
-    """By rank. Collective."""
-    compute = part.compute
-    return measure_speeds(
-        part.model_config, part.device, compute.dtype, compute.libraries, part.comm
-    )
 
 
 def settled(

@@ -10,8 +10,8 @@ from syrupy.assertion import SnapshotAssertion
 from yoked.costmodel.memory import USABLE_GPU_FRACTION
 from yoked.errors import DeviceError
 from yoked.train.config import TrainConfig
+from yoked.train.parts import told_out_of_memory
 from yoked.train.resolve import ResolvedConfig, resolve
-from yoked.train.run import told_out_of_memory
 
 
 def on_card(gigabytes: float, **flags: object) -> ResolvedConfig:

@@ -120,7 +120,7 @@ def _train_without_jobs(
     view.note(f"this system has no /proc: {UNKNOWN_HERE} do not work on this run")
     if config.local_ranks > 1:
         return run_without_proc(run, view)
-    from yoked.train.run import train
+    from yoked.train.parts import train
 
     found = train(config, console=view.console)
     assert found is not None, "a rank alone does not sit out"
