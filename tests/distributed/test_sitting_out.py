@@ -111,8 +111,8 @@ def test_a_run_that_is_stopped_while_a_host_sits_out_goes_on_alike(far: Any, lab
 
 def test_when_a_rank_fails_the_one_that_sits_out_ends_too(far: Any, lab: Any) -> None:
     started = far(f"{FAST}:{SLOW}", "--run=dies", *lab.flags(num_iterations=4000, eval_every=-1))
-    ranks = started.ranks()
     until(lambda: lab.lines("dies") > 3, started)
+    ranks = started.ranks()
     ranks[0].send_signal(signal.SIGKILL)
 
     assert started.end().status != 0
