@@ -6,7 +6,6 @@ the same, so that both choose alike.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,9 +41,6 @@ SAFE_SYNCS = tuple(name for name in SYNCS if name not in OPT_IN)
 MIN_SPEEDUP = 1.03
 # Gradients are sent layer by layer; for deeper models this many groups are accurate enough.
 MAX_LAYER_GROUPS = 8
-# A host sits out, or comes back, where the step is foreseen to be so many times shorter: what is
-# foreseen from FLOP/s may be a tenth off.
-WORTH_SAYING = 1.2
 # 10 Gbit/s: there the gradients of a model for one GPU need less time than its backward pass.
 NCCL_BYTES_PER_S = 1.25e9
 
@@ -261,71 +257,6 @@ def predict_heads(
         works = [rank_work(plan, shape, rank, cost) for rank, cost in enumerate(ranks)]
         found[name] = plan, simulate_step(works, step_traffic(plan, shape), network)
     return found
-
-
-@dataclass(frozen=True)
-class Gain:
-    """What a step is foreseen to take with the ranks that take part, and with those of them, or
-    more, that make it shortest.
-
-    ranks: these, by number; those that take part where none are better by WORTH_SAYING, or without
-    ranks that compute no row.
-    """
-
-    ranks: tuple[int, ...]
-    now_s: float
-    step_s: float
-
-
-def worth_having(
-    shape: ModelShape,
-    ranks: Sequence[RankCost],
-    network: Network,
-    *,
-    syncs: Collection[str],
-    rows: int,
-    device_batch_size: int,
-    now: Collection[int] | None = None,
-    staying: Collection[str] = (),
-) -> Gain:
-    """Which ranks a step of so many rows should be left to: the slowest hosts are left out in turn.
-
-    syncs: of which the fastest is taken. now: the ranks that take part; None: all. staying: hosts
-    that are not left out.
-    """
-
-    def step_s(numbers: Collection[int]) -> float:
-        those = [ranks[number] for number in numbers]
-        assigned = best_rows(rows, those, device_batch_size)
-        hosts = {rank.host for rank in those}
-        ports = {host: port for host, port in network.ports.items() if host in hosts}
-        here = dataclasses.replace(network, ports=ports if len(hosts) > 1 else {})
-        return min(
-            forecast.step_s
-            for sync in (syncs if len(those) > 1 else (EXACT,))
-            for _, forecast in predict_heads(
-                shape, those, here, sync=sync, rows=assigned, device_batch_size=device_batch_size
-            ).values()
-        )
-
-    def order(host: str) -> tuple[bool, float]:
-        return host in staying, sum(rank.rows_per_s for rank in ranks if rank.host == host)
-
-    hosts = sorted({rank.host for rank in ranks}, key=order)
-    most_out = min(len(hosts) - 1, sum(host not in staying for host in hosts))
-    every = range(len(ranks))
-    taking_part = tuple(every if now is None else sorted(now))
-    now_s = step_s(taking_part)
-    counts = best_rows(rows, [ranks[number] for number in taking_part], device_batch_size)
-    with_rows = {number for number, count in zip(taking_part, counts, strict=True) if count}
-    best, best_s = taking_part, now_s
-    for out in range(most_out + 1):
-        some = tuple(number for number in every if ranks[number].host in hosts[out:])
-        # Whoever computes no row need cost no more than nothing to be left out.
-        enough = 1.0 if with_rows <= {*some} <= {*taking_part} else WORTH_SAYING
-        if some != taking_part and (took_s := step_s(some)) * enough <= now_s and took_s <= best_s:
-            best, best_s = some, took_s
-    return Gain(best, now_s, best_s)
 
 
 def faster_head(

@@ -8,7 +8,6 @@ reads back a result or an error by rank from the folder in YOKED_LAUNCH_DIR.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -60,7 +59,7 @@ def _again(launched: TrainConfig, config_file: Path) -> TrainConfig:
         begun = False
     if not begun:
         return launched
-    return dataclasses.replace(launched, resume=True, resume_from_step=None, start_from=None)
+    return launched.going_on()
 
 
 def run_loop(config: TrainConfig) -> dict[str, Any]:

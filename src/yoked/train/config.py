@@ -388,6 +388,10 @@ class TrainConfig:
                 fix=f"give {world_size} parts, such as --shares {':'.join('1' * world_size)}",
             )
 
+    def going_on(self) -> Self:
+        """The same run from its newest checkpoint: where it began is of no matter any more."""
+        return dataclasses.replace(self, resume=True, resume_from_step=None, start_from=None)
+
     def given(self) -> dict[str, Any]:
         """The fields that were named, also with their defaults, and those that differ from them."""
         return {

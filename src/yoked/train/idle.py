@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from yoked.costmodel.compute_cost import RankSpeed
 from yoked.ranks.exchange import decode, encode
-from yoked.ranks.heartbeat import heartbeat, wait_for_heartbeat
+from yoked.ranks.heartbeat import wait_for_heartbeat
 from yoked.train.comm.heartbeat import default_store
 from yoked.train.speeds import read_speed
 from yoked.train.stop_wish import StopWish
@@ -32,23 +32,15 @@ Judge = Callable[[Mapping[int, RankSpeed]], str | None]
 
 
 class IdleRanks:
-    """What rank 0 hears of the ranks that sit out. They wait while its `with` lasts.
+    """What rank 0 hears of the ranks that sit out, which wait while its `heartbeat` lasts.
 
-    name: of this part of the run, the same on all ranks and of no other part.
+    name: of the heartbeat, and of this part of the run: the same on all ranks and of no other.
     """
 
     def __init__(self, store: Store, name: str, ranks: Sequence[int], judge: Judge) -> None:
         self._store, self._name, self._ranks, self._judge = store, name, ranks, judge
         self._looked_s = 0.0
         self._speeds: dict[int, RankSpeed] = {}
-        self._beats = heartbeat(store, name)
-
-    def __enter__(self) -> Self:
-        self._beats.__enter__()
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self._beats.__exit__(None, None, None)
 
     def look(self, wish: StopWish) -> str | None:
         """What to say where the run should go on with more ranks. At most every LOOK_EVERY_S.

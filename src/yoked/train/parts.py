@@ -24,6 +24,7 @@ from yoked.costmodel.compute_cost import RankSpeed
 from yoked.costmodel.step_plan import SAFE_SYNCS
 from yoked.errors import DeviceError
 from yoked.ranks.exchange import read_flag, read_list, read_text, read_whole
+from yoked.ranks.heartbeat import heartbeat
 from yoked.ranks.meeting import meet
 from yoked.train.comm.communicator import COLLECTIVE_TIMEOUT_S, Communicator
 from yoked.train.comm.control import run_on_all_ranks, run_on_rank0
@@ -83,9 +84,8 @@ def _train(config: TrainConfig, rank_info: RankInfo, console: Console) -> RunRes
         if not some_sat_out or any(fleet.comm.all_gather_json(is_over, read_flag)):
             break
         gc.collect()  # else two trainers would be in memory
-        again = replace(config, run=origin.folder.name, runs_dir=origin.folder.parent)
-        again = replace(again, resume=True, resume_from_step=None, start_from=None)
-        origin = _begin(again, rank_info)
+        named = replace(config, run=origin.folder.name, runs_dir=origin.folder.parent)
+        origin = _begin(named.going_on(), rank_info)
         fleet = replace(fleet, config=origin.config)
     return result
 
@@ -119,7 +119,8 @@ def _train_part(fleet: FleetSetup, origin: RunOrigin, name: str, console: Consol
     with told_out_of_memory(setup), ExitStack() as stack:
         run = TrainingRun(setup, origin, console)
         if idle and run.is_first:
-            run.idle = stack.enter_context(IdleRanks(default_store(), name, idle, worth_it))
+            stack.enter_context(heartbeat(default_store(), name))
+            run.idle = IdleRanks(default_store(), name, idle, worth_it)
         result = run.run()
     return PartEnd(result, is_over=not run.makes_room, some_sat_out=bool(idle))
 

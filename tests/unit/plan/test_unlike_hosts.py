@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import SAFE_SYNCS, Gain, worth_having
+from yoked.costmodel.step_plan import SAFE_SYNCS
 from yoked.plan.costs import rank_costs
 from yoked.plan.network import network_of
 from yoked.plan.search import Plan, PlanRequest, make_plan
 from yoked.plan.simulated_fleet import load_simulated, simulate
+from yoked.train.decisions.working import Gain, WorkQuestion
 
 RTX_4070 = """[[host]]
 name = "i9-4070"
@@ -43,15 +44,16 @@ def verdicts(folder: Path, fleet: str, tokens: int, rows: int) -> tuple[Plan, Ga
     file.write_text(f"utilisation = 0.5\nrtt_ms = 0.5\n{fleet}")
     measurement = simulate(load_simulated(str(file)), SHAPE, rows)
     plan = make_plan(PlanRequest(SHAPE, tokens, device_batch_size=rows), measurement)
-    together = worth_having(
+    question = WorkQuestion(
         SHAPE,
         rank_costs(measurement, SHAPE)["float32"],
         network_of(measurement, tuple(measurement.ranks)),
         syncs=SAFE_SYNCS,
         rows=tokens // SHAPE.sequence_len,
         device_batch_size=rows,
+        keep=(),
     )
-    return plan, together
+    return plan, question.gain(())
 
 
 def test_a_laptop_beside_a_gpu_is_better_left_at_home(tmp_path: Path) -> None:

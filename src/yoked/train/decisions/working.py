@@ -6,22 +6,40 @@ A step is predicted with all hosts and with the faster ones alone, as `yoked pla
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from yoked.costmodel.compute_cost import RankCost
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import Gain, worth_having
+from yoked.costmodel.step_plan import EXACT, best_rows, predict_heads
 from yoked.costmodel.work import Network
 from yoked.errors import UsageError
 from yoked.units import format_duration
 
 ALL = "all"
+# A host sits out, or comes back, where the step is foreseen to be so many times shorter: what is
+# foreseen from FLOP/s may be a tenth off.
+WORTH_SAYING = 1.2
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a step is foreseen to take with the ranks that take part, and with those of them, or
+    more, that make it shortest.
+
+    ranks: these, by number; those that take part where none are better by WORTH_SAYING, or without
+    ranks that compute no row.
+    """
+
+    ranks: tuple[int, ...]
+    now_s: float
+    step_s: float
 
 
 @dataclass(frozen=True)
 class WorkQuestion:
     """What the answer rests on. ranks: all, as fast as they were measured. syncs: that the run may
-    choose from. rows: of a step. keep: hosts that take part whatever they add.
+    choose from, of which the fastest counts. rows: of a step. keep: hosts that take part whatever
+    they add.
     """
 
     shape: ModelShape
@@ -31,6 +49,9 @@ class WorkQuestion:
     rows: int
     device_batch_size: int
     keep: Collection[str]
+    _steps: dict[tuple[int, ...], tuple[float, tuple[int, ...]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def first_host(self) -> str:
@@ -38,17 +59,53 @@ class WorkQuestion:
         return self.ranks[0].host
 
     def gain(self, staying: Collection[str], now: Collection[int] | None = None) -> Gain:
-        """Which ranks a step should be left to. now: those that take part; None: all."""
-        return worth_having(
-            self.shape,
-            self.ranks,
-            self.network,
-            syncs=self.syncs,
-            rows=self.rows,
-            device_batch_size=self.device_batch_size,
-            now=now,
-            staying=staying,
-        )
+        """Which ranks a step should be left to: the slowest hosts are left out in turn.
+
+        staying: hosts that are not left out. now: the ranks that take part; None: all.
+        """
+
+        def order(host: str) -> tuple[bool, float]:
+            speed = sum(cost.rows_per_s for cost in self.ranks if cost.host == host)
+            return host in staying, speed
+
+        hosts = sorted({cost.host for cost in self.ranks}, key=order)
+        most_out = min(len(hosts) - 1, sum(host not in staying for host in hosts))
+        every = range(len(self.ranks))
+        taking_part = tuple(every if now is None else sorted(now))
+        now_s, counts = self._step(taking_part)
+        with_rows = {rank for rank, count in zip(taking_part, counts, strict=True) if count}
+        best, best_s = taking_part, now_s
+        for out in range(most_out + 1):
+            some = tuple(rank for rank in every if self.ranks[rank].host in hosts[out:])
+            # Whoever computes no row need cost no more than nothing to be left out.
+            enough = 1.0 if with_rows <= {*some} <= {*taking_part} else WORTH_SAYING
+            took_s, _ = self._step(some)
+            if some != taking_part and took_s * enough <= now_s and took_s <= best_s:
+                best, best_s = some, took_s
+        return Gain(best, now_s, best_s)
+
+    def _step(self, some: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
+        """Seconds of a step of these ranks by the fastest sync, and their rows. Foreseen once."""
+        if some not in self._steps:
+            those = [self.ranks[rank] for rank in some]
+            rows = best_rows(self.rows, those, self.device_batch_size)
+            hosts = {cost.host for cost in those}
+            ports = {host: port for host, port in self.network.ports.items() if host in hosts}
+            network = replace(self.network, ports=ports if len(hosts) > 1 else {})
+            step_s = min(
+                forecast.step_s
+                for sync in (self.syncs if len(those) > 1 else (EXACT,))
+                for _, forecast in predict_heads(
+                    self.shape,
+                    those,
+                    network,
+                    sync=sync,
+                    rows=rows,
+                    device_batch_size=self.device_batch_size,
+                ).values()
+            )
+            self._steps[some] = step_s, rows
+        return self._steps[some]
 
     def hosts(self, ranks: Collection[int], *, without: bool = False) -> list[str]:
         """Of these ranks, in order; without: all the others."""
@@ -90,8 +147,8 @@ def choose_working(question: WorkQuestion) -> Working:
     free = question.gain((), bound.ranks)
     notes = []
     if out := question.hosts(bound.ranks, without=True):
-        sits, them = ("It sits", "it") if len(out) == 1 else ("They sit", "them")
-        part = f"{sits} out; --keep {','.join(out)} has {them} take part"
+        sits = "It sits" if len(out) == 1 else "They sit"
+        part = f"{sits} out; --keep {','.join(out)} has {_them(out)} take part"
         notes.append(f"{_adds_nothing(out, bound)}. {part}")
     useless = [host for host in question.hosts(free.ranks, without=True) if host not in out]
     if useless and question.first_host in {*useless} - {*question.keep}:

@@ -8,10 +8,11 @@ from syrupy.assertion import SnapshotAssertion
 
 from yoked.costmodel.compute_cost import COPY_BYTES_PER_S, RankSpeed, estimated_cost
 from yoked.costmodel.model_shape import ModelShape
-from yoked.costmodel.step_plan import SAFE_SYNCS, WORTH_SAYING
+from yoked.costmodel.step_plan import SAFE_SYNCS
 from yoked.costmodel.work import Network, PortRate
 from yoked.errors import UsageError
 from yoked.train.decisions.working import (
+    WORTH_SAYING,
     WorkQuestion,
     choose_working,
     kept_hosts,
