@@ -13,7 +13,7 @@ help:
 	@echo "make format    lay out the code as lint wants it"
 	@echo "make bench     the benchmarks that need nothing else"
 	@echo "make bench-gpu NANOCHAT=PATH   a GPU's figures beside nanochat's; at most 20 minutes"
-	@echo "make docs      write docs/commands.md, docs/errors.md and docs/checks.md from the code"
+	@echo "make docs      write docs/reference: commands, errors and checks, from the code"
 	@echo "make golden    write tests/golden from the code: wording is read as a diff"
 	@echo "make size      lines, functions and sentences in tests, by package"
 	@echo "make setup     .venv with all that is needed; quick when it is there"
@@ -58,8 +58,8 @@ bench-gpu: setup
 	$(BIN)/python benchmarks/gpu/bench.py $(if $(NANOCHAT),--nanochat $(NANOCHAT))
 
 docs: setup
-	$(BIN)/python -m yoked.cli.reference docs
-	$(BIN)/python -m yoked.doctor.pages docs/checks.md
+	$(BIN)/python -m yoked.cli.reference docs/reference
+	$(BIN)/python -m yoked.doctor.pages docs/reference/checks.md
 
 golden: setup
 	$(BIN)/python -m tests.unit.doctor.test_golden

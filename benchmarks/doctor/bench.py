@@ -222,7 +222,7 @@ def row_of_times(name: str, verdicts: Sequence[Verdict], most_s: float) -> dict[
 
 
 def lessons(options: argparse.Namespace) -> dict[str, Any]:
-    """The lessons of docs/lab.md that are visible before a launch, each with its fix."""
+    """The lessons of docs/tutorial/lab.md that are visible before a launch, each with its fix."""
     rows = []
     for lesson, name in LESSONS.items():
         row = examine(case_named(name))

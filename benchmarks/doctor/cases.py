@@ -302,8 +302,8 @@ CASES: tuple[Case, ...] = (
     *_TOML,
 )
 
-# The exercises of docs/lab.md that are visible before a launch. 6 is answered by `--dry-run`, 8 by
-# measuring at the start; 9 cannot happen to `yoked train`, which sends the data itself.
+# The exercises of docs/tutorial/lab.md that are visible before a launch. 6 is answered by
+# `--dry-run`, 8 by measuring at the start; 9 cannot happen to `yoked train`, which sends the data.
 LESSONS: Mapping[str, str] = {
     "1: they meet, then silence": "high ports dropped",
     "2: the port is taken": "rank of an earlier run",

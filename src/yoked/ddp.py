@@ -5,7 +5,7 @@
     model = DistributedDataParallel(model)
     model.register_comm_hook(CompressionState(payload="int8"), compression_hook)
 
-See docs/ddp-hook.md.
+See docs/guides/ddp-hook.md.
 """
 
 from yoked.train.sync.ddp_hook import CompressionState, compression_hook

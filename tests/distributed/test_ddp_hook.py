@@ -25,7 +25,7 @@ from yoked.errors import UsageError
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "programs" / "ddp_hook.py"
-DOCUMENT = HERE.parents[1] / "docs" / "ddp-hook.md"
+DOCUMENT = HERE.parents[1] / "docs" / "guides" / "ddp-hook.md"
 DEADLINE_S = 240.0
 # A loss may differ this much from that of fp32 after as many steps.
 CLOSE = 0.02

@@ -1,4 +1,4 @@
-"""docs/lab.md as it stands: all that it says is typed, and all that it shows is seen.
+"""docs/tutorial/lab.md as it stands: all that it says is typed, and all that it shows is seen.
 
 Fences: `sh` is typed on the machine, `sh alpha` in the terminal for that host; `text` and
 `text alpha` are lines that appear there, in this order, after the last command. In them `...` is
@@ -22,7 +22,7 @@ import pytest
 
 from yoked.lab.pytest_plugin import why_not
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "lab.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "tutorial" / "lab.md"
 SOURCE = Path(__file__).parents[2] / "src"
 # Exercises are independent of each other, but not of these.
 OPENING = ("Prepare", "Bring it up, look around", "Two terminals")

@@ -38,7 +38,7 @@ HOUSE = [
     [
         "README.md",
         *HOUSE,
-        *sorted(f"docs/{page.name}" for page in (REPOSITORY / "docs").glob("*.md")),
+        *sorted(str(page.relative_to(REPOSITORY)) for page in REPOSITORY.glob("docs/**/*.md")),
     ],
 )
 def test_links_between_the_documents_lead_somewhere(name: str) -> None:

@@ -1,4 +1,4 @@
-"""docs/commands.md and docs/errors.md, from the code: `make docs` writes them, a test compares."""
+"""commands.md and errors.md of docs/reference, from the code: `make docs` writes them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     raise fault("torch-missing", host=host.name)
 
 The sentences stand here, once. Agents send code and parameters, and the controller makes the
-sentences; `--json` has both. A code is an interface: it is documented in docs/errors.md, and is
+sentences; `--json` has both. A code is an interface: docs/reference/errors.md has it, and it is
 never given to another failure. Where a check of the doctor finds the same, both have one code.
 Usage errors have none: their sentence stands where they are raised.
 """

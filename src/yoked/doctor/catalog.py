@@ -61,5 +61,5 @@ def check_named(name: str) -> Check:
     near = difflib.get_close_matches(name, known, n=3)
     raise UsageError(
         f"there is no check {name!r}",
-        fix=f"did you mean {' or '.join(near)}?" if near else "docs/checks.md lists them",
+        fix=f"did you mean {' or '.join(near)}?" if near else "docs/reference/checks.md lists them",
     )

@@ -64,10 +64,11 @@ Look = Callable[[Examination], Iterable[Match]]
 class Check:
     """One check.
 
-    code: as in `--explain CODE` and docs/checks.md. question: what it answers, in one line.
-    reads: for people ("facts", "health.limits", "dials"). severity: the gravest finding that it
-    can make. saw: the evidence; why: what follows if it stays. page: what docs/checks.md says of
-    it, Markdown. explains: codes whose findings on the same hosts or link follow from this one's.
+    code: as in `--explain CODE` and docs/reference/checks.md. question: what it answers, in one
+    line. reads: for people ("facts", "health.limits", "dials"). severity: the gravest finding
+    that it can make. saw: the evidence; why: what follows if it stays. page: what checks.md says
+    of it, Markdown. explains: codes whose findings on the same hosts or link follow from this
+    one's.
     quick: whether it has what it reads in the quick form.
     """
 

@@ -1,4 +1,4 @@
-"""docs/checks.md, from the checks: `python -m yoked.doctor.pages FILE` writes it."""
+"""docs/reference/checks.md, from the checks: `python -m yoked.doctor.pages FILE` writes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from yoked.doctor.catalog import CHECKS
 from yoked.doctor.check import Check
 
 _HEADER = """\
-<!-- Written by `python -m yoked.doctor.pages docs/checks.md`; edit the checks instead. -->
+<!-- Written by `make docs` from the checks; edit those instead. -->
 
 # What the doctor checks
 

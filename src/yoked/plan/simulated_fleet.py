@@ -134,7 +134,7 @@ def _parse(text: str, where: str) -> SimulatedFleet:
         place = " ".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
         what = first["msg"].removeprefix("Value error, ")
         raise FleetError(
-            f"{where}: {place}: {what}", fix="`docs/plan.md` has the format of a file"
+            f"{where}: {place}: {what}", fix="`docs/guides/plan.md` has the format of a file"
         ) from problem
     names = [name for host in fleet.host for name in host.names]
     if twice := [name for name in names if names.count(name) > 1]:

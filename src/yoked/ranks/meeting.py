@@ -41,7 +41,7 @@ def meet(
                 f"the ranks did not connect: {first_line(problem)}",
                 fix=(
                     "yoked doctor    shows which host cannot reach which",
-                    "now and then alone: somebody dials their ports (docs/security.md)",
+                    "now and then alone: somebody dials their ports (docs/concepts/security.md)",
                 ),
             ) from problem
         of = group if isinstance(group, dist.ProcessGroup) else None

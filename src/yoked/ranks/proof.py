@@ -33,7 +33,7 @@ _LABEL = b"yoked: ranks of one launch, 1"
 _NO_SECRET, _HAS_SECRET = 0, 1
 _STRANGER = (
     "if it comes back: somebody dials the ports at which ranks connect; a firewall that lets in "
-    "the hosts of the fleet alone keeps strangers out (docs/security.md)"
+    "the hosts of the fleet alone keeps strangers out (docs/concepts/security.md)"
 )
 _UNLIKE = (
     "ranks that torchrun starts need the same text in YOKED_SECRET on all hosts; to compare: "

@@ -173,12 +173,12 @@ def test_help_shows_commands_in_the_order_of_use(capsys: pytest.CaptureFixture[s
 
 
 def test_the_command_reference_is_up_to_date() -> None:
-    written = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
+    written = (REPOSITORY / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
 
     assert written == command_reference(), "run `make docs`"
 
 
 def test_the_list_of_errors_is_up_to_date() -> None:
-    written = (REPOSITORY / "docs" / "errors.md").read_text(encoding="utf-8")
+    written = (REPOSITORY / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
 
     assert written == error_reference(), "run `make docs`"

@@ -1,4 +1,4 @@
-"""docs/checks.md is complete, and as the checks have it."""
+"""docs/reference/checks.md is complete, and as the checks have it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from yoked.doctor.catalog import CHECKS, check_named
 from yoked.doctor.pages import checks_page, section
 from yoked.errors import UsageError
 
-DOCS = Path(__file__).parents[3] / "docs" / "checks.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "checks.md"
 
 
 def test_the_page_in_docs_is_that_of_the_checks() -> None:
-    assert DOCS.read_text(encoding="utf-8") == checks_page(), (
-        "run `python -m yoked.doctor.pages docs/checks.md`"
-    )
+    assert DOCS.read_text(encoding="utf-8") == checks_page(), "run `make docs`"
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
@@ -41,7 +39,7 @@ def test_no_page_recommends_a_variable_that_does_nothing() -> None:
 
 
 def test_the_example_in_docs_has_checks_that_there_are() -> None:
-    text = DOCS.with_name("doctor.md").read_text(encoding="utf-8")
+    text = (DOCS.parents[1] / "guides" / "doctor.md").read_text(encoding="utf-8")
     errors = re.findall(r"^ +(?:error|so)  +([a-z-]+),", text, re.MULTILINE)
     warnings = re.findall(r"^    ([a-z-]+)  alpha:", text, re.MULTILINE)
 

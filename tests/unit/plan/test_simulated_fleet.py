@@ -114,7 +114,7 @@ def test_a_name_that_is_taken_is_refused(
 
 
 def test_the_file_in_the_documentation_can_be_simulated(anchor: ModelShape, tmp_path: Path) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "plan.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "guides" / "plan.md").read_text(encoding="utf-8")
     file = tmp_path / "fleet.toml"
     file.write_text(text.split("```toml\n")[1].split("```")[0])
     measurement = simulate(load_simulated(str(file)), anchor, device_batch_size=2)

@@ -95,7 +95,7 @@ def python_home(seen: Examination) -> Iterator[Match]:
     severity="error",
     saw=_SAW,
     why="Gloo speaks plain TCP to all others: the build has no such transport, or certificates "
-    "are missing; docs/security.md says how to encrypt",
+    "are missing; docs/concepts/security.md says how to encrypt",
     symptom="`unsupported gloo device transport`, or `Connection reset by peer` in the first "
     "handshake.",
     cause="GLOO_DEVICE_TRANSPORT is set on a host.",

@@ -25,11 +25,11 @@ _TAIL_BYTES = 16_384
 _NO_CONNECTION = ("refused", "timed out", "failed to connect", "timeout")
 _ELSEWHERE = (
     "MASTER_ADDR leads to torch's store alone: a port that the program opens on node 0 by itself "
-    "is at YOKED_NODE0_ADDR (docs/security.md)"
+    "is at YOKED_NODE0_ADDR (docs/concepts/security.md)"
 )
 _STRANGER = (
     "if it comes back: a firewall that lets in the hosts of the fleet alone keeps strangers out "
-    "(docs/security.md)"
+    "(docs/concepts/security.md)"
 )
 
 
