@@ -84,3 +84,38 @@ def test_a_duration_without_a_unit_is_refused(text: str, snapshot: SnapshotAsser
 )
 def test_numbers_double_up_to_the_most(most: int, counts: list[int]) -> None:
     assert units.doublings(most) == counts
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("1gbit", 1e9),
+        ("2.5GbE", 2.5e9),
+        ("400G", 4e11),
+        ("10 Gbps", 1e10),
+        ("100 Mbit/s", 1e8),
+        ("118 MB/s", 9.44e8),
+    ],
+)
+def test_a_line_is_read_by_its_usual_names(text: str, rate: float) -> None:
+    assert units.parse_link_bit_per_s(text) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("text", ["fast", "", "1", "100 Mb", "0gbit", "1 GB"])
+def test_what_is_no_rate_of_a_line_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        units.parse_link_bit_per_s(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("760M", 760e6), ("1.5B", 1.5e9), ("124,000,000", 124e6), ("2k", 2000), ("7", 7)],
+)
+def test_a_count_is_read_as_people_write_it(text: str, count: float) -> None:
+    assert units.parse_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["760Q", "", "M", "-3", "1.5 GB"])
+def test_what_is_no_count_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        units.parse_count(text)

@@ -12,6 +12,7 @@ from tests.failures import raises_fault
 
 from yoked.cli.commands import plan
 from yoked.cli.commands.plan import PlanFlags
+from yoked.cli.main import main
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import FleetError, UsageError
 from yoked.fleet.file import open_fleet
@@ -187,3 +188,63 @@ def test_a_plan_says_what_a_gpu_leaves_to_its_host(
 
     told = [line for line in capsys.readouterr().out.splitlines() if "tables" in line]
     assert told == snapshot
+
+
+GPT2_760M = ["plan", "--params", "760M", "--payload", "bf16", "--step-s", "1.5"]
+
+
+def test_any_model_is_planned_without_a_fleet(
+    capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
+) -> None:
+    assert main([*GPT2_760M, "--hosts", "2", "--link", "1gbit"]) == 0
+    assert capsys.readouterr().out == snapshot
+
+
+def test_the_json_of_any_model_has_the_times_of_the_line_that_was_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*GPT2_760M, "--link", "5GbE", "--efficiency", "0.85", "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+
+    by_rate = {line["bit_per_s"]: line for line in found["links"]}
+    assert by_rate.keys() == {1e9, 2.5e9, 5e9, 10e9, 400e9}
+    assert [rate for rate, line in by_rate.items() if line["given"]] == [5e9]
+    assert by_rate[1e9]["comm_s"] == pytest.approx(14.3, rel=2e-3)
+    assert by_rate[10e9]["comm_s"] == pytest.approx(1.43, rel=2e-3)
+    assert by_rate[400e9]["comm_s"] == pytest.approx(0.036, rel=1e-2)
+    assert found["efficiency_from"] == "given"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--params", "760Q"],
+        ["--params", "0"],
+        ["--params", "760M", "--link", "fast"],
+        ["--params", "760M", "--link", "0gbit"],
+        ["--params", "760M", "--hosts", "1"],
+        ["--params", "760M", "--step-s", "nan"],
+        ["--params", "760M", "--efficiency", "85"],
+        ["--params", "760M", "--depth", "4", "--simulate", "two-laptops"],
+        ["--params", "760M", "--device-batch-size", "4"],
+        ["--link", "1gbit"],
+    ],
+)
+def test_what_cannot_be_meant_of_any_model_is_refused(
+    argv: list[str], capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
+) -> None:
+    assert main(["plan", *argv]) == 2
+    assert capsys.readouterr().err == snapshot
+
+
+def test_any_model_is_planned_without_torch() -> None:
+    program = (
+        "import sys; from yoked.cli.main import main\n"
+        "status = main(['plan', '--params', '760M', '--json'])\n"
+        "print(status, 'torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "0 False False"

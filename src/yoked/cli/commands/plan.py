@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
+from yoked.cli.commands.plan_params import AnyModelFlags, plan_any_model, require_alone
 from yoked.cli.flags import FleetHere, JsonFlag, flag, same_fleet
 from yoked.cli.output import Output
 from yoked.core.faults import fault
@@ -94,13 +95,33 @@ def command(
             negative="", show_default=False, help="What an hour of a host costs: HOST=PRICE."
         ),
     ] = (),
+    any_model: Annotated[AnyModelFlags, Parameter(name="*")] = AnyModelFlags(),  # noqa: B008
     json_output: JsonFlag = False,
 ) -> int:
     """Predict what each way of training would give on this fleet, choose one, and say why.
 
     It reads what `yoked probe` measured last and measures nothing itself. --simulate needs no
-    fleet: its figures are stated peaks and rates.
+    fleet: its figures are stated peaks and rates. --params needs none either: it computes what the
+    network costs any model.
     """
+    output = Output(json_mode=json_output)
+    of_fleet = {
+        "--fleet": fleet,
+        "--probe": probe,
+        "--simulate": simulate,
+        "--add": add,
+        "--price-per-hour": price_per_hour,
+    }
+    others = [name for name, given in of_fleet.items() if given]
+    others += [
+        f"--{field.name.replace('_', '-')}"
+        for field in dataclasses.fields(flags)
+        if getattr(flags, field.name) != field.default
+    ]
+    require_alone(any_model, others)
+    if any_model.params is not None:
+        plan_any_model(any_model, output)
+        return 0
     from yoked.cli.commands.plan_text import plan_lines, plan_payload
     from yoked.plan.explain import Target, verdict
     from yoked.plan.search import make_plan
@@ -108,7 +129,6 @@ def command(
     from yoked.plan.simulated_fleet import simulate as simulate_fleet
     from yoked.workflows.planning import measured_devices, plan_request, resolve_run
 
-    output = Output(json_mode=json_output)
     config = flags.config()
     if simulate is not None and (fleet is not None or probe is not None):
         raise UsageError(

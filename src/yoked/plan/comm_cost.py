@@ -1,0 +1,177 @@
+"""Communication of a step of any model, from first principles: no fleet, no measurement, no torch.
+
+Data parallelism, in which every rank has the whole model and one rank stands on each host, or FSDP,
+in which each rank keeps a part of it. The bandwidth term alone: the 2(N-1) messages of a ring also
+have their latency, which counts below some megabytes.
+
+Sources: ring all-reduce, Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective
+Communication Operations in MPICH"; FSDP's traffic, Rajbhandari et al. 2020, "ZeRO", section 7.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from yoked.costmodel.messages import ring_bytes
+from yoked.costmodel.work import DENSE_BYTES
+from yoked.plan.bandwidth_table import LINE_RATES_BIT_PER_S
+
+Payload = Literal["fp32", "bf16", "fp16", "int8", "int4"]
+# Bytes of a number on the wire; int8 and int4 with the scales of their blocks, as in `--sync`.
+PAYLOAD_BYTES: dict[Payload, float] = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "int8": DENSE_BYTES["int8"],
+    "int4": DENSE_BYTES["int4"],
+}
+# Payload of a large all-reduce over the line's rate: Gloo's of 8 MB and more reached 0.95 of 1
+# Gbit/s and 0.92 of 100 Mbit/s (benchmarks/probe); faster lines were not measured.
+GLOO_LINE_FRACTION = 0.95
+# Of a step without recomputed activations; gradients exist only in the backward pass.
+BACKWARD_FRACTION = 2 / 3
+# What the lever "accumulation" aims at: this part of the time is spent computing.
+GOOD_SCALING = 0.9
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model's data-parallel training. step_s: forward and backward pass of one rank, or None.
+
+    params: numbers whose gradients travel. accumulation: micro-batches, each of step_s, between two
+    syncs. overlap: gradients travel during the last backward pass. efficiency: the part of the
+    line's rate that a collective reaches.
+    """
+
+    params: float
+    payload: Payload
+    hosts: int
+    efficiency: float
+    step_s: float | None = None
+    accumulation: int = 1
+    overlap: bool = False
+
+    @property
+    def gradient_bytes(self) -> float:
+        """One copy of all gradients."""
+        return self.params * PAYLOAD_BYTES[self.payload]
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that each rank sends, and receives, in an all-reduce: 2(N-1)/N of the gradients."""
+        return ring_bytes(self.gradient_bytes, self.hosts)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The time of one update. exposed_s: of comm_s, what no computation hides.
+
+    comm_to_compute: T_comm/T_compute. speedup: tokens per second, over one host that trains with
+    the same micro-batches and sends nothing. All None where the compute time is not known.
+    """
+
+    sent_bytes: float
+    comm_s: float
+    compute_s: float | None = None
+    exposed_s: float | None = None
+    step_s: float | None = None
+    comm_to_compute: float | None = None
+    speedup: float | None = None
+
+
+def transfer_s(sent_bytes: float, line_bit_per_s: float, efficiency: float) -> float:
+    """Time of bytes that leave through one port, while as many come in."""
+    return 8 * sent_bytes / (line_bit_per_s * efficiency)
+
+
+def all_reduce_cost(training: Training, line_bit_per_s: float) -> Cost:
+    """One update of DDP: `accumulation` micro-batches, then one all-reduce of the gradients."""
+    hidden_s = 0.0
+    if training.step_s is not None and training.overlap:
+        hidden_s = BACKWARD_FRACTION * training.step_s
+    comm_s = transfer_s(training.sent_bytes, line_bit_per_s, training.efficiency)
+    return _cost(training, training.sent_bytes, comm_s, hidden_s)
+
+
+def collectives_of_fsdp(training: Training) -> dict[str, float]:
+    """Bytes that each rank sends in FSDP's collectives of a micro-batch: 3(N-1)/N in all.
+
+    Parameters are gathered for the forward pass, and again for the backward pass, in the number
+    format of the gradients. Source: ZeRO, section 7.2.2.
+    """
+    part = ring_bytes(training.gradient_bytes, training.hosts) / 2
+    return {
+        "all-gather, forward": part,
+        "all-gather, backward": part,
+        "reduce-scatter": part,
+    }
+
+
+def fsdp_cost(training: Training, line_bit_per_s: float) -> Cost:
+    """One update of FSDP, whose collectives run for each micro-batch."""
+    sent = training.accumulation * sum(collectives_of_fsdp(training).values())
+    comm_s = transfer_s(sent, line_bit_per_s, training.efficiency)
+    hidden_s = 0.0
+    if training.step_s is not None and training.overlap:
+        # Parameters of the next layer are gathered ahead, in both passes.
+        hidden_s = training.accumulation * training.step_s
+    return _cost(training, sent, comm_s, hidden_s)
+
+
+def _cost(training: Training, sent_bytes: float, comm_s: float, hidden_s: float) -> Cost:
+    if training.step_s is None:
+        return Cost(sent_bytes, comm_s)
+    compute_s = training.accumulation * training.step_s
+    exposed_s = max(0.0, comm_s - hidden_s)
+    return Cost(
+        sent_bytes,
+        comm_s,
+        compute_s,
+        exposed_s,
+        compute_s + exposed_s,
+        comm_s / compute_s,
+        training.hosts * compute_s / (compute_s + exposed_s),
+    )
+
+
+def enough_accumulation(training: Training, line_bit_per_s: float) -> int:
+    """Micro-batches between two syncs with which ranks compute GOOD_SCALING of the time.
+
+    Assert: the training has a step_s.
+    """
+    assert training.step_s is not None, "accumulation needs the time of a micro-batch"
+    once = all_reduce_cost(replace(training, accumulation=1, overlap=False), line_bit_per_s)
+    return max(1, math.ceil(once.comm_s / training.step_s * GOOD_SCALING / (1 - GOOD_SCALING)))
+
+
+def levers(training: Training, line_bit_per_s: float) -> dict[str, Training]:
+    """Ways to train the same model on the same line, by their names: the training as it is first.
+
+    The last combines int8, overlap and accumulation.
+    """
+    found = {"as above": training}
+    smaller: tuple[Payload, ...] = ("bf16", "int8", "int4")
+    compressed = [
+        payload for payload in smaller if PAYLOAD_BYTES[payload] < PAYLOAD_BYTES[training.payload]
+    ]
+    if training.step_s is not None:
+        found["overlap"] = replace(training, overlap=True)
+        enough = enough_accumulation(training, line_bit_per_s)
+        found |= {
+            f"accumulation {times}": replace(training, accumulation=times)
+            for times in sorted({4, enough})
+            if times > 1
+        }
+    found |= {payload: replace(training, payload=payload) for payload in compressed}
+    if training.step_s is not None and "int8" in compressed:
+        together = replace(training, payload="int8", overlap=True)
+        most = max(1, enough_accumulation(together, line_bit_per_s))
+        found[f"all, accumulation {most}"] = replace(together, accumulation=most)
+    return found
+
+
+def lines_with(link_bit_per_s: float | None) -> list[float]:
+    """The lines of homes and of a cluster, and a given one, the slowest first."""
+    return sorted({*LINE_RATES_BIT_PER_S, *([] if link_bit_per_s is None else [link_bit_per_s])})
