@@ -13,7 +13,7 @@ help:
 	@echo "make format    lay out the code as lint wants it"
 	@echo "make bench     the benchmarks that need nothing else"
 	@echo "make bench-gpu NANOCHAT=PATH   a GPU's figures beside nanochat's; at most 20 minutes"
-	@echo "make docs      write docs/reference: commands, errors and checks, from the code"
+	@echo "make docs      write docs/reference from the code, and build the site of docs/ in build/site"
 	@echo "make golden    write tests/golden from the code: wording is read as a diff"
 	@echo "make size      lines, functions and sentences in tests, by package"
 	@echo "make setup     .venv with all that is needed; quick when it is there"
@@ -60,6 +60,8 @@ bench-gpu: setup
 docs: setup
 	$(BIN)/python -m yoked.cli.reference docs/reference
 	$(BIN)/python -m yoked.doctor.pages docs/reference/checks.md
+	$(BIN)/python -m sphinx -q -W --keep-going -n -b html -d build/doctrees docs build/site
+	@echo "build/site/index.html is the site; a broken link would have failed"
 
 golden: setup
 	$(BIN)/python -m tests.unit.doctor.test_golden
