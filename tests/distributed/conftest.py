@@ -27,6 +27,8 @@ from yoked.train.config import TrainConfig
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 DEADLINE_S = 120.0
+# What is measured at each start would be other bits at some.
+PINNED = {"matmul": "mkl", "attention": "sdpa", "threads": 1}
 YOKED = "import sys; from yoked.cli.main import main; sys.exit(main(sys.argv[1:]))"
 # Matplotlib takes longer than a tiny run: one test sees that a run is drawn.
 UNDRAWN = (
@@ -285,3 +287,31 @@ def done(trained: Path, lab: Laboratory) -> list[float]:
     shutil.copytree(trained, lab.runs / "done", symlinks=True)
     losses: list[float] = lab.curve("done").losses
     return losses
+
+
+@pytest.fixture
+def far(lab: Any) -> Callable[..., Any]:
+    """Starts ranks that pose as hosts by plain torchrun; see far_rank.py."""
+
+    def start(flops: str, *flags: str, becomes: str | None = None, **variables: str) -> Any:
+        ranks = len(flops.split(":"))
+        return lab.start(
+            [
+                *("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"),
+                *("-m", "far_rank", "--", f"--runs-dir={lab.runs}", "--json", *flags),
+            ],
+            {
+                "GLOO_SOCKET_IFNAME": "lo",
+                "FLOPS": flops,
+                "BECOMES": becomes or flops,
+                "PYTHONPATH": f"{HERE}{os.pathsep}{SOURCE}",
+                **variables,
+            },
+        )
+
+    return start
+
+
+def result_of(ended: Any) -> dict[str, Any]:
+    assert ended.status == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])  # type: ignore[no-any-return]

@@ -3,52 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.distributed.conftest import until
+from tests.distributed.conftest import PINNED, result_of, until
 
 from yoked import journal
 
 pytestmark = pytest.mark.distributed
 
-HERE = Path(__file__).parent
-SOURCE = HERE.parents[1] / "src"
-# What is measured at each start would be other bits at some.
-PINNED = {"matmul": "mkl", "attention": "sdpa", "threads": 1}
 # Slow enough for a network within one machine not to matter.
 FAST, SLOW = "2e7", "2e1"
-
-
-@pytest.fixture
-def far(lab: Any) -> Callable[..., Any]:
-    """Starts ranks that pose as hosts by plain torchrun; see far_rank.py."""
-
-    def start(flops: str, *flags: str, becomes: str | None = None) -> Any:
-        ranks = len(flops.split(":"))
-        return lab.start(
-            [
-                *("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"),
-                *("-m", "far_rank", "--", f"--runs-dir={lab.runs}", "--json", *flags),
-            ],
-            {
-                "GLOO_SOCKET_IFNAME": "lo",
-                "FLOPS": flops,
-                "BECOMES": becomes or flops,
-                "PYTHONPATH": f"{HERE}{os.pathsep}{SOURCE}",
-            },
-        )
-
-    return start
-
-
-def result_of(ended: Any) -> dict[str, Any]:
-    assert ended.status == 0, ended.stderr
-    return json.loads(ended.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
 def starts(folder: Path) -> list[dict[str, Any]]:

@@ -47,14 +47,14 @@ NCCL_BYTES_PER_S = 1.25e9
 
 @dataclass(frozen=True)
 class StepPlan:
-    """rows: by rank. schedules: of these rows. owner_fractions: of Muon's work, by rank.
+    """dtypes, rows: by rank. schedules: of these rows. owner_fractions: of Muon's work, by rank.
 
     head_rows: the lm_head's work by rank, in rows: those of `rows`, unless it is vocab-parallel.
     """
 
     sync: str
     lm_head: str
-    dtype: str
+    dtypes: tuple[str, ...]
     device_batch_size: int
     rows: tuple[int, ...]
     head_rows: tuple[float, ...]
@@ -92,7 +92,7 @@ def plan_step(
     return StepPlan(
         sync,
         lm_head,
-        ranks[0].dtype,  # a run has one dtype
+        tuple(cost.dtype for cost in ranks),
         device_batch_size,
         tuple(rows),
         head_rows,
@@ -166,8 +166,8 @@ def rank_work(plan: StepPlan, shape: ModelShape, rank: int, cost: RankCost) -> R
 def step_traffic(plan: StepPlan, shape: ModelShape) -> StepTraffic:
     """The communication of one step."""
     counts = count_parameters(shape)
-    # Hidden states travel in the dtype of the computation, whatever the sync.
-    hidden_bytes = 2.0 if plan.dtype == "bfloat16" else 4.0
+    # Hidden states travel, whatever the sync, in the dtype of the computation: one for all ranks.
+    hidden_bytes = 2.0 if plan.dtypes[0] == "bfloat16" else 4.0
     return StepTraffic(
         head_numbers=counts.lm_head if plan.lm_head == REPLICATED else 0.0,
         head_chunks=math.ceil(shape.padded_vocab_size / GRAD_CHUNK_COLUMNS),
@@ -190,7 +190,7 @@ def plan_memory(
     return [
         rank_memory(
             shape,
-            dtype=plan.dtype,
+            dtype=dtype,
             rows=min(rows, plan.device_batch_size),
             step_rows=rows,
             deferred_rows=sum(schedule.deferred) if many else 0,
@@ -204,8 +204,15 @@ def plan_memory(
                 else None
             ),
         )
-        for rank, (rows, schedule, owned, head_rows) in enumerate(
-            zip(plan.rows, plan.schedules, plan.owner_fractions, plan.head_rows, strict=True)
+        for rank, (dtype, rows, schedule, owned, head_rows) in enumerate(
+            zip(
+                plan.dtypes,
+                plan.rows,
+                plan.schedules,
+                plan.owner_fractions,
+                plan.head_rows,
+                strict=True,
+            )
         )
     ]
 
@@ -231,6 +238,8 @@ def why_not_vocab_parallel(ranks: Sequence[RankCost]) -> str | None:
         return "there is one rank"
     if any(cost.device != "cpu" for cost in ranks):
         return "not all ranks compute on a CPU"
+    if len({cost.dtype for cost in ranks}) > 1:
+        return "not all ranks compute in one dtype"
     return None
 
 

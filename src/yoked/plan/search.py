@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from yoked.core.faults import fault
 from yoked.costmodel.compute_cost import RankCost
+from yoked.costmodel.dtypes import BY_HOST, compute_dtypes, dtype_name, speed_of_all
 from yoked.costmodel.memory import USABLE_FRACTION
 from yoked.costmodel.model_shape import ModelShape
 from yoked.costmodel.step_plan import (
@@ -41,8 +42,8 @@ class PlanRequest:
     """The training to plan.
 
     device_batch_size: None searches up to the measured one. dtype: None compares all in which every
-    host was measured. tables_on_host: those of GPUs' ranks. memory_notes: what is to be said of a
-    GPU's memory.
+    host was measured, and each host's own where they differ. tables_on_host: those of GPUs' ranks.
+    memory_notes: what is to be said of a GPU's memory.
     """
 
     shape: ModelShape
@@ -186,15 +187,34 @@ class _Search:
                 fix=f"--dtype {' or '.join(by_dtype)}",
             )
         self._networks: dict[tuple[str, ...], Network] = {}
+        if request.dtype is None:
+            self.costs[BY_HOST] = self._costs_by_host()
         self.rows = request.tokens_per_step // request.shape.sequence_len
+
+    def _costs_by_host(self) -> dict[str, RankCost]:
+        """By host, in the dtype in which `yoked train` would compute there."""
+        hosts = list(self.measurement.ranks)
+        times_s = [
+            {
+                dtype: known[host].row_s / known[host].ranks
+                for dtype, known in self.costs.items()
+                if host in known
+            }
+            for host in hosts
+        ]
+        common = max(self.costs, key=lambda dtype: speed_of_all(times_s, [dtype] * len(times_s)))
+        dtypes = compute_dtypes(times_s, common)
+        return {host: self.costs[dtype][host] for host, dtype in zip(hosts, dtypes, strict=True)}
 
     def candidates(self, hosts: Collection[str]) -> list[Candidate]:
         """The fastest candidate of each sync and dtype with these hosts."""
         found = []
-        for known in self.costs.values():
+        for name, known in self.costs.items():
             if any(host not in known for host in hosts):
                 continue
             costs = [known[host] for host in hosts]
+            if name != dtype_name([cost.dtype for cost in costs]):
+                continue
             for sync in self._available_syncs(costs):
                 sizes = doublings(min(cost.measured_rows for cost in costs))
                 if self.request.device_batch_size is not None:
@@ -238,7 +258,7 @@ class _Search:
         return Candidate(
             sync=sync,
             lm_head=plan.lm_head,
-            dtype=plan.dtype,
+            dtype=dtype_name(plan.dtypes),
             device_batch_size=device_batch_size,
             accumulation=plan.accumulation,
             rows=rows,

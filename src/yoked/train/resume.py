@@ -130,7 +130,7 @@ def resolve_origin(config: TrainConfig, world_size: int) -> RunOrigin:
         config.on_top_of(saved, world_size=world_size), run=folder.name, runs_dir=folder.parent
     )
     hosts = tuple(recorded["hosts"])
-    _require_same_dtype(config, str(hosts[0]["dtype"]), folder)
+    _require_same_dtype(config, str(hosts[0]["tables_dtype"]), folder)
     return RunOrigin(
         resumed,
         start_from,
@@ -191,7 +191,7 @@ def _require_same_dtype(config: TrainConfig, recorded: str, folder: Path) -> Non
 def build_trainer(setup: RunSetup) -> Trainer:
     """This rank's trainer of a fresh model."""
     config, compute, sync = setup.config, setup.compute, setup.strategy.sync.value
-    model = GPT(setup.model_config, DTYPES[compute.dtype])
+    model = GPT(setup.model_config, DTYPES[compute.dtype], DTYPES[compute.tables_dtype])
     # On the CPU whatever trains, so that one seed is one model on every device.
     model.init_weights(config.seed)
     model.place(setup.device, tables_on_host=setup.resolved.tables == "host")

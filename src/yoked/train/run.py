@@ -28,6 +28,7 @@ from yoked.train.checkpoint import CheckpointStore
 from yoked.train.comm.communicator import Work
 from yoked.train.comm.control import run_on_all_ranks, run_on_rank0, run_on_ranks
 from yoked.train.data.verify import Verification
+from yoked.train.decisions.products import OWN_DTYPES_S
 from yoked.train.idle import IdleRanks
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
 from yoked.train.progress import TrainProgress
@@ -61,7 +62,9 @@ def full_speed_token_s(setup: RunSetup) -> float | None:
     2022) against the measured rate instead of a table's. None: not GPUs alone, or not measured.
     """
     dtype = setup.compute.choices[0]
-    multiplied_s = dtype.measured.get(f"{dtype.value}_s_per_token")
+    # Where ranks compute in unlike dtypes, each in its own.
+    one_dtype_s = dtype.measured.get(f"{dtype.value}_s_per_token")
+    multiplied_s = dtype.measured.get(OWN_DTYPES_S, one_dtype_s)
     if multiplied_s is None or any(not host["device"].startswith("cuda") for host in setup.hosts):
         return None
     shape = setup.model_config
@@ -371,7 +374,7 @@ class TrainingRun:
                 extra={
                     "data": self.setup.data.info.fingerprint,
                     "seed": self.setup.config.seed,
-                    "dtype": self.setup.compute.dtype,
+                    "dtype": self.setup.compute.tables_dtype,
                     "run": self.folder.name,
                 },
                 background=background,

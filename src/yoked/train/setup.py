@@ -413,6 +413,7 @@ def _describe(model: ModelSetup, compute: ComputeChoices) -> dict[str, Any]:
         **device_identity(model.device),
         "rank": model.rank_info.rank,
         "dtype": compute.dtype,
+        "tables_dtype": compute.tables_dtype,
         "threads": compute.threads,
         "python": platform.python_version(),
         "compute": {
@@ -430,7 +431,8 @@ def _describe(model: ModelSetup, compute: ComputeChoices) -> dict[str, Any]:
 def _described(value: Any) -> dict[str, Any]:
     """A rank's entry, with all that is read of it in its place."""
     told = read_table(value)
-    for name in ("name", "device", "device_name", "torch", "dtype", "python", "kernels"):
+    texts = ("name", "device", "device_name", "torch", "dtype", "tables_dtype", "python", "kernels")
+    for name in texts:
         read_text(told[name])
     for name in ("rank", "threads"):
         read_whole(told[name])

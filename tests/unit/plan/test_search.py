@@ -235,6 +235,41 @@ def test_a_dtype_that_was_not_measured_is_refused(
     assert str(caught.value) == snapshot
 
 
+def test_hosts_that_are_much_faster_in_unlike_dtypes_compute_each_in_its_own(
+    fleet: Fleet, anchor: ModelShape
+) -> None:
+    measured = fleet(gbit=10.0)
+    in_bfloat16 = {"a": 0.5, "b": 8.0}
+    others = tuple(
+        replace(
+            each,
+            dtype="bfloat16",
+            forward_s=each.forward_s * in_bfloat16[each.host],
+            head_s=each.head_s * in_bfloat16[each.host],
+            backward_s=each.backward_s * in_bfloat16[each.host],
+        )
+        for each in measured.step_costs
+    )
+
+    plan = make_plan(
+        PlanRequest(anchor, 16_384), replace(measured, step_costs=(*measured.step_costs, *others))
+    )
+
+    assert plan.chosen.dtype == "by host"
+    assert {host: cost.dtype for host, cost in plan.costs.items()} == {
+        "a": "bfloat16",
+        "b": "float32",
+    }
+    assert {host: each.dtype for host, each in plan.single_host.items()} == {
+        "a": "bfloat16",
+        "b": "float32",
+    }
+    fastest_in_one = max(
+        each.tokens_per_second for each in plan.candidates if each.dtype != "by host"
+    )
+    assert plan.chosen.tokens_per_second > 1.1 * fastest_in_one
+
+
 def test_a_link_that_was_not_measured_is_named(fleet: Fleet, anchor: ModelShape) -> None:
     known = fleet()
     with raises_fault("link-unmeasured"):

@@ -23,6 +23,7 @@ SMALL = [
     *("--dtype=float32", "--matmul=mkl"),
 ]
 PATH: AttentionPath = "sdpa"
+LIBRARIES = MatmulBackends(), MatmulBackends()
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_the_module_prints_one_object_with_the_records_fields(
 @pytest.mark.usefixtures("brief")
 def test_every_parameter_takes_part_in_the_step() -> None:
     config = ModelShape.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
-    compute = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
+    compute = ComputeChoices("float32", "float32", *LIBRARIES, PATH, False, 1, ())
     parts = profiled(config, compute)
     before = {name: each.clone() for name, each in parts.buffers.parameters.items()}
 
@@ -86,9 +87,10 @@ def test_every_parameter_takes_part_in_the_step() -> None:
 @pytest.mark.usefixtures("brief")
 def test_a_second_dtype_is_profiled_as_if_it_were_the_first() -> None:
     config = ModelShape.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
-    float32 = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
+    float32 = ComputeChoices("float32", "float32", *LIBRARIES, PATH, False, 1, ())
     parts = profiled(
-        config, ComputeChoices("bfloat16", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
+        config,
+        ComputeChoices("bfloat16", "bfloat16", *LIBRARIES, PATH, False, 1, ()),
     )
     first = parts.cost("here", 2)
 
@@ -114,7 +116,7 @@ def test_a_second_dtype_is_profiled_as_if_it_were_the_first() -> None:
 @pytest.mark.usefixtures("brief")
 def test_where_a_row_takes_seconds_one_is_enough() -> None:
     config = ModelShape.from_depth(1, head_dim=32, sequence_len=32, vocab_size=256)
-    compute = ComputeChoices("float32", MatmulBackends(), MatmulBackends(), PATH, False, 1, ())
+    compute = ComputeChoices("float32", "float32", *LIBRARIES, PATH, False, 1, ())
     parts = profiled(config, compute)
 
     cost = parts.cost("here", 4, profile_step.Known(0.0, profile_step.SLOW_ROW_S))

@@ -26,8 +26,8 @@ def begun(folder: Path, **given: Any) -> Path:
         "config": TrainConfig(run="night", runs_dir=folder, **given).to_dict(),
         "model": MODEL,
         "horizon": HORIZON,
-        "hosts": [{"name": "laptop", "rank": 1, "dtype": "float32"}],
-        "idle_hosts": [{"name": "attic", "rank": 0, "dtype": "float32"}],
+        "hosts": [{"name": "laptop", "rank": 1, "tables_dtype": "float32"}],
+        "idle_hosts": [{"name": "attic", "rank": 0, "tables_dtype": "float32"}],
         "attempt": 1,
     }
     (run / "run.json").write_text(json.dumps(recorded))

@@ -16,7 +16,7 @@ from torch import Tensor
 from yoked.core.packages import install_line, this_distribution
 from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import DeviceError
-from yoked.ranks.exchange import read_number, read_table_of
+from yoked.ranks.exchange import read_list, read_number, read_table_of, read_text
 from yoked.train import kernels
 from yoked.train.comm.communicator import Communicator
 from yoked.train.comm.control import run_on_all_ranks
@@ -28,6 +28,7 @@ from yoked.train.decisions.products import (
     choose_products,
     measure_dtypes,
     products_name,
+    rank_dtypes,
 )
 from yoked.train.decisions.timing import thread_time_clock, time_interleaved
 from yoked.train.device import DTYPES, device_name
@@ -51,9 +52,14 @@ RECORDED = "as recorded with the run"
 
 @dataclass(frozen=True)
 class ComputeChoices:
-    """How this rank computes. choices: everything that was chosen, for people and run.json."""
+    """How this rank computes.
+
+    tables_dtype: of the embedding tables, the same on all ranks. choices: everything that was
+    chosen, for people and run.json.
+    """
 
     dtype: str
+    tables_dtype: str
     layers: MatmulBackends
     head: MatmulBackends
     attention: AttentionPath
@@ -77,26 +83,24 @@ def choose_compute(
 ) -> ComputeChoices:
     """Choose on this rank, by measuring unless an earlier attempt of the run did. Collective.
 
-    The dtype is one for all ranks.
+    The dtype of the embedding tables is one for all ranks, and that of the computation where no
+    rank is much faster in another.
     """
-    asked = str(recorded[0]["dtype"]) if recorded else config.dtype
     earlier = _earlier_compute(recorded, comm, device, config)
     measured = run_on_all_ranks(
         comm,
         lambda: (
             None
             if earlier is not None
-            else measure_dtypes(model_config, device, dtype=asked, matmul=config.matmul)
+            else measure_dtypes(model_config, device, dtype=config.dtype, matmul=config.matmul)
         ),
     )
-    best_s = comm.all_gather_json(
-        {} if measured is None else measured.best_s, read_table_of(read_number)
-    )
-    dtype = Decision("dtype", asked, RECORDED) if recorded else choose_dtype(best_s, asked)
+    dtype, tables_dtype = _agree_dtype(comm, config.dtype, recorded, measured)
 
     def rest() -> ComputeChoices:
         if measured is not None:
-            return measured_compute(config, model_config, device, dtype, measured, threads)
+            own = measured_compute(config, model_config, device, dtype, measured, threads)
+            return dataclasses.replace(own, tables_dtype=tables_dtype)
         assert earlier is not None
         layers, head = MatmulBackends(**earlier["layers"]), MatmulBackends(**earlier["head"])
         return _computing(
@@ -105,9 +109,39 @@ def choose_compute(
             dtype,
             threads,
             choose_compile(config.compile, device),
+            tables_dtype,
         )
 
     return run_on_all_ranks(comm, rest)
+
+
+def _agree_dtype(
+    comm: Communicator,
+    asked: str,
+    recorded: Sequence[dict[str, Any]],
+    measured: ProductChoice | None,
+) -> tuple[Decision, str]:
+    """This rank's dtype, and that of all ranks' tables. Collective.
+
+    measured: None: this rank computes as it did in an earlier attempt of the run.
+    """
+    kept = str(recorded[comm.rank]["dtype"]) if measured is None else ""
+    told = comm.all_gather_json([socket.gethostname(), kept], read_list(read_text))
+    best_s = comm.all_gather_json(
+        {} if measured is None else measured.best_s, read_table_of(read_number)
+    )
+    if recorded:
+        common = Decision("dtype", str(recorded[0]["tables_dtype"]), RECORDED)
+    else:
+        common = choose_dtype(best_s, asked)
+    if measured is None:
+        return Decision("dtype", kept, RECORDED), common.value
+    if asked != "auto":
+        return common, common.value
+    # Those that keep theirs do not count.
+    open_ranks = [rank for rank, (_, kept) in enumerate(told) if not kept]
+    names, times_s = [told[rank][0] for rank in open_ranks], [best_s[rank] for rank in open_ranks]
+    return rank_dtypes(names, times_s, common)[open_ranks.index(comm.rank)], common.value
 
 
 def measured_compute(
@@ -316,9 +350,11 @@ def _computing(
     dtype: Decision,
     threads: Decision,
     compiled: Decision,
+    tables_dtype: str | None = None,
 ) -> ComputeChoices:
     return ComputeChoices(
         dtype=dtype.value,
+        tables_dtype=tables_dtype or dtype.value,
         layers=backends[0],
         head=backends[1],
         attention=next((path for path in ATTENTION_PATHS if path == attention.value), "sdpa"),
@@ -347,7 +383,8 @@ def _earlier_compute(
     same = all(entry.get(key) == value for key, value in device_identity(device).items())
     compute: dict[str, Any] = entry.get("compute", {})
     wishes = compute.get("asked_matmul"), compute.get("asked_attention", "auto")
-    return compute if same and wishes == (config.matmul, config.attention) else None
+    as_asked = wishes == (config.matmul, config.attention)
+    return compute if same and as_asked and config.dtype in ("auto", entry["dtype"]) else None
 
 
 def device_identity(device: torch.device) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch
 
 from yoked.costmodel.assignment import level_head_work
 from yoked.costmodel.compute_cost import RankCost, head_time_fraction
+from yoked.costmodel.dtypes import dtype_name
 from yoked.costmodel.messages import ring_bytes
 from yoked.costmodel.model_shape import ModelShape
 from yoked.costmodel.step_plan import (
@@ -231,7 +232,8 @@ def decide(
 def _valid_plan(request: StepRequest, rate: float | None) -> PlannedStrategy | None:
     """The plan, where it is for this dtype and network, and ranks now have the memory for it."""
     planned = request.planned
-    if planned is None or rate is None or not planned.holds(request.ranks[0].dtype, rate):
+    dtype = dtype_name([cost.dtype for cost in request.ranks])
+    if planned is None or rate is None or not planned.holds(dtype, rate):
         return None
     plan = plan_step(
         request.shape,

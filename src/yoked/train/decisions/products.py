@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from yoked.costmodel.dtypes import compute_dtypes, speed_of_all
 from yoked.costmodel.model_shape import ModelShape
 from yoked.costmodel.step_plan import MIN_SPEEDUP
 from yoked.errors import DeviceError
@@ -38,6 +39,8 @@ GPU_SAMPLE_FLOPS = 1e11
 GPU_SAMPLE_TOKENS = 16_384
 # bfloat16 costs precision: it must be worth it.
 BFLOAT16_WORTHWHILE = 1.1
+# What all ranks together take for a token where each computes in its own dtype.
+OWN_DTYPES_S = "own_dtypes_s_per_token"
 # A dtype that is so many times slower in one small product is not looked at further.
 HOPELESS = 4.0
 SMALL_TOKENS = 64
@@ -224,6 +227,32 @@ def choose_dtype(by_rank: Sequence[dict[str, float]], asked: str) -> Decision:
     if ratio >= BFLOAT16_WORTHWHILE:
         return Decision("dtype", "bfloat16", f"{ratio:.1f}x float32 {where}", measured)
     return Decision("dtype", "float32", f"bfloat16 is {ratio:.2g}x {where}", measured)
+
+
+def rank_dtypes(
+    names: Sequence[str], times_s: Sequence[Mapping[str, float]], common: Decision
+) -> list[Decision]:
+    """The dtype of each rank. names: of its host; times_s: seconds per token by dtype name.
+
+    common: the run's, in which the embedding tables are on all ranks.
+    """
+    dtypes = compute_dtypes(times_s, common.value)
+    by_name = dict(zip(names, dtypes, strict=True))
+    unlike = {name: dtype for name, dtype in by_name.items() if dtype != common.value}
+    if not unlike:
+        return [common] * len(dtypes)
+    measured = {**common.measured, OWN_DTYPES_S: 1 / speed_of_all(times_s, dtypes)}
+    exceptions = "; ".join(f"{name} computes in {dtype}" for name, dtype in unlike.items())
+    found = []
+    for times, dtype in zip(times_s, dtypes, strict=True):
+        reason = f"{common.reason}; {exceptions}"
+        if dtype != common.value:
+            faster = "the only one for this device"
+            if common.value in times:
+                faster = f"{times[common.value] / times[dtype]:.2g}x {common.value} here"
+            reason = f"{faster}; embedding tables in {common.value}"
+        found.append(Decision("dtype", dtype, reason, measured))
+    return found
 
 
 def products_name(layers: MatmulBackends, head: MatmulBackends) -> str:

@@ -1,7 +1,7 @@
 """The GPT: nanochat's architecture (July 2026), in plain PyTorch.
 
 Linear weights are float32 and are cast to the activations' dtype where they are used; token and
-value embeddings are in the compute dtype. `forward` ends before the lm_head, which
+value embeddings are in the dtype of the run's tables. `forward` ends before the lm_head, which
 `yoked.train.model.cross_entropy` applies together with the loss.
 
 Shape legend: B batch rows, T tokens a row, C n_embd, H heads, D head_dim, V vocabulary,
@@ -140,10 +140,16 @@ class GPT(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, config: ModelShape, compute_dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        config: ModelShape,
+        compute_dtype: torch.dtype = torch.float32,
+        tables_dtype: torch.dtype | None = None,
+    ) -> None:
+        """tables_dtype: of the embedding tables, one for all ranks; None: the compute dtype."""
         super().__init__()
         self.config = config
-        self.compute_dtype = compute_dtype
+        self.compute_dtype, self.tables_dtype = compute_dtype, tables_dtype
         # Called before the layers' weights are read: matrices that other ranks update may still
         # be arriving.
         self.before_layers: Callable[[], None] | None = None
@@ -261,9 +267,11 @@ class GPT(nn.Module):
         self.finish()
 
     def finish(self) -> None:
-        """Cast the embedding tables for the compute dtype, and compute cos and sin in it."""
-        # A table's AdamW moments have its dtype, and float16's range is too small for them.
-        storage = torch.float32 if self.compute_dtype == torch.float16 else self.compute_dtype
+        """Cast the tables to their dtype, and compute cos and sin in that of the computation."""
+        storage = self.tables_dtype or self.compute_dtype
+        if storage == torch.float16:
+            # A table's AdamW moments have its dtype, and float16's range is too small for them.
+            storage = torch.float32
         for _, table in self.tables():
             table.to(storage)
         length = self.config.sequence_len
@@ -302,7 +310,7 @@ class GPT(nn.Module):
             x = mix(x, x0, self.resid_lambdas[layer], self.x0_lambdas[layer])
             ve = None
             if block.attn.ve_gate is not None:
-                # ve: (B, T, K). The table may be wider than the compute dtype, see `finish`.
+                # ve: (B, T, K). The table may have another dtype, see `finish`.
                 ve = rows_of(f"value_embeds.{layer}.weight").to(x.dtype)
             self._allow_any_rows(x, ve)
             if self.checkpoints_blocks and torch.is_grad_enabled():
