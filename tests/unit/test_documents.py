@@ -1,0 +1,75 @@
+"""Every command line of the pages for users is one that there is, and is typed by some test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.documents import (
+    IN_A_LAB,
+    IN_PARTS,
+    ON_THIS_MACHINE,
+    PAGES,
+    command_lines,
+    mentions,
+    sections,
+    why_not_ours,
+)
+from tests.walk import learner
+
+KINDS = ("sh", "text", "toml", "json", "python", "yaml")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_a_page_is_one_that_there_is(page: str) -> None:
+    said = [(words, True) for words in mentions(page)]
+    for section in sections(page):
+        for block in section.blocks:
+            if block.kind == "sh":
+                said += [(words, bool(block.why_not_run)) for words in command_lines(block.lines)]
+
+    problems = {
+        " ".join(words): problem
+        for words, is_mention in said
+        if (problem := why_not_ours(words, is_mention=is_mention)) is not None
+    }
+    assert problems == {}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_of_a_known_kind_and_typed_by_a_test_or_says_why_not(page: str) -> None:
+    is_typed = page in (*IN_PARTS, *IN_A_LAB, *ON_THIS_MACHINE)
+    for section in sections(page):
+        for block in section.blocks:
+            where = f"{page}:{block.number}"
+            assert block.kind in KINDS, f"{where}: a fence of kind {block.kind!r}"
+            assert block.kind != "sh" or is_typed or block.why_not_run, (
+                f"{where}: name the page in tests/documents.py, or say why this is not run"
+            )
+
+
+@pytest.mark.parametrize("page", ON_THIS_MACHINE)
+def test_what_a_page_says_is_what_happens(page: str, tmp_path: Path) -> None:
+    with learner(tmp_path) as walk:
+        walk.type("cd ~", *ON_THIS_MACHINE[page])
+        for section in sections(page):
+            walk.perform(section)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("yoked runs --no-such-flag", "no-such-flag"),
+        ("cd x && FLEET=a yoked trian --depth 4 | tail", "trian"),
+        ("make tset", "tset"),
+        ("yoked train --depth four", "four"),
+        ("yoked train --depth 4 --ranks 2; echo $?", None),
+        ("yoked lab exec alpha -- ls --all > out", None),
+        ("yoked run -- -m scripts.base_train --depth=4", None),
+    ],
+)
+def test_a_command_that_there_is_not_is_found(line: str, found: str | None) -> None:
+    problems = [why_not_ours(words) for words in command_lines([line])]
+
+    said = "".join(problem for problem in problems if problem)
+    assert found in said if found else said == ""
