@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup demo test test-all test-gpu lint format bench bench-gpu docs golden size clean
+.PHONY: help setup demo test test-all test-gpu lint format dist bench bench-gpu docs golden size clean
 
 help:
 	@echo "make demo      train a small model on this machine, sample from it, draw its loss"
@@ -11,6 +11,7 @@ help:
 	@echo "make test-gpu  tests/gpu: on this machine's GPU too, where it has one; at most 20 minutes"
 	@echo "make lint      ruff, mypy, import contracts"
 	@echo "make format    lay out the code as lint wants it"
+	@echo "make dist      the wheel and the source archive, in dist/"
 	@echo "make bench     the benchmarks that need nothing else"
 	@echo "make bench-gpu NANOCHAT=PATH   a GPU's figures beside nanochat's; at most 20 minutes"
 	@echo "make docs      write docs/reference from the code, and build the site of docs/ in build/site"
@@ -49,6 +50,12 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Equal files of equal sources: hatchling writes one date and sorted names.
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	@$(BIN)/python -c 'from yoked.core.source import SOURCE; print("next: pipx install", SOURCE)'
 
 bench: setup
 	$(BIN)/python benchmarks/help_startup/bench.py

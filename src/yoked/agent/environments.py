@@ -46,6 +46,12 @@ _SAID_LINES = 6
 _QUICK_S = 20.0
 
 
+def whole_environment(digest: str) -> Path | None:
+    """The Python of an environment on this machine; None: it is not there, or not whole."""
+    folder = _folder(digest)
+    return None if _read_marker(folder) is None else _python_of(folder)
+
+
 def answer_environment(call: Call) -> dict[str, Any]:
     """Which interpreters could train here.
 

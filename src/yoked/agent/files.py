@@ -99,7 +99,7 @@ def require(holds: object, what: str) -> None:
     if not holds:
         raise HostError(
             f"it was asked for {what}, and does nothing of the kind",
-            fix="is the controller's yoked whole? pip install --force-reinstall yoked",
+            fix="is the controller's yoked whole? install it again, with pip's --force-reinstall",
         )
 
 

@@ -79,6 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return output.error(UsageError(" ".join(str(problem).split()), fix=_help_for(tokens)))
     except YokedError as problem:
         return output.error(problem)
+    except ModuleNotFoundError as problem:
+        return _without(problem, output, tokens)
     except KeyboardInterrupt:
         return output.interrupted()
     except BrokenPipeError:
@@ -89,6 +91,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as problem:  # noqa: BLE001 - the last resort, with everything shown
         return output.bug(problem)
     return status if isinstance(status, int) else 0
+
+
+def _without(problem: ModuleNotFoundError, output: Output, tokens: Sequence[str]) -> int:
+    """A package is missing: that of a controller that does not train, or a bug."""
+    from yoked.cli.train_extra import run_with_extra
+
+    expected = run_with_extra(problem, tokens)
+    return output.bug(problem) if expected is None else output.error(expected)
 
 
 def _run(tokens: list[str]) -> object:

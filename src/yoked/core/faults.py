@@ -87,6 +87,11 @@ FAULTS: Mapping[str, Fault] = {
             "or leave --dtype out",
         ),
     ),
+    "extra-missing": Fault(
+        YokedError,
+        "this command needs {package}, which this yoked was installed without",
+        ("{install}", "or make an environment for it on this machine: yoked install --host ."),
+    ),
     "families": Fault(
         HostError,
         "the hosts have no address family in common: {host} has no IPv{version} address that "
@@ -307,7 +312,7 @@ FAULTS: Mapping[str, Fault] = {
     "requirements-unknown": Fault(
         YokedError,
         "what yoked needs is not known: it is not installed, and {file} does not say",
-        ("pip install 'yoked[train]'    here",),
+        ("{install}    here",),
     ),
     "run-too-many-files": Fault(
         HostError,

