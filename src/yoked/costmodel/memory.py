@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from yoked.costmodel.model_shape import ModelShape, count_parameters
+from yoked.costmodel.model_shape import ModelShape, ParameterCounts, count_parameters
 from yoked.costmodel.schedule import activation_numbers, checkpointed_numbers
 from yoked.costmodel.token_stats import expected_unique_tokens
 
@@ -16,6 +16,10 @@ GPU_HEAD_CHUNK_TOKENS = 4096  # with fewer it is not busy
 USABLE_FRACTION = 0.9
 # Of what is free on a GPU: allocations leave gaps, and a desktop draws its windows there.
 USABLE_GPU_FRACTION = 0.85
+# Of a number in a checkpoint, each a float32: AdamW has two moments, Muon one and a few factors of
+# rows.
+_ADAMW_COPIES = 3
+_MUON_COPIES = 2
 
 
 def rank_memory(
@@ -77,3 +81,9 @@ def tables_memory(shape: ModelShape, *, dtype: str, rows: int) -> float:
     return (
         3.0 * number * count_parameters(shape).tables + 4 * used_rows * shape.embedding_row_numbers
     )
+
+
+def checkpoint_bytes(counts: ParameterCounts) -> int:
+    """Bytes of one checkpoint: weights and the optimizer's state."""
+    adamw = counts.adamw + counts.scalars
+    return 4 * (_ADAMW_COPIES * adamw + _MUON_COPIES * counts.transformer_matrices)

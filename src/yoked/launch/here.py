@@ -96,15 +96,17 @@ def run_here(
     view: View,
     *,
     detach: bool = False,
+    check: Callable[[list[NodePlan]], None] = lambda _: None,
 ) -> dict[str, Any] | None:
     """Run to the end, and return rank 0's result. Call it from the main thread.
 
-    detach: return None as soon as it runs.
+    detach: return None as soon as it runs. check: called before anything starts, and may raise.
     Raises the YokedError of the rank that failed first, RankCrash if that was a bug, and
     KeyboardInterrupt if the run was stopped before it could leave a result.
     """
     with connect_here(HERE) as client, _Stopping(view).listening() as stopping:
         nodes = plan_nodes(Fleet("here", (Host(HERE),), Path()), {HERE: client}, run.ranks, dict)
+        check(nodes)
         with one_at_a_time():
             _require_idle(run)
             if run.is_new and run.run_dir is not None:

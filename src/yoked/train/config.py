@@ -282,6 +282,9 @@ class TrainConfig:
     dry_run: Annotated[
         bool, _flag("Say what would be used and why, and train nothing.", RUN, negative="")
     ] = False
+    verbose: Annotated[
+        bool, _flag("Say every choice and its reason at the start.", RUN, negative="")
+    ] = False
     json_output: Annotated[
         bool,
         _flag("Print one JSON object instead of text.", RUN, name="--json", negative=""),
@@ -355,6 +358,11 @@ class TrainConfig:
         return len(self.share_weights) if self.share_weights else 1
 
     @property
+    def goes_on(self) -> bool:
+        """Whether an earlier start has begun the run."""
+        return self.resume or self.resume_from_step is not None
+
+    @property
     def thread_count(self) -> int | None:
         """Threads of each rank; None: to be measured."""
         return None if self.threads == "auto" else int(self.threads)
@@ -417,6 +425,7 @@ class TrainConfig:
             "shares": shares,
             "planned": self.planned,
             "tables": self.tables,
+            "verbose": self.verbose,
         }
         return dataclasses.replace(saved, **{**self.given(), **own})
 

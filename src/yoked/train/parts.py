@@ -41,6 +41,7 @@ from yoked.train.decisions.working import (
 )
 from yoked.train.device import device_name
 from yoked.train.idle import IdleRanks, sit_out
+from yoked.train.outlook import foresee
 from yoked.train.result import RunResult
 from yoked.train.resume import RunOrigin, describe_run, resolve_origin
 from yoked.train.run import TrainingRun
@@ -108,8 +109,9 @@ def _train_part(fleet: FleetSetup, origin: RunOrigin, name: str, console: Consol
             sit_out(name, fleet.rank_info.rank, fleet.measure_speed)
         return PartEnd(None, is_over=False, some_sat_out=True)
     setup = setup_run(fleet, comm, working, question, origin.recorded, origin.last_rows)
+    outlook = foresee(setup)
     if fleet.config.dry_run:
-        return PartEnd(describe_run(setup), is_over=True, some_sat_out=bool(idle))
+        return PartEnd(describe_run(setup, outlook), is_over=True, some_sat_out=bool(idle))
 
     def worth_it(speeds: Mapping[int, RankSpeed]) -> str | None:
         assert question is not None, "it was asked who works"
@@ -117,7 +119,7 @@ def _train_part(fleet: FleetSetup, origin: RunOrigin, name: str, console: Consol
         return worth_coming_back(question, working.ranks, now)
 
     with told_out_of_memory(setup), ExitStack() as stack:
-        run = TrainingRun(setup, origin, console)
+        run = TrainingRun(setup, origin, outlook, console)
         if idle and run.is_first:
             stack.enter_context(heartbeat(default_store(), name))
             run.idle = IdleRanks(default_store(), name, idle, worth_it)

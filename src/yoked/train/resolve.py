@@ -315,6 +315,11 @@ def evaluations(steps: int, eval_every: int) -> int:
     return math.ceil(steps / eval_every)
 
 
+def evaluation_steps(steps: int, batch: int, eval_every: int | None, eval_tokens: int) -> float:
+    """The steps that take as long as a run's evaluations; see EVAL_TOKEN_FRACTION."""
+    return 0.0 if eval_every is None else evaluations(steps, eval_every) * eval_tokens / (2 * batch)
+
+
 def _evaluation(
     resolved: ResolvedConfig, batch: int, steps: int, reasons: dict[str, str]
 ) -> tuple[int | None, int]:

@@ -99,6 +99,7 @@ class RunResult:
     model: dict[str, Any]
     data: dict[str, Any]
     horizon: dict[str, Any]
+    outlook: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data."""

@@ -29,6 +29,7 @@ from yoked.train.optim.groups import group_settings
 from yoked.train.optim.optimizer import MuonAdamW
 from yoked.train.optim.param_buffers import ParamBuffers
 from yoked.train.optim.schedule import Schedule, batch_lr_scale, scaled_weight_decay
+from yoked.train.outlook import Outlook
 from yoked.train.resolve import REFERENCE_DEPTH
 from yoked.train.result import RunResult, RunStats, host_table, idle_table
 from yoked.train.runfolder import RunFolder
@@ -363,7 +364,7 @@ def _apply_checkpoint(
     return trainer.optimizer.load(loaded.optim_state)
 
 
-def describe_run(setup: RunSetup) -> RunResult:
+def describe_run(setup: RunSetup, outlook: Outlook) -> RunResult:
     """Everything that would be used, before a step is taken: the result of `--dry-run`."""
     counts = count_parameters(setup.model_config)
     resolved, schedule, data = setup.resolved, setup.schedule, setup.data
@@ -388,6 +389,8 @@ def describe_run(setup: RunSetup) -> RunResult:
             "folder": str(data.folder),
             "fingerprint": data.info.fingerprint,
             "vocab_size": data.info.vocab_size,
+            "requested_vocab_size": data.info.requested_vocab_size,
+            "train_tokens": data.info.train.tokens_kept,
             "train_rows": data.train.num_rows,
             "val_rows": data.val.num_rows,
             "unigram_entropy_nats": data.info.unigram_entropy_nats,
@@ -395,4 +398,5 @@ def describe_run(setup: RunSetup) -> RunResult:
         horizon={
             key: value for key, value in dataclasses.asdict(schedule).items() if key != "reasons"
         },
+        outlook=outlook.to_dict(),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from yoked.train.data.verify import Verification
 from yoked.train.decisions.products import OWN_DTYPES_S
 from yoked.train.idle import IdleRanks
 from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
+from yoked.train.outlook import Outlook, require_disk, start_lines
 from yoked.train.progress import TrainProgress
 from yoked.train.result import RunResult, RunStats, State, host_table, idle_table
 from yoked.train.resume import (
@@ -75,9 +77,12 @@ def full_speed_token_s(setup: RunSetup) -> float | None:
 class TrainingRun:
     """The state of a run while it goes on."""
 
-    def __init__(self, setup: RunSetup, origin: RunOrigin, console: Console) -> None:
+    def __init__(
+        self, setup: RunSetup, origin: RunOrigin, outlook: Outlook, console: Console
+    ) -> None:
         self.setup, self.origin = setup, origin
         self.comm, self.schedule = setup.comm, setup.schedule
+        self.outlook = outlook
         self.console = console if setup.rank_info.rank == 0 else Console(quiet=True)
         self.folder = RunFolder(origin.folder)
         self.trainer = build_trainer(setup)
@@ -178,6 +183,7 @@ class TrainingRun:
     def _open_folder(self) -> None:
         if not self.is_first:
             return
+        require_disk(self.outlook, self.setup)
         if not self.origin.resumes:
             self.folder.claim()
         self.store.recover()
@@ -195,7 +201,7 @@ class TrainingRun:
         )
 
     def _describe(self) -> dict[str, Any]:
-        plan = describe_run(self.setup)
+        plan = describe_run(self.setup, self.outlook)
         return {
             "run": self.folder.name,
             "config": self.origin.persistent_config.to_dict(),
@@ -203,6 +209,7 @@ class TrainingRun:
             "model": plan.model,
             "data": plan.data,
             "horizon": plan.horizon,
+            "outlook": plan.outlook,
             "choices": plan.choices,
             "hosts": self.setup.hosts,
             "idle_hosts": self.setup.idle_hosts,
@@ -210,31 +217,29 @@ class TrainingRun:
         }
 
     def _print_start(self) -> None:
-        setup, say = self.setup, self.console.print
-        counts = parameter_table(count_parameters(setup.model_config))
-        groups = ", ".join(f"{name} {count:,}" for name, count in counts.items() if name != "total")
-        say(f"model: {counts['total']:,} parameters ({groups})", markup=False)
-        for choice in setup.choices:
-            say(str(choice), markup=False)
+        """Three lines; with --verbose, every choice as well."""
+        setup = self.setup
+        lines = start_lines(setup, self.outlook)
+        if self.first_step:
+            lines.append(f"going on from step {self.first_step:,}")
+        if setup.config.verbose:
+            lines += self._all_choices()
         names = rank_names([host["name"] for host in setup.hosts])
         if note := idle_note(setup.sharing.rows, setup.sharing.weights, names):
-            say(note, markup=False)
-        for note in setup.notes:
-            say(note, markup=False)
-        if setup.resolved.device_type == "cuda":
-            rows = setup.resolved.device_batch_size
-            say(f"device_batch_size: {rows} ({setup.resolved.reasons['device_batch_size']})")
-        if setup.resolved.tables == "host":
-            say(f"tables: host ({setup.resolved.reasons['tables']})")
-        batch = batch_arithmetic(setup.sharing.rows, setup.batch_sizes, setup.resolved.max_seq_len)
-        say(f"batch: {batch}", markup=False)
-        epochs = setup.rows_per_step * self.schedule.num_iterations / setup.data.train.num_rows
-        say(
-            f"training: {self.schedule.num_iterations:,} steps of "
-            f"{self.schedule.total_batch_size:,} tokens, {epochs:.2g} epochs of "
-            f"{setup.data.info.name}",
-            markup=False,
-        )
+            lines.append(note)
+        for line in (*lines, *setup.notes):
+            self.console.print(line, markup=False)
+
+    def _all_choices(self) -> Iterator[str]:
+        setup = self.setup
+        counts = parameter_table(count_parameters(setup.model_config))
+        yield "parameters: " + ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        yield from map(str, setup.choices)
+        for source in (setup.resolved, setup.schedule):
+            for name, reason in source.reasons.items():
+                yield f"{name}: {getattr(source, name)} ({reason})"
+        rows, sizes = setup.sharing.rows, setup.batch_sizes
+        yield f"batch: {batch_arithmetic(rows, sizes, setup.resolved.max_seq_len)}"
 
     # --- steps
 
@@ -424,7 +429,7 @@ class TrainingRun:
 
     def _result(self, done: int, state: State) -> RunResult:
         result = dataclasses.replace(
-            describe_run(self.setup),
+            describe_run(self.setup, self.outlook),
             state=state,
             steps=done,
             tokens=done * self.schedule.total_batch_size,

@@ -140,11 +140,13 @@ class FleetSetup(ModelSetup):
 @dataclass(frozen=True)
 class RunSetup(FleetSetup):
     """All that is settled before the first weight is drawn, for the ranks that take part: `comm`,
-    `rank_info` and `hosts` are theirs. idle_hosts: one entry a rank that sits out. notes: on these.
+    `rank_info` and `hosts` are theirs. memory_bytes: that each may use of its host's. idle_hosts:
+    one entry a rank that sits out. notes: on these.
     """
 
     strategy: Strategy
     sharing: InitialShares
+    memory_bytes: list[float]
     idle_hosts: list[dict[str, Any]]
     notes: tuple[str, ...]
 
@@ -297,11 +299,17 @@ def setup_run(
     costs = None if question is None else [question.ranks[rank] for rank in working.ranks]
     # Between all ranks the network was measured as it is between those that take part.
     network = None if question is None or idle else question.network
-    sharing, strategy = _decide(part, costs, network, recorded, last_rows)
+    memory_bytes = comm.all_gather_json(_memory_bytes(hosts), read_number)
+    sharing, strategy = _decide(part, costs, network, memory_bytes, recorded, last_rows)
     for host in hosts:
         host["sync"], host["lm_head"] = strategy.sync.value, strategy.lm_head.value
     return RunSetup(
-        **vars(part), strategy=strategy, sharing=sharing, idle_hosts=idle, notes=working.notes
+        **vars(part),
+        strategy=strategy,
+        sharing=sharing,
+        memory_bytes=memory_bytes,
+        idle_hosts=idle,
+        notes=working.notes,
     )
 
 
@@ -360,6 +368,7 @@ def _decide(
     part: FleetSetup,
     known_costs: Sequence[RankCost] | None,
     network: Network | None,
+    memory_bytes: Sequence[float],
     recorded: Sequence[dict[str, Any]],
     last_rows: Sequence[int],
 ) -> tuple[InitialShares, Strategy]:
@@ -381,7 +390,7 @@ def _decide(
         rows=sharing.rows,
         shares=sharing.weights,
         device_batch_size=batch,
-        memory_bytes=comm.all_gather_json(_memory_bytes(part.hosts), read_number),
+        memory_bytes=memory_bytes,
         sync=sync,
         lm_head=lm_head,
         planned=None if config.planned is None else PlannedStrategy(**config.planned),
@@ -422,6 +431,7 @@ def _describe(model: ModelSetup, compute: ComputeChoices) -> dict[str, Any]:
             "attention": compute.attention,
             "asked_matmul": model.config.matmul,
             "asked_attention": model.config.attention,
+            "product_s_per_token": compute.product_s_per_token,
         },
         "choices": [asdict(choice) for choice in compute.choices],
         "kernels": kernels.kernels().reason,

@@ -7,8 +7,8 @@ import platform
 from importlib import metadata
 
 from yoked import __version__
-from yoked.costmodel.memory import PROCESS_BYTES, rank_memory, tables_memory
-from yoked.costmodel.model_shape import ParameterCounts, count_parameters
+from yoked.costmodel.memory import PROCESS_BYTES, checkpoint_bytes, rank_memory, tables_memory
+from yoked.costmodel.model_shape import count_parameters
 from yoked.costmodel.schedule import max_deferred_backwards, schedule_rows
 from yoked.errors import YokedError
 from yoked.launch.requirements import requirements_digest, train_requirements
@@ -19,9 +19,6 @@ from yoked.train.resolve import resolve
 
 _COMPARED = ("torch", "numpy")
 _FLOAT32_BYTES = 4
-# AdamW keeps two moments of a number, Muon one and a few factors of rows.
-_ADAMW_COPIES = 3
-_MUON_COPIES = 2
 
 
 def need_of(config: TrainConfig | None = None) -> Need:
@@ -89,13 +86,6 @@ def _host_bytes_beside_gpu(config: TrainConfig) -> int | None:
     shape = resolved.model_shape(config.vocab_size)
     rows = (config.total_batch_size or REFERENCE_BATCH_TOKENS) // shape.sequence_len
     return round(PROCESS_BYTES + tables_memory(shape, dtype="bfloat16", rows=rows))
-
-
-def checkpoint_bytes(counts: ParameterCounts) -> int:
-    """Bytes of one checkpoint: weights and the optimizer's state."""
-    adamw = counts.adamw + counts.scalars
-    numbers = _ADAMW_COPIES * adamw + _MUON_COPIES * counts.transformer_matrices
-    return _FLOAT32_BYTES * numbers
 
 
 def _versions() -> dict[str, str]:

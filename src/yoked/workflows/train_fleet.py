@@ -25,6 +25,7 @@ from yoked.units import format_bytes
 from yoked.workflows.fleet_job import FleetJob, run_job
 from yoked.workflows.need import need_of
 from yoked.workflows.planning import strategy_for
+from yoked.workflows.room import require_room
 
 CONFIG_NAME = "config.json"
 # Where ranks run: <state>/jobs/<run>/work. Runs lie beside the jobs.
@@ -45,6 +46,23 @@ _RESULT = {
 _PLAN = {
     "params": {str: amount},
     "choices?": [{"name": anything, "value": anything, "reason": anything}],
+    "data": {
+        "name": str,
+        "vocab_size": amount,
+        "requested_vocab_size": (amount, None),
+        "train_tokens": amount,
+    },
+    "horizon": {"num_iterations": amount, "total_batch_size": amount},
+    "outlook": {
+        "step_s": (quantity, None),
+        "time_s": (quantity, None),
+        "epochs": quantity,
+        "remark": (str, None),
+        "checkpoint_bytes": amount,
+        "disk_bytes": amount,
+        "free_bytes": amount,
+        "memory": [{"host": str, "need_bytes": quantity, "may_use_bytes": (quantity, None)}],
+    },
 }
 
 
@@ -71,7 +89,8 @@ def train_fleet(
         )
 
         def before(nodes: list[NodePlan]) -> JobRequest:
-            if _resumes(config):
+            require_room(config, nodes, view.note)
+            if config.goes_on:
                 _require_run(config, nodes[0])
             elif not config.dry_run:
                 # Once it is brought home, it would meet another of its name.
@@ -168,10 +187,6 @@ def ship_data(config: TrainConfig, nodes: list[NodePlan], note: Callable[[str], 
     return data.folder.name
 
 
-def _resumes(config: TrainConfig) -> bool:
-    return config.resume or config.resume_from_step is not None
-
-
 def _require_run(config: TrainConfig, first: NodePlan) -> None:
     """Raise UsageError when the host of rank 0 does not have the run that is to go on."""
     folder = f"{first.facts['state']}/runs/{config.run}"
@@ -186,7 +201,7 @@ def _require_run(config: TrainConfig, first: NodePlan) -> None:
 def _job_name(config: TrainConfig, nodes: list[NodePlan]) -> str:
     """The run's name; where it is resumed, with a number that no job has yet."""
     assert config.run is not None
-    if not _resumes(config):
+    if not config.goes_on:
         return config.run
     taken = {job["run"] for job in nodes[0].client.call("job_list")}
     name, number = config.run, 2

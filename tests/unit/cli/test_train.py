@@ -114,11 +114,56 @@ def test_a_plot_that_fails_does_not_fail_the_training(monkeypatch: pytest.Monkey
     assert "plot" not in json.loads(said)
 
 
-def test_a_dry_run_shows_each_choice_with_its_reason_and_names_no_run() -> None:
-    plan = Trainer(
+def planned(**outlook: Any) -> Trainer:
+    """Answers with a plan."""
+    return Trainer(
         params={"wte": 8_388_608, "total": 36_700_290},
         choices=[{"name": "dtype", "value": "bfloat16", "reason": "2.1x float32 on this CPU"}],
+        data={
+            "name": "farm",
+            "vocab_size": 26_259,
+            "requested_vocab_size": 32_768,
+            "train_tokens": 482_000,
+        },
+        horizon={"num_iterations": 500, "total_batch_size": 4096},
+        outlook={
+            "step_s": 1.5,
+            "time_s": 4000.0,
+            "epochs": 4.25,
+            "remark": "4.2 epochs of farm: expect memorising",
+            "checkpoint_bytes": 440_000_000,
+            "disk_bytes": 1_760_000_000,
+            "free_bytes": 73_000_000_000,
+            "memory": [{"host": "i9", "need_bytes": 1.1e9, "may_use_bytes": 16e9}],
+            **outlook,
+        },
     )
+
+
+def test_a_dry_run_says_what_the_run_will_take(snapshot: SnapshotAssertion) -> None:
+    status, said = run(TrainConfig(dry_run=True), planned())
+
+    assert status == 0
+    assert said == snapshot
+
+
+def test_a_dry_run_says_of_what_there_is_too_little_and_what_is_not_known() -> None:
+    little = [{"host": "i9", "need_bytes": 17e9, "may_use_bytes": 16e9}]
+
+    _, said = run(
+        TrainConfig(dry_run=True),
+        planned(free_bytes=10**9, memory=little, time_s=None, remark=None),
+    )
+
+    lines = {line.split()[0]: line for line in said.splitlines()}
+    assert lines["disk"].endswith("of 1.00 GB free: TOO LITTLE")
+    assert lines["memory"].endswith("of 16.0 GB: TOO LITTLE")
+    assert "time" not in lines
+    assert "remark" not in lines
+
+
+def test_a_dry_run_shows_each_choice_with_its_reason_and_names_no_run() -> None:
+    plan = planned()
 
     status, said = run(TrainConfig(dry_run=True), plan)
 

@@ -137,6 +137,7 @@ def test_a_result_is_plain_json_with_the_promised_keys():
         model={},
         data={},
         horizon={},
+        outlook={},
     )
 
     content = json.loads(json.dumps(result.to_dict()))

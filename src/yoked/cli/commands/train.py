@@ -96,13 +96,20 @@ def train_here(config: TrainConfig, flags: JobFlags, output: Output) -> Result |
         config=config.to_dict(),
         threads=config.thread_count,
         restarts=flags.checked_restarts(),
-        is_new=not _resumes(config),
+        is_new=not config.goes_on,
         flags=flag,
         go_on=f"yoked train --resume --run {where}{flag}",
     )
     view = LiveView(output)
     if supervises():
-        return run_here(run, view, detach=flags.detach)
+        from yoked.workflows.room import require_room
+
+        return run_here(
+            run,
+            view,
+            detach=flags.detach,
+            check=lambda nodes: require_room(config, nodes, view.note),
+        )
     return _train_without_jobs(config, run, flags, view)
 
 
@@ -110,13 +117,18 @@ def _train_without_jobs(
     config: TrainConfig, run: LocalRun, flags: JobFlags, view: LiveView
 ) -> Result:
     """Train on a system without /proc: one rank in this process, several as its children."""
+    from yoked.agent import processors
+    from yoked.agent.facts import memory
     from yoked.launch.filestore import UNKNOWN_HERE, run_without_proc
+    from yoked.workflows.room import check_room
 
     if flags.detach or flags.restarts:
         raise UsageError(
             "--detach and --restarts need Linux's /proc, which this system does not have",
             fix="leave them out: the run lasts as long as this command",
         )
+    if told := check_room("this machine", config.local_ranks, {**processors.facts(), **memory()}):
+        view.note(told)
     view.note(f"this system has no /proc: {UNKNOWN_HERE} do not work on this run")
     if config.local_ranks > 1:
         return run_without_proc(run, view)
@@ -131,7 +143,7 @@ def run_training(config: TrainConfig, output: Output, flags: JobFlags) -> int:
     """Train on this machine as configured and report; returns the exit status."""
     for note in config.notes:
         output.note(note)
-    if not config.dry_run or _resumes(config):
+    if not config.dry_run or config.goes_on:
         config = with_run_name(config, datetime.now().astimezone())
     found = train_here(config, flags, output)
     if found is not None:
@@ -153,7 +165,14 @@ def report_result(
     fleet_flag: the run's checkpoints are on hosts, and a command line about those ends with this.
     """
     if config.dry_run:
-        _report_plan(found, output)
+        from yoked.cli.commands.train_text import plan_lines
+
+        output.result(
+            found,
+            verdict=f"would train {found['params']['total']:,} parameters (nothing was trained)",
+            evidence=plan_lines(found),
+            next_commands=["the same command without --dry-run"],
+        )
         return 0
     result = dict(found)
     try:
@@ -179,17 +198,13 @@ def report_result(
     return INTERRUPTED_STATUS if interrupted else 0
 
 
-def _resumes(config: TrainConfig) -> bool:
-    return config.resume or config.resume_from_step is not None
-
-
 def with_run_name(config: TrainConfig, now: datetime) -> TrainConfig:
     """The configuration with the run named: all ranks must use one folder.
 
     A resumed run is the one named, or the latest, and must exist; where nothing else is said,
     it gets as many ranks as it had.
     """
-    if _resumes(config):
+    if config.goes_on:
         folder = find_run(config.run, config.runs_dir)
         ranks = config.local_ranks if config.ranks or config.shares else _ranks_before(folder)
         return dataclasses.replace(config, run=folder.name, runs_dir=folder.parent, ranks=ranks)
@@ -200,7 +215,7 @@ def with_run_name(config: TrainConfig, now: datetime) -> TrainConfig:
 
 def _known_to_hosts_alone(config: TrainConfig) -> bool:
     """Whether a run that is resumed was started from another machine: its host has its folder."""
-    return bool(config.run and _resumes(config) and not (config.runs_dir / config.run).exists())
+    return bool(config.run and config.goes_on and not (config.runs_dir / config.run).exists())
 
 
 def _ranks_before(folder: Path) -> int:
@@ -235,19 +250,3 @@ def _evidence(result: Result) -> list[str]:
     if (plot := result.get("plot")) is not None:
         lines.append(f"loss curve  {plot}")
     return lines
-
-
-def _report_plan(plan: Result, output: Output) -> None:
-    """Show a dry run. choices: [{name, value, reason}] of everything that would be used."""
-    evidence = [f"{group:<22}{count:>14,}" for group, count in plan["params"].items()]
-    choices = plan.get("choices", [])
-    widest = max((len(str(choice["name"])) for choice in choices), default=0)
-    evidence += [
-        f"{choice['name']:<{widest}}  {choice['value']}  ({choice['reason']})" for choice in choices
-    ]
-    output.result(
-        plan,
-        verdict=f"would train {plan['params']['total']:,} parameters (nothing was trained)",
-        evidence=evidence,
-        next_commands=["the same command without --dry-run"],
-    )

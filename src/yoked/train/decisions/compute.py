@@ -55,7 +55,8 @@ class ComputeChoices:
     """How this rank computes.
 
     tables_dtype: of the embedding tables, the same on all ranks. choices: everything that was
-    chosen, for people and run.json.
+    chosen, for people and run.json. product_s_per_token: of the model's products, forward and
+    backward; None: not measured.
     """
 
     dtype: str
@@ -66,6 +67,7 @@ class ComputeChoices:
     compile_blocks: bool
     threads: int
     choices: tuple[Decision, ...]
+    product_s_per_token: float | None = None
 
     @property
     def libraries(self) -> tuple[MatmulBackend, MatmulBackend]:
@@ -112,7 +114,10 @@ def choose_compute(
             tables_dtype,
         )
 
-    return run_on_all_ranks(comm, rest)
+    took_s = None if earlier is None else earlier.get("product_s_per_token")
+    if measured is not None:
+        took_s = measured.best_s.get(dtype.value)
+    return dataclasses.replace(run_on_all_ranks(comm, rest), product_s_per_token=took_s)
 
 
 def _agree_dtype(
@@ -199,7 +204,8 @@ def choose_attention(
 
     def run(path: AttentionPath) -> None:
         y = attend(q, k, v, config.window(0), path)
-        torch.autograd.grad(y, (q, k, v), y.detach())
+        # A sum, because torch imports sympy for a gradient that is given: 0.7 s of a dry run.
+        torch.autograd.grad((y * y.detach()).sum(), (q, k, v))
 
     runs = {path: functools.partial(run, path) for path in CPU_PATHS}
     times = time_interleaved(runs, device, thread_time_clock(device))

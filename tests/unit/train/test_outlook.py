@@ -1,0 +1,131 @@
+"""What a run will take, and what is told of it at the start."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from yoked.costmodel.memory import checkpoint_bytes
+from yoked.costmodel.model_shape import count_parameters
+from yoked.errors import YokedError
+from yoked.train.comm.communicator import Communicator
+from yoked.train.comm.rank_info import RankInfo
+from yoked.train.config import TrainConfig
+from yoked.train.data.progress import NullProgress
+from yoked.train.decisions.working import Working
+from yoked.train.outlook import epoch_remark, foresee, require_disk, start_lines
+from yoked.train.setup import RunSetup, setup_fleet, setup_run
+
+TINY = TrainConfig(
+    depth=2,
+    head_dim=32,
+    max_seq_len=32,
+    vocab_size=300,
+    total_batch_size=128,
+    num_iterations=200,
+    eval_tokens=640,
+    eval_every=50,
+    dtype="float32",
+    matmul="mkl",
+    attention="sdpa",
+    compile="off",
+    threads="1",
+)
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> RunSetup:
+    folder = tmp_path_factory.mktemp("outlook")
+    (folder / "farm.txt").write_text("the oxen pull the plough\n" * 500)
+    config = dataclasses.replace(TINY, data=str(folder / "farm.txt"), runs_dir=folder / "runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("YOKED_CACHE", str(folder / "cache"))
+        fleet = setup_fleet(config, RankInfo(0, 0, 1, 1), NullProgress())
+        return setup_run(fleet, Communicator(), Working((0,)))
+
+
+def test_time_grows_with_steps_and_counts_evaluations(setup: RunSetup) -> None:
+    outlook = foresee(setup, step_s=2.0)
+
+    # 4 evaluations of 5 steps' tokens each, at half the price of training.
+    assert outlook.time_s == pytest.approx(2.0 * (200 + 4 * 2.5))
+
+
+def test_a_step_is_foreseen_from_what_the_products_took(setup: RunSetup) -> None:
+    measured_s = setup.hosts[0]["compute"]["product_s_per_token"]
+
+    outlook = foresee(setup)
+
+    assert outlook.step_s is not None
+    assert outlook.step_s > 128 * measured_s
+
+
+def test_nothing_is_foreseen_of_what_was_not_measured(setup: RunSetup) -> None:
+    host = setup.hosts[0]
+    unknown = {**host, "compute": {**host["compute"], "product_s_per_token": None}}
+
+    outlook = foresee(dataclasses.replace(setup, hosts=[unknown]))
+
+    assert outlook.step_s is None
+    assert outlook.time_s is None
+    assert len(outlook.memory) == 1
+
+
+def test_epochs_are_tokens_of_the_run_over_tokens_of_the_text(setup: RunSetup) -> None:
+    outlook = foresee(setup)
+
+    assert outlook.tokens == 200 * 128
+    assert outlook.epoch_tokens == 32 * setup.data.train.num_rows
+    assert outlook.epochs == outlook.tokens / outlook.epoch_tokens
+
+
+@pytest.mark.parametrize("epochs", [0.1, 1.0, 4.0])
+def test_a_text_that_is_read_few_times_is_nothing_to_remark(epochs: float) -> None:
+    assert epoch_remark(epochs, "farm") is None
+
+
+def test_a_text_that_is_read_often_is_remarked_on(snapshot: SnapshotAssertion) -> None:
+    assert [epoch_remark(epochs, "farm") for epochs in (4.3, 1234.0)] == snapshot
+
+
+def test_the_disk_holds_the_kept_checkpoints_and_one_that_is_being_written(
+    setup: RunSetup,
+) -> None:
+    one = checkpoint_bytes(count_parameters(setup.model_config))
+    often = dataclasses.replace(setup.schedule, save_every=10)
+
+    assert foresee(dataclasses.replace(setup, schedule=often)).disk_bytes == 4 * one
+    never = dataclasses.replace(setup.schedule, save_every=None)
+    assert foresee(dataclasses.replace(setup, schedule=never)).disk_bytes == 2 * one
+
+
+def test_a_disk_without_room_for_one_checkpoint_is_an_error(
+    setup: RunSetup, snapshot: SnapshotAssertion
+) -> None:
+    outlook = foresee(setup)
+    full = dataclasses.replace(outlook, checkpoint_bytes=500_000_000, free_bytes=120_000_000)
+    named = dataclasses.replace(
+        setup, config=dataclasses.replace(setup.config, runs_dir=Path("runs"))
+    )
+
+    require_disk(outlook, setup)
+    with pytest.raises(YokedError) as caught:
+        require_disk(full, named)
+    assert caught.value.code == "disk-full-here"
+    assert str(caught.value) == snapshot
+
+
+def test_the_start_is_told_in_three_lines_and_a_remark(
+    setup: RunSetup, snapshot: SnapshotAssertion
+) -> None:
+    outlook = dataclasses.replace(foresee(setup), epochs=4.3, time_s=4000.0, remark=None)
+    remarked = dataclasses.replace(outlook, remark=epoch_remark(4.3, "farm"))
+
+    lines = start_lines(setup, remarked)
+
+    assert start_lines(setup, outlook) == lines[:3]
+    assert all(len(line) <= 80 for line in lines[:3]), lines
+    assert lines == snapshot
