@@ -102,7 +102,12 @@ def test_the_table_has_each_host_alone_several_processes_and_all_hosts(
     assert ranks(lab) == []
 
 
-def test_ctrl_c_ends_what_runs_and_leaves_nothing(lab: Lab, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "ends", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_what_ends_it_ends_what_runs_and_leaves_nothing(
+    lab: Lab, folder: Path, ends: signal.Signals
+) -> None:
     process = bench(lab, folder, BATCH, "--steps=100000")
     until_s = time.monotonic() + LIMIT_S
     while len(ranks(lab)) < 2:
@@ -110,7 +115,7 @@ def test_ctrl_c_ends_what_runs_and_leaves_nothing(lab: Lab, folder: Path) -> Non
         assert time.monotonic() < until_s, "no rank came up"
         time.sleep(0.2)
 
-    process.send_signal(signal.SIGINT)
+    process.send_signal(ends)
     assert finish(process, LIMIT_S).returncode == 130
     assert ranks(lab) == []
     assert left_behind(lab) == []

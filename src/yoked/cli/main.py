@@ -6,6 +6,8 @@ Statuses: 0 fine, 1 a finding or an expected failure, 2 wrong usage, 3 a bug, 13
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -41,6 +43,11 @@ _GROUPS = {
 }
 _COMMANDS = tuple(each for group in _GROUPS.values() for each in group)
 _NAMES = tuple(each.partition(":")[0] for each in _COMMANDS)
+# Of what cyclopts says of a word that it does not know.
+_PROPOSAL = re.compile(
+    r'(?:Unknown option:|Unknown command|Invalid value) "?(?P<wrong>[^\s"]+?)"?[. ]'
+    r'.*Did you mean "?(?P<right>[^\s"]+?)"?\?'
+)
 _PAGES = ("--help", "-h", "--version")
 # Typed alone, these show a page too.
 _FAMILIES = [[name] for name, each in zip(_NAMES, _COMMANDS, strict=True) if each.endswith(":app")]
@@ -76,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(tokens)
         sys.stdout.flush()
     except CycloptsError as problem:
-        return output.error(UsageError(" ".join(str(problem).split()), fix=_help_for(tokens)))
+        what = " ".join(str(problem).split())
+        return output.error(UsageError(what, fix=_corrected(tokens, what) or _help_for(tokens)))
     except YokedError as problem:
         return output.error(problem)
     except ModuleNotFoundError as problem:
@@ -124,6 +132,22 @@ def _page_console() -> Console:
     return PageConsole()
 
 
+def _corrected(tokens: Sequence[str], what: str) -> str | None:
+    """The command line with the word that the parser proposes. None: it proposes none."""
+    found = _PROPOSAL.search(what)
+    if found is None:
+        return None
+    wrong, right = found["wrong"], found["right"]
+    # `--flag=value` is one word.
+    places = [place for place, token in enumerate(tokens) if token.split("=")[0] == wrong]
+    if len(places) != 1:
+        return None
+    words = list(tokens)
+    words[places[0]] = right + words[places[0]].removeprefix(wrong)
+    return shlex.join(["yoked", *words])
+
+
 def _help_for(tokens: Sequence[str]) -> str:
-    words = [token for token in tokens[:2] if token.isalpha()][:1]
-    return " ".join(["yoked", *(word for word in words if word in _NAMES), "--help"])
+    name = [word for word in tokens[:1] if word in _NAMES]
+    own = [word for word in tokens[1:2] if name in _FAMILIES and word.isalpha()]
+    return " ".join(["yoked", *name, *own, "--help"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,25 @@ def test_a_mistyped_flag_gets_the_nearest_and_status_2(
     said = capsys.readouterr()
     assert said.err == snapshot
     assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "right"),
+    [
+        ("plan --depht=4", "plan --depth=4"),
+        ("data list --jsn", "data list --json"),
+        ("manifest --for slurn", "manifest --for slurm"),
+        ("lab fautl firewall 'my beta'", "lab fault firewall 'my beta'"),
+        # Which of the two is not for us to say.
+        ("plan --depht 4 --depht 5", "plan --help"),
+    ],
+)
+def test_the_fix_of_a_mistyped_word_is_the_line_as_it_was_meant(
+    typed: str, right: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(shlex.split(typed)) == 2
+
+    assert capsys.readouterr().err.splitlines()[-1] == f"fix: yoked {right}"
 
 
 def test_a_mistyped_flag_before_a_program_gets_the_nearest(

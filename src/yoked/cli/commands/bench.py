@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 from cyclopts import Parameter
 
 from yoked.cli.flags import FleetFlag, same_fleet
+from yoked.cli.interrupt import ends_as_interrupt
 from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.errors import UsageError, YokedError
 from yoked.fleet.file import open_fleet
 from yoked.report.bench_table import COLUMNS, BenchTable, to_markdown
 from yoked.table import table as aligned
-from yoked.train.config import TrainConfig
+from yoked.train.config import Sync, TrainConfig
 
 STEPS = 20
 PLOTS = (".png", ".svg", ".pdf")
@@ -61,13 +63,15 @@ def command(
     time, then together: the same steps of the same rows. Nothing but yoked's own cache stays on
     the hosts; Ctrl-C ends what runs.
     """
-    from yoked.workflows.bench import run_bench, with_sync
+    from yoked.workflows.bench import run_bench
 
     _check(config, steps, processes, markdown, plot)
     strategies = [config.sync, *compare]
-    for sync in strategies:
-        # Refuse an unknown sync before anything runs.
-        with_sync(config, sync)
+    for sync in compare:
+        if sync not in (known := get_args(Sync)):
+            raise UsageError(
+                f"--compare {sync!r} is unknown", fix=f"choose one of {', '.join(known)}"
+            )
     output = Output(json_mode=config.json_output)
     for note in config.notes:
         output.note(note)
@@ -75,9 +79,11 @@ def command(
         if name in config.given():
             output.note(f"{_flag(name)}: a benchmark neither evaluates nor keeps anything")
     progress = StageProgress(output.console)
-    table = run_bench(
-        config, open_fleet(fleet), steps, processes, strategies, output.note, progress
-    )
+    # Nobody waits for the figures any more: what was started for them ends too.
+    with ends_as_interrupt(signal.SIGTERM, signal.SIGHUP):
+        table = run_bench(
+            config, open_fleet(fleet), steps, processes, strategies, output.note, progress
+        )
     drawn = None if plot is None else _draw(table, plot, output)
     if markdown:
         output.text(to_markdown(table))

@@ -15,7 +15,7 @@ from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.errors import UsageError, YokedError
 from yoked.fleet.file import open_fleet
-from yoked.fleet.model import Fleet, Host
+from yoked.fleet.model import HERE, Fleet, Host
 from yoked.launch.requirements import train_requirements
 from yoked.remote.client import AgentClient
 
@@ -96,6 +96,11 @@ def selected(fleet: Fleet, names: Sequence[str]) -> Fleet:
     known = {host.name: host for host in fleet.hosts}
     for name in names:
         if name not in known:
+            if list(known) == [HERE] and not fleet.path.is_file():
+                raise UsageError(
+                    f"there is no yoked.toml here, so no host {name}",
+                    fix=f"yoked init . {name}    or --fleet FILE",
+                )
             raise UsageError(
                 f"there is no host {name} in {fleet.path}", fix=f"there are: {', '.join(known)}"
             )

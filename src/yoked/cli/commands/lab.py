@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -16,6 +15,7 @@ from cyclopts import App, Parameter
 
 from yoked.cli.commands import lab_text
 from yoked.cli.flags import JsonFlag
+from yoked.cli.interrupt import ends_as_interrupt
 from yoked.cli.output import Output
 from yoked.errors import LabError, UsageError
 from yoked.table import table
@@ -86,7 +86,7 @@ def up(
             ],
         )
     # Closing the terminal is an interrupt too: nothing may stay half up.
-    with _ends_as_interrupt(signal.SIGTERM, signal.SIGHUP):
+    with ends_as_interrupt(signal.SIGTERM, signal.SIGHUP):
         lab = Lab.up(wanted, name=name)
     output.result(
         lab_text.up_payload(lab),
@@ -330,21 +330,3 @@ def _open(name: str | None) -> Lab:
     from yoked.lab.lab import Lab
 
     return Lab.open(name)
-
-
-@contextlib.contextmanager
-def _ends_as_interrupt(*signals: signal.Signals) -> Iterator[None]:
-    """While it lasts, these signals end the program as Ctrl-C does, with everything undone."""
-    # What is ignored (by nohup, say) stays so.
-    before = {
-        number: handler
-        for number in signals
-        if (handler := signal.getsignal(number)) != signal.SIG_IGN
-    }
-    for number in before:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
