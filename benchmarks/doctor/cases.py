@@ -272,11 +272,12 @@ _TOML = (
     Case(
         "VPN named beside a faster wire",
         "",
-        "slow-interface",
+        "slow-link",
         "alpha beta",
         "warns",
         network="vpn",
         toml=_both("tailscale0"),
+        flags=("--bandwidth",),
     ),
     Case(
         "two names of one host",

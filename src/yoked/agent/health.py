@@ -38,6 +38,7 @@ PARTS = {
     "clock": "clock",
     "gpu": "gpus",
     "shell": "environ",
+    "virtual": "virtual",
 }
 # Which arguments of the call a probe takes; the others take none.
 _TAKES = {

@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from yoked.records.examination import Dial, Examination, Purpose
+from yoked.records.examination import Dial, Examination, HostSeen, Purpose
 from yoked.table import table
-from yoked.units import format_bit_per_s, format_duration
+from yoked.units import format_bit_per_s, format_duration, listed
 
 _WORDS = {
     "ETIMEDOUT": "no answer",
@@ -48,10 +48,32 @@ def links_lines(examination: Examination, width: int) -> list[str]:
     if max(map(len, lines)) > width:
         # Too many hosts for a matrix here: a line for each link.
         lines = table(["from", "to", "link"], [[*pair, cell] for pair, cell in cells.items()])
+    if over := sorted(_tunnels(examination)):
+        told = f"over {listed(over)}, as yoked.toml has it: a VPN encrypts on one core"
+        if not _has_rates(examination):
+            told += "; yoked doctor --bandwidth measures it"
+        lines += textwrap.wrap(told, width, subsequent_indent="  ")
     used = [word for word in _MEANINGS if any(word in cell for cell in cells.values())]
     for word in used:
         lines += textwrap.wrap(f"{word}: {_MEANINGS[word]}", width, subsequent_indent="  ")
     return lines
+
+
+def _tunnels(examination: Examination) -> set[str]:
+    """The interfaces of VPNs at which hosts are dialled."""
+    return {
+        dial.interface
+        for dial in examination.dials
+        if dial.chosen and _is_tunnel(examination.host(dial.target), dial.interface)
+    }
+
+
+def _is_tunnel(host: HostSeen, interface: str) -> bool:
+    return any(each["name"] == interface and each["kind"] == "vpn" for each in host.interfaces)
+
+
+def _has_rates(examination: Examination) -> bool:
+    return any(dial.chosen and dial.goodput_bytes_per_s for dial in examination.dials)
 
 
 def _cell(examination: Examination, source: str, target: str) -> str:

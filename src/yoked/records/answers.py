@@ -307,6 +307,16 @@ HEALTH = fields(
             }
         ),
         "shell": fields({"login_shell": line, "sources_noise": flag}),
+        "virtual": fields(
+            {
+                "container": word,
+                "bridged": each(interface),
+                "wsl": count,
+                "networking": word,
+                "portproxy": each(port),
+                "inbound": word,
+            }
+        ),
         # What the controller compares, file by file.
         "data": named(line, line),
         "code": named(line, line),

@@ -173,6 +173,14 @@ def _health(name: str) -> dict[str, Any]:
         "clock": {"time_s": 1.8e9, "synchronised": True, "service": "systemd-timesyncd"},
         "gpu": {"driver": None, "devices": [], "error": None, "busy": []},
         "shell": {"login_shell": "/bin/bash", "sources_noise": False},
+        "virtual": {
+            "container": None,
+            "bridged": [],
+            "wsl": None,
+            "networking": None,
+            "portproxy": None,
+            "inbound": None,
+        },
         "untold": {},
     }
 

@@ -29,6 +29,8 @@ from tests.unit.doctor.troubles import (
     dropped_between,
     fixed_neighbour,
     has,
+    in_container,
+    in_windows,
     ipv6_alone,
     large_run,
     measured,
@@ -51,6 +53,7 @@ from tests.unit.doctor.troubles import (
     strict_filter,
     two_networks,
     unheard,
+    vpn_meant,
     wants,
     windows,
     with_amd,
@@ -140,7 +143,13 @@ CASES = (
     Case("silent-neighbour", lambda: unheard("failed", router=False),
          hosts=("garage", "attic", "study")),
     Case("reverse-path", strict_filter),
+    Case("container-bridge", in_container),
+    Case("container-bridge", lambda: in_container("10.88.0.7", "podman")),
     Case("nat", windows, hosts=("study",)),
+    Case("nat", in_windows("nat", portproxy=[2222, 8000]), hosts=("study",)),
+    Case("nat", in_windows("virtioproxy"), hosts=("study",)),
+    Case("wsl-firewall", in_windows("mirrored", inbound="Block"), hosts=("study",)),
+    Case("wsl-firewall", in_windows("mirrored"), hosts=("study",)),
     Case("router-between", behind_router, hosts=("study", "attic", "garage")),
     Case("dial-failed", dialled(None, "garage", error="ENOPROTOOPT")),
     # limits
@@ -507,3 +516,25 @@ def test_keys_and_folders_that_may_be_others_are_left_to_a_person(
 
     assert plan.left == snapshot
     assert not any("chown" in fix.command for fix in plan.finding.fix)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: in_container("192.168.1.12"),
+        lambda: in_container(manager="kubernetes"),
+        in_windows("mirrored", inbound="Allow"),
+        in_windows("bridged"),
+    ],
+    ids=["a container with an address of the home", "a pod", "Windows lets in", "bridged"],
+)
+def test_a_host_inside_of_another_that_can_be_reached_is_not_blamed_for_that(make: Make) -> None:
+    found = {each.check for each in findings_of(make())}
+
+    assert found
+    assert not found & {"container-bridge", "nat", "wsl-firewall"}
+
+
+def test_a_vpn_that_is_named_for_every_host_is_meant() -> None:
+    assert findings_of(vpn_meant()) == ()
+    assert [each.check for each in findings_of(on_vpn())] == ["slow-interface"]

@@ -186,6 +186,32 @@ def windows() -> Examination:
     return told(behind_router(), "study", "facts/kernel", "5.15.167.4-microsoft-standard-WSL2")
 
 
+def in_windows(mode: str, **more: Any) -> Make:
+    """study is Linux in Windows, connected like this, and nothing gets in."""
+
+    def make() -> Examination:
+        told_of = {"wsl": 2, "networking": mode, "portproxy": [], "inbound": None, **more}
+        return told(broken(home(), None, "study"), "study", "health/virtual", told_of)
+
+    return make
+
+
+def in_container(address: str = "172.17.0.2", manager: str = "docker") -> Examination:
+    """garage is a container, whose eth0 ends at a bridge of its machine."""
+    seen = readdressed("garage", address, 16)
+    inside = {"container": manager, "bridged": ["eth0"]}
+    return told(broken(seen, None, "garage"), "garage", "health/virtual", inside)
+
+
+def vpn_meant() -> Examination:
+    """Tailscale is named for every host, although cables lead everywhere too."""
+    seen = home()
+    for name in NAMES:
+        seen = told(seen, name, "wanted/interface", "tailscale0")
+        seen = moved(seen, name, interface="tailscale0", address=VPN[name])
+    return beside(seen, "eth0", ADDRESS)
+
+
 def netmask() -> Examination:
     narrow = interface("eth0", ADDRESS["garage"], 32)
     return change(cut_off(), "garage", interfaces=(narrow,))

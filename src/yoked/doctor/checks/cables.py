@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.interfaces import link_of, several
-from yoked.doctor.checks.query import at, chosen_interface, interface_kind
+from yoked.doctor.checks.query import at, chosen_interface, interface_kind, vpn_is_meant
 from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.fleet import choose_again
 from yoked.doctor.repairs.network import negotiate_speed
@@ -24,13 +24,16 @@ _SLOW_PORT_BIT_PER_S = 10**8
     why="each step would wait for the slower way; a VPN also encrypts on one core",
     symptom="It trains, slowly, and no error says why.",
     cause="Two hosts that share a cable talk over a VPN or radio, because its interface "
-    "was named, or came first.",
+    "was named, or came first. A VPN that yoked.toml names for every host is taken for meant: then "
+    "`yoked doctor --bandwidth` says what it gives, and what the cable would.",
     fix="Measures all interfaces and takes the fastest.",
     on_cluster="NCCL: training over the management network, because InfiniBand or the fast "
     "NIC is not in NCCL_SOCKET_IFNAME.",
 )
 def slow_interface(seen: Examination) -> Iterator[Match]:
     """VPN or radio is used where a cable leads to the same host."""
+    if vpn_is_meant(seen):
+        return
     found: dict[str, str] = {}
     for host in several(seen):
         used = chosen_interface(seen, host)

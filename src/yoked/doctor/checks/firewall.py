@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from yoked.agent.virtual import WSL_CREATOR
 from yoked.doctor import firewalls
 from yoked.doctor.check import Match, check
 from yoked.doctor.checks.link_groups import Group, groups
 from yoked.doctor.checks.query import at, part
 from yoked.doctor.checks.verdicts import reached
+from yoked.doctor.repairs.base import by_hand
 from yoked.doctor.repairs.system import sysctl
 from yoked.records.examination import Dial, Examination, Fix
 from yoked.units import listed
@@ -278,7 +280,43 @@ def conntrack_full(seen: Examination) -> Iterator[Match]:
         )
 
 
+@check(
+    "wsl-firewall",
+    question="Does Windows let connections in to its Linux?",
+    reads=("dials", "health.virtual"),
+    severity="error",
+    saw="{host} is Linux inside Windows with Windows' addresses, and nothing from {peers} gets in: "
+    "{evidence}; Windows' firewall for virtual machines {policy}",
+    why="it stands before Linux, which does not see it; ranks wait for each other until torch's "
+    "timeout, 30 minutes, and nothing is said",
+    symptom="`The client socket has timed out after 60s while trying to connect to ...`, although "
+    "no firewall runs in Linux.",
+    cause="Windows' Hyper-V firewall drops what comes in to WSL, and Windows' own rules do not "
+    "hold for it.",
+    fix="By hand, in Windows: a rule that lets in everything from the hosts that were kept out. "
+    "`Remove-NetFirewallHyperVRule -Name yoked` takes it back.",
+    explains=_AFTER,
+    quick=True,
+)
+def wsl_firewall(seen: Examination) -> Iterator[Match]:
+    for group in groups(seen, "wsl-firewall"):
+        told = part(group.host, "virtual", "inbound")
+        yield group.match(
+            by_hand(
+                group.host.name,
+                "in a PowerShell of Windows, as administrator: New-NetFirewallHyperVRule -Name "
+                "yoked -DisplayName yoked -Direction Inbound -Action Allow -VMCreatorId {creator} "
+                "-RemoteAddresses {sources}",
+                creator=WSL_CREATOR,
+                sources=",".join(group.peer_addresses),
+            ),
+            peers=_from(group),
+            policy="blocks by default" if told else "could not be asked",
+        )
+
+
 CHECKS = (
+    wsl_firewall,
     firewall_out,
     firewall_ephemeral,
     firewall_drop,

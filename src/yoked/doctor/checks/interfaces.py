@@ -35,7 +35,8 @@ _LINKS = (
     "no-route", "forbidden-route", "other-network", "other-way", "firewall-drop",
     "firewall-ephemeral", "firewall-reject", "firewall-out", "silent-neighbour",
     "lost-between",
-    "client-isolation", "router-between", "nat", "wrong-netmask", "dial-failed", "other-answers",
+    "client-isolation", "router-between", "container-bridge", "nat", "wsl-firewall",
+    "wrong-netmask", "dial-failed", "other-answers",
     "reverse-path", "loss", "slow-interface", "world-failed", "rendezvous-port",
 )  # fmt: skip
 """What fails on links whose interface does."""

@@ -48,22 +48,55 @@ def other_answers(seen: Examination) -> Iterator[Match]:
 
 
 @check(
+    "container-bridge",
+    question="Is no host inside of a container with a network of its own?",
+    reads=("dials", "health.virtual"),
+    severity="error",
+    saw="{host} is a container of {manager}, and {address} ({interface}) is of a bridge on its "
+    "own machine: {evidence}",
+    why="it reaches others, but no other host reaches it; a port that is passed on (`-p`) is one, "
+    "and ranks need those that the kernel picks",
+    symptom="`Connection timed out` or `No route to host` towards one host only; ssh at a "
+    "passed-on port works.",
+    cause="Docker and Podman give a container an address of a network on its own machine.",
+    fix="By hand: the container again, with the addresses of its machine. Docker Desktop on macOS "
+    "and Windows has those of its virtual machine there, which nobody reaches either.",
+    on_cluster="Kubernetes gives pods addresses that other nodes reach.",
+    explains=(*NAMES, *AFTER),
+    quick=True,
+)
+def container_bridge(seen: Examination) -> Iterator[Match]:
+    for group in groups(seen, "container-bridge"):
+        manager = str(part(group.host, "virtual", "container"))
+        again = by_hand(
+            group.host.name,
+            "start the container again with `{manager} run --network=host`, its sshd at a free "
+            "port of the machine",
+            manager=manager,
+        )
+        yield group.match(again, manager=manager, address=group.address, interface=group.interface)
+
+
+@check(
     "nat",
     question="Is the address of every host one that others can dial?",
-    reads=("dials", "facts"),
+    reads=("dials", "facts", "health.virtual"),
     severity="error",
-    saw="{host} is Linux inside Windows (WSL2), and its address {address} is behind a NAT: "
+    saw="{host} is Linux inside Windows (WSL2), and its address {address} is behind a NAT{passed}: "
     "{evidence}",
-    why="it reaches others, but nobody reaches it",
+    why="it reaches others, but nobody reaches it; `portproxy` passes single ports on, and ranks "
+    "need those that the kernel picks",
     symptom="`Connection timed out` towards one host only; its own connections work.",
-    cause="WSL2 has an address of its own behind Windows.",
-    fix="By hand: WSL's mirrored networking gives Linux the addresses of Windows.",
-    on_cluster="Docker without `--network host` is the same.",
+    cause="WSL2 has an address of its own behind Windows, unless its networking is mirrored.",
+    fix="By hand: WSL's mirrored networking (Windows 11 from 22H2 on) gives Linux the addresses of "
+    "Windows.",
     explains=(*NAMES, *AFTER),
     quick=True,
 )
 def nat(seen: Examination) -> Iterator[Match]:
     for group in groups(seen, "nat"):
+        ports = part(group.host, "virtual", "portproxy")
+        passed = f"; Windows passes {listed(map(str, ports))} alone on to others" if ports else ""
         yield group.match(
             by_hand(
                 group.host.name,
@@ -71,6 +104,7 @@ def nat(seen: Examination) -> Iterator[Match]:
                 "%UserProfile%\\.wslconfig, then run `wsl --shutdown`",
             ),
             address=group.address,
+            passed=passed,
         )
 
 
@@ -181,4 +215,12 @@ def client_isolation(seen: Examination) -> Iterator[Match]:
         )
 
 
-CHECKS = (other_answers, client_isolation, lost_between, silent_neighbour, nat, router_between)
+CHECKS = (
+    other_answers,
+    client_isolation,
+    lost_between,
+    silent_neighbour,
+    container_bridge,
+    nat,
+    router_between,
+)

@@ -58,6 +58,15 @@ def chosen_interface(seen: Examination, host: HostSeen) -> str | None:
     return dial.interface if dial else None
 
 
+def vpn_is_meant(seen: Examination) -> bool:
+    """Whether yoked.toml names a VPN's interface for every host that is up: nobody does by chance,
+    and `yoked init` takes a VPN only where no cable leads.
+    """
+    return len(seen.up) > 1 and all(
+        interface_kind(host, host.wanted.get("interface")) == "vpn" for host in seen.up
+    )
+
+
 def chosen_address(seen: Examination, host: HostSeen) -> str | None:
     """The address at which the others would reach a host; None: there is none."""
     dial = chosen_dial(seen, host.name)

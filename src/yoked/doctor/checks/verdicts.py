@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from ipaddress import ip_network
 from typing import TypeVar
 
 from yoked.doctor.checks.query import (
     ANSWERED,
     SILENT,
+    address_of,
     addresses,
     at,
     chosen_address,
@@ -33,6 +35,12 @@ _UNREACHABLE = frozenset({"EHOSTUNREACH", "ENETUNREACH", "EACCES", "EPERM", "ENO
 USED_UP = frozenset({"EADDRNOTAVAIL", "EADDRINUSE"})
 NO_DESCRIPTORS = frozenset({"EMFILE", "ENFILE"})
 _NOTHING_LEFT = USED_UP | NO_DESCRIPTORS
+# Containers of these get an address of a network on their own machine, unless asked otherwise.
+_OWN_NETWORK = ("docker", "podman")
+# Source: default-address-pools of dockerd; podman-network(1).
+_CONTAINER_NETWORKS = (ip_network("172.16.0.0/12"), ip_network("10.88.0.0/13"))
+# What WSL says of its networking where nobody reaches it from outside.
+_HIDDEN = ("nat", "virtioproxy")
 
 
 @dataclass(frozen=True)
@@ -168,6 +176,30 @@ def _verdict(link: Link) -> Verdict:
     return Verdict("dial-failed", link.target.name, link)
 
 
+def _boxed_in(link: Link) -> Verdict | None:
+    """The target's address is one that only its own machine can dial."""
+    target = link.target
+    inside = part(target, "virtual", "container") in _OWN_NETWORK
+    own_end = link.dials[0].interface in (part(target, "virtual", "bridged") or ())
+    if inside and own_end and _is_given_out(link.address):
+        return Verdict("container-bridge", target.name, link)
+    hidden = part(target, "virtual", "networking") in _HIDDEN
+    return Verdict("nat", target.name, link) if hidden else None
+
+
+def _is_given_out(address: str) -> bool:
+    found = address_of(address)
+    return any(found in net for net in _CONTAINER_NETWORKS) if found is not None else False
+
+
+def _windows_firewall(link: Link) -> Verdict | None:
+    """The target is Linux in Windows with Windows' own addresses, and nothing comes in."""
+    if link.failed.error != "ETIMEDOUT" or part(link.target, "virtual", "networking") != "mirrored":
+        return None
+    allows = part(link.target, "virtual", "inbound") == "Allow"
+    return None if allows else Verdict("wsl-firewall", link.target.name, link)
+
+
 def _impostor(link: Link) -> Verdict | None:
     """Somebody answers, but not the target."""
     foreign = any(
@@ -235,7 +267,9 @@ def _behind_nat(way: Link) -> str | None:
     own = chosen_address(way.seen, way.source)
     if own is None or in_network(way.source, own, way.address) is not False:
         return None
-    # Windows' Linux sits behind a NAT of its own.
+    # Windows' Linux sits behind a NAT of its own, unless it says that it does not.
+    if part(way.source, "virtual", "networking") is not None:
+        return None
     return "nat" if "microsoft" in str(way.source.facts.get("kernel", "")).lower() else None
 
 
@@ -373,6 +407,7 @@ def _dropped(link: Link) -> Verdict | None:
 
 
 _RULES: tuple[Callable[[Link], Verdict | None], ...] = (
+    _boxed_in,
     _impostor,
     _nothing_left,
     _either(_netmask),
@@ -381,6 +416,7 @@ _RULES: tuple[Callable[[Link], Verdict | None], ...] = (
     _either(_other_way),
     _silence,
     _reverse_path,
+    _windows_firewall,
     _some_pass,
     _either(_behind_nat),
     _outbound,
