@@ -104,7 +104,9 @@ def yoked_trainer(
     libraries, threads = MatmulBackends(), torch.get_num_threads()
     chosen = choose_attention(shape, device, DTYPES[dtype]).value
     path = next(path for path in ATTENTION_PATHS if path == chosen)
-    profiler.compute_by(ComputeChoices(dtype, libraries, libraries, path, compiled, threads, ()))
+    profiler.compute_by(
+        ComputeChoices(dtype, dtype, libraries, libraries, path, compiled, threads, ())
+    )
     return Trainer(
         profiler.model,
         profiler.optimizer,
