@@ -58,6 +58,7 @@ def snapshot(
         r"[\d.]+ [kMGT]B (?=(are )?free)": "SPACE ",
         r"(?<=127\.0\.0\.1:)\d+|(?<=\bport )[3-6]\d{4}\b": "PORT",
         r"(?<=\bprocess )\d+\b": "PID",
+        r"(?<=\.py\", line )\d+(?=, in )": "LINE",
     }
 
     def without_place(data: object, path: object) -> object:

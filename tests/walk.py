@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -190,10 +192,14 @@ def learner(home: Path) -> Iterator[Walk]:
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
         program.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not _is_ours(name)}
+    # Connections of ssh are shared by the host's name, which other learners' hosts have too. A
+    # socket's path is short.
+    runtime = tempfile.mkdtemp(prefix="yk-")
     walk = Walk(
         home,
         {
             **kept,
+            "XDG_RUNTIME_DIR": runtime,
             "COLUMNS": "100",
             "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
             # A lab that is brought up ends with this process, however that ends.
@@ -207,6 +213,7 @@ def learner(home: Path) -> Iterator[Walk]:
         yield walk
     finally:
         walk.close()
+        shutil.rmtree(runtime)
 
 
 def _is_ours(name: str) -> bool:

@@ -6,6 +6,7 @@ failure, 2 wrong usage, 3 a bug in yoked, 130 interrupted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 
@@ -17,9 +18,11 @@ class YokedError(Exception):
     """
 
     exit_status = 1
-    # Of yoked.core.faults; "": nobody needs to tell it from others.
-    code = ""
+    # Of yoked.core.faults, where it has one of its own; else that of its kind.
+    code = "failure"
     params: Mapping[str, str | int | float | None] = {}
+    # What helps with most failures of this kind, where nothing closer is said.
+    usual_fix = "yoked doctor    looks at what may be in the way"
 
     def __init__(self, what: str, *, fix: str | Sequence[str] = ()) -> None:
         super().__init__(what)
@@ -47,39 +50,63 @@ def _rebuild(
 
 
 class UsageError(YokedError):
-    """The command line, or a combination of its flags, cannot be meant."""
+    """The command line, or a combination of its flags, cannot be meant.
+
+    Its parameter is the first flag that its sentence names; None: it names none.
+    """
 
     exit_status = 2
+    code = "usage"
+    usual_fix = "yoked --help"
+
+    def __init__(self, what: str, *, fix: str | Sequence[str] = ()) -> None:
+        super().__init__(what, fix=fix)
+        flag = re.search(r"(?<![\w-])--[a-z][a-z0-9-]*", what)
+        self.params = {"flag": flag[0] if flag else None}
 
 
 class DataError(YokedError):
     """A corpus, tokenizer or row file is missing, damaged or unfit."""
 
+    code = "data"
+
 
 class CheckpointError(YokedError):
     """A checkpoint is missing, damaged, or of another model."""
+
+    code = "checkpoint"
+    usual_fix = "take another checkpoint: --resume-from-step N of the run, or --from DIR"
 
 
 class DeviceError(YokedError):
     """A device, backend or compiler that was asked for is not there."""
 
+    code = "device"
+
 
 class HostError(YokedError):
     """A host cannot be reached, or lacks what is needed on it."""
 
+    code = "host"
+
 
 class NoPythonError(HostError):
     """A host has no Python that can run the agent, under that name."""
+
+    code = "no-python"
 
 
 class FleetError(YokedError):
     """yoked.toml is missing, or says what cannot be meant."""
 
     exit_status = 2
+    code = "fleet"
 
 
 class JobError(YokedError):
     """A job on the fleet could not start, or failed."""
+
+    code = "job"
 
 
 class MeetingError(YokedError):
@@ -88,18 +115,38 @@ class MeetingError(YokedError):
     Nothing of the run was sent, and none of it has begun. Host programs know it by its name.
     """
 
+    code = "meeting"
+
 
 class PeerError(YokedError):
     """Another rank sent what cannot be read."""
+
+    code = "peer"
 
 
 class PeerLostError(YokedError):
     """Another rank died, was cut off, or did not come in time."""
 
+    code = "peer-lost"
+
 
 class LabError(YokedError):
     """The lab could not do what was asked: this machine lacks something, or a host is down."""
 
+    code = "lab"
+    usual_fix = "yoked lab list    says what this machine lacks, and which labs are up"
+
 
 class DivergedError(YokedError):
     """Training went wrong: weights differ between ranks, or the loss is not finite."""
+
+    code = "diverged"
+
+
+def error_kinds() -> list[type[YokedError]]:
+    """Every kind of failure, the common ancestor first."""
+    kinds = [YokedError]
+    for kind in kinds:
+        # The list grows while it is walked. Other modules refine a kind, and keep its code.
+        kinds += [each for each in kind.__subclasses__() if each.__module__ == __name__]
+    return kinds

@@ -86,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = " ".join(str(problem).split())
         return output.error(UsageError(what, fix=_corrected(tokens, what) or _help_for(tokens)))
     except YokedError as problem:
+        if isinstance(problem, UsageError):
+            problem.usual_fix = _help_for(tokens)
         return output.error(problem)
     except ModuleNotFoundError as problem:
         return _without(problem, output, tokens)

@@ -18,6 +18,7 @@ import sys
 import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from yoked.errors import YokedError
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 BUG_STATUS = 3
 INTERRUPTED_STATUS = 130
+_REPORT = "report it, with the lines on stderr"
+_AGAIN = "yoked runs    shows what goes on all the same; or run the command again"
 
 
 def as_called(command: str) -> str:
@@ -130,39 +133,47 @@ class Output:
 
     def error(self, problem: YokedError) -> int:
         """An expected failure; returns the exit status."""
+        fix = problem.fix or (problem.usual_fix,)
         if self.json_mode:
-            self._json(
-                {
-                    "error": {
-                        "kind": type(problem).__name__,
-                        "code": problem.code or None,
-                        "params": dict(problem.params),
-                        "what": problem.what,
-                        "fix": list(problem.fix),
-                    }
-                }
-            )
+            kind = type(problem).__name__
+            self._json_error(kind, problem.code, problem.what, fix, problem.params)
         else:
-            shown = YokedError(problem.what, fix=[as_called(line) for line in problem.fix])
-            self.say(str(shown))
+            self.say(str(YokedError(problem.what, fix=[as_called(line) for line in fix])))
         return problem.exit_status
 
     def bug(self, problem: Exception) -> int:
         """A failure that nobody foresaw: everything that helps to find it."""
         trace = "".join(traceback.format_exception(problem))
         self.say(trace, end="")
-        self.say("This is a bug in yoked. Please report it with the lines above.")
+        self.say(f"This is a bug in yoked: {_REPORT}.")
         if self.json_mode:
-            self._json({"error": {"kind": "bug", "what": repr(problem), "fix": []}})
+            self._json_error("bug", "bug", repr(problem), (_REPORT,))
         return BUG_STATUS
 
     def interrupted(self) -> int:
         """The person pressed Ctrl-C."""
         if self.json_mode:
-            self._json({"error": {"kind": "interrupted", "what": "interrupted", "fix": []}})
+            self._json_error("interrupted", "interrupted", "interrupted", (_AGAIN,))
         else:
             self.say("interrupted")
         return INTERRUPTED_STATUS
+
+    def _json_error(
+        self,
+        kind: str,
+        code: str,
+        what: str,
+        fix: Sequence[str],
+        params: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
+        error = {
+            "kind": kind,
+            "code": code,
+            "params": dict(params),
+            "what": what,
+            "fix": list(fix),
+        }
+        self._json({"error": error})
 
     def _json(self, payload: Mapping[str, Any]) -> None:
         # JSON's ASCII has one control character left.

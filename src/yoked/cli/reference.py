@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 from yoked.cli.main import build_app
+from yoked.cli.output import BUG_STATUS, INTERRUPTED_STATUS
 from yoked.core.faults import FAULTS
+from yoked.errors import error_kinds
 
 _HEADER = "<!-- Written by `make docs` from the parser; edit the help texts instead. -->\n\n"
 _ERRORS = """\
@@ -14,15 +16,29 @@ _ERRORS = """\
 
 # Codes of errors
 
-With `--json`, an expected failure is one object: `{"error": {"kind", "code", "params", "what",
-"fix"}}`. `code` is stable: a script may branch on it; `params` holds the names and figures of the
-sentence. Wrong usage (exit status 2) and failures that nobody needs to tell apart have no code
-(`null`). What `yoked doctor` finds has codes of its own, in [checks.md](checks.md); where both see
-the same trouble, the code is the same.
+With `--json`, a command that fails prints one object: `{"error": {"kind", "code", "params", "what",
+"fix"}}`. `code` is stable: a script may branch on it. `params` holds the names and figures of the
+sentence `what`, and `fix` at least one line. An error that nobody needs to tell from others has the
+code of its kind. What `yoked doctor` finds has codes of its own, in [checks.md](checks.md); where
+both see the same trouble, the code is the same.
+
+## Kinds
+
+| kind | code | exit status | when |
+|---|---|---|---|
+"""
+_CODES = """
+Wrong usage has one parameter, `flag`: the first flag that the sentence names, or `null`.
+
+## Codes of their own
 
 | code | what is said | what to do |
 |---|---|---|
 """
+_ENDINGS = (
+    ("bug", "bug", BUG_STATUS, "A failure that nobody foresaw; its trace is on stderr."),
+    ("interrupted", "interrupted", INTERRUPTED_STATUS, "Ctrl-C."),
+)
 
 
 def command_reference() -> str:
@@ -39,12 +55,18 @@ def command_reference() -> str:
 
 
 def error_reference() -> str:
-    """Every code of an error with its sentences, as Markdown."""
-    rows = (
+    """Every kind and code of an error with its sentences, as Markdown."""
+    kinds = [
+        (kind.__name__, kind.code, kind.exit_status, (kind.__doc__ or "").partition("\n")[0])
+        for kind in error_kinds()
+    ]
+    rows = [
         f"| {code} | {_cell(each.what)} | {_cell('; '.join(each.fix))} |"
         for code, each in sorted(FAULTS.items())
-    )
-    return _ERRORS + "\n".join(rows) + "\n"
+    ]
+    table = [f"| {name} | {code} | {status} | {when} |" for name, code, status, when in kinds]
+    table += [f"| {name} | {code} | {status} | {when} |" for name, code, status, when in _ENDINGS]
+    return _ERRORS + "\n".join(table) + "\n" + _CODES + "\n".join(rows) + "\n"
 
 
 def _cell(text: str) -> str:

@@ -5,7 +5,8 @@
 The sentences stand here, once. Agents send code and parameters, and the controller makes the
 sentences; `--json` has both. A code is an interface: docs/reference/errors.md has it, and it is
 never given to another failure. Where a check of the doctor finds the same, both have one code.
-Usage errors have none: their sentence stands where they are raised.
+An error that is not here has the code of its kind (errors.py): its sentence stands where it is
+raised.
 """
 
 from __future__ import annotations
