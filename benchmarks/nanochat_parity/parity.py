@@ -35,7 +35,7 @@ from yoked.train.data.prepare import prepare  # noqa: E402
 from yoked.train.model.gpt import GPT  # noqa: E402
 from yoked.train.nanochat_format import from_nanochat  # noqa: E402
 from yoked.train.resume import build_trainer  # noqa: E402
-from yoked.train.sample import load_for_sampling  # noqa: E402
+from yoked.train.sample import load_trained  # noqa: E402
 from yoked.train.setup import RunSetup  # noqa: E402
 from yoked.train.tokenizer import Tokenizer  # noqa: E402
 
@@ -322,7 +322,8 @@ class Parity:
         self._compare_use("nanochat's checkpoint here", self.base, theirs)
 
     def _compare_use(self, name: str, folder: Path, theirs: dict[str, Any]) -> None:
-        model, tokenizer, meta = load_for_sampling(folder)
+        trained = load_trained(folder)
+        model, tokenizer, meta = trained.model, trained.tokenizer, trained.meta
         assert meta["step"] == theirs["step"], (meta["step"], theirs["step"])
         assert isinstance(tokenizer, Tokenizer)
         mine = ours.continuations(model, tokenizer, PROMPTS)

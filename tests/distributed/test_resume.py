@@ -11,11 +11,28 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from yoked.train.checkpoint import CheckpointStore
+
 pytestmark = pytest.mark.distributed
 
 KILL_BENCH = Path(__file__).parents[2] / "benchmarks" / "kill_resume" / "bench.py"
 # Ranks sum in another order, so a run that changes their number rounds otherwise.
 ROUNDING_NATS = 1e-4
+
+
+def test_the_checkpoint_that_validation_found_best_outlives_newer_ones(lab: Any) -> None:
+    # With such a rate the loss rises once warm-up ends.
+    wild = lab.flags(eval_every=1, save_every=2, num_iterations=8, eval_tokens=512)
+    wild += ["--keep-last=1", "--warmup-steps=4", "--unembedding-lr=9", "--embedding-lr=90"]
+
+    ended = lab.train("wild", *wild, ranks=2).end()
+
+    assert ended.status == 0, ended.stderr
+    bpb = lab.curve("wild").eval_bpb
+    best = 1 + bpb.index(min(bpb))
+    assert best < 8, bpb
+    assert CheckpointStore(lab.checkpoints("wild")).steps() == [best, 8]
+    assert CheckpointStore(lab.checkpoints("wild")).best() == (best, min(bpb))
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from tests.unit.train.conftest import TinyState
 
 from yoked.errors import CheckpointError, DataError
 from yoked.train.checkpoint import CheckpointStore, LoadedCheckpoint, check_matches
-from yoked.train.checkpoint_files import CheckpointFolder, _content_digest, newest_files
+from yoked.train.checkpoint_files import CheckpointFolder, _content_digest, checkpoint_files
 from yoked.train.data.dataset import list_datasets, load_dataset
 from yoked.train.nanochat_format import from_nanochat, to_nanochat
 from yoked.train.tokenizer import JSON_NAME, PICKLE_NAME, Tokenizer, _fingerprint
@@ -199,7 +199,7 @@ def decode_checkpoint(changed: dict[str, bytes], folder: Path) -> None:
         store.newest,
         store.steps,
         files.complete,
-        lambda: newest_files(folder),
+        lambda: checkpoint_files(folder),
         lambda: use(store.load()),
         store.load_newest_good,
         store.recover,

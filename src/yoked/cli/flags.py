@@ -39,6 +39,13 @@ FleetHere = Annotated[
     Path | None, Parameter(help="The fleet's file. Default: yoked.toml of this folder.")
 ]
 RunName = Annotated[str | None, Parameter(help="The run. Default: the newest.")]
+CheckpointFlag = Annotated[
+    str,
+    Parameter(
+        name="--checkpoint",
+        help="latest, best (that which validation found so) or the step of one.",
+    ),
+]
 RunsDir = Annotated[Path, Parameter(help="Folder that holds the runs.")]
 JsonFlag = Annotated[
     bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")
@@ -81,6 +88,21 @@ class JobFlags:
         if self.restarts < 0:
             raise UsageError(f"--restarts {self.restarts}: below 0", fix="--restarts 1")
         return self.restarts
+
+
+def check_checkpoint(which: str) -> str:
+    """The checkpoint that --checkpoint names; raises UsageError for one that cannot be meant."""
+    if which not in ("latest", "best") and not (which.isascii() and which.isdecimal()):
+        raise UsageError(
+            f"--checkpoint {which} is neither latest nor best nor a step",
+            fix="--checkpoint best, or the step of a checkpoint, as in --checkpoint 500",
+        )
+    return which
+
+
+def same_checkpoint(which: str) -> str:
+    """` --checkpoint WHICH` for a command line about the same one; "" for the default."""
+    return "" if which == "latest" else f" --checkpoint {which}"
 
 
 def check_run_name(name: str) -> str:

@@ -37,6 +37,8 @@ _GROUPS = {
         "fetch:command",
         "plot:command",
         "sample:command",
+        "chat:command",
+        "export:command",
         "clean:command",
     ),
     "Learn": ("lab:app",),

@@ -77,7 +77,7 @@ class Output:
 
     def say(self, text: str, *, end: str = "\n") -> None:
         """Words beside the result, to stderr. The text may be foreign."""
-        self._end_colours()
+        self.end_colours()
         self.console.print(plain(text), markup=False, emoji=False, end=end)
 
     def asks(self, question: str) -> bool:
@@ -99,7 +99,7 @@ class Output:
             return
         lines = [verdict, *(f"  {line}" for line in evidence)]
         lines += [f"next: {as_called(command)}" for command in next_commands]
-        self._end_colours()
+        self.end_colours()
         self.text(plain("\n".join(lines) + "\n"))
 
     def text(self, text: str) -> None:
@@ -125,7 +125,7 @@ class Output:
             sys.stderr.write(shown)
             sys.stderr.flush()
 
-    def _end_colours(self) -> None:
+    def end_colours(self) -> None:
         """Followed output may have left one on; words of our own come now."""
         for followed in self._followed.values():
             if reset := followed.close():

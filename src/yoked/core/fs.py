@@ -134,7 +134,7 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{purpose}-"))
         with contextlib.suppress(FileNotFoundError):  # taken for abandoned, and removed already
-            held = _locked(folder, wait=True)
+            held = lock_folder(folder, wait=True)
             if folder.exists():
                 break
             os.close(held)
@@ -152,13 +152,16 @@ def remove_abandoned_scratch() -> None:
 
     for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError):  # another user's, or another process is at it
-            held = _locked(folder, wait=False)
+            held = lock_folder(folder, wait=False)
             shutil.rmtree(folder, ignore_errors=True)
             os.close(held)
 
 
-def _locked(folder: Path, *, wait: bool) -> int:
-    """A descriptor that holds the folder's lock, until it is closed or its process ends."""
+def lock_folder(folder: Path, *, wait: bool) -> int:
+    """A descriptor that holds the folder's lock, until it is closed or its process ends.
+
+    Raises OSError where another holds it and it is not to be waited for, or on disks without locks.
+    """
     import fcntl
 
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

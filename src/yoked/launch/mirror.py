@@ -31,8 +31,10 @@ from yoked.launch.listing import (
     tell_refused,
 )
 from yoked.paths import private_folder
+from yoked.records.saved_step import SavedStep, best_step
 from yoked.remote.client import AgentClient
 from yoked.runs import require_ours
+from yoked.shape import quantity, require
 from yoked.units import format_bytes
 
 _GROWING = {".jsonl", ".log"}
@@ -133,12 +135,14 @@ def require_same_run(client: AgentClient, remote: str, here: Path) -> None:
         )
 
 
-def newest_checkpoint(client: AgentClient, remote: str) -> dict[str, str | None]:
-    """Files of the newest complete checkpoint below a run's folder, and of its tokenizer.
+def find_checkpoint(
+    client: AgentClient, remote: str, which: str = "latest"
+) -> dict[str, str | None]:
+    """Files of a complete checkpoint below a run's folder, and of its tokenizer.
 
-    By path below the run's folder: the SHA-256, None where none is on record. Nothing: no
-    checkpoint is complete. The newest is the one that was saved last, which after a resume from
-    an earlier step need not be the one with the highest step.
+    which: latest, best, or a step. By path below the run's folder: the SHA-256, None where none is
+    on record. Nothing: there is no such checkpoint that is complete. The latest is the one that was
+    saved last, which after a resume from an earlier step need not be the one with the highest step.
     """
     folders: dict[str, _Listing] = {}
     listed = list_run(client, remote)
@@ -152,16 +156,32 @@ def newest_checkpoint(client: AgentClient, remote: str) -> dict[str, str | None]
         found += _without_manifest(folder, listing)
     if not found:
         return {}
+    wanted = max(found, key=lambda checkpoint: checkpoint.age)
+    if which != "latest":
+        # Of several models, that which is being worked on.
+        beside = [each for each in found if each.age[0] == wanted.age[0]]
+        saved = [SavedStep(e.step, e.age[2], e.val_bpb) for e in beside if e.age[1]]
+        step = best_step(saved) if which == "best" else int(which)
+        of_step = [each for each in beside if each.step == step]
+        if not of_step:
+            return {}
+        wanted = of_step[0]
     tokenizer = {TOKENIZER_FILE: None} if TOKENIZER_FILE in listed.files else {}
-    return {**tokenizer, **max(found, key=lambda checkpoint: checkpoint.age).files}
+    return {**tokenizer, **wanted.files}
 
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """A complete checkpoint there. age: greater is newer. files: by path, their SHA-256."""
+    """A complete checkpoint there. files: by path, their SHA-256.
 
-    age: tuple[int, ...]
+    age: greater is newer: when its folder was last saved to, whether yoked saved it, and the number
+    of the save (of nanochat's, the step).
+    """
+
+    age: tuple[int, int, int]
+    step: int
     files: Mapping[str, str | None]
+    val_bpb: float | None = None
 
 
 def _with_manifest(
@@ -176,11 +196,13 @@ def _with_manifest(
         try:
             manifest = json.loads(data)
             sequence, token = manifest["sequence"], manifest["token"]
+            val_bpb = manifest.get("val_bpb")
+            require(val_bpb, (quantity, None))
             entries = {e["name"]: (e["size_bytes"], e["sha256"]) for e in manifest["files"]}
             texts = [token, *(sha256 for _, sha256 in entries.values())]
             if type(sequence) is not int or not all(isinstance(text, str) for text in texts):
                 raise ValueError("a number or a text is something else")
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             # Removed meanwhile, or damaged: another checkpoint is to come.
             continue
         # Until the staged files have their names, these are those of the step's earlier save.
@@ -190,7 +212,8 @@ def _with_manifest(
         if all(name in listing and listing[name][0] == size for name, (size, _) in entries.items()):
             digests = {f"{folder}/{name}": sha256 for name, (_, sha256) in entries.items()}
             own = {f"{folder}/{last}": hashlib.sha256(data).hexdigest()}
-            yield _Checkpoint((_last_saved_ns(listing), 1, sequence), {**digests, **own})
+            age = (_last_saved_ns(listing), 1, sequence)
+            yield _Checkpoint(age, int(match[1]), {**digests, **own}, val_bpb)
 
 
 def _without_manifest(folder: str, listing: _Listing) -> Iterator[_Checkpoint]:
@@ -205,6 +228,7 @@ def _without_manifest(folder: str, listing: _Listing) -> Iterator[_Checkpoint]:
             ]
             yield _Checkpoint(
                 (_last_saved_ns(listing), 0, int(match[1])),
+                int(match[1]),
                 {f"{folder}/{name}": None for name in names},
             )
 

@@ -93,8 +93,8 @@ class PinnedBuffers(Snapshot):
 class CheckpointStore:
     """The checkpoints in one folder. Any process may read; one writes: rank 0.
 
-    keep_last: how many of the newest to keep, None for all. Checkpoints that nanochat wrote are
-    not counted and never removed.
+    keep_last: how many of the newest to keep, None for all; the best one stays beside them.
+    Checkpoints that nanochat wrote are not counted and never removed.
     """
 
     def __init__(self, folder: Path, keep_last: int | None = None) -> None:
@@ -133,13 +133,14 @@ class CheckpointStore:
         meta: Mapping[str, Any],
         *,
         extra: Mapping[str, Any],
+        val_bpb: float | None = None,
         background: bool = True,
     ) -> None:
         """Save a checkpoint; returns when the tensors are copied, and they may change again.
 
         optim_state: see `nanochat_format`, whole, whatever the number of ranks.
         meta: see `nanochat_format.checkpoint_meta`. extra: JSON values of our own, which come
-        back as `meta["yoked"]`.
+        back as `meta["yoked"]`. val_bpb: of these weights; None: they were not evaluated.
         background: False writes from the live tensors and returns when the checkpoint is
         complete: no copies, for the last save of a run.
 
@@ -167,12 +168,12 @@ class CheckpointStore:
             # Not a daemon: the end of the program waits for the checkpoint.
             self._thread = threading.Thread(
                 target=self._write_catching,
-                args=(step, contents, needed_bytes),
+                args=(step, contents, needed_bytes, val_bpb),
                 name=f"checkpoint-{step}",
             )
             self._thread.start()
         else:
-            self._write(step, contents, needed_bytes)
+            self._write(step, contents, needed_bytes, val_bpb)
 
     def poll(self) -> bool:
         """Whether a save is being written. Raises CheckpointError if the last one failed."""
@@ -205,18 +206,26 @@ class CheckpointStore:
         self.close()
 
     def _write_catching(
-        self, step: int, contents: Mapping[str, Callable[[Any], object]], needed_bytes: int
+        self,
+        step: int,
+        contents: Mapping[str, Callable[[Any], object]],
+        needed_bytes: int,
+        val_bpb: float | None,
     ) -> None:
         try:
-            self._write(step, contents, needed_bytes)
+            self._write(step, contents, needed_bytes, val_bpb)
         except Exception as error:  # noqa: BLE001 - raised on the training thread, by wait()
             self._failure = error
 
     def _write(
-        self, step: int, contents: Mapping[str, Callable[[Any], object]], needed_bytes: int
+        self,
+        step: int,
+        contents: Mapping[str, Callable[[Any], object]],
+        needed_bytes: int,
+        val_bpb: float | None,
     ) -> None:
         with self._disk_errors(step, needed_bytes):
-            self._files.save(step, contents)
+            self._files.save(step, contents, val_bpb)
             if self._keep_last is not None:
                 self._files.keep_newest(self._keep_last)
 
@@ -276,6 +285,43 @@ class CheckpointStore:
         which the abandoned attempt left.
         """
         return next(iter(self._by_age()), None)
+
+    def best(self) -> tuple[int, float] | None:
+        """Step and val_bpb of the checkpoint that validation found best; None: none was evaluated.
+
+        Where a run went on from an earlier step, only what led to its newest one counts.
+        """
+        best = self._files.best()
+        return None if best is None or best.val_bpb is None else (best.step, best.val_bpb)
+
+    def val_bpb(self, step: int) -> float | None:
+        """The evaluation of a checkpoint's weights; None: they were not evaluated."""
+        manifest = self._files.manifest(step)
+        return None if manifest is None else manifest.val_bpb
+
+    def find(self, which: str) -> int | None:
+        """The step of `latest` (None: what `load` takes then), `best`, or a step in digits.
+
+        Raises CheckpointError where no checkpoint was evaluated, or none is of that step.
+        """
+        if which == "latest":
+            return None
+        if which != "best":
+            steps = self.steps()
+            if int(which) not in steps:
+                raise CheckpointError(
+                    f"{self.folder} has no checkpoint of step {which}; "
+                    f"there are: {_listed(steps) or 'none'}.",
+                    fix="--checkpoint with one that is there, or --checkpoint latest",
+                )
+            return int(which)
+        best = self.best()
+        if best is None:
+            raise CheckpointError(
+                f"no checkpoint in {self.folder} was saved at an evaluation, so none is the best",
+                fix="--checkpoint latest",
+            )
+        return best[0]
 
     def load(self, step: int | None = None, *, optimizer: bool = True) -> LoadedCheckpoint:
         """The checkpoint of a step, by default the newest.

@@ -35,7 +35,8 @@ from typing import Any
 from yoked.core.fs import HashingWriter, sha256_of, sync_path
 from yoked.errors import CheckpointError
 from yoked.paths import private_folder
-from yoked.shape import Shape, amount, require
+from yoked.records.saved_step import SavedStep, best_step
+from yoked.shape import Shape, amount, quantity, require
 
 FORMAT = 1
 MODEL_FOLDERS = "base_checkpoints"
@@ -85,12 +86,14 @@ class Manifest:
     sequence: counts the saves in the folder; the newest checkpoint is the one with the highest,
     which after a resume from an earlier step need not be the one with the highest step.
     token: tells the staged names of this save from those of any other.
+    val_bpb: of these very weights; None: they were not evaluated.
     """
 
     step: int
     sequence: int
     token: str
     files: tuple[FileEntry, ...]
+    val_bpb: float | None = None
 
     def to_bytes(self) -> bytes:
         """The manifest as JSON, with a digest of its own."""
@@ -107,7 +110,8 @@ class Manifest:
                 raise ValueError("its content does not match its own digest or format")
             require(content, _CONTENT)
             files = tuple(FileEntry(**entry) for entry in content["files"])
-            return cls(content["step"], content["sequence"], content["token"], files)
+            step, sequence, token = content["step"], content["sequence"], content["token"]
+            return cls(step, sequence, token, files, content.get("val_bpb"))
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"it is not a manifest ({error!r})") from error
 
@@ -130,6 +134,7 @@ _CONTENT = {
     "files": [
         {"name": _matches(_FILE_NAME), "size_bytes": amount, "sha256": _matches(_DIGEST)},
     ],
+    "val_bpb?": (quantity, None),
 }
 
 
@@ -171,6 +176,14 @@ class CheckpointFolder:
         """
         whole = [m for m in self._readable() if all(self._has_size(m, file) for file in m.files)]
         return sorted(whole, key=lambda manifest: manifest.sequence, reverse=True)
+
+    def best(self) -> Manifest | None:
+        """The complete checkpoint that validation found best, by `best_step`; None: none was."""
+        whole = {manifest.step: manifest for manifest in self.complete()}
+        best = best_step(
+            SavedStep(each.step, each.sequence, each.val_bpb) for each in whole.values()
+        )
+        return None if best is None else whole[best]
 
     def by_age(self) -> list[int]:
         """Steps that have a manifest, newest save first, those with a damaged one before all.
@@ -295,10 +308,15 @@ class CheckpointFolder:
             return True
         return False
 
-    def save(self, step: int, contents: Mapping[str, Callable[[HashingWriter], object]]) -> None:
+    def save(
+        self,
+        step: int,
+        contents: Mapping[str, Callable[[HashingWriter], object]],
+        val_bpb: float | None = None,
+    ) -> None:
         """Write a checkpoint, and make it the one of its step.
 
-        contents: what writes each file, by the file's name.
+        contents: what writes each file, by the file's name. val_bpb: see Manifest.
         Raises OSError where it could not become complete; nothing of it is left then.
         """
         token = secrets.token_hex(4)
@@ -311,7 +329,7 @@ class CheckpointFolder:
         except BaseException:
             self._discard(token)
             raise
-        manifest = Manifest(step, self._next_sequence(), token, tuple(entries))
+        manifest = Manifest(step, self._next_sequence(), token, tuple(entries), val_bpb)
         try:
             self._publish(manifest)
         except OSError:
@@ -356,9 +374,15 @@ class CheckpointFolder:
             sync_path(self.path)
 
     def keep_newest(self, keep_last: int) -> None:
-        """Remove complete checkpoints of ours beyond the newest `keep_last` (at least 1)."""
+        """Remove complete checkpoints of ours beyond the newest `keep_last` (at least 1).
+
+        The best one stays beside them.
+        """
         assert keep_last >= 1, f"keep_last is {keep_last}: it would remove every checkpoint"
+        best = self.best()
         for manifest in self.complete()[keep_last:]:
+            if manifest == best:
+                continue
             tombstone = self.path / f".yoked-removing_{manifest.step:06d}.json"
             (self.path / manifest_name(manifest.step)).replace(tombstone)
             sync_path(self.path)
@@ -396,23 +420,24 @@ def find_model_folder(path: Path) -> Path:
     )
 
 
-def newest_files(folder: Path) -> dict[str, Path]:
-    """The files of a model folder's newest checkpoint: by their names, where they lie.
+def checkpoint_files(folder: Path, step: int | None = None) -> dict[str, Path]:
+    """The files of a model folder's checkpoint: by their names, where they lie.
 
-    Raises CheckpointError where none is complete.
+    step: None takes the newest. Raises CheckpointError where none is complete.
     """
     files = CheckpointFolder(folder)
-    if whole := files.complete():
-        newest = whole[0]
-        return {
-            manifest_name(newest.step): folder / manifest_name(newest.step),
-            **{entry.name: files.locate(newest, entry) for entry in newest.files},
-        }
-    for step in files.foreign():
-        # Of nanochat's optimizer every rank writes a part.
-        names = [model_name(step), meta_name(step)]
-        names += [path.name for path in folder.glob(f"optim_{step:06d}_rank*.pt")]
-        return {name: folder / name for name in names}
+    for manifest in files.complete():
+        if step in (None, manifest.step):
+            return {
+                manifest_name(manifest.step): folder / manifest_name(manifest.step),
+                **{entry.name: files.locate(manifest, entry) for entry in manifest.files},
+            }
+    for foreign in files.foreign():
+        if step in (None, foreign):
+            # Of nanochat's optimizer every rank writes a part.
+            names = [model_name(foreign), meta_name(foreign)]
+            names += [path.name for path in folder.glob(f"optim_{foreign:06d}_rank*.pt")]
+            return {name: folder / name for name in names}
     raise CheckpointError(
         f"no checkpoint in {folder} is complete", fix="name the folder of a run that has saved one"
     )

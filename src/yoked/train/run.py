@@ -21,7 +21,7 @@ from yoked.collector import frozen_objects
 from yoked.console import StageProgress
 from yoked.costmodel.model_shape import count_parameters, flops_per_token
 from yoked.errors import CheckpointError, DivergedError
-from yoked.ranks.exchange import read_list, read_nothing, read_whole
+from yoked.ranks.exchange import read_flag, read_list, read_nothing, read_whole
 from yoked.train.balance.balancer import Assignment
 from yoked.train.balance.controller import BalanceController
 from yoked.train.balance.text import idle_note, rank_names
@@ -95,6 +95,7 @@ class TrainingRun:
         self.stats = RunStats()
         self.val_bpb: float | None = None
         self.min_val_bpb = math.inf
+        self._evaluated_at: int | None = None
         self.training_time_s = 0.0
         self.stop_wish, self.stop_agreed = StopWish(), False
         self.idle: IdleRanks | None = None  # on rank 0, those that sit out
@@ -322,19 +323,25 @@ class TrainingRun:
             self.trainer.state.require_equal(list(self.trainer.buffers.parameters), done)
         if evaluates:
             self.trainer.gather_weights()
-            self._evaluate(done, progress)
+            best = self._evaluate(done, progress)
+            # What a run was at its best is kept, unless nothing is to be saved before the end.
+            saves = saves or (best and save_every is not None and not last)
         if saves:
             self._save(done, background=True)
         self._report_failed_save(progress)
 
-    def _evaluate(self, done: int, progress: TrainProgress) -> None:
+    def _evaluate(self, done: int, progress: TrainProgress) -> bool:
+        """Evaluate after `done` steps; whether the run never was better. Collective."""
         data = self.setup.data
         rows = max(1, min(self.schedule.eval_tokens // data.info.max_seq_len, data.val.num_rows))
         self.val_bpb = evaluate_bpb(self.trainer, data.val.rows, rows, self.token_bytes)
-        self.min_val_bpb = min(self.min_val_bpb, self.val_bpb)
+        # Rank 0 alone knows what was best before the run was resumed.
+        best = self.val_bpb < self.min_val_bpb
+        self.min_val_bpb, self._evaluated_at = min(self.min_val_bpb, self.val_bpb), done
         if self.is_first:
             self.folder.evaluation(done, self.val_bpb)
             progress.say(f"step {done:,}: validation {self.val_bpb:.4f} bits per byte")
+        return run_on_rank0(self.comm, lambda: best, read_flag)
 
     # --- saving
 
@@ -382,6 +389,7 @@ class TrainingRun:
                     "dtype": self.setup.compute.tables_dtype,
                     "run": self.folder.name,
                 },
+                val_bpb=self._val_bpb_of(done),
                 background=background,
             )
         except CheckpointError as problem:
@@ -389,6 +397,12 @@ class TrainingRun:
                 raise
             # The run is worth more than one checkpoint: say so, go on, try again next time.
             self._save_failed(problem)
+
+    def _val_bpb_of(self, done: int) -> float | None:
+        """The evaluation of the weights after `done` steps; None: they were not evaluated."""
+        if self._evaluated_at != done or not math.isfinite(self.val_bpb or 0.0):
+            return None
+        return self.val_bpb
 
     def _report_failed_save(self, progress: TrainProgress) -> None:
         if self.is_first:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,16 @@ from yoked.train.checkpoint_files import find_model_folder, find_tokenizer
 from yoked.train.model.elementwise import norm
 from yoked.train.model.gpt import GPT, Attention, rotary_tables
 from yoked.train.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn: see `generate`."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int | None = None
+    seed: int = 42
 
 
 class CachedDecoder:
@@ -175,50 +186,45 @@ def decode_stream(ids: Iterator[int], tokenizer: Tokenizer) -> Iterator[str]:
         yield rest
 
 
-def stream(
-    path: Path,
-    prompt: str = "",
-    *,
-    max_tokens: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    seed: int = 42,
-) -> Iterator[str]:
-    """Yield the text that follows the prompt, in pieces, until the model ends the document.
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model in float32 on the CPU, its tokenizer and the metadata of its checkpoint.
 
-    path: see `load_for_sampling`. Raises CheckpointError, DataError or UsageError at once, not
-    when the first piece is asked for.
+    better: step and val_bpb of the run's best checkpoint, where that is another one.
     """
-    model, tokenizer, _ = load_for_sampling(path)
-    ids = generate(
-        model,
-        [tokenizer.bos_id, *tokenizer.encode(prompt)],
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        seed=seed,
-        stop_ids={tokenizer.bos_id},
-    )
-    return decode_stream(ids, tokenizer)
+
+    model: GPT
+    tokenizer: Tokenizer
+    meta: dict[str, Any]
+    step: int
+    better: tuple[int, float] | None
+
+    def write(self, prompt: str, sampling: Sampling) -> Iterator[str]:
+        """Yield the text that follows the prompt, in pieces, until the model ends the document.
+
+        Raises UsageError at once, not when the first piece is asked for.
+        """
+        ids = generate(
+            self.model,
+            [self.tokenizer.bos_id, *self.tokenizer.encode(prompt)],
+            stop_ids={self.tokenizer.bos_id},
+            **vars(sampling),
+        )
+        return decode_stream(ids, self.tokenizer)
 
 
-def load_for_sampling(path: Path) -> tuple[GPT, Tokenizer, dict[str, Any]]:
-    """A run's newest model in float32 on the CPU, its tokenizer and its metadata.
+def load_trained(path: Path, checkpoint: str = "latest") -> TrainedModel:
+    """A trained model with its tokenizer.
 
     path: a run's folder, a folder that has base_checkpoints/ (nanochat's base folder), or the
     folder of the model_*.pt files. Of several models, the one that was saved last.
-    Raises CheckpointError or DataError.
+    checkpoint: latest, best or a step. Raises CheckpointError or DataError.
     """
     folder = find_model_folder(path)
-    loaded = CheckpointStore(folder).load(optimizer=False)
-    config = _config_of(loaded.meta, folder)
-    tokenizer = Tokenizer.load(find_tokenizer(folder))
-    if tokenizer.vocab_size != config.vocab_size:
-        raise CheckpointError(
-            f"the model in {folder} has {config.vocab_size} tokens, the tokenizer beside it "
-            f"{tokenizer.vocab_size}: they do not belong together.",
-            fix=f"put the tokenizer it was trained with into {find_tokenizer(folder)}",
-        )
+    store = CheckpointStore(folder)
+    loaded = store.load(store.find(checkpoint), optimizer=False)
+    config = model_shape(loaded.meta, folder)
+    tokenizer = tokenizer_of(folder, config)
     with torch.device("meta"):  # no memory and no draws for weights that are loaded
         model = GPT(config, torch.float32)
     model.to_empty(device="cpu")
@@ -227,10 +233,25 @@ def load_for_sampling(path: Path) -> tuple[GPT, Tokenizer, dict[str, Any]]:
     except RuntimeError as error:
         raise CheckpointError(f"the checkpoint in {folder} does not fit: {error}") from error
     model.finish()
-    return model.eval(), tokenizer, loaded.meta
+    best = store.best()
+    better = best if checkpoint == "latest" and best and best[0] != loaded.step else None
+    return TrainedModel(model.eval(), tokenizer, loaded.meta, loaded.step, better)
 
 
-def _config_of(meta: Mapping[str, Any], folder: Path) -> ModelShape:
+def tokenizer_of(folder: Path, config: ModelShape) -> Tokenizer:
+    """The tokenizer of a model folder. Raises CheckpointError for that of another model."""
+    tokenizer = Tokenizer.load(find_tokenizer(folder))
+    if tokenizer.vocab_size != config.vocab_size:
+        raise CheckpointError(
+            f"the model in {folder} has {config.vocab_size} tokens, the tokenizer beside it "
+            f"{tokenizer.vocab_size}: they do not belong together.",
+            fix=f"put the tokenizer it was trained with into {find_tokenizer(folder)}",
+        )
+    return tokenizer
+
+
+def model_shape(meta: Mapping[str, Any], folder: Path) -> ModelShape:
+    """The shape that a checkpoint's metadata describes. Raises CheckpointError."""
     try:
         # nanochat's older models have no windows: they attend to all tokens.
         given = {"window_pattern": "L", **meta["model_config"]}

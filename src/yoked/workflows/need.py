@@ -46,8 +46,13 @@ def need_of(config: TrainConfig | None = None) -> Need:
         gpu_memory_bytes=None if device in ("cpu", "mps") else _gpu_memory_bytes(config),
         host_bytes_beside_gpu=_host_bytes_beside_gpu(config),
         device=device,
-        keep=config.keep_last,
+        keep=config.keep_last + _keeps_best(config),
     )
+
+
+def _keeps_best(config: TrainConfig) -> bool:
+    """Whether the best checkpoint lies beside the newest ones."""
+    return -1 not in (config.eval_every, config.save_every)
 
 
 def _gpu_memory_bytes(config: TrainConfig) -> int | None:

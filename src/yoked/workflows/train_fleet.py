@@ -155,11 +155,11 @@ def write_config(config: TrainConfig, folder: Path, runs_dir: Path = RUNS_FROM_W
 
 def _link_checkpoint(source: Path, target: Path) -> None:
     """Have a folder's newest checkpoint travel, with its tokenizer, and none of the others."""
-    from yoked.train.checkpoint_files import find_model_folder, find_tokenizer, newest_files
+    from yoked.train.checkpoint_files import checkpoint_files, find_model_folder, find_tokenizer
 
     model = find_model_folder(source)
     target.mkdir()
-    for name, path in newest_files(model).items():
+    for name, path in checkpoint_files(model).items():
         (target / name).symlink_to(path)
     if (tokenizer := find_tokenizer(model)).is_dir():
         (target / "tokenizer").symlink_to(tokenizer)

@@ -31,7 +31,11 @@ def test_a_sample_is_written_piece_by_piece() -> None:
     stdout = Recorder()
 
     write(
-        iter([" upon", " a time"]), Path("runs/r"), "Once", Output(json_mode=False, stdout=stdout)
+        iter([" upon", " a time"]),
+        Path("runs/r"),
+        5,
+        "Once",
+        Output(json_mode=False, stdout=stdout),
     )
 
     assert stdout.flushed == ["Once", "Once upon", "Once upon a time", "Once upon a time\n"]
@@ -40,7 +44,7 @@ def test_a_sample_is_written_piece_by_piece() -> None:
 def test_a_sample_in_json_is_one_object() -> None:
     stdout = io.StringIO()
 
-    write(iter([" upon", "…"]), Path("runs/r"), "Once", Output(json_mode=True, stdout=stdout))
+    write(iter([" upon", "…"]), Path("runs/r"), 5, "Once", Output(json_mode=True, stdout=stdout))
 
     payload = json.loads(stdout.getvalue())
     assert (payload["prompt"], payload["text"]) == ("Once", " upon…")

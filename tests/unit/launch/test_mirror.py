@@ -14,8 +14,8 @@ from yoked.errors import CheckpointError, HostError, UsageError
 from yoked.launch.mirror import (
     fetch_bytes,
     fetch_json,
+    find_checkpoint,
     mirror_run,
-    newest_checkpoint,
     require_same_run,
 )
 from yoked.remote.client import AgentClient, Part
@@ -64,16 +64,17 @@ def stage(run: Path, step: int) -> None:
         staged_path(run / MODEL, step, "0123abcd", name).write_text("old")
 
 
-def save(run: Path, step: int, content: str = "old") -> None:
+def save(run: Path, step: int, content: str = "old", val_bpb: float | None = None) -> None:
     folder = CheckpointFolder(run / MODEL)
+    files = {name: lambda file: file.write(content.encode()) for name in names_of(step)}
     folder.lock()
-    folder.save(step, {name: lambda file: file.write(content.encode()) for name in names_of(step)})
+    folder.save(step, files, val_bpb)
     folder.unlock()
 
 
 def fetch(agent: AgentClient, there: Path, here: Path) -> int:
     """Bring the newest checkpoint as `yoked fetch` does; returns how many bytes came."""
-    newest = newest_checkpoint(agent, str(there))
+    newest = find_checkpoint(agent, str(there))
     mirror_run(agent, str(there), here)
     return mirror_run(agent, str(there), here, wanted=newest.__contains__, digests=newest)
 
@@ -126,11 +127,11 @@ def test_a_journal_that_was_cut_in_the_middle_of_a_line_is_completed(
     assert (here / "metrics.jsonl").read_bytes() == b'{"step": 0}\n'
 
 
-def test_the_newest_checkpoint_comes_with_its_tokenizer(
+def test_the_find_checkpoint_comes_with_its_tokenizer(
     agent: AgentClient, there: Path, tmp_path: Path
 ) -> None:
     here = tmp_path / "here"
-    newest = newest_checkpoint(agent, str(there))
+    newest = find_checkpoint(agent, str(there))
     told: list[tuple[int, int]] = []
     mirror_run(agent, str(there), here)
 
@@ -246,7 +247,7 @@ def test_a_file_that_is_replaced_while_it_comes_is_not_taken(
     agent: AgentClient, there: Path, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     here = tmp_path / "here"
-    newest = newest_checkpoint(agent, str(there))
+    newest = find_checkpoint(agent, str(there))
     (there / MODEL / model_name(100)).write_text("new")
 
     with pytest.raises(CheckpointError) as caught:
@@ -260,7 +261,7 @@ def test_a_file_that_is_replaced_while_it_comes_is_not_taken(
 def test_a_checkpoint_that_was_removed_meanwhile_is_told(
     agent: AgentClient, there: Path, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    newest = newest_checkpoint(agent, str(there))
+    newest = find_checkpoint(agent, str(there))
     for name in (manifest_name(100), model_name(100)):
         (there / MODEL / name).unlink()
 
@@ -276,7 +277,7 @@ def test_a_run_without_a_checkpoint_has_none_to_bring(agent: AgentClient, tmp_pa
     (there / MODEL).mkdir(parents=True)
     stage(there, 50)
 
-    assert newest_checkpoint(agent, str(there)) == {}
+    assert find_checkpoint(agent, str(there)) == {}
 
 
 def test_a_folder_that_is_not_there_is_empty(agent: AgentClient, tmp_path: Path) -> None:
@@ -577,7 +578,7 @@ def test_a_manifest_that_is_no_manifest_is_passed_over(
             place[key] = {"evil": 1}
     path.write_text(json.dumps(manifest))
 
-    newest = newest_checkpoint(agent, str(there))
+    newest = find_checkpoint(agent, str(there))
 
     assert f"{MODEL}/{model_name(50)}" in newest
 
@@ -591,3 +592,23 @@ def test_a_beginning_is_compared_without_reading_all_of_the_events(tmp_path: Pat
             raise AssertionError("it was read on")
 
     require_same_run(Endless({}), "/runs/night", tmp_path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("which", "step"), [("latest", 200), ("best", 120), ("50", 50)])
+def test_the_checkpoint_that_was_named_is_found(
+    agent: AgentClient, there: Path, which: str, step: int
+) -> None:
+    for saved, val_bpb in ((110, 1.4), (120, 1.2), (200, 1.3)):
+        save(there, saved, val_bpb=val_bpb)
+
+    found = find_checkpoint(agent, str(there), which)
+
+    assert {f"{MODEL}/{name}" for name in names_of(step)} < found.keys()
+    assert not any(f"_{other:06d}" in name for name in found for other in {50, 120, 200} - {step})
+
+
+@pytest.mark.parametrize("which", ["best", "60"])
+def test_a_checkpoint_that_is_not_there_is_nothing(
+    agent: AgentClient, there: Path, which: str
+) -> None:
+    assert find_checkpoint(agent, str(there), which) == {}

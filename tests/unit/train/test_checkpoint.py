@@ -143,6 +143,65 @@ def test_only_the_newest_are_kept(tmp_path, state):
         assert names(store) == sorted(pattern.format(s) for s in (3, 4) for pattern in FILES)
 
 
+def test_the_best_is_kept_beside_the_newest(tmp_path, state):
+    with CheckpointStore(tmp_path / "d2", keep_last=2) as store:
+        for step, val_bpb in ((1, 1.5), (2, 1.2), (3, 1.3), (4, None), (5, 1.4)):
+            save(store, step, state, val_bpb=val_bpb)
+
+        assert store.steps() == [2, 4, 5]
+        assert store.best() == (2, 1.2)
+        assert store.newest() == 5
+
+
+def test_a_better_one_takes_the_place_of_the_best(tmp_path, state):
+    with CheckpointStore(tmp_path / "d2", keep_last=1) as store:
+        for step, val_bpb in ((1, 1.5), (2, 1.6), (3, 1.4), (4, 1.7)):
+            save(store, step, state, val_bpb=val_bpb)
+
+        assert store.steps() == [3, 4]
+
+
+def test_a_run_that_goes_on_from_an_earlier_step_forgets_what_was_best_beyond_it(tmp_path, state):
+    with CheckpointStore(tmp_path / "d2", keep_last=3) as store:
+        for step, val_bpb in ((10, 1.5), (20, 1.4), (30, 1.1)):
+            save(store, step, state, val_bpb=val_bpb)
+    with CheckpointStore(tmp_path / "d2", keep_last=1) as store:
+        store.mark_newest(20)
+        save(store, 25, state, val_bpb=1.45)
+
+        assert store.best() == (20, 1.4)
+        assert store.steps() == [20, 25]
+
+
+def test_without_an_evaluation_there_is_no_best(store, state, snapshot: SnapshotAssertion):
+    save(store, 10, state)
+
+    assert store.best() is None
+    with pytest.raises(CheckpointError) as caught:
+        store.find("best")
+    assert str(caught.value).replace(str(store.folder), "FOLDER") == snapshot
+
+
+def test_a_checkpoint_is_found_by_what_it_is_called(store, state):
+    for step, val_bpb in ((10, 1.2), (20, 1.3)):
+        save(store, step, state, val_bpb=val_bpb)
+
+    assert [store.find(which) for which in ("best", "10", "latest")] == [10, 10, None]
+    with pytest.raises(CheckpointError, match="no checkpoint of step 15; there are: 10, 20"):
+        store.find("15")
+
+
+def test_a_manifest_of_a_yoked_that_kept_no_best_is_read(store, state):
+    save(store, 10, state)
+    path = store.folder / "manifest_000010.json"
+    content = {k: v for k, v in json.loads(path.read_text()).items() if k != "sha256"}
+    del content["val_bpb"]
+    path.write_text(json.dumps({**content, "sha256": _content_digest(content)}))
+
+    assert store.load(10).step == 10
+    assert store.best() is None
+
+
 def test_after_a_resume_the_newest_is_the_one_saved_last_not_the_highest_step(tmp_path, state):
     with CheckpointStore(tmp_path / "d2", keep_last=3) as store:
         for step in (10, 20, 30):

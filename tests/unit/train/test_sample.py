@@ -5,21 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 from syrupy.assertion import SnapshotAssertion
+from tests.unit.train.trained_models import make_model, make_run
 
-from yoked.costmodel.model_shape import ModelShape
 from yoked.errors import CheckpointError, UsageError
-from yoked.train.checkpoint import CheckpointStore
 from yoked.train.checkpoint_files import find_model_folder
-from yoked.train.config import TrainConfig
-from yoked.train.model.gpt import GPT
-from yoked.train.nanochat_format import checkpoint_meta, export_tokenizer
-from yoked.train.optim.groups import group_settings
 from yoked.train.sample import (
     CachedDecoder,
+    Sampling,
     decode_stream,
     generate,
-    load_for_sampling,
-    stream,
+    load_trained,
 )
 from yoked.train.tokenizer import Tokenizer
 
@@ -37,27 +32,6 @@ def one_thread():
 @pytest.fixture(scope="module")
 def tokenizer():
     return Tokenizer.train([TEXT * 3], vocab_size=300)
-
-
-def make_model(vocab_size=300, *, dtype=torch.float32, pattern="SL", n_kv_head=2, n_layer=3):
-    """A model in which every part matters: no weight is zero, and short windows are short."""
-    config = ModelShape(
-        sequence_len=300,
-        vocab_size=vocab_size,
-        n_layer=n_layer,
-        n_head=2,
-        n_kv_head=n_kv_head,
-        n_embd=32,
-        window_pattern=pattern,
-    )
-    model = GPT(config, dtype)
-    model.init_weights(seed=1)
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter.add_(0.3 * noise.to(parameter.dtype))
-    return model.eval()
 
 
 @torch.inference_mode()
@@ -208,36 +182,15 @@ def test_a_text_that_ends_inside_a_character_says_so_at_its_end(tokenizer):
 @pytest.fixture
 def run(tmp_path, tokenizer):
     """A run's folder with one checkpoint, of step 5."""
-    folder = tmp_path / "runs" / "first"
-    base = folder / "checkpoints"
-    save_model(base / "base_checkpoints" / "d3", make_model(tokenizer.vocab_size), step=5)
-    tokenizer.save(tmp_path / "tokenizer")
-    export_tokenizer(tmp_path / "tokenizer", base / "tokenizer")
-    return folder
-
-
-def save_model(folder, model, step):
-    meta = checkpoint_meta(
-        model_config=vars(model.config),
-        user_config={},
-        device_batch_size=1,
-        max_seq_len=model.config.sequence_len,
-        total_batch_size=model.config.sequence_len,
-        val_bpb=None,
-    )
-    settings = group_settings(
-        TrainConfig(), model.config.n_embd, batch_lr_scale=1.0, muon_weight_decay=0.0
-    )
-    empty = {"adamw": {}, "muon": {}, "settings": settings}
-    with CheckpointStore(folder) as store:
-        store.save(step, model.state_dict(), empty, meta, extra={}, background=False)
+    return make_run(tmp_path / "runs" / "first", tokenizer)
 
 
 @pytest.mark.parametrize(
     "part", ["", "checkpoints", "checkpoints/base_checkpoints", "checkpoints/base_checkpoints/d3"]
 )
 def test_a_model_is_found_from_any_folder_around_it(run, tokenizer, part):
-    model, found, meta = load_for_sampling(run / part)
+    trained = load_trained(run / part)
+    model, found, meta = trained.model, trained.tokenizer, trained.meta
 
     ids = random_ids(20)
     torch.testing.assert_close(
@@ -273,7 +226,8 @@ def test_of_several_models_the_one_that_was_saved_last_is_taken(run, named):
 
 def test_the_stream_goes_on_from_the_prompt_with_the_same_text_for_the_same_seed(run):
     first, again = (
-        "".join(stream(run, "Der Bär", max_tokens=40, top_k=20, seed=7)) for _ in range(2)
+        "".join(load_trained(run).write("Der Bär", Sampling(40, top_k=20, seed=7)))
+        for _ in range(2)
     )
 
     assert first == again
@@ -282,7 +236,7 @@ def test_the_stream_goes_on_from_the_prompt_with_the_same_text_for_the_same_seed
 
 def test_a_folder_without_a_checkpoint_says_what_to_name(tmp_path, snapshot: SnapshotAssertion):
     with pytest.raises(CheckpointError) as caught:
-        stream(tmp_path, max_tokens=1)
+        load_trained(tmp_path)
     assert str(caught.value) == snapshot
 
     assert "run's folder" in caught.value.fix[0]
@@ -294,7 +248,7 @@ def test_a_tokenizer_of_another_size_is_refused(run, tokenizer, snapshot: Snapsh
     other.save(run / "checkpoints" / "tokenizer")
 
     with pytest.raises(CheckpointError) as caught:
-        load_for_sampling(run)
+        load_trained(run)
     assert str(caught.value) == snapshot
 
 
@@ -305,7 +259,7 @@ def test_weights_that_are_not_those_of_the_meta_file_are_refused(run, snapshot: 
     torch.save(model.state_dict(), folder / "model_000005.pt")
 
     with pytest.raises(CheckpointError) as caught:
-        load_for_sampling(run)
+        load_trained(run)
     assert str(caught.value) == snapshot
 
 
@@ -313,6 +267,7 @@ def test_weights_that_are_not_those_of_the_meta_file_are_refused(run, snapshot: 
     "NANOCHAT_BASE" not in os.environ, reason="NANOCHAT_BASE names no base folder of nanochat's"
 )
 def test_a_model_that_nanochat_trained_writes_text():
-    text = "".join(stream(Path(os.environ["NANOCHAT_BASE"]), "The", max_tokens=20, seed=1))
+    trained = load_trained(Path(os.environ["NANOCHAT_BASE"]))
+    text = "".join(trained.write("The", Sampling(max_tokens=20, seed=1)))
 
     assert text

@@ -1,4 +1,4 @@
-"""`yoked fetch`: a run's newest checkpoint, from the host that has it."""
+"""`yoked fetch`: a checkpoint of a run, from the host that has it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from yoked.cli.flags import FleetHere, JsonFlag, RunsDir
+from yoked.cli.flags import (
+    CheckpointFlag,
+    FleetHere,
+    JsonFlag,
+    RunsDir,
+    check_checkpoint,
+    same_checkpoint,
+)
 from yoked.cli.output import Output
 from yoked.console import StageProgress
 from yoked.core.faults import fault
-from yoked.errors import UsageError
+from yoked.errors import CheckpointError, UsageError
 from yoked.fleet.file import open_fleet
 from yoked.launch.hosts import connected
 from yoked.launch.listing import TOKENIZER, TOKENIZER_FILE
-from yoked.launch.mirror import mirror_run, newest_checkpoint
+from yoked.launch.mirror import find_checkpoint, mirror_run
 from yoked.runs import find_run
 from yoked.units import format_bytes
 
@@ -25,15 +32,17 @@ def command(
     run: Annotated[str | None, Parameter(help="Name of the run. Default: the latest.")] = None,
     /,
     *,
+    checkpoint: CheckpointFlag = "latest",
     fleet: FleetHere = None,
     runs_dir: RunsDir = Path("runs"),
     json_output: JsonFlag = False,
 ) -> int:
-    """Copy the newest checkpoint of a run from the fleet into the run's folder here.
+    """Copy a checkpoint of a run from the fleet into the run's folder here.
 
     What is small of a run (journals, run.json) comes by itself; checkpoints come when asked for.
     """
     output = Output(json_mode=json_output)
+    check_checkpoint(checkpoint)
     name = run or find_run(None, runs_dir).name
     here = runs_dir / name
     progress = StageProgress(output.console)
@@ -48,26 +57,38 @@ def command(
                 f"no host of the fleet has a run {name}", fix="yoked runs    lists what there is"
             )
         host, (client, folder) = next(iter(found.items()))
-        newest = newest_checkpoint(client, folder)
-        if not newest:
+        files = find_checkpoint(client, folder, checkpoint)
+        if not files and checkpoint != "latest" and find_checkpoint(client, folder):
+            why = " that was evaluated" if checkpoint == "best" else f" of step {checkpoint}"
+            raise CheckpointError(
+                f"{host} has no checkpoint of {name}{why}",
+                fix=f"yoked fetch {name}    takes the latest",
+            )
+        if not files:
             raise fault("no-checkpoint", name=name, host=host)
         mirror_run(client, folder, here, note=output.note)
         came = mirror_run(
             client,
             folder,
             here,
-            wanted=newest.__contains__,
-            digests=newest,
+            wanted=files.__contains__,
+            digests=files,
             progress=lambda done, total: progress.update(f"from {host}", done, total, "bytes"),
         )
         progress.close()
-    _make_tokenizer(here, newest, output)
+    _make_tokenizer(here, files, output)
     output.result(
         {"run": name, "host": host, "dir": str(here), "bytes": came},
-        verdict=f"fetched the newest checkpoint of {name} from {host}: {format_bytes(came)}",
-        next_commands=[f"yoked sample {name}"],
+        verdict=f"fetched {_named(checkpoint)} of {name} from {host}: {format_bytes(came)}",
+        next_commands=[f"yoked sample {name}{same_checkpoint(checkpoint)}"],
     )
     return 0
+
+
+def _named(checkpoint: str) -> str:
+    if checkpoint in ("latest", "best"):
+        return f"the {checkpoint} checkpoint"
+    return f"the checkpoint of step {checkpoint}"
 
 
 def _make_tokenizer(here: Path, came: Container[str], output: Output) -> None:

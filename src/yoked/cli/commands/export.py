@@ -1,0 +1,69 @@
+"""`yoked export`: a trained model in a folder for other programs."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from yoked.cli.flags import CheckpointFlag, JsonFlag, RunsDir, check_checkpoint
+from yoked.cli.output import Output
+from yoked.cli.sampling import RunOrFolder, find_folder
+from yoked.units import format_bytes, format_count
+
+
+def command(
+    run: RunOrFolder = None,
+    *,
+    to: Annotated[
+        Literal["safetensors", "nanochat"],
+        Parameter(
+            help="safetensors: weights, config and tokenizer for any program, with a model in "
+            "plain PyTorch; nanochat: a base directory of its tools, with the optimizer's state."
+        ),
+    ],
+    out: Annotated[
+        Path | None, Parameter(help="The folder to make. Default: the run's name and the format.")
+    ] = None,
+    checkpoint: CheckpointFlag = "latest",
+    force: Annotated[
+        bool, Parameter(negative="", help="Replace an earlier export in that folder.")
+    ] = False,
+    runs_dir: RunsDir = Path("runs"),
+    json_output: JsonFlag = False,
+) -> int:
+    """Write a trained model into a folder for other programs, with how to load it.
+
+    The folder is complete or absent, whatever interrupts this.
+    """
+    output = Output(json_mode=json_output)
+    check_checkpoint(checkpoint)
+    source = find_folder(run, runs_dir)
+    target = out or Path(f"{source.resolve().name}-{to}")
+    from yoked.train.export import export
+
+    done = export(source, target, to, checkpoint=checkpoint, force=force)
+    folder = shlex.quote(str(target))
+    loads = f"python {folder}/model.py 'The'"
+    if to == "nanochat":
+        loads = f"NANOCHAT_BASE_DIR={folder} python -m scripts.base_eval"
+    size = f"{format_count(done.parameters)} parameters, {format_bytes(done.size_bytes)}"
+    if done.val_bpb is not None:
+        size += f", {done.val_bpb:.4f} bits per byte"
+    output.result(
+        {
+            "dir": str(target),
+            "format": to,
+            "source": str(source),
+            "step": done.step,
+            "val_bpb": done.val_bpb,
+            "parameters": done.parameters,
+            "bytes": done.size_bytes,
+        },
+        verdict=f"exported step {done.step:,} of {source.name} to {target}",
+        evidence=[size, "README.md there says how to load it"],
+        next_commands=[loads],
+    )
+    return 0
